@@ -1,0 +1,17 @@
+-- The groups that read a topic. A message stays in the log until every group registered here is past it.
+CREATE TABLE IF NOT EXISTS queue_groups (
+  consumer_group VARCHAR(255)    NOT NULL            COMMENT 'consumer group',
+  topic          VARCHAR(255)    NOT NULL            COMMENT 'topic it reads',
+  delivery_order VARCHAR(16)     NOT NULL            COMMENT 'strict, serial or concurrent; the same for every member',
+  start_at       VARCHAR(32)     NOT NULL            COMMENT 'where it began: earliest, latest or an instant in UTC; used at registration only',
+  paused_at      BIGINT UNSIGNED NOT NULL DEFAULT 0  COMMENT 'when an operator paused it, epoch milliseconds UTC; 0: it runs',
+  paused_by      VARCHAR(255)    NOT NULL DEFAULT '' COMMENT 'who paused it',
+  pause_reason   VARCHAR(1024)   NOT NULL DEFAULT '' COMMENT 'why it was paused',
+  retention_ms   BIGINT UNSIGNED NOT NULL DEFAULT 0  COMMENT 'messages stay at least this long after they were inserted; the longest of all groups counts',
+  created_at     BIGINT UNSIGNED NOT NULL DEFAULT 0  COMMENT 'when it was registered, epoch milliseconds UTC',
+  PRIMARY KEY (consumer_group, topic)
+    COMMENT 'register and check one group; is it paused',
+  KEY by_topic (topic)
+    COMMENT 'collection: all groups of a topic'
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin
+  COMMENT = 'lanelog: registered consumer groups';

@@ -1,0 +1,9 @@
+-- Which version of these tables the database holds. One row per version that was applied.
+CREATE TABLE IF NOT EXISTS queue_schema (
+  version    INT UNSIGNED    NOT NULL           COMMENT 'version of the tables',
+  checksum   CHAR(64)        NOT NULL           COMMENT 'SHA-256 of the statements that made it',
+  applied_at BIGINT UNSIGNED NOT NULL DEFAULT 0 COMMENT 'when it was applied, epoch milliseconds UTC',
+  PRIMARY KEY (version)
+    COMMENT 'migrate and start: the version this database is at'
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin
+  COMMENT = 'lanelog: applied versions of the tables';

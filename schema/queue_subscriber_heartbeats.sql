@@ -1,0 +1,14 @@
+-- One row per running subscription of a process and topic. Only its owner writes it, one row at a time.
+CREATE TABLE IF NOT EXISTS queue_subscriber_heartbeats (
+  consumer_group    VARCHAR(255)    NOT NULL            COMMENT 'consumer group',
+  topic             VARCHAR(255)    NOT NULL            COMMENT 'topic the subscription reads',
+  subscriber_name   VARCHAR(255)    NOT NULL            COMMENT 'owner: name of the subscription and a random incarnation',
+  heartbeat_at      BIGINT UNSIGNED NOT NULL DEFAULT 0  COMMENT 'last sign of life, epoch milliseconds UTC',
+  expires_at        BIGINT UNSIGNED NOT NULL DEFAULT 0  COMMENT 'when its leases may be taken, epoch milliseconds UTC',
+  deregistered_at   BIGINT UNSIGNED NOT NULL DEFAULT 0  COMMENT 'when it stopped, epoch milliseconds UTC; 0: active',
+  liveness_lock     VARCHAR(64)     NOT NULL DEFAULT '' COMMENT 'name of the server lock that its session holds and a dead process does not',
+  server_started_at BIGINT UNSIGNED NOT NULL DEFAULT 0  COMMENT 'start of the server that granted the lock, epoch milliseconds UTC: a restart frees every lock',
+  PRIMARY KEY (consumer_group, topic, subscriber_name)
+    COMMENT 'heartbeat: renew one row; plan: the members of a group'
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin
+  COMMENT = 'lanelog: signs of life of subscribers';
