@@ -1,0 +1,210 @@
+"""The settings of a connection: the URL, the time-outs, the size of the pool.
+
+It never opens anything and reads LANELOG_URL only when asked; the password is in no repr, URL or error of it, however
+malformed the URL. `lanelog.connect` builds it, and `_database` reads it.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Final, cast
+from urllib.parse import quote, unquote, urlsplit
+
+from attrs import field, frozen
+
+from lanelog._checks import boolean, check_options, integer, number
+from lanelog.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from urllib.parse import SplitResult
+
+    from attrs import Attribute
+
+URL_VARIABLE: Final = "LANELOG_URL"
+DRIVERS: Final = ("pymysql", "mysqlclient")
+
+_FORM = "mysql://user:password@host:3306/database"
+_PARAMETERS = ("unix_socket", "ssl", "ssl_ca", "ssl_cert", "ssl_key", "ssl_verify")
+_BOOLEANS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+_DATABASE_MAX = 64
+_PAYLOAD_MAX = 512 * 1024 * 1024  # a payload travels as hex, and no packet is larger than 1 GiB
+_TIMEOUT_MAX = 31_536_000.0  # PyMySQL's own bound
+
+
+def _text(_: Any, attribute: Attribute[Any], value: object) -> None:
+    # The value is in no message: one of the fields is the password.
+    if not isinstance(value, str):
+        raise ConfigurationError(f"{attribute.name} must be a str, not {type(value).__name__}")
+    if any(character == "\0" or "\ud800" <= character <= "\udfff" for character in value):
+        raise ConfigurationError(f"{attribute.name} must not contain NUL characters or lone surrogates")
+
+
+def _path(instance: Any, attribute: Attribute[Any], value: object) -> None:
+    if value is None:
+        return
+    _text(instance, attribute, value)
+    if not value:
+        raise ConfigurationError(f"{attribute.name} must be a path, not empty")
+
+
+def _database(instance: Any, attribute: Attribute[Any], value: object) -> None:
+    _text(instance, attribute, value)
+    name = cast("str", value)
+    if not 0 < len(name) <= _DATABASE_MAX or name != name.strip():
+        raise ConfigurationError(
+            f"the database name must have 1 to {_DATABASE_MAX} characters and no white space around it: write {_FORM}"
+        )
+
+
+def _driver(_: Any, __: Attribute[Any], value: object) -> None:
+    if value not in DRIVERS:
+        raise ConfigurationError(f"driver must be one of {', '.join(DRIVERS)}, not {value!r}")
+
+
+@frozen(kw_only=True)
+class ConnectConfig:
+    """Where the database is and how patiently it is talked to; durations in seconds.
+
+    TLS is used if `tls` is true. It then verifies the server's certificate and name, against `ssl_ca` or the system's
+    authorities, unless `ssl_verify` is False.
+    """
+
+    host: str = field(default="127.0.0.1", validator=_text)
+    port: int = field(default=3306, validator=integer(least=1, most=65_535))
+    user: str = field(default="", validator=_text)
+    password: str = field(default="", repr=False, validator=_text)
+    database: str = field(validator=_database)
+    unix_socket: str | None = field(default=None, validator=_path)
+    ssl: bool = field(default=False, validator=boolean)
+    ssl_ca: str | None = field(default=None, validator=_path)
+    ssl_cert: str | None = field(default=None, validator=_path)
+    ssl_key: str | None = field(default=None, validator=_path)
+    ssl_verify: bool = field(default=True, validator=boolean)
+    pool_size: int = field(default=8, validator=integer(least=2, most=10_000))
+    publish_timeout: float = field(default=30.0, validator=number(above=True))
+    lane_idle_purge: float = field(default=600.0, validator=number())
+    max_payload_bytes: int = field(default=1_048_576, validator=integer(least=1, most=_PAYLOAD_MAX))
+    connect_timeout: float = field(default=5.0, validator=number(above=True, most=_TIMEOUT_MAX))
+    read_timeout: float = field(default=30.0, validator=number(above=True, most=_TIMEOUT_MAX))
+    driver: str = field(default="pymysql", validator=_driver)
+
+    def __attrs_post_init__(self) -> None:
+        if self.ssl_key is not None and self.ssl_cert is None:
+            raise ConfigurationError("ssl_key needs ssl_cert: give the certificate that the key belongs to")
+        if not self.ssl_verify and not self.tls:
+            raise ConfigurationError("ssl_verify=false without TLS has no meaning: add ssl=true, or leave it out")
+
+    @property
+    def tls(self) -> bool:
+        """Whether the connection is encrypted: `ssl`, `ssl_ca` or `ssl_cert` was given."""
+        return self.ssl or self.ssl_ca is not None or self.ssl_cert is not None
+
+    @classmethod
+    def from_url(cls, url: str | None = None, **options: object) -> ConnectConfig:
+        """Read `mysql://user:password@host:3306/database?unix_socket=…&ssl_ca=…`, or LANELOG_URL if `url` is None.
+
+        User, password, database and parameters are percent-decoded. `options` are the keyword arguments of
+        `lanelog.connect`. Raises ConfigurationError, which quotes no part of the URL but the name of a parameter.
+        """
+        check_options("option of connect()", options, _OPTIONS)
+        if url is None:
+            url = os.environ.get(URL_VARIABLE)
+            if not url:
+                raise ConfigurationError(f"no URL: pass one, or set {URL_VARIABLE}={_FORM}")
+        return cls(**cast("dict[str, Any]", {**_parse(url), **options}))
+
+    def safe_url(self) -> str:
+        """The URL without the password, for people: `mysql://root@127.0.0.1:3306/jobs`."""
+        user = f"{quote(self.user, safe='')}@" if self.user else ""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        parameters = [
+            f"{name}={quote(str(value).lower() if isinstance(value, bool) else value, safe='/')}"
+            for name in _PARAMETERS
+            if (value := getattr(self, name)) != getattr(_DEFAULTS, name)
+        ]
+        query = f"?{'&'.join(parameters)}" if parameters else ""
+        return f"mysql://{user}{host}:{self.port}/{quote(self.database, safe='')}{query}"
+
+
+_DEFAULTS = ConnectConfig(database="any")
+_OPTIONS = (
+    "pool_size",
+    "publish_timeout",
+    "lane_idle_purge",
+    "max_payload_bytes",
+    "connect_timeout",
+    "read_timeout",
+    "driver",
+)
+
+
+def _parse(url: object) -> dict[str, object]:
+    """Take the URL apart; every error is raised outside an `except`, so that none carries the URL as its context."""
+    if not isinstance(url, str):
+        raise ConfigurationError(f"the URL must be a str, not {type(url).__name__}: write {_FORM}")
+    if not url.isprintable() or " " in url:
+        raise ConfigurationError("the URL must not contain white space or control characters: percent-encode them")
+    parts = _split(url)
+    if parts is None or parts.scheme not in {"mysql", "mariadb"} or not url.lower().startswith(f"{parts.scheme}://"):
+        raise ConfigurationError(f"the URL must begin with mysql:// or mariadb://: write {_FORM}")
+    # A "/", "?" or "#" in the password ends the authority early and leaves its "@" behind.
+    if "@" in parts.path or "@" in parts.query or "#" in url:
+        raise ConfigurationError('the URL is ambiguous: percent-encode "/", "?", "#" and "@" within its parts')
+    found: dict[str, object] = {"port": _port(parts), "database": _database_of(parts), **_parameters(parts.query)}
+    if parts.hostname:
+        found["host"] = parts.hostname
+    for name, encoded in (("user", parts.username), ("password", parts.password)):
+        if encoded is not None:
+            found[name] = _decoded(f"the {name} in the URL", encoded)
+    return found
+
+
+def _split(url: str) -> SplitResult | None:
+    try:
+        return urlsplit(url)
+    except ValueError:
+        return None
+
+
+def _port(parts: SplitResult) -> int:
+    try:
+        port = parts.port
+    except ValueError:
+        port = 0
+    if port is None and not parts.netloc.endswith(":"):
+        return _DEFAULTS.port
+    if not port:
+        raise ConfigurationError(f"the URL's port must be a number from 1 to 65535: write {_FORM}")
+    return port
+
+
+def _database_of(parts: SplitResult) -> str:
+    name = parts.path.removeprefix("/")
+    if not name or "/" in name:
+        raise ConfigurationError(f"the URL must name one database: write {_FORM}")
+    return _decoded("the database in the URL", name)
+
+
+def _decoded(what: str, text: str) -> str:
+    try:
+        return unquote(text, errors="strict")
+    except UnicodeDecodeError:
+        pass
+    raise ConfigurationError(f"{what} is not valid UTF-8 after percent-decoding")
+
+
+def _parameters(query: str) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for pair in query.split("&") if query else ():
+        name, separator, encoded = pair.partition("=")
+        check_options("URL parameter", [name], _PARAMETERS)
+        value = _decoded(f"the URL parameter {name}", encoded)
+        if not separator or not value or name in found:
+            raise ConfigurationError(f"the URL parameter {name} must be given once, as {name}=value")
+        if name in {"ssl", "ssl_verify"}:
+            if value.lower() not in _BOOLEANS:
+                raise ConfigurationError(f"the URL parameter {name} must be true or false")
+            found[name] = _BOOLEANS[value.lower()]
+        else:
+            found[name] = value
+    return found

@@ -1,0 +1,165 @@
+"""The background thread of a loop: its start, its waits, its stop, and its back-off when a turn fails.
+
+It never knows what a turn does, and never sleeps: it waits on an event that `wake` and `stop` set.
+The keeper, fetcher, settler and janitor each hand it their `turn`; nothing else in the library starts a loop.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from attrs import define, field
+
+from lanelog._telemetry import get_logger
+from lanelog.errors import ClosedError, LanelogError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lanelog._telemetry import BoundLogger
+
+FAILURES_UNTIL_FAILED = 5
+BACKOFF_LEAST = 0.05
+BACKOFF_MOST = 2.0
+_BACKOFF_STEPS = 10  # doublings after which the bound is reached in any case
+
+
+@define(eq=False, repr=False)
+class Loop:
+    """One thread that repeats `turn(now) -> delay` until it is stopped.
+
+    `turn` gets the monotonic time and returns the seconds to wait, 0 for none. `failed` is told the error when five
+    turns in a row raised one that is no retriable LanelogError, once until a turn succeeds again. `finished` runs in
+    the thread when it ends, to close what the thread owned.
+    """
+
+    name: str
+    _turn: Callable[[float], float]
+    _failed: Callable[[BaseException], None] = field(kw_only=True)
+    _finished: Callable[[], None] | None = field(default=None, kw_only=True)
+    _lock: threading.Lock = field(factory=threading.Lock, init=False)
+    _thread: threading.Thread | None = field(default=None, init=False)
+    _stopping: threading.Event = field(factory=threading.Event, init=False)
+    _woken: threading.Event = field(factory=threading.Event, init=False)
+    # The rest is written by the loop's own thread alone.
+    _failures: int = field(default=0, init=False)  # turns in a row that raised, of any kind
+    _counted: int = field(default=0, init=False)  # those among them that are no retriable LanelogErrors
+    _logged: set[tuple[object, ...]] = field(factory=set, init=False)  # the kinds of failure logged since a success
+    _log: BoundLogger = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._log = get_logger(loop=self.name)
+
+    def __repr__(self) -> str:
+        state = "running" if self.running else "stopped"
+        return f"<Loop {self.name} {state}, {self._failures} failures in a row>"
+
+    @property
+    def running(self) -> bool:
+        """Whether the thread is alive; after `stop` until its last turn has ended."""
+        thread = self._thread
+        return thread is not None and thread.is_alive()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether `stop` was called: a long turn may look at it."""
+        return self._stopping.is_set()
+
+    def start(self) -> None:
+        """Start the thread if it does not run; one that is still stopping is refused with ClosedError."""
+        with self._lock:
+            if self.running:
+                if self._stopping.is_set():
+                    raise ClosedError(f"the loop {self.name} is still stopping: wait until stop() returns True")
+                return
+            self._stopping.clear()
+            self._woken.clear()
+            self._thread = threading.Thread(target=self._run, name=f"lanelog-{self.name}", daemon=True)
+            try:
+                self._thread.start()
+            except RuntimeError:  # no more threads: leave nothing behind that stop() would wait for
+                self._thread = None
+                raise
+
+    def wake(self) -> None:
+        """Cut the current wait short; during a turn, the one after it. A back-off after a failure is not cut short."""
+        self._woken.set()
+
+    def stop(self, timeout: float | None = None) -> bool:
+        """Ask the loop to end after its turn and wait for that, at most `timeout` seconds; True when it has ended.
+
+        From within the loop's own thread it only asks. Not for a signal handler, which may have interrupted a holder of
+        the same lock.
+        """
+        with self._lock:
+            thread = self._thread
+            self._stopping.set()
+            self._woken.set()
+        if thread is None:
+            return True
+        if thread is threading.current_thread():
+            return False
+        thread.join(None if timeout is None else max(timeout, 0.0))
+        return not thread.is_alive()
+
+    def step(self, now: float) -> float:
+        """Take one turn with everything around it but the wait; return the seconds until the next."""
+        try:
+            delay = self._turn(now)
+        except BaseException as error:  # noqa: BLE001 - whatever it was, the loop must go on
+            return self._after_failure(error)
+        if self._failures:
+            self._log.info("loop.recovered", failures=self._failures)
+            self._failures = self._counted = 0
+            self._logged.clear()
+        return delay
+
+    def _after_failure(self, error: BaseException) -> float:
+        self._failures += 1
+        retriable = isinstance(error, LanelogError) and error.retriable
+        kind = (type(error), getattr(error, "code", None))
+        if kind not in self._logged:
+            self._logged.add(kind)
+            if retriable:
+                self._log.warning("loop.failed", error=error, retriable=True)
+            else:
+                self._log.error("loop.failed", error=error, retriable=False, exc_info=error)
+        if not retriable:
+            self._counted += 1
+            if self._counted == FAILURES_UNTIL_FAILED:
+                self._call("failed", lambda: self._failed(error))
+        return backoff(self._failures)
+
+    def _run(self) -> None:
+        self._failures = self._counted = 0
+        self._logged.clear()
+        try:
+            while True:
+                # Cleared before the turn: whoever wakes during it has set the event for the wait that follows.
+                # stop() sets _stopping before _woken, so it cannot fall between the two lines.
+                self._woken.clear()
+                if self._stopping.is_set():
+                    return
+                delay = self.step(time.monotonic())
+                if delay > 0:
+                    # Waking a failing loop would turn a busy publisher into a storm of attempts.
+                    event = self._stopping if self._failures else self._woken
+                    event.wait(min(delay, threading.TIMEOUT_MAX))
+        finally:
+            if self._finished is not None:
+                self._call("finished", self._finished)
+
+    def _call(self, what: str, callback: Callable[[], None]) -> None:
+        try:
+            callback()
+        except BaseException as error:  # noqa: BLE001 - the loop outlives its listeners
+            self._log.error("loop.callback_failed", callback=what, error=error, exc_info=error)
+
+
+def backoff(failures: int) -> float:
+    """Seconds to wait after that many failures in a row: 0.05 to 2, doubling, random so that processes spread out."""
+    bound = min(BACKOFF_MOST, BACKOFF_LEAST * 2.0 ** min(failures, _BACKOFF_STEPS))
+    return random.uniform(BACKOFF_LEAST, bound)  # noqa: S311 - jitter, not a secret

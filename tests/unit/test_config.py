@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import lanelog
+from lanelog.config import (
+    AckPolicy,
+    Order,
+    RetryPolicy,
+    SubscriptionConfig,
+    check_retention,
+)
+from lanelog.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def refused(function: Callable[..., object], *args: object, **options: object) -> str:
+    """The one clear line with which the call is refused."""
+    with pytest.raises(ConfigurationError) as caught:
+        function(*args, **options)
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+class TestSubscriptionOptions:
+    """SubscriptionConfig."""
+
+    def test_the_defaults_are_the_documented_ones(self) -> None:
+        """Each option of the table, and no other, with its default."""
+        config = SubscriptionConfig(name="n")
+        values = attrs.asdict(config, recurse=False)
+        retry = values.pop("retry")
+        assert values == {
+            "name": "n",
+            "workers": 8,
+            "order": Order.STRICT,
+            "lane_concurrency": 10,
+            "batch_size": 100,
+            "prefetch": 1000,
+            "prefetch_bytes": 64 * 1024 * 1024,
+            "poll_interval": 0.1,
+            "visibility_timeout": 60,
+            "auto_extend": True,
+            "max_handler_time": 3600,
+            "lease_duration": 30,
+            "lease_renewal": 10,
+            "max_deliveries": 20,
+            "ack_policy": AckPolicy.NACK_ON_ERROR,
+            "dead_letter_suffix": "_dlq",
+            "on_dead_letter": None,
+            "start": "earliest",
+            "retention": 300,
+            "middleware": (),
+        }
+        assert isinstance(retry, RetryPolicy)
+
+    def test_options_are_keyword_only(self) -> None:
+        """No option is given by position."""
+        with pytest.raises(TypeError):
+            SubscriptionConfig("n")  # type: ignore[call-arg]
+
+    def test_the_name_is_host_and_process_at_construction(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A forked child names itself, not its parent; a host with a long or empty name gets a valid one."""
+        monkeypatch.setattr("socket.gethostname", lambda: "build-7")
+        monkeypatch.setattr("os.getpid", lambda: 4711)
+        assert SubscriptionConfig().name == "build-7-4711"
+        assert SubscriptionConfig.from_options(name=None).name == "build-7-4711"
+        monkeypatch.setattr("socket.gethostname", lambda: "h" * 250)
+        assert len(SubscriptionConfig().name) <= 200
+        monkeypatch.setattr("socket.gethostname", lambda: "")
+        assert SubscriptionConfig().name == "host-4711"
+
+    @pytest.mark.parametrize("order", list(Order))
+    def test_an_order_may_be_a_word(self, order: Order) -> None:
+        """The member and its value mean the same."""
+        assert SubscriptionConfig(order=order.value).order is order
+        assert SubscriptionConfig(order=order).order is order
+
+    @pytest.mark.parametrize("policy", list(AckPolicy))
+    def test_an_ack_policy_may_be_a_word(self, policy: AckPolicy) -> None:
+        """The member, its value and its name mean the same."""
+        for given_as in (policy, policy.value, policy.name):
+            assert SubscriptionConfig(ack_policy=given_as).ack_policy is policy
+
+    @pytest.mark.parametrize(
+        ("options", "reason"),
+        [
+            ({"name": ""}, "name must have 1 to"),
+            ({"name": "x" * 201}, "at most 200 characters"),
+            ({"name": 7}, "name must be a str"),
+            ({"workers": 0}, "workers must be 1 to"),
+            ({"workers": True}, "workers must be an int, not bool"),
+            ({"workers": 1.0}, "workers must be an int, not float"),
+            ({"order": "fifo"}, "order must be one of strict, serial, concurrent, not 'fifo'"),
+            ({"order": None}, "order must be one of"),
+            ({"order": []}, "order must be one of"),
+            ({"lane_concurrency": 5}, "only for order='concurrent'; order is 'strict'"),
+            ({"lane_concurrency": 5, "order": "serial"}, "only for order='concurrent'"),
+            ({"lane_concurrency": 0, "order": "concurrent"}, "lane_concurrency must be 1 to"),
+            ({"batch_size": 0}, "batch_size must be 1 to"),
+            ({"prefetch": 0}, "prefetch must be 1 to"),
+            ({"prefetch_bytes": 0}, "prefetch_bytes must be 1 to"),
+            ({"poll_interval": 0}, "poll_interval must be a finite number, more than 0"),
+            ({"poll_interval": math.nan}, "poll_interval must be a finite number"),
+            ({"visibility_timeout": 0}, "visibility_timeout must"),
+            ({"visibility_timeout": math.inf}, "visibility_timeout must"),
+            ({"auto_extend": 1}, "auto_extend must be True or False, not int"),
+            ({"max_handler_time": 0}, "max_handler_time must"),
+            ({"lease_duration": 0}, "lease_duration must"),
+            ({"lease_renewal": 0}, "lease_renewal must"),
+            ({"lease_renewal": 30}, "lease_renewal (30) must be less than lease_duration (30)"),
+            ({"lease_duration": 5}, "lease_renewal (10) must be less than lease_duration (5)"),
+            ({"retry": 5}, "retry must be a lanelog.RetryPolicy, not int"),
+            ({"retry": None}, "retry must be a lanelog.RetryPolicy"),
+            ({"max_deliveries": 0}, "max_deliveries must be 1 to"),
+            ({"max_deliveries": True}, "max_deliveries must be an int, not bool"),
+            ({"ack_policy": "auto"}, "AckPolicy.NACK_ON_ERROR"),
+            ({"ack_policy": None}, "ack_policy must be one of"),
+            ({"dead_letter_suffix": ""}, "dead_letter_suffix must have 1 to"),
+            ({"dead_letter_suffix": "_dlq "}, "white space"),
+            ({"dead_letter_suffix": 1}, "must be a str"),
+            ({"on_dead_letter": "hook"}, "on_dead_letter must be callable"),
+            ({"start": "now"}, "'earliest', 'latest' or an aware datetime, not 'now'"),
+            ({"start": None}, "start must be"),
+            ({"start": datetime(2026, 1, 1)}, "aware datetime"),  # noqa: DTZ001 - the naive one is refused
+            ({"start": datetime(1969, 12, 31, tzinfo=UTC)}, "between the years 1970 and 9998"),
+            ({"start": datetime(9999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-12)))}, "between the years"),
+            ({"start": []}, "start must be"),
+            ({"retention": -1}, "retention must"),
+            ({"retention": math.inf}, "retention must"),
+            ({"middleware": print}, "middleware must be a tuple of callables"),
+            ({"middleware": "abc"}, "middleware must be a tuple of callables"),
+            ({"middleware": (print, None)}, "a middleware must be callable"),
+        ],
+    )
+    def test_wrong_options_are_refused(self, options: dict[str, Any], reason: str) -> None:
+        """Every field is checked for type and range, and against the others."""
+        assert reason in refused(SubscriptionConfig.from_options, **options)
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"order": "concurrent", "lane_concurrency": 1},
+            {"lane_concurrency": 10},
+            {"max_deliveries": None},
+            {"dead_letter_suffix": None},
+            {"on_dead_letter": print},
+            {"start": "latest"},
+            {"retention": 0},
+            {"lease_duration": 2, "lease_renewal": 0.5},
+            {"auto_extend": False},
+        ],
+    )
+    def test_unusual_options_are_taken(self, options: dict[str, Any]) -> None:
+        """The ends of the ranges are inside."""
+        config = SubscriptionConfig.from_options(**options)
+        assert {name: getattr(config, name) for name in options} == options
+
+    def test_a_start_is_kept_in_utc(self) -> None:
+        """An instant is one whatever its time zone."""
+        noon = datetime(2026, 1, 1, 12, tzinfo=timezone(timedelta(hours=2)))
+        start = SubscriptionConfig(start=noon).start
+        assert isinstance(start, datetime)
+        assert (start, start.tzinfo) == (noon, UTC)
+
+    def test_middleware_may_be_a_list(self) -> None:
+        """It is kept as a tuple, which nobody changes later."""
+        assert SubscriptionConfig(middleware=[print]).middleware == (print,)
+
+    def test_an_unknown_option_names_the_closest(self) -> None:
+        """A misspelt option is not ignored."""
+        assert "'worker'; did you mean 'workers'?" in refused(SubscriptionConfig.from_options, worker=1)
+        assert "known are ack_policy, " in refused(SubscriptionConfig.from_options, zzzz=1)
+
+    def test_it_is_frozen(self) -> None:
+        """A configuration in use cannot be changed under it."""
+        with pytest.raises(attrs.exceptions.FrozenInstanceError):
+            SubscriptionConfig().workers = 9  # type: ignore[misc]
+
+    @given(
+        st.dictionaries(
+            st.sampled_from([field.name for field in attrs.fields(SubscriptionConfig)]),
+            st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.lists(st.integers()),
+            max_size=4,
+        )
+    )
+    def test_any_values_are_taken_or_refused_in_the_tree(self, options: dict[str, Any]) -> None:
+        """No value ends in anything but a configuration or a ConfigurationError."""
+        try:
+            config = SubscriptionConfig.from_options(**options)
+        except ConfigurationError:
+            return
+        assert attrs.evolve(config) == config
+
+
+class TestRetention:
+    """The relation of retention and publish_timeout."""
+
+    @pytest.mark.parametrize("retention", [0, 60, 60.5, 300])
+    def test_enough_or_none(self, retention: float) -> None:
+        """Twice the publish time-out, or explicitly nothing."""
+        check_retention(retention, 30.0)
+
+    @pytest.mark.parametrize("retention", [0.001, 30, 59.9])
+    def test_too_short(self, retention: float) -> None:
+        """In between, a repeated publish could be delivered twice."""
+        assert "at least twice publish_timeout (60 s)" in refused(check_retention, retention, 30.0)
+
+
+def test_importing_reads_no_environment_and_opens_nothing() -> None:
+    """Importing is safe anywhere: a wrong LANELOG_URL is noticed at connect, not before."""
+    queue = str(Path(lanelog.__file__).parents[1])
+    code = "import lanelog.config"
+    environment = {"PYTHONPATH": queue, "LANELOG_URL": "nonsense"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert (done.stdout, done.stderr) == ("", "")

@@ -1,0 +1,276 @@
+from __future__ import annotations
+
+import copy
+import math
+import traceback
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lanelog.config import (
+    ConnectConfig,
+)
+from lanelog.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+URL = "mysql://root@127.0.0.1:3306/jobs"
+
+
+def refused(function: Callable[..., object], *args: object, **options: object) -> str:
+    """The one clear line with which the call is refused."""
+    with pytest.raises(ConfigurationError) as caught:
+        function(*args, **options)
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+class TestUrl:
+    """ConnectConfig.from_url."""
+
+    def test_a_full_url(self) -> None:
+        """Every part lands in its field, percent-decoded."""
+        config = ConnectConfig.from_url(
+            "mysql://us%40er:p%2Fa%3Fs%23s%3A%25@db.example:3307/jobs%2D1"
+            "?unix_socket=/run/my%26sql.sock&ssl_ca=/ca.pem&ssl_cert=/c.pem&ssl_key=/k.pem&ssl_verify=false"
+        )
+        assert (config.user, config.password) == ("us@er", "p/a?s#s:%")
+        assert (config.host, config.port, config.database) == ("db.example", 3307, "jobs-1")
+        assert config.unix_socket == "/run/my&sql.sock"
+        assert (config.ssl_ca, config.ssl_cert, config.ssl_key) == ("/ca.pem", "/c.pem", "/k.pem")
+        assert config.tls
+        assert not config.ssl_verify
+
+    def test_defaults(self) -> None:
+        """A short URL takes the documented defaults."""
+        config = ConnectConfig.from_url("mysql://root@localhost/jobs")
+        expected = ConnectConfig(
+            host="localhost",
+            port=3306,
+            user="root",
+            password="",
+            database="jobs",
+            pool_size=8,
+            publish_timeout=30.0,
+            lane_idle_purge=600.0,
+            max_payload_bytes=1_048_576,
+            connect_timeout=5.0,
+            read_timeout=30.0,
+            driver="pymysql",
+        )
+        assert config == expected
+        assert not config.tls
+        assert config.ssl_verify
+
+    def test_mariadb_is_the_same(self) -> None:
+        """Both schemes name the same protocol, in any case."""
+        assert ConnectConfig.from_url("MariaDB://root@127.0.0.1:3306/jobs") == ConnectConfig.from_url(URL)
+
+    def test_a_socket_needs_no_host(self) -> None:
+        """An empty host is the local one."""
+        config = ConnectConfig.from_url("mysql://root@/jobs?unix_socket=/run/mysqld.sock")
+        assert (config.host, config.unix_socket) == ("127.0.0.1", "/run/mysqld.sock")
+
+    def test_ipv6(self) -> None:
+        """A bracketed address is an address, and back."""
+        config = ConnectConfig.from_url("mysql://root@[::1]:3307/jobs")
+        assert (config.host, config.port) == ("::1", 3307)
+        assert config.safe_url() == "mysql://root@[::1]:3307/jobs"
+
+    def test_an_at_sign_in_the_password_is_understood(self) -> None:
+        """The last @ of the authority separates the host, as everywhere."""
+        assert ConnectConfig.from_url("mysql://u:p@ss@host/db").password == "p@ss"
+
+    def test_none_reads_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """LANELOG_URL is read at the call, not at import."""
+        monkeypatch.setenv("LANELOG_URL", URL)
+        assert ConnectConfig.from_url(None) == ConnectConfig.from_url(URL)
+        monkeypatch.setenv("LANELOG_URL", "mysql://root@other/jobs")
+        assert ConnectConfig.from_url().host == "other"
+
+    @pytest.mark.parametrize("value", [None, ""])
+    def test_without_any_url(self, monkeypatch: pytest.MonkeyPatch, value: str | None) -> None:
+        """The error says what to set."""
+        monkeypatch.delenv("LANELOG_URL", raising=False)
+        if value is not None:
+            monkeypatch.setenv("LANELOG_URL", value)
+        assert "set LANELOG_URL=mysql://user:password@host:3306/database" in refused(ConnectConfig.from_url, None)
+
+    @pytest.mark.parametrize(
+        ("url", "reason"),
+        [
+            ("postgresql://u:hunter2@host/db", "must begin with mysql:// or mariadb://"),
+            ("mysql+pymysql://u:hunter2@host/db", "must begin with mysql:// or mariadb://"),
+            ("u:hunter2@host/db", "must begin with mysql://"),
+            ("mysql:u:hunter2@host/db", "must begin with mysql://"),
+            ("", "must begin with mysql://"),
+            ("mysql://u:hunter2@host", "must name one database: write mysql://"),
+            ("mysql://u:hunter2@host/", "must name one database"),
+            ("mysql://u:hunter2@host/a/b", "must name one database"),
+            ("mysql://u:hunter2@host/%20db", "no white space around it"),
+            ("mysql://u:hunter2@host/" + "d" * 65, "1 to 64 characters"),
+            ("mysql://u:hunter2@host/d%00b", "NUL"),
+            ("mysql://u:hunter2@host:/db", "port must be a number"),
+            ("mysql://u:hunter2@host:0/db", "port must be a number"),
+            ("mysql://u:hunter2@host:65536/db", "port must be a number"),
+            ("mysql://u:hunter2@host:x/db", "port must be a number"),
+            ("mysql://u:hunter2/db", "port must be a number"),
+            ("mysql://u:hunter2/x@host/db", "percent-encode"),
+            ("mysql://u:17?hunter2@host/db", "percent-encode"),
+            ("mysql://u:17#hunter2@host/db", "percent-encode"),
+            ("mysql://u:17/hunter2@host/db", "percent-encode"),
+            ("mysql://u:hunter2@host/db#part", "percent-encode"),
+            ("mysql://u:hunter2@[::1/db", "must begin with"),
+            ("mysql://u:hunter2@[zz]/db", "must begin with"),
+            ("mysql://u:hunter2\u2100@host/db", "must begin with"),
+            ("mysql://u:hunter2@host/db\n", "white space or control"),
+            ("mysql://u:hunt er2@host/db", "white space or control"),
+            ("mysql://u:hunter2%ff@host/db", "the password in the URL is not valid UTF-8"),
+            ("mysql://u:hunter2%00@host/db", "password must not contain NUL"),
+            ("mysql://u:hunter2@host/db?ssl_caa=/x", "unknown URL parameter 'ssl_caa'; did you mean 'ssl_ca'?"),
+            ("mysql://u:hunter2@host/db?zzz=1", "known are ssl, ssl_ca"),
+            ("mysql://u:hunter2@host/db?pool_size=4", "unknown URL parameter 'pool_size'"),
+            ("mysql://u:hunter2@host/db?ssl_ca", "as ssl_ca=value"),
+            ("mysql://u:hunter2@host/db?ssl_ca=", "as ssl_ca=value"),
+            ("mysql://u:hunter2@host/db?ssl_ca=/a&ssl_ca=/b", "given once"),
+            ("mysql://u:hunter2@host/db?ssl=true&ssl_verify=maybe", "ssl_verify must be true or false"),
+            ("mysql://u:hunter2@host/db?ssl_verify=false", "ssl_verify=false without TLS"),
+            ("mysql://u:hunter2@host/db?ssl_key=/k", "ssl_key needs ssl_cert"),
+            (b"mysql://u:hunter2@host/db", "must be a str, not bytes"),
+        ],
+    )
+    def test_a_wrong_url_is_explained_without_quoting_it(self, url: object, reason: str) -> None:
+        """One line says what to write; the password is in no part of the error, its causes or its traceback."""
+        with pytest.raises(ConfigurationError) as caught:
+            ConnectConfig.from_url(url)  # type: ignore[arg-type]
+        assert reason in str(caught.value)
+        assert caught.value.__context__ is None
+        # Not the frames: the source lines of this very test hold the URL.
+        shown = "".join(traceback.format_exception_only(caught.value)) + repr(caught.value)
+        assert "hunter2" not in shown
+
+    @given(
+        secret=st.text(st.characters(codec="utf-8"), min_size=1).map(lambda text: f"S3{text}cr3t"),
+        prefix=st.sampled_from(["mysql://u:", "mariadb://:", "u:", "mysql:u:", "pg://u:", " mysql://u:"]),
+        suffix=st.sampled_from(["@host/db", "@host:x/db", "@host", "/db", "@[::1/db", "@h/d?ssl_verify=2", ""]),
+    )
+    def test_no_malformed_url_gives_its_password_away(self, secret: str, prefix: str, suffix: str) -> None:
+        """Whatever stands where a password is expected, neither an error nor a repr shows it."""
+        cause: BaseException | None = None
+        try:
+            shown = repr(ConnectConfig.from_url(prefix + secret + suffix))
+        except ConfigurationError as error:
+            shown, cause = repr(error), error.__context__
+        assert "cr3t" not in shown
+        assert cause is None
+
+    NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
+
+    @given(
+        user=NAMES,
+        password=NAMES,
+        host=st.sampled_from(["127.0.0.1", "db.example", "::1", "localhost"]),
+        port=st.integers(1, 65_535),
+        database=NAMES.filter(lambda name: name and name == name.strip() and name.isprintable()),
+        socket=st.none() | NAMES.filter(bool),
+        ssl_ca=st.none() | NAMES.filter(bool),
+    )
+    def test_every_configuration_can_be_written_as_a_url(  # noqa: PLR0917 - one for each part of a URL
+        self, user: str, password: str, host: str, port: int, database: str, socket: str | None, ssl_ca: str | None
+    ) -> None:
+        """Percent-encoding brings any user, password, name and path through, and safe_url all but the password."""
+        config = ConnectConfig(
+            host=host,
+            port=port,
+            user=user,
+            password=password,
+            database=database,
+            unix_socket=socket,
+            ssl_ca=ssl_ca,
+        )
+        assert ConnectConfig.from_url(config.safe_url()) == attrs.evolve(config, password="")
+        account = f"mysql://{quote(user, safe='')}"
+        rest = config.safe_url().removeprefix(account).removeprefix("@")
+        assert ConnectConfig.from_url(f"{account}:{quote(password, safe='')}@{rest}") == config
+
+
+class TestConnectOptions:
+    """The keyword arguments of connect()."""
+
+    def test_options_land_in_their_fields(self) -> None:
+        """Every documented option is taken."""
+        options: dict[str, Any] = {
+            "pool_size": 3,
+            "publish_timeout": 1.5,
+            "lane_idle_purge": 0,
+            "max_payload_bytes": 10,
+            "connect_timeout": 2,
+            "read_timeout": 20,
+            "driver": "mysqlclient",
+        }
+        config = ConnectConfig.from_url(URL, **options)
+        assert {name: getattr(config, name) for name in options} == options
+
+    @pytest.mark.parametrize(
+        ("option", "value", "reason"),
+        [
+            ("pool_size", 1, "pool_size must be 2 to"),
+            ("pool_size", 2.0, "must be an int, not float"),
+            ("pool_size", True, "must be an int, not bool"),
+            ("pool_size", "8", "must be an int, not str"),
+            ("publish_timeout", 0, "more than 0"),
+            ("publish_timeout", True, "must be a number, not bool"),
+            ("publish_timeout", math.nan, "finite number"),
+            ("publish_timeout", math.inf, "finite number"),
+            ("publish_timeout", 10**400, "too large"),
+            ("publish_timeout", None, "not NoneType"),
+            ("publish_timeout", timedelta(seconds=1), "not timedelta"),
+            ("lane_idle_purge", -1, "at least 0"),
+            ("max_payload_bytes", 0, "max_payload_bytes must be 1 to"),
+            ("max_payload_bytes", 1 << 30, "max_payload_bytes must be 1 to"),
+            ("connect_timeout", 0, "more than 0"),
+            ("read_timeout", -math.inf, "finite number"),
+            ("driver", "asyncmy", "driver must be one of pymysql, mysqlclient"),
+            ("driver", None, "driver must be one of"),
+            ("poolsize", 4, "unknown option of connect() 'poolsize'; did you mean 'pool_size'?"),
+            ("password", "hunter2", "unknown option of connect() 'password'"),
+        ],
+    )
+    def test_wrong_options_are_refused(self, option: str, value: object, reason: str) -> None:
+        """Types and ranges are checked; a bool is no number."""
+        text = refused(ConnectConfig.from_url, URL, **{option: value})
+        assert reason in text
+        assert "hunter2" not in text
+
+    @pytest.mark.parametrize("field", ["host", "user", "password", "database", "unix_socket"])
+    @pytest.mark.parametrize("value", [7, b"hunter2", "hunter2\0", "hunter2\ud800"])
+    def test_texts_are_texts(self, field: str, value: object) -> None:
+        """A field of the wrong type or with unusable characters is refused without being quoted."""
+        text = refused(ConnectConfig, **{"database": "jobs", field: value})
+        assert "hunter2" not in text
+
+    def test_the_password_is_not_shown(self) -> None:
+        """Neither repr, str, format nor safe_url has it; copies keep it."""
+        config = ConnectConfig.from_url("mysql://root:hunter2@127.0.0.1/jobs")
+        assert "hunter2" not in f"{config} {config!r} {config.safe_url()} {[config]}"
+        assert config.safe_url() == URL
+        assert copy.deepcopy(config) == config
+
+    def test_safe_url_tells_the_rest(self) -> None:
+        """People see which server, database, socket and certificate."""
+        url = "mysql://root@h:3306/jobs?unix_socket=/run/my.sock&ssl=true&ssl_ca=/ca.pem&ssl_verify=false"
+        assert ConnectConfig.from_url(url).safe_url() == url
+
+    @pytest.mark.parametrize("parameter", ["ssl=true", "ssl_ca=/ca.pem", "ssl_cert=/c.pem", "ssl=1", "ssl=ON"])
+    def test_any_sign_of_tls_turns_it_on_verified(self, parameter: str) -> None:
+        """A certificate authority alone is enough, and it is verified."""
+        config = ConnectConfig.from_url(f"{URL}?{parameter}")
+        assert config.tls
+        assert config.ssl_verify

@@ -1,0 +1,285 @@
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lanelog._loop import Loop
+from lanelog.errors import ClosedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import TypeAlias
+
+    Make: TypeAlias = Callable[..., Loop]
+
+LONG = 3600.0  # a wait that only an event ends
+PATIENCE = 10.0  # for what happens at once unless something is broken
+
+
+class Turns:
+    """A turn that tells when it runs, and can be held in the middle of itself."""
+
+    def __init__(self, delay: float = LONG) -> None:
+        self.delay = delay
+        self.count = 0
+        self.begun = threading.Semaphore(0)
+        self.gate = threading.Semaphore(0)
+        self.gated = False
+        self.threads: set[str] = set()
+
+    def __call__(self, now: float) -> float:
+        assert now > 0
+        self.count += 1
+        self.threads.add(threading.current_thread().name)
+        self.begun.release()
+        if self.gated:
+            assert self.gate.acquire(timeout=PATIENCE)
+        return self.delay
+
+    def wait(self) -> None:
+        """Wait until a turn begins."""
+        assert self.begun.acquire(timeout=PATIENCE)
+
+
+def refuse(error: BaseException) -> None:
+    """The `failed` of a loop that must not fail."""
+    raise AssertionError(f"the loop was declared failed: {error!r}")
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., Loop]]:
+    """Make loops that are stopped after the test."""
+    loops: list[Loop] = []
+
+    def build(turn: Callable[[float], float], **callbacks: Callable[..., None]) -> Loop:
+        loops.append(Loop("keeper", turn, failed=callbacks.pop("failed", refuse), **callbacks))
+        return loops[-1]
+
+    yield build
+    for loop in loops:
+        assert loop.stop(PATIENCE)
+
+
+def test_it_turns_in_a_thread_with_its_name(make: Make) -> None:
+    """A loop's thread is recognised in any dump, and does not keep the process alive."""
+    turns = Turns()
+    loop = make(turns)
+    loop.start()
+    turns.wait()
+    assert turns.threads == {"lanelog-keeper"}
+    assert all(thread.daemon for thread in threading.enumerate() if thread.name == "lanelog-keeper")
+
+
+def test_running_lasts_from_start_to_the_end(make: Make) -> None:
+    """A loop runs as long as its thread lives."""
+    loop = make(Turns())
+    states = [loop.running]
+    loop.start()
+    states.append(loop.running)
+    assert loop.stop(PATIENCE)
+    states.append(loop.running)
+    assert states == [False, True, False]
+
+
+def test_zero_means_at_once(make: Make) -> None:
+    """A turn that returns 0 is followed by the next without a wait."""
+    turns = Turns(delay=0.0)
+    make(turns).start()
+    for _ in range(100):
+        turns.wait()
+
+
+def test_an_infinite_delay_waits_for_the_wake(make: Make) -> None:
+    """A turn may wait until it is woken."""
+    turns = Turns(delay=float("inf"))
+    loop = make(turns)
+    loop.start()
+    turns.wait()
+    loop.wake()
+    turns.wait()
+
+
+def test_start_is_idempotent(make: Make) -> None:
+    """Starting twice runs one thread."""
+    turns = Turns()
+    turns.gated = True
+    loop = make(turns)
+    loop.start()
+    loop.start()
+    turns.wait()
+    assert [thread.name for thread in threading.enumerate()].count("lanelog-keeper") == 1
+    turns.gate.release()
+
+
+def test_wake_cuts_a_wait_short(make: Make) -> None:
+    """A waiting loop turns at once when woken."""
+    turns = Turns()
+    loop = make(turns)
+    loop.start()
+    turns.wait()
+    loop.wake()
+    turns.wait()
+    assert turns.count == 2
+
+
+def test_a_wake_during_a_turn_is_not_lost(make: Make) -> None:
+    """What arrives while a turn runs is looked at by a turn after it."""
+    turns = Turns()
+    turns.gated = True
+    loop = make(turns)
+    loop.start()
+    turns.wait()
+    loop.wake()
+    turns.gate.release()
+    turns.wait()
+    turns.gate.release()
+
+
+def test_stop_ends_a_long_wait(make: Make) -> None:
+    """Stopping does not wait for the delay to pass."""
+    turns = Turns()
+    loop = make(turns)
+    loop.start()
+    turns.wait()
+    assert loop.stop(PATIENCE)
+    assert turns.count == 1
+
+
+def test_stop_lets_the_turn_finish(make: Make) -> None:
+    """A stop with a time-out reports that the turn still runs, and the next one that it has ended."""
+    turns = Turns()
+    turns.gated = True
+    loop = make(turns)
+    loop.start()
+    turns.wait()
+    assert loop.stop(0.0) is False
+    assert loop.stop(-1.0) is False
+    assert loop.running
+    assert loop.stopping
+    turns.gate.release()
+    assert loop.stop() is True
+    assert turns.count == 1
+
+
+def test_stop_is_idempotent(make: Make) -> None:
+    """A loop that never ran or has ended is stopped already."""
+    loop = make(Turns())
+    assert loop.stop()
+    loop.start()
+    assert loop.stop()
+    assert loop.stop()
+
+
+def test_several_threads_may_stop_at_once(make: Make) -> None:
+    """Every stop returns when the loop has ended."""
+    turns = Turns()
+    turns.gated = True
+    loop = make(turns)
+    loop.start()
+    turns.wait()
+    answers: list[bool] = []
+    threads = [threading.Thread(target=lambda: answers.append(loop.stop())) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    turns.gate.release()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert answers == [True] * 8
+
+
+def test_a_turn_may_stop_its_own_loop(make: Make) -> None:
+    """A stop from within does not wait for itself."""
+    answers: list[bool] = []
+    ended = threading.Event()
+
+    def turn(_: float) -> float:
+        answers.append(loop.stop())
+        return LONG
+
+    loop = make(turn, finished=ended.set)
+    loop.start()
+    assert ended.wait(PATIENCE)
+    assert loop.stop(PATIENCE)
+    assert answers == [False]
+
+
+def test_a_stopped_loop_can_start_again(make: Make) -> None:
+    """Starting after the end runs a new thread."""
+    turns = Turns()
+    loop = make(turns)
+    for _ in range(3):
+        loop.start()
+        turns.wait()
+        assert loop.stop(PATIENCE)
+    assert turns.count == 3
+
+
+def test_a_loop_that_is_still_stopping_cannot_start(make: Make) -> None:
+    """Two threads never run the same turn."""
+    turns = Turns()
+    turns.gated = True
+    loop = make(turns)
+    loop.start()
+    turns.wait()
+    loop.stop(0.0)
+    with pytest.raises(ClosedError, match="keeper is still stopping"):
+        loop.start()
+    turns.gate.release()
+
+
+def test_without_a_thread_nothing_remains(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the system has no thread left, start raises and stop has nothing to wait for."""
+
+    def full(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    loop = make(Turns())
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", full)
+        with pytest.raises(RuntimeError, match="can't start"):
+            loop.start()
+    assert loop.stop(PATIENCE)
+
+
+def test_finished_runs_in_the_thread_when_it_ends(make: Make) -> None:
+    """The thread closes what it owned, after its last turn."""
+    turns = Turns()
+    seen: list[tuple[str, int]] = []
+    loop = make(turns, finished=lambda: seen.append((threading.current_thread().name, turns.count)))
+    loop.start()
+    turns.wait()
+    assert loop.stop(PATIENCE)
+    assert seen == [("lanelog-keeper", 1)]
+
+
+def test_a_failing_turn_is_repeated(make: Make) -> None:
+    """An exception ends the turn, not the loop."""
+    turns = Turns()
+
+    def turn(now: float) -> float:
+        turns(now)
+        if turns.count < 3:
+            raise SystemExit
+        return LONG
+
+    loop = make(turn)
+    loop.start()
+    for _ in range(3):
+        turns.wait()
+    assert loop.running
+
+
+def test_stop_ends_a_back_off(make: Make) -> None:
+    """A failing loop stops as quickly as any."""
+    turns = Turns()
+
+    def turn(now: float) -> float:
+        turns(now)
+        raise ValueError("broken")
+
+    loop = make(turn, failed=lambda _: None)
+    loop.start()
+    turns.wait()
+    assert loop.stop(PATIENCE)

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from lanelog._loop import BACKOFF_LEAST, BACKOFF_MOST, Loop, backoff
+from lanelog.errors import ConfigurationError, DatabaseError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import pytest
+
+LONG = 3600.0  # the wait after a success
+LOST = DatabaseError("gone away", code=2006, retriable=True)
+
+# The turns are taken by the test itself, without a thread.
+
+
+def refuse(error: BaseException) -> None:
+    """The `failed` of a loop that must not fail."""
+    raise AssertionError(f"the loop was declared failed: {error!r}")
+
+
+def make(turn: Callable[[float], float], failed: Callable[[BaseException], None] = refuse) -> Loop:
+    """A loop that nobody starts."""
+    return Loop("keeper", turn, failed=failed)
+
+
+def failing(outcomes: Sequence[BaseException | None]) -> Callable[[float], float]:
+    """A turn with these outcomes, then successes."""
+    remaining = iter(outcomes)
+
+    def turn(_: float) -> float:
+        error = next(remaining, None)
+        if error is not None:
+            raise error
+        return LONG
+
+    return turn
+
+
+def steps(loop: Loop, count: int) -> list[float]:
+    """Take so many turns and return the delays."""
+    return [loop.step(float(now)) for now in range(1, count + 1)]
+
+
+def messages(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    """Level and event of what was logged."""
+    return [(record.levelname, record.getMessage().split()[0]) for record in caplog.records]
+
+
+def test_five_failures_in_a_row_are_reported_once() -> None:
+    """`failed` hears of the fifth error, and of no later one until a turn succeeds."""
+    heard: list[BaseException] = []
+    errors = [ValueError(str(number)) for number in range(1, 13)]
+    loop = make(failing([*errors, None, *errors[:5]]), failed=heard.append)
+    steps(loop, 4)
+    assert heard == []
+    steps(loop, 8)
+    assert heard == [errors[4]]
+    steps(loop, 6)
+    assert heard == [errors[4], errors[4]]
+
+
+def test_a_success_in_between_starts_the_count_anew() -> None:
+    """Four failures, a success and four failures are no five in a row."""
+    outcomes = [*[ValueError("broken")] * 4, None, *[ValueError("broken")] * 4]
+    steps(make(failing(outcomes), failed=refuse), len(outcomes))
+
+
+def test_a_retriable_error_never_counts(caplog: pytest.LogCaptureFixture) -> None:
+    """A database that is away for an hour does not fail the loop; it neither adds to the count nor resets it."""
+    heard: list[BaseException] = []
+    loop = make(failing([LOST] * 50 + [ValueError("broken")] * 4 + [LOST] + [KeyError("broken")]), failed=heard.append)
+    steps(loop, 55)
+    assert heard == []
+    steps(loop, 1)
+    assert [type(error) for error in heard] == [KeyError]
+    assert ("ERROR", "loop.callback_failed") not in messages(caplog)
+
+
+def test_an_error_of_the_tree_that_is_not_retriable_counts() -> None:
+    """Repeating does not help a ConfigurationError."""
+    heard: list[BaseException] = []
+    steps(make(failing([ConfigurationError("wrong")] * 5), failed=heard.append), 5)
+    assert len(heard) == 1
+
+
+def test_failure_and_recovery_are_logged_once_each(caplog: pytest.LogCaptureFixture) -> None:
+    """A hundred failures of one kind are one event, and so is the recovery."""
+    caplog.set_level(logging.INFO, logger="lanelog")
+    loop = make(failing([LOST] * 100 + [None, None, LOST]))
+    steps(loop, 103)
+    expected = [("WARNING", "loop.failed"), ("INFO", "loop.recovered"), ("WARNING", "loop.failed")]
+    assert messages(caplog) == expected
+    assert "loop=keeper failures=100" in caplog.records[1].getMessage()
+
+
+def test_another_kind_of_failure_is_another_event(caplog: pytest.LogCaptureFixture) -> None:
+    """A new cause is logged though the loop was failing already; a known one that returns is not."""
+    denied = DatabaseError("access denied", code=1045)
+    steps(make(failing([LOST, denied, LOST, denied, LOST])), 5)
+    assert messages(caplog) == [("WARNING", "loop.failed"), ("ERROR", "loop.failed")]
+
+
+def test_only_the_unexpected_has_a_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    """A lost connection needs no stack; a bug does."""
+    steps(make(failing([LOST, ValueError("bug")])), 2)
+    assert [record.exc_info is not None for record in caplog.records] == [False, True]
+
+
+def test_back_off_grows_within_its_bounds() -> None:
+    """The wait after failures is random, at least 0.05 and at most 2 seconds, and first short."""
+    assert all(BACKOFF_LEAST <= backoff(1) <= 2 * BACKOFF_LEAST for _ in range(100))
+    for failures in (1, 2, 5, 10, 1_000_000):
+        assert all(BACKOFF_LEAST <= backoff(failures) <= BACKOFF_MOST for _ in range(100))
+    assert len({backoff(8) for _ in range(10)}) > 1
+
+
+def test_a_failed_turn_waits_for_the_back_off() -> None:
+    """The delay after a failure is the back-off's, after a success the turn's own."""
+    first, second = steps(make(failing([LOST])), 2)
+    assert BACKOFF_LEAST <= first <= 2 * BACKOFF_LEAST
+    assert second == LONG
+
+
+def test_its_repr_tells_the_state() -> None:
+    """A loop in a debugger says its name, whether it runs and how it fares."""
+    loop = make(failing([LOST] * 3))
+    steps(loop, 3)
+    assert repr(loop) == "<Loop keeper stopped, 3 failures in a row>"
+
+
+def test_a_failing_listener_does_not_end_the_loop(caplog: pytest.LogCaptureFixture) -> None:
+    """`failed` and `finished` may raise; the event says which did."""
+    turn = failing([ValueError("broken")] * 5)
+    loop = Loop("keeper", turn, failed=refuse, finished=lambda: refuse(ValueError("closed")))
+    steps(loop, 5)
+    loop.start()
+    assert loop.stop()
+    called = [record.getMessage() for record in caplog.records if "callback_failed" in record.getMessage()]
+    assert ["callback=failed" in text for text in called] == [True, False]
+    assert "callback=finished" in called[1]

@@ -1,0 +1,255 @@
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import pytest
+
+from lanelog.errors import ConfigurationError
+from lanelog.message import (
+    DeadLetter,
+    Message,
+    Outgoing,
+    Postpone,
+    Receipt,
+    Reject,
+    Retry,
+    utc_from_ms,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+class Recorder:
+    """The delivery of a message, written down."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[object, ...]] = []
+
+    def ack(self) -> None:
+        self.calls.append(("ack",))
+
+    def nack(self, delay: float | None, reason: str | None) -> None:
+        self.calls.append(("nack", delay, reason))
+
+    def reject(self, reason: str) -> None:
+        self.calls.append(("reject", reason))
+
+    def postpone(self, delay: float) -> None:
+        self.calls.append(("postpone", delay))
+
+    def extend(self, seconds: float) -> None:
+        self.calls.append(("extend", seconds))
+
+    @contextmanager
+    def transaction(self) -> Iterator[str]:
+        self.calls.append(("begin",))
+        yield "connection"
+        self.calls.append(("commit",))
+
+
+@pytest.fixture
+def delivery() -> Recorder:
+    """What the message of the test was delivered with."""
+    return Recorder()
+
+
+@pytest.fixture
+def make(delivery: Recorder) -> Callable[..., Message]:
+    """Make a message; keyword arguments replace its fields."""
+
+    def build(**fields: Any) -> Message:
+        defaults: dict[str, Any] = {
+            "topic": "merge",
+            "key": "repo-42",
+            "offset": 17,
+            "id": "pr-17",
+            "payload": b'{"pr": 17}',
+            "metadata_json": None,
+            "published_at_ms": 1_767_225_600_123,
+            "attempt": 1,
+            "group": "builders",
+            "fencing_token": 3,
+            "dead_letter": None,
+            "delivery": delivery,
+        }
+        return Message(**defaults | fields)
+
+    return build
+
+
+class TestMessage:
+    """What a handler is given."""
+
+    def test_its_fields(self, make: Callable[..., Message]) -> None:
+        """Place, payload and delivery are plain attributes."""
+        message = make()
+        assert (message.topic, message.key, message.offset, message.id) == ("merge", "repo-42", 17, "pr-17")
+        assert (message.attempt, message.group, message.fencing_token) == (1, "builders", 3)
+        assert message.payload == b'{"pr": 17}'
+        assert message.dead_letter is None
+        assert message.json() == {"pr": 17}
+
+    def test_metadata_is_decoded_once_and_read_only(self, make: Callable[..., Message]) -> None:
+        """A handler cannot change what the next reader sees."""
+        message = make(metadata_json='{"trace":"abc"}')
+        assert message.metadata == {"trace": "abc"}
+        assert message.metadata is message.metadata
+        with pytest.raises(TypeError):
+            message.metadata["trace"] = "x"  # type: ignore[index]
+        assert make().metadata == {}
+
+    def test_published_at_is_aware_and_exact(self, make: Callable[..., Message]) -> None:
+        """The database's milliseconds, in UTC."""
+        assert make().published_at == datetime(2026, 1, 1, 0, 0, 0, 123_000, tzinfo=UTC)
+        assert make().published_at.tzinfo is UTC
+
+    def test_a_payload_that_is_no_json_raises(self, make: Callable[..., Message]) -> None:
+        """json() leaves the decision about a bad payload to the handler and its policy."""
+        with pytest.raises(ValueError, match="Expecting value"):
+            make(payload=b"plain").json()
+
+    def test_its_repr_hides_the_payload(self, make: Callable[..., Message]) -> None:
+        """A log shows which message, not what is in it."""
+        message = make(payload=b"hunter2", metadata_json='{"token":"hunter2"}')
+        assert repr(message) == (
+            "<Message topic='merge' key='repo-42' offset=17 group='builders' attempt=1 id='pr-17' 7 bytes>"
+        )
+        assert str(message) == repr(message)
+
+    def test_messages_are_compared_by_identity(self, make: Callable[..., Message]) -> None:
+        """Two deliveries are two things, and both can be in a set."""
+        message, other = make(), make()
+        assert message != other
+        assert len({message, other}) == 2
+
+    def test_it_holds_nothing_else(self, make: Callable[..., Message]) -> None:
+        """A misspelt attribute is an error, and thousands of messages stay small."""
+        with pytest.raises(AttributeError):
+            make().atempt = 2  # type: ignore[attr-defined]
+
+    def test_settling_reaches_the_delivery(self, make: Callable[..., Message], delivery: Recorder) -> None:
+        """Each call is handed on with its arguments."""
+        message = make()
+        message.ack()
+        message.nack()
+        message.nack(5, "later")
+        message.nack(delay=0, reason=None)
+        message.reject("bad")
+        message.postpone(60)
+        message.extend(0.5)
+        with message.transaction() as connection:
+            assert connection == "connection"
+        assert delivery.calls == [
+            ("ack",),
+            ("nack", None, None),
+            ("nack", 5.0, "later"),
+            ("nack", 0.0, None),
+            ("reject", "bad"),
+            ("postpone", 60.0),
+            ("extend", 0.5),
+            ("begin",),
+            ("commit",),
+        ]
+
+    @pytest.mark.parametrize("value", [-1, -0.001, math.nan, math.inf, True, "5", timedelta(seconds=1), 10**400])
+    def test_wrong_durations_never_reach_the_delivery(
+        self, make: Callable[..., Message], delivery: Recorder, value: Any
+    ) -> None:
+        """A delay is a finite number of seconds, not negative."""
+        message = make()
+        for call in (message.nack, message.postpone, message.extend):
+            with pytest.raises(ConfigurationError):
+                call(value)
+        with pytest.raises(ConfigurationError):
+            message.extend(0)
+        for call in (message.postpone, message.extend):
+            with pytest.raises(ConfigurationError, match="not NoneType"):
+                call(None)  # type: ignore[arg-type]
+        assert delivery.calls == []
+
+    @pytest.mark.parametrize("reason", [b"bad", 7, ValueError("bad")])
+    def test_a_reason_is_text(self, make: Callable[..., Message], delivery: Recorder, reason: Any) -> None:
+        """Anything else is refused before it reaches a column."""
+        for call in (lambda: make().reject(reason), lambda: make().nack(reason=reason), lambda: Reject(reason)):
+            with pytest.raises(ConfigurationError, match="reason must be a str"):
+                call()
+        assert delivery.calls == []
+
+    def test_a_reason_with_a_lone_surrogate_is_escaped(self, make: Callable[..., Message], delivery: Recorder) -> None:
+        """The odd text of an exception does not prevent the settlement."""
+        make().reject("bad \ud800 größe")
+        assert delivery.calls == [("reject", "bad \\ud800 größe")]
+
+    def test_a_dead_letter_tells_its_origin(self, make: Callable[..., Message]) -> None:
+        """Readers of a dead letter topic see where a message comes from and why."""
+        origin = DeadLetter(
+            original_topic="merge",
+            original_offset=17,
+            group="builders",
+            failed_at=utc_from_ms(0),
+            failure_count=5,
+            last_error="ValueError: bad",
+        )
+        assert make(dead_letter=origin).dead_letter == origin
+        with pytest.raises(attrs.exceptions.FrozenInstanceError):
+            origin.group = "x"  # type: ignore[misc]
+
+
+class TestControlFlow:
+    """What a handler may raise."""
+
+    def test_they_are_no_errors_of_the_library(self) -> None:
+        """A handler that catches LanelogError does not swallow its own decisions."""
+        assert {base.__module__ for kind in (Reject, Retry, Postpone) for base in kind.__bases__} == {"builtins"}
+
+    def test_they_carry_their_argument(self) -> None:
+        """By position or by name; Retry leaves the wait to the policy if it has none."""
+        assert (Reject("bad").reason, str(Reject("bad"))) == ("bad", "bad")
+        assert Reject().reason
+        assert (Retry(5).delay, Retry(delay=5).delay, Retry().delay) == (5.0, 5.0, None)
+        assert (Postpone(60).delay, Postpone(delay=60).delay) == (60.0, 60.0)
+
+    def test_their_text_is_fit_for_a_log(self) -> None:
+        """The text says who wanted what."""
+        assert str(Retry()) == "the handler asked for another attempt"
+        assert str(Retry(5)) == "the handler asked for another attempt in 5 s"
+        assert str(Postpone(60)) == "the handler postponed the message by 60 s"
+
+    @pytest.mark.parametrize("kind", [Retry, Postpone])
+    @pytest.mark.parametrize("delay", [-1, math.nan, math.inf, True, "5"])
+    def test_wrong_delays_are_refused(self, kind: type[Retry | Postpone], delay: Any) -> None:
+        """The mistake surfaces where it was made."""
+        with pytest.raises(ConfigurationError, match="delay must be"):
+            kind(delay)
+
+    @pytest.mark.parametrize("error", [Reject("bad"), Retry(5), Retry(), Postpone(60)])
+    def test_they_survive_copies(self, error: Exception) -> None:
+        """A handler that works in a process pool may raise them there."""
+        for duplicate in (copy.copy(error), pickle.loads(pickle.dumps(error))):  # noqa: S301 - made in the same line
+            assert type(duplicate) is type(error)
+            assert vars(duplicate) == vars(error)
+
+
+class TestValues:
+    """What publish takes and gives."""
+
+    def test_outgoing_is_written_like_publish(self) -> None:
+        """Key and payload by position, id and metadata by name; the payload is not shown."""
+        item = Outgoing("repo-2", b"hunter2", id="x")
+        assert (item.key, item.payload, item.id, item.metadata) == ("repo-2", b"hunter2", "x", None)
+        assert "hunter2" not in repr(item)
+        assert Outgoing("k", b"p", metadata={"a": "b"}).metadata == {"a": "b"}
+
+    def test_a_receipt_is_a_value(self) -> None:
+        """Equal receipts are equal, and none can be changed."""
+        receipt = Receipt(offset=1, id="x", duplicate=False)
+        assert receipt == Receipt(1, "x", False)
+        with pytest.raises(attrs.exceptions.FrozenInstanceError):
+            receipt.offset = 2  # type: ignore[misc]

@@ -1,0 +1,303 @@
+from __future__ import annotations
+
+import functools
+import math
+import random
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import pytest
+import tenacity
+from hypothesis import given
+from hypothesis import strategies as st
+from tenacity import (
+    RetryCallState,
+    TryAgain,
+    retry_always,
+    retry_if_exception,
+    retry_if_exception_cause_type,
+    retry_if_exception_message,
+    retry_if_exception_type,
+    retry_if_not_exception_type,
+    retry_never,
+    stop_after_attempt,
+    stop_after_delay,
+    stop_before_delay,
+    stop_never,
+    wait_chain,
+    wait_exception,
+    wait_exponential,
+    wait_exponential_jitter,
+    wait_fixed,
+    wait_incrementing,
+    wait_none,
+    wait_random,
+    wait_random_exponential,
+)
+
+from lanelog.config import MAX_SECONDS, RetryPolicy
+from lanelog.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SECONDS = st.floats(0.0, 1e6)
+STOPS = st.recursive(
+    st.builds(stop_after_attempt, st.integers(0, 30))
+    | st.builds(stop_after_delay, SECONDS)
+    | st.builds(stop_before_delay, SECONDS)
+    | st.just(stop_never),
+    lambda inner: st.builds(lambda a, b: a | b, inner, inner) | st.builds(lambda a, b: a & b, inner, inner),
+    max_leaves=4,
+)
+WAITS = st.recursive(
+    st.builds(wait_fixed, SECONDS)
+    | st.builds(wait_none)
+    | st.builds(wait_exponential, multiplier=st.floats(0.01, 10), max=SECONDS)
+    | st.builds(wait_exponential_jitter, max=SECONDS, jitter=st.floats(0, 10))
+    | st.builds(wait_random_exponential, multiplier=st.floats(0.01, 10), max=SECONDS)
+    | st.builds(wait_random, min=st.just(0), max=SECONDS)
+    | st.builds(wait_incrementing, start=SECONDS, increment=SECONDS)
+    | st.just(wait_exception(lambda error: float(len(str(error))))),
+    lambda inner: (
+        st.builds(lambda a, b: a + b, inner, inner) | st.lists(inner, min_size=1).map(lambda w: wait_chain(*w))
+    ),
+    max_leaves=4,
+)
+RETRIES = st.recursive(
+    st.sampled_from(
+        [
+            retry_always,
+            retry_never,
+            retry_if_exception_type(ValueError),
+            retry_if_not_exception_type(LookupError),
+            retry_if_exception_message(match="b"),
+            retry_if_exception_cause_type(OSError),
+            retry_if_exception(lambda error: len(str(error)) > 2),
+        ]
+    ),
+    lambda inner: st.builds(lambda a, b: a | b, inner, inner) | st.builds(lambda a, b: a & b, inner, inner),
+    max_leaves=4,
+)
+ERRORS = st.sampled_from([ValueError("bad"), KeyError("k"), OSError("b"), SystemExit(), TryAgain(), Exception("")])
+
+
+def tenacity_itself(policy: RetryPolicy, attempt: int, since_first: float, error: BaseException) -> float | None:
+    """What tenacity's own loop does after this attempt: the seconds it sleeps, None if it gives up."""
+    retrying = tenacity.Retrying(stop=policy.stop, wait=policy.wait, retry=policy.retry)
+    retrying.begin()
+    state = RetryCallState(retrying, fn=None, args=(), kwargs={})
+    state.attempt_number = attempt
+    state.set_exception((type(error), error, None))
+    # Zero as the start makes the difference exact.
+    state.start_time, state.outcome_timestamp = 0.0, since_first
+    try:
+        done = retrying.iter(state)
+    except (tenacity.RetryError, type(error)):
+        return None
+    assert isinstance(done, tenacity.DoSleep)
+    return float(done)
+
+
+@given(
+    stop=STOPS,
+    wait=WAITS,
+    retry=RETRIES,
+    attempt=st.integers(1, 100),
+    since_first=SECONDS,
+    error=ERRORS,
+    seed=st.integers(),
+)
+def test_it_decides_as_tenacity_does(  # noqa: PLR0917 - the parts of a policy and of a failure
+    stop: Any, wait: Any, retry: Any, attempt: int, since_first: float, error: BaseException, seed: int
+) -> None:
+    """For any combination of tenacity's objects and any failure, the answer is that of tenacity's own loop."""
+    policy = RetryPolicy(stop=stop, wait=wait, retry=retry)
+    random.seed(seed)
+    expected = tenacity_itself(policy, attempt, since_first, error)
+    random.seed(seed)
+    decided = policy.decide(attempt=attempt, since_first=since_first, error=error)
+    assert decided == (None if expected is None else min(expected, MAX_SECONDS))
+
+
+@given(stop=STOPS, wait=WAITS, attempt=st.integers(1, 100), since_first=SECONDS, seed=st.integers())
+def test_without_an_error_it_decides_as_for_try_again(
+    stop: Any, wait: Any, attempt: int, since_first: float, seed: int
+) -> None:
+    """A nack or a time-out has no exception to judge: only stop and wait decide, and would_retry agrees."""
+    policy = RetryPolicy(stop=stop, wait=wait, retry=retry_never)
+    random.seed(seed)
+    expected = tenacity_itself(policy, attempt, since_first, TryAgain())
+    random.seed(seed)
+    assert policy.decide(attempt=attempt, since_first=since_first, error=None) == expected
+    random.seed(seed)
+    assert policy.would_retry(attempt, since_first) == (expected is not None)
+
+
+def test_a_whole_life_under_the_default_policy() -> None:
+    """Five attempts with waits of about 1, 2, 4 and 8 seconds, as tenacity makes them of the same objects."""
+    slept: list[float] = []
+
+    def fail() -> None:
+        raise ValueError("bad")
+
+    random.seed(7)
+    policy = RetryPolicy()
+    with pytest.raises(tenacity.RetryError):
+        tenacity.Retrying(stop=policy.stop, wait=policy.wait, retry=policy.retry, sleep=slept.append)(fail)
+    random.seed(7)
+    decided = [policy.decide(attempt=attempt, since_first=0.0, error=ValueError("bad")) for attempt in range(1, 6)]
+    assert decided == [*slept, None]
+    assert [math.floor(wait) for wait in slept] == pytest.approx([1, 2, 4, 8], abs=1)
+
+
+def test_the_default_wait_ends_at_a_minute() -> None:
+    """Under a policy that never stops, the default wait stays at 60 seconds however often it failed."""
+    policy = RetryPolicy(stop=stop_never)
+    assert policy.decide(attempt=10, since_first=0.0, error=None) == 60
+    assert policy.decide(attempt=1_000_000, since_first=0.0, error=None) == 60
+
+
+@pytest.mark.parametrize("error", [ValueError(), SystemExit(), KeyboardInterrupt(), GeneratorExit()])
+def test_by_default_any_exception_is_a_failure_like_others(error: BaseException) -> None:
+    """A handler that calls sys.exit() is tried again."""
+    assert RetryPolicy().decide(attempt=1, since_first=0.0, error=error) is not None
+
+
+@given(SECONDS)
+def test_the_time_since_the_first_attempt_is_exact(since_first: float) -> None:
+    """The objects see the time that the rows say, whatever the monotonic clock shows and however it rounds."""
+    seen: list[float | None] = []
+
+    def wait(state: RetryCallState) -> float:
+        seen.append(state.seconds_since_start)
+        return 0.0
+
+    RetryPolicy(wait=wait).decide(attempt=1, since_first=since_first, error=None)
+    assert seen == [since_first]
+
+
+@pytest.mark.parametrize(("since_first", "given_up"), [(9.999, False), (10.0, True), (10.1, True)])
+def test_a_limit_is_reached_at_the_limit(since_first: float, given_up: bool) -> None:
+    """A policy that ends after ten seconds ends after exactly ten."""
+    policy = RetryPolicy(stop=stop_after_delay(10))
+    assert policy.would_retry(1, since_first) is not given_up
+    assert (policy.decide(attempt=1, since_first=since_first, error=None) is None) is given_up
+
+
+def test_custom_callables_see_a_real_state() -> None:
+    """Plain functions are taken in place of tenacity's objects, and get everything that tenacity would give them."""
+    error = ValueError("bad")
+    seen: list[RetryCallState] = []
+
+    def wait(state: RetryCallState) -> float:
+        seen.append(state)
+        return 2
+
+    policy = RetryPolicy(stop=lambda state: state.attempt_number >= 3, wait=wait, retry=lambda _: True)
+    before = time.monotonic()
+    assert policy.decide(attempt=2, since_first=30.0, error=error) == 2.0
+    assert policy.decide(attempt=3, since_first=30.0, error=error) is None
+    state = seen[0]
+    assert (state.attempt_number, state.seconds_since_start, state.idle_for) == (2, 30.0, 30.0)
+    assert state.outcome is not None
+    assert (state.outcome.failed, state.outcome.exception(), state.outcome.attempt_number) == (True, error, 2)
+    assert state.outcome_timestamp is not None
+    assert before <= state.outcome_timestamp <= time.monotonic()
+    assert state.outcome_timestamp - state.start_time == pytest.approx(30.0)
+    assert isinstance(state.retry_object, tenacity.Retrying)
+    assert state.retry_object.wait is wait
+    assert (state.fn, state.args, state.kwargs) == (None, (), {})
+    assert "attempt #2" in repr(state)
+
+
+def test_a_clock_that_went_back_is_no_negative_time() -> None:
+    """Times and attempts below their least are taken as the least."""
+    policy = RetryPolicy(stop=stop_after_delay(0), wait=wait_none())
+    assert policy.decide(attempt=0, since_first=-5.0, error=None) is None
+    assert RetryPolicy(wait=wait_none()).decide(attempt=-1, since_first=-5.0, error=None) == 0.0
+
+
+def test_an_endless_wait_is_bounded() -> None:
+    """The default maximum of tenacity is larger than a column: the wait is cut to a hundred years."""
+    policy = RetryPolicy(stop=stop_never, wait=wait_exponential())
+    assert policy.decide(attempt=200, since_first=0.0, error=None) == MAX_SECONDS
+    policy = RetryPolicy(wait=lambda _: sys.maxsize)
+    assert policy.decide(attempt=1, since_first=0.0, error=None) == MAX_SECONDS
+    policy = RetryPolicy(wait=lambda _: math.inf)
+    assert policy.decide(attempt=1, since_first=0.0, error=None) == MAX_SECONDS
+
+
+def exploding(state: RetryCallState) -> Any:
+    """A user's object with a bug."""
+    raise LookupError(f"no setting for attempt {state.attempt_number}")
+
+
+def exiting(_: RetryCallState) -> Any:
+    """A user's object that does what it must not."""
+    raise SystemExit(1)
+
+
+@pytest.mark.parametrize("part", ["stop", "wait", "retry"])
+@pytest.mark.parametrize("broken", [exploding, exiting])
+def test_what_the_objects_raise_is_named(part: str, broken: Callable[[RetryCallState], Any]) -> None:
+    """A bug in a policy becomes one error of the library that names the object and keeps the cause."""
+    policy = attrs.evolve(RetryPolicy(), **{part: broken})
+    with pytest.raises(ConfigurationError, match=f"retry policy's {part}, {broken.__name__}, raised") as caught:
+        policy.decide(attempt=1, since_first=0.0, error=ValueError("bad"))
+    assert isinstance(caught.value.__cause__, LookupError | SystemExit)
+
+
+@pytest.mark.parametrize("value", [None, -1, -0.5, math.nan, True, "5", -math.inf])
+def test_a_wait_must_be_seconds(value: Any) -> None:
+    """What is no number of seconds is refused with the value that was returned."""
+    with pytest.raises(ConfigurationError, match="wait, wait_exception, returned"):
+        RetryPolicy(wait=wait_exception(lambda _: value)).decide(attempt=1, since_first=0.0, error=None)
+
+
+@pytest.mark.parametrize("part", ["wait", "retry"])
+def test_stop_is_honoured_though_another_part_is_broken(part: str) -> None:
+    """A bug in the wait does not make a message immortal."""
+    policy = attrs.evolve(RetryPolicy(), **{part: exploding})
+    assert policy.decide(attempt=5, since_first=0.0, error=ValueError("bad")) is None
+
+
+def test_would_retry_never_raises() -> None:
+    """A broken stop counts as one that allows another attempt, a broken wait as none."""
+    assert RetryPolicy(stop=exploding).would_retry(1, 0.0) is True
+    assert RetryPolicy(wait=exploding).would_retry(4, 0.0) is True
+    assert RetryPolicy(wait=exploding).would_retry(5, 0.0) is False
+
+
+async def deferred(_: RetryCallState) -> bool:
+    """Always true as a condition: a coroutine object."""
+    return False
+
+
+@pytest.mark.parametrize("part", ["stop", "wait", "retry"])
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (5, "must be callable, not int"),
+        (None, "must be callable, not NoneType"),
+        (wait_none, r"not a class: write wait_none\("),
+        (deferred, "must be a plain function"),
+        (functools.partial(deferred), "must be a plain function"),
+    ],
+)
+def test_wrong_parts_are_refused_at_once(part: str, value: Any, reason: str) -> None:
+    """The mistake is found when the policy is written, not when the first message fails."""
+    with pytest.raises(ConfigurationError, match=f"RetryPolicy's {part} .*{reason}"):
+        RetryPolicy(**{part: value})
+
+
+def test_policies_are_values() -> None:
+    """A policy cannot be changed, and takes its parts by name only."""
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        RetryPolicy().stop = stop_never  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        RetryPolicy(stop_never)  # type: ignore[call-arg]
+    first = RetryPolicy(stop=stop_never)
+    assert attrs.evolve(first) == first
