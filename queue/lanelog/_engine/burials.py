@@ -1,0 +1,142 @@
+"""Dead letters: a copy into `topic + suffix` and the settlement for this group, in one transaction each.
+
+Owns that move; never decides which message is given up. Called by the settler between two flushes, on its connection.
+
+Lock order: dead letter head X (skipped when locked, tried again later) → lease S → delivery → messages. A crash before the
+COMMIT leaves the message in flight, to be counted and delivered again; an unanswered COMMIT is repeated and finds the copy
+by its derived id, so repeating the move is harmless. The original stays for the other groups.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from typing import TYPE_CHECKING
+
+from attrs import define, field
+
+from lanelog._engine.delivery import message_of
+from lanelog._stores.deliveries import Deliveries
+from lanelog._stores.discovery import Discovery
+from lanelog._stores.leases import Leases
+from lanelog._stores.moves import Moves
+from lanelog._telemetry import get_logger
+from lanelog.errors import LanelogError
+
+if TYPE_CHECKING:
+    from lanelog._database import Executor, Session
+    from lanelog._engine.host import Host
+    from lanelog._engine.lane import Burial
+    from lanelog._engine.membership import Membership
+
+BETWEEN_FLUSHES = 0.05
+"""Seconds of dead letters between two flushes: a flood of them must not stall what succeeds."""
+
+log = get_logger()
+
+
+def derived_id(group: str, message_id: str, offset: int) -> str:
+    """The dead letter's id: the same for every repetition of the move, different for every group."""
+    parts = "\x1f".join((group, message_id, str(offset)))
+    return "dl-" + hashlib.sha256(parts.encode()).hexdigest()
+
+
+@define(eq=False)
+class Burials:
+    """Moves messages to the dead letters."""
+
+    host: Host
+    session: Session
+    _prepared: set[str] = field(factory=set)  # topics that are marked as holding dead letters
+
+    def turn(self, membership: Membership) -> bool:
+        """Work through what waits, for a bounded time; True when something was done."""
+        until = time.monotonic() + BETWEEN_FLUSHES
+        done = False
+        for _ in range(len(membership.burials)):
+            if time.monotonic() > until:
+                return True
+            burial = membership.burials.popleft()
+            if burial.lane.lost:
+                continue
+            try:
+                moved = self._move(membership, burial)
+            except LanelogError:
+                membership.burials.append(burial)
+                raise
+            if moved:
+                done = True
+            else:
+                membership.burials.append(burial)
+        return done
+
+    def _move(self, membership: Membership, burial: Burial) -> bool:
+        """One dead letter; False when its lane is locked by somebody."""
+        dead_topic = f"{membership.topic}{membership.config.dead_letter_suffix}"
+        key = burial.lane.key
+        self.host.same_server(self.session)
+        if dead_topic not in self._prepared:
+            Discovery().create_topic(self.session, dead_topic)
+            Discovery().mark_dead_letters(self.session, dead_topic)
+            self._prepared.add(dead_topic)
+        with self.session.transaction() as cx:
+            head = Discovery().try_lock_head(cx, dead_topic, key)
+            outcome = None if head is None else self._copy(cx, membership, burial, dead_topic, head)
+        if outcome is None:
+            if key not in Discovery().heads(self.session, dead_topic, [key]):
+                self.host.ensure_lanes(dead_topic, [key])
+                return self._move(membership, burial)
+            return False
+        if outcome == "lost":
+            membership.lose_lane(burial.lane, "its lease has another owner or epoch")
+            return True
+        self._announce(membership, burial, dead_topic, outcome)
+        membership.buried(burial)
+        self.host.published(dead_topic)
+        return True
+
+    def _copy(self, cx: Executor, membership: Membership, burial: Burial, dead_topic: str, head: int) -> str:
+        """Inside the transaction, under the dead letter lane's lock: "buried", "vanished" or "lost"."""
+        group, topic, lane = membership.group, membership.topic, burial.lane
+        held = Leases().fence(cx, group, topic, membership.owner, [lane.key])
+        if held.get(lane.key) != lane.epoch:
+            return "lost"
+        Deliveries().settle(cx, group, topic, lane.key, burial.offset)
+        moves = Moves()
+        source = moves.source_id(cx, topic, lane.key, burial.offset)
+        if source is None or (burial.row is not None and source != burial.row.id):
+            return "vanished"
+        copy_id = derived_id(group, source, burial.offset)
+        if moves.buried(cx, dead_topic, lane.key, copy_id):
+            return "buried"
+        moves.bury(
+            cx,
+            topic=topic,
+            key=lane.key,
+            offset=burial.offset,
+            dead_topic=dead_topic,
+            dead_offset=head + 1,
+            derived_id=copy_id,
+            failures=burial.failures,
+            error=burial.error,
+            group=group,
+        )
+        Discovery().set_head(cx, dead_topic, lane.key, head + 1)
+        return "buried"
+
+    def _announce(self, membership: Membership, burial: Burial, dead_topic: str, outcome: str) -> None:
+        context = {
+            "topic": membership.topic,
+            "key": burial.lane.key,
+            "group": membership.group,
+            "offset": burial.offset,
+            "attempt": burial.failures,
+        }
+        if outcome == "vanished":
+            log.error("message.vanished", **context, error=burial.error)
+            return
+        log.warning("message.dead_lettered", **context, dead_letter_topic=dead_topic, error=burial.error)
+        hook = membership.config.on_dead_letter
+        if hook is not None and burial.attempt is not None:
+            message = message_of(burial.attempt, membership, self.host)
+            membership.later(lambda: hook(message, burial.error))

@@ -1,0 +1,176 @@
+"""A message in a handler's hands: its explicit settlement, its extension, and the transaction that commits both at once.
+
+Owns the hand-over from a `Message` to its attempt; never decides which attempt is valid (`Membership`). Made by the workers
+and by the pull iterator, called by the user's code in any thread.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from attrs import define
+
+from lanelog._database import own_transaction
+from lanelog._engine import policy
+from lanelog._engine.policy import ACKED, Outcome, Verb
+from lanelog._engine.run import State
+from lanelog._stores.deliveries import Deliveries
+from lanelog._stores.leases import Leases
+from lanelog._stores.offsets import Offsets
+from lanelog._telemetry import get_logger
+from lanelog.errors import DatabaseError, LanelogError, LeaseLost
+from lanelog.message import DeadLetter, Message, utc_from_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lanelog._database import Executor
+    from lanelog._engine.host import Host
+    from lanelog._engine.membership import Membership
+    from lanelog._engine.run import Attempt
+
+# A handler may think for long between its statements; a stopped process must not hold locks for long after its claim.
+SET_PATIENCE = "SET SESSION wait_timeout = %s"
+SESSION_PATIENCE = 15
+UNDECIDED_PAUSE = 0.5
+
+log = get_logger()
+
+
+@define(eq=False)
+class Delivery:
+    """The `DeliveryHandle` of one attempt."""
+
+    attempt: Attempt
+    membership: Membership
+    host: Host
+
+    def ack(self) -> None:
+        """Settle as done; returns when it is committed."""
+        self.membership.settle(self.attempt, ACKED).wait()
+
+    def nack(self, delay: float | None, reason: str | None) -> None:
+        """Settle as failed: the policy decides, `delay` replaces its wait."""
+        outcome = policy.failed(
+            self.membership.config, self.attempt, None, reason or "nacked by the handler", time.monotonic(), delay=delay
+        )
+        self.membership.settle(self.attempt, outcome).wait()
+
+    def reject(self, reason: str) -> None:
+        """Settle as impossible."""
+        self.membership.settle(self.attempt, policy.rejected(self.attempt, reason)).wait()
+
+    def postpone(self, delay: float) -> None:
+        """Settle as not yet due."""
+        self.membership.settle(self.attempt, Outcome(Verb.POSTPONE, delay)).wait()
+
+    def extend(self, seconds: float) -> None:
+        """Move the delivery's end; only memory knows it, so nothing is written."""
+        self.membership.check(self.attempt)
+        self.attempt.deadline = time.monotonic() + seconds
+
+    @contextmanager
+    def transaction(self) -> Iterator[Any]:
+        """Commit what the block writes together with the ack, or neither.
+
+        The block's rows are locked first, the lease row last and only for the moment of the commit: a long transaction
+        costs no lane. Between attempts of one epoch memory decides (the claim), between epochs the lease row.
+        """
+        membership, attempt = self.membership, self.attempt
+        membership.check(attempt)
+        database = self.host.database
+        claimed = False
+        topics: set[str] = set()
+        try:
+            with (
+                database.transaction(guarded=True) as transaction,
+                own_transaction(database, transaction.raw) as entry,
+            ):
+                topics = entry.topics
+                transaction.execute(SET_PATIENCE, (int(membership.config.max_handler_time) + SESSION_PATIENCE,))
+                try:
+                    yield transaction.raw
+                finally:
+                    # Whatever happened, the pooled session goes back as it came. (An error here means that it is dead.)
+                    with suppress(LanelogError):
+                        transaction.execute(SET_PATIENCE, (SESSION_PATIENCE,))
+                transaction.verify()
+                membership.claim(attempt)
+                claimed = True
+                self._settle(transaction)
+        except BaseException as error:
+            if claimed:
+                unknown = isinstance(error, DatabaseError) and error.outcome_unknown
+                if unknown and self._was_committed():
+                    self._committed(topics)
+                    return
+                membership.unclaim(attempt)
+            raise
+        self._committed(topics)
+
+    def _committed(self, topics: set[str]) -> None:
+        self.membership.claimed(self.attempt)
+        for topic in topics:
+            self.host.published(topic)
+
+    def _settle(self, cx: Executor) -> None:
+        group, topic, lane = self.membership.group, self.membership.topic, self.attempt.lane
+        held = Leases().fence(cx, group, topic, self.membership.owner, [lane.key])
+        if held.get(lane.key) != lane.epoch:
+            raise LeaseLost(f"the lane {group}/{topic}/{lane.key} has another owner by now: nothing was committed")
+        # The row's id proves that a server that crashed meanwhile did not give the offset to another message.
+        if not Deliveries().settle_same(cx, group, topic, lane.key, self.attempt.offset, self.attempt.row.id):
+            raise LeaseLost(f"the message {topic}/{lane.key}/{self.attempt.offset} is not in the log any more: nothing was committed")
+
+    def _was_committed(self) -> bool:
+        """A COMMIT without an answer: a locking read of what it wrote waits for the server's own decision.
+
+        Asked until it is answered, because a guess would make the effect happen twice or not at all. The attempt stays
+        claimed meanwhile, so nobody gives it up.
+        """
+        group, topic, lane, offset = (self.membership.group, self.membership.topic, self.attempt.lane, self.attempt.offset)
+        while True:
+            try:
+                with self.host.database.transaction() as transaction:
+                    if Deliveries().is_settled(transaction, group, topic, lane.key, offset):
+                        return True
+                    return Offsets().acked_locked(transaction, group, topic, lane.key) >= offset
+            except DatabaseError as error:
+                if not error.retriable or self.host.closing.wait(UNDECIDED_PAUSE):
+                    raise
+
+
+def message_of(attempt: Attempt, membership: Membership, host: Host) -> Message:
+    """What the handler sees of an attempt."""
+    row = attempt.row
+    dead_letter = None
+    if row.original_topic:
+        dead_letter = DeadLetter(
+            original_topic=row.original_topic,
+            original_offset=row.original_offset,
+            group=row.failed_group,
+            failed_at=utc_from_ms(row.failed_at),
+            failure_count=row.failure_count,
+            last_error=row.last_error or "",
+        )
+    return Message(
+        topic=membership.topic,
+        key=row.key,
+        offset=row.offset,
+        id=row.id,
+        payload=row.payload or b"",
+        metadata_json=row.metadata,
+        published_at_ms=row.published_at,
+        attempt=attempt.number,
+        group=membership.group,
+        fencing_token=attempt.lane.epoch,
+        dead_letter=dead_letter,
+        delivery=Delivery(attempt, membership, host),
+    )
+
+
+def is_open(attempt: Attempt) -> bool:
+    """Whether nobody has decided this attempt yet."""
+    return attempt.state is State.RUNNING

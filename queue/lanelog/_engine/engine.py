@@ -1,0 +1,119 @@
+"""The engine of one client: its four loops, started with the first subscription and stopped after the last.
+
+Owns the loops' threads and the order in which they stop; never does their work. Called by the client and its subscriptions.
+
+Stop order, and why: subscriptions drain first (handlers, their last flush, release of their lanes, deregistration), because
+that needs all loops; then the fetcher and the janitor, whom nobody waits for; then the settler; the keeper last, because its
+connection is what tells others that this process lives.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Protocol
+
+from attrs import define, field
+
+from lanelog._engine.fetcher import Fetcher
+from lanelog._engine.host import Host
+from lanelog._engine.janitor import Janitor
+from lanelog._engine.keeper import Keeper
+from lanelog._engine.membership import Signals
+from lanelog._engine.settler import Settler
+from lanelog._loop import Loop
+from lanelog._telemetry import get_logger
+from lanelog.errors import ClosedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from lanelog._database import Database
+    from lanelog._engine.membership import Membership
+
+LOOP_TIMEOUT = 10.0
+
+log = get_logger()
+
+
+class Supervised(Protocol):
+    """Something with handlers in it that needs the clock: a subscription."""
+
+    memberships: Sequence[Membership]
+
+    def supervise(self, now: float) -> None:
+        """One look by the clock."""
+
+
+@define(eq=False)
+class Engine:
+    """See the module."""
+
+    database: Database
+    ensure_lanes: Callable[[str, Sequence[str]], None]
+    published: Callable[[str], None]
+    host: Host = field(init=False)
+    signals: Signals = field(init=False)
+    _supervised: list[Supervised] = field(factory=list)
+    _loops: list[Loop] = field(init=False)
+    _lock: threading.Lock = field(factory=threading.Lock)
+    _pid: int = field(factory=os.getpid)
+
+    def __attrs_post_init__(self) -> None:
+        self.host = host = Host(self.database, self.ensure_lanes, self.published)
+        keeper = Keeper(host, self._supervise)
+        fetcher, settler, janitor = Fetcher(host), Settler(host), Janitor(host)
+        self._loops = [
+            Loop(name, part.turn, failed=self._failed, finished=part.close)
+            for name, part in (("fetcher", fetcher), ("janitor", janitor), ("settler", settler), ("keeper", keeper))
+        ]
+        by_name = {loop.name: loop for loop in self._loops}
+        self.signals = Signals(by_name["fetcher"].wake, by_name["settler"].wake, by_name["keeper"].wake)
+
+    def check_process(self) -> None:
+        """Threads do not survive a fork: an inherited engine raises instead of looking alive."""
+        if os.getpid() != self._pid:
+            raise ClosedError(
+                "this subscription was started in the parent process and its threads did not come along: "
+                "subscribe after the fork (in gunicorn: in post_fork, or without --preload)"
+            )
+
+    def add(self, subscription: Supervised) -> None:
+        """Work for a subscription whose groups are registered."""
+        with self._lock:
+            self._supervised.append(subscription)
+            for membership in subscription.memberships:
+                self.host.add(membership)
+            for loop in self._loops:
+                loop.start()
+        self.signals.wake_keeper()
+
+    def remove(self, subscription: Supervised) -> None:
+        """Forget a subscription that holds nothing any more."""
+        with self._lock:
+            if subscription in self._supervised:
+                self._supervised.remove(subscription)
+
+    def announce(self, topic: str) -> None:
+        """Somebody in this process published: do not wait for the next look."""
+        for membership in self.host.memberships():
+            if membership.topic == topic:
+                membership.look_soon()
+
+    def close(self) -> None:
+        """Stop the loops; every membership has ended, or is abandoned."""
+        self.host.closing.set()
+        for loop in self._loops:
+            if not loop.stop(LOOP_TIMEOUT):
+                log.warning("loop.still_running", loop=loop.name)
+        for membership in self.host.memberships():
+            membership.resolve_all(ClosedError("the client was closed"))
+
+    def _supervise(self, now: float) -> None:
+        for subscription in list(self._supervised):
+            subscription.supervise(now)
+
+    def _failed(self, error: BaseException) -> None:
+        """A loop failed outside of any one membership: all of the client's have."""
+        for membership in self.host.memberships():
+            membership.fail(error)

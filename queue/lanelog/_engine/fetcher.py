@@ -1,0 +1,173 @@
+"""The fetcher: looks for lanes with something to read, and reads it, as much as memory may hold.
+
+Owns when to look and how much to read; never decides what is handed out (`Lane`), and writes nothing. One thread and one
+connection of a client.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from attrs import define, field
+
+from lanelog._engine.holes import Holes
+from lanelog._stores.discovery import Discovery
+from lanelog._stores.fetches import Fetched, Fetches
+from lanelog._telemetry import get_logger
+
+if TYPE_CHECKING:
+    from lanelog._database import Session
+    from lanelog._engine.host import Host
+    from lanelog._engine.lane import Lane
+    from lanelog._engine.membership import Membership
+
+LOOK_SOON = 0.005
+LOOK_SHARE = 19.0
+"""A look may take a twentieth of the time: after one of d seconds, the next is 19 d later at the earliest."""
+
+LANES_A_FETCH = 40
+IDLE = 2.0
+
+log = get_logger()
+
+
+@define(eq=False)
+class Pace:
+    """When one membership is looked at next."""
+
+    interval: float = LOOK_SOON
+    next_look: float = 0.0
+
+
+@define(eq=False)
+class Fetcher:
+    """Turns of the fetcher."""
+
+    host: Host
+    session: Session = field(init=False)
+    _holes: Holes = field(init=False)
+    _paces: dict[Membership, Pace] = field(factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        self.session = self.host.database.session("fetcher")
+        self._holes = Holes(self.session)
+
+    def turn(self, now: float) -> float:
+        """Look and fetch once for each membership; the seconds until something is due again."""
+        delay = IDLE
+        memberships = self.host.memberships()
+        for gone in self._paces.keys() - set(memberships):
+            del self._paces[gone]
+        for membership in memberships:
+            if membership.stopping or not membership.lanes or now >= membership.authority_until:
+                continue
+            with self.host.watch(membership, "fetcher"):
+                self.host.same_server(self.session)
+                delay = min(delay, self._serve(membership, now))
+        self.session.ping_if_idle()
+        return delay
+
+    def close(self) -> None:
+        """Give the connection back."""
+        self.session.close()
+
+    def _serve(self, membership: Membership, now: float) -> float:
+        pace = self._paces.setdefault(membership, Pace())
+        if membership.take_look_request():
+            pace.next_look = min(pace.next_look, now)
+        self._revive(membership, now)
+        if now >= pace.next_look and not membership.all_fed():
+            self._look(membership, pace)
+        progress = self._fetch(membership)
+        if progress:
+            pace.interval = LOOK_SOON
+            return 0.0
+        due = membership.next_due()
+        now = time.monotonic()
+        until_look = max(0.0, pace.next_look - now) or pace.interval
+        return until_look if due is None else max(0.0, min(until_look, due - now))
+
+    def _look(self, membership: Membership, pace: Pace) -> None:
+        began = time.monotonic()
+        heads = Discovery().look(self.session, membership.group, membership.topic, membership.owner)
+        ended = time.monotonic()
+        news = membership.heads(heads)
+        pace.interval = LOOK_SOON if news else min(membership.config.poll_interval, pace.interval * 2)
+        pace.next_look = ended + max(pace.interval, LOOK_SHARE * (ended - began))
+
+    def _fetch(self, membership: Membership) -> bool:
+        """Read more for lanes that want it; True when something was read."""
+        config, budget, limit = membership.config, membership.budget, membership.rules.batch_size
+        room = config.prefetch - budget.messages
+        space = config.prefetch_bytes - budget.payload_bytes
+        if room <= 0 or space <= 0:
+            if membership.has_hungry and membership.runs.empty():
+                membership.evict()
+            return False
+        lanes = membership.take_hungry(min(LANES_A_FETCH, max(1, room // limit)))
+        if not lanes:
+            return False
+        limit = min(limit, room)
+        largest = space // (len(lanes) * limit)
+        wanted = [(lane.key, lane.cursor) for lane in lanes]
+        found = Fetches().next(
+            self.session, membership.group, membership.topic, wanted, limit=limit, largest=largest
+        )
+        progress = False
+        for lane, (key, cursor) in zip(lanes, wanted, strict=True):
+            rows = self._contiguous(membership, lane, cursor, found.get(key, []))
+            membership.fetched(lane, cursor, rows)
+            progress = progress or bool(rows)
+        return progress
+
+    def _contiguous(self, membership: Membership, lane: Lane, cursor: int, rows: list[Fetched]) -> list[Fetched]:
+        """The rows up to the first hole, or up to the first payload that does not fit; both are met again at the cursor."""
+        whole: list[Fetched] = []
+        for row in rows:
+            if row.offset != cursor + 1 + len(whole):
+                break
+            complete = self._with_payload(membership, row, first=not whole)
+            if complete is None:
+                break
+            whole.append(complete)
+        if not whole and (not rows or rows[0].offset != cursor + 1):
+            self._holes.check(membership, lane, cursor + 1)
+        return whole
+
+    def _with_payload(self, membership: Membership, row: Fetched, *, first: bool) -> Fetched | None:
+        """The row with its payload; None when that must wait until memory has room."""
+        if row.payload is not None or row.target_group not in ("", membership.group):
+            return row
+        budget = membership.budget
+        fits = budget.payload_bytes + row.payload_bytes <= membership.config.prefetch_bytes
+        if not fits and not (first and budget.messages == 0):
+            return None
+        if not first:
+            return None  # it comes first in the next fetch, and is counted by then
+        payload = Fetches().payload(self.session, membership.topic, row.key, row.offset)
+        return row._replace(payload=payload) if payload is not None else None
+
+    def _revive(self, membership: Membership, now: float) -> None:
+        """Read again what waited for another attempt and is due."""
+        wanted = membership.take_thirsty(now, LANES_A_FETCH)
+        if not wanted:
+            return
+        config, budget = membership.config, membership.budget
+        points = [(lane.key, offset) for lane, offsets in wanted for offset in offsets]
+        largest = max(0, config.prefetch_bytes - budget.payload_bytes) // len(points)
+        found = Fetches().exact(self.session, membership.group, membership.topic, points, largest=largest)
+        for lane, offsets in wanted:
+            rows, gone = [], []
+            for offset in offsets:
+                row = found.get((lane.key, offset))
+                if row is None:
+                    gone.append(offset)
+                    continue
+                if row.payload is None and row.target_group in ("", membership.group):
+                    payload = Fetches().payload(self.session, membership.topic, row.key, row.offset)
+                    row = row._replace(payload=payload)  # noqa: PLW2901 - one redelivery at a time may exceed the bound
+                rows.append(row)
+            for offset in gone:
+                log.error("message.vanished", topic=membership.topic, key=lane.key, group=membership.group, offset=offset)
+            membership.revived(lane, rows, gone)

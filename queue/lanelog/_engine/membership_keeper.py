@@ -1,0 +1,301 @@
+"""The keeper's work for one membership: beat, read back, learn of members and lanes, acquire, shed, release, leave.
+
+Owns the order of these steps; the arithmetic is `assignment`'s, the SQL the stores'. Called by the keeper alone, in its
+thread and on its connection.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import TYPE_CHECKING
+
+from attrs import define, field
+
+from lanelog._engine import loading
+from lanelog._engine.assignment import Verdict, Watch, fair_share, to_shed
+from lanelog._stores.discovery import Discovery
+from lanelog._stores.groups import Groups
+from lanelog._stores.heartbeats import Heartbeats
+from lanelog._stores.leases import Leases
+from lanelog._telemetry import get_logger
+from lanelog.errors import DatabaseError, LanelogError
+
+if TYPE_CHECKING:
+    from lanelog._database import Session
+    from lanelog._engine.host import Host
+    from lanelog._engine.membership import Membership
+
+MEMBERS_EVERY = 0.5
+GROUP_EVERY = 1.0
+CLAIM_EVERY = 1.0
+"""Seconds between two tries to get up to the share when nothing has changed."""
+
+NEW_LANES_AGE = 5.0
+"""How far back each look for new lanes goes: longer than any lane's creation takes to commit."""
+
+ALL = 1_000_000
+PAGE = 5000
+
+log = get_logger()
+
+
+@define(eq=False)
+class MembershipKeeper:
+    """One membership's state between two turns."""
+
+    host: Host
+    membership: Membership
+    session: Session
+    watch: Watch = field(init=False)
+    known: set[str] = field(factory=set)  # every lane of the topic that was ever seen since the last full pass
+    verdict: Verdict | None = None  # None: the heartbeats cannot be read
+    _lock_name: str = ""
+    _server_started_ms: int = 0
+    _session_since: float = 0.0
+    _beat_at: float = 0.0
+    _members_at: float = 0.0
+    _group_at: float = 0.0
+    _full_pass_at: float = 0.0
+    _claim_at: float = 0.0
+    _sweep_at: float = 0.0
+    _beat_failed: bool = False
+    _members_failed: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        membership = self.membership
+        self.watch = Watch(me=membership.owner, lease_duration=membership.config.lease_duration)
+        self._sweep_at = time.monotonic() + 2 * membership.config.lease_duration
+
+    def new_session(self, lock_name: str, server_started_ms: int, since: float) -> None:
+        """The keeper has a new connection: say so in the next heartbeat."""
+        self._lock_name, self._server_started_ms, self._session_since = lock_name, server_started_ms, since
+        self._beat_at = 0.0
+
+    def reload(self, session: Session) -> None:
+        """The server restarted: what memory believes is compared with what it has."""
+        membership = self.membership
+        owned = Leases().owned(session, membership.group, membership.topic, membership.owner)
+        mine = {lease.key: lease for lease in owned}
+        for lane in list(membership.lanes.values()):
+            lease = mine.get(lane.key)
+            if lease is None or lease.epoch != lane.epoch:
+                membership.lose_lane(lane, "found after a server restart with another owner or epoch")
+        loading.reload(session, membership, owned)
+
+    def turn(self) -> None:
+        """One look after everything, in the order in which each step needs the one before."""
+        membership = self.membership
+        now = time.monotonic()
+        if now >= self._beat_at:
+            self._beat(now)
+        self._read_back()
+        if membership.stopping:
+            self._release()
+            self._leave()
+            return
+        self._check_group(now)
+        changed = self._look_at_members(now)
+        changed = self._look_for_lanes(now) or changed
+        self._balance(now, changed=changed)
+        self._release()
+
+    # -- liveness ------------------------------------------------------------------------------------------------------
+
+    def _beat(self, now: float) -> None:
+        membership, config = self.membership, self.membership.config
+        self._beat_at = now + config.lease_renewal * random.uniform(0.8, 1.0)
+        try:
+            Heartbeats().beat(
+                self.session,
+                membership.group,
+                membership.topic,
+                membership.owner,
+                duration=config.lease_duration,
+                lock=self._lock_name,
+                server_started_ms=self._server_started_ms,
+            )
+        except DatabaseError as error:
+            if error.retriable:
+                raise
+            if not self._beat_failed:
+                log.error("heartbeat.write_failed", topic=membership.topic, group=membership.group, error=error)
+            self._beat_failed = True
+        else:
+            self._beat_failed = False
+
+    def _look_at_members(self, now: float) -> bool:
+        """Who is alive; True when that has changed."""
+        if now < self._members_at:
+            return False
+        self._members_at = now + MEMBERS_EVERY
+        membership = self.membership
+        before = self.verdict
+        try:
+            rows = Heartbeats().members(self.session, membership.group, membership.topic)
+        except DatabaseError as error:
+            if error.retriable:
+                raise
+            if not self._members_failed:
+                log.error("heartbeat.read_failed", topic=membership.topic, group=membership.group, error=error)
+            self._members_failed = True
+            self.verdict = None
+            return before is not None
+        self._members_failed = False
+        self.verdict = self.watch.judge(
+            rows, now=time.monotonic(), session_since=self._session_since, server_started_ms=self._server_started_ms
+        )
+        return before != self.verdict
+
+    # -- authority -----------------------------------------------------------------------------------------------------
+
+    def _read_back(self) -> None:
+        """Which lanes the database says are ours: the authority to start handlers, counted from before it was asked."""
+        membership = self.membership
+        asked = time.monotonic()
+        owned = Leases().owned(self.session, membership.group, membership.topic, membership.owner)
+        mine = {lease.key: lease for lease in owned}
+        for lane in list(membership.lanes.values()):
+            lease = mine.get(lane.key)
+            if lease is None or lease.epoch != lane.epoch:
+                membership.lose_lane(lane, "the read-back shows another owner or epoch")
+        had_authority = membership.authority_until > asked
+        membership.authority_until = asked + membership.config.lease_duration
+        if not had_authority:
+            membership.pump()
+        missing = [lease for lease in owned if lease.key not in membership.lanes]
+        if missing and membership.stopping:
+            with self.session.transaction() as cx:
+                leases = [(lease.key, lease.epoch) for lease in missing]
+                Leases().release(cx, membership.group, membership.topic, membership.owner, leases)
+        elif missing:
+            for lane in loading.load(self.session, membership, missing):
+                membership.open_lane(lane)
+        for lane in list(membership.lanes.values()):
+            lease = mine.get(lane.key)
+            wanted = membership.paused or membership.group_paused or (lease is not None and lease.paused)
+            membership.set_paused(lane, paused=wanted)
+
+    def _check_group(self, now: float) -> None:
+        if now < self._group_at:
+            return
+        self._group_at = now + GROUP_EVERY
+        membership = self.membership
+        row = Groups().get(self.session, membership.group, membership.topic)
+        if row is None or row.created_at != membership.registered_at:
+            membership.fail(
+                LanelogError(
+                    f"group {membership.group!r} of topic {membership.topic!r} was deleted while this subscription ran; "
+                    "subscribe again to register it anew"
+                )
+            )
+            return
+        membership.group_paused = row.paused
+
+    # -- lanes ---------------------------------------------------------------------------------------------------------
+
+    def _look_for_lanes(self, now: float) -> bool:
+        """Which lanes there are; True when some are new."""
+        membership = self.membership
+        if now >= self._full_pass_at:
+            self._full_pass_at = now + membership.config.lease_duration * random.uniform(0.8, 1.0)
+            before, self.known = self.known, set()
+            after = ""
+            while True:
+                page = Discovery().page(self.session, membership.topic, after, PAGE)
+                self.known.update(key for key, _ in page if key)
+                if len(page) < PAGE:
+                    return self.known != before
+                after = page[-1][0]
+        new = set(Discovery().new_lanes(self.session, membership.topic, NEW_LANES_AGE)) - self.known
+        self.known |= new
+        return bool(new)
+
+    def _balance(self, now: float, *, changed: bool) -> None:
+        membership = self.membership
+        if membership.failure is not None:
+            return
+        open_lanes = [lane for lane in membership.lanes.values() if not lane.closing]
+        if self.verdict is None:
+            # Availability before fairness: without knowing who lives, whatever is unowned is taken and nothing is stolen.
+            missing = ALL
+        else:
+            share = fair_share(len(self.known), self.verdict.live, membership.owner)
+            missing = share - len(open_lanes)
+            for lane in to_shed(open_lanes, -missing):
+                membership.close_lane(lane)
+        if now >= self._sweep_at:
+            self._sweep_at = now + 2 * membership.config.lease_duration
+            if missing <= 0 and self._everybody_has_enough():
+                missing = ALL
+        if missing > 0 and (changed or now >= self._claim_at):
+            self._claim_at = now + CLAIM_EVERY * random.uniform(0.8, 1.0)
+            if self._acquire(missing):
+                self._read_back()
+
+    def _everybody_has_enough(self) -> bool:
+        """Whether no member is below its share, so that a lane which nobody claimed will not be claimed."""
+        if self.verdict is None:
+            return True
+        counts = Leases().counts(self.session, self.membership.group, self.membership.topic)
+        live = self.verdict.live
+        return all(counts.get(owner, 0) >= fair_share(len(self.known), live, owner) for owner in live)
+
+    def _acquire(self, missing: int) -> bool:
+        """Take up to `missing` lanes that are nobody's or a dead owner's, then lanes that never had a lease row."""
+        membership, leases = self.membership, Leases()
+        group, topic, owner = membership.group, membership.topic, membership.owner
+        dead = () if self.verdict is None else self.verdict.dead
+        taken = 0
+        candidates = leases.held_by(self.session, group, topic, ["", *(suspect.owner for suspect in dead)], min(missing, PAGE))
+        if candidates:
+            with self.session.transaction() as cx:
+                holders = [""]
+                for suspect in dead:
+                    if Heartbeats().still_silent(
+                        cx, group, topic, suspect.owner, suspect.heartbeat_at, by_lock=suspect.by_lock
+                    ):
+                        holders.append(suspect.owner)
+                taken = leases.take(cx, group, topic, owner, candidates, holders)
+            if taken and len(holders) > 1:
+                log.warning("lanes.taken_over", topic=topic, group=group, lanes=taken, owners=holders[1:])
+        if missing > taken:
+            unclaimed = leases.unclaimed(self.session, group, topic, min(missing - taken, PAGE))
+            if unclaimed:
+                with self.session.transaction() as cx:
+                    # Topic row and group shared: no purge and no delete_group can pass between them and the insert.
+                    topic_row = Discovery().share_topic(cx, topic)
+                    registered = Groups().lock_shared(cx, group, topic)
+                    still_there = Discovery().heads(cx, topic, unclaimed)
+                    if topic_row is not None and registered == membership.registered_at and still_there:
+                        leases.create(cx, group, topic, owner, list(still_there), topic_row[1] + 1)
+                        taken += len(still_there)
+        return taken > 0
+
+    def _release(self) -> None:
+        """Give back closed lanes whose last handler has ended and whose last flush has committed."""
+        membership = self.membership
+        with membership.lock:
+            idle = [lane for lane in membership.lanes.values() if lane.closing and lane.idle]
+        if not idle:
+            return
+        with self.session.transaction() as cx:
+            released = [(lane.key, lane.epoch) for lane in idle]
+            Leases().release(cx, membership.group, membership.topic, membership.owner, released)
+        for lane in idle:
+            membership.forget_lane(lane)
+
+    def _leave(self) -> None:
+        """Deregister, once nothing is held any more; the keeper goes on as long as something is."""
+        membership = self.membership
+        if membership.lanes or membership.ended.is_set():
+            return
+        try:
+            Heartbeats().deregister(self.session, membership.group, membership.topic, membership.owner)
+        except DatabaseError as error:
+            if error.retriable:
+                raise
+            log.error("heartbeat.write_failed", topic=membership.topic, group=membership.group, error=error)
+        membership.ended.set()
+        self.host.remove(membership)
+

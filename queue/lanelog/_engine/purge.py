@@ -1,0 +1,60 @@
+"""The purge of one lane that everybody has drained.
+
+Owns that transaction; never waits for a lock, and gives up when anybody uses the lane. Called by the janitor.
+
+Lock order: topic row X → floor → head → leases → offsets, all SKIP LOCKED. The topic row keeps the highest offset and epoch,
+so that a lane which comes back continues above: neither offsets nor fencing tokens are ever used twice.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attrs import define
+
+from lanelog._stores.deliveries import Deliveries
+from lanelog._stores.discovery import Discovery
+from lanelog._stores.groups import Groups
+from lanelog._stores.leases import Leases
+from lanelog._stores.offsets import Offsets
+
+if TYPE_CHECKING:
+    from lanelog._database import Executor, Session
+
+
+@define(eq=False)
+class Purge:
+    """Removes drained lanes."""
+
+    session: Session
+
+    def drained(self, topic: str, key: str) -> bool:
+        """Remove the lane if head = floor = what was deleted, for every registered group; False when it stays."""
+        with self.session.transaction() as cx:
+            return self._purge(cx, topic, key)
+
+    @staticmethod
+    def _purge(cx: Executor, topic: str, key: str) -> bool:
+        topic_row = Discovery().try_lock_topic(cx, topic)
+        if topic_row is None or topic_row[2]:
+            return False
+        floor = Offsets().lock_floors(cx, topic, [key]).get(key)
+        if floor is None or floor.floor != floor.deleted_through:
+            return False
+        head = Discovery().try_lock_head(cx, topic, key)
+        if head is None or head != floor.floor:
+            return False
+        groups = list(Groups().readers(cx, topic))
+        if not groups:
+            return False
+        epoch = Leases().lock_lane(cx, topic, key, groups)
+        if epoch is None or Deliveries().count_lane(cx, topic, key, groups):
+            return False
+        rows = Offsets().lock_lane(cx, topic, key, groups)
+        if rows is None or any(acked != head or paused for acked, paused in rows.values()):
+            return False
+        Discovery().raise_topic(cx, topic, head, epoch)
+        Discovery().purge(cx, topic, key)
+        Leases().purge(cx, topic, key, groups)
+        Offsets().purge(cx, topic, key, ["", *groups])
+        return True

@@ -1,0 +1,124 @@
+"""Attempts at messages, and the runs in which they are handed to a worker.
+
+Owns who may start the next message of a run; never decides what is handed out (`Lane`) nor what an outcome means.
+Called by `Lane`, by the workers and by whoever recalls a run.
+"""
+
+from __future__ import annotations
+
+import threading
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from attrs import define, field
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lanelog._engine.lane import Lane
+    from lanelog._engine.policy import Outcome
+    from lanelog._stores.fetches import Fetched
+
+
+class State(Enum):
+    """Where an attempt stands; only memory knows, the database knows marks and outcomes."""
+
+    READY = "ready"  # waits for its mark or for a worker
+    RUNNING = "running"  # a handler has it
+    CLAIMED = "claimed"  # message.transaction() is committing its settlement
+    BURYING = "burying"  # on its way to the dead letters
+    SETTLED = "settled"  # decided: acked, nacked, postponed or dead-lettered
+    SUPERSEDED = "superseded"  # given up by the engine; its settlement would be refused
+
+
+@define(eq=False)
+class Attempt:
+    """One attempt at one message, identified to the outside by (lease epoch, attempt number)."""
+
+    lane: Lane
+    row: Fetched
+    number: int
+    first_started: float | None  # monotonic; None: this is the first
+    crashed: bool = False
+    postponed: int = 0
+    state: State = State.READY
+    started: float = 0.0
+    deadline: float = 0.0
+    slow_reported: bool = False
+    run: Run | None = field(default=None, repr=False)
+    on_release: Callable[[], None] | None = field(default=None, repr=False)  # what a detached attempt still holds
+
+    def release(self) -> None:
+        """Let go of what was held while the user had the message; once."""
+        released, self.on_release = self.on_release, None
+        if released is not None:
+            released()
+
+    @property
+    def offset(self) -> int:
+        """The offset of the message in its lane."""
+        return self.row.offset
+
+
+class Run:
+    """Messages of one lane that one worker handles one after the other under one mark.
+
+    The run's own lock makes "start the next one" and "take back the rest" exclude each other, so that a message is either
+    started or returned, never both.
+    """
+
+    __slots__ = ("_lock", "_next", "_outcomes", "alone", "attempts", "first", "lane", "recalled")
+
+    def __init__(self, lane: Lane, attempts: list[Attempt], *, first: bool, alone: bool = False) -> None:
+        self.lane = lane
+        self.attempts = attempts
+        self.first = first  # first deliveries, marked by the run mark; else one redelivery with a row of its own
+        self.alone = alone
+        self.recalled = False
+        self._outcomes: list[tuple[Attempt, Outcome]] = []  # decided by the worker, not yet taken over
+        self._next = 0
+        self._lock = threading.Lock()
+        for attempt in attempts:
+            attempt.run = self
+
+    def __repr__(self) -> str:
+        kind = "first" if self.first else "again"
+        return f"Run({self.lane.key!r} {kind} {[a.offset for a in self.attempts]} started={self._next})"
+
+    @property
+    def last_offset(self) -> int:
+        """The highest offset still in this run; 0 when everything was taken back."""
+        return self.attempts[-1].offset if self.attempts else 0
+
+    def start_next(self, now: float, timeout: float) -> Attempt | None:
+        """The next attempt, now RUNNING until `now + timeout`; None when there is none left or the rest was recalled."""
+        with self._lock:
+            if self._next >= len(self.attempts):
+                return None
+            attempt = self.attempts[self._next]
+            self._next += 1
+            attempt.state = State.RUNNING
+            attempt.started = now
+            attempt.deadline = now + timeout
+            if attempt.first_started is None:
+                attempt.first_started = now
+            return attempt
+
+    def recall(self) -> list[Attempt]:
+        """Take back what no handler has seen; idempotent."""
+        with self._lock:
+            self.recalled = True
+            rest = self.attempts[self._next :]
+            del self.attempts[self._next :]
+            return rest
+
+    def record(self, attempt: Attempt, outcome: Outcome) -> None:
+        """The worker decided an attempt; somebody takes it over later."""
+        with self._lock:
+            self._outcomes.append((attempt, outcome))
+
+    def take_outcomes(self) -> list[tuple[Attempt, Outcome]]:
+        """What was recorded since the last call; each outcome is returned once."""
+        with self._lock:
+            outcomes, self._outcomes = self._outcomes, []
+            return outcomes

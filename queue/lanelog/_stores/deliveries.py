@@ -1,0 +1,188 @@
+"""`queue_delivery_state`: the exceptions, one row for a message that failed, waits, is redelivered, or was acked ahead.
+
+Owns the SQL of its table; never decides when a row is due or may be deleted. Called by the keeper (load) and by everything
+that settles: the settler, the dead letters and `message.transaction()`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attrs import frozen
+
+from lanelog._database import NOW_MS
+from lanelog._stores._points import chunked, placeholders
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from lanelog._database import Executor
+
+# All rows of some lanes of one group, when they are taken over (PRIMARY, prefix of three columns).
+LOAD = f"""
+SELECT partition_key, message_offset, through_offset, acked,
+       CAST(invisible_until AS SIGNED) - CAST({NOW_MS} AS SIGNED), retry_count, postponed, crashed, alone, lease_epoch,
+       IF(first_attempt_at = 0, NULL, CAST({NOW_MS} AS SIGNED) - CAST(first_attempt_at AS SIGNED)), last_error
+FROM queue_delivery_state FORCE INDEX (PRIMARY)
+WHERE consumer_group = %s AND topic = %s AND partition_key IN ({{keys}})
+"""
+
+# Write rows, new or known (PRIMARY). `acked` never goes back: a transaction of the handler may have set it meanwhile.
+UPSERT = """
+INSERT INTO queue_delivery_state (consumer_group, topic, partition_key, message_offset, through_offset, acked,
+       invisible_until, retry_count, postponed, crashed, alone, lease_epoch, first_attempt_at, last_attempt_at, last_error)
+VALUES {rows}
+ON DUPLICATE KEY UPDATE through_offset = VALUES(through_offset), acked = GREATEST(acked, VALUES(acked)),
+       invisible_until = VALUES(invisible_until), retry_count = VALUES(retry_count), postponed = VALUES(postponed),
+       crashed = VALUES(crashed), alone = VALUES(alone), lease_epoch = VALUES(lease_epoch),
+       first_attempt_at = VALUES(first_attempt_at), last_attempt_at = VALUES(last_attempt_at), last_error = VALUES(last_error)
+"""
+_ROW = f"(%s, %s, %s, %s, %s, %s, {NOW_MS} + %s, %s, %s, %s, %s, %s, IF(%s, {NOW_MS} - %s, 0), {NOW_MS}, %s)"
+
+# Remove rows behind the watermark or merged into a run, by exact key (PRIMARY): a range would lock the next lane's first row.
+DELETE = """
+DELETE FROM queue_delivery_state
+WHERE consumer_group = %s AND topic = %s AND (partition_key, message_offset) IN ({points})
+"""
+
+# Settle one message in a transaction of its own (PRIMARY).
+SETTLE = f"""
+INSERT INTO queue_delivery_state (consumer_group, topic, partition_key, message_offset, through_offset, acked,
+       lease_epoch, last_attempt_at)
+VALUES (%s, %s, %s, %s, %s, 1, 0, {NOW_MS})
+ON DUPLICATE KEY UPDATE acked = 1, lease_epoch = 0, invisible_until = 0
+"""
+
+# The same, if the log still has the same message there (both PRIMARY); no row: it has not.
+SETTLE_SAME = f"""
+INSERT INTO queue_delivery_state (consumer_group, topic, partition_key, message_offset, through_offset, acked,
+       lease_epoch, last_attempt_at)
+SELECT %s, topic, partition_key, `offset`, `offset`, 1, 0, {NOW_MS} FROM queue_messages FORCE INDEX (PRIMARY)
+WHERE topic = %s AND partition_key = %s AND `offset` = %s AND id = %s
+ON DUPLICATE KEY UPDATE acked = 1, lease_epoch = 0, invisible_until = 0
+"""
+
+# Did an unknown commit settle this message? Locking, so that a commit still on its way is waited for (PRIMARY).
+IS_SETTLED = """
+SELECT acked FROM queue_delivery_state FORCE INDEX (PRIMARY)
+WHERE consumer_group = %s AND topic = %s AND partition_key = %s AND message_offset = %s LOCK IN SHARE MODE
+"""
+
+# Purge of one lane: it must not have any (PRIMARY by exact group and lane).
+COUNT_LANE = """
+SELECT COUNT(*) FROM queue_delivery_state FORCE INDEX (PRIMARY)
+WHERE consumer_group IN ({groups}) AND topic = %s AND partition_key = %s
+"""
+
+# Whether a group has any row for a topic (PRIMARY, prefix).
+ANY_OF_GROUP = "SELECT 1 FROM queue_delivery_state WHERE consumer_group = %s AND topic = %s LIMIT 1"
+
+# Leftovers of an earlier group of that name, or of a purged lane's group rows (PRIMARY).
+DELETE_GROUP = "DELETE FROM queue_delivery_state WHERE consumer_group = %s AND topic = %s"
+
+
+@frozen
+class DeliveryRow:
+    """A row as it was read; times are seconds relative to the database's now."""
+
+    offset: int
+    through: int
+    acked: bool
+    due_in: float
+    retry_count: int
+    postponed: int
+    crashed: bool
+    alone: bool
+    lease_epoch: int
+    first_age: float | None
+    last_error: str | None
+
+
+@frozen(kw_only=True)
+class DeliveryWrite:
+    """A row to write; times are seconds relative to the database's now at the flush."""
+
+    key: str
+    offset: int
+    through: int
+    acked: bool = False
+    delay: float = 0.0
+    retry_count: int = 0
+    postponed: int = 0
+    crashed: bool = False
+    alone: bool = False
+    lease_epoch: int = 0
+    first_age: float | None = None
+    last_error: str | None = None
+
+
+class Deliveries:
+    """SQL of `queue_delivery_state`."""
+
+    def load(self, cx: Executor, group: str, topic: str, keys: Sequence[str]) -> dict[str, list[DeliveryRow]]:
+        """All rows of these lanes, by key."""
+        found: dict[str, list[DeliveryRow]] = {}
+        for chunk in chunked(keys):
+            for row in cx.query(LOAD.format(keys=placeholders(chunk)), (group, topic, *chunk)):
+                key, offset, through, acked, due_ms, retries, postponed, crashed, alone, epoch, age_ms, error = row
+                found.setdefault(key, []).append(
+                    DeliveryRow(
+                        offset,
+                        through,
+                        bool(acked),
+                        due_ms / 1000,
+                        retries,
+                        postponed,
+                        bool(crashed),
+                        bool(alone),
+                        epoch,
+                        None if age_ms is None else max(0, age_ms) / 1000,
+                        error,
+                    )
+                )
+        return found
+
+    def upsert(self, cx: Executor, group: str, topic: str, rows: Sequence[DeliveryWrite]) -> None:
+        """Write rows in primary-key order."""
+        ordered = sorted(rows, key=lambda row: (row.key.encode(), row.offset))
+        for chunk in chunked(ordered):
+            args: list[object] = []
+            for row in chunk:
+                first_ms = 0 if row.first_age is None else int(row.first_age * 1000)
+                args += (group, topic, row.key, row.offset, row.through, row.acked, int(row.delay * 1000), row.retry_count)
+                args += (row.postponed, row.crashed, row.alone, row.lease_epoch, row.first_age is not None, first_ms)
+                args.append(row.last_error)
+            cx.execute(UPSERT.format(rows=",".join([_ROW] * len(chunk))), args)
+
+    def delete(self, cx: Executor, group: str, topic: str, points: Iterable[tuple[str, int]]) -> None:
+        """Remove rows by exact key."""
+        ordered = sorted(points, key=lambda point: (point[0].encode(), point[1]))
+        for chunk in chunked(ordered):
+            args = [value for point in chunk for value in point]
+            cx.execute(DELETE.format(points=",".join(["(%s, %s)"] * len(chunk))), (group, topic, *args))
+
+    def settle(self, cx: Executor, group: str, topic: str, key: str, offset: int) -> None:
+        """Write one acked row."""
+        cx.execute(SETTLE, (group, topic, key, offset, offset))
+
+    def settle_same(self, cx: Executor, group: str, topic: str, key: str, offset: int, message_id: str) -> bool:
+        """Write one acked row if the message there still has this id."""
+        return cx.execute(SETTLE_SAME, (group, topic, key, offset, message_id)) > 0
+
+    def is_settled(self, cx: Executor, group: str, topic: str, key: str, offset: int) -> bool:
+        """Whether an acked row stands at exactly this offset; waits for a writer in flight."""
+        row = cx.one(IS_SETTLED, (group, topic, key, offset))
+        return row is not None and bool(row[0])
+
+    def count_lane(self, cx: Executor, topic: str, key: str, groups: Sequence[str]) -> int:
+        """How many rows these groups have for a lane."""
+        row = cx.one(COUNT_LANE.format(groups=placeholders(groups)), (*groups, topic, key))
+        return 0 if row is None else int(row[0])
+
+    def any_of_group(self, cx: Executor, group: str, topic: str) -> bool:
+        """Whether a group has any row for a topic."""
+        return cx.one(ANY_OF_GROUP, (group, topic)) is not None
+
+    def delete_group(self, cx: Executor, group: str, topic: str) -> None:
+        """Remove every row of a group for a topic."""
+        cx.execute(DELETE_GROUP, (group, topic))

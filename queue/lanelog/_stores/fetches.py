@@ -1,0 +1,110 @@
+"""The reading side of `queue_messages`: rows of many lanes in one statement, payloads only as far as they fit in memory.
+
+Owns the SELECTs of the log; never writes it. Called by the fetcher.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from lanelog._stores._points import chunked
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lanelog._database import Executor
+
+_COLUMNS = """partition_key, `offset`, id,
+ IF(payload_bytes <= %s AND target_group IN ('', %s), payload, NULL) AS payload, payload_bytes, metadata, published_at,
+ target_group, original_topic, original_offset, failed_group, failed_at, failure_count, last_error"""
+
+# The next rows of one lane, in order (PRIMARY, range bounded from below); many lanes are joined by UNION ALL.
+NEXT = f"""(SELECT {_COLUMNS} FROM queue_messages FORCE INDEX (PRIMARY)
+ WHERE topic = %s AND partition_key = %s AND `offset` > %s ORDER BY `offset` LIMIT %s)"""
+
+# Exact rows, to be delivered again (PRIMARY).
+EXACT = f"""SELECT {_COLUMNS} FROM queue_messages FORCE INDEX (PRIMARY)
+WHERE topic = %s AND (partition_key, `offset`) IN ({{points}})"""
+
+# The payload of one message that was too large to come with the others (PRIMARY).
+PAYLOAD = "SELECT payload FROM queue_messages FORCE INDEX (PRIMARY) WHERE topic = %s AND partition_key = %s AND `offset` = %s"
+
+# Is the message at these offsets still the same one? (PRIMARY)
+IDS = """SELECT partition_key, `offset`, id FROM queue_messages FORCE INDEX (PRIMARY)
+WHERE topic = %s AND (partition_key, `offset`) IN ({points})"""
+
+# A hole, looked at again under the head's lock (queue_partitions PRIMARY): whoever publishes has committed by then.
+SHARE_HEAD = """SELECT head_offset FROM queue_partitions WHERE topic = %s AND partition_key = %s LOCK IN SHARE MODE"""
+
+
+class Fetched(NamedTuple):
+    """One row of the log; a NamedTuple because a message costs microseconds. Times in milliseconds."""
+
+    key: str
+    offset: int
+    id: str
+    payload: bytes | None  # None: for another group, or larger than the fetch's bound
+    payload_bytes: int
+    metadata: str | bytes | None
+    published_at: int
+    target_group: str
+    original_topic: str
+    original_offset: int
+    failed_group: str
+    failed_at: int
+    failure_count: int
+    last_error: str | None
+
+
+class Fetches:
+    """SELECTs of `queue_messages`."""
+
+    def next(
+        self, cx: Executor, group: str, topic: str, lanes: Sequence[tuple[str, int]], *, limit: int, largest: int
+    ) -> dict[str, list[Fetched]]:
+        """Up to `limit` rows behind each (key, cursor), by key; payloads above `largest` bytes stay behind."""
+        args: list[object] = []
+        for key, cursor in lanes:
+            args += (largest, group, topic, key, cursor, limit)
+        found: dict[str, list[Fetched]] = {}
+        for row in cx.query(" UNION ALL ".join([NEXT] * len(lanes)), args):
+            found.setdefault(row[0], []).append(Fetched(*row))
+        for rows in found.values():
+            rows.sort(key=_by_offset)  # each SELECT is ordered; UNION ALL alone does not promise to stay so
+        return found
+
+    def exact(
+        self, cx: Executor, group: str, topic: str, points: Sequence[tuple[str, int]], *, largest: int
+    ) -> dict[tuple[str, int], Fetched]:
+        """The rows at exactly these (key, offset)."""
+        found: dict[tuple[str, int], Fetched] = {}
+        for chunk in chunked(points):
+            sql = EXACT.format(points=",".join(["(%s, %s)"] * len(chunk)))
+            args = [value for point in chunk for value in point]
+            for row in cx.query(sql, (largest, group, topic, *args)):
+                fetched = Fetched(*row)
+                found[(fetched.key, fetched.offset)] = fetched
+        return found
+
+    def payload(self, cx: Executor, topic: str, key: str, offset: int) -> bytes | None:
+        """One payload, or None when the row is gone."""
+        row = cx.one(PAYLOAD, (topic, key, offset))
+        return None if row is None else bytes(row[0])
+
+    def ids(self, cx: Executor, topic: str, points: Sequence[tuple[str, int]]) -> dict[tuple[str, int], str]:
+        """Message ids at exactly these (key, offset)."""
+        found: dict[tuple[str, int], str] = {}
+        for chunk in chunked(points):
+            sql = IDS.format(points=",".join(["(%s, %s)"] * len(chunk)))
+            args = [value for point in chunk for value in point]
+            found.update({(key, offset): message_id for key, offset, message_id in cx.query(sql, (topic, *args))})
+        return found
+
+    def share_head(self, cx: Executor, topic: str, key: str) -> int | None:
+        """The head, share-locked until the transaction ends; None: the lane was purged."""
+        row = cx.one(SHARE_HEAD, (topic, key))
+        return None if row is None else int(row[0])
+
+
+def _by_offset(row: Fetched) -> int:
+    return row.offset

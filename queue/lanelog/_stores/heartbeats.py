@@ -1,0 +1,94 @@
+"""`queue_subscriber_heartbeats`: one row for each owner, which keeps all its leases valid at once.
+
+Owns the SQL of its table; never judges who is alive (`assignment`). Called by the keeper (write, read) and the janitor (old
+rows). Single-row autocommit statements only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attrs import frozen
+
+from lanelog._database import NOW_MS
+
+if TYPE_CHECKING:
+    from lanelog._database import Executor
+
+# Write one owner's heartbeat (PRIMARY).
+BEAT = f"""
+INSERT INTO queue_subscriber_heartbeats (consumer_group, topic, subscriber_name, heartbeat_at, expires_at, deregistered_at,
+       liveness_lock, server_started_at)
+VALUES (%s, %s, %s, {NOW_MS}, {NOW_MS} + %s, 0, %s, %s)
+ON DUPLICATE KEY UPDATE heartbeat_at = VALUES(heartbeat_at), expires_at = VALUES(expires_at), deregistered_at = 0,
+       liveness_lock = VALUES(liveness_lock), server_started_at = VALUES(server_started_at)
+"""
+
+# Every owner of a group and topic, with the state of its lock as the server sees it (PRIMARY, prefix).
+MEMBERS = f"""
+SELECT subscriber_name, heartbeat_at, expires_at, deregistered_at,
+       IF(liveness_lock = '', NULL, IS_FREE_LOCK(liveness_lock)), server_started_at, {NOW_MS}
+FROM queue_subscriber_heartbeats WHERE consumer_group = %s AND topic = %s
+"""
+
+# An owner leaves; the row stays a while so that others see it go (PRIMARY).
+DEREGISTER = f"""
+UPDATE queue_subscriber_heartbeats SET deregistered_at = {NOW_MS}
+WHERE consumer_group = %s AND topic = %s AND subscriber_name = %s
+"""
+
+# Rows of owners that left or expired long ago (PRIMARY, prefix).
+PURGE = f"""
+DELETE FROM queue_subscriber_heartbeats
+WHERE consumer_group = %s AND topic = %s AND subscriber_name <> %s
+      AND ((deregistered_at > 0 AND deregistered_at < {NOW_MS} - %s) OR expires_at < {NOW_MS} - %s)
+"""
+
+# The steal's own look at a suspect, in the statement before it takes (PRIMARY).
+STILL_SILENT = """
+SELECT heartbeat_at, IF(liveness_lock = '', NULL, IS_FREE_LOCK(liveness_lock)) FROM queue_subscriber_heartbeats
+WHERE consumer_group = %s AND topic = %s AND subscriber_name = %s
+"""
+
+
+@frozen
+class HeartbeatRow:
+    """One owner as the database sees it; times are the database's, in milliseconds."""
+
+    owner: str
+    heartbeat_at: int
+    expires_at: int
+    deregistered: bool
+    lock_free: bool | None  # None: no lock, or the server would not say
+    server_started_at: int
+    now: int
+
+
+class Heartbeats:
+    """SQL of `queue_subscriber_heartbeats`."""
+
+    def beat(self, cx: Executor, group: str, topic: str, owner: str, *, duration: float, lock: str, server_started_ms: int) -> None:
+        """Keep an owner's leases valid for `duration` seconds from now."""
+        cx.execute(BEAT, (group, topic, owner, int(duration * 1000), lock, server_started_ms))
+
+    def members(self, cx: Executor, group: str, topic: str) -> list[HeartbeatRow]:
+        """Every owner that has a row, living or not."""
+        return [
+            HeartbeatRow(owner, beat, expires, bool(gone), None if free is None else bool(free), started, now)
+            for owner, beat, expires, gone, free, started, now in cx.query(MEMBERS, (group, topic))
+        ]
+
+    def deregister(self, cx: Executor, group: str, topic: str, owner: str) -> None:
+        """Say that an owner has left and holds nothing."""
+        cx.execute(DEREGISTER, (group, topic, owner))
+
+    def still_silent(self, cx: Executor, group: str, topic: str, owner: str, heartbeat_at: int, *, by_lock: bool) -> bool:
+        """Whether a suspect has given no sign of life since; a missing row is silence."""
+        row = cx.one(STILL_SILENT, (group, topic, owner))
+        if row is None:
+            return True
+        return int(row[0]) == heartbeat_at and (not by_lock or bool(row[1]))
+
+    def purge(self, cx: Executor, group: str, topic: str, own: str, age: float) -> int:
+        """Remove rows of others that ended more than `age` seconds ago."""
+        return cx.execute(PURGE, (group, topic, own, int(age * 1000), int(age * 1000)))

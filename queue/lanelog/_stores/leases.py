@@ -1,0 +1,198 @@
+"""`queue_partition_leases`: who owns which lane, under which fencing token.
+
+Owns the SQL of its table; never judges who is alive. Called by the keeper (all writes) and by every settling transaction
+(the share lock that fences it).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attrs import frozen
+
+from lanelog._database import NOW_MS
+from lanelog._stores._points import chunked, placeholders
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from lanelog._database import Executor
+
+# The fence of a settling transaction: share-lock the lanes, and learn which are still ours (PRIMARY).
+FENCE = """
+SELECT partition_key, lease_epoch FROM queue_partition_leases FORCE INDEX (PRIMARY)
+WHERE consumer_group = %s AND topic = %s AND partition_key IN ({keys}) AND leased_by = %s LOCK IN SHARE MODE
+"""
+
+# The same after a lock time-out, leaving out what somebody else holds (PRIMARY).
+FENCE_FREE = """
+SELECT partition_key, lease_epoch, leased_by FROM queue_partition_leases FORCE INDEX (PRIMARY)
+WHERE consumer_group = %s AND topic = %s AND partition_key IN ({keys}) FOR UPDATE SKIP LOCKED
+"""
+
+# The keeper's read-back: everything in an owner's name, and whether it is paused (by_owner; queue_offsets PRIMARY).
+OWNED = """
+SELECT l.partition_key, l.lease_epoch, COALESCE(o.paused_at, 0)
+FROM queue_partition_leases l FORCE INDEX (by_owner)
+LEFT JOIN queue_offsets o FORCE INDEX (PRIMARY)
+       ON o.consumer_group = l.consumer_group AND o.topic = l.topic AND o.partition_key = l.partition_key
+WHERE l.consumer_group = %s AND l.topic = %s AND l.leased_by = %s
+"""
+
+# Lanes without a lease row (queue_partitions PRIMARY by topic, leases PRIMARY by lane).
+UNCLAIMED = """
+SELECT p.partition_key
+FROM queue_partitions p FORCE INDEX (PRIMARY)
+LEFT JOIN queue_partition_leases l FORCE INDEX (PRIMARY)
+       ON l.consumer_group = %s AND l.topic = p.topic AND l.partition_key = p.partition_key
+WHERE p.topic = %s AND p.partition_key <> '' AND l.leased_by IS NULL
+ORDER BY p.partition_key LIMIT %s
+"""
+
+# Lanes in nobody's name or in the name of these owners (by_owner).
+HELD_BY = """
+SELECT partition_key FROM queue_partition_leases FORCE INDEX (by_owner)
+WHERE consumer_group = %s AND topic = %s AND leased_by IN ({owners}) LIMIT %s
+"""
+
+# Every owner's number of lanes (by_owner).
+COUNTS = """
+SELECT leased_by, COUNT(*) FROM queue_partition_leases FORCE INDEX (by_owner)
+WHERE consumer_group = %s AND topic = %s GROUP BY leased_by
+"""
+
+# Lock some candidates, leaving out what another keeper is just taking (PRIMARY).
+LOCK_CANDIDATES = """
+SELECT partition_key, leased_by FROM queue_partition_leases FORCE INDEX (PRIMARY)
+WHERE consumer_group = %s AND topic = %s AND partition_key IN ({keys}) FOR UPDATE SKIP LOCKED
+"""
+
+# Take locked candidates over; the condition is repeated in case the caller's view was old (PRIMARY).
+TAKE = f"""
+UPDATE queue_partition_leases SET leased_by = %s, lease_epoch = lease_epoch + 1, leased_at = {NOW_MS}
+WHERE consumer_group = %s AND topic = %s AND partition_key IN ({{keys}}) AND leased_by IN ({{owners}})
+"""
+
+# A lease row is born above every epoch ever used in the topic (PRIMARY). A row that is there already stays as it is.
+CREATE = """
+INSERT INTO queue_partition_leases (consumer_group, topic, partition_key, leased_by, lease_epoch, leased_at)
+VALUES {rows} ON DUPLICATE KEY UPDATE leased_at = leased_at
+"""
+
+# Give a lane back (PRIMARY). The epoch rises, so that nothing of the old owner can be written any more.
+RELEASE = f"""
+UPDATE queue_partition_leases SET leased_by = '', lease_epoch = lease_epoch + 1, leased_at = {NOW_MS}
+WHERE consumer_group = %s AND topic = %s AND partition_key = %s AND leased_by = %s AND lease_epoch = %s
+"""
+
+# Purge of one lane: take the groups' rows, or find that somebody has them (PRIMARY).
+LOCK_LANE = """
+SELECT consumer_group, lease_epoch FROM queue_partition_leases FORCE INDEX (PRIMARY)
+WHERE consumer_group IN ({groups}) AND topic = %s AND partition_key = %s FOR UPDATE SKIP LOCKED
+"""
+
+# Which groups have a lease row for a lane, without locks (PRIMARY by exact group).
+COUNT_LANE = """
+SELECT COUNT(*) FROM queue_partition_leases FORCE INDEX (PRIMARY)
+WHERE consumer_group IN ({groups}) AND topic = %s AND partition_key = %s
+"""
+
+# Purge of one lane (PRIMARY by exact group).
+PURGE = "DELETE FROM queue_partition_leases WHERE consumer_group IN ({groups}) AND topic = %s AND partition_key = %s"
+
+# The highest epoch of a group's leftovers (PRIMARY, prefix).
+MAX_EPOCH = "SELECT COALESCE(MAX(lease_epoch), 0) FROM queue_partition_leases WHERE consumer_group = %s AND topic = %s"
+
+# Leftovers of an earlier group of that name (PRIMARY).
+DELETE_GROUP = "DELETE FROM queue_partition_leases WHERE consumer_group = %s AND topic = %s"
+
+
+@frozen
+class OwnedLane:
+    """One lease in an owner's name."""
+
+    key: str
+    epoch: int
+    paused: bool
+
+
+class Leases:
+    """SQL of `queue_partition_leases`."""
+
+    def fence(self, cx: Executor, group: str, topic: str, owner: str, keys: Sequence[str]) -> dict[str, int]:
+        """Share-lock these lanes; the epochs of those that are still the owner's."""
+        found: dict[str, int] = {}
+        for chunk in chunked(sorted(keys, key=str.encode)):
+            found.update(cx.query(FENCE.format(keys=placeholders(chunk)), (group, topic, *chunk, owner)))
+        return found
+
+    def fence_free(self, cx: Executor, group: str, topic: str, owner: str, keys: Sequence[str]) -> dict[str, int | None]:
+        """As `fence`, without waiting: an absent key is locked by somebody; None means that it is not the owner's."""
+        found: dict[str, int | None] = {}
+        for chunk in chunked(sorted(keys, key=str.encode)):
+            for key, epoch, holder in cx.query(FENCE_FREE.format(keys=placeholders(chunk)), (group, topic, *chunk)):
+                found[key] = epoch if holder == owner else None
+        return found
+
+    def owned(self, cx: Executor, group: str, topic: str, owner: str) -> list[OwnedLane]:
+        """Everything in an owner's name."""
+        return [OwnedLane(key, epoch, bool(paused)) for key, epoch, paused in cx.query(OWNED, (group, topic, owner))]
+
+    def unclaimed(self, cx: Executor, group: str, topic: str, limit: int) -> list[str]:
+        """Lanes of the topic for which this group has no lease row yet."""
+        return [key for (key,) in cx.query(UNCLAIMED, (group, topic, limit))]
+
+    def held_by(self, cx: Executor, group: str, topic: str, owners: Sequence[str], limit: int) -> list[str]:
+        """Lanes in the name of one of these owners ('' is nobody)."""
+        sql = HELD_BY.format(owners=placeholders(owners))
+        return [key for (key,) in cx.query(sql, (group, topic, *owners, limit))]
+
+    def counts(self, cx: Executor, group: str, topic: str) -> dict[str, int]:
+        """How many lanes each owner has ('' is nobody)."""
+        return {owner: int(count) for owner, count in cx.query(COUNTS, (group, topic))}
+
+    def take(self, cx: Executor, group: str, topic: str, owner: str, keys: Sequence[str], holders: Iterable[str]) -> int:
+        """Inside a transaction: take those of `keys` that are in the name of one of `holders` and that nobody has locked."""
+        allowed = set(holders)
+        taken = 0
+        for chunk in chunked(sorted(keys, key=str.encode)):
+            rows = cx.query(LOCK_CANDIDATES.format(keys=placeholders(chunk)), (group, topic, *chunk))
+            mine = [key for key, holder in rows if holder in allowed]
+            if mine:
+                sql = TAKE.format(keys=placeholders(mine), owners=placeholders(list(allowed)))
+                taken += cx.execute(sql, (owner, group, topic, *mine, *allowed))
+        return taken
+
+    def create(self, cx: Executor, group: str, topic: str, owner: str, keys: Sequence[str], epoch: int) -> None:
+        """Insert lease rows for lanes that have none; a row that appeared meanwhile keeps its owner."""
+        values = f"(%s, %s, %s, %s, %s, {NOW_MS})"
+        for chunk in chunked(sorted(keys, key=str.encode)):
+            args = [value for key in chunk for value in (group, topic, key, owner, epoch)]
+            cx.execute(CREATE.format(rows=",".join([values] * len(chunk))), args)
+
+    def release(self, cx: Executor, group: str, topic: str, owner: str, lanes: Iterable[tuple[str, int]]) -> None:
+        """Give lanes (key, epoch) back, as far as they are still the owner's."""
+        for key, epoch in sorted(lanes, key=lambda lane: lane[0].encode()):
+            cx.execute(RELEASE, (group, topic, key, owner, epoch))
+
+    def lock_lane(self, cx: Executor, topic: str, key: str, groups: Sequence[str]) -> int | None:
+        """Lock every group's lease row of a lane and return the highest epoch; None when somebody holds one of them."""
+        names = placeholders(groups)
+        rows = cx.query(LOCK_LANE.format(groups=names), (*groups, topic, key))
+        counted = cx.one(COUNT_LANE.format(groups=names), (*groups, topic, key))
+        if counted is None or counted[0] != len(rows):
+            return None
+        return max((int(epoch) for _, epoch in rows), default=0)
+
+    def purge(self, cx: Executor, topic: str, key: str, groups: Sequence[str]) -> None:
+        """Remove a lane's lease rows."""
+        cx.execute(PURGE.format(groups=placeholders(groups)), (*groups, topic, key))
+
+    def max_epoch(self, cx: Executor, group: str, topic: str) -> int:
+        """The highest epoch in a group's rows for a topic."""
+        row = cx.one(MAX_EPOCH, (group, topic))
+        return 0 if row is None else int(row[0])
+
+    def delete_group(self, cx: Executor, group: str, topic: str) -> None:
+        """Remove every lease row of a group for a topic."""
+        cx.execute(DELETE_GROUP, (group, topic))

@@ -1,0 +1,104 @@
+"""The leaving side of `queue_messages`: copies into dead letters, and deletion behind the floor.
+
+Owns these INSERT … SELECTs and DELETEs; never decides who leaves. Called by the settler (dead letters) and the janitor.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lanelog._database import NOW_MS
+from lanelog._stores._points import chunked
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lanelog._database import Executor
+
+# Copy one message into the dead letter topic (both PRIMARY). Exactly one row, or the source is gone.
+BURY = f"""
+INSERT INTO queue_messages (topic, partition_key, `offset`, id, payload, payload_bytes, metadata, created_at, published_at,
+       failed_at, failure_count, last_error, original_topic, original_offset, failed_group)
+SELECT %s, partition_key, %s, %s, payload, payload_bytes,
+       JSON_SET(COALESCE(metadata, '{{}}'), '$."lanelog.original_id"', id), {NOW_MS}, published_at,
+       {NOW_MS}, %s, %s, topic, `offset`, %s
+FROM queue_messages AS source WHERE source.topic = %s AND source.partition_key = %s AND source.`offset` = %s
+"""
+
+# What is to be copied, and whether the copy is there already (PRIMARY; by_id).
+SOURCE_ID = "SELECT id FROM queue_messages WHERE topic = %s AND partition_key = %s AND `offset` = %s"
+BURIED = "SELECT `offset` FROM queue_messages WHERE topic = %s AND partition_key = %s AND id = %s"
+
+# The oldest message of a lane behind its floor, many lanes joined by UNION ALL (PRIMARY).
+OLDEST = f"""(SELECT partition_key, `offset`, CAST({NOW_MS} AS SIGNED) - CAST(created_at AS SIGNED)
+ FROM queue_messages FORCE INDEX (PRIMARY)
+ WHERE topic = %s AND partition_key = %s AND `offset` > %s ORDER BY `offset` LIMIT 1)"""
+
+# How far a lane may be released: old enough, acked by everybody, and a bounded step (PRIMARY, bounded range).
+OLD_ENOUGH = f"""
+SELECT COALESCE(MAX(`offset`), 0) FROM queue_messages FORCE INDEX (PRIMARY)
+WHERE topic = %s AND partition_key = %s AND `offset` > %s AND `offset` <= %s AND created_at <= {NOW_MS} - %s
+"""
+
+# Delete by exact offsets (PRIMARY).
+DELETE = "DELETE FROM queue_messages WHERE topic = %s AND (partition_key, `offset`) IN ({points})"
+
+# When was the message at this offset written? (PRIMARY)
+CREATED_AT = "SELECT created_at FROM queue_messages WHERE topic = %s AND partition_key = %s AND `offset` = %s"
+
+
+class Moves:
+    """INSERT … SELECTs and DELETEs of `queue_messages`."""
+
+    def source_id(self, cx: Executor, topic: str, key: str, offset: int) -> str | None:
+        """The id of the message to bury, or None when it is gone."""
+        row = cx.one(SOURCE_ID, (topic, key, offset))
+        return None if row is None else str(row[0])
+
+    def buried(self, cx: Executor, dead_topic: str, key: str, derived_id: str) -> bool:
+        """Whether the copy is there already."""
+        return cx.one(BURIED, (dead_topic, key, derived_id)) is not None
+
+    def bury(
+        self,
+        cx: Executor,
+        *,
+        topic: str,
+        key: str,
+        offset: int,
+        dead_topic: str,
+        dead_offset: int,
+        derived_id: str,
+        failures: int,
+        error: str,
+        group: str,
+    ) -> int:
+        """Copy one message; the number of rows copied."""
+        return cx.execute(BURY, (dead_topic, dead_offset, derived_id, failures, error, group, topic, key, offset))
+
+    def ages(self, cx: Executor, topic: str, lanes: Sequence[tuple[str, int]]) -> dict[str, float]:
+        """Age in seconds of the first message behind each (key, floor), by key."""
+        found: dict[str, float] = {}
+        for chunk in chunked(lanes, 100):
+            args = [value for key, floor in chunk for value in (topic, key, floor)]
+            for key, _, age_ms in cx.query(" UNION ALL ".join([OLDEST] * len(chunk)), args):
+                found[key] = age_ms / 1000
+        return found
+
+    def old_enough(self, cx: Executor, topic: str, key: str, floor: int, through: int, retention_ms: int) -> int:
+        """The highest offset in floor+1..through older than the retention; 0: none."""
+        row = cx.one(OLD_ENOUGH, (topic, key, floor, through, retention_ms))
+        return 0 if row is None else int(row[0])
+
+    def delete(self, cx: Executor, topic: str, points: Sequence[tuple[str, int]]) -> int:
+        """Delete messages by exact (key, offset), in primary-key order."""
+        deleted = 0
+        for chunk in chunked(sorted(points, key=lambda point: (point[0].encode(), point[1]))):
+            args = [value for point in chunk for value in point]
+            deleted += cx.execute(DELETE.format(points=",".join(["(%s, %s)"] * len(chunk))), (topic, *args))
+        return deleted
+
+    def created_at(self, cx: Executor, topic: str, key: str, offset: int) -> int | None:
+        """When a message was written (milliseconds), or None when it is not there."""
+        row = cx.one(CREATED_AT, (topic, key, offset))
+        return None if row is None else int(row[0])

@@ -1,0 +1,225 @@
+"""`queue_offsets`: the acked watermark, the run mark and the pause of a lane for a group, and (group '') the lane's floor.
+
+Owns the SQL of its table; never decides what is acked. Called by the keeper (load), the settler (flush) and the janitor
+(floors).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attrs import frozen
+
+from lanelog._database import NOW_MS
+from lanelog._stores._points import chunked, placeholders
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lanelog._database import Executor
+
+# Watermarks, marks and floors of some lanes for one group and the floor group '' (PRIMARY).
+LOAD = f"""
+SELECT consumer_group, partition_key, offset_acked, marked_through, marked_epoch,
+       CAST({NOW_MS} AS SIGNED) - CAST(marked_at AS SIGNED), paused_at
+FROM queue_offsets FORCE INDEX (PRIMARY)
+WHERE consumer_group IN ('', %s) AND topic = %s AND partition_key IN ({{keys}})
+"""
+
+# One flush: watermarks and run marks of many lanes (PRIMARY). The watermark only grows; only seek may lower it.
+FLUSH = """
+INSERT INTO queue_offsets (consumer_group, topic, partition_key, offset_acked, marked_through, marked_epoch, marked_at,
+       updated_at)
+VALUES {rows}
+ON DUPLICATE KEY UPDATE offset_acked = GREATEST(offset_acked, VALUES(offset_acked)),
+       marked_at = IF(marked_through = VALUES(marked_through) AND marked_epoch = VALUES(marked_epoch), marked_at,
+                      VALUES(marked_at)),
+       marked_through = VALUES(marked_through), marked_epoch = VALUES(marked_epoch), updated_at = VALUES(updated_at)
+"""
+
+# After a lock time-out: which of these rows can be had at once (PRIMARY).
+LOCK_FREE = """
+SELECT partition_key FROM queue_offsets FORCE INDEX (PRIMARY)
+WHERE consumer_group = %s AND topic = %s AND partition_key IN ({keys}) FOR UPDATE SKIP LOCKED
+"""
+
+# How far this lane is acked, waiting for a flush that is on its way (PRIMARY).
+ACKED_LOCKED = """
+SELECT offset_acked FROM queue_offsets FORCE INDEX (PRIMARY)
+WHERE consumer_group = %s AND topic = %s AND partition_key = %s LOCK IN SHARE MODE
+"""
+
+# Collection step 1: take the floors of some lanes, leaving out what another collector has (PRIMARY).
+LOCK_FLOORS = """
+SELECT partition_key, offset_acked, marked_through FROM queue_offsets FORCE INDEX (PRIMARY)
+WHERE consumer_group = '' AND topic = %s AND partition_key IN ({keys}) FOR UPDATE SKIP LOCKED
+"""
+
+# Collection, its second statement: how far every group of the topic is on these lanes (PRIMARY, one lookup a point).
+WATERMARKS = """
+SELECT consumer_group, partition_key, offset_acked FROM queue_offsets FORCE INDEX (PRIMARY)
+WHERE consumer_group IN ({groups}) AND topic = %s AND partition_key IN ({keys})
+"""
+
+# Collection: release offsets for deletion (PRIMARY; the row is locked already).
+RAISE_FLOOR = f"""
+UPDATE queue_offsets SET offset_acked = GREATEST(offset_acked, %s), updated_at = {NOW_MS}
+WHERE consumer_group = '' AND topic = %s AND partition_key = %s
+"""
+
+# Collection, after its deletes: how far they got (PRIMARY).
+RAISE_DELETED = """
+UPDATE queue_offsets SET marked_through = LEAST(offset_acked, GREATEST(marked_through, %s))
+WHERE consumer_group = '' AND topic = %s AND partition_key = %s
+"""
+
+# Purge: lanes whose floor has not moved since (PRIMARY, group and topic; bounded by the caller's keys).
+IDLE_FLOORS = f"""
+SELECT partition_key FROM queue_offsets FORCE INDEX (PRIMARY)
+WHERE consumer_group = '' AND topic = %s AND partition_key > %s AND offset_acked = marked_through
+      AND updated_at < {NOW_MS} - %s ORDER BY partition_key LIMIT %s
+"""
+
+# Purge of one lane: every group's row of it (PRIMARY by exact group).
+PURGE = "DELETE FROM queue_offsets WHERE consumer_group IN ({groups}) AND topic = %s AND partition_key = %s"
+
+# Purge of one lane: take the groups' rows, or find that somebody has them (PRIMARY).
+LOCK_LANE = """
+SELECT consumer_group, offset_acked, paused_at FROM queue_offsets FORCE INDEX (PRIMARY)
+WHERE consumer_group IN ({groups}) AND topic = %s AND partition_key = %s FOR UPDATE SKIP LOCKED
+"""
+
+# Which groups have a row for a lane, without locks (PRIMARY by exact group).
+COUNT_LANE = """
+SELECT COUNT(*) FROM queue_offsets FORCE INDEX (PRIMARY)
+WHERE consumer_group IN ({groups}) AND topic = %s AND partition_key = %s
+"""
+
+# Registration with start="latest": every lane that exists starts at its head (queue_partitions PRIMARY).
+START_AT_HEAD = f"""
+INSERT INTO queue_offsets (consumer_group, topic, partition_key, offset_acked, marked_through, updated_at)
+SELECT %s, topic, partition_key, head_offset, head_offset, {NOW_MS}
+FROM queue_partitions FORCE INDEX (PRIMARY) WHERE topic = %s AND partition_key <> ''
+"""
+
+# Registration with an instant: one lane's start, found by binary search (PRIMARY).
+START_AT = f"""
+INSERT INTO queue_offsets (consumer_group, topic, partition_key, offset_acked, marked_through, updated_at)
+VALUES (%s, %s, %s, %s, %s, {NOW_MS})
+"""
+
+# Whether a group has any row for a topic (PRIMARY, prefix).
+ANY_OF_GROUP = "SELECT 1 FROM queue_offsets WHERE consumer_group = %s AND topic = %s LIMIT 1"
+
+# Leftovers of an earlier group of that name (PRIMARY).
+DELETE_GROUP = "DELETE FROM queue_offsets WHERE consumer_group = %s AND topic = %s"
+
+
+@frozen
+class OffsetsRow:
+    """A lane's offsets row for one group; `marked_age` in seconds."""
+
+    offset_acked: int
+    marked_through: int
+    marked_epoch: int
+    marked_age: float
+    paused: bool
+
+
+@frozen
+class FloorRow:
+    """How far a lane is released for collection, and how far the deletion got."""
+
+    floor: int
+    deleted_through: int
+
+
+class Offsets:
+    """SQL of `queue_offsets`."""
+
+    def load(self, cx: Executor, group: str, topic: str, keys: Sequence[str]) -> dict[tuple[str, str], OffsetsRow]:
+        """Rows of `group` and of the floor group '', by (group, key)."""
+        found = {}
+        for chunk in chunked(keys):
+            for row in cx.query(LOAD.format(keys=placeholders(chunk)), (group, topic, *chunk)):
+                owner, key, acked, through, epoch, age_ms, paused_at = row
+                found[(owner, key)] = OffsetsRow(acked, through, epoch, max(0, age_ms) / 1000, bool(paused_at))
+        return found
+
+    def flush(self, cx: Executor, group: str, topic: str, rows: Sequence[tuple[str, int, int, int]]) -> None:
+        """Write (key, watermark, run mark, epoch), in primary-key order."""
+        values = f"(%s, %s, %s, %s, %s, %s, {NOW_MS}, {NOW_MS})"
+        for chunk in chunked(sorted(rows, key=lambda row: row[0].encode())):
+            args = [value for row in chunk for value in (group, topic, *row)]
+            cx.execute(FLUSH.format(rows=",".join([values] * len(chunk))), args)
+
+    def lock_free(self, cx: Executor, group: str, topic: str, keys: Sequence[str]) -> set[str]:
+        """Lock the rows that nobody else holds; returns their keys."""
+        found: set[str] = set()
+        for chunk in chunked(sorted(keys, key=str.encode)):
+            rows = cx.query(LOCK_FREE.format(keys=placeholders(chunk)), (group, topic, *chunk))
+            found.update(key for (key,) in rows)
+        return found
+
+    def acked_locked(self, cx: Executor, group: str, topic: str, key: str) -> int:
+        """The watermark, after whatever is being committed; 0 without a row."""
+        row = cx.one(ACKED_LOCKED, (group, topic, key))
+        return 0 if row is None else int(row[0])
+
+    def lock_floors(self, cx: Executor, topic: str, keys: Sequence[str]) -> dict[str, FloorRow]:
+        """Lock the floors that no other collector holds."""
+        found: dict[str, FloorRow] = {}
+        for chunk in chunked(sorted(keys, key=str.encode)):
+            for key, floor, deleted in cx.query(LOCK_FLOORS.format(keys=placeholders(chunk)), (topic, *chunk)):
+                found[key] = FloorRow(floor, deleted)
+        return found
+
+    def watermarks(self, cx: Executor, topic: str, groups: Sequence[str], keys: Sequence[str]) -> dict[tuple[str, str], int]:
+        """Watermarks by (group, key); a missing entry means that the group has no row for the lane."""
+        found: dict[tuple[str, str], int] = {}
+        for chunk in chunked(keys):
+            sql = WATERMARKS.format(groups=placeholders(groups), keys=placeholders(chunk))
+            for group, key, acked in cx.query(sql, (*groups, topic, *chunk)):
+                found[(group, key)] = acked
+        return found
+
+    def raise_floor(self, cx: Executor, topic: str, key: str, floor: int) -> None:
+        """Release everything up to `floor`."""
+        cx.execute(RAISE_FLOOR, (floor, topic, key))
+
+    def raise_deleted(self, cx: Executor, topic: str, key: str, through: int) -> None:
+        """Note that nothing up to `through` is left in the log."""
+        cx.execute(RAISE_DELETED, (through, topic, key))
+
+    def idle_floors(self, cx: Executor, topic: str, after: str, idle: float, limit: int) -> list[str]:
+        """Keys behind `after` whose collection is complete and whose floor has not moved for `idle` seconds."""
+        return [key for (key,) in cx.query(IDLE_FLOORS, (topic, after, int(idle * 1000), limit))]
+
+    def lock_lane(self, cx: Executor, topic: str, key: str, groups: Sequence[str]) -> dict[str, tuple[int, bool]] | None:
+        """Lock every group's row of a lane: (watermark, paused) by group; None when somebody holds one of them."""
+        names = placeholders(groups)
+        rows = cx.query(LOCK_LANE.format(groups=names), (*groups, topic, key))
+        counted = cx.one(COUNT_LANE.format(groups=names), (*groups, topic, key))
+        if counted is None or counted[0] != len(rows):
+            return None
+        return {group: (acked, bool(paused)) for group, acked, paused in rows}
+
+    def purge(self, cx: Executor, topic: str, key: str, groups: Sequence[str]) -> None:
+        """Remove a lane's rows for these groups."""
+        cx.execute(PURGE.format(groups=placeholders(groups)), (*groups, topic, key))
+
+    def start_at_head(self, cx: Executor, group: str, topic: str) -> None:
+        """Let a new group begin behind everything that exists."""
+        cx.execute(START_AT_HEAD, (group, topic))
+
+    def start_at(self, cx: Executor, group: str, topic: str, key: str, offset: int) -> None:
+        """Let a new group begin behind `offset` of one lane."""
+        cx.execute(START_AT, (group, topic, key, offset, offset))
+
+    def any_of_group(self, cx: Executor, group: str, topic: str) -> bool:
+        """Whether a group has any row for a topic."""
+        return cx.one(ANY_OF_GROUP, (group, topic)) is not None
+
+    def delete_group(self, cx: Executor, group: str, topic: str) -> None:
+        """Remove every row of a group for a topic."""
+        cx.execute(DELETE_GROUP, (group, topic))
