@@ -1,0 +1,284 @@
+"""The client: the one object an application makes, and through which everything else is reached.
+
+Owns the database, the publisher and the subscriptions, and their common end; it does none of their work.
+`lanelog.connect` makes it.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+import warnings
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from attrs import define, field
+
+from lanelog import migrations
+from lanelog._database import Database
+from lanelog._engine.engine import Engine
+from lanelog._telemetry import get_logger
+from lanelog.config import ConnectConfig, SubscriptionConfig, check_handler, check_name, check_retention
+from lanelog.errors import ClosedError, ConfigurationError
+from lanelog.publisher import Publisher
+from lanelog.subscriber import Deliveries, Subscription, checked_topics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager
+    from types import FrameType, TracebackType
+
+    from lanelog.message import Codec, Message, Outgoing, Receipt
+
+H = TypeVar("H", bound="Callable[[Message], object]")
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+LOOK_FOR_SIGNALS = 0.5
+
+log = get_logger()
+
+
+def connect(url: str | None = None, **options: Any) -> Client:
+    """Make a client for the database at `url`, or at LANELOG_URL; no I/O happens here.
+
+    `url` is `mysql://user:password@host:3306/database`, with `?unix_socket=…` or `&ssl_ca=…` as needed. Options:
+    `pool_size`, `publish_timeout`, `lane_idle_purge`, `connect_timeout`, `read_timeout` (seconds), `max_payload_bytes`,
+    `driver`. Raises ConfigurationError.
+    """
+    return Client(ConnectConfig.from_url(url, **options))
+
+
+@define(eq=False, repr=False)
+class Client:
+    """Publishes, subscribes, and ends both; a context manager that closes it. Thread-safe.
+
+    After a fork the child's copy publishes on connections of its own; subscriptions of the parent raise ClosedError there.
+    """
+
+    config: ConnectConfig
+    _database: Database = field(init=False)
+    _publisher: Publisher = field(init=False)
+    _engine: Engine | None = field(default=None, init=False)
+    _subscriptions: list[Subscription] = field(factory=list, init=False)
+    _lock: threading.Lock = field(factory=threading.Lock, init=False)
+    _closed: bool = field(default=False, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._database = Database(self.config)
+        self._publisher = Publisher(self._database, self._published)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{len(self._subscriptions)} subscriptions"
+        return f"<Client of {self.config.safe_url()}: {state}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        running = [s for s in getattr(self, "_subscriptions", ()) if s.state in ("running", "paused")]
+        if running and not getattr(self, "_closed", True):
+            warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=1)
+
+    # -- the database --------------------------------------------------------------------------------------------------
+
+    def migrate(self) -> None:
+        """Create or upgrade the tables; idempotent, and safe when many processes do it at once. Raises SchemaError."""
+        migrations.migrate(self._database)
+
+    def ping(self) -> None:
+        """Check that the database answers and has the tables. Raises DatabaseError, SchemaError."""
+        migrations.check(self._database)
+
+    # -- publishing ----------------------------------------------------------------------------------------------------
+
+    def publish(
+        self,
+        topic: str,
+        key: str,
+        payload: object,
+        *,
+        id: str | None = None,  # noqa: A002 - the field's name
+        metadata: Mapping[str, str] | None = None,
+        codec: Codec | None = None,
+        connection: object | None = None,
+    ) -> Receipt:
+        """Append one message to the lane of `key`; it is durable and visible when this returns.
+
+        `payload`: bytes, str (UTF-8), dict, list or number (JSON), anything else with `codec`. `id` makes it idempotent
+        within (topic, key): a second publish returns the first one's offset as a duplicate. `connection`, an open DB-API
+        connection in a transaction, makes it part of that transaction: visible if and only if the caller commits; the lane
+        is locked until then, so publish last.
+
+        Raises ConfigurationError and PayloadTooLarge before anything is written, DatabaseError after `publish_timeout`
+        seconds without success; repeating it with the same id is safe.
+        """
+        return self._publisher.publish(
+            topic, key, payload, id=id, metadata=metadata, codec=codec, connection=connection
+        )
+
+    def publish_many(
+        self,
+        topic: str,
+        items: Iterable[tuple[str, object] | Outgoing],
+        *,
+        codec: Codec | None = None,
+        connection: object | None = None,
+    ) -> list[Receipt]:
+        """Append many messages in one transaction, all or nothing; receipts in the order of `items`.
+
+        Items are (key, payload) pairs or `Outgoing`; otherwise as `publish`.
+        """
+        return self._publisher.publish_many(topic, items, codec=codec, connection=connection)
+
+    def transaction(self) -> AbstractContextManager[Any]:
+        """Give a DB-API connection with an open transaction, committed at the end of the block, rolled back if it raises.
+
+        Pass it as `connection=` to publish along with the block's own writes.
+        """
+        return self._publisher.transaction()
+
+    # -- subscribing ---------------------------------------------------------------------------------------------------
+
+    def subscribe(
+        self, topic: str | Sequence[str], group: str, handler: Callable[[Message], object], **options: Any
+    ) -> Subscription:
+        """Register the group, start handling, and return the running subscription.
+
+        `handler(message)` acks by returning; what raising means is decided by `ack_policy` and `retry`. For the options
+        see `SubscriptionConfig`. Raises ConfigurationError, DatabaseError, SchemaError.
+        """
+        return self._register(topic, group, check_handler(handler), options).start()
+
+    def subscriber(self, topic: str | Sequence[str], group: str, **options: Any) -> Callable[[H], H]:
+        """Decorate a handler to be started by `run()` or `start()`; nothing is sent to the database before."""
+
+        def register(handler: H) -> H:
+            self._register(topic, group, check_handler(handler), options)
+            return handler
+
+        return register
+
+    def deliveries(
+        self, topic: str | Sequence[str], group: str, *, timeout: float | None = None, **options: Any
+    ) -> Deliveries:
+        """Iterate over messages that the caller settles; ends after `timeout` seconds without one (None: never).
+
+        Otherwise as `subscribe`; `visibility_timeout` runs for every message until it is settled or extended.
+        """
+        return Deliveries(self._register(topic, group, None, options), timeout)
+
+    def _register(
+        self,
+        topic: str | Sequence[str],
+        group: str,
+        handler: Callable[[Message], object] | None,
+        options: dict[str, Any],
+    ) -> Subscription:
+        config = SubscriptionConfig.from_options(**options)
+        check_retention(config.retention, self.config.publish_timeout)
+        topics = checked_topics(topic, config)
+        check_name("group", group)
+        with self._lock:
+            if self._closed:
+                raise ClosedError(f"{self!r} is closed: connect again")
+            if self._engine is None:
+                self._engine = Engine(self._database, self._publisher.ensure_lanes, self._published)
+            self._engine.check_process()
+            subscription = Subscription(group, topics, config, handler, self._engine)
+            self._subscriptions = [s for s in self._subscriptions if s.state != "stopped"]
+            self._subscriptions.append(subscription)
+        return subscription
+
+    def start(self) -> None:
+        """Start every registered subscription that does not run yet."""
+        for subscription in list(self._subscriptions):
+            if subscription.state == "new" and subscription.handler is not None:
+                subscription.start()
+
+    def run(self) -> None:
+        """Start every registered subscription and block until SIGTERM, SIGINT or `close()`; then drain and return.
+
+        Raises what made a subscription fail, after draining the others. Signals are handled only in the main thread.
+        """
+        if not any(s.handler is not None for s in self._subscriptions):
+            raise ConfigurationError("nothing to run: register a handler with @client.subscriber(topic, group) first")
+        stop = threading.Event()
+        restore = self._catch_signals(stop)
+        try:
+            self.start()
+            subscriptions = [s for s in self._subscriptions if s.state != "stopped"]
+            for subscription in subscriptions:
+                subscription.on_failure(stop.set)
+            # In slices, because a signal handler runs in the main thread between two of them.
+            while not stop.wait(LOOK_FOR_SIGNALS) and not self._closed:
+                pass
+            self._drain(subscriptions, None)
+        finally:
+            for number, previous in restore.items():
+                signal.signal(number, previous)
+        for subscription in subscriptions:
+            if subscription.failure is not None:
+                raise subscription.failure
+
+    @staticmethod
+    def _catch_signals(stop: threading.Event) -> dict[signal.Signals, Any]:
+        if threading.current_thread() is not threading.main_thread():
+            return {}
+
+        def on_signal(number: int, _frame: FrameType | None) -> None:
+            log.info("signal.received", signal=signal.Signals(number).name)
+            stop.set()
+
+        return {number: signal.signal(number, on_signal) for number in SIGNALS}
+
+    @staticmethod
+    def _drain(subscriptions: Sequence[Subscription], timeout: float | None) -> bool:
+        for subscription in subscriptions:
+            subscription.ask_to_stop()
+        until = None if timeout is None else time.monotonic() + timeout
+        return all(
+            [s.stop(None if until is None else max(0.0, until - time.monotonic())) for s in subscriptions]
+        )
+
+    def close(self, timeout: float | None = 30.0) -> bool:
+        """Stop every subscription, waiting at most `timeout` seconds for handlers, and close all connections. Idempotent.
+
+        A handler that still runs then keeps its lane, and the connections that protect it, until it ends; False.
+        """
+        with self._lock:
+            if self._closed:
+                return True
+            self._closed = True
+            engine, subscriptions = self._engine, list(self._subscriptions)
+        if engine is None:
+            self._database.close()
+            return True
+        try:
+            engine.check_process()
+        except ClosedError:  # a forked child: the threads are the parent's
+            self._database.close()
+            return True
+        if self._drain(subscriptions, timeout):
+            self._finish(engine)
+            return True
+        threading.Thread(
+            target=self._finish_later, args=(engine, subscriptions), name="lanelog-closing", daemon=True
+        ).start()
+        return False
+
+    def _finish(self, engine: Engine) -> None:
+        engine.close()
+        self._database.close()
+
+    def _finish_later(self, engine: Engine, subscriptions: Sequence[Subscription]) -> None:
+        self._drain(subscriptions, None)
+        self._finish(engine)
+
+    def _published(self, topic: str) -> None:
+        if self._engine is not None:
+            self._engine.announce(topic)

@@ -1,0 +1,388 @@
+"""A subscription: one group's handlers in this process, from registration to the last release.
+
+Owns the life cycle that users see (start, pause, stop, state, statistics); leases, rows and settlements are the engine's.
+Made by the client; `Deliveries` is the pull style of the same thing.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+import uuid
+import warnings
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Self
+
+from attrs import define, field, frozen
+
+from lanelog._engine import policy
+from lanelog._engine.delivery import message_of
+from lanelog._engine.gate import process_gate
+from lanelog._engine.lane import Budget
+from lanelog._engine.membership import Membership, SubscriptionRules
+from lanelog._engine.registration import register
+from lanelog._engine.workers import Workers, compose, run_hook
+from lanelog._telemetry import get_logger
+from lanelog.config import AckPolicy, check_name
+from lanelog.errors import ClosedError, ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from types import TracebackType
+
+    from lanelog._engine.engine import Engine
+    from lanelog._engine.run import Attempt, Run
+    from lanelog.config import SubscriptionConfig
+    from lanelog.message import Message
+
+SHORTEST_WAIT = 0.05
+
+log = get_logger()
+
+
+class SubscriptionState(StrEnum):
+    """Where a subscription is in its life."""
+
+    NEW = "new"
+    RUNNING = "running"
+    PAUSED = "paused"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+@frozen(kw_only=True)
+class SubscriptionStats:
+    """A subscription at one moment; counts since its start."""
+
+    state: SubscriptionState
+    lanes: int
+    running: int
+    waiting: int
+    prefetched: int
+    prefetched_bytes: int
+    handled: int
+    acked: int
+    retried: int
+    postponed: int
+    dead_lettered: int
+    timed_out: int
+    refused: int
+
+
+@define(eq=False, repr=False)
+class Subscription:
+    """One group's handler on one or more topics; a context manager that stops it at the end.
+
+    `handler` None makes it a pulled one: its runs wait for `Deliveries`.
+    """
+
+    group: str
+    topics: tuple[str, ...]
+    config: SubscriptionConfig
+    handler: Callable[[Message], object] | None
+    _engine: Engine
+    memberships: tuple[Membership, ...] = field(init=False)
+    _runs: queue.SimpleQueue[Any] = field(factory=queue.SimpleQueue, init=False)
+    _workers: Workers | None = field(default=None, init=False)
+    _lock: threading.Lock = field(factory=threading.Lock, init=False)
+    _state: SubscriptionState = field(default=SubscriptionState.NEW, init=False)
+    _failure: BaseException | None = field(default=None, init=False)
+    _on_failure: Callable[[], None] | None = field(default=None, init=False)
+    _pid: int = field(factory=os.getpid, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        pulled = self.handler is None
+        config = self.config
+        rules = SubscriptionRules(self.group, config, pulled or config.ack_policy is AckPolicy.MANUAL)
+        budget, lock = Budget(), threading.Lock()
+        owner = f"{config.name}:{uuid.uuid4().hex[:12]}"
+        self.memberships = tuple(
+            Membership(
+                group=self.group,
+                topic=topic,
+                owner=owner,
+                config=config,
+                rules=rules,
+                budget=budget,
+                lock=lock,
+                signals=self._engine.signals,
+                runs=self._runs,
+                failed=self._fail,
+            )
+            for topic in self.topics
+        )
+        if self.handler is not None:
+            handler = compose(self.handler, config.middleware)
+            self._workers = Workers(self.group, config, handler, self._runs, self._engine.host)
+
+    def __repr__(self) -> str:
+        return f"<Subscription {self.group!r} on {', '.join(map(repr, self.topics))}: {self.state}>"
+
+    def __del__(self) -> None:
+        state = getattr(self, "_state", None)
+        if state is SubscriptionState.RUNNING and os.getpid() == self._pid:
+            warnings.warn(f"{self!r} was never stopped", ResourceWarning, source=self, stacklevel=1)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def state(self) -> SubscriptionState:
+        """Where it is in its life."""
+        if self._state is SubscriptionState.STOPPING and all(m.ended.is_set() for m in self.memberships):
+            return SubscriptionState.STOPPED
+        return self._state
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why it failed, or None."""
+        return self._failure
+
+    @property
+    def owner(self) -> str:
+        """The name under which its leases stand: `name` and a random incarnation."""
+        return self.memberships[0].owner
+
+    def start(self) -> Self:
+        """Register the group (committed when this returns) and start; idempotent while it runs.
+
+        Raises ConfigurationError when the group has another order, ClosedError after a stop.
+        """
+        self._engine.check_process()
+        with self._lock:
+            if self._state in (SubscriptionState.RUNNING, SubscriptionState.PAUSED):
+                return self
+            if self._state is not SubscriptionState.NEW:
+                raise ClosedError(f"{self!r} cannot be started again: subscribe anew")
+            database = self._engine.database
+            for membership in self.memberships:
+                deadline = time.monotonic() + database.config.publish_timeout
+                membership.registered_at = database.retry(
+                    lambda topic=membership.topic: register(database, self.group, topic, self.config),  # type: ignore[misc]
+                    deadline=deadline,
+                    what=f"registering group {self.group!r} of topic {membership.topic!r}",
+                )
+            self._state = SubscriptionState.RUNNING
+        if self._workers is not None:
+            self._workers.start()
+        self._engine.add(self)
+        return self
+
+    def pause(self) -> None:
+        """Hand out nothing more in this process; running handlers finish, leases are kept. Idempotent."""
+        self._set_paused(paused=True)
+
+    def resume(self) -> None:
+        """Go on after `pause`. Idempotent."""
+        self._set_paused(paused=False)
+
+    def _set_paused(self, *, paused: bool) -> None:
+        self._engine.check_process()
+        with self._lock:
+            if self._state not in (SubscriptionState.RUNNING, SubscriptionState.PAUSED):
+                raise ClosedError(f"{self!r} does not run")
+            self._state = SubscriptionState.PAUSED if paused else SubscriptionState.RUNNING
+            for membership in self.memberships:
+                membership.paused = paused
+        if paused:
+            for membership in self.memberships:
+                for lane in list(membership.lanes.values()):
+                    membership.set_paused(lane, paused=True)
+        else:
+            self._engine.signals.wake_keeper()  # it knows whether an operator paused the lane as well
+
+    def stop(self, timeout: float | None = 30.0) -> bool:
+        """Drain and leave: no new handler starts, running ones end, their outcomes commit, the lanes are released.
+
+        Waits at most `timeout` seconds (None: as long as it takes); True when everything is released. A lane whose handler
+        still runs then is kept, and released when it ends. Idempotent, from any thread but a handler's own.
+        """
+        self._engine.check_process()
+        self.ask_to_stop()
+        until = None if timeout is None else time.monotonic() + timeout
+        ended = all(m.ended.wait(None if until is None else max(0.0, until - time.monotonic())) for m in self.memberships)
+        if self._workers is not None:
+            self._workers.stop()
+            if ended:
+                self._workers.join(0.5 if until is None else max(0.0, min(0.5, until - time.monotonic())))
+        if ended:
+            self._engine.remove(self)
+        else:
+            log.warning("subscription.still_draining", group=self.group, running=self.stats().running)
+        return ended
+
+    def ask_to_stop(self) -> None:
+        """Begin to stop, without waiting."""
+        with self._lock:
+            if self._state is SubscriptionState.NEW:
+                self._state = SubscriptionState.STOPPED
+                for membership in self.memberships:
+                    membership.ended.set()
+                return
+            if self._state is not SubscriptionState.FAILED:
+                self._state = SubscriptionState.STOPPING
+        for membership in self.memberships:
+            membership.stopping = True
+            for lane in list(membership.lanes.values()):
+                membership.close_lane(lane)
+        self._engine.signals.wake_keeper()
+
+    def stats(self) -> SubscriptionStats:
+        """What it holds and what it has done, over all its topics."""
+        with self.memberships[0].lock:
+            lanes = [lane for membership in self.memberships for lane in membership.lanes.values()]
+            counters = [membership.counters for membership in self.memberships]
+            budget = self.memberships[0].budget
+            return SubscriptionStats(
+                state=self.state,
+                lanes=len(lanes),
+                running=sum(len(lane.running) for lane in lanes),
+                waiting=sum(len(lane.waiting) for lane in lanes),
+                prefetched=budget.messages,
+                prefetched_bytes=budget.payload_bytes,
+                handled=sum(c.handled for c in counters),
+                acked=sum(c.acked for c in counters),
+                retried=sum(c.retried for c in counters),
+                postponed=sum(c.postponed for c in counters),
+                dead_lettered=sum(c.dead_lettered for c in counters),
+                timed_out=sum(c.timed_out for c in counters),
+                refused=sum(c.refused for c in counters),
+            )
+
+    def supervise(self, now: float) -> None:
+        """One look by the clock, by the keeper: handlers, and messages that are in the user's hands."""
+        if self._workers is not None:
+            self._workers.supervise(now)
+        for membership in self.memberships:
+            for attempt in list(membership.detached):
+                if now >= attempt.deadline:
+                    self._give_up(membership, attempt, now)
+
+    def _give_up(self, membership: Membership, attempt: Attempt, now: float) -> None:
+        reason = f"neither settled nor extended within {now - attempt.started:.1f} s"
+        if membership.give_up(attempt, policy.failed(self.config, attempt, TimeoutError(reason), reason, now)):
+            log.warning("delivery.given_up", **membership.context(attempt), seconds=now - attempt.started)
+
+    def on_failure(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once when the subscription fails; at once if it has."""
+        self._on_failure = callback
+        if self._failure is not None:
+            callback()
+
+    def _fail(self, error: BaseException) -> None:
+        with self._lock:
+            if self._failure is not None:
+                return
+            self._failure = error
+            self._state = SubscriptionState.FAILED
+        self.ask_to_stop()
+        if self._on_failure is not None:
+            self._on_failure()
+
+    def pull(self, timeout: float | None) -> Message | None:
+        """Wait for the next message of a pulled subscription; None after `timeout` seconds, or when it ended."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while self.state in (SubscriptionState.RUNNING, SubscriptionState.PAUSED):
+            left = SHORTEST_WAIT if until is None else until - time.monotonic()
+            if left <= 0:
+                return None
+            try:
+                item = self._runs.get(timeout=min(left, SHORTEST_WAIT))
+            except queue.Empty:
+                continue
+            if callable(item):
+                run_hook(item)
+                continue
+            message = self._hand_over(*item, until)
+            if message is not None:
+                return message
+        if self._failure is not None:
+            raise self._failure
+        return None
+
+    def _hand_over(self, membership: Membership, run: Run, until: float | None) -> Message | None:
+        gate = process_gate()
+
+        def wanted() -> bool:
+            now = time.monotonic()
+            return bool(run.attempts) and membership.may_start(run.lane, now) and (until is None or now < until)
+
+        if not run.alone:
+            gate.enter()
+        elif not gate.enter_alone(wanted):
+            membership.finish(run)
+            return None
+        now = time.monotonic()
+        may_start = membership.rules.ack_first or membership.may_start(run.lane, now)
+        attempt = run.start_next(now, self.config.visibility_timeout) if may_start else None
+        if attempt is None:
+            gate.leave()
+            membership.finish(run)
+            return None
+        if membership.rules.ack_first:
+            gate.leave()
+            membership.finish(run)
+        else:
+            membership.detach(attempt, gate.leave)
+        return message_of(attempt, membership, self._engine.host)
+
+
+@define(eq=False, repr=False)
+class Deliveries:
+    """Messages one by one, to be settled by whoever takes them; an iterator and a context manager.
+
+    A message that is neither settled nor extended within visibility_timeout is delivered again. The iterator ends after
+    `timeout` seconds without a message, and stops its subscription when it ends or its block is left.
+    """
+
+    subscription: Subscription
+    _timeout: float | None
+
+    def __repr__(self) -> str:
+        return f"<Deliveries of {self.subscription!r}>"
+
+    def __iter__(self) -> Iterator[Message]:
+        return self
+
+    def __next__(self) -> Message:
+        self.subscription.start()
+        message = self.subscription.pull(self._timeout)
+        if message is None:
+            self.close()
+            raise StopIteration
+        return message
+
+    def __enter__(self) -> Self:
+        self.subscription.start()
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give everything back that was not settled; idempotent."""
+        for membership in self.subscription.memberships:
+            membership.hand_back()
+        self.subscription.stop()
+
+
+def checked_topics(topic: str | Sequence[str], config: SubscriptionConfig) -> tuple[str, ...]:
+    """One topic or several, each checked together with its dead letter topic's name."""
+    names = [topic] if isinstance(topic, str) else list(topic) if isinstance(topic, list | tuple) else [topic]
+    if not names:
+        raise ConfigurationError("topic must name at least one topic")
+    topics = tuple(dict.fromkeys(check_name("topic", name) for name in names))
+    if config.dead_letter_suffix is not None:
+        for name in topics:
+            check_name("topic with its dead letter suffix", name + config.dead_letter_suffix)
+    return topics
