@@ -16,6 +16,7 @@ from attrs import define, field
 
 from lanelog import migrations
 from lanelog._database import Database
+from lanelog._database.fork import register_shared
 from lanelog._engine.engine import Engine
 from lanelog._telemetry import get_logger
 from lanelog.config import ConnectConfig, SubscriptionConfig, check_handler, check_name, check_retention
@@ -48,6 +49,17 @@ def connect(url: str | None = None, **options: Any) -> Client:
     return Client(ConnectConfig.from_url(url, **options))
 
 
+@define(eq=False)
+class _Announcements:
+    """Tells this process's fetchers what it published; apart from the client, whom its threads must not keep alive."""
+
+    engine: Engine | None = None
+
+    def __call__(self, topic: str) -> None:
+        if self.engine is not None:
+            self.engine.announce(topic)
+
+
 @define(eq=False, repr=False)
 class Client:
     """Publishes, subscribes, and ends both; a context manager that closes it. Thread-safe.
@@ -62,10 +74,18 @@ class Client:
     _subscriptions: list[Subscription] = field(factory=list, init=False)
     _lock: threading.Lock = field(factory=threading.Lock, init=False)
     _closed: bool = field(default=False, init=False)
+    _announcements: _Announcements = field(factory=lambda: _Announcements(), init=False)
 
     def __attrs_post_init__(self) -> None:
         self._database = Database(self.config)
-        self._publisher = Publisher(self._database, self._published)
+        self._publisher = Publisher(self._database, self._announcements)
+        register_shared(self)
+
+    def abandon(self) -> None:
+        """In a forked child: threads did not come along, and locks may be held by nobody."""
+        self._lock = threading.Lock()
+        self._engine = self._announcements.engine = None
+        self._subscriptions = []
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{len(self._subscriptions)} subscriptions"
@@ -187,8 +207,8 @@ class Client:
             if self._closed:
                 raise ClosedError(f"{self!r} is closed: connect again")
             if self._engine is None:
-                self._engine = Engine(self._database, self._publisher.ensure_lanes, self._published)
-            self._engine.check_process()
+                self._engine = Engine(self._database, self._publisher.ensure_lanes, self._announcements)
+                self._announcements.engine = self._engine
             subscription = Subscription(group, topics, config, handler, self._engine)
             self._subscriptions = [s for s in self._subscriptions if s.state != "stopped"]
             self._subscriptions.append(subscription)
@@ -255,15 +275,7 @@ class Client:
                 return True
             self._closed = True
             engine, subscriptions = self._engine, list(self._subscriptions)
-        if engine is None:
-            self._database.close()
-            return True
-        try:
-            engine.check_process()
-        except ClosedError:  # a forked child: the threads are the parent's
-            self._database.close()
-            return True
-        if self._drain(subscriptions, timeout):
+        if engine is None or self._drain(subscriptions, timeout):
             self._finish(engine)
             return True
         threading.Thread(
@@ -271,14 +283,12 @@ class Client:
         ).start()
         return False
 
-    def _finish(self, engine: Engine) -> None:
-        engine.close()
+    def _finish(self, engine: Engine | None) -> None:
+        if engine is not None:
+            engine.close()
+        self._publisher.close()
         self._database.close()
 
     def _finish_later(self, engine: Engine, subscriptions: Sequence[Subscription]) -> None:
         self._drain(subscriptions, None)
         self._finish(engine)
-
-    def _published(self, topic: str) -> None:
-        if self._engine is not None:
-            self._engine.announce(topic)

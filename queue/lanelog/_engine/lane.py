@@ -181,9 +181,13 @@ class Lane:
             lane._load_row(row, covered, now)
         if snapshot.marked_epoch != snapshot.epoch:
             first_started = now - snapshot.marked_age
+            # A policy of one attempt marks one by one, and a crash was that attempt.
+            last = rules.exhausted(1, 0.0)
             for offset in range(watermark + 1, min(snapshot.marked_through, snapshot.head) + 1):
                 if offset not in covered:
-                    lane.waiting[offset] = Waiting(1, now, first_started, crashed=True, last_error=CRASHED)
+                    lane.waiting[offset] = Waiting(
+                        1, now, first_started, crashed=True, died_alone=last, last_error=CRASHED
+                    )
                     lane._dirty.add(offset)
         lane._advance()
         lane.adopting = snapshot.offset_acked is None or bool(lane._dirty) or lane._mark > lane.watermark
@@ -363,6 +367,11 @@ class Lane:
     def flushed(self) -> int:
         """The watermark in the database, as far as memory knows."""
         return self._flushed
+
+    @property
+    def handling(self) -> bool:
+        """Whether a handler has a message of this lane, or a transaction is committing one."""
+        return any(attempt.state in (State.RUNNING, State.CLAIMED) for attempt in self.running.values())
 
     @property
     def idle(self) -> bool:

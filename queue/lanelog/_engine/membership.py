@@ -370,7 +370,6 @@ class Membership:
                 elif attempt.state is State.SUPERSEDED:
                     self.counters.refused += 1
                     refused.append(attempt)
-            self.counters.handled += len(outcomes)
             self._after_change_locked(lane, now)
         self.signals.wake_settler()
         for attempt in refused:
@@ -389,6 +388,7 @@ class Membership:
             self._check_locked(attempt)
             ticket = Ticket()
             lane = attempt.lane
+            self._harvest_locked(attempt)
             self._apply_locked(attempt, outcome, time.monotonic())
             burial = lane.burials.get(attempt.offset)
             (lane.tickets if burial is None else burial.tickets).append(ticket)
@@ -436,9 +436,7 @@ class Membership:
             if run is not None:
                 lane.take_back([run])
                 lane.finished(run)
-                for other, decided in run.take_outcomes():
-                    if other.state is State.RUNNING and other is not attempt:
-                        self._apply_locked(other, decided, time.monotonic())
+                self._harvest_locked(attempt)
             attempt.state = State.SUPERSEDED
             self.counters.timed_out += 1
             self._apply_locked(attempt, outcome, time.monotonic())
@@ -446,6 +444,14 @@ class Membership:
             self._after_change_locked(lane, time.monotonic())
         self.signals.wake_settler()
         return True
+
+    def _harvest_locked(self, attempt: Attempt) -> None:
+        """Take over what the same run has decided before: the watermark then passes it without a row of its own."""
+        if attempt.run is None:
+            return
+        for other, decided in attempt.run.take_outcomes():
+            if other.state is State.RUNNING and other is not attempt:
+                self._apply_locked(other, decided, time.monotonic())
 
     def check(self, attempt: Attempt) -> None:
         """Raise LeaseLost or AlreadySettled unless the attempt is still the handler's to settle."""
@@ -467,7 +473,9 @@ class Membership:
     def claimed(self, attempt: Attempt) -> None:
         """That transaction did commit."""
         with self.lock:
+            self._harvest_locked(attempt)
             attempt.lane.succeeded(attempt, stored=True)
+            self.counters.handled += 1
             self.counters.acked += 1
             self._finish_detached_locked(attempt)
             self._after_change_locked(attempt.lane, time.monotonic())
@@ -488,6 +496,7 @@ class Membership:
         if outcome.verb is not Verb.ACK and lane.rules.strict and attempt.run is not None:
             lane.take_back([attempt.run])  # nothing of the key may start before this is through
         settled = State.SUPERSEDED if state is State.SUPERSEDED else State.SETTLED
+        self.counters.handled += 1
         if outcome.verb is Verb.ACK:
             lane.succeeded(attempt)
             self.counters.acked += 1

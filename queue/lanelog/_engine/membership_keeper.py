@@ -275,15 +275,22 @@ class MembershipKeeper:
     def _release(self) -> None:
         """Give back closed lanes whose last handler has ended and whose last flush has committed."""
         membership = self.membership
+        failed = membership.failure is not None
         with membership.lock:
-            idle = [lane for lane in membership.lanes.values() if lane.closing and lane.idle]
+            closed = [lane for lane in membership.lanes.values() if lane.closing]
+            # One that failed may never get its writes through: what no handler has any more is left to others, and what
+            # was not flushed is delivered again.
+            idle = [lane for lane in closed if lane.idle or (failed and not lane.handling)]
         if not idle:
             return
         with self.session.transaction() as cx:
             released = [(lane.key, lane.epoch) for lane in idle]
             Leases().release(cx, membership.group, membership.topic, membership.owner, released)
         for lane in idle:
-            membership.forget_lane(lane)
+            if failed:
+                membership.lose_lane(lane, "the subscription failed")
+            else:
+                membership.forget_lane(lane)
 
     def _leave(self) -> None:
         """Deregister, once nothing is held any more; the keeper goes on as long as something is."""

@@ -33,6 +33,9 @@ FLUSH_LANES = 1000
 IDLE = 2.0
 """Seconds between two turns that nobody asked for: they only keep the connection alive."""
 
+AGAIN = 0.1
+"""Seconds until lanes that somebody has locked are tried again."""
+
 DEADLOCK = 1213
 LOCK_TIMEOUT = 1205
 QUICK_REPEATS = 5
@@ -63,7 +66,9 @@ class Settler:
         if not busy:
             self.session.ping_if_idle()
         del now
-        return 0.0 if busy else IDLE
+        if busy:
+            return 0.0
+        return AGAIN if self._cautious else IDLE
 
     def close(self) -> None:
         """Give the connection back."""
@@ -84,9 +89,10 @@ class Settler:
             return self._again(membership, error)
         self._deadlocks = 0
         self.flushes += 1
-        self._cautious.discard(membership)
         membership.committed(written)
         left = [write for write in writes if write not in written]
+        if len(left) == len(refused):
+            self._cautious.discard(membership)  # else some lane is still locked by somebody: the others must not wait
         membership.uncommitted(left)
         for write in refused:
             membership.lose_lane(write.lane, "its lease has another owner or epoch")

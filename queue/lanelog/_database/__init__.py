@@ -1,0 +1,42 @@
+"""Everything between lanelog and its database: connections, transactions, errors, and what happens when they break.
+
+It never knows a table. Stores get an `Executor` from it, loops a `Session` of their own, and publishers, administration
+and handlers' transactions a pooled `Transaction`.
+
+How it holds together:
+
+* `driver` opens connections, the only room that imports PyMySQL or mysqlclient; `translation` maps their errors.
+* `wire` is one connection that knows whether it is alive. What breaks in the middle of a statement is closed at once
+  and never used again; nothing is ever replayed behind a transaction's back.
+* `pool` shares wires among threads, with a bounded wait; `session` is one thread's own wire.
+* `retries` repeats whole transactions, never statements.
+* `fork` makes a child drop what it inherited, without a word to the server.
+* `ambient` remembers which of our transactions a thread has open, so that it does not wait for itself.
+"""
+
+from __future__ import annotations
+
+from lanelog._database.ambient import OpenTransaction, find_open, open_in_this_thread, own_transaction
+from lanelog._database.driver import ServerFacts
+from lanelog._database.executor import NOW_MS, Executor
+from lanelog._database.pool import Database, Transaction
+from lanelog._database.retries import with_retries
+from lanelog._database.session import Session
+from lanelog._database.translation import TRANSACTION_GONE, code_of, translate
+
+__all__ = [
+    "NOW_MS",
+    "TRANSACTION_GONE",
+    "Database",
+    "Executor",
+    "OpenTransaction",
+    "ServerFacts",
+    "Session",
+    "Transaction",
+    "code_of",
+    "find_open",
+    "open_in_this_thread",
+    "own_transaction",
+    "translate",
+    "with_retries",
+]

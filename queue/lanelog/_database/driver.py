@@ -1,0 +1,209 @@
+"""Opens connections: PyMySQL's, or mysqlclient's if asked for, prepared so that they behave alike on every server.
+
+It never pools, retries or interprets a statement, and shows the password to nobody: not in an error, a repr or the
+locals of a traceback. `wire` calls it; nothing else of lanelog imports a driver.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+from contextlib import suppress
+from importlib import import_module
+from typing import Any, Final
+
+import pymysql
+from attrs import define, field, frozen
+from pymysql.constants import CLIENT
+
+from lanelog.config import ConnectConfig
+from lanelog.errors import ConfigurationError
+
+SQL_MODE: Final = "STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION"
+LOCK_WAIT_TIMEOUT: Final = 5
+"""Seconds a statement waits for a row lock; below any read time-out, or the server would go on working for nobody."""
+WAIT_TIMEOUT: Final = 15
+"""Seconds after which the server drops a silent session: a stopped process must not hold its locks for hours."""
+
+# READ COMMITTED takes no gap locks, which would make neighbouring lanes wait for each other.
+_ISOLATION = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
+_SESSION = (
+    f"SET SESSION sql_mode = '{SQL_MODE}', innodb_lock_wait_timeout = {LOCK_WAIT_TIMEOUT}, "
+    f"wait_timeout = {WAIT_TIMEOUT}, autocommit = "
+)
+# What a connection needs to know about its server.
+_FACTS = "SELECT VERSION(), @@max_allowed_packet, CONNECTION_ID()"
+
+_OLDEST_MARIADB = (10, 6)
+_OLDEST_MYSQL = (8, 0)
+
+
+@frozen(kw_only=True)
+class ServerFacts:
+    """The server at the other end of a connection."""
+
+    version: tuple[int, ...]
+    mariadb: bool
+    max_allowed_packet: int
+    """Bytes of the longest statement it accepts."""
+    connection_id: int
+    """Names the connection to KILL and in the process list."""
+
+    @property
+    def family(self) -> str:
+        """`mariadb` or `mysql`."""
+        return "mariadb" if self.mariadb else "mysql"
+
+    @classmethod
+    def from_row(cls, row: tuple[str, int, int]) -> ServerFacts:
+        """Read the answer to the question every connection asks first."""
+        text, packet, connection_id = row
+        return cls(
+            version=tuple(int(part) for part in re.findall(r"\d+", text)[:3]),
+            mariadb="mariadb" in text.lower(),
+            max_allowed_packet=int(packet),
+            connection_id=int(connection_id),
+        )
+
+    def check(self) -> None:
+        """Raise ConfigurationError for a server that lacks what lanelog needs, SKIP LOCKED above all."""
+        oldest = _OLDEST_MARIADB if self.mariadb else _OLDEST_MYSQL
+        if self.version < oldest:
+            name = "MariaDB" if self.mariadb else "MySQL"
+            raise ConfigurationError(
+                f"{name} {'.'.join(map(str, self.version))} is too old: lanelog needs {name} "
+                f"{'.'.join(map(str, oldest))} or newer"
+            )
+
+
+class _Secret(bytes):
+    """A password on its way to the driver, which does not show itself where local variables are shown."""
+
+    def __repr__(self) -> str:
+        return "***"
+
+    __str__ = __repr__
+
+
+@define(eq=False)
+class Driver:
+    """Opens the connections of one configuration; usable by any thread."""
+
+    config: ConnectConfig
+    _tls: ssl.SSLContext | None = field(default=None, init=False, repr=False)
+
+    def open(self, *, autocommit: bool) -> tuple[Any, ServerFacts]:
+        """Return a new connection, ready to use, and what its server is.
+
+        Raises the driver's errors, and ConfigurationError for what no other attempt can mend.
+        """
+        raw = self._open_mysqlclient() if self.config.driver == "mysqlclient" else self._open_pymysql()
+        try:
+            cursor = raw.cursor()
+            cursor.execute(_SESSION + str(int(autocommit)))
+            cursor.execute(_FACTS)
+            facts = ServerFacts.from_row(cursor.fetchone())
+            facts.check()
+        except BaseException:
+            raw.close()
+            raise
+        return raw, facts
+
+    def _open_pymysql(self) -> Any:
+        config = self.config
+        # Encryption over a unix socket protects nobody and costs a third of the throughput.
+        tls: dict[str, Any] = {"ssl": self._context()} if config.tls else {"ssl_disabled": bool(config.unix_socket)}
+        try:
+            return pymysql.connect(
+                host=config.host,
+                port=config.port,
+                user=config.user or None,
+                password=_Secret(config.password.encode()),
+                database=config.database,
+                unix_socket=config.unix_socket,
+                connect_timeout=config.connect_timeout,
+                read_timeout=config.read_timeout,
+                write_timeout=config.read_timeout,
+                charset="utf8mb4",
+                collation="utf8mb4_bin",
+                client_flag=CLIENT.FOUND_ROWS,
+                init_command=_ISOLATION,
+                autocommit=None,
+                program_name="lanelog",
+                **tls,
+            )
+        except RuntimeError as exc:
+            # The package that MySQL's default way of logging in needs is missing.
+            raise ConfigurationError(f"cannot log in: {exc}") from exc
+
+    def _open_mysqlclient(self) -> Any:
+        try:
+            module: Any = import_module("MySQLdb")
+        except ImportError as exc:
+            raise ConfigurationError(
+                f"driver='mysqlclient' needs the package mysqlclient (pip install 'lanelog[mysqlclient]'): {exc}"
+            ) from exc
+        config = self.config
+        options: dict[str, Any] = {}
+        if config.unix_socket:
+            options["unix_socket"] = config.unix_socket
+        if config.tls:
+            files = {"ca": config.ssl_ca, "cert": config.ssl_cert, "key": config.ssl_key}
+            options["ssl"] = {name: path for name, path in files.items() if path}
+            options["ssl_mode"] = "VERIFY_IDENTITY" if config.ssl_verify else "REQUIRED"
+        if config.user:
+            options["user"] = config.user
+        return module.connect(
+            host="localhost" if config.unix_socket else config.host,
+            port=config.port,
+            password=_Secret(config.password.encode()),
+            database=config.database,
+            connect_timeout=max(1, round(config.connect_timeout)),
+            read_timeout=max(1, round(config.read_timeout)),
+            write_timeout=max(1, round(config.read_timeout)),
+            charset="utf8mb4",
+            collation="utf8mb4_bin",
+            client_flag=CLIENT.FOUND_ROWS,
+            multi_statements=False,
+            init_command=_ISOLATION,
+            autocommit=None,
+            **options,
+        )
+
+    def _context(self) -> ssl.SSLContext:
+        """One context for all connections: reading the system's authorities takes 20 ms."""
+        if self._tls is None:
+            config = self.config
+            try:
+                context = ssl.create_default_context(cafile=config.ssl_ca)
+                if not config.ssl_verify:
+                    context.check_hostname = False
+                    context.verify_mode = ssl.CERT_NONE
+                elif config.unix_socket:
+                    context.check_hostname = False  # a socket has no name to check
+                if config.ssl_cert:
+                    context.load_cert_chain(config.ssl_cert, config.ssl_key)
+            except (OSError, ValueError) as exc:
+                raise ConfigurationError(f"ssl_ca, ssl_cert or ssl_key cannot be used: {exc}") from exc
+            self._tls = context
+        return self._tls
+
+
+def silence(raw: Any) -> object:
+    """Cut an inherited connection off from its server, in a forked child: whatever it still sends goes nowhere.
+
+    Closing the file descriptor in the child alone says nothing to the server; the driver's own close would. Returns an
+    object that must not be collected before the process ends, because another thread may have been reading from it.
+    """
+    if not isinstance(raw, pymysql.connections.Connection):
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nowhere, raw.fileno())
+        os.close(nowhere)
+        return raw
+    state = vars(raw)
+    socket, stream = state.pop("_sock", None), state.pop("_rfile", None)
+    if socket is not None:
+        with suppress(OSError):
+            os.close(socket.detach())
+    return stream

@@ -1,0 +1,280 @@
+"""The connections that threads share, and the transactions on them; the face of the database for all other rooms.
+
+It never repeats anything and holds no lock while it waits for the server. Publisher, administration and the handlers'
+transactions borrow from it; loops get sessions of their own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from attrs import define, field
+from dbutils.pooled_db import PooledDB
+
+from lanelog._database import fork
+from lanelog._database.driver import Driver, ServerFacts
+from lanelog._database.executor import Executor
+from lanelog._database.retries import with_retries
+from lanelog._database.session import Session
+from lanelog._database.wire import Wire
+from lanelog.config import ConnectConfig
+from lanelog.errors import ClosedError, DatabaseError, LanelogError
+
+T = TypeVar("T")
+
+_NO_SUCH_SAVEPOINT = 1305
+
+
+class Transaction:
+    """A transaction on a pooled connection, an Executor; for one thread, and only inside its `with` block."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self.execute = wire.execute
+        self.query = wire.query
+        self.one = wire.one
+        self._guarded = False
+
+    def __repr__(self) -> str:
+        return f"<Transaction on {self._wire!r}>"
+
+    @property
+    def raw(self) -> Any:
+        """The driver's own connection, for user code."""
+        return self._wire.raw
+
+    @property
+    def max_packet(self) -> int:
+        """Bytes of the longest statement the server accepts."""
+        return self._wire.facts.max_allowed_packet if self._wire.facts else 0
+
+    def guard(self) -> None:
+        """Leave a mark at the start, before user code gets `raw`; a connection that died while idle is replaced."""
+        try:
+            self._wire.execute("SAVEPOINT lanelog_start")
+        except DatabaseError:
+            if self._wire.raw is not None:
+                raise
+            self._wire.ensure()
+            self._wire.execute("SAVEPOINT lanelog_start")
+        self._guarded = True
+
+    def verify(self) -> None:
+        """Raise unless it is still the transaction that was begun; to be called before the last writes, or the COMMIT.
+
+        User code may have committed, rolled back, altered a table (an implicit commit), or swallowed a deadlock: what
+        it wrote before is then committed or lost already, and nothing may be committed as if it were with it.
+        """
+        if self._wire.doomed is not None:
+            raise self._wire.doomed
+        if not self._guarded:
+            return
+        self._guarded = False
+        try:
+            self._wire.execute("RELEASE SAVEPOINT lanelog_start")
+        except DatabaseError as exc:
+            if exc.code != _NO_SUCH_SAVEPOINT:
+                raise
+            raise DatabaseError(
+                "the transaction ended inside the block, by commit(), rollback(), a statement that commits implicitly "
+                "or a deadlock that was not raised: what was written before that point is not part of it any more",
+                code=exc.code,
+            ) from exc
+
+
+class _SharedPool(PooledDB):  # type: ignore[misc] # DBUtils ships no types
+    """DBUtils' pool of wires, which connect when they are first used: the pool's own lock is not held meanwhile."""
+
+    def __init__(self, driver: Driver) -> None:
+        size = driver.config.pool_size
+        self.free = threading.Semaphore(size)
+        super().__init__(
+            _WireFactory(driver),
+            maxcached=size,
+            maxconnections=size,
+            blocking=False,  # the semaphore waits instead: DBUtils would wait for ever
+            reset=False,  # every transaction ends before its wire comes back
+            failures=(LanelogError,),
+            ping=0,  # only wires that were silent for some seconds are asked, and outside of the pool's lock
+            isfatal=_never_replay,
+        )
+
+    def forget(self) -> None:
+        """In a forked child: let go of everything, without the inherited locks."""
+        self.free = threading.Semaphore(0)
+        self._lock = threading.Condition()
+        self._idle_cache: list[object] = []
+
+
+class _WireFactory:
+    """What DBUtils takes for a driver: its `connect` makes a wire that is not connected yet."""
+
+    threadsafety = 1
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+
+    @property
+    def dbapi(self) -> _WireFactory:
+        return self
+
+    def connect(self) -> Wire:
+        return Wire(self._driver, autocommit=False)
+
+
+def _never_replay(_error: BaseException) -> bool:
+    """For DBUtils: no error is a reason to run a statement again on a new connection, without what came before it."""
+    return False
+
+
+@define(eq=False)
+class Database:
+    """One database, for any number of threads; makes no connection before it is used."""
+
+    config: ConnectConfig
+    connected_once: bool = field(default=False, init=False)
+    """Whether there was ever a connection: if not, the settings are likelier to be wrong than the server down."""
+    _driver: Driver = field(init=False, repr=False)
+    _pool: _SharedPool = field(init=False, repr=False)
+    _closed: bool = field(default=False, init=False)
+    _facts: ServerFacts | None = field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._driver = Driver(self.config)
+        self._pool = _SharedPool(self._driver)
+        fork.register_shared(self)
+
+    @contextmanager
+    def transaction(self, *, wait: float | None = None, guarded: bool = False) -> Iterator[Transaction]:
+        """A transaction on a pooled connection: COMMIT at the end of the block, ROLLBACK if it raises.
+
+        `wait` bounds the seconds until a connection is free (default: publish_timeout), then DatabaseError. `guarded`
+        is for blocks that give `raw` to user code, see `Transaction.verify`. If COMMIT loses the connection, the
+        DatabaseError has `outcome_unknown`. A transaction that met a deadlock or a lock time-out is not committed even
+        if the block swallows the error: it is raised again instead. Exceptions of user code pass through unchanged.
+        """
+        pool, pooled = self._borrow(wait)
+        try:
+            transaction = Transaction(pooled.dbapi_connection)
+            pooled.begin()
+            try:
+                if guarded:
+                    transaction.guard()
+                yield transaction
+                transaction.verify()
+                pooled.commit()
+            except BaseException:
+                pooled.rollback()
+                raise
+        finally:
+            self._give_back(pool, pooled)
+
+    @contextmanager
+    def autocommit(self, *, wait: float | None = None) -> Iterator[Executor]:
+        """An Executor on a pooled connection that commits every statement by itself."""
+        pool, pooled = self._borrow(wait)
+        try:
+            yield _Autocommit(pooled)
+        finally:
+            self._give_back(pool, pooled)
+
+    def session(self, purpose: str) -> Session:
+        """A connection for one thread alone, made at its first use; whoever asks for it closes it."""
+        return Session(purpose, Wire(self._driver, autocommit=True), self._saw)
+
+    def facts(self) -> ServerFacts:
+        """The server, as the last new connection saw it; connects if there never was one."""
+        if self._facts is None:
+            with self.autocommit():
+                pass
+        assert self._facts is not None  # noqa: S101 - for the type checker: it has connected
+        return self._facts
+
+    def max_packet(self) -> int:
+        """Bytes of the longest statement the server accepts, as the last new connection saw it."""
+        return self.facts().max_allowed_packet
+
+    def retry(self, op: Callable[[], T], *, deadline: float, what: str, stopping: threading.Event | None = None) -> T:
+        """`with_retries`, except that a database that was never reached is not waited for."""
+        return with_retries(op, deadline=deadline, what=what, give_up=self.never_connected, stopping=stopping)
+
+    def never_connected(self) -> bool:
+        """Whether no connection was ever made."""
+        return not self.connected_once
+
+    def close(self) -> None:
+        """Close all pooled connections, those in use when they come back. Sessions are their owners'."""
+        self._closed = True
+        self._pool.close()
+
+    def _borrow(self, wait: float | None) -> tuple[_SharedPool, Any]:
+        """Wait for a free place, take a wire and make sure that it is connected."""
+        if self._closed:
+            raise ClosedError
+        pool = self._pool
+        seconds = self.config.publish_timeout if wait is None else wait
+        if not pool.free.acquire(timeout=max(0.0, seconds)):
+            raise DatabaseError(
+                f"all {self.config.pool_size} connections of the pool were in use for {seconds:g} s: "
+                "raise pool_size, or shorten the transactions",
+                retriable=True,
+            )
+        try:
+            pooled = pool.connection(shareable=False)
+        except BaseException:
+            pool.free.release()
+            raise
+        try:
+            wire: Wire = pooled.dbapi_connection
+            before = wire.generation
+            wire.ensure_fresh()
+            if wire.generation != before and wire.facts is not None:
+                self._saw(wire.facts)
+        except BaseException:
+            self._give_back(pool, pooled)
+            raise
+        return pool, pooled
+
+    def _give_back(self, pool: _SharedPool, pooled: Any) -> None:
+        if self._closed and pool is self._pool:
+            pooled.dbapi_connection.close()
+        pooled.close()
+        pool.free.release()
+
+    def _saw(self, facts: ServerFacts) -> None:
+        self._facts = facts
+        self.connected_once = True
+
+    def abandon(self) -> None:
+        """In a forked child: the parent's connections are not ours, and its locks may be held by nobody."""
+        self._pool.forget()
+        self._pool = _SharedPool(self._driver)
+
+
+class _Autocommit:
+    """Statements that commit one by one, on a wire whose autocommit is off."""
+
+    def __init__(self, pooled: Any) -> None:
+        self._pooled = pooled
+
+    def execute(self, sql: str, args: Sequence[object] = ()) -> int:
+        return self._committed(lambda wire: wire.execute(sql, args))
+
+    def query(self, sql: str, args: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        return self._committed(lambda wire: wire.query(sql, args))
+
+    def one(self, sql: str, args: Sequence[object] = ()) -> tuple[Any, ...] | None:
+        return self._committed(lambda wire: wire.one(sql, args))
+
+    def _committed(self, run: Callable[[Wire], T]) -> T:
+        self._pooled.begin()
+        try:
+            found = run(self._pooled.dbapi_connection)
+            self._pooled.commit()
+        except BaseException:
+            self._pooled.rollback()
+            raise
+        return found

@@ -1,0 +1,130 @@
+"""A dedicated connection of one thread: for loops, which hold locks and snapshots of their own over many statements.
+
+It never shares its connection and never repeats a statement. The engine's loops and the lane creator own sessions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from attrs import define, field
+
+from lanelog._database.driver import ServerFacts
+from lanelog._database.executor import NOW_MS, Executor
+from lanelog._database.wire import FRESH, Wire
+
+# The database's clock, and how long the server has been up (no table, no privilege needed).
+_NOW = f"SELECT {NOW_MS}"
+_UPTIME = "SHOW GLOBAL STATUS LIKE 'Uptime'"
+
+
+@define(eq=False)
+class Session:
+    """One thread's own connection, made at the first use and made anew after it was lost; an Executor.
+
+    Outside of `transaction()` every statement commits by itself. Not for use by two threads at once. In a forked child
+    it has no connection and makes its own.
+    """
+
+    purpose: str
+    """What it is for, shown in its repr: `keeper`, `settler`."""
+    _wire: Wire = field(repr=False)
+    _connected: Callable[[ServerFacts], None] = field(repr=False)
+    _started_ms: int = field(default=0, init=False)
+    _inside: bool = field(default=False, init=False, repr=False)
+
+    @property
+    def generation(self) -> int:
+        """How many connections it has made: a change means that locks and session state are gone. 0: none yet."""
+        return self._wire.generation
+
+    @property
+    def server_started_ms(self) -> int:
+        """When the server started, by its own clock, as seen when this session connected; exact to a second or two."""
+        return self._started_ms
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection that nobody has found broken yet."""
+        return self._wire.raw is not None
+
+    @property
+    def connection_id(self) -> int:
+        """The connection's number at the server; 0 while there is none."""
+        return self._wire.facts.connection_id if self._wire.raw is not None and self._wire.facts else 0
+
+    def ensure(self) -> bool:
+        """Connect if not connected; return whether it is a new connection. Raises DatabaseError."""
+        return self._greet() if self._wire.ensure() else False
+
+    def ensure_fresh(self) -> None:
+        """As `ensure`, but a connection that was silent for some seconds is asked, and replaced if it has died."""
+        before = self._wire.generation
+        self._wire.ensure_fresh()
+        if self._wire.generation != before:
+            self._greet()
+
+    def ping_if_idle(self, seconds: float = FRESH) -> None:
+        """Keep the connection from being dropped by the server; raises DatabaseError if it has been."""
+        if self._wire.raw is not None and self._wire.idle() >= seconds:
+            self._wire.ping()
+
+    def execute(self, sql: str, args: Sequence[object] = ()) -> int:
+        """Run a statement; return the number of rows it matched."""
+        self._ready()
+        return self._wire.execute(sql, args)
+
+    def query(self, sql: str, args: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """Run a query; return all its rows."""
+        self._ready()
+        return self._wire.query(sql, args)
+
+    def one(self, sql: str, args: Sequence[object] = ()) -> tuple[Any, ...] | None:
+        """Run a query; return its first row, or None."""
+        self._ready()
+        return self._wire.one(sql, args)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Executor]:
+        """START TRANSACTION … COMMIT; any exception rolls back, and what broke the connection closes it.
+
+        A transaction that met a deadlock, a lock time-out or a lost connection is not committed even if the block
+        swallows the error: it is raised again instead.
+        """
+        self.ensure()
+        self._wire.execute("START TRANSACTION")
+        self._inside = True
+        try:
+            yield self
+            self._wire.commit()
+        except BaseException:
+            self._wire.rollback()
+            raise
+        finally:
+            self._inside = False
+
+    def close(self) -> None:
+        """Close the connection; a later use makes a new one."""
+        self._wire.close()
+
+    def drop(self) -> None:
+        """Close the connection without a word to the server."""
+        self._wire.drop()
+
+    def _ready(self) -> None:
+        if not self._inside:
+            self.ensure()
+
+    def _greet(self) -> bool:
+        assert self._wire.facts is not None  # noqa: S101 - for the type checker: it just connected
+        self._connected(self._wire.facts)
+        try:
+            uptime = self._wire.one(_UPTIME)
+            now = self._wire.one(_NOW)
+        except BaseException:
+            self._wire.drop()
+            raise
+        self._started_ms = int(now[0]) - int(uptime[1]) * 1000 if now and uptime else 0
+        return True

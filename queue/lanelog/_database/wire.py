@@ -1,0 +1,165 @@
+"""One connection that knows whether it is alive: connects when needed, closes at once what broke in the middle.
+
+It never repeats a statement and is never used by two threads at once. The pool and the sessions are made of wires.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from attrs import define, field
+
+from lanelog._database import fork
+from lanelog._database.driver import Driver, ServerFacts, silence
+from lanelog._database.translation import breaks_connection, breaks_transaction, translate
+from lanelog.errors import DatabaseError, LanelogError
+
+FRESH: Final = 5.0
+"""Seconds of silence after which a connection is asked whether it is there: a third of what the server allows."""
+
+
+@define(eq=False, repr=False)
+class Wire:
+    """A connection and its state; an Executor. `raw` is the driver's connection, None while there is none."""
+
+    _driver: Driver
+    _autocommit: bool
+    raw: Any = field(default=None, init=False, repr=False)
+    facts: ServerFacts | None = field(default=None, init=False)
+    generation: int = field(default=0, init=False)
+    """Counts connections made: a different number means that locks, session variables and GET_LOCKs are gone."""
+    doomed: LanelogError | None = field(default=None, init=False)
+    """Why the transaction in progress must not be committed."""
+    _used: float = field(default=0.0, init=False)
+
+    def __repr__(self) -> str:
+        number = self.facts.connection_id if self.facts and self.raw is not None else None
+        return f"<Wire {f'connection {number}' if number else 'not connected'}>"
+
+    def ensure(self) -> bool:
+        """Connect if there is no connection; return whether it is a new one."""
+        if self.raw is not None:
+            return False
+        try:
+            raw, self.facts = self._driver.open(autocommit=self._autocommit)
+        except Exception as exc:
+            raise translate(exc) from exc
+        fork.register_wire(self)
+        self.raw = raw
+        self.doomed = None
+        self.generation += 1
+        self._used = time.monotonic()
+        return True
+
+    def ensure_fresh(self, seconds: float = FRESH) -> None:
+        """Connect if there is no connection, or if one that was silent for `seconds` has died meanwhile."""
+        if self.raw is not None and self.idle() >= seconds:
+            with suppress(DatabaseError):
+                self.ping()
+        self.ensure()
+
+    def ping(self) -> None:
+        """Ask the server for a sign of life; a connection that has none is closed and the error raised."""
+        raw = self._live()
+        try:
+            # PyMySQL's ping reconnects unless told not to, in its older versions; mysqlclient's takes no argument.
+            raw.ping(False) if hasattr(raw, "_sock") else raw.ping()  # noqa: FBT003
+        except Exception as exc:
+            self.drop()
+            raise translate(exc) from exc
+        self._used = time.monotonic()
+
+    def idle(self) -> float:
+        """Seconds since the server last answered."""
+        return time.monotonic() - self._used
+
+    def execute(self, sql: str, args: Sequence[object] = ()) -> int:
+        """Run a statement; return the number of rows it matched."""
+        return int(self._run(sql, args).rowcount)
+
+    def query(self, sql: str, args: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """Run a query; return all its rows."""
+        return list(self._run(sql, args).fetchall())
+
+    def one(self, sql: str, args: Sequence[object] = ()) -> tuple[Any, ...] | None:
+        """Run a query; return its first row, or None."""
+        rows = self._run(sql, args).fetchall()
+        return rows[0] if rows else None
+
+    def begin(self) -> None:
+        """Nothing to send: a wire with autocommit off opens its transaction with the first statement."""
+
+    def commit(self) -> None:
+        """COMMIT. If the connection is lost over it the outcome is unknown, and the error says so."""
+        if self.doomed is not None:
+            raise self.doomed
+        raw = self._live()
+        try:
+            raw.commit()
+        except BaseException as exc:
+            self.drop()
+            if not isinstance(exc, Exception):
+                raise
+            raise translate(exc, committing=True) from exc
+        self._used = time.monotonic()
+
+    def rollback(self) -> None:
+        """ROLLBACK, which never fails: a connection that cannot is closed, and that rolls back, too."""
+        self.doomed = None
+        if self.raw is None:
+            return
+        try:
+            self.raw.rollback()
+        except Exception:  # noqa: BLE001 - the error that led here is the one to show
+            self.drop()
+        except BaseException:
+            self.drop()
+            raise
+
+    def close(self) -> None:
+        """Say good-bye and close."""
+        raw, self.raw = self.raw, None
+        if raw is not None:
+            with suppress(Exception):
+                raw.close()
+
+    def drop(self) -> None:
+        """Close without a word: the connection is broken, or somewhere in the middle of an answer."""
+        raw, self.raw = self.raw, None
+        if raw is None:
+            return
+        with suppress(Exception):
+            # PyMySQL's close() would send a farewell into a stream whose state is unknown, and may wait for it.
+            getattr(raw, "_force_close", raw.close)()
+
+    def abandon(self) -> None:
+        """Forget the connection, in a forked child."""
+        raw, self.raw = self.raw, None
+        if raw is not None:
+            fork.keep(silence(raw))
+
+    def _run(self, sql: str, args: Sequence[object]) -> Any:
+        raw = self._live()
+        try:
+            cursor = raw.cursor()
+            cursor.execute(sql, args or None)
+        except BaseException as exc:
+            if not isinstance(exc, Exception):
+                self.drop()
+                raise
+            error = translate(exc)
+            if breaks_connection(error):
+                self.drop()
+            if breaks_transaction(error):
+                self.doomed = error
+            raise error from exc
+        self._used = time.monotonic()
+        return cursor
+
+    def _live(self) -> Any:
+        if self.raw is None:
+            raise self.doomed or DatabaseError("the connection was closed before", code=0, retriable=True)
+        return self.raw

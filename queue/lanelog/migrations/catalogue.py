@@ -1,0 +1,71 @@
+"""Which of our tables a database holds, read from its catalogue; and the versions that were applied to it.
+
+It never changes anything but `queue_schema`. `migrations` calls it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from lanelog._database import NOW_MS, Executor
+from lanelog.migrations.declared import Column, Index, Table
+
+# The catalogue of the current database: only tables on which the user has a privilege are shown.
+TABLES = """SELECT table_name AS name, engine AS kind FROM information_schema.tables
+WHERE table_schema = DATABASE() AND table_name IN ({names})"""
+COLUMNS = """SELECT table_name AS t, column_name AS c, column_type AS k, is_nullable AS n, column_default AS d,
+collation_name AS o FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name IN ({names})"""
+INDEXES = """SELECT table_name AS t, index_name AS i, non_unique AS u, column_name AS c
+FROM information_schema.statistics WHERE table_schema = DATABASE() AND table_name IN ({names})
+ORDER BY table_name, index_name, seq_in_index"""
+
+# The highest version applied (PRIMARY).
+VERSION = "SELECT MAX(version) FROM queue_schema"
+# A version is applied once, by whoever is first (PRIMARY).
+RECORD = f"""INSERT INTO queue_schema (version, checksum, applied_at) VALUES (%s, %s, {NOW_MS})
+ON DUPLICATE KEY UPDATE checksum = VALUES(checksum)"""
+
+
+def found_tables(cx: Executor, names: Iterable[str]) -> dict[str, Table]:
+    """Read the tables of these names that exist and are visible."""
+    wanted = tuple(names)
+    marks = ",".join(["%s"] * len(wanted))
+    columns: dict[str, dict[str, Column]] = defaultdict(dict)
+    for table, name, kind, nullable, default, collation in cx.query(COLUMNS.format(names=marks), wanted):
+        columns[table][name] = Column.of(
+            name=name, kind=_text(kind), nullable=nullable == "YES", default=_text(default), collation=collation
+        )
+    parts: dict[str, dict[tuple[str, bool], list[str]]] = defaultdict(lambda: defaultdict(list))
+    for table, name, non_unique, column in cx.query(INDEXES.format(names=marks), wanted):
+        parts[table][name, not non_unique].append(column)
+    return {
+        table: Table(
+            name=table,
+            engine=engine or "none",
+            columns=columns[table],
+            indexes={
+                name: Index(name=name, columns=tuple(members), unique=unique)
+                for (name, unique), members in parts[table].items()
+            },
+        )
+        for table, engine in cx.query(TABLES.format(names=marks), wanted)
+    }
+
+
+def applied_version(cx: Executor) -> int:
+    """The version the database is at; 0: none is recorded. Raises SchemaError if there is no such table."""
+    row = cx.one(VERSION)
+    return int(row[0]) if row and row[0] is not None else 0
+
+
+def record_version(cx: Executor, version: int, checksum: str) -> None:
+    """Note that a version is applied."""
+    cx.execute(RECORD, (version, checksum))
+
+
+def _text(value: str | bytes | None) -> str:
+    """MySQL's catalogue reports some columns as bytes; no default and NULL are the same to us."""
+    if value is None:
+        return "NULL"
+    return value.decode() if isinstance(value, bytes) else value

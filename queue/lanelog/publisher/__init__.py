@@ -1,0 +1,191 @@
+"""Publishing: what `client.publish`, `publish_many` and `transaction` do.
+
+It never reads a message and holds no lock of a lane for longer than its own transaction. The client makes one
+`Publisher`.
+
+Every way to publish is the same transaction: lock the heads of the lanes, give out the next offsets, insert, commit.
+The head's lock is held to the commit, so that nobody sees offset n + 1 of a lane before offset n. `group` shares
+transactions between threads, `bulk` writes many messages in one, `caller` writes into somebody else's. `draft` checks a
+message before anything happens, `placing` gives offsets and writes, `lanes` creates what is missing, `gate` bounds who
+waits.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from attrs import define, field
+
+from lanelog._database import Database, open_in_this_thread, own_transaction
+from lanelog._stores.messages import largest_row
+from lanelog._telemetry import get_logger
+from lanelog.config import check_name
+from lanelog.errors import ConfigurationError, PayloadTooLarge
+from lanelog.message import Codec, Outgoing, Receipt
+from lanelog.publisher.batch import BatchWriter
+from lanelog.publisher.bulk import BulkWriter
+from lanelog.publisher.caller import CallerWriter
+from lanelog.publisher.draft import Draft, make_draft
+from lanelog.publisher.gate import Gate
+from lanelog.publisher.group import GroupCommit
+from lanelog.publisher.lanes import LaneCreator
+
+__all__ = ["LaneCreator", "Publisher"]
+
+_PAIR = 2
+_MOMENT = 0.05
+
+
+@define(eq=False)
+class Publisher:
+    """Publishes to one database; usable by any number of threads."""
+
+    _database: Database
+    _published: Any = field(repr=False)
+    """Called with the topic after every commit that this process knows of; wakes the local fetchers."""
+    lanes: LaneCreator = field(init=False)
+    _group: GroupCommit = field(init=False, repr=False)
+    _bulk: BulkWriter = field(init=False, repr=False)
+    _caller: CallerWriter = field(init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        gate = Gate(self._database.config.pool_size // 2)
+        self.lanes = LaneCreator(self._database)
+        self._group = GroupCommit(self._database, BatchWriter(self._database, self.lanes, self._announce), gate)
+        self._bulk = BulkWriter(self._database, self.lanes, gate, self._announce)
+        self._caller = CallerWriter(self._database, self.lanes)
+
+    def publish(
+        self,
+        topic: str,
+        key: str,
+        payload: object,
+        *,
+        id: str | None = None,  # noqa: A002 - the public name
+        metadata: Mapping[str, str] | None = None,
+        codec: Codec | None = None,
+        connection: Any = None,
+    ) -> Receipt:
+        """Append one message to the lane of `key`, and return its receipt when it is committed.
+
+        With `connection`, it becomes part of the transaction that is open there. A message whose `id` is in the lane
+        already is not stored again: the receipt has the offset of the first. Raises ConfigurationError
+        (PayloadTooLarge) before any SQL, and DatabaseError: if its `outcome_unknown` is true, publish again with the
+        same id.
+        """
+        check_name("topic", topic)
+        draft = self._draft(topic, key, payload, id, metadata, codec)
+        if connection is not None:
+            self._check_packet([draft])
+            return self._caller.publish(connection, topic, [draft])[0]
+        self._refuse_to_wait_for_itself()
+        self._check_packet([draft])
+        return self._group.publish(draft)
+
+    def publish_many(
+        self,
+        topic: str,
+        items: Iterable[Outgoing | tuple[str, object]],
+        *,
+        connection: Any = None,
+        codec: Codec | None = None,
+    ) -> list[Receipt]:
+        """Append messages, `(key, payload)` or `Outgoing`, in one transaction: all or none. Receipts in their order."""
+        check_name("topic", topic)
+        drafts = [self._draft(topic, *_parts(item), codec) for item in _items(items)]
+        if not drafts:
+            raise ConfigurationError("publish_many needs at least one message")
+        if connection is not None:
+            self._check_packet(drafts)
+            return self._caller.publish(connection, topic, drafts)
+        self._refuse_to_wait_for_itself()
+        self._check_packet(drafts)
+        return self._bulk.publish(topic, drafts)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Any]:
+        """A DB-API connection of ours with an open transaction: COMMIT at the end of the block, ROLLBACK if it raises.
+
+        Leave commit, rollback and autocommit to the block: it raises DatabaseError if the transaction ended inside it.
+        """
+        with (
+            self._database.transaction(guarded=True) as transaction,
+            own_transaction(self._database, transaction.raw) as entry,
+        ):
+            yield transaction.raw
+            if entry.lost is not None:
+                raise entry.lost
+        for topic in entry.topics:
+            self._announce(topic)
+
+    def ensure_lanes(self, topic: str, keys: Iterable[str], *, deadline: float | None = None) -> None:
+        """Create those of the lanes that are missing, on a connection of its own.
+
+        Tried until `deadline` on the monotonic clock, or for a moment: a loop has better things to do than to wait.
+        Raises DatabaseError.
+        """
+        self.lanes.ensure(topic, set(keys), deadline=time.monotonic() + _MOMENT if deadline is None else deadline)
+
+    def close(self) -> None:
+        """Close the connections that are not the pool's."""
+        self.lanes.close()
+
+    def _draft(
+        self,
+        topic: str,
+        key: object,
+        payload: object,
+        message_id: object,
+        metadata: Mapping[str, str] | None,
+        codec: Codec | None,
+    ) -> Draft:
+        return make_draft(
+            topic,
+            key,
+            payload,
+            message_id=message_id,
+            metadata=metadata,
+            codec=codec,
+            max_payload_bytes=self._database.config.max_payload_bytes,
+        )
+
+    def _check_packet(self, drafts: list[Draft]) -> None:
+        """An oversized statement would look like a lost connection, and be repeated for nothing."""
+        limit = largest_row(self._database.max_packet())
+        for draft in drafts:
+            if draft.wire_bytes > limit:
+                raise PayloadTooLarge(
+                    f"the payload has {len(draft.payload)} bytes, twice as many on the wire, and the server's "
+                    f"max_allowed_packet is {self._database.max_packet()}: raise it there, or publish a reference"
+                )
+
+    def _refuse_to_wait_for_itself(self) -> None:
+        if open_in_this_thread(self._database):
+            raise ConfigurationError(
+                "this thread has a transaction of lanelog open: publish with connection= to be part of it; without, "
+                "publish would wait for a lane that the transaction itself may have locked"
+            )
+
+    def _announce(self, topic: str) -> None:
+        try:
+            self._published(topic)
+        except Exception:  # noqa: BLE001 - see below
+            # The message is committed: nothing that happens here may make its publisher believe otherwise.
+            get_logger(topic=topic).exception("publish.notification_failed", exc_info=True)
+
+
+def _items(items: object) -> Iterable[object]:
+    if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
+        raise ConfigurationError(f"publish_many takes a list of messages, not {type(items).__name__}")
+    return items
+
+
+def _parts(item: object) -> tuple[object, object, object, Any]:
+    if isinstance(item, Outgoing):
+        return item.key, item.payload, item.id, item.metadata
+    if isinstance(item, tuple) and len(item) == _PAIR:
+        return item[0], item[1], None, None
+    raise ConfigurationError(f"a message must be (key, payload) or lanelog.Outgoing, not {type(item).__name__}")

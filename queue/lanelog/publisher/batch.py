@@ -1,0 +1,81 @@
+"""The transaction of group commit: writes what it can of some members' messages, and tells what it could not.
+
+It never waits for a head unless asked to, and creates missing lanes only between transactions. `group` calls it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from attrs import define, frozen
+
+from lanelog._database import Database
+from lanelog._stores.partitions import Partitions
+from lanelog.message import Receipt
+from lanelog.publisher.draft import Draft
+from lanelog.publisher.lanes import LaneCreator
+from lanelog.publisher.line import Member
+from lanelog.publisher.placing import note_attempt, write
+
+_partitions = Partitions()
+
+Choose = Callable[[Mapping[str, int]], Sequence[Member]]
+"""Given the heads that are locked by now, says whose messages to write."""
+
+
+@frozen
+class _Left:
+    """The keys that a transaction could not write: somebody has their heads, or there are none."""
+
+    busy: set[str]
+    missing: set[str]
+
+
+@define(eq=False)
+class BatchWriter:
+    """Commits batches; usable by any thread."""
+
+    _database: Database
+    _lanes: LaneCreator
+    _announce: Callable[[str], None]
+
+    def commit(self, topic: str, keys: set[str], choose: Choose, *, wait: bool, deadline: float) -> set[str]:
+        """Write the members that `choose` returns, repeating what may pass; return the keys whose heads are taken.
+
+        Every member that is committed has its receipt when this returns or raises.
+        """
+        busy: set[str] = set()
+        while keys:
+            left = self._database.retry(
+                lambda wanted=keys: self._transact(topic, wanted, choose, wait=wait),  # type: ignore[misc]
+                deadline=deadline,
+                what="publishing",
+            )
+            busy |= left.busy
+            if left.missing:
+                self._lanes.ensure(topic, left.missing, deadline=deadline)
+            keys = left.missing
+        return busy
+
+    def _transact(self, topic: str, keys: set[str], choose: Choose, *, wait: bool) -> _Left:
+        # heads X, in key order -> messages
+        drafts: list[Draft] = []
+        receipts: list[Receipt] = []
+        try:
+            with self._database.transaction() as transaction:
+                heads = _partitions.lock_heads(transaction, topic, keys, wait=wait)
+                absent = keys - heads.keys()
+                existing = _partitions.existing(transaction, topic, absent) if absent else set()
+                members = choose(heads) if heads else ()
+                if members:
+                    drafts += [member.draft for member in members]
+                    receipts += write(transaction, topic, drafts, heads)
+        except BaseException as exc:
+            note_attempt(drafts, receipts, exc)
+            raise
+        for member, receipt in zip(members, receipts, strict=True):
+            member.receipt = receipt
+            member.signal.set()
+        if members:
+            self._announce(topic)
+        return _Left(existing, absent - existing)

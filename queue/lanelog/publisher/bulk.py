@@ -1,0 +1,92 @@
+"""`publish_many`: one transaction of its own for any number of messages and keys, all or nothing.
+
+It never holds one head while it waits for another that somebody else had locked before: it waits for those first, in
+key order, and takes the others with SKIP LOCKED. `Publisher.publish_many` calls it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from attrs import define, frozen
+
+from lanelog._database import Database
+from lanelog._database.retries import backoff
+from lanelog._stores.partitions import Partitions
+from lanelog.errors import DatabaseError
+from lanelog.message import Receipt
+from lanelog.publisher.draft import Draft
+from lanelog.publisher.gate import Gate
+from lanelog.publisher.lanes import LaneCreator
+from lanelog.publisher.placing import note_attempt, write
+
+_partitions = Partitions()
+_NEVER: Final = threading.Event()
+
+
+@frozen(kw_only=True)
+class _Result:
+    """The receipts, or why there are none."""
+
+    receipts: list[Receipt]
+    busy: set[str]
+    missing: set[str]
+
+
+@define(eq=False)
+class BulkWriter:
+    """Commits many messages at once; usable by any thread."""
+
+    _database: Database
+    _lanes: LaneCreator
+    _gate: Gate
+    _announce: Callable[[str], None]
+
+    def publish(self, topic: str, drafts: Sequence[Draft]) -> list[Receipt]:
+        """Return one receipt for each draft when all are committed; after a DatabaseError none is, or it is unknown."""
+        deadline = time.monotonic() + self._database.config.publish_timeout
+        busy: set[str] = set()
+        refused = 0
+        while True:
+            with self._gate.enter([(topic, key) for key in busy]) as waits:
+                result = self._database.retry(
+                    lambda first=busy if waits else set(): self._transact(topic, drafts, first),  # type: ignore[misc]
+                    deadline=deadline,
+                    what="publishing many",
+                )
+            if result.receipts:
+                self._announce(topic)
+                return result.receipts
+            if time.monotonic() >= deadline:
+                raise DatabaseError(
+                    f"no message was committed within publish_timeout ({self._database.config.publish_timeout:g} s): "
+                    f"lanes of {len(result.busy)} keys were locked by somebody else",
+                    retriable=True,
+                )
+            if result.missing:
+                self._lanes.ensure(topic, result.missing, deadline=deadline)
+            if busy and not waits:
+                refused += 1
+                _NEVER.wait(backoff(refused))
+            busy |= result.busy
+
+    def _transact(self, topic: str, drafts: Sequence[Draft], first: set[str]) -> _Result:
+        # heads X: those that were busy, waiting, in key order; then the others, not waiting -> messages
+        receipts: list[Receipt] = []
+        keys = {draft.key for draft in drafts}
+        try:
+            with self._database.transaction() as transaction:
+                heads = _partitions.lock_heads(transaction, topic, first, wait=True)
+                heads |= _partitions.lock_heads(transaction, topic, keys - first, wait=False)
+                absent = keys - heads.keys()
+                if absent:
+                    existing = _partitions.existing(transaction, topic, absent)
+                    return _Result(receipts=[], busy=existing, missing=absent - existing)
+                receipts += write(transaction, topic, drafts, heads)
+        except BaseException as exc:
+            note_attempt(drafts, receipts, exc)
+            raise
+        return _Result(receipts=receipts, busy=set(), missing=set())

@@ -1,0 +1,92 @@
+"""Publishing in a transaction that somebody else commits: visible if and only if the caller commits.
+
+It never commits, never retries and never creates a lane on the caller's connection, where our own creation would wait
+for the gap lock that the caller's search for the missing lane has left. `Publisher` calls it for `connection=`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from attrs import define
+
+from lanelog._database import Database, find_open
+from lanelog._stores.messages import Messages
+from lanelog._stores.partitions import Partitions
+from lanelog.errors import DatabaseError
+from lanelog.message import Receipt
+from lanelog.publisher.draft import Draft
+from lanelog.publisher.foreign import ForeignExecutor, TransactionGone
+from lanelog.publisher.lanes import LaneCreator
+from lanelog.publisher.placing import append, place
+
+_DUPLICATE: Final = 1062
+
+_messages = Messages()
+_partitions = Partitions()
+
+
+@define(eq=False)
+class CallerWriter:
+    """Publishes on connections that it is given, each of them used by one thread at a time as its driver demands."""
+
+    _database: Database
+    _lanes: LaneCreator
+
+    def publish(self, connection: Any, topic: str, drafts: Sequence[Draft]) -> list[Receipt]:
+        """Append the drafts in the caller's open transaction; one receipt for each.
+
+        The lanes stay locked until the caller commits or rolls back. After an error nothing of this call is left in the
+        transaction, which may go on, unless the error says that the whole transaction is gone. Raises
+        ConfigurationError before anything is written if no transaction is open.
+        """
+        entry = find_open(connection)
+        if entry is not None and entry.lost is not None:
+            raise DatabaseError(f"this transaction is over: {entry.lost}", retriable=True) from entry.lost
+        cx = ForeignExecutor(connection)
+        cx.begin()
+        keys = {draft.key for draft in drafts}
+        # Not from the caller's snapshot, which may be old, nor with a lock, and before the first one.
+        self._lanes.ensure(topic, keys, deadline=time.monotonic() + self._database.config.publish_timeout)
+        try:
+            receipts = self._write(cx, topic, drafts, keys)
+            cx.finish()
+        except DatabaseError as exc:
+            error = cx.undo(exc)
+            if entry is not None and isinstance(error, TransactionGone):
+                entry.lost = error
+            if error is exc:
+                raise
+            raise error from exc
+        if entry is not None:
+            entry.topics.add(topic)
+        return receipts
+
+    def _write(self, cx: ForeignExecutor, topic: str, drafts: Sequence[Draft], keys: set[str]) -> list[Receipt]:
+        # heads X, in key order -> messages
+        max_packet = self._database.max_packet()
+        try:
+            return append(cx, topic, place(drafts, self._heads(cx, topic, keys), {}), max_packet)
+        except DatabaseError as exc:
+            if exc.code != _DUPLICATE:
+                raise
+            cx.execute("ROLLBACK TO SAVEPOINT lanelog_publish")
+            # Only now are ids looked up: a locking read of one that is not there locks a gap, under REPEATABLE READ,
+            # and two callers on neighbouring lanes would wait for each other.
+            asked = [draft.place for draft in drafts if draft.given]
+            stored = _messages.find_ids(cx, topic, asked, shared=True)
+            if not stored:
+                raise
+        return append(cx, topic, place(drafts, self._heads(cx, topic, keys), stored), max_packet)
+
+    def _heads(self, cx: ForeignExecutor, topic: str, keys: set[str]) -> Mapping[str, int]:
+        heads = _partitions.lock_heads(cx, topic, keys, wait=True)
+        if len(heads) < len(keys):
+            raise DatabaseError(
+                "a lane is not there, although it was a moment ago: it was purged just now, or the connection is to "
+                "another database than this client's; roll back and repeat the transaction",
+                retriable=True,
+            )
+        return heads

@@ -1,0 +1,86 @@
+"""A message on its way into the log: checked, encoded, and with the id it keeps through every repetition.
+
+It never talks to the database. The publisher makes drafts from the caller's arguments before anything else happens, so
+that a bad message fails alone and before any SQL.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+
+from attrs import define, field
+
+from lanelog._stores.messages import wire_bytes
+from lanelog.config import check_name
+from lanelog.errors import PayloadTooLarge
+from lanelog.message import Codec, encode_metadata, encode_payload
+
+
+@define(eq=False)
+class Draft:
+    """A message that may be published; only one thread at a time has it in hand."""
+
+    topic: str
+    key: str
+    id: str
+    given: bool
+    """Whether the caller chose the id, so that a message of that id may be there already."""
+    payload: bytes = field(repr=False)
+    metadata: str | None = field(repr=False)
+    wire_bytes: int
+    repeated: bool = False
+    """Whether an attempt has failed, so that it may be there although the id is new."""
+    tried: int = 0
+    """The offset it got in an attempt whose outcome is unknown; 0: there was none."""
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Key and id, which name a message within a topic."""
+        return self.key, self.id
+
+    @property
+    def looked_up(self) -> bool:
+        """Whether its id must be looked up before it gets an offset."""
+        return self.given or self.repeated
+
+
+def make_draft(
+    topic: str,
+    key: object,
+    payload: object,
+    *,
+    message_id: object,
+    metadata: Mapping[str, str] | None,
+    codec: Codec | None,
+    max_payload_bytes: int,
+) -> Draft:
+    """Check and encode one message; `topic` is checked already. Raises ConfigurationError and PayloadTooLarge."""
+    checked = check_name("key", key)
+    chosen = new_id() if message_id is None else check_name("id", message_id)
+    encoded = encode_payload(payload, codec)
+    if len(encoded) > max_payload_bytes:
+        raise PayloadTooLarge(
+            f"the payload has {len(encoded)} bytes, {max_payload_bytes} are allowed: store the data elsewhere and "
+            "publish a reference to it, or raise max_payload_bytes"
+        )
+    text = encode_metadata(metadata)
+    return Draft(
+        topic=topic,
+        key=checked,
+        id=chosen,
+        given=message_id is not None,
+        payload=encoded,
+        metadata=text,
+        wire_bytes=wire_bytes(topic, checked, chosen, len(encoded), text),
+    )
+
+
+def new_id() -> str:
+    """Return 32 hexadecimal digits: 48 bits of milliseconds, as in a UUID of version 7, and 80 random ones.
+
+    Ids that grow with time go to the end of their lane in the unique index, instead of anywhere in it. A clock that is
+    wrong costs that advantage and nothing else: nobody compares ids by age.
+    """
+    return f"{time.time_ns() // 1_000_000 & 0xFFFF_FFFF_FFFF:012x}{os.urandom(10).hex()}"

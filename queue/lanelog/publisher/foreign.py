@@ -1,0 +1,93 @@
+"""Statements on a connection that belongs to the caller: any DB-API connection with `%s` parameters.
+
+It never commits, rolls back or closes anything but its own cursors and savepoint. `caller` publishes with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from typing import Any, Final
+
+from lanelog._database import TRANSACTION_GONE, translate
+from lanelog.errors import ConfigurationError, DatabaseError
+
+_NO_SUCH_SAVEPOINT: Final = 1305
+
+
+class ForeignExecutor:
+    """An Executor on a caller's connection, whatever its cursors return: tuples, dictionaries, buffered or not."""
+
+    def __init__(self, connection: Any) -> None:
+        if not callable(getattr(connection, "cursor", None)):
+            raise ConfigurationError(
+                f"connection must be an open DB-API connection to MySQL or MariaDB, with a method cursor(), not "
+                f"{type(connection).__name__}; of SQLAlchemy, pass connection.connection.dbapi_connection"
+            )
+        self._connection = connection
+
+    def execute(self, sql: str, args: Sequence[object] = ()) -> int:
+        """Run a statement; return the number of rows it changed or, with CLIENT.FOUND_ROWS, matched."""
+        return int(self._run(sql, args)[0])
+
+    def query(self, sql: str, args: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """Run a query; return all its rows."""
+        return self._run(sql, args)[1]
+
+    def one(self, sql: str, args: Sequence[object] = ()) -> tuple[Any, ...] | None:
+        """Run a query; return its first row, or None."""
+        rows = self.query(sql, args)
+        return rows[0] if rows else None
+
+    def begin(self) -> None:
+        """Set a savepoint, and raise ConfigurationError if it does not last: then no transaction is open.
+
+        With autocommit on and no transaction, the head lock would end with each statement.
+        """
+        try:
+            self.execute("SAVEPOINT lanelog_publish")
+            self.execute("ROLLBACK TO SAVEPOINT lanelog_publish")
+        except DatabaseError as exc:
+            if exc.code != _NO_SUCH_SAVEPOINT:
+                raise
+            raise ConfigurationError(
+                "connection has autocommit on and no transaction open, so that nothing would hold the message and your "
+                "own writes together: call connection.begin(), or turn autocommit off"
+            ) from exc
+
+    def undo(self, exc: DatabaseError) -> DatabaseError:
+        """Undo what was done since `begin`, so that the caller may go on; return the error to raise."""
+        if exc.code not in TRANSACTION_GONE - {1205}:
+            try:
+                self.execute("ROLLBACK TO SAVEPOINT lanelog_publish")
+            except DatabaseError:
+                pass
+            else:
+                return exc
+        return TransactionGone(
+            f"the server has rolled back the whole transaction, your own writes included: repeat all of it ({exc})",
+            code=exc.code,
+            retriable=True,
+        )
+
+    def finish(self) -> None:
+        """Let go of the savepoint; the writes stay in the caller's transaction."""
+        self.execute("RELEASE SAVEPOINT lanelog_publish")
+
+    def _run(self, sql: str, args: Sequence[object]) -> tuple[int, list[tuple[Any, ...]]]:
+        try:
+            with closing(self._connection.cursor()) as cursor:
+                cursor.execute(sql, tuple(args)) if args else cursor.execute(sql)
+                columns = [column[0] for column in cursor.description or ()]
+                rows = cursor.fetchall() if columns else ()
+                return cursor.rowcount, [_plain(row, columns) for row in rows]
+        except Exception as exc:
+            raise translate(exc) from exc
+
+
+class TransactionGone(DatabaseError):
+    """The server has rolled back the caller's whole transaction: repeat all of it."""
+
+
+def _plain(row: Any, columns: Sequence[str]) -> tuple[Any, ...]:
+    return tuple(row[column] for column in columns) if isinstance(row, Mapping) else tuple(row)

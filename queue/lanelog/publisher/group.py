@@ -1,0 +1,199 @@
+"""Group commit: threads that publish at the same time share a transaction, committed by whoever came first.
+
+It never lingers for company, and never lets a lane that somebody else has locked delay another lane.
+`Publisher.publish` calls it; `line` decides who does what, `batch` writes.
+
+A thread that finds nobody leading commits what is ready, its own message among it, and hands over. It takes heads with
+SKIP LOCKED. The members of a busy lane queue in memory; the first of them *holds* it: it waits for the head at the
+server if the gate has a place, otherwise it tries again and again, and then commits what has gathered. A batch that
+fails for a reason that will not pass is repeated member by member, so that a bad message fails alone. Members wait no
+longer than publish_timeout: if theirs was being tried by then, the outcome is unknown to them, and the error says so.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+
+from attrs import define, field
+
+from lanelog._database import Database
+from lanelog._database.fork import register_shared
+from lanelog._database.retries import backoff
+from lanelog.errors import DatabaseError
+from lanelog.message import Receipt
+from lanelog.publisher.batch import BatchWriter
+from lanelog.publisher.draft import Draft
+from lanelog.publisher.gate import Gate
+from lanelog.publisher.line import Line, Member, Role
+
+
+@define(eq=False)
+class GroupCommit:
+    """Publishes single messages for any number of threads."""
+
+    _database: Database
+    _writer: BatchWriter
+    _gate: Gate
+    _lines: dict[str, Line] = field(factory=dict, init=False)
+    """By topic; a line lives as long as it has members."""
+    _lock: threading.Lock = field(factory=threading.Lock, init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        register_shared(self)
+
+    def publish(self, draft: Draft) -> Receipt:
+        """Return when the message is committed. Raises DatabaseError, or what else became of its transaction."""
+        member = Member(draft, time.monotonic() + self._database.config.publish_timeout)
+        with self._lock:
+            line = self._lines.get(draft.topic)
+            if line is None:
+                line = self._lines[draft.topic] = Line()
+            line.admit(member)
+        try:
+            while not member.done:
+                if member.role is Role.LEAD:
+                    self._lead(line, member)
+                elif member.role is Role.HOLD:
+                    self._hold(line, member)
+                elif member.signal.wait(_left(member.deadline)):
+                    member.signal.clear()
+                else:
+                    raise self._expired(member)
+        finally:
+            if not member.done:
+                self._change(line, draft.topic, lambda: line.withdraw(member))
+        if member.error is not None:
+            # Every member raises its own copy: threads must not add their tracebacks to one object.
+            raise copy(member.error) from member.error
+        assert member.receipt is not None  # noqa: S101 - for the type checker: it is done
+        return member.receipt
+
+    def abandon(self) -> None:
+        """In a forked child no other thread publishes."""
+        self._lock = threading.Lock()
+        self._lines = {}
+
+    def _lead(self, line: Line, leader: Member) -> None:
+        topic = leader.draft.topic
+        try:
+            while not leader.done and leader.role is Role.LEAD:
+                with self._lock:
+                    batch = line.take()
+                if not batch:
+                    break
+                self._commit(line, topic, batch, leader.deadline)
+        finally:
+            if leader.role is Role.LEAD:
+                leader.role = None
+            self._change(line, topic, line.hand_over)
+
+    def _commit(self, line: Line, topic: str, batch: Sequence[Member], deadline: float) -> None:
+        """Commit a batch without waiting for heads; the members of busy lanes are parked."""
+
+        def choose(heads: Mapping[str, int]) -> list[Member]:
+            return [member for member in batch if not member.done and member.draft.key in heads]
+
+        keys = {member.draft.key for member in batch}
+        try:
+            busy = self._writer.commit(topic, keys, choose, wait=False, deadline=deadline)
+        except BaseException as exc:
+            self._failed(line, topic, batch, deadline, exc)
+            if not isinstance(exc, Exception):
+                raise
+            return
+        left = [member for member in batch if not member.done and member.draft.key in busy]
+        if left:
+            with self._lock:
+                holders = line.park(left)
+            for holder in holders:
+                holder.signal.set()
+
+    def _hold(self, line: Line, holder: Member) -> None:
+        topic, key = holder.draft.topic, holder.draft.key
+        refused = 0
+        try:
+            while not holder.done:
+                if refused and _left(holder.deadline) == 0:
+                    raise self._expired(holder)
+                with self._gate.enter([(topic, key)]) as waits:
+                    free = self._commit_lane(line, holder, wait=waits)
+                if not free:
+                    refused += 1
+                    holder.signal.wait(min(backoff(refused), _left(holder.deadline)))
+        finally:
+            holder.role = None
+            self._change(line, topic, lambda: line.reopen(key))
+
+    def _commit_lane(self, line: Line, holder: Member, *, wait: bool) -> bool:
+        """Take the head of one lane, and commit what has gathered for it by then; return whether it could be taken."""
+        topic, key = holder.draft.topic, holder.draft.key
+        claimed: list[Member] = []
+
+        def claim(_heads: Mapping[str, int]) -> list[Member]:
+            if not claimed:  # a repetition writes what the first attempt may have written
+                with self._lock:
+                    claimed.extend(line.claim(key))
+            return claimed
+
+        try:
+            busy = self._writer.commit(topic, {key}, claim, wait=wait, deadline=holder.deadline)
+        except BaseException as exc:
+            self._failed(line, topic, claimed or [holder], holder.deadline, exc)
+            if not isinstance(exc, Exception):
+                raise
+            return True
+        return not busy
+
+    def _failed(self, line: Line, topic: str, members: Sequence[Member], deadline: float, exc: BaseException) -> None:
+        """Decide what becomes of members whose transaction failed for good, or until the deadline of who ran it."""
+        members = [member for member in members if not member.done]
+        if not isinstance(exc, Exception):  # an interrupt of the thread that ran it is nobody else's
+            with self._lock:
+                line.put_back(members)
+        elif isinstance(exc, DatabaseError) and exc.retriable:
+            late = max(deadline, time.monotonic())
+            patient = [member for member in members if member.deadline > late and self._database.connected_once]
+            with self._lock:
+                line.put_back(patient)
+            for member in members:
+                if member not in patient:
+                    _fail(member, exc)
+        elif len(members) == 1:
+            _fail(members[0], exc)
+        else:
+            for member in members:
+                self._commit(line, topic, [member], deadline)
+
+    def _change(self, line: Line, topic: str, change: Callable[[], Member | None]) -> None:
+        """Change the plan, wake whom that concerns, and drop a line that nobody needs."""
+        with self._lock:
+            woken = change()
+            if line.empty and self._lines.get(topic) is line:
+                del self._lines[topic]
+        if woken is not None:
+            woken.signal.set()
+
+    def _expired(self, member: Member) -> DatabaseError:
+        seconds = self._database.config.publish_timeout
+        return DatabaseError(
+            f"the message was not committed within publish_timeout ({seconds:g} s): "
+            + (
+                "another thread was about to; publish it again under the same id"
+                if member.claimed
+                else f"the lane of key {member.draft.key!r} was locked by somebody else all the time"
+            ),
+            retriable=True,
+            outcome_unknown=member.claimed,
+        )
+
+
+def _fail(member: Member, exc: Exception) -> None:
+    member.error = exc
+    member.signal.set()
+
+
+def _left(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic())

@@ -1,0 +1,102 @@
+"""Creates lanes: the topic row, the floor and the head of keys that nobody has published under, or that were purged.
+
+It never runs in a publisher's transaction and never on the shared pool, whose connections may all be waiting for it.
+Publishers call it when a head is missing, and the engine before it writes dead letters.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TypeVar
+
+from attrs import define, field
+
+from lanelog._database import Database, Session, with_retries
+from lanelog._database.fork import register_shared
+from lanelog._stores.partitions import Partitions
+from lanelog.errors import DatabaseError
+
+T = TypeVar("T")
+
+_partitions = Partitions()
+
+
+@define(eq=False)
+class _Shared:
+    """A session that threads take turns with; each turn is a few short statements."""
+
+    session: Session
+    _lock: threading.Lock = field(factory=threading.Lock, init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        register_shared(self)
+
+    @contextmanager
+    def turn(self, deadline: float) -> Iterator[Session]:
+        if not self._lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            raise DatabaseError(f"the connection for {self.session.purpose} was in use for too long", retriable=True)
+        try:
+            with suppress(DatabaseError):
+                self.session.ensure_fresh()
+            yield self.session
+        finally:
+            self._lock.release()
+
+    def abandon(self) -> None:
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        with self._lock:
+            self.session.close()
+
+
+@define(eq=False)
+class LaneCreator:
+    """Tells which lanes are missing and creates them; usable by any thread, which waits its turn."""
+
+    _database: Database
+    _reading: _Shared = field(init=False, repr=False)
+    # A second one: creating may wait for locks, and those who only look must not wait for that.
+    _writing: _Shared = field(init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._reading = _Shared(self._database.session("looking for lanes"))
+        self._writing = _Shared(self._database.session("creating lanes"))
+
+    def ensure(self, topic: str, keys: Collection[str], *, deadline: float) -> None:
+        """Create those of the lanes that are missing, until `deadline` on the monotonic clock; raises DatabaseError."""
+        missing = self.missing(topic, keys, deadline=deadline)
+        if missing:
+            self._retry(lambda: self._create(topic, missing, deadline), deadline, "creating lanes")
+
+    def missing(self, topic: str, keys: Collection[str], *, deadline: float) -> list[str]:
+        """Return the keys that have no lane, sorted."""
+        found = self._retry(lambda: self._existing(topic, keys, deadline), deadline, "looking for lanes")
+        return sorted(set(keys) - found)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._reading.close()
+        self._writing.close()
+
+    def _existing(self, topic: str, keys: Collection[str], deadline: float) -> set[str]:
+        with self._reading.turn(deadline) as session:
+            return _partitions.existing(session, topic, keys)
+
+    def _create(self, topic: str, keys: Sequence[str], deadline: float) -> None:
+        with self._writing.turn(deadline) as session:
+            _partitions.create_topic(session, topic)
+            # topic row S -> floors -> heads. A purge takes the topic row exclusively, so that it cannot remove a lane
+            # between our reading where lanes begin and our inserting one there.
+            with session.transaction() as cx:
+                begin = _partitions.share_topic(cx, topic)
+                if begin is None:
+                    raise DatabaseError(f"the topic row of {topic!r} was removed meanwhile", retriable=True)
+                _partitions.create_floors(cx, topic, keys, begin)
+                _partitions.create_heads(cx, topic, keys, begin)
+
+    def _retry(self, op: Callable[[], T], deadline: float, what: str) -> T:
+        return with_retries(op, deadline=deadline, what=what, give_up=self._database.never_connected)

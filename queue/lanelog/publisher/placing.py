@@ -1,0 +1,83 @@
+"""Gives drafts their offsets: which are duplicates, which rows to append, how far each head moves; and writes that.
+
+It never opens, commits or repeats a transaction, and needs the heads locked. Group commit, `publish_many` and
+publishing in a caller's transaction all end here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from attrs import field, frozen
+
+from lanelog._database import Executor, Transaction
+from lanelog._stores.messages import Messages, NewMessage
+from lanelog._stores.partitions import Partitions
+from lanelog.errors import DatabaseError
+from lanelog.message import Receipt
+from lanelog.publisher.draft import Draft
+
+_messages = Messages()
+_partitions = Partitions()
+
+
+@frozen(kw_only=True)
+class Placement:
+    """What one transaction will write, and what its publishers will be told."""
+
+    rows: list[NewMessage] = field(factory=list)
+    moves: Mapping[str, int]
+    """By how many offsets the head of each key moves."""
+    receipts: list[Receipt] = field(factory=list)
+    """One for each draft, in their order."""
+
+
+def place(drafts: Sequence[Draft], heads: Mapping[str, int], stored: Mapping[tuple[str, str], int]) -> Placement:
+    """Plan the drafts of one topic, in order, behind `heads`; `stored` has the offsets of ids that are there already.
+
+    A duplicate takes no offset. A draft that turns out to be stored by an earlier attempt of its own is no duplicate.
+    """
+    moves: Counter[str] = Counter()
+    placement = Placement(moves=moves)
+    placed: dict[tuple[str, str], int] = {}
+    for draft in drafts:
+        offset = stored.get(draft.place)
+        if offset is not None:
+            duplicate = draft.given and (offset != draft.tried or draft.place in placed)
+        elif draft.place in placed:
+            offset, duplicate = placed[draft.place], True
+        else:
+            moves[draft.key] += 1
+            offset, duplicate = heads[draft.key] + moves[draft.key], False
+            placement.rows.append(NewMessage(draft.key, offset, draft.id, draft.payload, draft.metadata))
+        placed.setdefault(draft.place, offset)
+        placement.receipts.append(Receipt(offset, draft.id, duplicate))
+    return placement
+
+
+def write(cx: Transaction, topic: str, drafts: Sequence[Draft], heads: Mapping[str, int]) -> list[Receipt]:
+    """Look up what may be stored already, and append the rest; the heads are locked. One receipt for each draft."""
+    asked = [draft.place for draft in drafts if draft.looked_up]
+    stored = _messages.find_ids(cx, topic, asked) if asked else {}
+    return append(cx, topic, place(drafts, heads, stored), cx.max_packet)
+
+
+def append(cx: Executor, topic: str, placement: Placement, max_packet: int) -> list[Receipt]:
+    """Advance the heads and insert the rows. Heads first: their number decides whether the lanes are still there."""
+    if placement.rows:
+        if _partitions.advance(cx, topic, placement.moves) != len(placement.moves):
+            raise DatabaseError("a lane vanished while its head was locked: repeat the publish", retriable=True)
+        _messages.insert(cx, topic, placement.rows, max_packet)
+    return placement.receipts
+
+
+def note_attempt(drafts: Sequence[Draft], receipts: Sequence[Receipt], error: BaseException | None) -> None:
+    """Remember a failed attempt: from now on ids are looked up, and a message found where it was put is our own."""
+    unknown = isinstance(error, DatabaseError) and error.outcome_unknown
+    for draft in drafts:
+        draft.repeated = True
+    if unknown:
+        for draft, receipt in zip(drafts, receipts, strict=False):
+            if not receipt.duplicate:
+                draft.tried = receipt.offset

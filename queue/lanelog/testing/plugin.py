@@ -1,0 +1,66 @@
+"""Fixtures that give each test a fresh database with lanelog's tables, on a server started once per session.
+
+It never imports more than pytest when it is loaded, because every pytest run of an environment loads it. pytest calls
+it; tests ask for `lanelog_client`, `lanelog_url` or `lanelog_server`.
+"""
+
+import secrets
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from lanelog.client import Client
+    from lanelog.devserver import DevServer
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The option that chooses the server."""
+    parser.getgroup("lanelog").addoption(
+        "--lanelog-server",
+        default="auto",
+        metavar="KIND",
+        help="database for lanelog's fixtures: auto (default), local, mysql-local, docker:mysql:8.4,"
+        " docker:mariadb:11.4 or a mysql:// URL",
+    )
+
+
+@pytest.fixture(scope="session")
+def lanelog_server_kind(request: pytest.FixtureRequest) -> str:
+    """Which server `lanelog_server` starts; override it in a conftest to fix the choice for a project."""
+    kind: str = request.config.getoption("--lanelog-server")
+    return kind
+
+
+@pytest.fixture(scope="session")
+def lanelog_server(lanelog_server_kind: str) -> Iterator["DevServer"]:
+    """The database server of the session, see `lanelog.devserver`."""
+    from lanelog import devserver
+
+    with devserver.start(lanelog_server_kind) as server:
+        yield server
+
+
+@pytest.fixture
+def lanelog_url(lanelog_server: "DevServer") -> Iterator[str]:
+    """The URL of a new database with lanelog's tables; it is dropped after the test."""
+    import lanelog
+
+    name = f"lanelog_test_{secrets.token_hex(6)}"
+    url = lanelog_server.create_database(name)
+    try:
+        with lanelog.connect(url) as client:
+            client.migrate()
+        yield url
+    finally:
+        lanelog_server.drop_database(name)
+
+
+@pytest.fixture
+def lanelog_client(lanelog_url: str) -> Iterator["Client"]:
+    """A client of `lanelog_url`, closed after the test."""
+    import lanelog
+
+    with lanelog.connect(lanelog_url) as client:
+        yield client
