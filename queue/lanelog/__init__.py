@@ -1,7 +1,7 @@
 """lanelog: a partitioned message log inside the MySQL or MariaDB that a team already runs.
 
-Publishers append messages under a key; each key is a lane handled in order by one worker at a time; consumer groups read the
-same log independently; a crash resumes exactly where it stopped.
+Publishers append messages under a key; each key is a lane handled in order by one worker at a time; consumer groups
+read the same log independently; a crash resumes exactly where it stopped.
 """
 
 from __future__ import annotations

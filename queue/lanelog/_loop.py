@@ -162,4 +162,4 @@ class Loop:
 def backoff(failures: int) -> float:
     """Seconds to wait after that many failures in a row: 0.05 to 2, doubling, random so that processes spread out."""
     bound = min(BACKOFF_MOST, BACKOFF_LEAST * 2.0 ** min(failures, _BACKOFF_STEPS))
-    return random.uniform(BACKOFF_LEAST, bound)  # noqa: S311 - jitter, not a secret
+    return random.uniform(BACKOFF_LEAST, bound)

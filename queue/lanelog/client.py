@@ -64,7 +64,8 @@ class _Announcements:
 class Client:
     """Publishes, subscribes, and ends both; a context manager that closes it. Thread-safe.
 
-    After a fork the child's copy publishes on connections of its own; subscriptions of the parent raise ClosedError there.
+    After a fork the child's copy publishes on connections of its own; subscriptions of the parent raise ClosedError
+    there.
     """
 
     config: ConnectConfig
@@ -74,10 +75,11 @@ class Client:
     _subscriptions: list[Subscription] = field(factory=list, init=False)
     _lock: threading.Lock = field(factory=threading.Lock, init=False)
     _closed: bool = field(default=False, init=False)
-    _announcements: _Announcements = field(factory=lambda: _Announcements(), init=False)
+    _announcements: _Announcements = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._database = Database(self.config)
+        self._announcements = _Announcements()
         self._publisher = Publisher(self._database, self._announcements)
         register_shared(self)
 
@@ -130,9 +132,9 @@ class Client:
         """Append one message to the lane of `key`; it is durable and visible when this returns.
 
         `payload`: bytes, str (UTF-8), dict, list or number (JSON), anything else with `codec`. `id` makes it idempotent
-        within (topic, key): a second publish returns the first one's offset as a duplicate. `connection`, an open DB-API
-        connection in a transaction, makes it part of that transaction: visible if and only if the caller commits; the lane
-        is locked until then, so publish last.
+        within (topic, key): a second publish returns the first one's offset as a duplicate. `connection`, an open
+        DB-API connection in a transaction, makes it part of that transaction: visible if and only if the caller
+        commits; the lane is locked until then, so publish last.
 
         Raises ConfigurationError and PayloadTooLarge before anything is written, DatabaseError after `publish_timeout`
         seconds without success; repeating it with the same id is safe.
@@ -156,7 +158,7 @@ class Client:
         return self._publisher.publish_many(topic, items, codec=codec, connection=connection)
 
     def transaction(self) -> AbstractContextManager[Any]:
-        """Give a DB-API connection with an open transaction, committed at the end of the block, rolled back if it raises.
+        """Give a DB-API connection with an open transaction: COMMIT at the end of the block, ROLLBACK if it raises.
 
         Pass it as `connection=` to publish along with the block's own writes.
         """
@@ -261,12 +263,11 @@ class Client:
         for subscription in subscriptions:
             subscription.ask_to_stop()
         until = None if timeout is None else time.monotonic() + timeout
-        return all(
-            [s.stop(None if until is None else max(0.0, until - time.monotonic())) for s in subscriptions]
-        )
+        ended = [s.stop(None if until is None else max(0.0, until - time.monotonic())) for s in subscriptions]
+        return all(ended)
 
     def close(self, timeout: float | None = 30.0) -> bool:
-        """Stop every subscription, waiting at most `timeout` seconds for handlers, and close all connections. Idempotent.
+        """Stop every subscription, waiting at most `timeout` seconds for handlers, and close all connections.
 
         A handler that still runs then keeps its lane, and the connections that protect it, until it ends; False.
         """

@@ -1,7 +1,7 @@
 """A subscription: one group's handlers in this process, from registration to the last release.
 
-Owns the life cycle that users see (start, pause, stop, state, statistics); leases, rows and settlements are the engine's.
-Made by the client; `Deliveries` is the pull style of the same thing.
+Owns the life cycle that users see (start, pause, stop, state, statistics); leases, rows and settlements are the
+engine's. Made by the client; `Deliveries` is the pull style of the same thing.
 """
 
 from __future__ import annotations
@@ -202,13 +202,15 @@ class Subscription:
     def stop(self, timeout: float | None = 30.0) -> bool:
         """Drain and leave: no new handler starts, running ones end, their outcomes commit, the lanes are released.
 
-        Waits at most `timeout` seconds (None: as long as it takes); True when everything is released. A lane whose handler
-        still runs then is kept, and released when it ends. Idempotent, from any thread but a handler's own.
+        Waits at most `timeout` seconds (None: as long as it takes); True when everything is released. A lane whose
+        handler still runs then is kept, and released when it ends. Idempotent, from any thread but a handler's own.
         """
         self._engine.check_process()
         self.ask_to_stop()
         until = None if timeout is None else time.monotonic() + timeout
-        ended = all(m.ended.wait(None if until is None else max(0.0, until - time.monotonic())) for m in self.memberships)
+        ended = all(
+            m.ended.wait(None if until is None else max(0.0, until - time.monotonic())) for m in self.memberships
+        )
         if self._workers is not None:
             self._workers.stop()
             if ended:
@@ -301,7 +303,8 @@ class Subscription:
             if callable(item):
                 run_hook(item)
                 continue
-            message = self._hand_over(*item, until)
+            membership, run = item
+            message = self._hand_over(membership, run, until)
             if message is not None:
                 return message
         if self._failure is not None:

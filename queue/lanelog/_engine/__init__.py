@@ -1,9 +1,9 @@
 """The engine: what turns rows in a database into deliveries, and outcomes back into rows.
 
-One client has one engine: a keeper (leases, liveness), a fetcher (look, fetch), a settler (the only writer of offsets and
-delivery rows) and a janitor (everything that may be late), each a thread with a connection of its own; worker threads belong
-to a subscription and send no SQL. They share `Membership` objects: one for each (subscription, topic), holding the leased
-lanes in memory.
+One client has one engine: a keeper (leases, liveness), a fetcher (look, fetch), a settler (the only writer of offsets
+and delivery rows) and a janitor (everything that may be late), each a thread with a connection of its own; worker
+threads belong to a subscription and send no SQL. They share `Membership` objects: one for each (subscription, topic),
+holding the leased lanes in memory.
 
 The life of a message in memory::
 
@@ -12,11 +12,14 @@ The life of a message in memory::
                                      │                          │
                                      │   the next run's mark rides on the flush that carries the last one's outcomes
 
-*Mark*: an offset is written down as handed out before its handler runs, so that a crash can be counted. First deliveries in
-offset order are marked by one number of the lane's offsets row (the run mark); everything else by a delivery row of its own.
+*Mark*: an offset is written down as handed out before its handler runs, so that a crash can be counted. First
+deliveries in offset order are marked by one number of the lane's offsets row (the run mark); everything else by a
+delivery row of its own.
 
-*Fence*: every transaction of the settler share-locks the lease rows of the lanes it writes and drops the lanes whose owner
-or epoch is not its own any more. Between attempts of one epoch, memory decides: the same epoch means the same process.
+*Fence*: every transaction of the settler share-locks the lease rows of the lanes it writes and drops the lanes whose
+owner or epoch is not its own any more. Between attempts of one epoch, memory decides: the same epoch means the same
+process.
 
-*Decide under the lock, wait outside it*: a membership's lock is held for arithmetic only, never during SQL or a handler.
+*Decide under the lock, wait outside it*: a membership's lock is held for arithmetic only, never during SQL or a
+handler.
 """

@@ -1,7 +1,7 @@
 """Who is alive, and how many lanes are whose.
 
-Owns the arithmetic of fair shares and the judgement over owners; pure: it never reads a clock (`now` is monotonic seconds,
-handed in) nor the database. Called by the keeper.
+Owns the arithmetic of fair shares and the judgement over owners; pure: it never reads a clock (`now` is monotonic
+seconds, handed in) nor the database. Called by the keeper.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ SECOND_LOOK = 1.0
 def fair_share(lanes: int, owners: Sequence[str], me: str) -> int:
     """How many lanes are mine: the first (lanes mod owners) in sorted order get one more than the rest.
 
-    Every owner computes the same from the same two numbers, so nobody has to lead. An owner that does not see itself in the
-    list (its heartbeat is not visible yet) counts itself in.
+    Every owner computes the same from the same two numbers, so nobody has to lead. An owner that does not see itself
+    in the list (its heartbeat is not visible yet) counts itself in.
     """
     ranked = sorted({*owners, me})
     share, left_over = divmod(lanes, len(ranked))
@@ -74,17 +74,20 @@ class Watch:
     """One keeper's memory of the other owners of one group and topic.
 
     An owner is dead by its lock when the lock was free in two looks a second apart, its heartbeat has not changed since
-    before the first, and the server that the row knows is the server that answers: a restart frees every lock and must steal
-    nothing. It is dead by expiry when its heartbeat ran out by the database's clock, or claims to run out later than its own
-    duration allows (a clock was set back) and has not changed for that long; this needs `session_since`: a session of ours
-    unbroken for a whole lease duration, so that owners had time to come back after an outage that hit everybody.
+    before the first, and the server that the row knows is the server that answers: a restart frees every lock and
+    must steal nothing. It is dead by expiry when its heartbeat ran out by the database's clock, or claims to run out
+    later than its own duration allows (a clock was set back) and has not changed for that long; this needs
+    `session_since`: a session of ours unbroken for a whole lease duration, so that owners had time to come back after
+    an outage that hit everybody.
     """
 
     me: str
     lease_duration: float
     _sights: dict[str, _Sight] = field(factory=dict)
 
-    def judge(self, rows: Iterable[HeartbeatRow], *, now: float, session_since: float, server_started_ms: int) -> Verdict:
+    def judge(
+        self, rows: Iterable[HeartbeatRow], *, now: float, session_since: float, server_started_ms: int
+    ) -> Verdict:
         """Take one look."""
         live, dead, seen = [self.me], [], set()
         trusted = now - session_since >= self.lease_duration

@@ -2,9 +2,9 @@
 
 Owns that move; never decides which message is given up. Called by the settler between two flushes, on its connection.
 
-Lock order: dead letter head X (skipped when locked, tried again later) → lease S → delivery → messages. A crash before the
-COMMIT leaves the message in flight, to be counted and delivered again; an unanswered COMMIT is repeated and finds the copy
-by its derived id, so repeating the move is harmless. The original stays for the other groups.
+Lock order: dead letter head X (skipped when locked, tried again later) → lease S → delivery → messages. A crash
+before the COMMIT leaves the message in flight, to be counted and delivered again; an unanswered COMMIT is repeated
+and finds the copy by its derived id, so repeating the move is harmless. The original stays for the other groups.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A message in a handler's hands: its explicit settlement, its extension, and the transaction that commits both at once.
+"""A message in a handler's hands: its settlement, its extension, and the transaction that commits both at once.
 
-Owns the hand-over from a `Message` to its attempt; never decides which attempt is valid (`Membership`). Made by the workers
-and by the pull iterator, called by the user's code in any thread.
+Owns the hand-over from a `Message` to its attempt; never decides which attempt is valid (`Membership`). Made by the
+workers and by the pull iterator, called by the user's code in any thread.
 """
 
 from __future__ import annotations
@@ -122,7 +122,9 @@ class Delivery:
             raise LeaseLost(f"the lane {group}/{topic}/{lane.key} has another owner by now: nothing was committed")
         # The row's id proves that a server that crashed meanwhile did not give the offset to another message.
         if not Deliveries().settle_same(cx, group, topic, lane.key, self.attempt.offset, self.attempt.row.id):
-            raise LeaseLost(f"the message {topic}/{lane.key}/{self.attempt.offset} is not in the log any more: nothing was committed")
+            raise LeaseLost(
+                f"the message {topic}/{lane.key}/{self.attempt.offset} is not in the log any more: not committed"
+            )
 
     def _was_committed(self) -> bool:
         """A COMMIT without an answer: a locking read of what it wrote waits for the server's own decision.
@@ -130,7 +132,12 @@ class Delivery:
         Asked until it is answered, because a guess would make the effect happen twice or not at all. The attempt stays
         claimed meanwhile, so nobody gives it up.
         """
-        group, topic, lane, offset = (self.membership.group, self.membership.topic, self.attempt.lane, self.attempt.offset)
+        group, topic, lane, offset = (
+            self.membership.group,
+            self.membership.topic,
+            self.attempt.lane,
+            self.attempt.offset,
+        )
         while True:
             try:
                 with self.host.database.transaction() as transaction:

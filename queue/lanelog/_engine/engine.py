@@ -1,10 +1,11 @@
 """The engine of one client: its four loops, started with the first subscription and stopped after the last.
 
-Owns the loops' threads and the order in which they stop; never does their work. Called by the client and its subscriptions.
+Owns the loops' threads and the order in which they stop; never does their work. Called by the client and its
+subscriptions.
 
-Stop order, and why: subscriptions drain first (handlers, their last flush, release of their lanes, deregistration), because
-that needs all loops; then the fetcher and the janitor, whom nobody waits for; then the settler; the keeper last, because its
-connection is what tells others that this process lives.
+Stop order, and why: subscriptions drain first (handlers, their last flush, release of their lanes, deregistration),
+because that needs all loops; then the fetcher and the janitor, whom nobody waits for; then the settler; the keeper
+last, because its connection is what tells others that this process lives.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ log = get_logger()
 class Supervised(Protocol):
     """Something with handlers in it that needs the clock: a subscription."""
 
-    memberships: Sequence[Membership]
+    @property
+    def memberships(self) -> Sequence[Membership]:
+        """Its part in each of its topics."""
 
     def supervise(self, now: float) -> None:
         """One look by the clock."""

@@ -1,7 +1,7 @@
 """The fetcher: looks for lanes with something to read, and reads it, as much as memory may hold.
 
-Owns when to look and how much to read; never decides what is handed out (`Lane`), and writes nothing. One thread and one
-connection of a client.
+Owns when to look and how much to read; never decides what is handed out (`Lane`), and writes nothing. One thread and
+one connection of a client.
 """
 
 from __future__ import annotations
@@ -111,9 +111,7 @@ class Fetcher:
         limit = min(limit, room)
         largest = space // (len(lanes) * limit)
         wanted = [(lane.key, lane.cursor) for lane in lanes]
-        found = Fetches().next(
-            self.session, membership.group, membership.topic, wanted, limit=limit, largest=largest
-        )
+        found = Fetches().next(self.session, membership.group, membership.topic, wanted, limit=limit, largest=largest)
         progress = False
         for lane, (key, cursor) in zip(lanes, wanted, strict=True):
             rows = self._contiguous(membership, lane, cursor, found.get(key, []))
@@ -122,7 +120,7 @@ class Fetcher:
         return progress
 
     def _contiguous(self, membership: Membership, lane: Lane, cursor: int, rows: list[Fetched]) -> list[Fetched]:
-        """The rows up to the first hole, or up to the first payload that does not fit; both are met again at the cursor."""
+        """The rows up to the first hole or the first payload that does not fit; both are met again at the cursor."""
         whole: list[Fetched] = []
         for row in rows:
             if row.offset != cursor + 1 + len(whole):
@@ -166,8 +164,10 @@ class Fetcher:
                     continue
                 if row.payload is None and row.target_group in ("", membership.group):
                     payload = Fetches().payload(self.session, membership.topic, row.key, row.offset)
-                    row = row._replace(payload=payload)  # noqa: PLW2901 - one redelivery at a time may exceed the bound
+                    row = row._replace(payload=payload)
                 rows.append(row)
             for offset in gone:
-                log.error("message.vanished", topic=membership.topic, key=lane.key, group=membership.group, offset=offset)
+                log.error(
+                    "message.vanished", topic=membership.topic, key=lane.key, group=membership.group, offset=offset
+                )
             membership.revived(lane, rows, gone)

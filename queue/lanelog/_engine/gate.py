@@ -1,8 +1,8 @@
 """The process's gate: messages pass it together, a suspect passes it alone.
 
-Owns the count of messages being handled in this process; never knows which. Workers and pulled deliveries enter and leave.
-A message that may have killed a process runs its last attempt alone, so that if the process dies again it is proven guilty
-and nobody else is; `alone` therefore spans all clients of the process.
+Owns the count of messages being handled in this process; never knows which. Workers and pulled deliveries enter and
+leave. A message that may have killed a process runs its last attempt alone, so that if the process dies again it is
+proven guilty and nobody else is; `alone` therefore spans all clients of the process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PATIENCE = 10.0
-"""Seconds for which a suspect holds others back before it lets them pass for as long: an hour-long handler must not stop all."""
+"""Seconds for which a suspect holds others back before it lets them pass for as long: an hour-long handler must not
+stop all."""
 
 CHECK = 0.25
 """Seconds between two looks at whether the suspect is still wanted."""

@@ -1,7 +1,7 @@
 """Holes: an offset below a lane's head that the log does not hold.
 
-Owns the check that tells a real hole from a lane that was collected or purged, or is not ours any more; never fetches for
-delivery. Called by the fetcher, on its connection.
+Owns the check that tells a real hole from a lane that was collected or purged, or is not ours any more; never fetches
+for delivery. Called by the fetcher, on its connection.
 """
 
 from __future__ import annotations

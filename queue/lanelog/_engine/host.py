@@ -1,6 +1,7 @@
 """What every loop of one client shares: the database, the memberships, the server's identity, and who has failed.
 
-Owns that list and nothing of what the loops do; sends no SQL. Made by the engine, read by keeper, fetcher, settler, janitor.
+Owns that list and nothing of what the loops do; sends no SQL. Made by the engine, read by keeper, fetcher, settler,
+janitor.
 """
 
 from __future__ import annotations
@@ -87,4 +88,6 @@ class Host:
         """
         session.ensure()
         if abs(session.server_started_ms - self.server_started_ms) > SERVER_START_TOLERANCE_MS:
-            raise DatabaseError("the database server was restarted; lanes are being reloaded", code=None, retriable=True)
+            raise DatabaseError(
+                "the database server was restarted; lanes are being reloaded", code=None, retriable=True
+            )

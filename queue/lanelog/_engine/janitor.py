@@ -1,10 +1,10 @@
-"""The janitor: collection of what everybody has acked, purge of drained lanes, old heartbeats. Everything that may be late.
+"""The janitor: collection of what everybody has acked, purge of drained lanes, old heartbeats.
 
-Owns the floors and the deletes behind them; never touches a group's own rows but when it purges a lane that everybody has
-drained. One thread and one connection of a client; several clients may do this at once and skip each other's locks.
+Owns the floors and the deletes behind them; never touches a group's own rows but when it purges a lane that everybody
+has drained. One thread and one connection of a client; several clients may do this at once and skip each other's locks.
 
-A crash between raising a floor and deleting leaves released messages in the log; the next pass deletes them, because the
-floor row also says how far the deletion got.
+A crash between raising a floor and deleting leaves released messages in the log; the next pass deletes them, because
+the floor row also says how far the deletion got.
 """
 
 from __future__ import annotations
@@ -118,9 +118,7 @@ class Janitor:
                 state.not_before[key] = now + retention_ms / 1000 - age
         return ripe
 
-    def _release(
-        self, topic: str, keys: list[str], state: Topic, retention_ms: int
-    ) -> dict[str, tuple[int, int]]:
+    def _release(self, topic: str, keys: list[str], state: Topic, retention_ms: int) -> dict[str, tuple[int, int]]:
         """Raise floors; (deleted through, floor) by key.
 
         Lock order: topic row S → floors X. The watermarks are read in a second statement, without locks: READ COMMITTED

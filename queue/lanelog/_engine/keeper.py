@@ -1,12 +1,12 @@
 """The keeper: heartbeat, liveness, and which lanes are ours.
 
-Owns the leases and the authority to start handlers; never reads a message. One thread and one connection of a client; the
-connection holds the liveness lock that tells others within a second or two that this process is gone.
+Owns the leases and the authority to start handlers; never reads a message. One thread and one connection of a client;
+the connection holds the liveness lock that tells others within a second or two that this process is gone.
 
-What if it dies, sleeps, or gets no answer: a dead keeper's lock is free at once and its lanes are taken after two looks. One
-that slept past its lease finds other epochs at its next read-back, before which no handler starts, because authority ages
-by the monotonic clock from before the read was sent. An acquisition whose COMMIT was not answered shows up in the read-back
-as a lease that memory lacks, and is loaded; a release likewise as a lease that is gone.
+What if it dies, sleeps, or gets no answer: a dead keeper's lock is free at once and its lanes are taken after two
+looks. One that slept past its lease finds other epochs at its next read-back, before which no handler starts, because
+authority ages by the monotonic clock from before the read was sent. An acquisition whose COMMIT was not answered
+shows up in the read-back as a lease that memory lacks, and is loaded; a release likewise as a lease that is gone.
 """
 
 from __future__ import annotations
@@ -90,7 +90,9 @@ class Keeper:
         if got is None or got[0] != 1:
             log.error("liveness_lock.refused", answer=None if got is None else got[0])
             name = ""  # others then fall back to the heartbeat's expiry
-        restarted = self.host.server_started_ms and abs(started - self.host.server_started_ms) > SERVER_START_TOLERANCE_MS
+        restarted = (
+            self.host.server_started_ms and abs(started - self.host.server_started_ms) > SERVER_START_TOLERANCE_MS
+        )
         if restarted:
             log.warning("server.restarted")
             for membership in self.host.memberships():
@@ -108,5 +110,3 @@ class Keeper:
             keeper = self._keepers[membership] = MembershipKeeper(self.host, membership, self.session)
             keeper.new_session(self._lock_name, self.host.server_started_ms, self._session_since)
         return keeper
-
-

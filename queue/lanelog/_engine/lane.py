@@ -1,11 +1,12 @@
 """One leased lane in memory: what is settled, what is out, what waits, and what the next flush has to write.
 
-A pure state machine: it owns the arithmetic of watermark, cursor, marks and rows; it never does I/O, takes a lock, starts a
-thread or reads a clock (`now` is monotonic seconds, handed in). `Membership` calls it, under the membership's lock.
+A pure state machine: it owns the arithmetic of watermark, cursor, marks and rows; it never does I/O, takes a lock,
+starts a thread or reads a clock (`now` is monotonic seconds, handed in). `Membership` calls it, under the
+membership's lock.
 
 Offsets above the watermark are in exactly one place: `settled` (spans acked ahead), `waiting` (a delivery row: failed,
-postponed, crashed or handed back), `running` (a run is out, or the dead letters are taking it), `ready` (fetched, not handed
-out), or not fetched yet (above `cursor`).
+postponed, crashed or handed back), `running` (a run is out, or the dead letters are taking it), `ready` (fetched, not
+handed out), or not fetched yet (above `cursor`).
 """
 
 from __future__ import annotations
@@ -158,7 +159,8 @@ class Lane:
     def __repr__(self) -> str:
         return (
             f"Lane({self.key!r} epoch={self.epoch} watermark={self.watermark} cursor={self.cursor} head={self.head} "
-            f"ready={len(self.ready)} running={sorted(self.running)} waiting={sorted(self.waiting)} settled={self.settled!r})"
+            f"ready={len(self.ready)} running={sorted(self.running)} waiting={sorted(self.waiting)} "
+            f"settled={self.settled!r})"
         )
 
     # -- taking over ---------------------------------------------------------------------------------------------------
@@ -167,9 +169,9 @@ class Lane:
     def load(cls, snapshot: LaneSnapshot, rules: Rules, budget: Budget, now: float) -> Lane:
         """Rebuild a lane from its rows.
 
-        What another epoch had in flight (its rows, and the offsets below its run mark that no row covers) counts one attempt
-        and is due at once; the lane stays `adopting` until these rows are written, so that a second crash counts only what
-        really ran.
+        What another epoch had in flight (its rows, and the offsets below its run mark that no row covers) counts one
+        attempt and is due at once; the lane stays `adopting` until these rows are written, so that a second crash
+        counts only what really ran.
         """
         watermark = max(snapshot.offset_acked or 0, snapshot.floor)
         lane = cls(snapshot.key, snapshot.epoch, rules, budget, watermark=watermark, head=snapshot.head)
@@ -251,7 +253,7 @@ class Lane:
                 self.waiting.pop(offset, None)
                 self._settle(offset, message_id)
         for offset, wait in old.waiting.items():
-            known = offset > self.watermark and offset <= self.head and offset in old._dirty  # noqa: SLF001
+            known = offset > self.watermark and offset <= self.head and offset in old._dirty
             if known and offset not in self.running and ids.get(offset) is not None:
                 wait.body = None
                 self.waiting[offset] = wait
@@ -293,8 +295,7 @@ class Lane:
         for row in rows:
             offset = row.offset
             self.cursor = offset
-            if offset > self.head:
-                self.head = offset
+            self.head = max(self.head, offset)
             while at < len(spans) and spans[at][1] < offset:
                 at += 1
             if offset <= self.watermark or offset in self.running or (at < len(spans) and spans[at][0] <= offset):
@@ -473,7 +474,12 @@ class Lane:
 
     def _wait_again(self, attempt: Attempt) -> None:
         self.waiting[attempt.offset] = Waiting(
-            attempt.number - 1, 0.0, attempt.first_started, attempt.crashed, postponed=attempt.postponed, body=attempt.row
+            attempt.number - 1,
+            0.0,
+            attempt.first_started,
+            attempt.crashed,
+            postponed=attempt.postponed,
+            body=attempt.row,
         )
         self._dirty.add(attempt.offset)
 
@@ -565,7 +571,12 @@ class Lane:
     def needs_write(self) -> bool:
         """Whether a flush would write anything for this lane, or release anyone."""
         return bool(
-            self.watermark != self._flushed or self._dirty or self._pending or self.tickets or self.adopting or self._undo_mark()
+            self.watermark != self._flushed
+            or self._dirty
+            or self._pending
+            or self.tickets
+            or self.adopting
+            or self._undo_mark()
         )
 
     def _undo_mark(self) -> bool:
@@ -575,7 +586,11 @@ class Lane:
         """What to write now; one at a time, and `written` or `unwritten` must follow."""
         if self.writing is not None or self.lost or not self.needs_write:
             return None
-        held = {o for o in self._dirty if (a := self.running.get(o)) is not None and a.state in (State.CLAIMED, State.BURYING)}
+        held = {
+            o
+            for o in self._dirty
+            if (a := self.running.get(o)) is not None and a.state in (State.CLAIMED, State.BURYING)
+        }
         offsets = self._dirty - held
         upserts, deletes = [], []
         for offset in sorted(offsets):

@@ -1,7 +1,8 @@
 """Loading: lanes that were just acquired, and lanes reloaded after the server restarted, rebuilt from their rows.
 
-Owns these reads, in bulk and outside of any transaction: what a previous owner had to say was committed before its lease
-changed hands, and nothing but the new owner writes since. Never acquires a lane. Called by the keeper, on its connection.
+Owns these reads, in bulk and outside of any transaction: what a previous owner had to say was committed before its
+lease changed hands, and nothing but the new owner writes since. Never acquires a lane. Called by the keeper, on its
+connection.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ def load(cx: Executor, membership: Membership, leases: Sequence[OwnedLane]) -> l
 def reload(cx: Executor, membership: Membership, leases: Sequence[OwnedLane]) -> None:
     """Replace what memory believes of these lanes by what the restarted server has; see `Lane.carry_over`.
 
-    Nothing starts meanwhile: the caller has withdrawn the authority to start handlers. What ends meanwhile was running, and
-    so is among the offsets whose ids are compared.
+    Nothing starts meanwhile: the caller has withdrawn the authority to start handlers. What ends meanwhile was
+    running, and so is among the offsets whose ids are compared.
     """
     with membership.lock:
         old = {lease.key: membership.lanes[lease.key] for lease in leases if lease.key in membership.lanes}

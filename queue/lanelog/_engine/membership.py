@@ -1,7 +1,7 @@
-"""What the loops of one client share about one (subscription, topic): the leased lanes, and what is to be done with them.
+"""What the loops of one client share about one (subscription, topic): the leased lanes, and what they need.
 
-Owns the lock under which lanes change; never does I/O under it, and never runs a handler. The fetcher brings rows, workers
-bring outcomes, the settler takes writes and brings commits, the keeper opens and closes lanes.
+Owns the lock under which lanes change; never does I/O under it, and never runs a handler. The fetcher brings rows,
+workers bring outcomes, the settler takes writes and brings commits, the keeper opens and closes lanes.
 """
 
 from __future__ import annotations
@@ -201,7 +201,9 @@ class Membership:
         for ticket in tickets:
             ticket.resolve(error)
         if lane.running or tickets:
-            log.warning("lane.lost", topic=self.topic, key=lane.key, group=self.group, running=len(lane.running), why=why)
+            log.warning(
+                "lane.lost", topic=self.topic, key=lane.key, group=self.group, running=len(lane.running), why=why
+            )
 
     def forget_lane(self, lane: Lane) -> None:
         """The lane was released in good order."""
@@ -489,7 +491,9 @@ class Membership:
                 f"{self.group!r}'s any more: it timed out or its lane was lost; another attempt has taken its place"
             )
         if attempt.state is not State.RUNNING:
-            raise AlreadySettled(f"attempt {attempt.number} at {self.topic}/{attempt.lane.key}/{attempt.offset} is settled already")
+            raise AlreadySettled(
+                f"attempt {attempt.number} at {self.topic}/{attempt.lane.key}/{attempt.offset} is settled already"
+            )
 
     def _apply_locked(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
         lane, state = attempt.lane, attempt.state

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 from lanelog._engine import loading
-from lanelog._engine.assignment import Verdict, Watch, fair_share, to_shed
+from lanelog._engine.assignment import Suspect, Verdict, Watch, fair_share, to_shed
 from lanelog._stores.discovery import Discovery
 from lanelog._stores.groups import Groups
 from lanelog._stores.heartbeats import Heartbeats
@@ -22,7 +22,7 @@ from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError, LanelogError
 
 if TYPE_CHECKING:
-    from lanelog._database import Session
+    from lanelog._database import Executor, Session
     from lanelog._engine.host import Host
     from lanelog._engine.membership import Membership
 
@@ -185,7 +185,7 @@ class MembershipKeeper:
         if row is None or row.created_at != membership.registered_at:
             membership.fail(
                 LanelogError(
-                    f"group {membership.group!r} of topic {membership.topic!r} was deleted while this subscription ran; "
+                    f"group {membership.group!r} of topic {membership.topic!r} was deleted under this subscription; "
                     "subscribe again to register it anew"
                 )
             )
@@ -217,7 +217,8 @@ class MembershipKeeper:
             return
         open_lanes = [lane for lane in membership.lanes.values() if not lane.closing]
         if self.verdict is None:
-            # Availability before fairness: without knowing who lives, whatever is unowned is taken and nothing is stolen.
+            # Availability before fairness: without knowing who lives, whatever is unowned is taken and nothing is
+            # stolen.
             missing = ALL
         else:
             share = fair_share(len(self.known), self.verdict.live, membership.owner)
@@ -247,15 +248,13 @@ class MembershipKeeper:
         group, topic, owner = membership.group, membership.topic, membership.owner
         dead = () if self.verdict is None else self.verdict.dead
         taken = 0
-        candidates = leases.held_by(self.session, group, topic, ["", *(suspect.owner for suspect in dead)], min(missing, PAGE))
+        candidates = leases.held_by(
+            self.session, group, topic, ["", *(suspect.owner for suspect in dead)], min(missing, PAGE)
+        )
         if candidates:
             with self.session.transaction() as cx:
                 holders = [""]
-                for suspect in dead:
-                    if Heartbeats().still_silent(
-                        cx, group, topic, suspect.owner, suspect.heartbeat_at, by_lock=suspect.by_lock
-                    ):
-                        holders.append(suspect.owner)
+                holders += [suspect.owner for suspect in dead if self._still_silent(cx, suspect)]
                 taken = leases.take(cx, group, topic, owner, candidates, holders)
             if taken and len(holders) > 1:
                 log.warning("lanes.taken_over", topic=topic, group=group, lanes=taken, owners=holders[1:])
@@ -271,6 +270,16 @@ class MembershipKeeper:
                         leases.create(cx, group, topic, owner, list(still_there), topic_row[1] + 1)
                         taken += len(still_there)
         return taken > 0
+
+    def _still_silent(self, cx: Executor, suspect: Suspect) -> bool:
+        return Heartbeats().still_silent(
+            cx,
+            self.membership.group,
+            self.membership.topic,
+            suspect.owner,
+            suspect.heartbeat_at,
+            by_lock=suspect.by_lock,
+        )
 
     def _release(self) -> None:
         """Give back closed lanes whose last handler has ended and whose last flush has committed."""
@@ -305,4 +314,3 @@ class MembershipKeeper:
             log.error("heartbeat.write_failed", topic=membership.topic, group=membership.group, error=error)
         membership.ended.set()
         self.host.remove(membership)
-

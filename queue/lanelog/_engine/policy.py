@@ -1,7 +1,7 @@
 """What becomes of an attempt: the ack policy and the retry policy, applied to how a handler ended.
 
-Owns that decision alone; never touches a lane or the database. Called by the workers, by explicit settlements and by the
-keeper for time-outs, always outside the engine's locks because the policy's objects are the user's.
+Owns that decision alone; never touches a lane or the database. Called by the workers, by explicit settlements and by
+the keeper for time-outs, always outside the engine's locks because the policy's objects are the user's.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Owns that transaction; never waits for a lock, and gives up when anybody uses the lane. Called by the janitor.
 
-Lock order: topic row X → floor → head → leases → offsets, all SKIP LOCKED. The topic row keeps the highest offset and epoch,
-so that a lane which comes back continues above: neither offsets nor fencing tokens are ever used twice.
+Lock order: topic row X → floor → head → leases → offsets, all SKIP LOCKED. The topic row keeps the highest offset and
+epoch, so that a lane which comes back continues above: neither offsets nor fencing tokens are ever used twice.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Registration: a group begins to exist for a topic, with its order and its start, in one transaction.
 
-Owns that transaction and the search for an instant's offsets; never leases a lane. Called before a subscription starts, on a
-pooled connection.
+Owns that transaction and the search for an instant's offsets; never leases a lane. Called before a subscription
+starts, on a pooled connection.
 
-Lock order: topic row X → groups X → leases → delivery → offsets. With the topic row locked no collection, purge or lane birth
-passes between "who reads this topic" and the new group's start. A crash before the COMMIT registers nothing; a COMMIT that
-was not answered is repeated and finds the group.
+Lock order: topic row X → groups X → leases → delivery → offsets. With the topic row locked no collection, purge or
+lane birth passes between "who reads this topic" and the new group's start. A crash before the COMMIT registers
+nothing; a COMMIT that was not answered is repeated and finds the group.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _start_at(cx: Executor, group: str, topic: str, start: datetime) -> None:
 
 
 def last_before(cx: Executor, topic: str, key: str, floor: int, head: int, start_ms: int) -> int:
-    """The last offset written before an instant, by binary search: offsets are dense and written in the clock's order."""
+    """The last offset written before an instant, by binary search: offsets are dense and in the clock's order."""
     low, high = floor, head  # everything up to low is before; everything above high is not
     while low < high:
         middle = (low + high + 1) // 2

@@ -63,8 +63,8 @@ class Attempt:
 class Run:
     """Messages of one lane that one worker handles one after the other under one mark.
 
-    The run's own lock makes "start the next one" and "take back the rest" exclude each other, so that a message is either
-    started or returned, never both.
+    The run's own lock makes "start the next one" and "take back the rest" exclude each other, so that a message is
+    either started or returned, never both.
     """
 
     __slots__ = ("_lock", "_next", "_outcomes", "alone", "attempts", "first", "lane", "recalled")
@@ -91,7 +91,7 @@ class Run:
         return self.attempts[-1].offset if self.attempts else 0
 
     def start_next(self, now: float, timeout: float) -> Attempt | None:
-        """The next attempt, now RUNNING until `now + timeout`; None when there is none left or the rest was recalled."""
+        """The next attempt, RUNNING until `now + timeout`; None when none is left or the rest was recalled."""
         with self._lock:
             if self._next >= len(self.attempts):
                 return None

@@ -3,10 +3,10 @@
 Owns every write of offsets and delivery rows (but the acked row of `message.transaction()`); never plans what to write
 (`Lane`) nor decides what an outcome means. One thread and one connection of a client.
 
-Lock order of a flush: leases S → delivery → offsets. A crash before the COMMIT redelivers what the flush carried; after it,
-nothing is lost but the news. A flush whose COMMIT was not answered is written again: every value in it is absolute, the
-watermark only grows, and the fence decides anew. A process that sleeps in the middle holds its locks until the server
-drops its session (`wait_timeout`, 15 s); the steal skips locked rows meanwhile.
+Lock order of a flush: leases S → delivery → offsets. A crash before the COMMIT redelivers what the flush carried;
+after it, nothing is lost but the news. A flush whose COMMIT was not answered is written again: every value in it is
+absolute, the watermark only grows, and the fence decides anew. A process that sleeps in the middle holds its locks
+until the server drops its session (`wait_timeout`, 15 s); the steal skips locked rows meanwhile.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Settler:
             self.host.same_server(self.session)
             with self.session.transaction() as cx:
                 written, refused = self._write(cx, membership, writes)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - whatever it was: the writes are to be made again
             membership.uncommitted(writes)
             return self._again(membership, error)
         self._deadlocks = 0

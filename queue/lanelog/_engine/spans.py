@@ -35,7 +35,7 @@ class Spans:
         return self._last_of.get(first)
 
     def add(self, first: int, last: int) -> tuple[int, ...]:
-        """Insert first..last, which must not overlap what is there; returns the starts whose span changed or vanished."""
+        """Insert first..last, which must not overlap; returns the starts whose span changed or vanished."""
         changed = [first]
         left = self._first_of.pop(first - 1, None)
         if left is not None:

@@ -1,7 +1,8 @@
 """The threads that run handlers, lane by lane.
 
-Owns worker threads and what they are doing; never sends SQL (only `message.transaction()` does, from within a handler) and
-never decides what comes next. Runs come through a queue from the settler; the keeper supervises by the clock.
+Owns worker threads and what they are doing; never sends SQL (only `message.transaction()` does, from within a
+handler) and never decides what comes next. Runs come through a queue from the settler; the keeper supervises by the
+clock.
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ class Worker:
     abandoned: bool = False
 
 
-def compose(handler: Callable[[Message], object], middleware: tuple[Callable[..., object], ...]) -> Callable[[Message], object]:
+def compose(
+    handler: Callable[[Message], object], middleware: tuple[Callable[..., object], ...]
+) -> Callable[[Message], object]:
     """The handler inside its middleware, the first one outermost."""
     for layer in reversed(middleware):
         handler = functools.partial(_call, layer, handler)
@@ -76,7 +79,7 @@ def run_hook(hook: Callable[[], object]) -> None:
     """Call a user's hook; what it raises is logged and changes nothing."""
     try:
         hook()
-    except BaseException as error:  # noqa: BLE001 - whatever the hook raises
+    except BaseException as error:
         log.error("hook.failed", exc_info=error)
 
 
@@ -217,7 +220,7 @@ class Workers:
         error: BaseException | None = None
         try:
             self.handler(message_of(attempt, membership, self.host))
-        except BaseException as raised:
+        except BaseException as raised:  # noqa: BLE001 - whatever a handler raises is a failed attempt
             error = raised
         if not is_open(attempt) and attempt.state is not State.SUPERSEDED:
             if error is not None and not membership.rules.ack_first:
@@ -232,6 +235,8 @@ class Workers:
         held_back = outcome.verb is not Verb.ACK and membership.rules.strict
         return _After.STOP if held_back or attempt.state is State.SUPERSEDED else _After.GO_ON
 
-    def _report(self, membership: Membership, attempt: Attempt, error: BaseException, outcome: policy.Outcome | None) -> None:
+    def _report(
+        self, membership: Membership, attempt: Attempt, error: BaseException, outcome: policy.Outcome | None
+    ) -> None:
         verb = "none" if outcome is None else outcome.verb.value
         log.warning("handler.failed", **membership.context(attempt), error=policy.describe(error), outcome=verb)

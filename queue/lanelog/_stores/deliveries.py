@@ -1,7 +1,7 @@
 """`queue_delivery_state`: the exceptions, one row for a message that failed, waits, is redelivered, or was acked ahead.
 
-Owns the SQL of its table; never decides when a row is due or may be deleted. Called by the keeper (load) and by everything
-that settles: the settler, the dead letters and `message.transaction()`.
+Owns the SQL of its table; never decides when a row is due or may be deleted. Called by the keeper (load) and by
+everything that settles: the settler, the dead letters and `message.transaction()`.
 """
 
 from __future__ import annotations
@@ -30,16 +30,19 @@ WHERE consumer_group = %s AND topic = %s AND partition_key IN ({{keys}})
 # Write rows, new or known (PRIMARY). `acked` never goes back: a transaction of the handler may have set it meanwhile.
 UPSERT = """
 INSERT INTO queue_delivery_state (consumer_group, topic, partition_key, message_offset, through_offset, acked,
-       invisible_until, retry_count, postponed, crashed, alone, lease_epoch, first_attempt_at, last_attempt_at, last_error)
+       invisible_until, retry_count, postponed, crashed, alone, lease_epoch, first_attempt_at, last_attempt_at,
+       last_error)
 VALUES {rows}
 ON DUPLICATE KEY UPDATE through_offset = VALUES(through_offset), acked = GREATEST(acked, VALUES(acked)),
        invisible_until = VALUES(invisible_until), retry_count = VALUES(retry_count), postponed = VALUES(postponed),
        crashed = VALUES(crashed), alone = VALUES(alone), lease_epoch = VALUES(lease_epoch),
-       first_attempt_at = VALUES(first_attempt_at), last_attempt_at = VALUES(last_attempt_at), last_error = VALUES(last_error)
+       first_attempt_at = VALUES(first_attempt_at), last_attempt_at = VALUES(last_attempt_at),
+       last_error = VALUES(last_error)
 """
 _ROW = f"(%s, %s, %s, %s, %s, %s, {NOW_MS} + %s, %s, %s, %s, %s, %s, IF(%s, {NOW_MS} - %s, 0), {NOW_MS}, %s)"
 
-# Remove rows behind the watermark or merged into a run, by exact key (PRIMARY): a range would lock the next lane's first row.
+# Remove rows behind the watermark or merged into a run, by exact key (PRIMARY): a range would lock the next lane's
+# first row.
 DELETE = """
 DELETE FROM queue_delivery_state
 WHERE consumer_group = %s AND topic = %s AND (partition_key, message_offset) IN ({points})
@@ -149,7 +152,16 @@ class Deliveries:
             args: list[object] = []
             for row in chunk:
                 first_ms = 0 if row.first_age is None else int(row.first_age * 1000)
-                args += (group, topic, row.key, row.offset, row.through, row.acked, int(row.delay * 1000), row.retry_count)
+                args += (
+                    group,
+                    topic,
+                    row.key,
+                    row.offset,
+                    row.through,
+                    row.acked,
+                    int(row.delay * 1000),
+                    row.retry_count,
+                )
                 args += (row.postponed, row.crashed, row.alone, row.lease_epoch, row.first_age is not None, first_ms)
                 args.append(row.last_error)
             cx.execute(UPSERT.format(rows=",".join([_ROW] * len(chunk))), args)

@@ -55,7 +55,8 @@ TRY_LOCK_TOPIC = """SELECT head_offset, max_epoch, holds_dead_letters FROM queue
 WHERE topic = %s AND partition_key = '' FOR UPDATE SKIP LOCKED"""
 
 # The topic row keeps the highest offset and epoch that left with purged lanes and groups (PRIMARY).
-RAISE_TOPIC = """UPDATE queue_partitions SET head_offset = GREATEST(head_offset, %s), max_epoch = GREATEST(max_epoch, %s)
+RAISE_TOPIC = """UPDATE queue_partitions
+SET head_offset = GREATEST(head_offset, %s), max_epoch = GREATEST(max_epoch, %s)
 WHERE topic = %s AND partition_key = ''"""
 
 # A dead letter topic is marked as such before its first dead letter (PRIMARY).

@@ -1,4 +1,4 @@
-"""The reading side of `queue_messages`: rows of many lanes in one statement, payloads only as far as they fit in memory.
+"""The reading side of `queue_messages`: rows of many lanes in one statement, and payloads only as far as they fit.
 
 Owns the SELECTs of the log; never writes it. Called by the fetcher.
 """
@@ -27,7 +27,9 @@ EXACT = f"""SELECT {_COLUMNS} FROM queue_messages FORCE INDEX (PRIMARY)
 WHERE topic = %s AND (partition_key, `offset`) IN ({{points}})"""
 
 # The payload of one message that was too large to come with the others (PRIMARY).
-PAYLOAD = "SELECT payload FROM queue_messages FORCE INDEX (PRIMARY) WHERE topic = %s AND partition_key = %s AND `offset` = %s"
+PAYLOAD = (
+    "SELECT payload FROM queue_messages FORCE INDEX (PRIMARY) WHERE topic = %s AND partition_key = %s AND `offset` = %s"
+)
 
 # Is the message at these offsets still the same one? (PRIMARY)
 IDS = """SELECT partition_key, `offset`, id FROM queue_messages FORCE INDEX (PRIMARY)

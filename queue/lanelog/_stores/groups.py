@@ -1,4 +1,4 @@
-"""`queue_groups`: which groups read a topic; a group exists from its first registration, not from its first row for a lane.
+"""`queue_groups`: which groups read a topic; a group exists from its registration, not from its first row.
 
 Owns the SQL of its table; never touches a lane. Called at registration, by the keeper (is the group still there, is it
 paused) and by the janitor (whom collection has to ask).
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from lanelog._database import Executor
 
 # One group (PRIMARY).
-GET = "SELECT delivery_order, paused_at, retention_ms, created_at FROM queue_groups WHERE consumer_group = %s AND topic = %s"
+GET = """
+SELECT delivery_order, paused_at, retention_ms, created_at FROM queue_groups WHERE consumer_group = %s AND topic = %s
+"""
 
 # One group, locked against deletion while a lease row is born (PRIMARY).
 LOCK_SHARED = "SELECT created_at FROM queue_groups WHERE consumer_group = %s AND topic = %s LOCK IN SHARE MODE"

@@ -1,7 +1,7 @@
 """`queue_subscriber_heartbeats`: one row for each owner, which keeps all its leases valid at once.
 
-Owns the SQL of its table; never judges who is alive (`assignment`). Called by the keeper (write, read) and the janitor (old
-rows). Single-row autocommit statements only.
+Owns the SQL of its table; never judges who is alive (`assignment`). Called by the keeper (write, read) and the
+janitor (old rows). Single-row autocommit statements only.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 # Write one owner's heartbeat (PRIMARY).
 BEAT = f"""
-INSERT INTO queue_subscriber_heartbeats (consumer_group, topic, subscriber_name, heartbeat_at, expires_at, deregistered_at,
-       liveness_lock, server_started_at)
+INSERT INTO queue_subscriber_heartbeats (consumer_group, topic, subscriber_name, heartbeat_at, expires_at,
+       deregistered_at, liveness_lock, server_started_at)
 VALUES (%s, %s, %s, {NOW_MS}, {NOW_MS} + %s, 0, %s, %s)
 ON DUPLICATE KEY UPDATE heartbeat_at = VALUES(heartbeat_at), expires_at = VALUES(expires_at), deregistered_at = 0,
        liveness_lock = VALUES(liveness_lock), server_started_at = VALUES(server_started_at)
@@ -67,7 +67,9 @@ class HeartbeatRow:
 class Heartbeats:
     """SQL of `queue_subscriber_heartbeats`."""
 
-    def beat(self, cx: Executor, group: str, topic: str, owner: str, *, duration: float, lock: str, server_started_ms: int) -> None:
+    def beat(
+        self, cx: Executor, group: str, topic: str, owner: str, *, duration: float, lock: str, server_started_ms: int
+    ) -> None:
         """Keep an owner's leases valid for `duration` seconds from now."""
         cx.execute(BEAT, (group, topic, owner, int(duration * 1000), lock, server_started_ms))
 
@@ -82,7 +84,9 @@ class Heartbeats:
         """Say that an owner has left and holds nothing."""
         cx.execute(DEREGISTER, (group, topic, owner))
 
-    def still_silent(self, cx: Executor, group: str, topic: str, owner: str, heartbeat_at: int, *, by_lock: bool) -> bool:
+    def still_silent(
+        self, cx: Executor, group: str, topic: str, owner: str, heartbeat_at: int, *, by_lock: bool
+    ) -> bool:
         """Whether a suspect has given no sign of life since; a missing row is silence."""
         row = cx.one(STILL_SILENT, (group, topic, owner))
         if row is None:

@@ -1,7 +1,7 @@
 """`queue_partition_leases`: who owns which lane, under which fencing token.
 
-Owns the SQL of its table; never judges who is alive. Called by the keeper (all writes) and by every settling transaction
-(the share lock that fences it).
+Owns the SQL of its table; never judges who is alive. Called by the keeper (all writes) and by every settling
+transaction (the share lock that fences it).
 """
 
 from __future__ import annotations
@@ -126,7 +126,9 @@ class Leases:
             found.update(cx.query(FENCE.format(keys=placeholders(chunk)), (group, topic, *chunk, owner)))
         return found
 
-    def fence_free(self, cx: Executor, group: str, topic: str, owner: str, keys: Sequence[str]) -> dict[str, int | None]:
+    def fence_free(
+        self, cx: Executor, group: str, topic: str, owner: str, keys: Sequence[str]
+    ) -> dict[str, int | None]:
         """As `fence`, without waiting: an absent key is locked by somebody; None means that it is not the owner's."""
         found: dict[str, int | None] = {}
         for chunk in chunked(sorted(keys, key=str.encode)):
@@ -151,8 +153,10 @@ class Leases:
         """How many lanes each owner has ('' is nobody)."""
         return {owner: int(count) for owner, count in cx.query(COUNTS, (group, topic))}
 
-    def take(self, cx: Executor, group: str, topic: str, owner: str, keys: Sequence[str], holders: Iterable[str]) -> int:
-        """Inside a transaction: take those of `keys` that are in the name of one of `holders` and that nobody has locked."""
+    def take(
+        self, cx: Executor, group: str, topic: str, owner: str, keys: Sequence[str], holders: Iterable[str]
+    ) -> int:
+        """Inside a transaction: take those of `keys` that are in one of the `holders`' names and not locked."""
         allowed = set(holders)
         taken = 0
         for chunk in chunked(sorted(keys, key=str.encode)):

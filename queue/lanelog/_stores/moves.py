@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 # Copy one message into the dead letter topic (both PRIMARY). Exactly one row, or the source is gone.
 BURY = f"""
-INSERT INTO queue_messages (topic, partition_key, `offset`, id, payload, payload_bytes, metadata, created_at, published_at,
-       failed_at, failure_count, last_error, original_topic, original_offset, failed_group)
+INSERT INTO queue_messages (topic, partition_key, `offset`, id, payload, payload_bytes, metadata, created_at,
+       published_at, failed_at, failure_count, last_error, original_topic, original_offset, failed_group)
 SELECT %s, partition_key, %s, %s, payload, payload_bytes,
        JSON_SET(COALESCE(metadata, '{{}}'), '$."lanelog.original_id"', id), {NOW_MS}, published_at,
        {NOW_MS}, %s, %s, topic, `offset`, %s

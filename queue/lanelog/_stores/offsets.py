@@ -1,4 +1,4 @@
-"""`queue_offsets`: the acked watermark, the run mark and the pause of a lane for a group, and (group '') the lane's floor.
+"""`queue_offsets`: the acked watermark, the run mark and the pause of a lane for a group, and its floor (group '').
 
 Owns the SQL of its table; never decides what is acked. Called by the keeper (load), the settler (flush) and the janitor
 (floors).
@@ -174,7 +174,9 @@ class Offsets:
                 found[key] = FloorRow(floor, deleted)
         return found
 
-    def watermarks(self, cx: Executor, topic: str, groups: Sequence[str], keys: Sequence[str]) -> dict[tuple[str, str], int]:
+    def watermarks(
+        self, cx: Executor, topic: str, groups: Sequence[str], keys: Sequence[str]
+    ) -> dict[tuple[str, str], int]:
         """Watermarks by (group, key); a missing entry means that the group has no row for the lane."""
         found: dict[tuple[str, str], int] = {}
         for chunk in chunked(keys):
@@ -195,7 +197,9 @@ class Offsets:
         """Keys behind `after` whose collection is complete and whose floor has not moved for `idle` seconds."""
         return [key for (key,) in cx.query(IDLE_FLOORS, (topic, after, int(idle * 1000), limit))]
 
-    def lock_lane(self, cx: Executor, topic: str, key: str, groups: Sequence[str]) -> dict[str, tuple[int, bool]] | None:
+    def lock_lane(
+        self, cx: Executor, topic: str, key: str, groups: Sequence[str]
+    ) -> dict[str, tuple[int, bool]] | None:
         """Lock every group's row of a lane: (watermark, paused) by group; None when somebody holds one of them."""
         names = placeholders(groups)
         rows = cx.query(LOCK_LANE.format(groups=names), (*groups, topic, key))
