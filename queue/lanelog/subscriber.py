@@ -20,9 +20,10 @@ from attrs import define, field, frozen
 from lanelog._engine import policy
 from lanelog._engine.delivery import message_of
 from lanelog._engine.gate import process_gate
-from lanelog._engine.lane import Budget
-from lanelog._engine.membership import Membership, SubscriptionRules
+from lanelog._engine.membership import Membership
+from lanelog._engine.records import Budget
 from lanelog._engine.registration import register
+from lanelog._engine.rules import SubscriptionRules
 from lanelog._engine.workers import Workers, compose, run_hook
 from lanelog._telemetry import get_logger
 from lanelog.config import AckPolicy, check_name

@@ -26,8 +26,8 @@ from lanelog.errors import LanelogError
 if TYPE_CHECKING:
     from lanelog._database import Executor, Session
     from lanelog._engine.host import Host
-    from lanelog._engine.lane import Burial
     from lanelog._engine.membership import Membership
+    from lanelog._engine.records import Burial
 
 BETWEEN_FLUSHES = 0.05
 """Seconds of dead letters between two flushes: a flood of them must not stall what succeeds."""

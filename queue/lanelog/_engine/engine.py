@@ -20,7 +20,7 @@ from lanelog._engine.fetcher import Fetcher
 from lanelog._engine.host import Host
 from lanelog._engine.janitor import Janitor
 from lanelog._engine.keeper import Keeper
-from lanelog._engine.membership import Signals
+from lanelog._engine.rules import Signals
 from lanelog._engine.settler import Settler
 from lanelog._loop import Loop
 from lanelog._telemetry import get_logger

@@ -11,19 +11,16 @@ handed out), or not fetched yet (above `cursor`).
 
 from __future__ import annotations
 
-from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from attrs import define, field, frozen
-
+from lanelog._engine.ledger import Ledger
+from lanelog._engine.records import CRASHED, Burial, Waiting
 from lanelog._engine.run import Attempt, Run, State
-from lanelog._engine.spans import Spans
-from lanelog._stores.deliveries import DeliveryWrite
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
-    from lanelog._engine.ticket import Ticket
+    from lanelog._engine.records import Budget, LaneSnapshot, Rules
     from lanelog._stores.deliveries import DeliveryRow
     from lanelog._stores.fetches import Fetched
 
@@ -31,137 +28,8 @@ MAX_WAITING = 1000
 """A lane with this many messages waiting for another attempt fetches no new ones until some are through."""
 
 
-class Rules(Protocol):
-    """What the lane must know of its subscription."""
-
-    group: str
-    strict: bool
-    concurrency: int  # runs out at once; 1 for strict and serial
-    batch_size: int
-    max_deliveries: int | None
-    ack_first: bool
-
-    def run_size(self) -> int:
-        """How many messages are about 20 ms of work."""
-
-    def exhausted(self, attempts: int, since_first: float) -> bool:
-        """Whether no attempt may follow after this many."""
-
-
-@define(eq=False)
-class Budget:
-    """What a subscription holds in memory: messages and payload bytes."""
-
-    messages: int = 0
-    payload_bytes: int = 0
-
-    def take(self, row: Fetched) -> None:
-        """Count a fetched message."""
-        self.messages += 1
-        self.payload_bytes += row.payload_bytes
-
-    def give(self, row: Fetched) -> None:
-        """Stop counting a message whose payload is let go."""
-        self.messages -= 1
-        self.payload_bytes -= row.payload_bytes
-
-
-@define(eq=False)
-class Waiting:
-    """A message with a delivery row that waits for its next attempt."""
-
-    attempts: int
-    due: float
-    first_started: float | None
-    crashed: bool = False
-    died_alone: bool = False
-    postponed: int = 0
-    last_error: str | None = None
-    body: Fetched | None = None
-
-
-@define(eq=False)
-class Burial:
-    """One message on its way to the dead letters of this group."""
-
-    lane: Lane
-    offset: int
-    failures: int
-    error: str
-    attempt: Attempt | None
-    row: Fetched | None
-    tickets: list[Ticket] = field(factory=list)
-
-
-@frozen(kw_only=True)
-class LaneSnapshot:
-    """What the database knows of a lane at the moment it is taken over (or reloaded)."""
-
-    key: str
-    epoch: int
-    head: int
-    floor: int
-    offset_acked: int | None  # None: the group has no offsets row here yet
-    marked_through: int = 0
-    marked_epoch: int = 0
-    marked_age: float = 0.0  # seconds since the run mark was written
-    paused: bool = False
-    rows: Sequence[DeliveryRow] = ()
-
-
-@frozen(kw_only=True)
-class LaneWrite:
-    """What one flush writes for one lane, and whom its commit releases."""
-
-    lane: Lane
-    watermark: int
-    mark: int
-    upserts: tuple[DeliveryWrite, ...]
-    deletes: tuple[int, ...]
-    offsets: frozenset[int]
-    runs: list[Run]
-    tickets: list[Ticket]
-    buffer: dict[int, str]
-
-
-class Lane:
-    """See the module; attributes are read by `Membership`, changed through methods only."""
-
-    def __init__(self, key: str, epoch: int, rules: Rules, budget: Budget, *, watermark: int, head: int) -> None:
-        self.key = key
-        self.epoch = epoch
-        self.rules = rules
-        self.budget = budget
-        self.watermark = watermark
-        self.head = head
-        self.cursor = watermark
-        self.ready: deque[Fetched] = deque()
-        self.waiting: dict[int, Waiting] = {}
-        self.running: dict[int, Attempt] = {}
-        self.burials: dict[int, Burial] = {}
-        self.settled = Spans()
-        self.runs: list[Run] = []
-        self.tickets: list[Ticket] = []
-        self.buffer: dict[int, str] = {}  # settled here, not yet known to be durable: offset -> id
-        self.writing: LaneWrite | None = None
-        self.adopting = False  # crash rows must be written before anything is handed out
-        self.closing = False
-        self.paused = False
-        self.lost = False
-        self.thirsty = False  # a due message lacks its body; the fetcher clears it
-        self._pending: list[Run] = []
-        self._stored: set[int] = set()
-        self._dirty: set[int] = set()
-        self._flushed = watermark
-        self._mark = 0  # the run mark in the database, as far as it is above the watermark
-        self._started_top = 0  # the highest first delivery that a handler has seen
-
-    def __repr__(self) -> str:
-        return (
-            f"Lane({self.key!r} epoch={self.epoch} watermark={self.watermark} cursor={self.cursor} head={self.head} "
-            f"ready={len(self.ready)} running={sorted(self.running)} waiting={sorted(self.waiting)} "
-            f"settled={self.settled!r})"
-        )
+class Lane(Ledger):
+    """See the module."""
 
     # -- taking over ---------------------------------------------------------------------------------------------------
 
@@ -232,16 +100,7 @@ class Lane:
         old.recall()
         for offset, attempt in old.running.items():
             if ids.get(offset) == attempt.row.id and offset > self.watermark:
-                self.waiting.pop(offset, None)
-                self.running[offset] = attempt
-                attempt.lane = self
-                self._started_top = max(self._started_top, offset)
-                if attempt.number > 1:
-                    self._dirty.add(offset)
-                self.budget.take(attempt.row)
-                if offset in old.burials:
-                    self.burials[offset] = old.burials[offset]
-                    self.burials[offset].lane = self
+                self._keep_running(attempt, old.burials.get(offset))
             else:
                 attempt.state = State.SUPERSEDED
             old.budget.give(attempt.row)
@@ -252,21 +111,32 @@ class Lane:
             if ids.get(offset) == message_id and offset > self.watermark and offset not in self.running:
                 self.waiting.pop(offset, None)
                 self._settle(offset, message_id)
-        for offset, wait in old.waiting.items():
-            known = offset > self.watermark and offset <= self.head and offset in old._dirty
-            if known and offset not in self.running and ids.get(offset) is not None:
-                wait.body = None
-                self.waiting[offset] = wait
-                self._dirty.add(offset)
         self.tickets.extend(old.tickets)
-        old.tickets = []
         self.closing = old.closing
-        old.drop_ready()
-        old.lost = True
-        for wait in old.waiting.values():
+        old.abandon()
+
+    def _keep_running(self, attempt: Attempt, burial: Burial | None) -> None:
+        offset = attempt.offset
+        self.waiting.pop(offset, None)
+        self.running[offset] = attempt
+        attempt.lane = self
+        self._started_top = max(self._started_top, offset)
+        if attempt.number > 1:
+            self._dirty.add(offset)
+        self.budget.take(attempt.row)
+        if burial is not None:
+            self.burials[offset] = burial
+            burial.lane = self
+
+    def abandon(self) -> None:
+        """The lane is no longer this object's: give back what is in memory beside what is running."""
+        self.tickets = []
+        self.drop_ready()
+        for wait in self.waiting.values():
             if wait.body is not None:
-                old.budget.give(wait.body)
+                self.budget.give(wait.body)
                 wait.body = None
+        self.lost = True
 
     def vouched(self) -> dict[int, str]:
         """The offsets and ids that a reload must find unchanged: running, and settled but perhaps not durable."""
@@ -363,21 +233,6 @@ class Lane:
         self.ready.clear()
 
     # -- handing out ---------------------------------------------------------------------------------------------------
-
-    @property
-    def flushed(self) -> int:
-        """The watermark in the database, as far as memory knows."""
-        return self._flushed
-
-    @property
-    def handling(self) -> bool:
-        """Whether a handler has a message of this lane, or a transaction is committing one."""
-        return any(attempt.state in (State.RUNNING, State.CLAIMED) for attempt in self.running.values())
-
-    @property
-    def idle(self) -> bool:
-        """Nothing out, nothing to write: the lease may be given back."""
-        return not (self.running or self.runs or self._pending or self.writing is not None or self.needs_write)
 
     def plan(self, now: float) -> Run | Burial | None:
         """Decide what goes out next, if anything; the caller flushes (the mark) before a worker may have it."""
@@ -483,13 +338,6 @@ class Lane:
         )
         self._dirty.add(attempt.offset)
 
-    def _handed(self) -> int:
-        """The highest first delivery that is out or was started: what the run mark has to cover."""
-        out = [run.last_offset for run in (*self.runs, *self._pending) if run.first]
-        if self.writing is not None:
-            out.extend(run.last_offset for run in self.writing.runs if run.first)
-        return max(self._started_top, *out) if out else self._started_top
-
     def finished(self, run: Run) -> None:
         """A worker is done with a run, whether or not it started all of it."""
         if run in self.runs:
@@ -547,127 +395,3 @@ class Lane:
         burial = Burial(self, attempt.offset, failures, error, attempt, attempt.row)
         self.burials[attempt.offset] = burial
         return burial
-
-    def _settle(self, offset: int, message_id: str) -> None:
-        self.buffer[offset] = message_id
-        if offset in self._stored:
-            self._dirty.add(offset)
-        if offset == self.watermark + 1:
-            self.watermark = offset
-            self._advance()
-        else:
-            self._dirty.update(self.settled.add(offset, offset))
-
-    def _advance(self) -> None:
-        last = self.settled.pop(self.watermark + 1)
-        if last is not None:
-            self._dirty.add(self.watermark + 1)
-            self.watermark = last
-        self.cursor = max(self.cursor, self.watermark)
-
-    # -- flushing ------------------------------------------------------------------------------------------------------
-
-    @property
-    def needs_write(self) -> bool:
-        """Whether a flush would write anything for this lane, or release anyone."""
-        return bool(
-            self.watermark != self._flushed
-            or self._dirty
-            or self._pending
-            or self.tickets
-            or self.adopting
-            or self._undo_mark()
-        )
-
-    def _undo_mark(self) -> bool:
-        return self._mark > self.watermark and max(self._handed(), self.watermark) < self._mark
-
-    def write(self, now: float) -> LaneWrite | None:
-        """What to write now; one at a time, and `written` or `unwritten` must follow."""
-        if self.writing is not None or self.lost or not self.needs_write:
-            return None
-        held = {
-            o
-            for o in self._dirty
-            if (a := self.running.get(o)) is not None and a.state in (State.CLAIMED, State.BURYING)
-        }
-        offsets = self._dirty - held
-        upserts, deletes = [], []
-        for offset in sorted(offsets):
-            row = self._row(offset, now)
-            if row is not None:
-                upserts.append(row)
-            elif offset in self._stored:
-                deletes.append(offset)
-        write = LaneWrite(
-            lane=self,
-            watermark=self.watermark,
-            mark=max(self._handed(), self.watermark),
-            upserts=tuple(upserts),
-            deletes=tuple(deletes),
-            offsets=frozenset(offsets),
-            runs=self._pending,
-            tickets=self.tickets,
-            buffer=self.buffer,
-        )
-        self._dirty, self._pending, self.tickets, self.buffer = held, [], [], {}
-        self.writing = write
-        return write
-
-    def _row(self, offset: int, now: float) -> DeliveryWrite | None:
-        if offset <= self.watermark:
-            return None
-        last = self.settled.last(offset)
-        if last is not None:
-            return DeliveryWrite(key=self.key, offset=offset, through=last, acked=True)
-        wait = self.waiting.get(offset)
-        if wait is not None:
-            return DeliveryWrite(
-                key=self.key,
-                offset=offset,
-                through=offset,
-                delay=max(0.0, wait.due - now),
-                retry_count=wait.attempts,
-                postponed=wait.postponed,
-                crashed=wait.crashed,
-                first_age=None if wait.first_started is None else now - wait.first_started,
-                last_error=wait.last_error,
-            )
-        attempt = self.running.get(offset)
-        if attempt is None or attempt.run is None or attempt.run.first:
-            return None  # covered by the run mark
-        return DeliveryWrite(
-            key=self.key,
-            offset=offset,
-            through=offset,
-            retry_count=attempt.number,
-            postponed=attempt.postponed,
-            crashed=attempt.crashed,
-            alone=attempt.run.alone,
-            lease_epoch=self.epoch,
-            first_age=0.0 if attempt.first_started is None else now - attempt.first_started,
-        )
-
-    def written(self, write: LaneWrite) -> list[Run]:
-        """The flush committed: returns the runs that workers may have now."""
-        self.writing = None
-        self.adopting = False
-        self._flushed = max(self._flushed, write.watermark)
-        self._mark = write.mark
-        self._stored.update(row.offset for row in write.upserts)
-        self._stored.difference_update(write.deletes)
-        runs = [run for run in write.runs if run.attempts and not run.recalled]
-        self.runs.extend(runs)
-        return runs
-
-    def unwritten(self, write: LaneWrite) -> None:
-        """The flush did not commit, or nobody knows: everything is to be written again (it is idempotent)."""
-        self.writing = None
-        self._dirty |= write.offsets
-        self._pending = [run for run in write.runs if run.attempts] + self._pending
-        self.tickets = write.tickets + self.tickets
-        self.buffer = {**write.buffer, **self.buffer}
-
-
-CRASHED = "the process that ran it died"
-"""`last_error` of an attempt whose process was gone before it was settled."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from lanelog._engine.lane import Lane, LaneSnapshot
+from lanelog._engine.lane import Lane
+from lanelog._engine.records import LaneSnapshot
 from lanelog._stores.deliveries import Deliveries
 from lanelog._stores.discovery import Discovery
 from lanelog._stores.fetches import Fetches

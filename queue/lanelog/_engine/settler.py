@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from lanelog._database import Executor, Session
     from lanelog._engine.host import Host
-    from lanelog._engine.lane import LaneWrite
     from lanelog._engine.membership import Membership
+    from lanelog._engine.records import LaneWrite
 
 FLUSH_LANES = 1000
 IDLE = 2.0

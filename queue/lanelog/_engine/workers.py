@@ -18,8 +18,8 @@ from attrs import define, field
 from lanelog._engine import policy
 from lanelog._engine.delivery import is_open, message_of
 from lanelog._engine.gate import process_gate
-from lanelog._engine.membership import RUN_SECONDS
 from lanelog._engine.policy import Verb
+from lanelog._engine.rules import RUN_SECONDS
 from lanelog._engine.run import State
 from lanelog._telemetry import get_logger
 

@@ -79,10 +79,11 @@ INSERT INTO queue_partition_leases (consumer_group, topic, partition_key, leased
 VALUES {rows} ON DUPLICATE KEY UPDATE leased_at = leased_at
 """
 
-# Give a lane back (PRIMARY). The epoch rises, so that nothing of the old owner can be written any more.
+# Give lanes back (PRIMARY). The epoch rises, so that nothing of the old owner can be written any more.
 RELEASE = f"""
 UPDATE queue_partition_leases SET leased_by = '', lease_epoch = lease_epoch + 1, leased_at = {NOW_MS}
-WHERE consumer_group = %s AND topic = %s AND partition_key = %s AND leased_by = %s AND lease_epoch = %s
+WHERE consumer_group = %s AND topic = %s AND partition_key IN ({{keys}}) AND leased_by = %s
+      AND (partition_key, lease_epoch) IN ({{lanes}})
 """
 
 # Purge of one lane: take the groups' rows, or find that somebody has them (PRIMARY).
@@ -176,8 +177,10 @@ class Leases:
 
     def release(self, cx: Executor, group: str, topic: str, owner: str, lanes: Iterable[tuple[str, int]]) -> None:
         """Give lanes (key, epoch) back, as far as they are still the owner's."""
-        for key, epoch in sorted(lanes, key=lambda lane: lane[0].encode()):
-            cx.execute(RELEASE, (group, topic, key, owner, epoch))
+        for chunk in chunked(sorted(lanes, key=lambda lane: lane[0].encode())):
+            keys = [key for key, _ in chunk]
+            sql = RELEASE.format(keys=placeholders(keys), lanes=",".join(["(%s, %s)"] * len(chunk)))
+            cx.execute(sql, (group, topic, *keys, owner, *(value for lane in chunk for value in lane)))
 
     def lock_lane(self, cx: Executor, topic: str, key: str, groups: Sequence[str]) -> int | None:
         """Lock every group's lease row of a lane and return the highest epoch; None when somebody holds one of them."""

@@ -1,0 +1,115 @@
+"""The values that a lane is made of, takes in and gives out.
+
+Owns their fields; no behaviour but a budget's two sums. Used by `Lane`, `Ledger` and whoever feeds and flushes them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from attrs import define, field, frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lanelog._engine.lane import Lane
+    from lanelog._engine.run import Attempt, Run
+    from lanelog._engine.ticket import Ticket
+    from lanelog._stores.deliveries import DeliveryRow, DeliveryWrite
+    from lanelog._stores.fetches import Fetched
+
+CRASHED = "the process that ran it died"
+"""`last_error` of an attempt whose process was gone before it was settled."""
+
+
+class Rules(Protocol):
+    """What the lane must know of its subscription."""
+
+    group: str
+    strict: bool
+    concurrency: int  # runs out at once; 1 for strict and serial
+    batch_size: int
+    max_deliveries: int | None
+    ack_first: bool
+
+    def run_size(self) -> int:
+        """How many messages are about 20 ms of work."""
+
+    def exhausted(self, attempts: int, since_first: float) -> bool:
+        """Whether no attempt may follow after this many."""
+
+
+@define(eq=False)
+class Budget:
+    """What a subscription holds in memory: messages and payload bytes."""
+
+    messages: int = 0
+    payload_bytes: int = 0
+
+    def take(self, row: Fetched) -> None:
+        """Count a fetched message."""
+        self.messages += 1
+        self.payload_bytes += row.payload_bytes
+
+    def give(self, row: Fetched) -> None:
+        """Stop counting a message whose payload is let go."""
+        self.messages -= 1
+        self.payload_bytes -= row.payload_bytes
+
+
+@define(eq=False)
+class Waiting:
+    """A message with a delivery row that waits for its next attempt."""
+
+    attempts: int
+    due: float
+    first_started: float | None
+    crashed: bool = False
+    died_alone: bool = False
+    postponed: int = 0
+    last_error: str | None = None
+    body: Fetched | None = None
+
+
+@define(eq=False)
+class Burial:
+    """One message on its way to the dead letters of this group."""
+
+    lane: Lane
+    offset: int
+    failures: int
+    error: str
+    attempt: Attempt | None
+    row: Fetched | None
+    tickets: list[Ticket] = field(factory=list)
+
+
+@frozen(kw_only=True)
+class LaneSnapshot:
+    """What the database knows of a lane at the moment it is taken over (or reloaded)."""
+
+    key: str
+    epoch: int
+    head: int
+    floor: int
+    offset_acked: int | None  # None: the group has no offsets row here yet
+    marked_through: int = 0
+    marked_epoch: int = 0
+    marked_age: float = 0.0  # seconds since the run mark was written
+    paused: bool = False
+    rows: Sequence[DeliveryRow] = ()
+
+
+@frozen(kw_only=True)
+class LaneWrite:
+    """What one flush writes for one lane, and whom its commit releases."""
+
+    lane: Lane
+    watermark: int
+    mark: int
+    upserts: tuple[DeliveryWrite, ...]
+    deletes: tuple[int, ...]
+    offsets: frozenset[int]
+    runs: list[Run]
+    tickets: list[Ticket]
+    buffer: dict[int, str]

@@ -1,0 +1,197 @@
+"""What attempts are told, and what they tell: start, outcome, explicit settlement, time-out, claim.
+
+Owns the transitions of an attempt in the hands of workers and users; lanes come and go elsewhere (`Membership`, its
+subclass). Between attempts of one lease epoch this memory decides: the same epoch means the same process.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from lanelog._engine.membership_state import MembershipState
+from lanelog._engine.policy import Outcome, Verb
+from lanelog._engine.run import Attempt, Run, State
+from lanelog._engine.ticket import Ticket
+from lanelog._telemetry import get_logger
+from lanelog.errors import AlreadySettled, LeaseLost
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lanelog._engine.lane import Lane
+
+log = get_logger()
+
+
+class Settlements(MembershipState):
+    """Every method takes the lock itself unless its name ends in `_locked`."""
+
+    def may_start(self, lane: Lane, now: float) -> bool:
+        """Whether a handler may start on this lane: it is ours, by a read-back that is not too old."""
+        return now < self.authority_until and not (lane.lost or lane.closing or lane.paused)
+
+    def finish(self, run: Run, *, seconds: float | None = None, complete: bool = True) -> None:
+        """Take a run's outcomes over; `complete`: the worker is done with it, the rest goes back."""
+        now = time.monotonic()
+        refused: list[Attempt] = []
+        with self.lock:
+            lane = run.lane
+            outcomes = run.take_outcomes()
+            if seconds is not None:
+                self.rules.measured(len(outcomes), seconds)
+            if complete:
+                lane.take_back([run])
+                lane.finished(run)
+            for attempt, outcome in outcomes:
+                if attempt.state is State.RUNNING:
+                    self._apply_locked(attempt, outcome, now)
+                elif attempt.state is State.SUPERSEDED:
+                    self.counters.refused += 1
+                    refused.append(attempt)
+            self._after_change_locked(lane, now)
+        self.signals.wake_settler()
+        for attempt in refused:
+            log.warning("settlement.refused", **self.context(attempt), why="the delivery was given up or the lane lost")
+
+    def relieve(self, run: Run) -> None:
+        """A run takes long: settle what it has done, and let others have what a slow handler keeps waiting."""
+        with self.lock:
+            if run.lane.rules.concurrency > 1:
+                run.lane.take_back([run])
+        self.finish(run, complete=False)
+
+    def settle(self, attempt: Attempt, outcome: Outcome) -> Ticket:
+        """An explicit settlement; the ticket resolves when it is committed. Raises LeaseLost, AlreadySettled."""
+        with self.lock:
+            self._check_locked(attempt)
+            ticket = Ticket()
+            lane = attempt.lane
+            self._harvest_locked(attempt)
+            self._apply_locked(attempt, outcome, time.monotonic())
+            burial = lane.burials.get(attempt.offset)
+            (lane.tickets if burial is None else burial.tickets).append(ticket)
+            self._finish_detached_locked(attempt)
+            self._after_change_locked(lane, time.monotonic())
+        self.signals.wake_settler()
+        return ticket
+
+    def detach(self, attempt: Attempt, leave: Callable[[], None]) -> bool:
+        """The message is the user's now: its run ends when it is settled. False when that has happened already."""
+        with self.lock:
+            if attempt.state is not State.RUNNING:
+                return False
+            attempt.on_release = leave
+            self.detached[attempt] = None
+            return True
+
+    def _finish_detached_locked(self, attempt: Attempt) -> bool:
+        if attempt not in self.detached:
+            return False
+        del self.detached[attempt]
+        if attempt.run is not None:
+            attempt.lane.finished(attempt.run)
+        attempt.release()
+        return True
+
+    def hand_back(self) -> None:
+        """What the user was handed and has not settled goes back, as if never delivered."""
+        now = time.monotonic()
+        with self.lock:
+            for attempt in list(self.detached):
+                if attempt.state is State.RUNNING:
+                    attempt.lane.returned(attempt, now)
+                    attempt.state = State.SUPERSEDED
+                    self._finish_detached_locked(attempt)
+                    self._after_change_locked(attempt.lane, now)
+        self.signals.wake_settler()
+
+    def give_up(self, attempt: Attempt, outcome: Outcome) -> bool:
+        """The delivery timed out: fence the attempt and go on without it. False when it was settled just now."""
+        with self.lock:
+            if attempt.state is not State.RUNNING:
+                return False
+            lane, run = attempt.lane, attempt.run
+            if run is not None:
+                lane.take_back([run])
+                lane.finished(run)
+                self._harvest_locked(attempt)
+            attempt.state = State.SUPERSEDED
+            self.counters.timed_out += 1
+            self._apply_locked(attempt, outcome, time.monotonic())
+            self._finish_detached_locked(attempt)
+            self._after_change_locked(lane, time.monotonic())
+        self.signals.wake_settler()
+        return True
+
+    def _harvest_locked(self, attempt: Attempt) -> None:
+        """Take over what the same run has decided before: the watermark then passes it without a row of its own."""
+        if attempt.run is None:
+            return
+        for other, decided in attempt.run.take_outcomes():
+            if other.state is State.RUNNING and other is not attempt:
+                self._apply_locked(other, decided, time.monotonic())
+
+    def check(self, attempt: Attempt) -> None:
+        """Raise LeaseLost or AlreadySettled unless the attempt is still the handler's to settle."""
+        with self.lock:
+            self._check_locked(attempt)
+
+    def claim(self, attempt: Attempt) -> None:
+        """Reserve the settlement for a transaction that is about to commit it. Raises LeaseLost, AlreadySettled."""
+        with self.lock:
+            self._check_locked(attempt)
+            attempt.state = State.CLAIMED
+
+    def unclaim(self, attempt: Attempt) -> None:
+        """That transaction did not commit."""
+        with self.lock:
+            if attempt.state is State.CLAIMED:
+                attempt.state = State.RUNNING
+
+    def claimed(self, attempt: Attempt) -> None:
+        """That transaction did commit."""
+        with self.lock:
+            self._harvest_locked(attempt)
+            attempt.lane.succeeded(attempt, stored=True)
+            self.counters.handled += 1
+            self.counters.acked += 1
+            self._finish_detached_locked(attempt)
+            self._after_change_locked(attempt.lane, time.monotonic())
+        self.signals.wake_settler()
+
+    def _check_locked(self, attempt: Attempt) -> None:
+        if attempt.state is State.SUPERSEDED or attempt.lane.lost:
+            self.counters.refused += 1
+            raise LeaseLost(
+                f"attempt {attempt.number} at {self.topic}/{attempt.lane.key}/{attempt.offset} is not group "
+                f"{self.group!r}'s any more: it timed out or its lane was lost; another attempt has taken its place"
+            )
+        if attempt.state is not State.RUNNING:
+            raise AlreadySettled(
+                f"attempt {attempt.number} at {self.topic}/{attempt.lane.key}/{attempt.offset} is settled already"
+            )
+
+    def _apply_locked(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
+        lane, state = attempt.lane, attempt.state
+        if outcome.verb is not Verb.ACK and lane.rules.strict and attempt.run is not None:
+            lane.take_back([attempt.run])  # nothing of the key may start before this is through
+        settled = State.SUPERSEDED if state is State.SUPERSEDED else State.SETTLED
+        self.counters.handled += 1
+        if outcome.verb is Verb.ACK:
+            lane.succeeded(attempt)
+            self.counters.acked += 1
+        elif outcome.verb is Verb.BURY and self.config.dead_letter_suffix is None:
+            lane.succeeded(attempt)
+            log.error("message.dropped", **self.context(attempt), error=outcome.error)
+        elif outcome.verb is Verb.BURY:
+            buried = State.SUPERSEDED if state is State.SUPERSEDED else State.BURYING
+            self.burials.append(lane.bury(attempt, attempt.number, outcome.error or "", buried))
+        else:
+            postponed = outcome.verb is Verb.POSTPONE
+            lane.failed(attempt, due=now + outcome.wait, error=outcome.error, state=settled, postponed=postponed)
+            self._note_due_locked(now + outcome.wait, lane)
+            if postponed:
+                self.counters.postponed += 1
+            else:
+                self.counters.retried += 1
