@@ -11,7 +11,7 @@ import re
 import ssl
 from contextlib import suppress
 from importlib import import_module
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pymysql
 from attrs import define, field, frozen
@@ -19,6 +19,9 @@ from pymysql.constants import CLIENT
 
 from lanelog.config import ConnectConfig
 from lanelog.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 SQL_MODE: Final = "STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION"
 LOCK_WAIT_TIMEOUT: Final = 5
@@ -84,6 +87,13 @@ class _Secret(bytes):
         return "***"
 
     __str__ = __repr__
+
+    # The driver appends the terminating zero, and puts the header of a packet before it: still a secret.
+    def __add__(self, other: Buffer, /) -> _Secret:
+        return _Secret(bytes(self).__add__(other))
+
+    def __radd__(self, other: bytes, /) -> _Secret:
+        return _Secret(other.__add__(bytes(self)))
 
 
 @define(eq=False)

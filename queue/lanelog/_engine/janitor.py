@@ -31,6 +31,9 @@ LANES_A_PASS = 200
 STEP = 1000
 """Offsets of one lane that one pass may release."""
 
+LONGEST_WAIT = 60.0
+"""Seconds until a lane that another group holds back is looked at again."""
+
 PURGES_A_PASS = 100
 HEARTBEATS_KEPT = 600.0
 HEARTBEATS_EVERY = 60.0
@@ -42,9 +45,20 @@ class Topic:
 
     collected: dict[str, int] = field(factory=dict)  # key -> highest floor seen
     not_before: dict[str, float] = field(factory=dict)  # key -> when its oldest message is old enough (monotonic)
+    waits: dict[str, float] = field(factory=dict)  # key -> how long it was put off the last time
     purge_at: float = 0.0
     purge_after: str = ""
     heartbeats_at: float = 0.0
+
+    def put_off(self, key: str) -> None:
+        """Nothing can be released: look again later, ever later, so that waiting for a group that sleeps costs little."""
+        wait = self.waits[key] = min(LONGEST_WAIT, 2 * self.waits.get(key, TURN / 2))
+        self.not_before[key] = time.monotonic() + wait
+
+    def forget(self, key: str) -> None:
+        """The lane is gone."""
+        for remembered in (self.collected, self.not_before, self.waits):
+            remembered.pop(key, None)
 
 
 @define(eq=False)
@@ -96,12 +110,13 @@ class Janitor:
         if retention_ms:
             keys = self._old_enough(topic, keys, state, retention_ms, now)
         released = self._release(topic, keys, state, retention_ms) if keys else {}
-        for key, (deleted, floor) in released.items():
-            points = [(key, offset) for offset in range(deleted + 1, floor + 1)]
-            if points:
-                # Messages only: no other lock is held. Repeated by the next pass if this one dies here.
-                Moves().delete(self.session, topic, points)
-                Offsets().raise_deleted(self.session, topic, key, floor)
+        points = [(key, o) for key, (deleted, floor) in released.items() for o in range(deleted + 1, floor + 1)]
+        if points:
+            # Messages only: no other lock is held. Repeated by the next pass if this one dies here.
+            Moves().delete(self.session, topic, points)
+            Offsets().raise_deleted(
+                self.session, topic, {key: floor for key, (deleted, floor) in released.items() if floor > deleted}
+            )
         return len(ready) > LANES_A_PASS or any(floor - deleted >= STEP for deleted, floor in released.values())
 
     def _old_enough(self, topic: str, keys: list[str], state: Topic, retention_ms: int, now: float) -> list[str]:
@@ -134,21 +149,28 @@ class Janitor:
             floors = Offsets().lock_floors(cx, topic, keys)
             groups = list(Groups().readers(cx, topic))
             if not groups:
-                return {}
+                return {}  # the membership's own registration is gone; its keeper says so
             marks = Offsets().watermarks(cx, topic, groups, list(floors))
-            for key, row in floors.items():
-                acked = min(marks.get((group, key), row.floor) for group in groups)
-                target = min(acked, row.floor + STEP)
-                if retention_ms and target > row.floor:
-                    target = Moves().old_enough(cx, topic, key, row.floor, target, retention_ms) or row.floor
-                if target > row.floor:
-                    Offsets().raise_floor(cx, topic, key, target)
-                floor = max(target, row.floor)
-                state.collected[key] = floor
-                if floor < acked or acked == row.floor:
-                    # Not all of it yet, or some other group is behind: look again, but not in every turn.
-                    state.not_before[key] = time.monotonic() + (0.0 if floor - row.floor >= STEP else TURN)
-                released[key] = (row.deleted_through, floor)
+            acked = {key: min(marks.get((group, key), row.floor) for group in groups) for key, row in floors.items()}
+            targets = {key: min(acked[key], row.floor + STEP) for key, row in floors.items()}
+            if retention_ms:
+                ranges = [(key, row.floor, targets[key]) for key, row in floors.items() if targets[key] > row.floor]
+                targets.update(Moves().old_enough(cx, topic, ranges, retention_ms))
+            raised = {key: target for key, target in targets.items() if target > floors[key].floor}
+            if raised:
+                Offsets().raise_floors(cx, topic, raised)
+        for key in keys:
+            row = floors.get(key)
+            if row is None:
+                state.put_off(key)  # another collector has it
+                continue
+            floor = max(targets[key], row.floor)
+            released[key] = (row.deleted_through, floor)
+            state.collected[key] = floor
+            if floor == row.floor:
+                state.put_off(key)  # some other group is behind
+            else:
+                state.waits.pop(key, None)
         return released
 
     def _purge_drained(self, membership: Membership, state: Topic, now: float) -> bool:
@@ -159,8 +181,7 @@ class Janitor:
         keys = Offsets().idle_floors(self.session, membership.topic, state.purge_after, idle, PURGES_A_PASS)
         for key in keys:
             if self._purge.drained(membership.topic, key):
-                state.collected.pop(key, None)
-                state.not_before.pop(key, None)
+                state.forget(key)
         state.purge_after = keys[-1] if len(keys) == PURGES_A_PASS else ""
         if not state.purge_after:
             state.purge_at = now + min(60.0, max(TURN, idle / 2))

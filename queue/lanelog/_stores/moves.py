@@ -34,11 +34,10 @@ OLDEST = f"""(SELECT partition_key, `offset`, CAST({NOW_MS} AS SIGNED) - CAST(cr
  FROM queue_messages FORCE INDEX (PRIMARY)
  WHERE topic = %s AND partition_key = %s AND `offset` > %s ORDER BY `offset` LIMIT 1)"""
 
-# How far a lane may be released: old enough, acked by everybody, and a bounded step (PRIMARY, bounded range).
-OLD_ENOUGH = f"""
-SELECT COALESCE(MAX(`offset`), 0) FROM queue_messages FORCE INDEX (PRIMARY)
-WHERE topic = %s AND partition_key = %s AND `offset` > %s AND `offset` <= %s AND created_at <= {NOW_MS} - %s
-"""
+# How far a lane may be released: old enough, acked by everybody, and a bounded step; many lanes joined by UNION ALL
+# (PRIMARY, bounded range).
+OLD_ENOUGH = f"""(SELECT %s, COALESCE(MAX(`offset`), 0) FROM queue_messages FORCE INDEX (PRIMARY)
+ WHERE topic = %s AND partition_key = %s AND `offset` > %s AND `offset` <= %s AND created_at <= {NOW_MS} - %s)"""
 
 # Delete by exact offsets (PRIMARY).
 DELETE = "DELETE FROM queue_messages WHERE topic = %s AND (partition_key, `offset`) IN ({points})"
@@ -85,10 +84,18 @@ class Moves:
                 found[key] = age_ms / 1000
         return found
 
-    def old_enough(self, cx: Executor, topic: str, key: str, floor: int, through: int, retention_ms: int) -> int:
-        """The highest offset in floor+1..through older than the retention; 0: none."""
-        row = cx.one(OLD_ENOUGH, (topic, key, floor, through, retention_ms))
-        return 0 if row is None else int(row[0])
+    def old_enough(
+        self, cx: Executor, topic: str, ranges: Sequence[tuple[str, int, int]], retention_ms: int
+    ) -> dict[str, int]:
+        """The highest offset older than the retention in each (key, floor, through), by key; 0: none."""
+        found: dict[str, int] = {}
+        for chunk in chunked(ranges, 100):
+            args: list[object] = []
+            for key, floor, through in chunk:
+                args += (key, topic, key, floor, through, retention_ms)
+            for key, offset in cx.query(" UNION ALL ".join([OLD_ENOUGH] * len(chunk)), args):
+                found[key] = int(offset)
+        return found
 
     def delete(self, cx: Executor, topic: str, points: Sequence[tuple[str, int]]) -> int:
         """Delete messages by exact (key, offset), in primary-key order."""

@@ -14,7 +14,7 @@ from lanelog._database import NOW_MS
 from lanelog._stores._points import chunked, placeholders
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from lanelog._database import Executor
 
@@ -61,16 +61,17 @@ SELECT consumer_group, partition_key, offset_acked FROM queue_offsets FORCE INDE
 WHERE consumer_group IN ({groups}) AND topic = %s AND partition_key IN ({keys})
 """
 
-# Collection: release offsets for deletion (PRIMARY; the row is locked already).
-RAISE_FLOOR = f"""
-UPDATE queue_offsets SET offset_acked = GREATEST(offset_acked, %s), updated_at = {NOW_MS}
-WHERE consumer_group = '' AND topic = %s AND partition_key = %s
+# Collection: release offsets for deletion (PRIMARY; the rows are locked already).
+RAISE_FLOORS = f"""
+UPDATE queue_offsets SET offset_acked = GREATEST(offset_acked, CASE partition_key {{cases}} END), updated_at = {NOW_MS}
+WHERE consumer_group = '' AND topic = %s AND partition_key IN ({{keys}})
 """
 
 # Collection, after its deletes: how far they got (PRIMARY).
 RAISE_DELETED = """
-UPDATE queue_offsets SET marked_through = LEAST(offset_acked, GREATEST(marked_through, %s))
-WHERE consumer_group = '' AND topic = %s AND partition_key = %s
+UPDATE queue_offsets
+SET marked_through = LEAST(offset_acked, GREATEST(marked_through, CASE partition_key {cases} END))
+WHERE consumer_group = '' AND topic = %s AND partition_key IN ({keys})
 """
 
 # Purge: lanes whose floor has not moved since (PRIMARY, group and topic; bounded by the caller's keys).
@@ -185,13 +186,13 @@ class Offsets:
                 found[(group, key)] = acked
         return found
 
-    def raise_floor(self, cx: Executor, topic: str, key: str, floor: int) -> None:
-        """Release everything up to `floor`."""
-        cx.execute(RAISE_FLOOR, (floor, topic, key))
+    def raise_floors(self, cx: Executor, topic: str, floors: Mapping[str, int]) -> None:
+        """Release everything up to these floors, by key."""
+        _raise(cx, RAISE_FLOORS, topic, floors)
 
-    def raise_deleted(self, cx: Executor, topic: str, key: str, through: int) -> None:
-        """Note that nothing up to `through` is left in the log."""
-        cx.execute(RAISE_DELETED, (through, topic, key))
+    def raise_deleted(self, cx: Executor, topic: str, through: Mapping[str, int]) -> None:
+        """Note that nothing up to these offsets, by key, is left in the log."""
+        _raise(cx, RAISE_DELETED, topic, through)
 
     def idle_floors(self, cx: Executor, topic: str, after: str, idle: float, limit: int) -> list[str]:
         """Keys behind `after` whose collection is complete and whose floor has not moved for `idle` seconds."""
@@ -227,3 +228,10 @@ class Offsets:
     def delete_group(self, cx: Executor, group: str, topic: str) -> None:
         """Remove every row of a group for a topic."""
         cx.execute(DELETE_GROUP, (group, topic))
+
+
+def _raise(cx: Executor, sql: str, topic: str, offsets: Mapping[str, int]) -> None:
+    for chunk in chunked(sorted(offsets.items(), key=lambda item: item[0].encode()), 200):
+        keys = [key for key, _ in chunk]
+        filled = sql.format(cases="WHEN %s THEN %s " * len(chunk), keys=placeholders(keys))
+        cx.execute(filled, (*(value for item in chunk for value in item), topic, *keys))

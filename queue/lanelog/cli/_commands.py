@@ -70,3 +70,26 @@ def migrate(url: str | None) -> None:
     with clean_errors(), lanelog.connect(url) as client:
         client.migrate()
     click.echo("the tables are up to date")
+
+
+@cli.command()
+@click.option(
+    "--repo",
+    "repos",
+    multiple=True,
+    metavar="DIRECTORY",
+    help="A git repository to rebuild; may be repeated. Default: the one around the working directory.",
+)
+@click.option("--url", metavar="URL", help="A database to use. Default: LANELOG_URL, else one started for the demo.")
+def demo(repos: tuple[str, ...], url: str | None) -> None:
+    """Rebuild a git history through the queue, kill a worker meanwhile, and compare the result with git's own."""
+    from lanelog import demo
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C: workers and server stop
+    try:
+        with clean_errors():
+            status = demo.main(repos, url=url)
+    except KeyboardInterrupt:
+        click.echo("stopped", err=True)
+        status = 130
+    raise SystemExit(status)

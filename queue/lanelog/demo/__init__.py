@@ -1,0 +1,79 @@
+"""The demo: a git repository's history, rebuilt through the queue while a worker is killed.
+
+It owns the whole show and nothing of the library: it publishes, subscribes and reads as any application would. The
+command `lanelog demo` calls `main`.
+
+`git` reads repositories, `history` makes jobs of them (`job`), `publish` publishes them. `fleet` runs three `worker`
+processes with the handlers of `rebuild`, which write into `tables`; `chaos` kills one of them. `watch` reads how far it
+is, `view` shows it, `verify` compares with git at the end, `report` says so; `run` is the order of all that, and
+`cleanup` its end.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from lanelog import devserver
+from lanelog.demo.fleet import WorkerEnded
+from lanelog.demo.git import GitError, NoHistory, Repository, find_all
+from lanelog.demo.history import count_changes
+from lanelog.demo.run import Run, Stalled
+from lanelog.demo.view import print_plain, view_for
+
+__all__ = ["main"]
+
+MANY = 5000
+"""A history with as many changes keeps the workers busy for long enough."""
+
+HOLD = 60.0
+LONGEST_PAUSE = 10.0
+
+
+def main(repos: Sequence[str] = (), *, url: str | None = None, workers: int = 3, console: Console | None = None) -> int:
+    """Rebuild the repositories at `repos` (default: the one around the working directory); returns the exit status.
+
+    0: identical to HEAD, every job applied exactly once. 1: not. 2: there is no git history. The database is the one at
+    `url` or LANELOG_URL, else one that is started for the run. Raises LanelogError when the database cannot be used.
+    """
+    console = console or Console()
+    try:
+        repositories = find_all(list(repos) or ["."])
+        changes = count_changes(repositories, MANY)
+    except NoHistory as exc:
+        print_plain(console, str(exc))
+        return 2
+    except GitError as exc:
+        print_plain(console, f"failed: {exc}")
+        return 1
+    if not changes:
+        print_plain(console, "no git history: no commit has changed a file")
+        return 2
+    pause = 0.0 if changes >= MANY else min(LONGEST_PAUSE, HOLD / changes)
+    given = bool(url or os.environ.get("LANELOG_URL"))
+    try:
+        with devserver.start(url or "auto") as server, view_for(console) as view:
+            _introduce(console, repositories, server, changes, pause)
+            run = Run(repositories=repositories, url=server.url, workers=workers, pause=pause, leave_nothing=given)
+            report = run(view)
+    except (GitError, WorkerEnded, Stalled) as exc:
+        print_plain(console, f"failed: {exc}")
+        return 1
+    report.print(console)
+    return report.status
+
+
+def _introduce(
+    console: Console, repositories: Sequence[Repository], server: devserver.DevServer, changes: int, pause: float
+) -> None:
+    for repository in repositories:
+        what = f"{repository.name} at {repository.head[:12]}"
+        print_plain(console, f"rebuilding {what}, commit by commit along first parents: a merge is one step")
+    print_plain(console, f"through {server.family} {server.version}")
+    if pause:
+        print_plain(
+            console,
+            f"{changes} changes are few: every job takes {pause:.2f} s longer until a worker has been killed",
+        )

@@ -1,0 +1,37 @@
+"""What a run leaves in a database that is somebody's: nothing.
+
+It never touches another topic, and runs when every subscription of the run has ended or was killed. The run calls it
+at its end, however it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Final
+
+from lanelog._database import Database
+from lanelog.demo.tables import Tables
+from lanelog.errors import LanelogError
+
+BATCH: Final = 2000
+
+TABLES: Final = (
+    "queue_subscriber_heartbeats",
+    "queue_groups",
+    "queue_partition_leases",
+    "queue_delivery_state",
+    "queue_offsets",
+    "queue_messages",
+    "queue_partitions",
+)
+
+
+def remove(database: Database, topic: str, tables: Tables) -> None:
+    """Drop the run's tables and delete its topics; gives up silently if the database is gone."""
+    with contextlib.suppress(LanelogError):
+        tables.drop(database)
+        with database.autocommit() as cx:
+            for name in TABLES:
+                for each in (topic, f"{topic}_dlq"):
+                    while cx.execute(f"DELETE FROM {name} WHERE topic = %s LIMIT {BATCH}", (each,)) == BATCH:
+                        pass

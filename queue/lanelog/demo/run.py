@@ -1,0 +1,151 @@
+"""One run of the demo, from empty tables to the report.
+
+Owns the order of things and their end: publisher, workers, the kill, the view, the verification; each of them lives in
+its own room. `lanelog.demo.main` calls it.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Final
+
+from attrs import define, field
+
+import lanelog
+from lanelog._database import Database
+from lanelog.config import ConnectConfig
+from lanelog.demo import cleanup, verify
+from lanelog.demo.chaos import Chaos
+from lanelog.demo.fleet import Fleet
+from lanelog.demo.git import Repository
+from lanelog.demo.publish import HistoryPublisher
+from lanelog.demo.report import Report
+from lanelog.demo.tables import Tables
+from lanelog.demo.view import View
+from lanelog.demo.watch import Progress, Watch
+
+LOOK_EVERY: Final = 0.05
+SHOW_EVERY: Final = 0.25
+STALLED_AFTER: Final = 60.0
+LETTER_PATIENCE: Final = 10.0
+
+_never: Final = threading.Event()
+
+
+class Stalled(Exception):
+    """Nothing moved for a long time."""
+
+
+@define(eq=False)
+class DeadLetters:
+    """Receives the dead letters of the run, as an application would: by a subscription to their topic."""
+
+    shown: list[str] = field(factory=list)
+
+    def __call__(self, message: lanelog.Message) -> None:
+        """Keep what is worth telling."""
+        letter = message.dead_letter
+        if letter is None:
+            return  # somebody else published it there
+        place = f"lane {message.key}, offset {letter.original_offset}, {len(message.payload)} bytes"
+        self.shown.append(f"{place}, given up by group {letter.group}: {letter.last_error}")
+
+
+@define(eq=False, kw_only=True)
+class Run:
+    """Rebuilds repositories through the queue in the database at `url`."""
+
+    repositories: Sequence[Repository]
+    url: str = field(repr=False)
+    workers: int
+    pause: float
+    leave_nothing: bool
+    name: str = field(factory=lambda: secrets.token_hex(6))
+
+    def __call__(self, view: View) -> Report:
+        """Do it. Raises GitError, LanelogError, WorkerEnded, Stalled."""
+        topic = f"demo-{self.name}"
+        tables = Tables(self.name)
+        letters = DeadLetters()
+        with ExitStack() as stack:
+            database = Database(ConnectConfig.from_url(self.url))
+            stack.callback(database.close)
+            if self.leave_nothing:
+                stack.callback(cleanup.remove, database, topic, tables)
+            client = stack.enter_context(lanelog.connect(self.url))
+            client.migrate()
+            tables.create(database)
+            stack.enter_context(client.subscribe(f"{topic}_dlq", "demo", letters, workers=1))
+            fleet = stack.enter_context(Fleet(url=self.url, topic=topic, run=self.name, pause=self.pause))
+            for _ in range(self.workers):
+                fleet.start()
+            began = time.monotonic()
+            publisher = stack.enter_context(HistoryPublisher(client, topic, self.repositories))
+            chaos = Chaos(fleet, Watch(database, topic), view.say)
+            progress = self._follow(chaos, publisher, letters, view)
+            seconds = time.monotonic() - began
+            return self._judge(database, tables, publisher, progress, seconds, chaos, letters)
+
+    def _follow(self, chaos: Chaos, publisher: HistoryPublisher, letters: DeadLetters, view: View) -> Progress:
+        """Until everything is handled, and the killed worker's lanes are too."""
+        progress = chaos.watch.progress()
+        last, changed, shown = None, time.monotonic(), 0.0
+        while True:
+            publisher.check()
+            chaos.fleet.check()
+            chaos.turn()
+            now = time.monotonic()
+            if now - shown >= SHOW_EVERY:
+                complete = publisher.done.is_set()  # asked first: what was published by then is in the answer
+                progress, shown = chaos.watch.progress(), now
+                view.show(progress, self._doing(chaos, publisher))
+                state = (progress.published, tuple(progress.handled.items()), chaos.takeover, len(letters.shown))
+                if state != last:
+                    last, changed = state, now
+                waited = now - changed
+                if complete and progress.settled:
+                    publisher.check()
+                    ready = bool(letters.shown) and (chaos.done or not chaos.killed)
+                    if ready or waited >= LETTER_PATIENCE:
+                        return progress
+                if waited >= STALLED_AFTER:
+                    raise Stalled(f"nothing moved for {waited:.0f} s: {progress}")
+            _never.wait(LOOK_EVERY)
+
+    @staticmethod
+    def _doing(chaos: Chaos, publisher: HistoryPublisher) -> str:
+        if not chaos.killed:
+            return "soon one worker is killed"
+        if not chaos.done:
+            return "waiting for the killed worker's lanes to move"
+        return "handling the rest" if publisher.done.is_set() else "publishing and handling"
+
+    def _judge(
+        self,
+        database: Database,
+        tables: Tables,
+        publisher: HistoryPublisher,
+        progress: Progress,
+        seconds: float,
+        chaos: Chaos,
+        letters: DeadLetters,
+    ) -> Report:
+        with database.transaction() as cx:
+            authors = tuple(tables.authors(cx))
+            return Report(
+                jobs=publisher.jobs,
+                commits=publisher.commits,
+                lanes=progress.lanes,
+                seconds=seconds,
+                pause=self.pause,
+                takeover=chaos.takeover,
+                dead_letters=tuple(letters.shown),
+                count=verify.count(cx, tables, publisher.lanes),
+                counted_by_stats=sum(row.jobs for row in authors),
+                authors=authors,
+                comparisons=tuple(verify.compare(cx, tables, each) for each in self.repositories),
+            )
