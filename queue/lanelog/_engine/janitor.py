@@ -51,7 +51,7 @@ class Topic:
     heartbeats_at: float = 0.0
 
     def put_off(self, key: str) -> None:
-        """Nothing can be released: look again later, ever later, so that waiting for a group that sleeps costs little."""
+        """Nothing can be released: look again ever later, so that waiting for a sleeping group costs little."""
         wait = self.waits[key] = min(LONGEST_WAIT, 2 * self.waits.get(key, TURN / 2))
         self.not_before[key] = time.monotonic() + wait
 

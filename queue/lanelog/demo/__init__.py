@@ -39,17 +39,18 @@ def main(repos: Sequence[str] = (), *, url: str | None = None, workers: int = 3,
     `url` or LANELOG_URL, else one that is started for the run. Raises LanelogError when the database cannot be used.
     """
     console = console or Console()
+    errors = Console(stderr=True)
     try:
         repositories = find_all(list(repos) or ["."])
         changes = count_changes(repositories, MANY)
     except NoHistory as exc:
-        print_plain(console, str(exc))
+        print_plain(errors, str(exc))
         return 2
     except GitError as exc:
-        print_plain(console, f"failed: {exc}")
+        print_plain(errors, f"failed: {exc}")
         return 1
     if not changes:
-        print_plain(console, "no git history: no commit has changed a file")
+        print_plain(errors, "no git history: no commit has changed a file")
         return 2
     pause = 0.0 if changes >= MANY else min(LONGEST_PAUSE, HOLD / changes)
     given = bool(url or os.environ.get("LANELOG_URL"))
@@ -59,7 +60,7 @@ def main(repos: Sequence[str] = (), *, url: str | None = None, workers: int = 3,
             run = Run(repositories=repositories, url=server.url, workers=workers, pause=pause, leave_nothing=given)
             report = run(view)
     except (GitError, WorkerEnded, Stalled) as exc:
-        print_plain(console, f"failed: {exc}")
+        print_plain(errors, f"failed: {exc}")
         return 1
     report.print(console)
     return report.status
@@ -75,5 +76,5 @@ def _introduce(
     if pause:
         print_plain(
             console,
-            f"{changes} changes are few: every job takes {pause:.2f} s longer until a worker has been killed",
+            f"{changes} changes are few: every job takes up to {pause:.2f} s longer until a worker has been killed",
         )

@@ -1,0 +1,96 @@
+"""The command line as real processes."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import pytest
+
+import lanelog
+from lanelog.devserver import DevServer
+
+COMMAND = [sys.executable, "-m", "lanelog"]
+WITHOUT_CLICK = "import sys; sys.modules['click'] = None; from lanelog.cli import main; main()"
+
+
+def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    base = {name: value for name, value in os.environ.items() if name != "LANELOG_URL"}
+    return subprocess.run(
+        [*COMMAND, *arguments], capture_output=True, text=True, check=False, env=base | environ, timeout=60
+    )
+
+
+@pytest.fixture
+def empty_url(lanelog_server: DevServer) -> Iterator[str]:
+    """A database without tables."""
+    yield lanelog_server.create_database("lanelog_cli")
+    lanelog_server.drop_database("lanelog_cli")
+
+
+@pytest.mark.local_server
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_dev_server_runs_until_it_is_stopped(local_kind: str, how: signal.Signals) -> None:
+    """The first line is the URL of a database that can be used at once; Ctrl-C or SIGTERM end it with status 0."""
+    command = [*COMMAND, "dev-server", "--server", local_kind]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().strip()
+            with lanelog.connect(url) as client:
+                assert client.publish("builds", "repo-1", b"a").offset == 1
+            process.send_signal(how)
+            rest, notes = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    assert process.returncode == 0
+    assert rest == ""
+    assert f"export LANELOG_URL={url}" in notes
+    assert notes.endswith("stopped\n")
+    with socket.socket() as probe, pytest.raises(ConnectionRefusedError):
+        probe.connect(("127.0.0.1", urlsplit(url).port))
+
+
+def test_migrate_makes_a_database_usable(empty_url: str) -> None:
+    """`migrate --url` creates the tables, and may be repeated."""
+    for _ in range(2):
+        done = run("migrate", "--url", empty_url)
+        assert (done.returncode, done.stdout) == (0, "the tables are up to date\n"), done.stderr
+    with lanelog.connect(empty_url) as client:
+        assert client.publish("builds", "repo-1", b"a").offset == 1
+
+
+def test_migrate_takes_the_url_of_the_environment(empty_url: str) -> None:
+    """Without `--url`, LANELOG_URL is meant."""
+    assert run("migrate", LANELOG_URL=empty_url).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["--url", "mysql://root:s3cret@127.0.0.1:1/lanelog"], ["--url", "nonsense:s3cret"]]
+)
+def test_an_error_is_one_message(arguments: list[str]) -> None:
+    """No URL, no server, no URL at all: exit status 1 and a message without traceback and without the password."""
+    done = run("migrate", *arguments)
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: ")
+    assert "Traceback" not in done.stderr
+    assert "s3cret" not in done.stderr
+
+
+def test_an_unknown_server_kind_is_one_message() -> None:
+    """A mistyped kind is answered with the kinds there are."""
+    done = run("dev-server", "--server", "sqlite")
+    assert done.returncode == 1
+    assert "use auto, local, mysql-local" in done.stderr
+
+
+def test_without_click_the_command_says_what_to_install() -> None:
+    """The extra is named in one line, and the status is that of a usage error."""
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_CLICK], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 2
+    assert done.stderr == "lanelog: the command line needs click: pip install 'lanelog[cli]'\n"

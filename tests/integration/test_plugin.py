@@ -1,0 +1,74 @@
+"""The pytest plugin, in a pytest run of its own, as a user has it."""
+
+import os
+
+import pytest
+
+from lanelog.devserver import DevServer
+from lanelog.devserver._programs import cache_directory
+
+CACHE = str(cache_directory(os.environ).parent)  # pytester gives its runs a home of their own
+
+USERS_TESTS = """
+import lanelog
+
+urls = set()
+
+def test_publish(lanelog_client, lanelog_url):
+    urls.add(lanelog_url)
+    assert lanelog_client.publish("builds", "repo-1", b"a").offset == 1
+
+def test_publish_again(lanelog_client, lanelog_url):
+    assert lanelog_url not in urls
+    assert lanelog_client.publish("builds", "repo-1", b"a").offset == 1
+
+def test_more_clients(lanelog_url):
+    with lanelog.connect(lanelog_url) as client:
+        client.ping()
+"""
+
+
+def test_each_test_of_a_user_has_a_database_of_its_own(pytester: pytest.Pytester, lanelog_server: DevServer) -> None:
+    """The fixtures come with the installation; tables exist, nothing is left of the test before."""
+    pytester.makepyfile(USERS_TESTS)
+    result = pytester.runpytest_subprocess("-W", "error", "--lanelog-server", lanelog_server.url)
+    result.assert_outcomes(passed=3)
+    assert not [name for name in databases(lanelog_server) if name.startswith("lanelog_test_")]
+
+
+@pytest.mark.local_server
+def test_a_server_is_started_when_none_is_given(
+    pytester: pytest.Pytester, local_kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A project may fix the kind of its server in its conftest."""
+    monkeypatch.setenv("XDG_CACHE_HOME", CACHE)
+    pytester.makeconftest(f"""
+        import pytest
+
+        @pytest.fixture(scope="session")
+        def lanelog_server_kind():
+            return "{local_kind}"
+    """)
+    pytester.makepyfile("def test_ping(lanelog_client): lanelog_client.ping()")
+    pytester.runpytest_subprocess("-W", "error").assert_outcomes(passed=1)
+
+
+def test_a_missing_server_is_an_error(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kind that cannot be started fails the test that needs it, with the reason."""
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{pytester.path}/docker.sock")
+    pytester.makepyfile("def test_ping(lanelog_client): lanelog_client.ping()")
+    result = pytester.runpytest_subprocess("--lanelog-server", "docker:mysql:8.4")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*Docker cannot run mysql:8.4*"])
+
+
+def databases(server: DevServer) -> list[str]:
+    from lanelog._database import Database
+    from lanelog.config import ConnectConfig
+
+    database = Database(ConnectConfig.from_url(server.url))
+    try:
+        with database.autocommit() as cx:
+            return [str(row[0]) for row in cx.query("SHOW DATABASES")]
+    finally:
+        database.close()

@@ -1,0 +1,218 @@
+"""Which server is chosen, and what is said when there is none; no server is started here."""
+
+import gc
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lanelog import devserver
+from lanelog.devserver import ServerUnavailable, _programs
+from lanelog.devserver._container import PORT, ContainerServer, build
+from lanelog.devserver._given import GivenServer
+from lanelog.devserver._local import PORTS, free_port
+from lanelog.devserver._server import check_database, family_and_version, greeting
+from lanelog.errors import ConfigurationError
+
+# A Docker client that finds no daemon drops its socket unclosed; `no_programs` lets it go within the test.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+
+API_VERSION = "1.44"  # given, a Docker client does not ask its daemon
+
+
+class Chosen(Exception):
+    """Raised in place of a start, with what would have been started."""
+
+
+@pytest.fixture
+def ways(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Replace each start by a `Chosen`; a test may put an error in place of it."""
+    outcome: dict[str, Any] = {"local": Chosen("local"), "docker": Chosen("docker")}
+
+    def way(name: str) -> Any:
+        def start() -> None:
+            raise outcome[name]
+
+        return start
+
+    def given(url: str) -> None:
+        raise Chosen(url)
+
+    monkeypatch.delenv("LANELOG_URL", raising=False)
+    monkeypatch.setattr(devserver, "_local", way("local"))
+    monkeypatch.setattr(devserver, "_docker", way("docker"))
+    monkeypatch.setattr(GivenServer, "at", given)
+    return outcome
+
+
+@pytest.fixture
+def no_programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """A machine without any server program, without a Docker daemon, and without LANELOG_URL."""
+    monkeypatch.delenv("LANELOG_URL", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(_programs, "SEARCHED", ())
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
+    yield
+    gc.collect()
+
+
+def test_the_url_of_the_environment_comes_first(ways: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """LANELOG_URL wins over a server program."""
+    del ways
+    monkeypatch.setenv("LANELOG_URL", "mysql://root@db.example/jobs")
+    with pytest.raises(Chosen, match=r"mysql://root@db\.example/jobs"):
+        devserver.start()
+
+
+def test_a_local_program_comes_before_docker(ways: dict[str, Any]) -> None:
+    """Without LANELOG_URL a server program is started."""
+    del ways
+    with pytest.raises(Chosen, match="local"):
+        devserver.start()
+
+
+def test_docker_comes_last(ways: dict[str, Any]) -> None:
+    """A machine without a server program uses Docker."""
+    ways["local"] = ServerUnavailable("none")
+    with pytest.raises(Chosen, match="docker"):
+        devserver.start()
+
+
+def test_an_explicit_kind_ignores_the_environment(ways: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asking for a local server never yields the one of LANELOG_URL."""
+    del ways
+    monkeypatch.setenv("LANELOG_URL", "mysql://root@db.example/jobs")
+    with pytest.raises(Chosen, match="local"):
+        devserver.start("local")
+
+
+def test_a_url_is_a_kind(ways: dict[str, Any]) -> None:
+    """A URL is taken as it is."""
+    del ways
+    with pytest.raises(Chosen, match="mariadb://u@h/d"):
+        devserver.start("mariadb://u@h/d")
+
+
+@pytest.mark.parametrize("kind", ["", "sqlite", "postgres://h/d", "docker"])
+def test_an_unknown_kind_is_refused(kind: str) -> None:
+    """A kind that does not exist is an error that lists the kinds."""
+    with pytest.raises(ConfigurationError, match="use auto, local, mysql-local, docker:IMAGE"):
+        devserver.start(kind)
+
+
+@pytest.mark.usefixtures("no_programs")
+def test_without_any_server_the_message_names_the_three_ways() -> None:
+    """No URL, no program, a Docker client without a daemon: the error says what would help and what was tried."""
+    with pytest.raises(ServerUnavailable) as caught:
+        devserver.start()
+    text = str(caught.value)
+    for expected in (
+        "LANELOG_URL",
+        "apt-get install mariadb-server-core",
+        "start Docker",
+        "local: there is no mariadbd",
+    ):
+        assert expected in text
+    assert "docker: Docker cannot run mysql:8.4" in text
+
+
+@pytest.mark.usefixtures("no_programs")
+def test_a_docker_client_without_a_daemon_is_no_server() -> None:
+    """A missing daemon is reported as such, not as a traceback of the Docker client."""
+    with pytest.raises(ServerUnavailable, match=r"Docker cannot run mariadb:11\.4"):
+        ContainerServer.start("mariadb:11.4")
+
+
+@pytest.mark.usefixtures("no_programs")
+def test_mysql_is_not_mistaken_for_mariadb(tmp_path: Path) -> None:
+    """`mysqld` is often a link to MariaDB; asking for MySQL does not take it."""
+    program = tmp_path / "mysqld"
+    program.write_text("#!/bin/sh\necho 'mysqld  Ver 10.11.19-MariaDB-0+deb12u1 for debian-linux-gnu on x86_64'\n")
+    program.chmod(0o755)
+    with pytest.raises(ServerUnavailable, match="no MySQL server on this machine"):
+        devserver.start("mysql-local")
+
+
+@pytest.mark.parametrize("image", ["mysql:8.4", "mariadb:11.4"])
+def test_a_container_gets_its_arguments(image: str) -> None:
+    """Image, account and database are set; the port is published on the loopback interface, fixed over restarts."""
+    container = build(image, "secret", version=API_VERSION)
+    try:
+        container._configure()
+        assert container.image == image
+        assert container.env == {"MYSQL_ROOT_PASSWORD": "secret", "MYSQL_DATABASE": "lanelog"}
+        assert list(container.ports) == [f"{PORT}/tcp"]
+        address, port = container.ports[f"{PORT}/tcp"]
+        assert address == "127.0.0.1"
+        assert port in PORTS
+    finally:
+        container.get_docker_client().client.close()
+
+
+def test_a_free_port_is_outside_the_range_of_outgoing_connections() -> None:
+    """The port stays ours while the server is down: no outgoing connection is given it."""
+    first, _ = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    assert free_port() < first
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("5.5.5-10.11.19-MariaDB-0+deb12u1", ("mariadb", "10.11.19")),
+        ("11.8.2-MariaDB-log", ("mariadb", "11.8.2")),
+        ("9.7.4-2", ("mysql", "9.7.4")),
+        ("8.0.43", ("mysql", "8.0.43")),
+    ],
+)
+def test_family_and_version(text: str, expected: tuple[str, str]) -> None:
+    """The version text tells the family; MariaDB's prefix for old replicas is not a version."""
+    assert family_and_version(text) == expected
+
+
+def test_a_server_that_is_ready_greets() -> None:
+    """The first packet of protocol 10 carries the version."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(b"\x5a\0\0\0\x0a9.7.4\0rest")
+        assert greeting(ours) == ("mysql", "9.7.4")
+
+
+@pytest.mark.parametrize("packet", [b"", b"\x17\0\0\0\xff\x10\x04Too many connections"])
+def test_a_server_that_refuses_is_not_ready(packet: bytes) -> None:
+    """A closed connection or an error packet means: ask again."""
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            theirs.sendall(packet)
+        with pytest.raises(ConnectionError, match="not ready"):
+            greeting(ours)
+
+
+@pytest.mark.parametrize("name", ["", "a`b", "a b", "a/b", "x" * 65, "ä"])
+def test_database_names_are_plain(name: str) -> None:
+    """A name that would need quoting is refused before it reaches a statement."""
+    with pytest.raises(ConfigurationError, match="a database name has"):
+        check_database(name)
+
+
+def test_another_database_of_the_same_server() -> None:
+    """Only the path of the URL changes; account and parameters stay."""
+    server = GivenServer(url="mysql://u:p%40@h:1/a?ssl_ca=/ca.pem", version="9.7.4", family="mysql")
+    assert server.root_url("b") == "mysql://u:p%40@h:1/b?ssl_ca=/ca.pem"
+
+
+def test_a_given_server_is_never_killed() -> None:
+    """What was not started here is not ended here."""
+    with GivenServer(url="mysql://u@h/a", version="9.7.4", family="mysql") as server:
+        with pytest.raises(ConfigurationError, match="cannot be killed"):
+            server.kill()
+        with pytest.raises(ConfigurationError, match="cannot be restarted"):
+            server.restart()
+
+
+def test_the_password_is_in_no_repr() -> None:
+    """A server that is printed, by pytest for one, does not show its URL."""
+    assert "secret" not in repr(GivenServer(url="mysql://u:secret@h/a", version="9.7.4", family="mysql"))

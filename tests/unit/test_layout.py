@@ -1,0 +1,80 @@
+"""The layout of the repository that everything else relies on."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import lanelog
+
+ROOT = Path(__file__).parents[2]
+TABLES = {path.name for path in (ROOT / "schema").glob("*.sql")}
+
+
+def test_the_directory_queue_is_no_package() -> None:
+    """A `queue/__init__.py` would shadow the standard library's `queue` for everything that is run from the root."""
+    assert not (ROOT / "queue/__init__.py").exists()
+
+
+def test_queue_is_the_standard_library_from_the_root() -> None:
+    """With the root first in the path, `import queue` still finds the standard library's module."""
+    code = "import queue, sys; print(sys.path[0] or '.', queue.SimpleQueue, queue.__file__)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(". ")
+    assert os.path.dirname(os.__file__) in done.stdout  # noqa: PTH120  # as the standard library says it
+
+
+def test_the_tables_are_reachable_from_the_package() -> None:
+    """An editable install finds `schema/` through the package's symbolic link, which is relative."""
+    link = ROOT / "queue/lanelog/_schema"
+    assert link.readlink() == Path("../../schema")
+    assert TABLES
+    assert {path.name for path in link.glob("*.sql")} == TABLES
+
+
+def test_the_wheel_contains_the_tables_and_the_types(tmp_path: Path) -> None:
+    """What is installed from a wheel has `schema/` as files of the package, and says that it is typed."""
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    )
+    (wheel,) = tmp_path.glob("lanelog-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    assert {f"lanelog/_schema/{name}" for name in TABLES} <= names
+    assert "lanelog/py.typed" in names
+    assert not [name for name in names if not name.startswith(("lanelog/", "lanelog-"))]
+
+
+def test_the_plugin_is_light() -> None:
+    """Every pytest run of an environment loads the plugin: beyond the library itself it brings nothing."""
+    code = (
+        "import lanelog, pytest, sys; old = {*sys.modules}; import lanelog.testing.plugin; print({*sys.modules} - old)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    brought = ast.literal_eval(done.stdout) - sys.stdlib_module_names
+    assert brought == {"lanelog.testing", "lanelog.testing.plugin"}
+
+
+def test_nothing_in_the_library_imports_the_plugin() -> None:
+    """Pytest is not needed to use the library."""
+    package = Path(lanelog.__file__).parent
+    for path in package.rglob("*.py"):
+        if path.parent.name != "testing":
+            assert not re.search(r"^\s*(from|import) (lanelog\.testing|pytest)\b", path.read_text(), re.MULTILINE), path
+
+
+@pytest.mark.parametrize(
+    "script", [".ci/apt-install", ".ci/run", ".ci/setup-python", ".ci/setup-database", "tests/servers/mysql"]
+)
+def test_the_scripts_are_executable_and_parse(script: str) -> None:
+    """A script that lost its mode or its syntax breaks a fresh clone first."""
+    assert os.access(ROOT / script, os.X_OK)
+    subprocess.run(["bash", "-n", str(ROOT / script)], check=True)
