@@ -7,6 +7,7 @@ one connection of a client.
 from __future__ import annotations
 
 import time
+from collections import deque
 from typing import TYPE_CHECKING
 
 from attrs import define, field
@@ -26,6 +27,9 @@ LOOK_SOON = 0.005
 LOOK_SHARE = 19.0
 """A look may take a twentieth of the time: after one of d seconds, the next is 19 d later at the earliest."""
 
+LOOKS_REMEMBERED = 5
+"""The cheapest of so many looks is what a look costs: one that met a hiccup must not delay the next by seconds."""
+
 LANES_A_FETCH = 40
 IDLE = 2.0
 
@@ -38,6 +42,7 @@ class Pace:
 
     interval: float = LOOK_SOON
     next_look: float = 0.0
+    costs: deque[float] = field(factory=lambda: deque(maxlen=LOOKS_REMEMBERED))
 
 
 @define(eq=False)
@@ -94,7 +99,8 @@ class Fetcher:
         ended = time.monotonic()
         news = membership.heads(heads)
         pace.interval = LOOK_SOON if news else min(membership.config.poll_interval, pace.interval * 2)
-        pace.next_look = ended + max(pace.interval, LOOK_SHARE * (ended - began))
+        pace.costs.append(ended - began)
+        pace.next_look = ended + max(pace.interval, LOOK_SHARE * min(pace.costs))
 
     def _fetch(self, membership: Membership) -> bool:
         """Read more for lanes that want it; True when something was read."""

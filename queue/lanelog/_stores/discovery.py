@@ -46,11 +46,15 @@ WHERE topic = %s AND partition_key > %s ORDER BY partition_key LIMIT %s"""
 CREATE_TOPIC = f"""INSERT INTO queue_partitions (topic, partition_key, created_at) VALUES (%s, '', {NOW_MS})
 ON DUPLICATE KEY UPDATE topic = topic"""
 
-# The topic row, shared (a lease or a floor is born) or exclusive (registration) (PRIMARY).
+# The topic row, shared: a lease is born, or a collector asks who reads the topic (PRIMARY).
 SHARE_TOPIC = """SELECT head_offset, max_epoch, holds_dead_letters FROM queue_partitions
 WHERE topic = %s AND partition_key = '' LOCK IN SHARE MODE"""
+
+# The topic row, exclusive: a group is registered (PRIMARY).
 LOCK_TOPIC = """SELECT head_offset, max_epoch, holds_dead_letters FROM queue_partitions
 WHERE topic = %s AND partition_key = '' FOR UPDATE"""
+
+# The topic row, exclusive and without waiting: a lane is purged (PRIMARY).
 TRY_LOCK_TOPIC = """SELECT head_offset, max_epoch, holds_dead_letters FROM queue_partitions
 WHERE topic = %s AND partition_key = '' FOR UPDATE SKIP LOCKED"""
 

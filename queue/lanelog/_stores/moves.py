@@ -25,8 +25,9 @@ SELECT %s, partition_key, %s, %s, payload, payload_bytes,
 FROM queue_messages AS source WHERE source.topic = %s AND source.partition_key = %s AND source.`offset` = %s
 """
 
-# What is to be copied, and whether the copy is there already (PRIMARY; by_id).
+# What is to be copied (PRIMARY).
 SOURCE_ID = "SELECT id FROM queue_messages WHERE topic = %s AND partition_key = %s AND `offset` = %s"
+# Whether the copy is there already (by_id).
 BURIED = "SELECT `offset` FROM queue_messages WHERE topic = %s AND partition_key = %s AND id = %s"
 
 # The oldest message of a lane behind its floor, many lanes joined by UNION ALL (PRIMARY).
