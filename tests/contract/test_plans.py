@@ -8,13 +8,13 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from support.waiting import eventually
 
 import lanelog
 from lanelog import _stores
 from lanelog._connect import ConnectConfig
 from lanelog._database import Database
 from lanelog.devserver import DevServer
+from support.waiting import eventually
 
 LANES, MESSAGES = 60, 20
 REPEATED = re.compile(r"\{(\w+)\}")

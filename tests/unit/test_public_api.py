@@ -8,9 +8,9 @@ import pytest
 import lanelog
 
 NAMES = {
-    "AckPolicy", "AlreadySettled", "Client", "ClosedError", "Codec", "ConfigurationError", "DatabaseError", "DeadLetter",
-    "Deliveries", "LanelogError", "LeaseLost", "Message", "Order", "Outgoing", "PayloadTooLarge", "Postpone", "Receipt",
-    "Reject", "Retry", "RetryPolicy", "SchemaError", "Subscription", "SubscriptionConfig", "SubscriptionState",
+    "AckPolicy", "AlreadySettled", "Client", "ClosedError", "Codec", "ConfigurationError", "DatabaseError",
+    "DeadLetter", "Deliveries", "LanelogError", "LeaseLost", "Message", "Order", "Outgoing", "PayloadTooLarge", "Postpone",
+    "Receipt", "Reject", "Retry", "RetryPolicy", "SchemaError", "Subscription", "SubscriptionConfig", "SubscriptionState",
     "SubscriptionStats", "connect",
 }  # fmt: skip
 
