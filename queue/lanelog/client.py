@@ -174,7 +174,12 @@ class Client:
         `handler(message)` acks by returning; what raising means is decided by `ack_policy` and `retry`. For the options
         see `SubscriptionConfig`. Raises ConfigurationError, DatabaseError, SchemaError.
         """
-        return self._register(topic, group, check_handler(handler), options).start()
+        subscription = self._register(topic, group, check_handler(handler), options)
+        try:
+            return subscription.start()
+        except BaseException:
+            self._subscriptions.remove(subscription)  # it never began: run() must not try it again
+            raise
 
     def subscriber(self, topic: str | Sequence[str], group: str, **options: Any) -> Callable[[H], H]:
         """Decorate a handler to be started by `run()` or `start()`; nothing is sent to the database before."""

@@ -312,6 +312,19 @@ class Subscription:
             raise self._failure
         return None
 
+    def drain(self) -> None:
+        """Give back what was marked for a pulled subscription and not taken."""
+        while True:
+            try:
+                item = self._runs.get_nowait()
+            except queue.Empty:
+                return
+            if callable(item):
+                run_hook(item)
+            else:
+                membership, run = item
+                membership.finish(run)
+
     def _hand_over(self, membership: Membership, run: Run, until: float | None) -> Message | None:
         gate = process_gate()
 
@@ -324,6 +337,10 @@ class Subscription:
         elif not gate.enter_alone(wanted):
             membership.finish(run)
             return None
+        elif not membership.mark_alone(run):
+            gate.leave()
+            membership.finish(run)
+            return None
         now = time.monotonic()
         may_start = membership.rules.ack_first or membership.may_start(run.lane, now)
         attempt = run.start_next(now, self.config.visibility_timeout) if may_start else None
@@ -333,6 +350,7 @@ class Subscription:
             return None
         if membership.rules.ack_first:
             gate.leave()
+            run.record(attempt, policy.ACKED)
             membership.finish(run)
         else:
             membership.detach(attempt, gate.leave)
@@ -357,7 +375,8 @@ class Deliveries:
         return self
 
     def __next__(self) -> Message:
-        self.subscription.start()
+        if self.subscription.state is SubscriptionState.NEW:
+            self.subscription.start()  # else it runs, or it has ended, and so has this iterator
         message = self.subscription.pull(self._timeout)
         if message is None:
             self.close()
@@ -375,8 +394,10 @@ class Deliveries:
 
     def close(self) -> None:
         """Give everything back that was not settled; idempotent."""
+        self.subscription.ask_to_stop()
         for membership in self.subscription.memberships:
             membership.hand_back()
+        self.subscription.drain()
         self.subscription.stop()
 
 

@@ -7,7 +7,7 @@ transactions borrow from it; loops get sessions of their own.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -197,13 +197,23 @@ class Database:
         """Bytes of the longest statement the server accepts, as the last new connection saw it."""
         return self.facts().max_allowed_packet
 
-    def retry(self, op: Callable[[], T], *, deadline: float, what: str, stopping: threading.Event | None = None) -> T:
-        """`with_retries`, except that a database that was never reached is not waited for."""
-        return with_retries(op, deadline=deadline, what=what, give_up=self.never_connected, stopping=stopping)
-
-    def never_connected(self) -> bool:
-        """Whether no connection was ever made."""
-        return not self.connected_once
+    def retry(
+        self,
+        op: Callable[[], T],
+        *,
+        deadline: float,
+        what: str,
+        unless: Collection[int] = (),
+        stopping: threading.Event | None = None,
+    ) -> T:
+        """`with_retries`, except for errors with a code of `unless`, and for a database that was never reached."""
+        return with_retries(
+            op,
+            deadline=deadline,
+            what=what,
+            give_up=lambda error: not self.connected_once or error.code in unless,
+            stopping=stopping,
+        )
 
     def close(self) -> None:
         """Close all pooled connections, those in use when they come back. Sessions are their owners'."""

@@ -26,23 +26,23 @@ def with_retries(
     *,
     deadline: float,
     what: str,
-    give_up: Callable[[], bool] = lambda: False,
+    give_up: Callable[[DatabaseError], bool] = lambda _error: False,
     stopping: Event | None = None,
 ) -> T:
     """Return `op()`, repeated on a retriable DatabaseError until `deadline` on the monotonic clock.
 
     Raises the last error, with a note saying how often `what` was tried. Once the outcome of any attempt was unknown,
-    so is that of the whole. `give_up()` is asked after a failure; `stopping` cuts the waits short.
+    so is that of the whole. `give_up(error)` may end it after a failure; `stopping` cuts the waits short.
     """
     try:
         return op()
     except DatabaseError as exc:
-        if not _retriable(exc) or give_up():
+        if not exc.retriable or give_up(exc):
             raise
         first = exc
     attempts = _Attempts(op, first)
     retrying = Retrying(
-        retry=retry_if_exception(lambda exc: _retriable(exc) and not give_up()),
+        retry=retry_if_exception(lambda exc: isinstance(exc, DatabaseError) and exc.retriable and not give_up(exc)),
         wait=_WAIT,
         stop=stop_before_delay(max(0.0, deadline - time.monotonic())),
         sleep=sleep_using_event(stopping or Event()),
@@ -83,7 +83,3 @@ class _Attempts(Generic[T]):
     def note(self, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
         self.unknown = self.unknown or bool(getattr(error, "outcome_unknown", False))
-
-
-def _retriable(exc: BaseException) -> bool:
-    return isinstance(exc, DatabaseError) and exc.retriable

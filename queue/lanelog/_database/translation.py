@@ -87,6 +87,7 @@ _REMEDIES: Final = {
     1227: "grant the user this privilege",
     1698: "check the user and how it authenticates",
     2026: "check ssl, ssl_ca, ssl_cert and ssl_key",
+    3159: "the server insists on TLS: add ssl=true to the URL",
     2059: "the driver cannot do this authentication; choose another for the user",
 }
 

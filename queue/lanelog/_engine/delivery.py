@@ -68,7 +68,7 @@ class Delivery:
 
     def extend(self, seconds: float) -> None:
         """Move the delivery's end; only memory knows it, so nothing is written."""
-        self.membership.check(self.attempt)
+        self.membership.check(self.attempt, settling=False)
         self.attempt.deadline = time.monotonic() + seconds
 
     @contextmanager

@@ -31,6 +31,7 @@ class Gate:
         self._inside = 0
         self._alone = False
         self._held_back = False
+        self._pass_until = 0.0  # monotonic; no suspect holds others back before
 
     def __repr__(self) -> str:
         return f"Gate(inside={self._inside}, alone={self._alone}, held_back={self._held_back})"
@@ -52,32 +53,27 @@ class Gate:
     def enter_alone(self, wanted: Callable[[], bool]) -> bool:
         """Wait until nobody is inside, and shut the others out; False when it is not `wanted` any more."""
         with self._changed:
-            turn_ends = time.monotonic() + PATIENCE
-            holding = False
+            holding, turn_ends = False, 0.0
             try:
                 while wanted():
-                    if not self._alone and (holding or not self._held_back):
+                    now = time.monotonic()
+                    if not (holding or self._alone or self._held_back) and now >= self._pass_until:
                         holding = self._held_back = True
-                        if self._inside == 0:
-                            self._inside, self._alone = 1, True
-                            return True
-                        if time.monotonic() >= turn_ends:
-                            holding = self._held_back = False
-                            self._changed.notify_all()
-                            self._let_others_pass(wanted)
-                            turn_ends = time.monotonic() + PATIENCE
-                            continue
+                        turn_ends = now + PATIENCE
+                    if self._inside == 0 and (holding or not self._held_back):
+                        self._inside, self._alone = 1, True
+                        return True
+                    if holding and now >= turn_ends:
+                        # The others may pass before any suspect holds them back again, not only this one.
+                        holding = self._held_back = False
+                        self._pass_until = now + PATIENCE
+                        self._changed.notify_all()
                     self._changed.wait(CHECK)
                 return False
             finally:
                 if holding:
                     self._held_back = False
                     self._changed.notify_all()
-
-    def _let_others_pass(self, wanted: Callable[[], bool]) -> None:
-        until = time.monotonic() + PATIENCE
-        while wanted() and time.monotonic() < until:
-            self._changed.wait(CHECK)
 
 
 _process: list[Gate] = [Gate()]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from lanelog._engine.records import Budget, LaneSnapshot, Rules
+    from lanelog._engine.ticket import Ticket
     from lanelog._stores.deliveries import DeliveryRow
     from lanelog._stores.fetches import Fetched
 
@@ -103,7 +104,9 @@ class Lane(Ledger):
                 self._keep_running(attempt, old.burials.get(offset))
             else:
                 attempt.state = State.SUPERSEDED
-            old.budget.give(attempt.row)
+        # A transaction of a handler may have committed its row after this lane's rows were read.
+        self._dirty |= old._stored - self._stored
+        self._stored |= old._stored
         for run in old.runs:
             run.lane = self
             self.runs.append(run)
@@ -129,9 +132,12 @@ class Lane(Ledger):
             burial.lane = self
 
     def abandon(self) -> None:
-        """The lane is no longer this object's: give back what is in memory beside what is running."""
+        """The lane is no longer this object's: give back everything that it holds in memory."""
         self.tickets = []
         self.drop_ready()
+        for attempt in self.running.values():
+            self.budget.give(attempt.row)
+        self.running.clear()
         for wait in self.waiting.values():
             if wait.body is not None:
                 self.budget.give(wait.body)
@@ -285,9 +291,24 @@ class Lane(Ledger):
         if not endless and ((wait.died_alone and spent) or (not wait.crashed and limit is not None and number > limit)):
             self.running[offset] = attempt
             return self.bury(attempt, wait.attempts, wait.last_error or CRASHED)
-        alone = wait.crashed and not endless and self.rules.exhausted(number, since_first)
+        alone = wait.crashed and not endless and not self.rules.ack_first and self.rules.exhausted(number, since_first)
+        run = Run(self, [attempt], first=False, alone=alone)
+        if alone:
+            # Not marked yet: `alone` in the database must never be true of one that still waits for the others to end.
+            self.running[offset] = attempt
+            self.runs.append(run)
+            return run
         self._dirty.add(offset)
-        return self._send_out(Run(self, [attempt], first=False, alone=alone))
+        return self._send_out(run)
+
+    def mark_alone(self, run: Run, ticket: Ticket) -> bool:
+        """The suspect has the process to itself now: its mark is due. False when it was taken back meanwhile."""
+        if self.lost or not run.attempts:
+            return False
+        run.marked = True
+        self._dirty.update(attempt.offset for attempt in run.attempts)
+        self.tickets.append(ticket)
+        return True
 
     def _send_out(self, run: Run) -> Run:
         for attempt in run.attempts:
@@ -317,6 +338,7 @@ class Lane(Ledger):
                 else:
                     self._wait_again(attempt)
         self._pending = [run for run in self._pending if run.attempts]
+        self.runs = [run for run in self.runs if run.attempts]  # whoever finds an empty one in the queue passes it
         if not returned:
             return
         handed = self._handed()
@@ -357,6 +379,7 @@ class Lane(Ledger):
         self.budget.give(attempt.row)
         if stored:
             self._stored.add(attempt.offset)
+            self._durable.add(attempt.offset)
         self._settle(attempt.offset, attempt.row.id)
 
     def failed(

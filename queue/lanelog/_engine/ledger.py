@@ -49,6 +49,7 @@ class Ledger:
         self.thirsty = False  # a due message lacks its body; the fetcher clears it
         self._pending: list[Run] = []
         self._stored: set[int] = set()
+        self._durable: set[int] = set()  # of the buffer: settled by a transaction of its own
         self._dirty: set[int] = set()
         self._flushed = watermark
         self._mark = 0  # the run mark in the database, as far as it is above the watermark
@@ -65,6 +66,12 @@ class Ledger:
     def flushed(self) -> int:
         """The watermark in the database, as far as memory knows."""
         return self._flushed
+
+    @property
+    def unwritten_settlements(self) -> list[int]:
+        """Offsets that handlers have settled by returning, and that no flush has carried yet."""
+        buffer = self.buffer if self.writing is None else {**self.writing.buffer, **self.buffer}
+        return sorted(o for o, message_id in buffer.items() if message_id and o not in self._durable)
 
     @property
     def handling(self) -> bool:
@@ -171,16 +178,18 @@ class Ledger:
         attempt = self.running.get(offset)
         if attempt is None or attempt.run is None or attempt.run.first:
             return None  # covered by the run mark
+        marked = attempt.run.marked  # else it still waits until it has the process to itself
+        started = 0.0 if marked else None
         return DeliveryWrite(
             key=self.key,
             offset=offset,
             through=offset,
-            retry_count=attempt.number,
+            retry_count=attempt.number if marked else attempt.number - 1,
             postponed=attempt.postponed,
             crashed=attempt.crashed,
-            alone=attempt.run.alone,
-            lease_epoch=self.epoch,
-            first_age=0.0 if attempt.first_started is None else now - attempt.first_started,
+            alone=attempt.run.alone and marked,
+            lease_epoch=self.epoch if marked else 0,
+            first_age=started if attempt.first_started is None else now - attempt.first_started,
         )
 
     def written(self, write: LaneWrite) -> list[Run]:
@@ -191,6 +200,7 @@ class Ledger:
         self._mark = write.mark
         self._stored.update(row.offset for row in write.upserts)
         self._stored.difference_update(write.deletes)
+        self._durable.difference_update(write.buffer)
         runs = [run for run in write.runs if run.attempts and not run.recalled]
         self.runs.extend(runs)
         return runs

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from lanelog._engine.lane import Lane
     from lanelog._engine.records import Burial, LaneWrite
+    from lanelog._engine.run import Attempt
     from lanelog._engine.ticket import Ticket
     from lanelog._stores.fetches import Fetched
 
@@ -77,19 +78,26 @@ class Membership(Settlements):
                 return
             self._forget_locked(lane)
             lane.recall()
-            for attempt in lane.running.values():
-                attempt.state = State.SUPERSEDED
-                self.budget.give(attempt.row)
+            running = list(lane.running.values())
+            refused = lane.unwritten_settlements
+            self.counters.refused += len(refused)
             tickets = lane.tickets + (lane.writing.tickets if lane.writing is not None else [])
             tickets += [ticket for burial in lane.burials.values() for ticket in burial.tickets]
+            self._supersede_locked(running)
             lane.abandon()
         error = LeaseLost(f"the lease of {self.group}/{self.topic}/{lane.key} was lost: {why}")
         for ticket in tickets:
             ticket.resolve(error)
-        if lane.running or tickets:
-            log.warning(
-                "lane.lost", topic=self.topic, key=lane.key, group=self.group, running=len(lane.running), why=why
-            )
+        context = {"topic": self.topic, "key": lane.key, "group": self.group}
+        if refused:  # their handlers have returned and will never hear of it
+            log.warning("settlement.refused", **context, offset=refused[0], messages=len(refused), why=why)
+        if running or tickets:
+            log.warning("lane.lost", **context, running=len(running), why=why)
+
+    def _supersede_locked(self, attempts: Iterable[Attempt]) -> None:
+        for attempt in attempts:
+            attempt.state = State.SUPERSEDED
+            self._finish_detached_locked(attempt)
 
     def forget_lane(self, lane: Lane) -> None:
         """The lane was released in good order."""
@@ -109,7 +117,9 @@ class Membership(Settlements):
         with self.lock:
             if self.lanes.get(old.key) is not old:
                 return
+            before = list(old.running.values())
             fresh.carry_over(old, ids)
+            self._supersede_locked(attempt for attempt in before if attempt.state is State.SUPERSEDED)
             for pending in (self._dirty, self._hungry, self._thirsty):
                 pending.pop(old, None)
         self.open_lane(fresh)

@@ -10,7 +10,7 @@ import queue
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from attrs import define, field
 
@@ -132,6 +132,8 @@ class MembershipState:
                 return
             if isinstance(planned, Burial):
                 self._bury_planned_locked(planned)
+            elif planned.alone:
+                self.runs.put((cast("Membership", self), planned))  # it waits for its turn first, and is marked then
 
     def _bury_planned_locked(self, burial: Burial) -> None:
         if self.config.dead_letter_suffix is None and burial.attempt is not None:

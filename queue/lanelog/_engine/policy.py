@@ -55,7 +55,10 @@ ACKED = Outcome(Verb.ACK)
 
 def describe(error: BaseException) -> str:
     """An exception as one bounded text, as it is kept with the message."""
-    text = str(error)
+    try:
+        text = str(error)
+    except BaseException as fault:  # noqa: BLE001 - an application's `__str__` must not end the thread that asks it
+        text = f"its text cannot be had, {type(fault).__name__}"
     return clip(f"{type(error).__name__}: {text}" if text else type(error).__name__)
 
 

@@ -67,13 +67,14 @@ class Run:
     either started or returned, never both.
     """
 
-    __slots__ = ("_lock", "_next", "_outcomes", "alone", "attempts", "first", "lane", "recalled")
+    __slots__ = ("_lock", "_next", "_outcomes", "alone", "attempts", "first", "lane", "marked", "recalled")
 
     def __init__(self, lane: Lane, attempts: list[Attempt], *, first: bool, alone: bool = False) -> None:
         self.lane = lane
         self.attempts = attempts
         self.first = first  # first deliveries, marked by the run mark; else one redelivery with a row of its own
         self.alone = alone
+        self.marked = not alone  # what runs alone is marked once it has the process to itself
         self.recalled = False
         self._outcomes: list[tuple[Attempt, Outcome]] = []  # decided by the worker, not yet taken over
         self._next = 0

@@ -14,7 +14,7 @@ from lanelog._engine.policy import Outcome, Verb
 from lanelog._engine.run import Attempt, Run, State
 from lanelog._engine.ticket import Ticket
 from lanelog._telemetry import get_logger
-from lanelog.errors import AlreadySettled, LeaseLost
+from lanelog.errors import AlreadySettled, LanelogError, LeaseLost
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +30,19 @@ class Settlements(MembershipState):
     def may_start(self, lane: Lane, now: float) -> bool:
         """Whether a handler may start on this lane: it is ours, by a read-back that is not too old."""
         return now < self.authority_until and not (lane.lost or lane.closing or lane.paused)
+
+    def mark_alone(self, run: Run) -> bool:
+        """Write down that this suspect has the process to itself, and wait for the commit; False: it must not start."""
+        ticket = Ticket()
+        with self.lock:
+            if not run.lane.mark_alone(run, ticket):
+                return False
+            self._after_change_locked(run.lane, time.monotonic())
+        self.signals.wake_settler()
+        try:
+            return ticket.wait()
+        except LanelogError:
+            return False
 
     def finish(self, run: Run, *, seconds: float | None = None, complete: bool = True) -> None:
         """Take a run's outcomes over; `complete`: the worker is done with it, the rest goes back."""
@@ -132,10 +145,10 @@ class Settlements(MembershipState):
             if other.state is State.RUNNING and other is not attempt:
                 self._apply_locked(other, decided, time.monotonic())
 
-    def check(self, attempt: Attempt) -> None:
-        """Raise LeaseLost or AlreadySettled unless the attempt is still the handler's to settle."""
+    def check(self, attempt: Attempt, *, settling: bool = True) -> None:
+        """Raise LeaseLost or AlreadySettled unless the attempt is still the handler's; `settling`: to settle, too."""
         with self.lock:
-            self._check_locked(attempt)
+            self._check_locked(attempt, settling=settling)
 
     def claim(self, attempt: Attempt) -> None:
         """Reserve the settlement for a transaction that is about to commit it. Raises LeaseLost, AlreadySettled."""
@@ -160,14 +173,15 @@ class Settlements(MembershipState):
             self._after_change_locked(attempt.lane, time.monotonic())
         self.signals.wake_settler()
 
-    def _check_locked(self, attempt: Attempt) -> None:
+    def _check_locked(self, attempt: Attempt, *, settling: bool = True) -> None:
         if attempt.state is State.SUPERSEDED or attempt.lane.lost:
             self.counters.refused += 1
             raise LeaseLost(
                 f"attempt {attempt.number} at {self.topic}/{attempt.lane.key}/{attempt.offset} is not group "
                 f"{self.group!r}'s any more: it timed out or its lane was lost; another attempt has taken its place"
             )
-        if attempt.state is not State.RUNNING:
+        # Under ACK_FIRST it was settled before its handler started.
+        if attempt.state is not State.RUNNING or (settling and self.rules.ack_first):
             raise AlreadySettled(
                 f"attempt {attempt.number} at {self.topic}/{attempt.lane.key}/{attempt.offset} is settled already"
             )

@@ -182,9 +182,11 @@ class Workers:
 
     def _work(self, worker: Worker, membership: Membership, run: Run) -> None:
         gate = process_gate()
-        lane = run.lane
         if run.alone:
-            inside = gate.enter_alone(lambda: bool(run.attempts) and membership.may_start(lane, time.monotonic()))
+            inside = gate.enter_alone(lambda: bool(run.attempts) and membership.may_start(run.lane, time.monotonic()))
+            if inside and not membership.mark_alone(run):
+                gate.leave()
+                inside = False
         else:
             gate.enter()
             inside = True

@@ -103,8 +103,8 @@ class Chaos:
         self.fleet.release()
         self.takeover = Takeover(worker=victim, lanes=len(self._before))
         self.say(
-            f"{victim} (process {killed.process.pid}) was killed with SIGKILL at work and leaves {len(self._before)} "
-            f"lanes unfinished; {successor.name} was started in its place"
+            f"{victim} (process {killed.process.pid}) was killed with SIGKILL at work; {successor.name} was started in "
+            f"its place; {_lanes(len(self._before))} left unfinished"
         )
 
     def _measure(self, takeover: Takeover) -> None:
@@ -112,8 +112,12 @@ class Chaos:
         seconds = time.monotonic() - self._dead_since
         if done and takeover.first is None:
             takeover = evolve(takeover, first=seconds)
-            self.say(f"the first of {takeover.worker}'s lanes moved again {seconds:.2f} s after its death")
+            self.say(f"the first of them moved again {seconds:.2f} s after the death of {takeover.worker}")
         if len(done) == len(self._before):
             takeover = evolve(takeover, every=seconds)
-            self.say(f"all {takeover.lanes} of {takeover.worker}'s lanes had moved after {seconds:.2f} s")
+            self.say(f"{_lanes(takeover.lanes)} of {takeover.worker} had all moved after {seconds:.2f} s")
         self.takeover = takeover
+
+
+def _lanes(number: int) -> str:
+    return "1 lane" if number == 1 else f"{number} lanes"

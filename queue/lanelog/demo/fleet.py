@@ -1,21 +1,19 @@
 """The worker processes: started, released, killed, replaced and stopped.
 
-Owns every process and log file of theirs; it never decides when to kill. The run calls it from its main thread.
+Owns every process of theirs and what it wrote; it never decides when to kill. The run calls it from its main thread.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import IO, Self
 
 from attrs import define, field, frozen
 
@@ -34,7 +32,7 @@ class Worker:
 
     name: str
     process: subprocess.Popen[bytes]
-    log: Path
+    log: IO[bytes]
 
 
 @define(eq=False, kw_only=True)
@@ -47,36 +45,32 @@ class Fleet:
     pause: float
     workers: dict[str, Worker] = field(factory=dict, init=False)
     _started: int = field(default=0, init=False)
-    _logs: Path = field(init=False, repr=False)
 
     def __enter__(self) -> Self:
-        self._logs = Path(tempfile.mkdtemp(prefix="lanelog-demo-"))
         return self
 
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.stop()
-        shutil.rmtree(self._logs, ignore_errors=True)
 
     def start(self) -> Worker:
         """Start one more worker."""
         self._started += 1
         name = f"worker-{self._started}"
-        log = self._logs / name
-        with log.open("wb") as output:
-            process = subprocess.Popen(  # noqa: S603 - this Python, with arguments of our own
-                [
-                    # -P: the demo is started in any repository, whose files must not be imported.
-                    *(sys.executable, "-P", "-m", "lanelog.demo.worker"),
-                    *("--topic", self.topic, "--run", self.run, "--name", name, "--pause", str(self.pause)),
-                ],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-                env={**os.environ, "LANELOG_URL": self.url},
-                start_new_session=True,  # Ctrl-C is for this process, which then stops them
-            )
+        log = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the worker has ended
+        process = subprocess.Popen(  # noqa: S603 - this Python, with arguments of our own
+            [
+                # -P: the demo is started in any repository, whose files must not be imported.
+                *(sys.executable, "-P", "-m", "lanelog.demo.worker"),
+                *("--topic", self.topic, "--run", self.run, "--name", name, "--pause", str(self.pause)),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "LANELOG_URL": self.url},
+            start_new_session=True,  # Ctrl-C is for this process, which then stops them
+        )
         worker = Worker(name=name, process=process, log=log)
         self.workers[name] = worker
         return worker
@@ -95,6 +89,7 @@ class Fleet:
         worker = self.workers.pop(name)
         worker.process.send_signal(signal.SIGKILL)
         worker.process.communicate()
+        worker.log.close()
         return worker
 
     def check(self) -> None:
@@ -102,23 +97,26 @@ class Fleet:
         for worker in self.workers.values():
             status = worker.process.poll()
             if status is not None:
-                lines = worker.log.read_text(errors="replace").splitlines()[-LOG_LINES:]
+                worker.log.seek(0)
+                lines = worker.log.read().decode(errors="replace").splitlines()[-LOG_LINES:]
                 raise WorkerEnded("\n".join([f"{worker.name} ended with status {status}:", *lines]))
 
     def stop(self) -> None:
         """Ask all to end by closing their input, and kill who does not."""
         deadline = time.monotonic() + PATIENCE + 1
-        for worker in self.workers.values():
+        workers = list(self.workers.values())
+        self.workers.clear()
+        for worker in workers:
             assert worker.process.stdin is not None  # noqa: S101 - for mypy: it is a pipe
             with contextlib.suppress(BrokenPipeError):
                 worker.process.stdin.close()
-        for worker in self.workers.values():
-            try:
+        try:
+            for worker in workers:
                 worker.process.wait(max(0.0, deadline - time.monotonic()))
-            except BaseException as exc:
+        except subprocess.TimeoutExpired:
+            pass  # it is killed with whoever else still runs
+        finally:
+            for worker in workers:
                 worker.process.kill()
                 worker.process.wait()
-                if not isinstance(exc, subprocess.TimeoutExpired):
-                    self.stop()  # a second Ctrl-C: leave no other one behind either
-                    raise
-        self.workers.clear()
+                worker.log.close()

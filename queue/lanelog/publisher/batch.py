@@ -6,6 +6,7 @@ It never waits for a head unless asked to, and creates missing lanes only betwee
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from attrs import define, frozen
 
@@ -18,6 +19,8 @@ from lanelog.publisher.line import Member
 from lanelog.publisher.placing import note_attempt, write
 
 _partitions = Partitions()
+
+LOCK_WAIT_TIMEOUT: Final = 1205
 
 Choose = Callable[[Mapping[str, int]], Sequence[Member]]
 """Given the heads that are locked by now, says whose messages to write."""
@@ -39,10 +42,13 @@ class BatchWriter:
     _lanes: LaneCreator
     _announce: Callable[[str], None]
 
-    def commit(self, topic: str, keys: set[str], choose: Choose, *, wait: bool, deadline: float) -> set[str]:
+    def commit(
+        self, topic: str, keys: set[str], choose: Choose, *, wait: bool, persist: bool, deadline: float
+    ) -> set[str]:
         """Write the members that `choose` returns, repeating what may pass; return the keys whose heads are taken.
 
-        Every member that is committed has its receipt when this returns or raises.
+        `wait`: for heads that are locked. `persist`: after a lock time-out, too. Every member that is committed has its
+        receipt when this returns or raises.
         """
         busy: set[str] = set()
         while keys:
@@ -50,6 +56,7 @@ class BatchWriter:
                 lambda wanted=keys: self._transact(topic, wanted, choose, wait=wait),  # type: ignore[misc]
                 deadline=deadline,
                 what="publishing",
+                unless=() if persist else (LOCK_WAIT_TIMEOUT,),
             )
             busy |= left.busy
             if left.missing:

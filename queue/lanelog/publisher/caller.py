@@ -48,10 +48,13 @@ class CallerWriter:
         cx = ForeignExecutor(connection)
         cx.begin()
         keys = {draft.key for draft in drafts}
-        # Not from the caller's snapshot, which may be old, nor with a lock, and before the first one.
-        self._lanes.ensure(topic, keys, deadline=time.monotonic() + self._database.config.publish_timeout)
+        # On another connection: not from the caller's snapshot, which may be old, and before his first lock of ours.
+        deadline = time.monotonic() + self._database.config.publish_timeout
+        self._lanes.ensure(topic, keys, deadline=deadline)
+        given = [draft.place for draft in drafts if draft.given]
+        stored = self._lanes.find_ids(topic, given, deadline=deadline) if given else {}
         try:
-            receipts = self._write(cx, topic, drafts, keys)
+            receipts = self._write(cx, topic, drafts, keys, stored)
             cx.finish()
         except DatabaseError as exc:
             error = cx.undo(exc)
@@ -64,22 +67,30 @@ class CallerWriter:
             entry.topics.add(topic)
         return receipts
 
-    def _write(self, cx: ForeignExecutor, topic: str, drafts: Sequence[Draft], keys: set[str]) -> list[Receipt]:
+    def _write(
+        self,
+        cx: ForeignExecutor,
+        topic: str,
+        drafts: Sequence[Draft],
+        keys: set[str],
+        stored: Mapping[tuple[str, str], int],
+    ) -> list[Receipt]:
         # heads X, in key order -> messages
         max_packet = self._database.max_packet()
         try:
-            return append(cx, topic, place(drafts, self._heads(cx, topic, keys), {}), max_packet)
+            return append(cx, topic, place(drafts, self._heads(cx, topic, keys), stored), max_packet)
         except DatabaseError as exc:
             if exc.code != _DUPLICATE:
                 raise
             cx.execute("ROLLBACK TO SAVEPOINT lanelog_publish")
-            # Only now are ids looked up: a locking read of one that is not there locks a gap, under REPEATABLE READ,
-            # and two callers on neighbouring lanes would wait for each other.
-            asked = [draft.place for draft in drafts if draft.given]
-            stored = _messages.find_ids(cx, topic, asked, shared=True)
-            if not stored:
+            # An id came in between, or was published in this very transaction. Only now is it looked up here: a locking
+            # read of an id that is not there locks a gap, under REPEATABLE READ, and two callers on neighbouring lanes
+            # would wait for each other.
+            asked = [draft.place for draft in drafts if draft.given and draft.place not in stored]
+            found = _messages.find_ids(cx, topic, asked, shared=True) if asked else {}
+            if not found:
                 raise
-        return append(cx, topic, place(drafts, self._heads(cx, topic, keys), stored), max_packet)
+        return append(cx, topic, place(drafts, self._heads(cx, topic, keys), {**stored, **found}), max_packet)
 
     def _heads(self, cx: ForeignExecutor, topic: str, keys: set[str]) -> Mapping[str, int]:
         heads = _partitions.lock_heads(cx, topic, keys, wait=True)

@@ -24,7 +24,7 @@ from lanelog._database.fork import register_shared
 from lanelog._database.retries import backoff
 from lanelog.errors import DatabaseError
 from lanelog.message import Receipt
-from lanelog.publisher.batch import BatchWriter
+from lanelog.publisher.batch import LOCK_WAIT_TIMEOUT, BatchWriter
 from lanelog.publisher.draft import Draft
 from lanelog.publisher.gate import Gate
 from lanelog.publisher.line import Line, Member, Role
@@ -98,25 +98,32 @@ class GroupCommit:
 
         keys = {member.draft.key for member in batch}
         try:
-            busy = self._writer.commit(topic, keys, choose, wait=False, deadline=deadline)
-        except BaseException as exc:
-            self._failed(line, topic, batch, deadline, exc)
-            if not isinstance(exc, Exception):
-                raise
+            busy = self._writer.commit(topic, keys, choose, wait=False, persist=False, deadline=deadline)
+        except Exception as exc:  # noqa: BLE001 - every member raises it, or its own, in its own thread
+            if isinstance(exc, DatabaseError) and exc.code == LOCK_WAIT_TIMEOUT:
+                # Not a head was locked, but say a gap in an index, by a caller that is SERIALIZABLE. Whichever lane of
+                # the batch that concerns, it must not hold up the others again: each goes on by itself.
+                self._park(line, [member for member in batch if not member.done])
+            else:
+                self._failed(line, topic, batch, deadline, exc)
             return
-        left = [member for member in batch if not member.done and member.draft.key in busy]
-        if left:
-            with self._lock:
-                holders = line.park(left)
-            for holder in holders:
-                holder.signal.set()
+        except BaseException:
+            self._interrupted(line, batch)
+            raise
+        self._park(line, [member for member in batch if not member.done and member.draft.key in busy])
+
+    def _park(self, line: Line, members: Sequence[Member]) -> None:
+        with self._lock:
+            holders = line.park(members)
+        for holder in holders:
+            holder.signal.set()
 
     def _hold(self, line: Line, holder: Member) -> None:
         topic, key = holder.draft.topic, holder.draft.key
         refused = 0
         try:
             while not holder.done:
-                if refused and _left(holder.deadline) == 0:
+                if _left(holder.deadline) == 0:
                     raise self._expired(holder)
                 with self._gate.enter([(topic, key)]) as waits:
                     free = self._commit_lane(line, holder, wait=waits)
@@ -139,22 +146,25 @@ class GroupCommit:
             return claimed
 
         try:
-            busy = self._writer.commit(topic, {key}, claim, wait=wait, deadline=holder.deadline)
-        except BaseException as exc:
+            busy = self._writer.commit(topic, {key}, claim, wait=wait, persist=True, deadline=holder.deadline)
+        except Exception as exc:  # noqa: BLE001 - as above
             self._failed(line, topic, claimed or [holder], holder.deadline, exc)
-            if not isinstance(exc, Exception):
-                raise
             return True
+        except BaseException:
+            self._interrupted(line, claimed)
+            raise
         return not busy
 
-    def _failed(self, line: Line, topic: str, members: Sequence[Member], deadline: float, exc: BaseException) -> None:
+    def _interrupted(self, line: Line, members: Sequence[Member]) -> None:
+        """Let others go on with what the thread that ran it did not finish: the interrupt is its own."""
+        with self._lock:
+            line.put_back([member for member in members if not member.done])
+
+    def _failed(self, line: Line, topic: str, members: Sequence[Member], deadline: float, exc: Exception) -> None:
         """Decide what becomes of members whose transaction failed for good, or until the deadline of who ran it."""
         members = [member for member in members if not member.done]
-        if not isinstance(exc, Exception):  # an interrupt of the thread that ran it is nobody else's
-            with self._lock:
-                line.put_back(members)
-        elif isinstance(exc, DatabaseError) and exc.retriable:
-            late = max(deadline, time.monotonic())
+        late = max(deadline, time.monotonic())
+        if isinstance(exc, DatabaseError) and exc.retriable:
             patient = [member for member in members if member.deadline > late and self._database.connected_once]
             with self._lock:
                 line.put_back(patient)
@@ -183,7 +193,7 @@ class GroupCommit:
             + (
                 "another thread was about to; publish it again under the same id"
                 if member.claimed
-                else f"the lane of key {member.draft.key!r} was locked by somebody else all the time"
+                else f"the lane of key {member.draft.key!r} was locked by others, or the database did not answer"
             ),
             retriable=True,
             outcome_unknown=member.claimed,

@@ -14,13 +14,15 @@ from typing import TypeVar
 
 from attrs import define, field
 
-from lanelog._database import Database, Session, with_retries
+from lanelog._database import Database, Session
 from lanelog._database.fork import register_shared
+from lanelog._stores.messages import Messages
 from lanelog._stores.partitions import Partitions
 from lanelog.errors import DatabaseError
 
 T = TypeVar("T")
 
+_messages = Messages()
 _partitions = Partitions()
 
 
@@ -77,6 +79,12 @@ class LaneCreator:
         found = self._retry(lambda: self._existing(topic, keys, deadline), deadline, "looking for lanes")
         return sorted(set(keys) - found)
 
+    def find_ids(
+        self, topic: str, places: Collection[tuple[str, str]], *, deadline: float
+    ) -> dict[tuple[str, str], int]:
+        """Return the offsets of those (key, id) that are stored: what a caller's old snapshot may not show."""
+        return self._retry(lambda: self._stored(topic, places, deadline), deadline, "looking for ids")
+
     def close(self) -> None:
         """Close the connections."""
         self._reading.close()
@@ -85,6 +93,10 @@ class LaneCreator:
     def _existing(self, topic: str, keys: Collection[str], deadline: float) -> set[str]:
         with self._reading.turn(deadline) as session:
             return _partitions.existing(session, topic, keys)
+
+    def _stored(self, topic: str, places: Collection[tuple[str, str]], deadline: float) -> dict[tuple[str, str], int]:
+        with self._reading.turn(deadline) as session:
+            return _messages.find_ids(session, topic, places)
 
     def _create(self, topic: str, keys: Sequence[str], deadline: float) -> None:
         with self._writing.turn(deadline) as session:
@@ -99,4 +111,4 @@ class LaneCreator:
                 _partitions.create_heads(cx, topic, keys, begin)
 
     def _retry(self, op: Callable[[], T], deadline: float, what: str) -> T:
-        return with_retries(op, deadline=deadline, what=what, give_up=self._database.never_connected)
+        return self._database.retry(op, deadline=deadline, what=what)
