@@ -9,9 +9,9 @@ import lanelog
 
 NAMES = {
     "AckPolicy", "AlreadySettled", "Client", "ClosedError", "Codec", "ConfigurationError", "DatabaseError",
-    "DeadLetter", "Deliveries", "LanelogError", "LeaseLost", "Message", "Order", "Outgoing", "PayloadTooLarge", "Postpone",
-    "Receipt", "Reject", "Retry", "RetryPolicy", "SchemaError", "Subscription", "SubscriptionConfig", "SubscriptionState",
-    "SubscriptionStats", "connect",
+    "DeadLetter", "Deliveries", "LanelogError", "LeaseLost", "Message", "Order", "Outgoing",
+    "PayloadTooLarge", "Postpone", "Receipt", "Reject", "Retry", "RetryPolicy", "SchemaError", "Subscription",
+    "SubscriptionConfig", "SubscriptionState", "SubscriptionStats", "connect",
 }  # fmt: skip
 
 SIGNATURES: list[tuple[Callable[..., object], list[str]]] = [

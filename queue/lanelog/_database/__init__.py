@@ -22,7 +22,7 @@ from lanelog._database.executor import NOW_MS, Executor
 from lanelog._database.pool import Database, Transaction
 from lanelog._database.retries import with_retries
 from lanelog._database.session import Session
-from lanelog._database.translation import TRANSACTION_GONE, code_of, translate
+from lanelog._database.translation import TRANSACTION_GONE, code_of, comes_from_driver, translate
 
 __all__ = [
     "NOW_MS",
@@ -34,6 +34,7 @@ __all__ = [
     "Session",
     "Transaction",
     "code_of",
+    "comes_from_driver",
     "find_open",
     "open_in_this_thread",
     "own_transaction",

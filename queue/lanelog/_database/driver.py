@@ -37,6 +37,8 @@ _SESSION = (
 )
 # What a connection needs to know about its server.
 _FACTS = "SELECT VERSION(), @@max_allowed_packet, CONNECTION_ID()"
+# Whether the connection is encrypted.
+_CIPHER = "SHOW SESSION STATUS LIKE 'Ssl_cipher'"
 
 _OLDEST_MARIADB = (10, 6)
 _OLDEST_MYSQL = (8, 0)
@@ -80,8 +82,17 @@ class ServerFacts:
             )
 
 
+class _SecretText(str):
+    """A password on its way to mysqlclient, which does not show itself where local variables are shown."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "***"
+
+
 class _Secret(bytes):
-    """A password on its way to the driver, which does not show itself where local variables are shown."""
+    """The same for PyMySQL, which would encode text as latin1."""
 
     def __repr__(self) -> str:
         return "***"
@@ -115,6 +126,8 @@ class Driver:
             cursor.execute(_FACTS)
             facts = ServerFacts.from_row(cursor.fetchone())
             facts.check()
+            if self.config.tls:
+                _check_encryption(cursor)
         except BaseException:
             raw.close()
             raise
@@ -167,7 +180,7 @@ class Driver:
         return module.connect(
             host="localhost" if config.unix_socket else config.host,
             port=config.port,
-            password=_Secret(config.password.encode()),
+            password=_SecretText(config.password),
             database=config.database,
             connect_timeout=max(1, round(config.connect_timeout)),
             read_timeout=max(1, round(config.read_timeout)),
@@ -200,6 +213,13 @@ class Driver:
                 raise ConfigurationError(f"ssl_ca, ssl_cert or ssl_key cannot be used: {exc}") from exc
             self._tls = context
         return self._tls
+
+
+def _check_encryption(cursor: Any) -> None:
+    """Refuse to go on in the clear, as mysqlclient does where it is built with MariaDB's library."""
+    cursor.execute(_CIPHER)
+    if not cursor.fetchone()[1]:
+        raise ConfigurationError("the URL asks for TLS, and the server does not offer it")
 
 
 def silence(raw: Any) -> object:

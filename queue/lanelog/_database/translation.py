@@ -100,6 +100,14 @@ def code_of(exc: BaseException) -> int | None:
     return None
 
 
+def comes_from_driver(exc: BaseException) -> bool:
+    """Whether a driver, the network or lanelog itself raised it; anything else is a mistake, to be shown as it is."""
+    if isinstance(exc, LanelogError | OSError | UnicodeError):
+        return True
+    # DB-API 2.0 prescribes the name, and every driver has a module of its own.
+    return any(base.__name__ == "Error" for base in type(exc).__mro__)
+
+
 def translate(exc: BaseException, *, committing: bool = False) -> LanelogError:
     """Return the error of lanelog's tree for an error of a driver; one of the tree is returned as it is.
 

@@ -14,7 +14,7 @@ from attrs import define, field
 
 from lanelog._database import fork
 from lanelog._database.driver import Driver, ServerFacts, silence
-from lanelog._database.translation import breaks_connection, breaks_transaction, translate
+from lanelog._database.translation import breaks_connection, breaks_transaction, comes_from_driver, translate
 from lanelog.errors import DatabaseError, LanelogError
 
 FRESH: Final = 5.0
@@ -46,6 +46,8 @@ class Wire:
         try:
             raw, self.facts = self._driver.open(autocommit=self._autocommit)
         except Exception as exc:
+            if not comes_from_driver(exc):
+                raise
             raise translate(exc) from exc
         fork.register_wire(self)
         self.raw = raw
@@ -101,7 +103,7 @@ class Wire:
             raw.commit()
         except BaseException as exc:
             self.drop()
-            if not isinstance(exc, Exception):
+            if not comes_from_driver(exc):
                 raise
             raise translate(exc, committing=True) from exc
         self._used = time.monotonic()
@@ -147,8 +149,8 @@ class Wire:
             cursor = raw.cursor()
             cursor.execute(sql, args or None)
         except BaseException as exc:
-            if not isinstance(exc, Exception):
-                self.drop()
+            if not comes_from_driver(exc):
+                self.drop()  # in the middle of what, nobody knows
                 raise
             error = translate(exc)
             if breaks_connection(error):

@@ -72,7 +72,8 @@ class Lane(Ledger):
             if first != row.offset:
                 self._dirty.add(row.offset)
             if first <= row.through:
-                self._dirty.update(set(self.settled.add(first, row.through)) - {row.offset})
+                changed = self.settled.add(first, row.through)
+                self._dirty.update(changed if len(changed) > 1 else ())  # merged with a neighbour
             return
         if row.offset <= self.watermark:
             self._dirty.add(row.offset)
@@ -244,7 +245,7 @@ class Lane(Ledger):
         """Decide what goes out next, if anything; the caller flushes (the mark) before a worker may have it."""
         if self.closing or self.paused or self.lost or self.adopting:
             return None
-        if len(self.runs) + len(self._pending) >= self.rules.concurrency or len(self.running) > self._running_limit():
+        if self._runs_out() >= self.rules.concurrency or len(self.running) > self._running_limit():
             return None
         again = self._plan_again(now)
         if again is not None or self._held():
@@ -256,6 +257,11 @@ class Lane(Ledger):
         if not attempts:
             return None
         return self._send_out(Run(self, attempts, first=True))
+
+    def _runs_out(self) -> int:
+        # A run whose mark is being written is in neither list, but workers have it as soon as that commits.
+        being_marked = () if self.writing is None else self.writing.runs
+        return len(self.runs) + len(self._pending) + sum(1 for run in being_marked if run.attempts and not run.recalled)
 
     def _running_limit(self) -> int:
         # strict and serial: nothing may be out at all, not even on its way to the dead letters

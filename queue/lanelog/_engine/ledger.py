@@ -208,6 +208,9 @@ class Ledger:
     def unwritten(self, write: LaneWrite) -> None:
         """The flush did not commit, or nobody knows: everything is to be written again (it is idempotent)."""
         self.writing = None
+        # It may have committed: what it wrote may be there, to be undone or deleted.
+        self._mark = max(self._mark, write.mark)
+        self._stored.update(row.offset for row in write.upserts)
         self._dirty |= write.offsets
         self._pending = [run for run in write.runs if run.attempts] + self._pending
         self.tickets = write.tickets + self.tickets

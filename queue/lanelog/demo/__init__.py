@@ -28,7 +28,7 @@ __all__ = ["main"]
 MANY = 5000
 """A history with as many changes keeps the workers busy for long enough."""
 
-HOLD = 60.0
+HOLD = 200.0
 LONGEST_PAUSE = 10.0
 
 

@@ -111,6 +111,6 @@ def owners_of(progress: Progress) -> str:
 
 
 def print_plain(console: Console, text: str) -> None:
-    """Text that may contain anything: names of files and authors are no markup, and may not fit the output's encoding."""
+    """Text that may contain anything: names are no markup, and may not fit the output's encoding."""
     text = text.encode(console.encoding, "backslashreplace").decode(console.encoding)
     console.print(text, markup=False, highlight=False, emoji=False, soft_wrap=True)

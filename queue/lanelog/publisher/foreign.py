@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Any, Final
 
-from lanelog._database import TRANSACTION_GONE, translate
+from lanelog._database import TRANSACTION_GONE, comes_from_driver, translate
 from lanelog.errors import ConfigurationError, DatabaseError
 
 _NO_SUCH_SAVEPOINT: Final = 1305
@@ -82,6 +82,8 @@ class ForeignExecutor:
                 rows = cursor.fetchall() if columns else ()
                 return cursor.rowcount, [_plain(row, columns) for row in rows]
         except Exception as exc:
+            if not comes_from_driver(exc):
+                raise
             raise translate(exc) from exc
 
 

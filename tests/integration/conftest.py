@@ -1,0 +1,73 @@
+"""What the tests of the integration tier share: connections past the library, to look, to lock and to disturb."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pymysql
+import pytest
+from support.processes import Fleet
+
+from lanelog._database import Database
+from lanelog.config import ConnectConfig
+from lanelog.publisher import Publisher
+
+OpenRaw = Callable[..., "pymysql.Connection[Any]"]
+
+
+@pytest.fixture
+def open_raw(lanelog_url: str) -> Iterator[OpenRaw]:
+    """Opens connections of the application's own to the test's database, closed after the test."""
+    with ExitStack() as stack:
+
+        def connect(**options: Any) -> "pymysql.Connection[Any]":
+            config = ConnectConfig.from_url(lanelog_url)
+            connection = pymysql.connect(
+                host=config.host,
+                port=config.port,
+                unix_socket=config.unix_socket,
+                user=config.user,
+                password=config.password,
+                database=config.database,
+                **{"charset": "utf8mb4", **options},
+            )
+            stack.callback(lambda: connection.close() if connection.open else None)
+            return connection
+
+        yield connect
+
+
+@pytest.fixture
+def raw(open_raw: OpenRaw) -> "pymysql.Connection[Any]":
+    """A connection of the application's own, with autocommit on."""
+    return open_raw(autocommit=True)
+
+
+@pytest.fixture
+def database(lanelog_url: str) -> Iterator[Database]:
+    """The test's database, closed after the test."""
+    database = Database(ConnectConfig.from_url(lanelog_url, publish_timeout=20.0))
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def published() -> list[str]:
+    """The topics that the publisher announced."""
+    return []
+
+
+@pytest.fixture
+def publisher(database: Database, published: list[str]) -> Iterator[Publisher]:
+    """A publisher on the test's database."""
+    publisher = Publisher(database, published.append)
+    yield publisher
+    publisher.close()
+
+
+@pytest.fixture
+def fleet(lanelog_url: str) -> Iterator[Fleet]:
+    """Processes on the test's database, which end with the test."""
+    fleet = Fleet(lanelog_url)
+    yield fleet
+    fleet.close()

@@ -1,0 +1,447 @@
+"""Connections, transactions and what breaks them, on a real server."""
+
+import gc
+import logging
+import os
+import socket
+import threading
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+from lanelog._database import Database, Session
+from lanelog.config import ConnectConfig
+from lanelog.devserver import DevServer
+from lanelog.errors import ClosedError, ConfigurationError, DatabaseError, SchemaError
+
+
+def run(raw: Any, sql: str, *args: object) -> list[tuple[Any, ...]]:
+    with raw.cursor() as cursor:
+        cursor.execute(sql, args or None)
+        return list(cursor.fetchall())
+
+
+def connection_id(cx: Any) -> int:
+    row = cx.one("SELECT CONNECTION_ID()")
+    assert row is not None
+    return int(row[0])
+
+
+@pytest.fixture
+def table(raw: Any) -> str:
+    run(raw, "CREATE TABLE own (id INT PRIMARY KEY, n INT NOT NULL DEFAULT 0) ENGINE=InnoDB")
+    return "own"
+
+
+def test_a_transaction_commits_at_the_end_of_its_block(database: Database, raw: Any, table: str) -> None:
+    """What the block wrote is visible to others after it, and not before."""
+    with database.transaction() as transaction:
+        transaction.execute(f"INSERT INTO {table} (id) VALUES (1)")
+        assert run(raw, f"SELECT COUNT(*) FROM {table}") == [(0,)]
+    assert run(raw, f"SELECT COUNT(*) FROM {table}") == [(1,)]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_any_exception_rolls_back_and_passes_through(
+    database: Database, raw: Any, table: str, error: type[BaseException]
+) -> None:
+    """Even an interrupt leaves nothing behind, and the application sees its own exception."""
+
+    def write() -> None:
+        with database.transaction() as transaction:
+            transaction.execute(f"INSERT INTO {table} (id) VALUES (1)")
+            raise error("mine")
+
+    with pytest.raises(error, match="mine"):
+        write()
+    assert run(raw, f"SELECT COUNT(*) FROM {table}") == [(0,)]
+
+
+def test_sessions_are_prepared_alike(database: Database) -> None:
+    """Pooled or dedicated: strict, READ COMMITTED, short time-outs, byte-wise comparison, matched rows counted."""
+    session = database.session("test")
+    isolation = "@@tx_isolation" if database.facts().mariadb else "@@transaction_isolation"
+    wanted = f"SELECT {isolation}, @@innodb_lock_wait_timeout, @@wait_timeout, @@collation_connection, @@sql_mode"
+    with database.autocommit() as pooled:
+        rows = [pooled.one(wanted), session.one(wanted)]
+    for row in rows:
+        assert row is not None
+        assert row[:4] == ("READ-COMMITTED", 5, 15, "utf8mb4_bin")
+        assert "STRICT_ALL_TABLES" in row[4]
+    session.close()
+
+
+def test_row_counts_are_matched_rows(database: Database, table: str) -> None:
+    """An UPDATE that changes nothing still counts the rows it found: a renewal is no lost lease."""
+    with database.autocommit() as cx:
+        cx.execute(f"INSERT INTO {table} (id) VALUES (1)")
+        assert cx.execute(f"UPDATE {table} SET n = 0 WHERE id = 1") == 1
+
+
+def test_a_killed_connection_loses_the_transaction_with_an_error(database: Database, raw: Any, table: str) -> None:
+    """Nothing is replayed on a new connection without the writes that came before it; the next one just works."""
+
+    def write() -> None:
+        with database.transaction() as transaction:
+            transaction.execute(f"INSERT INTO {table} (id) VALUES (1)")
+            run(raw, f"KILL {connection_id(transaction)}")
+            transaction.execute(f"INSERT INTO {table} (id) VALUES (2)")
+
+    with pytest.raises(DatabaseError) as caught:
+        write()
+    assert caught.value.retriable
+    assert run(raw, f"SELECT COUNT(*) FROM {table}") == [(0,)]
+    with database.transaction() as transaction:
+        transaction.execute(f"INSERT INTO {table} (id) VALUES (3)")
+    assert run(raw, f"SELECT id FROM {table}") == [(3,)]
+
+
+def test_a_lost_connection_is_not_used_again_in_its_transaction(database: Database, raw: Any, table: str) -> None:
+    """A block that swallows the error does not go on half-way on another connection, and does not commit."""
+
+    def write() -> None:
+        with database.transaction() as transaction:
+            run(raw, f"KILL {connection_id(transaction)}")
+            for number in (1, 2):
+                with pytest.raises(DatabaseError):
+                    transaction.execute(f"INSERT INTO {table} (id) VALUES ({number})")
+
+    with pytest.raises(DatabaseError):
+        write()
+    assert run(raw, f"SELECT COUNT(*) FROM {table}") == [(0,)]
+
+
+def deadlock(database: Database, raw: Any, table: str, last: Callable[[Any], None]) -> None:
+    """Meet a deadlock in a transaction that has already written, and let `last` deal with the error."""
+    run(raw, f"INSERT INTO {table} (id) VALUES (1), (2), (3), (4)")
+    run(raw, "BEGIN")
+    # More rows changed: the server rolls back the other side.
+    run(raw, f"UPDATE {table} SET n = n + 1 WHERE id IN (1, 3)")
+    with database.transaction() as transaction:
+        transaction.execute(f"UPDATE {table} SET n = 100 WHERE id = 2")
+        helper = threading.Thread(target=run, args=(raw, f"UPDATE {table} SET n = n + 1 WHERE id = 2"))
+        helper.start()
+        last(transaction)
+        helper.join()
+
+
+def test_a_deadlock_that_is_swallowed_does_not_commit(
+    database: Database, raw: Any, table: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server has rolled everything back: a COMMIT of the rest would look like success."""
+
+    def swallow(transaction: Any) -> None:
+        with pytest.raises(DatabaseError) as caught:
+            transaction.execute(f"UPDATE {table} SET n = 100 WHERE id = 1")
+        assert caught.value.code == 1213
+        transaction.execute(f"UPDATE {table} SET n = 100 WHERE id = 4 AND n = 77")
+
+    with pytest.raises(DatabaseError) as raised:
+        deadlock(database, raw, table, swallow)
+    assert raised.value.code == 1213
+    assert raised.value.retriable
+    run(raw, "COMMIT")
+    assert run(raw, f"SELECT MAX(n) FROM {table}") == [(1,)]
+    assert not caplog.records
+
+
+def test_a_lock_timeout_is_retriable(database: Database, raw: Any, table: str) -> None:
+    """Somebody who holds a row for long costs a retriable error, after at most five seconds."""
+    run(raw, f"INSERT INTO {table} (id) VALUES (1)")
+    run(raw, "BEGIN")
+    run(raw, f"SELECT * FROM {table} FOR UPDATE")
+
+    def wait() -> None:
+        with database.transaction() as transaction:
+            transaction.execute("SET SESSION innodb_lock_wait_timeout = 1")
+            transaction.execute(f"UPDATE {table} SET n = 1 WHERE id = 1")
+
+    with pytest.raises(DatabaseError) as caught:
+        wait()
+    assert (caught.value.code, caught.value.retriable) == (1205, True)
+    run(raw, "ROLLBACK")
+
+
+def test_the_wait_for_a_connection_is_bounded(lanelog_url: str) -> None:
+    """A pool in use by others for too long is a retriable error that names the option, not a hang."""
+    database = Database(ConnectConfig.from_url(lanelog_url, pool_size=2))
+    with (
+        database.transaction(),
+        database.transaction(),
+        pytest.raises(DatabaseError, match="pool_size") as caught,
+        database.transaction(wait=0.05),
+    ):
+        pass
+    assert caught.value.retriable
+    with database.transaction(wait=0) as transaction:
+        assert transaction.one("SELECT 1") == (1,)
+    database.close()
+
+
+def test_connections_are_reused(database: Database) -> None:
+    """Threads take turns on few connections; a broken one makes room for a new one."""
+    with database.autocommit() as cx:
+        first = connection_id(cx)
+    with database.autocommit() as cx:
+        assert connection_id(cx) == first
+
+
+def test_a_connection_that_died_while_idle_is_replaced(
+    database: Database, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server drops silent sessions; one that was silent for some seconds is asked before it is used."""
+    with database.autocommit() as cx:
+        first = connection_id(cx)
+    run(raw, f"KILL {first}")
+    clock = [0.0]
+    monkeypatch.setattr("lanelog._database.wire.time.monotonic", lambda: 1e9 + clock[0])
+    with database.transaction() as transaction:
+        assert connection_id(transaction) != first
+
+
+def test_a_guarded_transaction_replaces_a_dead_connection(database: Database, raw: Any) -> None:
+    """User code never starts on a connection that died a moment ago: nothing was written, so another one will do."""
+    with database.autocommit() as cx:
+        run(raw, f"KILL {connection_id(cx)}")
+    with database.transaction(guarded=True) as transaction:
+        assert transaction.one("SELECT 1") == (1,)
+
+
+@pytest.mark.parametrize("ending", ["COMMIT", "ROLLBACK", "CREATE TABLE implicit (id INT)"])
+def test_a_guarded_transaction_notices_that_it_was_ended(database: Database, table: str, ending: str) -> None:
+    """User code that ends the transaction inside the block gets an error instead of a silent half."""
+
+    def end() -> None:
+        with database.transaction(guarded=True) as transaction:
+            run(transaction.raw, f"INSERT INTO {table} (id) VALUES (1)")
+            run(transaction.raw, ending)
+            run(transaction.raw, f"INSERT INTO {table} (id) VALUES (2)")
+
+    with pytest.raises(DatabaseError, match="ended inside the block"):
+        end()
+    with database.autocommit() as cx:
+        assert cx.one(f"SELECT COUNT(*) FROM {table} WHERE id = 2") == (0,)
+
+
+def test_a_closed_database_refuses(database: Database) -> None:
+    """After close there are no connections any more; what was in use is closed when it comes back."""
+    with database.transaction() as transaction:
+        database.close()
+        assert transaction.one("SELECT 1") == (1,)
+    with pytest.raises(ClosedError), database.transaction():
+        pass
+
+
+def test_a_missing_table_says_migrate(database: Database) -> None:
+    """An operator reads what to do about it."""
+    with pytest.raises(SchemaError, match="lanelog migrate"), database.autocommit() as cx:
+        cx.one("SELECT * FROM queue_nothing")
+
+
+def test_a_missing_database_says_so(lanelog_server: DevServer) -> None:
+    """An unknown database is not retriable, and the error says what to do."""
+    database = Database(ConnectConfig.from_url(lanelog_server.root_url("lanelog_no_such")))
+    with pytest.raises(DatabaseError, match="create the database first") as caught, database.transaction():
+        pass
+    assert (caught.value.code, caught.value.retriable) == (1049, False)
+    assert not database.connected_once
+
+
+def failure(database: Database) -> DatabaseError:
+    try:
+        with database.transaction():
+            pass
+    except DatabaseError as exc:
+        return exc
+    pytest.fail("it connected")
+
+
+def test_the_password_is_nowhere(lanelog_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Not in an error, a log, a repr or a traceback, even one that shows local variables."""
+    config = ConnectConfig.from_url(lanelog_url)
+    wrong = evolve(config, user="nobody", password="S3cr3t-pässwörd")
+    database = Database(wrong)
+    with caplog.at_level(logging.DEBUG):
+        error = failure(database)
+    assert error.code in {1045, 1698}
+    assert not error.retriable
+    shown = "".join(traceback.TracebackException.from_exception(error, capture_locals=True).format())
+    assert "pymysql" in shown
+    for text in (shown, repr(database), str(database), caplog.text, repr(database.session("x"))):
+        assert "S3cr3t" not in text
+
+
+def test_a_server_that_is_not_there_is_retriable() -> None:
+    """A refused connection may be a restart: retriable, with the address and the number."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))  # taken, so that nobody else listens there
+        error = failure(Database(ConnectConfig.from_url(f"mysql://root@127.0.0.1:{listener.getsockname()[1]}/q")))
+    assert (error.code, error.retriable) == (2003, True)
+
+
+def test_tls_is_used_and_verified_when_asked_for(lanelog_url: str) -> None:
+    """A server without a certificate of a known authority is refused, one without TLS as well: never downgraded."""
+    config = evolve(ConnectConfig.from_url(lanelog_url), ssl=True)
+    verified = failure(Database(config))
+    assert not verified.retriable
+    assert "ssl_ca" in str(verified)
+    trusting = Database(evolve(config, ssl_verify=False))
+    try:
+        with trusting.autocommit() as cx:
+            assert cx.one("SHOW SESSION STATUS LIKE 'Ssl_cipher'") != ("Ssl_cipher", "")
+    except DatabaseError as exc:
+        assert exc.code == 2026  # noqa: PT017 - either the server has TLS, and it is used, or this
+    trusting.close()
+
+
+def test_mysqlclient_missing_is_a_clear_error(lanelog_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asks for the other driver without having it reads what to install."""
+    monkeypatch.setitem(__import__("sys").modules, "MySQLdb", None)
+    database = Database(ConnectConfig.from_url(lanelog_url, driver="mysqlclient"))
+    with pytest.raises(ConfigurationError, match=r"lanelog\[mysqlclient\]"), database.transaction():
+        pass
+
+
+@pytest.fixture
+def session(database: Database) -> Any:
+    session = database.session("test")
+    yield session
+    session.close()
+
+
+def test_a_session_connects_again_after_it_was_lost(session: Session, raw: Any) -> None:
+    """A loop sees one retriable error and a new generation, so that it knows that its locks are gone."""
+    assert session.generation == 0
+    assert session.ensure()
+    assert not session.ensure()
+    assert session.connection_id == connection_id(session)
+    run(raw, f"KILL {session.connection_id}")
+    with pytest.raises(DatabaseError) as caught:
+        session.execute("DO 1")
+    assert caught.value.retriable
+    assert not session.connected
+    session.execute("DO 1")
+    assert session.generation == 2
+
+
+def test_a_sessions_transaction_is_all_or_nothing(session: Session, raw: Any, table: str) -> None:
+    """Statements outside commit by themselves; a block commits at its end, or not at all."""
+    session.execute(f"INSERT INTO {table} (id) VALUES (1)")
+    with session.transaction() as cx:
+        cx.execute(f"INSERT INTO {table} (id) VALUES (2)")
+    with pytest.raises(ZeroDivisionError), session.transaction() as cx:
+        cx.execute(f"INSERT INTO {table} (id) VALUES (3)")
+        _ = 1 // 0
+    assert run(raw, f"SELECT id FROM {table}") == [(1,), (2,)]
+
+
+def test_a_session_does_not_reconnect_inside_a_transaction(session: Session, raw: Any, table: str) -> None:
+    """The rest of a transaction whose connection was lost must not run by itself on another one."""
+
+    def write() -> None:
+        with session.transaction() as cx:
+            run(raw, f"KILL {session.connection_id}")
+            for number in (1, 2):
+                with pytest.raises(DatabaseError):
+                    cx.execute(f"INSERT INTO {table} (id) VALUES ({number})")
+
+    with pytest.raises(DatabaseError):
+        write()
+    assert run(raw, f"SELECT COUNT(*) FROM {table}") == [(0,)]
+
+
+def test_a_session_knows_when_the_server_started(session: Session, database: Database) -> None:
+    """The start is the server's own, and the same for every session, give or take the seconds its uptime is rounded."""
+    other = database.session("other")
+    session.ensure()
+    other.ensure()
+    assert session.server_started_ms > 1_600_000_000_000
+    assert abs(session.server_started_ms - other.server_started_ms) <= 2000
+    other.close()
+
+
+def test_ping_if_idle_finds_a_dead_session(session: Session, raw: Any) -> None:
+    """A session that is not used still learns that the server has dropped it."""
+    session.ensure()
+    session.ping_if_idle(0)
+    run(raw, f"KILL {session.connection_id}")
+    session.ping_if_idle(3600)
+    with pytest.raises(DatabaseError):
+        session.ping_if_idle(0)
+    assert not session.connected
+
+
+def in_child(body: Callable[[], None]) -> int:
+    """Run `body` in a forked child; its exit status, 0 if it returned."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            body()
+            gc.collect()
+            os._exit(0)
+        except BaseException:  # noqa: BLE001 - a child that raised must not go on as a second pytest
+            traceback.print_exc()
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_does_not_disturb_its_parent(database: Database, session: Session) -> None:
+    """The child makes connections of its own, closes none of the parent's, and inherits no lock that nobody holds."""
+    session.ensure()
+    held = threading.Event()
+    release = threading.Event()
+
+    def hold() -> None:
+        # A thread that is inside a transaction, with the pool's last place, when the process forks.
+        with database.transaction():
+            held.set()
+            release.wait()
+
+    threads = [threading.Thread(target=hold) for _ in range(database.config.pool_size - 1)]
+    for thread in threads:
+        thread.start()
+    held.wait()
+    with database.transaction() as transaction:
+        mine = connection_id(transaction)
+        before = session.connection_id
+
+        def child() -> None:
+            with database.transaction(wait=1) as own:
+                assert connection_id(own) != mine
+            assert connection_id(session) != before
+            with pytest.raises(DatabaseError):
+                transaction.execute("DO 1")
+            database.close()
+            session.close()
+
+        assert in_child(child) == 0
+        assert connection_id(transaction) == mine
+    assert session.connection_id == before
+    assert session.one("SELECT 1") == (1,)
+    release.set()
+    for thread in threads:
+        thread.join()
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_child_that_forks_inside_a_transaction_cannot_commit_it(database: Database, raw: Any, table: str) -> None:
+    """The block it inherited ends with an error in the child, and with the COMMIT in the parent."""
+    pid = -1
+    try:
+        with database.transaction() as transaction:
+            transaction.execute(f"INSERT INTO {table} (id) VALUES (1)")
+            pid = os.fork()
+            if pid:
+                assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    except DatabaseError:
+        if pid == 0:
+            os._exit(7)
+        raise
+    finally:
+        if pid == 0:
+            os._exit(8)
+    assert run(raw, f"SELECT id FROM {table}") == [(1,)]

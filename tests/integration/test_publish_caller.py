@@ -1,0 +1,311 @@
+"""Publishing as part of somebody else's transaction: visible if and only if that commits."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pymysql.cursors
+import pytest
+
+from lanelog._database import Database
+from lanelog.config import ConnectConfig
+from lanelog.errors import ConfigurationError, DatabaseError
+from lanelog.message import Outgoing, Receipt
+from lanelog.publisher import Publisher
+
+ISOLATIONS = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"]
+
+
+def run(raw: Any, sql: str, *args: object) -> list[tuple[Any, ...]]:
+    with raw.cursor() as cursor:
+        cursor.execute(sql, args or None)
+        return list(cursor.fetchall())
+
+
+def stored(raw: Any, key: str = "k") -> list[tuple[Any, ...]]:
+    return run(raw, "SELECT `offset`, payload FROM queue_messages WHERE partition_key = %s ORDER BY `offset`", key)
+
+
+@pytest.fixture
+def orders(raw: Any) -> str:
+    run(raw, "CREATE TABLE orders (id INT PRIMARY KEY, paid INT NOT NULL) ENGINE=InnoDB")
+    run(raw, "INSERT INTO orders VALUES (7, 0), (8, 0)")
+    return "orders"
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_message_and_writes_commit_together(
+    publisher: Publisher, open_raw: Any, raw: Any, orders: str, isolation: str
+) -> None:
+    """Nothing is visible before the caller commits, all of it after; whatever the caller's isolation level is."""
+    mine = open_raw()
+    run(mine, f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation}")
+    run(mine, f"SELECT * FROM {orders}")  # an old snapshot, from before the lane exists
+    mine.rollback()
+    run(mine, f"UPDATE {orders} SET paid = 1 WHERE id = 7")
+    assert publisher.publish("t", "k", b"paid", connection=mine) == Receipt(1, stored_id(mine), duplicate=False)
+    assert publisher.publish_many("t", [("k", b"2"), ("j", b"3")], connection=mine)[0].offset == 2
+    assert stored(raw) == []
+    mine.commit()
+    assert stored(raw) == [(1, b"paid"), (2, b"2")]
+    assert run(raw, f"SELECT paid FROM {orders} WHERE id = 7") == [(1,)]
+
+
+def stored_id(raw: Any) -> str:
+    return str(run(raw, "SELECT id FROM queue_messages WHERE `offset` = 1")[0][0])
+
+
+def test_rollback_leaves_no_hole(publisher: Publisher, open_raw: Any, raw: Any) -> None:
+    """An offset that nobody ever saw is given out again."""
+    publisher.publish("t", "k", b"1")
+    mine = open_raw()
+    assert publisher.publish("t", "k", b"never", connection=mine).offset == 2
+    mine.rollback()
+    assert publisher.publish("t", "k", b"2").offset == 2
+    assert stored(raw) == [(1, b"1"), (2, b"2")]
+
+
+def test_a_connection_with_autocommit_is_refused(publisher: Publisher, raw: Any) -> None:
+    """Its head lock would end with each statement; nothing is written, not even the lane."""
+    with pytest.raises(ConfigurationError, match="autocommit"):
+        publisher.publish("t", "k", b"x", connection=raw)
+    assert run(raw, "SELECT COUNT(*) FROM queue_partitions") == [(0,)]
+
+
+def test_autocommit_with_an_open_transaction_is_accepted(publisher: Publisher, raw: Any, open_raw: Any) -> None:
+    """What counts is that a transaction is open, not how the driver is set."""
+    raw.begin()
+    publisher.publish("t", "k", b"x", connection=raw)
+    assert stored(open_raw()) == []
+    raw.commit()
+    assert stored(open_raw()) == [(1, b"x")]
+
+
+@pytest.mark.parametrize(
+    "cursor",
+    [
+        pymysql.cursors.Cursor,
+        pymysql.cursors.DictCursor,
+        pymysql.cursors.SSCursor,
+        pymysql.cursors.SSDictCursor,
+    ],
+)
+def test_any_kind_of_cursor_will_do(publisher: Publisher, open_raw: Any, raw: Any, cursor: Any) -> None:
+    """Applications set the cursor class of their connections as they like."""
+    mine = open_raw(cursorclass=cursor)
+    publisher.publish("t", "k", b"1", id="a", connection=mine)
+    assert publisher.publish("t", "k", b"2", id="a", connection=mine).duplicate
+    mine.commit()
+    assert stored(raw) == [(1, b"1")]
+
+
+@pytest.mark.parametrize("connection", [7, "mysql://root@localhost/q", object()])
+def test_what_is_no_connection_is_refused(publisher: Publisher, connection: Any) -> None:
+    """A wrong argument says what a right one is."""
+    with pytest.raises(ConfigurationError, match="DB-API connection"):
+        publisher.publish("t", "k", b"x", connection=connection)
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_a_duplicate_in_a_callers_transaction(
+    publisher: Publisher, open_raw: Any, raw: Any, orders: str, isolation: str
+) -> None:
+    """The receipt names the stored one, even one newer than the caller's snapshot, and the caller's writes stay."""
+    mine = open_raw()
+    run(mine, f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation}")
+    run(mine, f"SELECT * FROM {orders} WHERE id = 8")  # the snapshot, from before the message is there
+    publisher.publish("t", "k", b"1", id="a")
+    run(mine, f"UPDATE {orders} SET paid = 1 WHERE id = 7")
+    assert publisher.publish("t", "k", b"2", id="a", connection=mine) == Receipt(1, "a", duplicate=True)
+    receipts = publisher.publish_many(
+        "t", [("k", b"3"), Outgoing("k", b"4", id="a"), Outgoing("k", b"5", id="b"), ("k", b"6")], connection=mine
+    )
+    assert [(receipt.offset, receipt.duplicate) for receipt in receipts] == [
+        (2, False),
+        (1, True),
+        (3, False),
+        (4, False),
+    ]
+    assert publisher.publish("t", "k", b"7", id="b", connection=mine) == Receipt(3, "b", duplicate=True)
+    mine.commit()
+    assert stored(raw) == [(1, b"1"), (2, b"3"), (3, b"5"), (4, b"6")]
+    assert run(raw, f"SELECT paid FROM {orders} WHERE id = 7") == [(1,)]
+
+
+def test_an_error_that_is_caught_leaves_no_hole(publisher: Publisher, open_raw: Any, raw: Any, orders: str) -> None:
+    """After a failed publish the caller goes on: head and log are as before, his own writes too."""
+    publisher.publish("t", "k", b"1")
+    run(
+        raw,
+        "CREATE TRIGGER refuse BEFORE INSERT ON queue_messages FOR EACH ROW BEGIN "
+        "IF NEW.id = 'bad' THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'refused'; END IF; END",
+    )
+    mine = open_raw()
+    run(mine, f"UPDATE {orders} SET paid = 1 WHERE id = 7")
+    with pytest.raises(DatabaseError, match="refused"):
+        publisher.publish_many("t", [("k", b"2"), Outgoing("k", b"3", id="bad")], connection=mine)
+    assert publisher.publish("t", "k", b"4", connection=mine).offset == 2
+    mine.commit()
+    assert stored(raw) == [(1, b"1"), (2, b"4")]
+    assert run(raw, f"SELECT paid FROM {orders} WHERE id = 7") == [(1,)]
+
+
+def test_a_lock_timeout_in_a_callers_transaction(publisher: Publisher, open_raw: Any, raw: Any, orders: str) -> None:
+    """Waiting for a locked lane ends with the caller's own lock time-out; his transaction may go on."""
+    publisher.publish("t", "k", b"1")
+    holder, mine = open_raw(), open_raw()
+    publisher.publish("t", "k", b"2", connection=holder)
+    run(mine, "SET SESSION innodb_lock_wait_timeout = 1")
+    run(mine, f"UPDATE {orders} SET paid = 1 WHERE id = 7")
+    with pytest.raises(DatabaseError) as caught:
+        publisher.publish("t", "k", b"3", connection=mine)
+    assert (caught.value.code, caught.value.retriable) == (1205, True)
+    holder.commit()
+    assert publisher.publish("t", "k", b"3", connection=mine).offset == 3
+    mine.commit()
+    assert stored(raw) == [(1, b"1"), (2, b"2"), (3, b"3")]
+    assert run(raw, f"SELECT paid FROM {orders} WHERE id = 7") == [(1,)]
+
+
+def deadlock(publisher: Publisher, mine: Any, other: Any, orders: str) -> DatabaseError:
+    """Two callers who locked an order and a lane each want the other's; `mine`, who wrote less, is rolled back."""
+    for number in range(2000, 2050):
+        run(other, f"INSERT INTO {orders} VALUES (%s, 0)", number)
+    publisher.publish("t", "k", b"other", connection=other)
+    run(mine, f"UPDATE {orders} SET paid = 1 WHERE id = 7")
+    waiting = threading.Thread(target=run, args=(other, f"UPDATE {orders} SET paid = 2 WHERE id = 7"))
+    waiting.start()
+    try:
+        publisher.publish("t", "k", b"mine", connection=mine)
+    except DatabaseError as exc:
+        return exc
+    finally:
+        waiting.join()
+    pytest.fail("there was no deadlock")
+
+
+def test_a_deadlock_says_that_the_whole_transaction_is_gone(
+    publisher: Publisher, open_raw: Any, raw: Any, orders: str
+) -> None:
+    """Catching the error and going on would commit half of the work: it is retriable, all of it."""
+    publisher.ensure_lanes("t", ["k"])
+    other = open_raw()
+    error = deadlock(publisher, open_raw(), other, orders)
+    assert (error.code, error.retriable) == (1213, True)
+    assert "whole transaction" in str(error)
+    other.commit()
+    assert stored(raw) == [(1, b"other")]
+
+
+def test_our_transaction_refuses_to_go_on_after_a_deadlock(
+    publisher: Publisher, open_raw: Any, raw: Any, orders: str, published: list[str]
+) -> None:
+    """A block of client.transaction() that swallows the deadlock can neither publish more nor commit the rest."""
+    publisher.ensure_lanes("t", ["k"])
+    other = open_raw()
+    later: list[DatabaseError] = []
+
+    def swallow() -> None:
+        with publisher.transaction() as connection:
+            deadlock(publisher, connection, other, orders)
+            with pytest.raises(DatabaseError, match="this transaction is over") as caught:
+                publisher.publish("t", "j", b"more", connection=connection)
+            later.append(caught.value)
+            run(connection, f"UPDATE {orders} SET paid = 3 WHERE id = 8")
+
+    with pytest.raises(DatabaseError, match="whole transaction"):
+        swallow()
+    assert later[0].retriable
+    other.commit()
+    assert run(raw, f"SELECT paid FROM {orders} WHERE id = 8") == [(0,)]
+    assert stored(raw, "j") == []
+    assert published == []
+
+
+def test_our_transaction_announces_after_its_commit(publisher: Publisher, published: list[str]) -> None:
+    """Local subscribers are woken when there is something to see, once for each topic; not after a rollback."""
+    with publisher.transaction() as connection:
+        publisher.publish("a", "k", b"x", connection=connection)
+        publisher.publish("a", "k", b"x", connection=connection)
+        publisher.publish("b", "k", b"x", connection=connection)
+        assert published == []
+    assert sorted(published) == ["a", "b"]
+    with pytest.raises(ZeroDivisionError), publisher.transaction() as connection:
+        publisher.publish("c", "k", b"x", connection=connection)
+        _ = 1 // 0
+    assert "c" not in published
+
+
+def test_publishing_beside_our_own_transaction_is_refused(publisher: Publisher, raw: Any) -> None:
+    """Without connection= it would wait for a lane that the thread itself has locked; other threads may."""
+    with publisher.transaction() as connection:
+        publisher.publish("t", "k", b"1", connection=connection)
+        with pytest.raises(ConfigurationError, match="connection="):
+            publisher.publish("t", "k", b"2")
+        with pytest.raises(ConfigurationError, match="connection="):
+            publisher.publish_many("t", [("k", b"2")])
+        with ThreadPoolExecutor(1) as threads:
+            assert threads.submit(publisher.publish, "t", "j", b"x").result().offset == 1
+    assert publisher.publish("t", "k", b"3").offset == 2
+    assert stored(raw) == [(1, b"1"), (2, b"3")]
+
+
+def test_our_transaction_notices_that_it_was_committed_inside(publisher: Publisher, raw: Any) -> None:
+    """Publishing after a commit() inside the block is part of another transaction: the block fails, that is undone."""
+
+    def end_early() -> None:
+        with publisher.transaction() as connection:
+            publisher.publish("t", "k", b"1", connection=connection)
+            connection.commit()
+            publisher.publish("t", "k", b"2", connection=connection)
+
+    with pytest.raises(DatabaseError, match="ended inside the block"):
+        end_early()
+    assert stored(raw) == [(1, b"1")]
+
+
+def test_a_full_pool_of_our_transactions_can_publish(lanelog_url: str, raw: Any) -> None:
+    """Looking for lanes and creating them needs no pooled connection: transactions that hold them all do not wait."""
+    database = Database(ConnectConfig.from_url(lanelog_url, pool_size=4, publish_timeout=15.0))
+    publisher = Publisher(database, lambda _: None)
+    barrier = threading.Barrier(4)
+
+    def publish(number: int) -> int:
+        with publisher.transaction() as connection:
+            barrier.wait()
+            return publisher.publish("t", f"k{number}", b"x", connection=connection).offset
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(publish, range(4))) == [1] * 4
+    publisher.close()
+    database.close()
+
+
+def test_callers_on_neighbouring_new_lanes_do_not_deadlock(publisher: Publisher, open_raw: Any, raw: Any) -> None:
+    """Under REPEATABLE READ, ids that are not stored leave no gap locks: transactions open side by side do not meet."""
+    callers = [open_raw() for _ in range(6)]
+    for number, mine in enumerate(callers):
+        run(mine, "SET SESSION innodb_lock_wait_timeout = 2")
+        publisher.publish("t", f"k{number}", b"1", id=f"a{number}", connection=mine)
+    for number, mine in enumerate(callers):
+        publisher.publish("t", f"k{number}", b"2", id=f"b{number}", connection=mine)
+    for mine in callers:
+        mine.commit()
+    assert run(raw, "SELECT COUNT(*) FROM queue_messages") == [(12,)]
+
+
+def test_a_connection_to_another_database_is_explained(publisher: Publisher, raw: Any, open_raw: Any) -> None:
+    """Lanes are created in the client's database; a caller's connection elsewhere does not find them."""
+    mine = open_raw()
+    (name,) = run(raw, "SELECT CONCAT(DATABASE(), '_other')")[0]
+    run(raw, f"CREATE DATABASE {name}")
+    try:
+        for table in ("queue_partitions", "queue_messages"):
+            run(raw, f"CREATE TABLE {name}.{table} LIKE {table}")
+        mine.select_db(name)
+        with pytest.raises(DatabaseError, match="another database") as caught:
+            publisher.publish("t", "k", b"x", connection=mine)
+        assert caught.value.retriable
+        mine.rollback()
+    finally:
+        run(raw, f"DROP DATABASE {name}")

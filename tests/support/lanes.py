@@ -1,0 +1,317 @@
+"""A lane in a world of its own: a log, the rows that its writes leave in a database, and handlers that are called by hand."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+import attrs
+
+from lanelog._engine.lane import Lane
+from lanelog._engine.records import Budget, Burial, LaneSnapshot, LaneWrite
+from lanelog._engine.run import State
+from lanelog._engine.ticket import Ticket
+from lanelog._engine.ticket import Ticket
+from lanelog._stores.deliveries import DeliveryRow
+from lanelog._stores.fetches import Fetched
+
+if TYPE_CHECKING:
+    from lanelog._engine.run import Attempt, Run
+
+GROUP = "builders"
+
+
+@attrs.define(kw_only=True)
+class Rules:
+    """What a lane asks its subscription, in numbers."""
+
+    strict: bool = True
+    concurrency: int = 1
+    batch_size: int = 100
+    max_deliveries: int | None = None
+    ack_first: bool = False
+    run: int = 10
+    attempts: int = 5
+    group: str = GROUP
+
+    def run_size(self) -> int:
+        return self.run
+
+    def exhausted(self, attempts: int, since_first: float) -> bool:
+        del since_first
+        return attempts >= self.attempts or (self.max_deliveries is not None and attempts >= self.max_deliveries)
+
+
+@attrs.define
+class Row:
+    """A delivery row; times are absolute."""
+
+    through: int
+    acked: bool
+    due: float = 0.0
+    retry_count: int = 0
+    postponed: int = 0
+    crashed: bool = False
+    alone: bool = False
+    lease_epoch: int = 0
+    first_at: float | None = None
+    last_error: str | None = None
+
+
+@attrs.define
+class Rows:
+    """What the statements of the stores leave of one lane: `Offsets.FLUSH`, `Deliveries.UPSERT`, `DELETE` and `SETTLE`."""
+
+    acked: int | None = None
+    mark: int = 0
+    mark_epoch: int = 0
+    marked_at: float = 0.0
+    rows: dict[int, Row] = attrs.field(factory=dict)
+
+    def copy(self) -> Rows:
+        return attrs.evolve(self, rows={offset: attrs.evolve(row) for offset, row in self.rows.items()})
+
+    def commit(self, write: LaneWrite, now: float) -> None:
+        """One lane's part of a flush: rows, then deletes, then the offsets row."""
+        for new in write.upserts:
+            old = self.rows.get(new.offset)
+            self.rows[new.offset] = Row(
+                through=new.through,
+                acked=new.acked or (old is not None and old.acked),
+                due=now + new.delay,
+                retry_count=new.retry_count,
+                postponed=new.postponed,
+                crashed=new.crashed,
+                alone=new.alone,
+                lease_epoch=new.lease_epoch,
+                first_at=None if new.first_age is None else now - new.first_age,
+                last_error=new.last_error,
+            )
+        for offset in write.deletes:
+            self.rows.pop(offset, None)
+        self.acked = max(self.acked or 0, write.watermark)
+        if (self.mark, self.mark_epoch) != (write.mark, write.lane.epoch):
+            self.marked_at = now
+        self.mark, self.mark_epoch = write.mark, write.lane.epoch
+
+    def settle(self, offset: int) -> None:
+        """What a dead letter or a transaction of the handler writes."""
+        row = self.rows.setdefault(offset, Row(offset, acked=True))
+        row.acked, row.lease_epoch, row.due = True, 0, 0.0
+
+    def settled(self) -> set[int]:
+        """Every offset that is known to be done."""
+        done = set(range(1, (self.acked or 0) + 1))
+        for offset, row in self.rows.items():
+            if row.acked:
+                done.update(range(offset, row.through + 1))
+        return done
+
+    def counted(self, offset: int) -> int:
+        """How many attempts a new owner would know of, if the process died now."""
+        row = self.rows.get(offset)
+        if row is not None:
+            return row.retry_count
+        return int((self.acked or 0) < offset <= self.mark)
+
+
+class World:
+    """One lane with everything around it; `now` is moved by hand.
+
+    What workers do with a run (`start`, `ack`, `nack`, …, `finish`) is what `Membership` lets them do: an outcome is taken
+    over when the run is finished or relieved, an explicit settlement at once.
+    """
+
+    def __init__(self, **rules: object) -> None:
+        self.rules = Rules(**rules)  # type: ignore[arg-type]
+        self.budget = Budget()
+        self.log: dict[int, Fetched] = {}
+        self.head = 0
+        self.rows = Rows()
+        self.now = 1000.0
+        self.epoch = 0
+        self.at_workers: deque[Run] = deque()
+        self.burials: deque[Burial] = deque()
+        self.lane = self.take_over()
+
+    # -- the database --------------------------------------------------------------------------------------------------
+
+    def publish(self, count: int = 1, *, target: str = "", original: str = "", hole: bool = False) -> None:
+        for _ in range(count):
+            self.head += 1
+            if not hole:
+                self.log[self.head] = row(self.head, target=target, original=original)
+
+    def snapshot(self) -> LaneSnapshot:
+        loaded = [
+            DeliveryRow(
+                offset,
+                r.through,
+                r.acked,
+                r.due - self.now,
+                r.retry_count,
+                r.postponed,
+                r.crashed,
+                r.alone,
+                r.lease_epoch,
+                None if r.first_at is None else self.now - r.first_at,
+                r.last_error,
+            )
+            for offset, r in self.rows.rows.items()
+        ]
+        return LaneSnapshot(
+            key="key",
+            epoch=self.epoch,
+            head=self.head,
+            floor=0,
+            offset_acked=self.rows.acked,
+            marked_through=self.rows.mark,
+            marked_epoch=self.rows.mark_epoch,
+            marked_age=self.now - self.rows.marked_at,
+            rows=loaded,
+        )
+
+    def take_over(self) -> Lane:
+        """A new owner, who knows what the rows say: the process before may have died or left."""
+        self.epoch += 1
+        self.budget = Budget()
+        self.at_workers.clear()
+        self.burials.clear()
+        self.lane = Lane.load(self.snapshot(), self.rules, self.budget, self.now)
+        return self.lane
+
+    # -- fetcher and settler -------------------------------------------------------------------------------------------
+
+    def fetch(self, limit: int | None = None) -> None:
+        """One turn of the fetcher: what is behind the cursor, and the bodies of what is due."""
+        lane = self.lane
+        lane.head = max(lane.head, self.head)
+        if lane.hungry:
+            found = []
+            for offset in range(lane.cursor + 1, self.head + 1)[: limit or self.rules.batch_size]:
+                if offset not in self.log:
+                    break
+                found.append(self.log[offset])
+            if found:
+                lane.fetched(found, self.now)
+            else:
+                lane.skip_hole(lane.cursor + 1)
+        for offset in lane.due(self.now, self.rules.batch_size):
+            if offset in self.log:
+                lane.revived(self.log[offset])
+            else:
+                lane.skip(offset)
+
+    def plan(self) -> list[Run]:
+        """Everything that may be sent out now; it waits for its mark, or to have the process to itself."""
+        planned = []
+        while (out := self.lane.plan(self.now)) is not None:
+            if isinstance(out, Burial):
+                self.burials.append(out)
+            elif out.alone:
+                self.at_workers.append(out)
+            else:
+                planned.append(out)
+        return planned
+
+    def write(self) -> LaneWrite | None:
+        return self.lane.write(self.now)
+
+    def commit(self, write: LaneWrite) -> None:
+        self.rows.commit(write, self.now)
+        self.at_workers.extend(self.lane.written(write))
+        for ticket in write.tickets:
+            ticket.resolve()
+
+    def flush(self) -> None:
+        """Write until nothing is left to be written."""
+        while (write := self.write()) is not None:
+            self.commit(write)
+
+    def bury(self) -> None:
+        """The dead letters that wait are moved."""
+        while self.burials:
+            burial = self.burials.popleft()
+            self.rows.settle(burial.offset)
+            self.lane.succeeded(self.lane.running[burial.offset], stored=True)
+
+    def go(self) -> list[Run]:
+        """Until nothing more comes to the workers: fetch, plan, flush; returns what they have not begun."""
+        before = None
+        while before != (before := (repr(self.lane), self.lane.adopting, len(self.at_workers), len(self.burials))):
+            self.fetch()
+            self.plan()
+            self.flush()
+        return list(self.at_workers)
+
+    # -- workers -------------------------------------------------------------------------------------------------------
+
+    def begin(self, run: Run) -> Attempt | None:
+        """The worker's next step: a suspect has the process to itself by then, and is marked first."""
+        if run.alone and not run.marked and self.lane.mark_alone(run, Ticket()):
+            self.flush()
+        return run.start_next(self.now, 60.0)
+
+    def start(self, run: Run) -> Attempt:
+        attempt = self.begin(run)
+        assert attempt is not None
+        return attempt
+
+    def ack(self, attempt: Attempt) -> None:
+        self.lane.succeeded(attempt)
+
+    def nack(self, attempt: Attempt, wait: float = 10.0, *, postponed: bool = False) -> None:
+        self._hold_back(attempt)
+        due = self.now + wait
+        self.lane.failed(attempt, due=due, error="ValueError: no", postponed=postponed)
+
+    def reject(self, attempt: Attempt) -> None:
+        self._hold_back(attempt)
+        self.burials.append(self.lane.bury(attempt, attempt.number, "bad"))
+
+    def commit_with_handler(self, attempt: Attempt) -> None:
+        """`message.transaction()`: its own commit writes the acked row."""
+        attempt.state = State.CLAIMED
+        self.rows.settle(attempt.offset)
+        self.lane.succeeded(attempt, stored=True)
+
+    def finish(self, run: Run) -> None:
+        """The worker lets go of a run."""
+        self.lane.take_back([run])
+        self.lane.finished(run)
+        if run in self.at_workers:
+            self.at_workers.remove(run)
+
+    def work(self, *outcomes: str) -> list[tuple[int, int]]:
+        """Handle what comes, all acked but the first ones; (offset, attempt) as the handler saw them."""
+        wanted, seen = deque(outcomes), []
+        while self.go():
+            run = self.at_workers[0]
+            while (attempt := self.begin(run)) is not None:
+                seen.append((attempt.offset, attempt.number))
+                getattr(self, wanted.popleft() if wanted else "ack")(attempt)
+            self.finish(run)
+            self.bury()
+        return seen
+
+    def _hold_back(self, attempt: Attempt) -> None:
+        if self.rules.strict and attempt.run is not None:
+            self.lane.take_back([attempt.run])
+
+    def stop(self) -> None:
+        """A graceful stop, when no handler runs any more."""
+        self.lane.closing = True
+        self.lane.recall()
+        self.lane.drop_ready()
+        for run in list(self.lane.runs):
+            self.finish(run)
+        self.flush()
+        assert self.lane.idle
+
+
+def row(offset: int, *, target: str = "", original: str = "", message_id: str = "") -> Fetched:
+    """A row of the log."""
+    payload = b"x" * (offset % 7)
+    return Fetched(
+        "key", offset, message_id or f"m{offset}", payload, len(payload), None, 0, target, original, 0, "", 0, 0, None
+    )

@@ -1,0 +1,66 @@
+"""Looking into the tables past the library."""
+
+from typing import Any
+
+
+def rows(raw: Any, sql: str, *args: object) -> list[tuple[Any, ...]]:
+    """Run one statement on a DB-API connection and return what it gives."""
+    with raw.cursor() as cursor:
+        cursor.execute(sql, args or None)
+        return list(cursor.fetchall())
+
+
+def one(raw: Any, sql: str, *args: object) -> Any:
+    """The first column of the only row; None when there is none."""
+    found = rows(raw, sql, *args)
+    assert len(found) <= 1, found
+    return found[0][0] if found else None
+
+
+def watermark(raw: Any, group: str, topic: str, key: str) -> int:
+    """How far a group has acked a lane."""
+    return (
+        one(
+            raw,
+            "SELECT offset_acked FROM queue_offsets WHERE consumer_group = %s AND topic = %s AND partition_key = %s",
+            group,
+            topic,
+            key,
+        )
+        or 0
+    )
+
+
+def delivery_rows(raw: Any, group: str, topic: str) -> list[dict[str, Any]]:
+    """The delivery rows of a group, in order."""
+    names = (
+        "partition_key",
+        "message_offset",
+        "through_offset",
+        "acked",
+        "retry_count",
+        "postponed",
+        "crashed",
+        "lease_epoch",
+        "last_error",
+    )
+    found = rows(
+        raw,
+        f"SELECT {', '.join(names)} FROM queue_delivery_state WHERE consumer_group = %s AND topic = %s"
+        " ORDER BY partition_key, message_offset",
+        group,
+        topic,
+    )
+    return [dict(zip(names, row, strict=True)) for row in found]
+
+
+def owners(raw: Any, group: str, topic: str) -> dict[str, str]:
+    """Who has which lane ('' is nobody)."""
+    return dict(
+        rows(
+            raw,
+            "SELECT partition_key, leased_by FROM queue_partition_leases WHERE consumer_group = %s AND topic = %s",
+            group,
+            topic,
+        )
+    )

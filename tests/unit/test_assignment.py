@@ -1,0 +1,84 @@
+"""Fair shares, and what is given back when one has too much."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.lanes import World
+
+from lanelog._engine.assignment import fair_share, to_shed
+from lanelog._engine.lane import Lane
+
+OWNERS = st.sets(st.text(min_size=1, max_size=8), min_size=1, max_size=12)
+
+
+def shares(lanes: int, owners: set[str]) -> dict[str, int]:
+    return {owner: fair_share(lanes, sorted(owners), owner) for owner in owners}
+
+
+@given(st.integers(0, 500), OWNERS)
+def test_the_shares_are_all_the_lanes(lanes: int, owners: set[str]) -> None:
+    """The shares of all owners add up to the number of lanes, and no two differ by more than one."""
+    each = shares(lanes, owners).values()
+    assert sum(each) == lanes
+    assert max(each) - min(each) <= 1
+
+
+@given(st.integers(0, 500), OWNERS, st.randoms())
+def test_a_share_does_not_depend_on_the_order_of_the_list(lanes: int, owners: set[str], random: object) -> None:
+    """Every owner computes the same shares, however the database lists them, also when one is listed twice."""
+    listed = [*owners, min(owners)]
+    random.shuffle(listed)  # type: ignore[attr-defined]
+    assert {owner: fair_share(lanes, listed, owner) for owner in owners} == shares(lanes, owners)
+
+
+@given(st.integers(0, 500), OWNERS, st.text(min_size=1, max_size=8))
+def test_a_new_owner_takes_from_all_and_gives_to_none(lanes: int, owners: set[str], late: str) -> None:
+    """When an owner joins, nobody's share grows; an owner that does not see itself yet counts itself in."""
+    before, after = shares(lanes, owners), shares(lanes, owners | {late})
+    assert all(after[owner] <= before[owner] for owner in owners)
+    assert fair_share(lanes, sorted(owners), late) == after[late]
+
+
+@pytest.mark.parametrize(
+    ("lanes", "owners", "expected"),
+    [
+        (4, "ab", [2, 2]),
+        (5, "ab", [3, 2]),
+        (12, "abcde", [3, 3, 2, 2, 2]),
+        (2, "abcd", [1, 1, 0, 0]),
+        (0, "ab", [0, 0]),
+        (7, "a", [7]),
+    ],
+)
+def test_the_first_in_sorted_order_get_what_is_left_over(lanes: int, owners: str, expected: list[int]) -> None:
+    """The lanes that do not divide evenly go to the first owners in sorted order."""
+    assert [fair_share(lanes, list(reversed(owners)), owner) for owner in owners] == expected
+
+
+def lane(key: str, *, running: bool = False, closing: bool = False) -> Lane:
+    world = World()
+    world.lane.key = key
+    world.lane.closing = closing
+    if running:
+        world.publish()
+        world.start(world.go()[0])
+    return world.lane
+
+
+def test_idle_lanes_are_shed_first() -> None:
+    """Lanes without a running handler are given back before others, each in the order of their keys."""
+    lanes = [lane("d"), lane("b", running=True), lane("c"), lane("a", running=True)]
+    assert [lane.key for lane in to_shed(lanes, 3)] == ["c", "d", "a"]
+
+
+def test_lanes_on_their_way_out_are_not_shed_again() -> None:
+    """A lane that is closing is neither chosen nor counted twice."""
+    assert [lane.key for lane in to_shed([lane("a", closing=True), lane("b")], 2)] == ["b"]
+
+
+@pytest.mark.parametrize("surplus", [0, -1, -100])
+def test_without_a_surplus_nothing_is_shed(surplus: int) -> None:
+    """Who has no more than its share keeps everything."""
+    assert to_shed([lane("a")], surplus) == []

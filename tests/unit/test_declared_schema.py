@@ -1,0 +1,82 @@
+"""The tables as `schema/*.sql` declares them, and differences to them."""
+
+from attrs import evolve
+
+from lanelog.migrations.declared import Column, checksum, compare, declared_tables, parse
+
+TABLES = {
+    "queue_delivery_state",
+    "queue_groups",
+    "queue_messages",
+    "queue_offsets",
+    "queue_partition_leases",
+    "queue_partitions",
+    "queue_schema",
+    "queue_subscriber_heartbeats",
+}
+
+
+def test_every_table_has_a_file() -> None:
+    """The files are found inside the package, and each declares the table it is named after."""
+    assert set(declared_tables()) == TABLES
+
+
+def test_every_column_and_index_is_read() -> None:
+    """The reader understands each line of our files: none is lost between file and check."""
+    for table in declared_tables().values():
+        body = table.statement.partition("(\n")[2].rpartition("\n)")[0]
+        declared = [line for line in body.splitlines() if line.startswith("  ") and not line.startswith("    ")]
+        assert len(declared) == len(table.columns) + len(table.indexes), table.name
+        assert "PRIMARY" in table.indexes
+        for index in table.indexes.values():
+            assert set(index.columns) <= table.columns.keys()
+
+
+def test_a_table_does_not_differ_from_itself() -> None:
+    """What is as declared has no differences."""
+    for table in declared_tables().values():
+        assert compare(table, table) == []
+
+
+def test_families_report_the_same_column_differently() -> None:
+    """Display widths, JSON as LONGTEXT, quoted and missing defaults: all of it is the same column."""
+    mysql = Column.of(name="c", kind="bigint unsigned", nullable=False, default="0", collation=None)
+    mariadb = Column.of(name="c", kind="bigint(20) unsigned", nullable=False, default="'0'", collation=None)
+    assert mysql == mariadb
+    json = Column.of(name="c", kind="json", nullable=True, default="NULL", collation=None)
+    longtext = Column.of(name="c", kind="longtext", nullable=True, default=None, collation="utf8mb4_bin")
+    assert json == longtext
+
+
+def test_a_comment_with_a_quote_is_read() -> None:
+    """Comments are prose."""
+    table = parse(
+        "CREATE TABLE IF NOT EXISTS x (\n  a INT NOT NULL COMMENT 'the owner''s, (really)',\n  PRIMARY KEY (a)\n)"
+    )
+    assert list(table.columns) == ["a"]
+
+
+def test_every_difference_names_its_place_and_its_remedy() -> None:
+    """Missing or different, column or index: the text names it, the remedy is a statement about that table."""
+    table = declared_tables()["queue_messages"]
+    columns = dict(table.columns)
+    columns["payload"] = evolve(columns["payload"], type="blob")
+    del columns["id"]
+    indexes = {"PRIMARY": evolve(table.indexes["PRIMARY"], columns=("topic",))}
+    found = compare(table, evolve(table, columns=columns, indexes=indexes, engine="MyISAM"))
+    assert [difference.remedy.split()[:5] for difference in found] == [
+        ["ALTER", "TABLE", "queue_messages", "ENGINE", "="],
+        ["ALTER", "TABLE", "queue_messages", "ADD", "COLUMN"],
+        ["ALTER", "TABLE", "queue_messages", "MODIFY", "COLUMN"],
+        ["ALTER", "TABLE", "queue_messages", "DROP", "PRIMARY"],
+        ["ALTER", "TABLE", "queue_messages", "ADD", "UNIQUE"],
+    ]
+    assert compare(table, None)[0].text == "table queue_messages is missing"
+
+
+def test_the_checksum_covers_every_statement() -> None:
+    """Any edit of any file changes it."""
+    tables = list(declared_tables().values())
+    changed = [*tables[:-1], evolve(tables[-1], statement=tables[-1].statement + " ")]
+    assert checksum(tables) != checksum(changed)
+    assert len(checksum(tables)) == 64

@@ -1,0 +1,389 @@
+"""The demo's reading of git: every odd repository becomes jobs that rebuild its HEAD, lane by lane."""
+
+import os
+import random
+import subprocess
+import tempfile
+from collections import defaultdict, deque
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lanelog.config import check_name
+from lanelog.demo import main, verify
+from lanelog.demo.git import NoHistory, Repository, find_all
+from lanelog.demo.history import count_changes, jobs
+from lanelog.demo.job import PART_BYTES, Job
+
+Files = dict[bytes, tuple[str, bytes]]
+
+SUBMODULE = "5" * 40
+IDENTITY = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+
+
+class Maker:
+    """A repository made commit by commit in a directory of the test."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.mkdir(parents=True, exist_ok=True)
+        self.git("init", "-q", "-b", "main")
+        self.git("config", "user.name", "Ann")
+        self.git("config", "user.email", "ann@example.org")
+
+    def git(self, *arguments: str | bytes) -> bytes:
+        command = ["git", "-C", str(self.path), *arguments]
+        return subprocess.run(command, check=True, capture_output=True, env=os.environ | IDENTITY).stdout
+
+    def write(self, name: str | bytes, content: bytes, mode: int = 0o644) -> None:
+        path = os.path.join(os.fsencode(self.path), os.fsencode(name))  # noqa: PTH118  # bytes
+        os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120  # bytes
+        with open(path, "wb") as file:  # noqa: PTH123  # bytes
+            file.write(content)
+        os.chmod(path, mode)  # noqa: PTH101  # bytes
+
+    def commit(self, text: str = "change") -> None:
+        self.git("add", "-A")
+        self.git("commit", "-q", "--allow-empty", "-m", text)
+
+    def repository(self) -> Repository:
+        return Repository.find(self.path)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Maker:
+    """An empty repository."""
+    return Maker(tmp_path / "made")
+
+
+def apply_all(applied: Iterable[Job]) -> Files:
+    """The files after some jobs, by the rules that the handler follows in SQL."""
+    files: Files = {}
+    for job in applied:
+        if job.source is not None:
+            files.pop(job.source, None)
+        if job.part == 0:
+            files.pop(job.path, None)
+        if job.mode:
+            before = files[job.path][1] if job.part else b""
+            files[job.path] = (job.mode, before + job.content)
+    return files
+
+
+def interleaved(found: Iterable[Job], seed: int) -> list[Job]:
+    """The same jobs in an order that keeps only the order within lanes, after a journey through their encoding."""
+    lanes: dict[str, deque[Job]] = defaultdict(deque)
+    for job in found:
+        lanes[job.lane].append(job)
+    chance = random.Random(seed)
+    order = []
+    while lanes:
+        lane = chance.choice(sorted(lanes))
+        order.append(Job.decode(lanes[lane].popleft().encode()))
+        if not lanes[lane]:
+            del lanes[lane]
+    return order
+
+
+def head_of(path: Path) -> Files:
+    """What git says is in HEAD, asked object by object."""
+    listing = subprocess.run(["git", "-C", path, "ls-tree", "-rz", "HEAD"], check=True, capture_output=True).stdout
+    files = {}
+    for line in filter(None, listing.split(b"\0")):
+        head, _, name = line.partition(b"\t")
+        mode, kind, oid = head.decode().split()
+        command = ["git", "-C", path, "cat-file", "blob", oid]
+        content = oid.encode() if kind == "commit" else subprocess.run(command, check=True, capture_output=True).stdout
+        files[name] = (mode, content)
+    return files
+
+
+def assert_rebuilt(path: Path) -> list[Job]:
+    """Any order that respects the lanes leads to HEAD; returns the jobs."""
+    found = list(jobs(Repository.find(path)))
+    expected = head_of(path)
+    for seed in range(3):
+        assert apply_all(interleaved(found, seed)) == expected
+    assert len({(job.lane, job.id) for job in found}) == len(found)
+    assert {entry.path for entry in verify.tree(Repository.find(path))} == set(expected)
+    return found
+
+
+def test_content_modes_links_and_deletions(made: Maker) -> None:
+    """Binaries, empty files, the executable bit, symbolic links and their targets, a type that changes, deletions."""
+    made.write("src/pkg/tool", b"#!/bin/sh\n")
+    made.write("src/pkg/data.bin", bytes(range(256)) * 3)
+    made.write("src/pkg/empty", b"")
+    (made.path / "link").symlink_to("src/pkg/nowhere \n")
+    made.commit()
+    made.write("src/pkg/tool", b"#!/bin/sh\n", 0o755)
+    (made.path / "link").unlink()
+    made.write("link", b"now a file\n")
+    (made.path / "src/pkg/empty").unlink()
+    (made.path / "src/pkg/data.bin").unlink()
+    (made.path / "src/pkg/data.bin").symlink_to("tool")
+    made.commit()
+    found = assert_rebuilt(made.path)
+    assert [job.mode for job in found if job.path == b"link"] == ["120000", "100644"]
+    assert [job.mode for job in found if job.path == b"src/pkg/tool"] == ["100644", "100755"]
+    assert found[-1].mode == "100755"
+    assert [job.mode for job in found if job.path == b"src/pkg/empty"] == ["100644", ""]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        b"a b/ c /d",
+        b'quo"te/\\back\\slash/x',
+        b"line\nfeed/\ttab/x",
+        b"\xff\xfe/not utf-8/\x80",
+        "größe/日本/x".encode(),
+        b" ",
+        b"%41/b",
+        b":/c",
+        b"-rf",
+        b"l" * 200 + b"/" + b"m" * 200 + b"/x",
+        b"e\xcc\x81\xc2\xa0",
+    ],
+)
+def test_names_of_any_bytes(made: Maker, name: bytes) -> None:
+    """A path is bytes: whatever git stores comes back, and its lane is a valid key."""
+    made.write(name, b"content of an odd name\n")
+    made.commit()
+    found = assert_rebuilt(made.path)
+    assert [job.path for job in found] == [name]
+    assert check_name("key", found[0].lane) == found[0].lane
+
+
+def test_submodules_keep_their_id(made: Maker) -> None:
+    """A gitlink's content is the id of the other repository's commit, which is nowhere to be read."""
+    made.git("update-index", "--add", "--cacheinfo", f"160000,{SUBMODULE},lib/sub/module")
+    made.git("commit", "-qm", "submodule")
+    (job,) = assert_rebuilt(made.path)
+    assert (job.mode, job.content) == ("160000", SUBMODULE.encode())
+
+
+def test_a_rename_within_a_lane_is_one_job(made: Maker) -> None:
+    """The source goes and the path comes in the same job, also when the content changed a little."""
+    text = b"".join(b"line %d\n" % number for number in range(50))
+    made.write("a/b/old", text)
+    made.commit()
+    made.git("mv", "a/b/old", "a/b/new")
+    made.write("a/b/new", text + b"one more\n")
+    made.commit()
+    renamed = assert_rebuilt(made.path)[-1]
+    assert (renamed.source, renamed.path, renamed.content) == (b"a/b/old", b"a/b/new", text + b"one more\n")
+
+
+def test_a_rename_between_lanes_is_two_jobs(made: Maker) -> None:
+    """One lane deletes, the other adds, and neither waits for the other."""
+    made.write("a/b/file", b"some content\n" * 10)
+    made.commit()
+    (made.path / "c/d").mkdir(parents=True)
+    made.git("mv", "a/b/file", "c/d/file")
+    made.commit()
+    deleted, added = assert_rebuilt(made.path)[1:]
+    assert (deleted.lane, deleted.path, deleted.mode, deleted.source) == ("a/b", b"a/b/file", "", None)
+    assert (added.lane, added.path, added.mode, added.source) == ("c/d", b"c/d/file", "100644", None)
+
+
+def test_a_file_that_becomes_a_directory(made: Maker) -> None:
+    """The file is in one lane, what is in the directory in another, and back again."""
+    made.write("x", b"a file\n" * 5)
+    made.commit()
+    (made.path / "x").unlink()
+    made.write("x/y/z", b"a file\n" * 5)
+    made.commit()
+    assert_rebuilt(made.path)
+    made.git("rm", "-rq", "x")
+    made.write("x", b"a file again\n")
+    made.commit()
+    assert_rebuilt(made.path)
+
+
+def test_a_merge_is_one_step(made: Maker) -> None:
+    """What came from the other side arrives with the merge, by its author, and so does what only the merge changed."""
+    made.write("a/b/one", b"1\n")
+    made.commit()
+    made.git("checkout", "-qb", "side")
+    made.write("a/b/side", b"s\n")
+    made.commit()
+    made.write("a/b/side", b"ss\n")
+    made.commit()
+    made.git("checkout", "-q", "main")
+    made.write("a/b/main", b"m\n")
+    made.commit()
+    made.git("merge", "-q", "--no-ff", "--no-commit", "side")
+    made.write("a/b/evil", b"only in the merge\n")
+    made.commit()
+    found = assert_rebuilt(made.path)
+    assert [job.path for job in found] == [b"a/b/one", b"a/b/main", b"a/b/evil", b"a/b/side"]
+
+
+def test_a_shallow_clone_begins_where_it_is_cut(made: Maker, tmp_path: Path) -> None:
+    """The oldest commit that is there counts as adding everything in it."""
+    for number in range(4):
+        made.write(f"f/{number}/x", b"%d\n" % number)
+        made.commit()
+    subprocess.run(["git", "clone", "-q", "--depth=2", f"file://{made.path}", tmp_path / "shallow"], check=True)
+    found = assert_rebuilt(tmp_path / "shallow")
+    assert len({job.commit for job in found}) == 2
+    assert len(found) == 4
+
+
+def test_a_large_file_travels_in_parts(made: Maker) -> None:
+    """More than PART_BYTES become several jobs of the same lane; exactly as many are one."""
+    large = random.Random(1).randbytes(2 * PART_BYTES + 5)
+    made.write("a/b/large", large)
+    made.write("a/b/exact", large[:PART_BYTES])
+    made.commit()
+    made.write("a/b/large", large[: PART_BYTES + 1])
+    made.commit()
+    found = assert_rebuilt(made.path)
+    assert [(job.path, job.part, len(job.content)) for job in found] == [
+        (b"a/b/exact", 0, PART_BYTES),
+        (b"a/b/large", 0, PART_BYTES),
+        (b"a/b/large", 1, PART_BYTES),
+        (b"a/b/large", 2, 5),
+        (b"a/b/large", 0, PART_BYTES),
+        (b"a/b/large", 1, 1),
+    ]
+
+
+def test_settings_of_the_user_change_nothing(made: Maker) -> None:
+    """Colours, relative paths, ignored submodules, an order of files and another kind of merge are overridden."""
+    for name, value in (
+        ("color.ui", "always"),
+        ("diff.renames", "copies"),
+        ("diff.ignoreSubmodules", "all"),
+        ("diff.relative", "true"),
+        ("log.showRoot", "false"),
+        ("log.diffMerges", "off"),
+        ("log.showSignature", "true"),
+        ("core.quotePath", "true"),
+        ("format.pretty", "fuller"),
+    ):
+        made.git("config", name, value)
+    made.git("update-index", "--add", "--cacheinfo", f"160000,{SUBMODULE},lib/sub/module")
+    made.git("commit", "-qm", "submodule")
+    made.write("a/b/\u00e4", b"x\n" * 20)
+    made.git("add", "a")
+    made.git("commit", "-qm", "file")
+    made.write("a/b/copy", b"x\n" * 20)
+    made.git("add", "a")
+    made.git("commit", "-qm", "copy")
+    assert len(assert_rebuilt(made.path)) == 3
+    assert {job.path for job in jobs(Repository.find(made.path / "a/b"))} == set(head_of(made.path))
+
+
+def test_bare_repositories_and_empty_commits(made: Maker, tmp_path: Path) -> None:
+    """No work tree is needed, and a commit without changes is no job."""
+    made.commit("nothing")
+    made.write("file", b"x\n")
+    made.commit()
+    made.commit("nothing again")
+    subprocess.run(["git", "clone", "-q", "--bare", made.path, tmp_path / "bare.git"], check=True)
+    assert len(assert_rebuilt(tmp_path / "bare.git")) == 1
+    assert Repository.find(tmp_path / "bare.git").name == "bare"
+
+
+def test_the_authors_are_taken_along(made: Maker) -> None:
+    """Name and address, in UTF-8 whatever the commit's encoding was."""
+    made.git("config", "i18n.commitEncoding", "ISO-8859-1")
+    made.write("file", b"x\n")
+    made.git("add", "-A")
+    made.git("commit", "-qm", "x", b"--author=J\xf6rg <j@example.org>")
+    assert [job.author for job in jobs(made.repository())] == ["Jörg <j@example.org>"]
+
+
+@pytest.mark.parametrize("kind", ["no directory", "no repository", "no commit"])
+def test_without_history_there_is_one_line(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is started; the line says what is missing, and the status is 2."""
+    place = tmp_path / "place"
+    if kind != "no directory":
+        place.mkdir()
+    if kind == "no commit":
+        subprocess.run(["git", "init", "-q", place], check=True)
+    with pytest.raises(NoHistory):
+        Repository.find(place)
+    assert main([str(place)]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("no git history in ")
+    assert err.count("\n") == 1
+
+
+def test_a_history_without_files_is_none(made: Maker, capsys: pytest.CaptureFixture[str]) -> None:
+    """Empty commits give nothing to rebuild."""
+    made.commit("nothing")
+    assert count_changes([made.repository()], 10) == 0
+    assert main([str(made.path)]) == 2
+    assert capsys.readouterr().err == "no git history: no commit has changed a file\n"
+
+
+def test_several_repositories_have_lanes_of_their_own(tmp_path: Path) -> None:
+    """Their names are put before the lanes, numbered where they are the same; one given twice is taken once."""
+    places = []
+    for parent in ("one", "two"):
+        maker = Maker(tmp_path / parent / "same: name")
+        maker.write("a/b/c", parent.encode())
+        maker.commit()
+        places.append(str(maker.path))
+    found = find_all([*places, places[0]])
+    assert [repository.label for repository in found] == ["same: name", "same: name-2"]
+    lanes = [job.lane for repository in found for job in jobs(repository)]
+    assert lanes == ["same%3A name:a/b", "same%3A name-2:a/b"]
+    assert [repository.label for repository in find_all(places[:1])] == [""]
+
+
+PATHS = (b"a", b"a/b", b"a/b/c", b"a/b/d", b"x/y/1", b"x/y/2", b"x/z/1", b'o"dd\n\xff/\t/x')
+CONTENTS = (b"", b"short\n", b"common line\n" * 40, b"common line\n" * 40 + b"last\n", bytes(range(256)))
+
+operation = st.tuples(
+    st.sampled_from(PATHS),
+    st.sampled_from(["100644", "100755", "120000", "160000", "delete"]),
+    st.sampled_from(CONTENTS),
+)
+step = st.tuples(st.sampled_from(["main", "main", "side", "merge"]), st.lists(operation, max_size=5))
+
+
+def quoted(path: bytes) -> bytes:
+    """A path as fast-import wants it."""
+    return b'"' + b"".join(b"\\%03o" % byte for byte in path) + b'"'
+
+
+def fast_import(place: str, steps: Sequence[tuple[str, list[tuple[bytes, str, bytes]]]]) -> None:
+    """Write a history in one go; `merge` brings what `side` has to `main`, with changes of its own."""
+    subprocess.run(["git", "init", "-q", "-b", "main", place], check=True)
+    stream = []
+    seen: set[str] = set()
+    for number, (kind, operations) in enumerate([("main", [(PATHS[1], "100644", CONTENTS[2])]), *steps]):
+        branch = "side" if kind == "side" else "main"
+        stream.append(b"commit refs/heads/%s\ncommitter A <a@b> %d +0000\ndata 1\nx\n" % (branch.encode(), number))
+        if branch not in seen and seen:
+            stream.append(b"from refs/heads/main\n")
+        if kind == "merge" and "side" in seen:
+            stream.append(b"merge refs/heads/side\n")
+        seen.add(branch)
+        for path, mode, content in operations:
+            if mode == "delete":
+                stream.append(b"D %s\n" % quoted(path))
+            elif mode == "160000":
+                stream.append(b"M 160000 %s %s\n" % (SUBMODULE.encode(), quoted(path)))
+            else:
+                target = content.partition(b"\0")[0] or b"target" if mode == "120000" else content
+                stream.append(b"M %s inline %s\ndata %d\n%s\n" % (mode.encode(), quoted(path), len(target), target))
+    command = ["git", "-C", place, "fast-import", "--quiet"]
+    subprocess.run(command, input=b"".join(stream), check=True, stdout=subprocess.DEVNULL)
+
+
+@given(st.lists(step, min_size=1, max_size=8))
+@settings(max_examples=25)
+def test_any_history_is_rebuilt(steps: list[tuple[str, list[tuple[bytes, str, bytes]]]]) -> None:
+    """Files, directories, links and submodules take each other's places, on branches and in merges."""
+    with tempfile.TemporaryDirectory() as place:
+        fast_import(place, steps)
+        assert_rebuilt(Path(place))

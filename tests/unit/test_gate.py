@@ -1,0 +1,247 @@
+"""The process's gate, with real threads that say where they are; nobody sleeps."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lanelog._engine import gate as module
+from lanelog._engine.gate import Gate, process_gate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+IN_TIME = 20.0
+
+
+class Visitor(threading.Thread):
+    """A thread that passes the gate, says so, and leaves when it is told to."""
+
+    def __init__(self, gate: Gate, *, alone: bool = False, wanted: Callable[[], bool] | None = None) -> None:
+        super().__init__(daemon=True)
+        self.gate, self.alone = gate, alone
+        self.asked, self.inside, self.leave = threading.Event(), threading.Event(), threading.Event()
+        self.admitted: bool | None = None
+        self._wanted = wanted or (lambda: True)
+        self.start()
+
+    def run(self) -> None:
+        if self.alone:
+            self.admitted = self.gate.enter_alone(self.wanted)
+        else:
+            self.gate.enter()
+            self.admitted = True
+        if self.admitted:
+            self.inside.set()
+            self.leave.wait(IN_TIME)
+            self.gate.leave()
+
+    def wanted(self) -> bool:
+        """Asked under the gate's lock: once it was asked twice, the suspect holds the others back."""
+        if self.repeated:
+            self.asked.set()
+        self.repeated = True
+        return self._wanted()
+
+    repeated = False
+
+    def has_entered(self) -> bool:
+        return self.inside.wait(IN_TIME)
+
+    def end(self) -> None:
+        self.leave.set()
+        self.join(IN_TIME)
+        assert not self.is_alive()
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Suspects look often, and hold others back for long."""
+    monkeypatch.setattr(module, "CHECK", 0.001)
+    monkeypatch.setattr(module, "PATIENCE", 1000.0)
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    """A gate, through which nobody is left inside at the end."""
+    made = Gate()
+    yield made
+    assert repr(made) == "Gate(inside=0, alone=False, held_back=False)"
+
+
+def test_messages_pass_together(gate: Gate) -> None:
+    """Any number of messages are handled at the same time."""
+    visitors = [Visitor(gate) for _ in range(5)]
+    assert all(visitor.has_entered() for visitor in visitors)
+    assert "inside=5" in repr(gate)
+    for visitor in visitors:
+        visitor.end()
+
+
+def test_a_suspect_waits_until_nobody_is_inside(gate: Gate) -> None:
+    """A suspect starts only after the last message that is being handled has left."""
+    first, second = Visitor(gate), Visitor(gate)
+    assert first.has_entered()
+    assert second.has_entered()
+    suspect = Visitor(gate, alone=True)
+    assert suspect.asked.wait(IN_TIME)
+    first.end()
+    suspect.asked.clear()
+    assert suspect.asked.wait(IN_TIME)  # it looked again, after the first had left
+    assert not suspect.inside.is_set()
+    second.end()
+    assert suspect.has_entered()
+    assert "inside=1, alone=True" in repr(gate)
+    suspect.end()
+
+
+def test_nobody_enters_while_a_suspect_is_alone(gate: Gate) -> None:
+    """Messages and other suspects wait for the one that is alone, and go on when it leaves."""
+    suspect = Visitor(gate, alone=True)
+    assert suspect.has_entered()
+    message, second = Visitor(gate), Visitor(gate, alone=True)
+    assert second.asked.wait(IN_TIME)
+    assert repr(gate) == "Gate(inside=1, alone=True, held_back=False)"
+    assert not message.inside.is_set()
+    assert not second.inside.is_set()
+    suspect.end()
+    for visitor in (message, second):
+        visitor.leave.set()  # whoever comes first leaves, and lets the other in
+    assert message.has_entered()
+    assert second.has_entered()
+    message.end()
+    second.end()
+
+
+def test_a_waiting_suspect_holds_back_who_comes_later(gate: Gate) -> None:
+    """A steady stream of messages cannot keep a suspect waiting: those that come after it wait for it."""
+    inside = Visitor(gate)
+    assert inside.has_entered()
+    suspect = Visitor(gate, alone=True)
+    assert suspect.asked.wait(IN_TIME)
+    late = Visitor(gate)
+    suspect.asked.clear()
+    assert suspect.asked.wait(IN_TIME)
+    assert "held_back=True" in repr(gate)
+    inside.end()
+    assert suspect.has_entered()
+    assert not late.inside.is_set()
+    suspect.end()
+    assert late.has_entered()
+    late.end()
+
+
+def test_an_impatient_suspect_lets_others_pass(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A suspect that waited long for a long handler lets others in meanwhile, and still gets its turn."""
+    monkeypatch.setattr(module, "PATIENCE", 0.002)
+    inside = Visitor(gate)
+    assert inside.has_entered()
+    suspect = Visitor(gate, alone=True)
+    assert suspect.asked.wait(IN_TIME)
+    late = Visitor(gate)
+    assert late.has_entered()
+    assert not suspect.inside.is_set()
+    late.end()
+    inside.end()
+    assert suspect.has_entered()
+    suspect.end()
+
+
+def test_suspects_together_are_as_patient_as_one(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one suspect lets others pass, no other suspect holds them back: turn by turn they would stop everything."""
+    clock = [100.0]
+    monkeypatch.setattr(module, "time", Clock(clock))
+    monkeypatch.setattr(module, "PATIENCE", 10.0)
+    inside = Visitor(gate)
+    assert inside.has_entered()
+    suspects = [Visitor(gate, alone=True)]
+    assert suspects[0].asked.wait(IN_TIME)
+    clock[0] = 105.0
+    suspects.append(Visitor(gate, alone=True))
+    assert suspects[1].asked.wait(IN_TIME)
+    clock[0] = 111.0  # the first one's patience is over
+    for _ in range(3):
+        for suspect in suspects:
+            suspect.asked.clear()
+            assert suspect.asked.wait(IN_TIME)
+    assert "held_back=False" in repr(gate)
+    late = Visitor(gate)
+    assert late.has_entered()
+    late.end()
+    clock[0] = 122.0  # their time is over, too
+    suspects[0].asked.clear()
+    assert suspects[0].asked.wait(IN_TIME)
+    assert "held_back=True" in repr(gate)
+    inside.end()
+    for suspect in suspects:
+        suspect.leave.set()
+    for suspect in suspects:
+        suspect.end()
+    assert all(suspect.admitted for suspect in suspects)
+
+
+class Clock:
+    """A `time` whose hand is moved by the test."""
+
+    def __init__(self, now: list[float]) -> None:
+        self.now = now
+
+    def monotonic(self) -> float:
+        return self.now[0]
+
+
+def test_a_suspect_that_is_not_wanted_any_more_gives_up(gate: Gate) -> None:
+    """A suspect whose lane is lost or closing stops waiting, and holds nobody back any longer."""
+    wanted = threading.Event()
+    wanted.set()
+    inside = Visitor(gate)
+    assert inside.has_entered()
+    suspect = Visitor(gate, alone=True, wanted=wanted.is_set)
+    assert suspect.asked.wait(IN_TIME)
+    late = Visitor(gate)
+    wanted.clear()
+    suspect.join(IN_TIME)
+    assert suspect.admitted is False
+    assert late.has_entered()
+    late.end()
+    inside.end()
+
+
+def test_a_suspect_that_is_not_wanted_does_not_enter_an_empty_gate(gate: Gate) -> None:
+    """What is not wanted is refused, also when nobody is there."""
+    assert gate.enter_alone(lambda: False) is False
+
+
+def test_a_question_that_raises_leaves_the_gate_open(gate: Gate) -> None:
+    """An error in the question whether the suspect is wanted passes through and holds nobody back."""
+    gate.enter()
+    answers = iter([True])
+    with pytest.raises(StopIteration):
+        gate.enter_alone(lambda: next(answers))
+    gate.enter()
+    gate.leave()
+    gate.leave()
+
+
+def test_all_clients_of_a_process_share_one_gate() -> None:
+    """The gate is the process's: alone means alone among all its clients."""
+    assert process_gate() is process_gate()
+
+
+def test_a_fork_resets_the_gate() -> None:
+    """What the parent's threads were handling is not handled in the child: its gate is empty."""
+    code = (
+        "import os\n"
+        "from lanelog._engine.gate import process_gate\n"
+        "process_gate().enter()\n"
+        "child = os.fork()\n"
+        "if not child:\n"
+        "    os._exit(0 if process_gate().enter_alone(lambda: True) else 1)\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), process_gate())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split(" ", 1) == ["0", "Gate(inside=1, alone=False, held_back=False)\n"]

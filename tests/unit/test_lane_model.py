@@ -1,0 +1,389 @@
+"""A lane under every interleaving that Hypothesis can think of, against what was really handed out and committed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+
+from support.lanes import World
+
+from lanelog._engine.lane import Lane
+from lanelog._engine.records import CRASHED
+from lanelog._engine.run import State
+from lanelog._engine.ticket import Ticket
+
+if TYPE_CHECKING:
+    from lanelog._engine.records import LaneWrite
+    from lanelog._engine.run import Attempt, Run
+
+ORDERS: dict[str, dict[str, Any]] = {
+    "strict": {"strict": True, "concurrency": 1},
+    "serial": {"strict": False, "concurrency": 1},
+    "concurrent": {"strict": False, "concurrency": 3},
+}
+KINDS: dict[str, dict[str, Any]] = {
+    "mine": {},
+    "foreign": {"target": "somebody else"},
+    "dead letter": {"original": "merge"},
+    "hole": {"hole": True},
+}
+OUTCOMES = ["ack", "ack", "ack", "ack", "nack", "postpone", "reject"]
+PICK = st.integers(0, 7)
+
+
+class LaneMachine(RuleBasedStateMachine):
+    """The model: what handlers have seen (`starts`), what they decided (`done`), how often the process died (`deaths`)."""
+
+    def __init__(self, rules: dict[str, Any]) -> None:
+        super().__init__()
+        self.new_rules = rules
+
+    @initialize(run=st.sampled_from([1, 2, 5]), attempts=st.sampled_from([1, 3, 5]), limit=st.sampled_from([None, 2]))
+    def begin(self, run: int, attempts: int, limit: int | None) -> None:
+        run = 1 if attempts == 1 or limit == 1 else run  # as SubscriptionRules has it
+        self.world = World(run=run, attempts=attempts, max_deliveries=limit, batch_size=4, **self.new_rules)
+        self.writing: LaneWrite | None = None
+        self.open: dict[Attempt, Run] = {}  # handlers that are running
+        self.entering: tuple[Run, Ticket] | None = None  # a suspect that has the process to itself, and is being marked
+        self.decided: list[tuple[Run, Attempt, str]] = []  # returned, and not yet taken over by the lane
+        self.done: set[int] = set()
+        self.starts: dict[int, int] = {}
+        self.died: dict[int, bool] = {}  # whether the last death of this offset was alone
+        self.deaths = 0
+        self.history = [self.world.rows.copy()]
+
+    # -- what happens --------------------------------------------------------------------------------------------------
+
+    @rule(kind=st.sampled_from([*["mine"] * 4, *KINDS]), count=st.integers(1, 4))
+    def publish(self, kind: str, count: int) -> None:
+        if kind in ("foreign", "hole"):
+            self.done.update(range(self.world.head + 1, self.world.head + count + 1))
+        if self.world.head < 40:
+            self.world.publish(count, **KINDS.get(kind, {}))
+
+    @rule(limit=st.integers(1, 4))
+    def fetch(self, limit: int) -> None:
+        self.world.fetch(limit)
+
+    @rule()
+    def plan(self) -> None:
+        self.world.plan()
+
+    @rule()
+    def fetch_and_plan(self) -> None:
+        self.world.fetch()
+        self.world.plan()
+
+    @rule()
+    def go(self) -> None:
+        """The loops run for a while."""
+        if self.writing is not None:
+            self.end_flush("committed")
+        self.world.go()
+        self.note()
+
+    @rule(seconds=st.sampled_from([0.5, 5.0, 60.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.world.now += seconds
+
+    @rule()
+    def write(self) -> None:
+        if self.writing is None:
+            self.writing = self.world.write()
+
+    @precondition(lambda self: self.writing is not None)
+    @rule(outcome=st.sampled_from(["committed", "committed", "committed", "rolled back", "unknown"]))
+    def end_flush(self, outcome: str) -> None:
+        write, self.writing = self.writing, None
+        if outcome == "committed":
+            self.world.commit(write)
+        else:
+            if outcome == "unknown":
+                self.world.rows.commit(write, self.world.now)
+            self.world.lane.unwritten(write)
+        self.note()
+
+    @rule(pick=PICK, outcomes=st.lists(st.sampled_from(OUTCOMES), min_size=1, max_size=5))
+    def work(self, pick: int, outcomes: list[str]) -> None:
+        """A worker takes a run and comes a few messages far."""
+        self.go()
+        for outcome in outcomes:
+            before = len(self.open)
+            self.start(pick)
+            if len(self.open) > before:
+                self.handler_ends(before, outcome, last=False)
+
+    @precondition(lambda self: self.world.at_workers)
+    @rule(pick=PICK)
+    def start(self, pick: int) -> None:
+        busy = set(self.open.values())
+        runs = [run for run in self.world.at_workers if run not in busy]
+        if not runs or any(run.alone for run in busy):
+            return
+        run = runs[pick % len(runs)]
+        if self.entering is not None and self.entering[0] in runs:
+            run, ticket = self.entering
+            if not ticket.wait(0):
+                return
+        elif run.alone:
+            self.enter_alone(run)
+            return
+        self.entering = None
+        attempt = run.start_next(self.world.now, 60.0)
+        if attempt is None:
+            self.finish(run)
+            return
+        self.check_start(attempt)
+        self.open[attempt] = run
+        self.starts[attempt.offset] = self.starts.get(attempt.offset, 0) + 1
+
+    @precondition(lambda self: self.open)
+    @rule(pick=PICK, outcome=st.sampled_from(OUTCOMES), last=st.booleans())
+    def handler_ends(self, pick: int, outcome: str, last: bool) -> None:
+        """A handler returns or raises: the lane hears of it when the run is finished or relieved."""
+        attempt, run = list(self.open.items())[pick % len(self.open)]
+        del self.open[attempt]
+        if attempt.state is State.RUNNING:
+            self.decided.append((run, attempt, outcome))
+            if outcome == "ack":
+                self.done.add(attempt.offset)
+        if last or (outcome != "ack" and self.world.rules.strict) or attempt.state is State.SUPERSEDED:
+            self.finish(run)
+
+    @precondition(lambda self: self.open)
+    @rule(pick=PICK, outcome=st.sampled_from(["ack", "nack", "postpone", "reject", "transaction"]))
+    def settle(self, pick: int, outcome: str) -> None:
+        """A handler settles explicitly and goes on."""
+        attempt = list(self.open)[pick % len(self.open)]
+        if attempt.state is State.RUNNING:
+            self.apply(attempt, outcome)
+
+    @precondition(lambda self: self.open)
+    @rule(pick=PICK)
+    def give_up(self, pick: int) -> None:
+        """A delivery times out, and its handler goes on as a zombie."""
+        attempt, run = list(self.open.items())[pick % len(self.open)]
+        if attempt.state is not State.RUNNING:
+            return
+        world = self.world
+        world.lane.take_back([run])
+        world.lane.finished(run)
+        world.at_workers.remove(run)
+        self.take_over_decided(run)
+        attempt.state = State.SUPERSEDED
+        world.lane.failed(attempt, due=world.now + 1, error="timed out", state=State.SUPERSEDED)
+        del self.open[attempt]
+
+    @precondition(lambda self: self.open)
+    @rule(pick=PICK)
+    def relieve(self, pick: int) -> None:
+        """A run takes long: what it has done is taken over, and in concurrent order its rest goes back."""
+        run = list(self.open.values())[pick % len(self.open)]
+        if self.world.rules.concurrency > 1:
+            self.world.lane.take_back([run])
+        self.take_over_decided(run)
+
+    @rule()
+    def bury(self) -> None:
+        """The dead letters that wait are moved."""
+        buried = {burial.offset for burial in self.world.burials}
+        for burial in self.world.burials:
+            if burial.error == CRASHED:
+                assert self.died.get(burial.offset) or self.world.rules.attempts == 1
+            assert not self.world.log[burial.offset].original_topic or burial.error == "bad"
+        self.world.bury()
+        self.done |= buried
+        self.note()
+
+    @rule()
+    def recall(self) -> None:
+        """The lane is paused for a moment."""
+        self.world.lane.recall()
+        self.world.lane.drop_ready()
+
+    @rule()
+    def evict(self) -> None:
+        """Others need the room."""
+        self.world.lane.drop_ready()
+
+    @rule()
+    def stop(self) -> None:
+        """A graceful hand-over: no attempt is counted that did not run."""
+        self.end_all("ack")
+        self.world.stop()
+        rows = self.world.rows
+        # after a crash the mark of an offset that was counted may stand in its row; nothing unstarted is under the run mark
+        assert rows.mark <= max(self.starts, default=0) or rows.mark <= (rows.acked or 0)
+        before = {offset: rows.counted(offset) for offset in range(1, self.world.head + 1)}
+        self.new_owner()
+        for offset, wait in self.world.lane.waiting.items():
+            assert wait.attempts == before[offset]
+            assert self.deaths or wait.attempts == self.starts.get(offset, 0)
+
+    @rule()
+    def crash(self) -> None:
+        """The process dies: what is left is what was committed, whatever was on its way."""
+        for offset, row in self.world.rows.rows.items():
+            if row.lease_epoch == self.world.epoch:
+                self.died[offset] = row.alone
+        self.deaths += 1
+        self.open.clear()
+        self.new_owner()
+
+    # -- what must be true ---------------------------------------------------------------------------------------------
+
+    def check_start(self, attempt: Attempt) -> None:
+        offset, rules = attempt.offset, self.world.rules
+        assert offset not in self.world.rows.settled(), "acked and committed, and delivered again"
+        assert offset not in self.done
+        assert not self.world.log[offset].target_group
+        running = [other for other in self.open if other.state is State.RUNNING]
+        assert len(running) < rules.concurrency
+        if rules.strict:
+            assert set(range(1, offset)) <= self.done, "started while an earlier one was not settled"
+        started = self.starts.get(offset, 0)
+        assert attempt.number > started
+        assert attempt.number <= started + self.deaths + 1
+        assert self.world.rows.counted(offset) == attempt.number, "started without its mark"
+        if rules.max_deliveries is not None and not self.deaths and not attempt.row.original_topic:
+            assert attempt.number <= rules.max_deliveries
+
+    @invariant()
+    def every_offset_is_in_one_place(self) -> None:
+        if not hasattr(self, "world"):
+            return
+        lane = self.world.lane
+        settled = {offset for first, last in lane.settled for offset in range(first, last + 1)}
+        ready = [row.offset for row in lane.ready]
+        places = [*settled, *lane.waiting, *lane.running, *ready]
+        assert len(places) == len(set(places)), lane
+        assert ready == sorted(ready)
+        assert min(places, default=lane.watermark + 1) > lane.watermark, lane
+        assert set(range(lane.watermark + 1, lane.cursor + 1)) <= set(places), lane
+        assert lane.watermark + 1 not in settled, lane
+
+    @invariant()
+    def the_budget_is_what_is_held(self) -> None:
+        if not hasattr(self, "world"):
+            return
+        lane = self.world.lane
+        held = [*lane.ready, *(a.row for a in lane.running.values())]
+        held += [wait.body for wait in lane.waiting.values() if wait.body is not None]
+        assert self.world.budget.messages == len(held)
+        assert self.world.budget.payload_bytes == sum(row.payload_bytes for row in held)
+
+    @invariant()
+    def the_database_counts_what_runs(self) -> None:
+        if not hasattr(self, "world"):
+            return
+        rows = self.world.rows
+        done = rows.settled()
+        for offset, started in self.starts.items():
+            assert offset in done or rows.counted(offset) >= started, offset
+
+    @invariant()
+    def rows_are_exceptions(self) -> None:
+        if not hasattr(self, "world") or self.writing is not None or self.world.lane.needs_write:
+            return
+        lane, rows = self.world.lane, self.world.rows.rows
+        again = sum(1 for attempt in lane.running.values() if attempt.number > 1 or not attempt.run.first)
+        unsettled = len(lane.running) - again
+        assert len(rows) <= len(lane.settled) + len(lane.waiting) + again + unsettled
+        assert all(offset > lane.watermark for offset in rows), "a row behind the watermark was forgotten"
+
+    def teardown(self) -> None:
+        """Nothing is lost: without further trouble everything that was published gets settled, and nothing is left over."""
+        if not hasattr(self, "world"):
+            return
+        world = self.world
+        if self.writing is not None:
+            self.end_flush("committed")
+        for _ in range(8 * (world.head + 2)):
+            self.end_all("ack")
+            world.go()
+            for run in list(world.at_workers):
+                while (attempt := world.begin(run)) is not None:
+                    self.check_start(attempt)
+                    self.starts[attempt.offset] = self.starts.get(attempt.offset, 0) + 1
+                    self.open[attempt] = run
+                    self.handler_ends(0, "ack", last=False)
+                self.finish(run)
+            world.now += 60
+        self.bury()
+        world.flush()
+        assert world.lane.watermark == world.rows.acked == world.head
+        assert world.rows.mark <= world.head
+        assert not world.rows.rows
+        assert world.lane.idle
+        assert (world.budget.messages, world.budget.payload_bytes) == (0, 0)
+
+    # -- how it happens ------------------------------------------------------------------------------------------------
+
+    def enter_alone(self, run: Run) -> None:
+        """A suspect waits until no handler runs, and is marked then."""
+        if not self.open:
+            ticket = Ticket()
+            if self.world.lane.mark_alone(run, ticket):
+                self.entering = (run, ticket)
+            else:
+                self.finish(run)
+
+    def apply(self, attempt: Attempt, outcome: str) -> None:
+        world = self.world
+        if outcome == "reject" and attempt.row.original_topic:
+            outcome = "nack"  # as the policy has it: a dead letter has nowhere to go
+        if outcome in ("ack", "transaction"):
+            self.done.add(attempt.offset)
+            (world.ack if outcome == "ack" else world.commit_with_handler)(attempt)
+            self.note()
+        elif outcome == "reject":
+            world.reject(attempt)
+        else:
+            world.nack(attempt, 2.0, postponed=outcome == "postpone")
+            if outcome == "postpone":
+                self.starts[attempt.offset] = 0
+
+    def take_over_decided(self, run: Run) -> None:
+        mine = [(attempt, outcome) for of, attempt, outcome in self.decided if of is run]
+        self.decided = [entry for entry in self.decided if entry[0] is not run]
+        for attempt, outcome in mine:
+            if attempt.state is State.RUNNING:
+                self.apply(attempt, outcome)
+
+    def finish(self, run: Run) -> None:
+        self.world.finish(run)
+        self.take_over_decided(run)
+
+    def end_all(self, outcome: str) -> None:
+        """Every handler that runs comes to its end."""
+        while self.open:
+            self.handler_ends(0, outcome, last=True)
+        for run in list(self.world.at_workers):
+            if any(of is run for of, _, _ in self.decided):
+                self.finish(run)
+        if self.writing is not None:
+            self.end_flush("committed")
+        self.bury()
+
+    def new_owner(self) -> None:
+        self.writing = self.entering = None
+        self.decided.clear()
+        lane: Lane = self.world.take_over()
+        skipped = {o for o in range(1, self.world.head + 1) if self.world.log.get(o) is None or self.world.log[o].target_group}
+        self.done = self.world.rows.settled() | skipped
+        assert lane.watermark == (self.world.rows.acked or 0) or lane.watermark in self.done
+
+    def note(self) -> None:
+        self.history.append(self.world.rows.copy())
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_lane_keeps_its_promises_whatever_happens(order: str) -> None:
+    """Nothing is lost, repeated after its commit, out of order, uncounted or left over, in any interleaving."""
+    run_state_machine_as_test(
+        lambda: LaneMachine(ORDERS[order]), settings=settings(max_examples=150, stateful_step_count=40, deadline=None)
+    )

@@ -1,0 +1,199 @@
+"""How an attempt ends: ack policies, retry policies, and what handlers raise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.lanes import row
+from tenacity import retry_if_exception_type, stop_after_attempt, stop_after_delay, stop_never, wait_fixed
+
+from lanelog._engine import policy
+from lanelog._engine.policy import ACKED, FALLBACK_WAIT, MAX_ERROR, Outcome, Verb
+from lanelog._engine.run import Attempt
+from lanelog.config import AckPolicy, RetryPolicy, SubscriptionConfig
+from lanelog.message import Postpone, Reject, Retry
+
+WAIT = 7.0
+BOOM = ValueError("boom")
+
+
+class Mute(Exception):
+    """An exception that cannot even say what it is."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def config(**options: Any) -> SubscriptionConfig:
+    retry = RetryPolicy(stop=options.pop("stop", stop_after_attempt(3)), wait=options.pop("wait", wait_fixed(WAIT)))
+    return SubscriptionConfig(**{"retry": retry, **options})
+
+
+def attempt(number: int = 1, *, first_started: float | None = 100.0, original: str = "") -> Attempt:
+    return Attempt(None, row(1, original=original), number, first_started)  # type: ignore[arg-type]
+
+
+def retried(wait: float, error: str) -> Outcome:
+    return Outcome(Verb.RETRY, wait, error)
+
+
+def buried(error: str) -> Outcome:
+    return Outcome(Verb.BURY, 0.0, error)
+
+
+ASKED = "Retry: the handler asked for another attempt"
+NACK, REJECT = AckPolicy.NACK_ON_ERROR, AckPolicy.REJECT_ON_ERROR
+POSTPONED = Outcome(Verb.POSTPONE, 60.0)
+
+
+@pytest.mark.parametrize(
+    ("ack_policy", "raised", "expected"),
+    [
+        (NACK, None, ACKED),
+        (NACK, BOOM, retried(WAIT, "ValueError: boom")),
+        (NACK, Reject("bad"), buried("bad")),
+        (NACK, Retry(2.5), retried(2.5, f"{ASKED} in 2.5 s")),
+        (NACK, Retry(0), retried(0.0, f"{ASKED} in 0 s")),
+        (NACK, Retry(), retried(WAIT, ASKED)),
+        (NACK, Postpone(60), POSTPONED),
+        (NACK, KeyboardInterrupt(), retried(WAIT, "KeyboardInterrupt")),
+        (NACK, SystemExit(3), retried(WAIT, "SystemExit: 3")),
+        (REJECT, None, ACKED),
+        (REJECT, BOOM, buried("ValueError: boom")),
+        (REJECT, Reject("bad"), buried("bad")),
+        (REJECT, Retry(2.5), retried(2.5, f"{ASKED} in 2.5 s")),
+        (REJECT, Postpone(60), POSTPONED),
+        *[(acking, raised, ACKED) for acking in (AckPolicy.ACK, AckPolicy.ACK_FIRST)
+          for raised in (None, BOOM, Reject("bad"), Retry(2.5), Postpone(60), SystemExit(3))],
+        *[(AckPolicy.MANUAL, raised, None) for raised in (None, BOOM, Reject("bad"), Retry(2.5), Postpone(60))],
+    ],
+)  # fmt: skip
+def test_the_ack_policy_decides_how_a_handler_ended(
+    ack_policy: AckPolicy, raised: BaseException | None, expected: Outcome | None
+) -> None:
+    """Returning, raising and asking for something end as the ack policy says."""
+    assert policy.judge(config(ack_policy=ack_policy), attempt(), raised, 101.0) == expected
+
+
+@pytest.mark.parametrize("raised", [BOOM, Retry(), Retry(2.5)])
+def test_the_last_attempt_is_buried(raised: Exception) -> None:
+    """When the retry policy allows no attempt any more, failing and asking for another one are the same."""
+    outcome = policy.judge(config(), attempt(3), raised, 101.0)
+    assert outcome is not None
+    assert outcome.verb is Verb.BURY
+
+
+@pytest.mark.parametrize("raised", [BOOM, Retry(0)])
+@pytest.mark.parametrize(("number", "verb"), [(3, Verb.RETRY), (4, Verb.BURY), (5, Verb.BURY)])
+def test_max_deliveries_caps_any_policy(number: int, verb: Verb, raised: Exception) -> None:
+    """A policy without an end has one, and an explicit delay does not go past it."""
+    outcome = policy.judge(config(stop=stop_never, max_deliveries=4), attempt(number), raised, 101.0)
+    assert outcome is not None
+    assert outcome.verb is verb
+
+
+def test_without_max_deliveries_a_policy_may_go_on_forever() -> None:
+    """`max_deliveries=None` caps nothing."""
+    outcome = policy.judge(config(stop=stop_never, max_deliveries=None), attempt(10_000), BOOM, 101.0)
+    assert outcome == retried(WAIT, "ValueError: boom")
+
+
+def test_the_time_since_the_first_attempt_is_the_policys() -> None:
+    """A policy that stops after a delay counts from the first attempt, whoever made it."""
+    limited = config(stop=stop_after_delay(60))
+    assert policy.failed(limited, attempt(2), None, "no", 159.0).verb is Verb.RETRY
+    assert policy.failed(limited, attempt(2), None, "no", 160.0).verb is Verb.BURY
+    assert policy.failed(limited, attempt(1, first_started=None), None, "no", 9e9).verb is Verb.RETRY
+
+
+@pytest.mark.parametrize("delay", [0.0, 3.0, 86_400.0])
+def test_an_explicit_delay_replaces_only_the_wait(delay: float) -> None:
+    """A nack with a delay waits that long; whether there is another attempt remains the policy's decision."""
+    assert policy.failed(config(), attempt(2), None, "no", 101.0, delay=delay) == retried(delay, "no")
+    assert policy.failed(config(), attempt(3), None, "no", 101.0, delay=delay) == buried("no")
+
+
+def test_an_exception_the_policy_does_not_retry_is_buried_at_once() -> None:
+    """tenacity's retry object is asked about the handler's exception, and about a time-out, but not about a nack."""
+    picky = SubscriptionConfig(retry=RetryPolicy(retry=retry_if_exception_type(OSError), wait=wait_fixed(WAIT)))
+    assert policy.judge(picky, attempt(), BOOM, 101.0) == buried("ValueError: boom")
+    assert policy.judge(picky, attempt(), OSError("disk"), 101.0) == retried(WAIT, "OSError: disk")
+    assert policy.failed(picky, attempt(), TimeoutError("slow"), "slow", 101.0).verb is Verb.RETRY  # an OSError
+    assert policy.failed(picky, attempt(), None, "nacked", 101.0) == retried(WAIT, "nacked")
+
+
+def broken(_: object) -> float:
+    raise ZeroDivisionError("my policy has a bug")
+
+
+def silly(_: object) -> str:
+    return "soon"
+
+
+@pytest.mark.parametrize("options", [{"wait": broken}, {"wait": silly}, {"stop": broken}])
+def test_a_broken_policy_falls_back(options: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    """A policy object that fails costs one error event and a fixed wait, neither the message nor the thread."""
+    assert policy.judge(config(**options), attempt(), BOOM, 101.0) == retried(FALLBACK_WAIT, "ValueError: boom")
+    assert [record.message.split()[0] for record in caplog.records] == ["retry_policy.failed"]
+
+
+def test_a_broken_policy_still_ends_at_max_deliveries() -> None:
+    """The cap holds also when the policy cannot be asked."""
+    outcome = policy.judge(config(stop=broken, max_deliveries=2), attempt(2), BOOM, 101.0)
+    assert outcome == buried("ValueError: boom")
+
+
+@pytest.mark.parametrize("ack_policy", [NACK, REJECT])
+@pytest.mark.parametrize("raised", [BOOM, Reject("bad"), Retry(), TimeoutError()])
+@pytest.mark.parametrize("number", [1, 3, 20, 100_000])
+def test_a_dead_letter_is_never_buried(number: int, raised: Exception, ack_policy: AckPolicy) -> None:
+    """A message that is a dead letter itself is retried without limit, with a bounded wait."""
+    strict = config(ack_policy=ack_policy, max_deliveries=1)
+    outcome = policy.judge(strict, attempt(number, original="merge"), raised, 101.0)
+    assert outcome is not None
+    assert outcome.verb is Verb.RETRY
+    assert 0 < outcome.wait <= policy.DEAD_LETTER_WAIT
+
+
+def test_a_dead_letters_handler_may_name_the_wait() -> None:
+    """An explicit delay is honoured for dead letters, too."""
+    outcome = policy.judge(config(), attempt(50, original="merge"), Retry(900), 101.0)
+    assert outcome == retried(900.0, f"{ASKED} in 900 s")
+
+
+@pytest.mark.parametrize("ack_policy", AckPolicy)
+def test_an_exception_without_words_is_an_exception_like_any_other(ack_policy: AckPolicy) -> None:
+    """An exception whose `__str__` raises is described by its type, and decided like any other."""
+    outcome = policy.judge(config(ack_policy=ack_policy), attempt(), Mute(), 101.0)
+    if ack_policy in (NACK, REJECT):
+        assert outcome is not None
+        assert outcome.error == "Mute: its text cannot be had, RuntimeError"
+    assert policy.describe(Mute()).startswith("Mute")
+
+
+def test_a_description_is_bounded_and_encodable() -> None:
+    """However long and strange the text of an exception, it can be stored."""
+    assert policy.describe(ValueError()) == "ValueError"
+    assert policy.describe(ValueError("")) == "ValueError"
+    long = policy.describe(ValueError("x" * 10 * MAX_ERROR))
+    assert len(long) == MAX_ERROR
+    assert policy.describe(ValueError("a\ud800b")) == "ValueError: a\\ud800b"
+
+
+@pytest.mark.parametrize(
+    ("options", "attempts", "expected"),
+    [
+        ({}, 2, False),
+        ({}, 3, True),
+        ({"stop": stop_never}, 19, False),
+        ({"stop": stop_never}, 20, True),
+        ({"stop": stop_never, "max_deliveries": None}, 10_000, False),
+        ({"stop": stop_after_attempt(1)}, 1, True),
+        ({"stop": broken}, 1, False),
+        ({"wait": broken}, 3, True),
+    ],
+)
+def test_exhausted_asks_the_policy_and_the_cap(options: dict[str, Any], attempts: int, expected: bool) -> None:
+    """No attempt may follow when the policy stops, or when `max_deliveries` is reached, whichever comes first."""
+    assert policy.exhausted(config(**options), attempts, 1.0) is expected

@@ -1,0 +1,136 @@
+"""Who leads, who waits and who holds a busy lane: the plan of group commit, without threads."""
+
+import pytest
+
+from lanelog._stores.messages import wire_bytes
+from lanelog.publisher.draft import Draft
+from lanelog.publisher.gate import Gate
+from lanelog.publisher.line import MAX_BATCH, MAX_BATCH_BYTES, Line, Member, Role
+
+
+def member(key: str = "k", payload: bytes = b"x") -> Member:
+    size = wire_bytes("t", key, "i", len(payload), None)
+    return Member(
+        Draft(topic="t", key=key, id="i", given=False, payload=payload, metadata=None, wire_bytes=size), deadline=1.0
+    )
+
+
+def admitted(line: Line, *keys: str) -> list[Member]:
+    members = [member(key) for key in keys]
+    for one in members:
+        line.admit(one)
+    return members
+
+
+def test_the_first_leads_and_takes_all_that_are_ready() -> None:
+    """One leader at a time; later members wait, and are part of the batch if they came before it was taken."""
+    line = Line()
+    first, second, third = admitted(line, "a", "b", "a")
+    assert (first.role, second.role, third.role) == (Role.LEAD, None, None)
+    assert line.take() == [first, second, third]
+    assert first.claimed
+    assert line.take() == []
+
+
+def test_the_leader_hands_over_to_who_came_next() -> None:
+    """Nobody leads for others for ever; with nobody left the line is empty."""
+    line = Line()
+    admitted(line, "a")
+    line.take()
+    (late,) = admitted(line, "b")
+    assert line.hand_over() is late
+    assert late.role is Role.LEAD
+    line.take()
+    assert line.hand_over() is None
+    assert line.empty
+
+
+def test_a_batch_is_bounded_by_count_and_bytes() -> None:
+    """What exceeds a batch stays for the next one; a message larger than the bound is a batch of its own."""
+    line = Line()
+    admitted(line, *["k"] * (MAX_BATCH + 1))
+    assert len(line.take()) == MAX_BATCH
+    line = Line()
+    for payload in (bytes(MAX_BATCH_BYTES), b"x", bytes(MAX_BATCH_BYTES // 2), b"x"):
+        line.admit(member("k", payload))
+    assert [len(line.take()) for _ in range(4)] == [1, 1, 1, 1]
+
+
+def test_members_of_a_busy_lane_queue_behind_its_holder() -> None:
+    """The first of a busy lane holds it; whoever is ready for it or comes later queues in memory, in order."""
+    line = Line()
+    leader, first = admitted(line, "free", "busy")
+    batch = line.take()
+    ready, other = admitted(line, "busy", "free")
+    assert line.park([batch[1]]) == [first]
+    assert first.role is Role.HOLD
+    assert list(line.ready) == [other]
+    (late,) = admitted(line, "busy")
+    assert late.role is None
+    assert line.claim("busy") == [first, ready, late]
+    assert leader.role is Role.LEAD
+
+
+def test_a_lane_that_is_free_again_makes_its_members_ready() -> None:
+    """What gathered while the holder committed goes on as usual, led by the first if nobody leads."""
+    line = Line()
+    (first,) = admitted(line, "busy")
+    line.park(line.take())
+    assert line.hand_over() is None
+    line.claim("busy")
+    (late,) = admitted(line, "busy")
+    first.error = ValueError()
+    assert line.reopen("busy") is late
+    assert (late.role, list(line.ready), line.busy) == (Role.LEAD, [late], {})
+
+
+def test_a_holder_that_failed_is_not_tried_again() -> None:
+    """Who was told of an error must not be stored afterwards."""
+    line = Line()
+    (first,) = admitted(line, "busy")
+    line.park(line.take())
+    line.hand_over()
+    first.error = ValueError()
+    assert line.reopen("busy") is None
+    assert line.empty
+
+
+@pytest.mark.parametrize("role", [Role.LEAD, Role.HOLD])
+def test_who_leaves_passes_its_role_on(role: Role) -> None:
+    """A thread whose time is up leaves nobody behind who waits for it."""
+    line = Line()
+    first, second = admitted(line, "k", "k")
+    if role is Role.HOLD:
+        line.park(line.take())
+        line.hand_over()
+    assert first.role is role
+    assert line.withdraw(first) is second
+    assert second.role is Role.LEAD
+    assert line.take() == [second]
+    line.hand_over()
+    assert line.empty
+
+
+def test_members_put_back_come_first() -> None:
+    """A batch that failed is tried again before what came later, and is not claimed meanwhile."""
+    line = Line()
+    first, second = admitted(line, "a", "b")
+    batch = line.take()
+    (late,) = admitted(line, "c")
+    line.put_back(batch)
+    assert [first.claimed, second.claimed] == [False, False]
+    assert line.hand_over() is first
+    assert line.take() == [first, second, late]
+
+
+def test_the_gate_lets_one_wait_for_each_lane_and_few_in_all() -> None:
+    """A refused one gets no place, and a place is free again afterwards."""
+    gate = Gate(2)
+    with gate.enter([("t", "a")]) as first, gate.enter([("t", "a")]) as same, gate.enter([("t", "b")]) as second:
+        assert (first, same, second) == (True, False, True)
+        with gate.enter([("t", "c")]) as third:
+            assert not third
+    with gate.enter([("t", "c"), ("t", "a")]) as many, gate.enter([("t", "c")]) as overlapping:
+        assert (many, overlapping) == (True, False)
+    with gate.enter([]) as nothing:
+        assert not nothing

@@ -1,0 +1,110 @@
+"""Offsets, duplicates and ids of drafts, before anything is sent."""
+
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lanelog._database.driver import ServerFacts
+from lanelog._stores.messages import INSERT, ROW, NewMessage, largest_row, wire_bytes
+from lanelog.errors import ConfigurationError, DatabaseError
+from lanelog.message import Receipt
+from lanelog.publisher.draft import Draft, make_draft, new_id
+from lanelog.publisher.placing import note_attempt, place
+
+
+def draft(key: str, message_id: str | None = None) -> Draft:
+    return make_draft("t", key, b"x", message_id=message_id, metadata=None, codec=None, max_payload_bytes=10)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["", "1", "2", "3"])), max_size=30),
+    st.dictionaries(st.tuples(st.sampled_from("abc"), st.sampled_from("123")), st.integers(1, 9)),
+)
+def test_offsets_are_dense_and_duplicates_take_none(
+    wanted: list[tuple[str, str]], stored: dict[tuple[str, str], int]
+) -> None:
+    """Whatever is published in one transaction: rows follow the heads without a hole, each id is there once."""
+    heads = {"a": 10, "b": 20, "c": 30}
+    drafts = [draft(key, message_id or None) for key, message_id in wanted]
+    placement = place(drafts, heads, stored)
+    for key, head in heads.items():
+        offsets = [row.offset for row in placement.rows if row.key == key]
+        assert offsets == list(range(head + 1, head + 1 + placement.moves.get(key, 0)))
+    ids = [(row.key, row.id) for row in placement.rows]
+    assert len(set(ids)) == len(ids)
+    assert not set(ids) & stored.keys()
+    known = {**stored, **{(row.key, row.id): row.offset for row in placement.rows}}
+    assert [known[one.place] for one in drafts] == [receipt.offset for receipt in placement.receipts]
+    assert len(drafts) - len(placement.rows) == sum(receipt.duplicate for receipt in placement.receipts)
+
+
+def test_what_an_unknown_commit_stored_is_no_duplicate() -> None:
+    """Found at the offset it was given: it is our own. Found elsewhere: somebody was there before."""
+    own, foreign, generated = draft("k", "a"), draft("k", "b"), draft("k")
+    receipts = [Receipt(7, "a", duplicate=False), Receipt(8, "b", duplicate=False), Receipt(9, "c", duplicate=False)]
+    note_attempt([own, foreign, generated], receipts, DatabaseError("lost", outcome_unknown=True))
+    assert all(one.looked_up for one in (own, foreign, generated))
+    stored = {own.place: 7, foreign.place: 3, generated.place: 9}
+    placed = place([own, foreign, generated], {"k": 9}, stored)
+    assert [receipt.duplicate for receipt in placed.receipts] == [False, True, False]
+    assert placed.rows == []
+
+
+def test_a_known_failure_proves_nothing_about_an_offset() -> None:
+    """After a plain rollback somebody else may have taken id and offset."""
+    one = draft("k", "a")
+    note_attempt([one], [Receipt(7, "a", duplicate=False)], DatabaseError("deadlock", retriable=True))
+    assert place([one], {"k": 7}, {one.place: 7}).receipts[0].duplicate
+
+
+def test_generated_ids_never_repeat() -> None:
+    """Eight threads at once: all different, 32 hexadecimal digits."""
+    found: list[str] = []
+    threads = [threading.Thread(target=lambda: found.extend(new_id() for _ in range(500))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(found)) == 4000
+    assert {len(one) for one in found} == {32}
+
+
+@given(st.text(max_size=20), st.binary(max_size=50))
+def test_the_size_on_the_wire_is_never_underestimated(text: str, payload: bytes) -> None:
+    """A row that is expected to fit fits: text is escaped, payloads travel as hex."""
+    from pymysql.converters import escape_string
+
+    values = [text, text, "18446744073709551615", text, payload.hex(), str(len(payload)), text]
+    sent = len(ROW.encode()) + sum(len(escape_string(value).encode()) + 3 for value in values)
+    assert sent <= wire_bytes(text, text, text, len(payload), text)
+    assert largest_row(10_000) + len(INSERT) < 10_000
+
+
+def test_a_row_is_a_value() -> None:
+    """Rows compare by what they hold."""
+    assert NewMessage("k", 1, "i", b"", None) == NewMessage("k", 1, "i", b"", None)
+
+
+@pytest.mark.parametrize(
+    ("text", "version", "family", "supported"),
+    [
+        ("10.11.19-MariaDB-0+deb12u1", (10, 11, 19), "mariadb", True),
+        ("11.4.2-MariaDB-ubu2404-log", (11, 4, 2), "mariadb", True),
+        ("10.5.9-MariaDB", (10, 5, 9), "mariadb", False),
+        ("8.0.36-0ubuntu0.22.04.1", (8, 0, 36), "mysql", True),
+        ("9.7.4", (9, 7, 4), "mysql", True),
+        ("26.10.0-cloud", (26, 10, 0), "mysql", True),
+        ("5.7.44-log", (5, 7, 44), "mysql", False),
+    ],
+)
+def test_servers_are_told_apart(text: str, version: tuple[int, ...], family: str, *, supported: bool) -> None:
+    """By the version as numbers, so that 26.10 is newer than 8.0; what is too old is refused by name."""
+    facts = ServerFacts.from_row((text, 1, 1))
+    assert (facts.version, facts.family) == (version, family)
+    if supported:
+        facts.check()
+    else:
+        with pytest.raises(ConfigurationError, match="too old"):
+            facts.check()

@@ -1,0 +1,208 @@
+"""What the README says, against the code: options, tables, files, commands, names. The integration tier runs it."""
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+
+import attrs
+import pytest
+from click import Group
+
+import lanelog
+from lanelog._database import driver
+from lanelog.cli._commands import cli
+from lanelog.config import ConnectConfig
+from support.readme import ROOT, TEXT, Example, blocks, example, table
+
+PACKAGE = ROOT / "queue/lanelog"
+SOURCE = "\n".join(path.read_text() for path in PACKAGE.rglob("*.py"))
+SHELL = "\n".join(block.text for block in blocks("shell"))
+CODE = SHELL + "\n".join(re.findall(r"`([^`\n]+)`", TEXT))
+
+
+def defaults(config: type) -> dict[str, object]:
+    """The default of every option, a factory's product included."""
+    return {
+        field.name: field.default.factory() if isinstance(field.default, attrs.Factory) else field.default  # type: ignore[arg-type]
+        for field in attrs.fields(config)
+    }
+
+
+def shown(cell: str) -> object:
+    """The value of a default as the README shows it."""
+    return eval(cell.strip("`"), vars(lanelog).copy())  # noqa: S307 - the README is ours
+
+
+def test_every_example_is_executed_by_a_test() -> None:
+    """Each Python block is known under one name, and the integration tests use that name."""
+    assert sorted(example(which).line for which in Example) == [block.line for block in blocks("python")]
+    tests = (ROOT / "tests/integration/test_readme.py").read_text()
+    assert [which.name for which in Example if f"Example.{which.name}" not in tests] == []
+
+
+def test_the_quick_start_is_short() -> None:
+    """Twenty lines are enough to see it work."""
+    assert len(example(Example.QUICK_START).text.splitlines()) <= 20
+
+
+def test_examples_fit_the_width_of_the_code() -> None:
+    """Nobody scrolls an example sideways."""
+    assert [
+        line
+        for kind in ("python", "sql", "shell", "text")
+        for block in blocks(kind)
+        for line in block.text.splitlines()
+        if len(line) > 120
+    ] == []
+
+
+def test_the_options_of_subscribe_are_listed_with_their_defaults() -> None:
+    """The second table of options is the fields of SubscriptionConfig, in their order."""
+    real = defaults(lanelog.SubscriptionConfig)
+    rows = [row for row in table("Option", "Default", "Meaning") if row[0].strip("`") in real]
+    assert [row[0] for row in rows] == [f"`{name}`" for name in real]
+    for name, default, _ in rows:
+        option = name.strip("`")
+        if option == "name":
+            assert default == "host and process"
+            assert re.fullmatch(r".+-\d+", lanelog.SubscriptionConfig().name)
+        elif option == "retry":
+            assert attrs.fields(lanelog.SubscriptionConfig).retry.default.factory is type(shown(default))
+        else:
+            assert shown(default) == real[option], option
+
+
+def test_the_options_of_connect_are_listed_with_their_defaults() -> None:
+    """The first table of options is what connect() takes; the URL's parameters stand above it."""
+    from lanelog import _connect
+
+    real = defaults(ConnectConfig)
+    rows = [row for row in table("Option", "Default", "Meaning") if row[0].strip("`") in _connect._OPTIONS]
+    assert [row[0] for row in rows] == [f"`{name}`" for name in _connect._OPTIONS]
+    assert {row[0].strip("`"): shown(row[1]) for row in rows} == {name: real[name] for name in _connect._OPTIONS}
+    (parameters,) = re.findall(r"URL parameters: (.*)\.$", TEXT, re.MULTILINE)
+    assert parameters == ", ".join(f"`{name}`" for name in _connect._PARAMETERS)
+
+
+def test_no_option_is_listed_that_does_not_exist() -> None:
+    """The two tables hold nothing else."""
+    known = {*defaults(lanelog.SubscriptionConfig), *defaults(ConnectConfig)}
+    assert {row[0].strip("`") for row in table("Option", "Default", "Meaning")} <= known
+
+
+def test_the_table_of_stores_names_what_is_there() -> None:
+    """Every table of the schema once, with its file, and the classes whose SQL names that table."""
+    rows = table("Table", "File", "Store")
+    assert sorted(row[1].strip("`") for row in rows) == sorted(
+        f"schema/{p.name}" for p in (ROOT / "schema").glob("*.sql")
+    )
+    for name, file, stores in rows:
+        assert file == f"`schema/{name.strip('`')}.sql`"
+        for path, _, class_name in re.findall(r"`([\w/]+\.py)`( `(\w+)`)?", stores):
+            text = (PACKAGE / path).read_text()
+            assert name.strip("`") in text, f"{path} does not know {name}"
+            classes = {node.name for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef)}
+            assert not class_name or class_name in classes
+
+
+def test_every_store_is_in_the_table() -> None:
+    """A store that is added is added to the table."""
+    listed = {path for row in table("Table", "File", "Store") for path in re.findall(r"`(_stores/\w+\.py)`", row[2])}
+    assert listed == {f"_stores/{path.name}" for path in (PACKAGE / "_stores").glob("[!_]*.py")}
+
+
+def test_the_states_of_a_message_are_told_by_columns_that_exist() -> None:
+    """Six states, in words of the schema."""
+    rows = table("State", "In the database, for a group and lane")
+    assert [row[0] for row in rows] == ["pending", "processing", "retryable", "postponed", "completed", "failed"]
+    schema = "".join(path.read_text() for path in (ROOT / "schema").glob("*.sql"))
+    for row in rows:
+        for column in re.findall(r"`(\w+)`", row[1]):
+            assert re.search(rf"^\s+{column}\s", schema, re.MULTILINE), column
+
+
+def test_every_make_target_exists() -> None:
+    """And every target that `make help` lists is in the README."""
+    makefile = (ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"^([a-z-]+):.*## ", makefile, re.MULTILINE))
+    assert set(re.findall(r"\bmake ([a-z-]+)", CODE)) == targets
+
+
+def test_every_command_exists() -> None:
+    """`lanelog something` is a command of the command line."""
+    named = set(re.findall(r"(?<![\w/.])lanelog ([a-z][a-z-]*)", CODE))
+    assert isinstance(cli, Group)
+    assert named
+    assert named <= set(cli.commands)
+
+
+def test_every_event_is_logged_by_the_code() -> None:
+    """Names of events in the README are names that somebody can search a log for."""
+    named = {name for name in re.findall(r"`([a-z]+\.[a-z_]+)(?: [^`]*)?`", TEXT) if re.search(rf'"{name}"', SOURCE)}
+    assert {"handler.slow", "message.dead_lettered", "settlement.refused"} <= named
+
+
+def test_every_error_is_named() -> None:
+    """The tree in the README is the whole tree."""
+    (line,) = re.findall(r"\*\*Errors\*\* are one tree under (.*)", TEXT)
+    named = set(re.findall(r"`(?:lanelog\.)?([A-Z]\w+)`", line))
+    real = {
+        name
+        for name in lanelog.__all__
+        if isinstance(kind := getattr(lanelog, name), type) and issubclass(kind, lanelog.LanelogError)
+    }
+    assert named == real
+
+
+def test_every_attribute_of_lanelog_exists() -> None:
+    """`lanelog.X` in text and examples is public."""
+    for name in re.findall(r"\blanelog\.([A-Z]\w+|connect)\b", TEXT):
+        assert name in lanelog.__all__
+
+
+@pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\(([^)]+)\)", TEXT))))
+def test_every_link_leads_somewhere(link: str) -> None:
+    """Headings and files of the repository; elsewhere only documentation."""
+    headings = {
+        re.sub(r"[^\w -]", "", line.lstrip("# ")).lower().replace(" ", "-")
+        for line in re.findall(r"^#+ .*$", TEXT, re.MULTILINE)
+    }
+    if link.startswith("#"):
+        assert link[1:] in headings
+    elif not link.startswith("https://tenacity.readthedocs.io"):
+        assert (ROOT / link).exists()
+
+
+def test_the_versions_are_the_ones_that_the_code_accepts() -> None:
+    """Oldest servers and the oldest Python."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["requires-python"].replace(">=", "Python ≥ ") in TEXT
+    assert f"MySQL {driver._OLDEST_MYSQL[0]}.{driver._OLDEST_MYSQL[1]} to" in TEXT
+    assert f"MariaDB {driver._OLDEST_MARIADB[0]}.{driver._OLDEST_MARIADB[1]} to" in TEXT
+
+
+@pytest.mark.parametrize("document", ["README.md", "CHANGELOG.md"])
+def test_documents_name_no_machine(document: str) -> None:
+    """No path of somebody's machine, and no address but the documentation's."""
+    text = (ROOT / document).read_text()
+    assert not re.search(r"(?<![\w.])/(home|root|tmp|work|usr|var)\b", text)
+    assert {re.match(r"https?://[^/)\s]+", url)[0] for url in re.findall(r"https?://\S+", text)} <= {  # type: ignore[index]
+        "https://tenacity.readthedocs.io",
+        "https://keepachangelog.com",
+    }
+
+
+def test_the_changelog_begins_with_what_is_unreleased() -> None:
+    """Keep a Changelog's form."""
+    text = Path(ROOT / "CHANGELOG.md").read_text()
+    assert text.startswith("# Changelog\n")
+    assert re.findall(r"^## (.*)$", text, re.MULTILINE)[0] == "[Unreleased]"
+    assert set(re.findall(r"^### (.*)$", text, re.MULTILINE)) <= {
+        "Added",
+        "Changed",
+        "Deprecated",
+        "Removed",
+        "Fixed",
+        "Security",
+    }

@@ -1,0 +1,91 @@
+"""Repeating a transaction: what is repeated, for how long, and what is said at the end."""
+
+import threading
+import time
+
+import pytest
+
+from lanelog._database.retries import backoff, with_retries
+from lanelog.errors import ConfigurationError, DatabaseError, LanelogError
+
+
+class Failing:
+    """An operation that fails with the given errors, one after the other, and then returns."""
+
+    def __init__(self, *errors: LanelogError) -> None:
+        self.errors = list(errors)
+        self.calls = 0
+
+    def __call__(self) -> str:
+        self.calls += 1
+        if self.errors:
+            raise self.errors.pop(0)
+        return "done"
+
+
+def passing() -> DatabaseError:
+    return DatabaseError("deadlock", code=1213, retriable=True)
+
+
+def soon() -> float:
+    return time.monotonic() + 30
+
+
+def test_what_may_pass_is_repeated() -> None:
+    """The result of the first attempt that succeeds is returned."""
+    op = Failing(passing(), passing(), passing())
+    assert with_retries(op, deadline=soon(), what="testing") == "done"
+    assert op.calls == 4
+
+
+@pytest.mark.parametrize("error", [DatabaseError("no", code=1062), ConfigurationError("no")])
+def test_what_will_not_pass_is_raised_at_once(error: LanelogError) -> None:
+    """Also after attempts that were worth repeating."""
+    for op in (Failing(error), Failing(passing(), error)):
+        with pytest.raises(type(error), match="no"):
+            with_retries(op, deadline=soon(), what="testing")
+
+
+def test_the_deadline_ends_it_with_the_last_error() -> None:
+    """At least one attempt is made, and the error says how often it was tried."""
+    op = Failing(*(passing() for _ in range(1000)))
+    with pytest.raises(DatabaseError) as caught:
+        with_retries(op, deadline=time.monotonic() + 0.05, what="testing")
+    assert op.calls > 1
+    assert caught.value.__notes__ == [f"testing: tried {op.calls} times"]
+    op = Failing(passing(), passing())
+    with pytest.raises(DatabaseError):
+        with_retries(op, deadline=time.monotonic() - 1, what="testing")
+    assert op.calls == 1
+
+
+def test_an_unknown_outcome_stays_unknown() -> None:
+    """If an earlier attempt may have committed, a later clear failure does not change that."""
+    lost = DatabaseError("lost", code=2013, retriable=True, outcome_unknown=True)
+    for errors in ((lost, DatabaseError("no", code=1)), (passing(), lost, DatabaseError("no", code=1))):
+        with pytest.raises(DatabaseError) as caught:
+            with_retries(Failing(*errors), deadline=soon(), what="testing")
+        assert caught.value.outcome_unknown
+
+
+def test_giving_up_is_asked_after_every_failure() -> None:
+    """A database that was never reached is not waited for."""
+    op = Failing(passing(), passing())
+    with pytest.raises(DatabaseError):
+        with_retries(op, deadline=soon(), what="testing", give_up=lambda error: op.calls == 2 and error.retriable)
+    assert op.calls == 2
+
+
+def test_stopping_cuts_the_waits_short() -> None:
+    """Who stops does not wait for a back-off to end."""
+    stopping = threading.Event()
+    stopping.set()
+    op = Failing(*(passing() for _ in range(200)))
+    assert with_retries(op, deadline=soon() + 1000, what="testing", stopping=stopping) == "done"
+
+
+def test_waits_grow_and_are_bounded() -> None:
+    """The first is a matter of milliseconds, none is longer than a second."""
+    assert all(0 < backoff(1) <= 0.02 for _ in range(50))
+    assert max(backoff(3) for _ in range(200)) > 0.02
+    assert all(backoff(50) <= 1.0 for _ in range(50))

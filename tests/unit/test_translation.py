@@ -1,0 +1,118 @@
+"""Errors of a driver become errors of lanelog: what may be repeated, what to do, and what is unknown."""
+
+import ssl
+
+import pymysql
+import pytest
+
+from lanelog._database.translation import breaks_connection, breaks_transaction, translate
+from lanelog.errors import ConfigurationError, DatabaseError, LanelogError, PayloadTooLarge, SchemaError
+
+
+def translated(code: int, text: str = "text", *, committing: bool = False) -> LanelogError:
+    return translate(pymysql.err.OperationalError(code, text), committing=committing)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [0, 1020, 1040, 1053, 1203, 1205, 1213, 1290, 1792, 1836, 1927, 2002, 2003, 2006, 2013, 2055, 3572, 4031],
+)
+def test_what_may_pass_is_retriable(code: int) -> None:
+    """Deadlocks, time-outs, lost connections, failovers and full servers: the same call may succeed later."""
+    error = translated(code)
+    assert isinstance(error, DatabaseError)
+    assert (error.code, error.retriable, error.outcome_unknown) == (code, True, False)
+    assert str(code) in str(error)
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [(1044, "grant"), (1045, "password"), (1049, "create the database"), (1142, "grant"), (2026, "ssl"), (3159, "ssl")],
+)
+def test_what_an_operator_must_mend_says_how(code: int, remedy: str) -> None:
+    """Repeating does not help; the message says what does."""
+    error = translated(code)
+    assert isinstance(error, DatabaseError)
+    assert not error.retriable
+    assert remedy in str(error)
+
+
+@pytest.mark.parametrize(("code", "kind"), [(1146, SchemaError), (1054, SchemaError), (1153, PayloadTooLarge)])
+def test_some_errors_have_a_class_of_their_own(code: int, kind: type[LanelogError]) -> None:
+    """Missing tables and columns ask for migrate, a small packet for a larger one."""
+    assert type(translated(code)) is kind
+
+
+def test_unknown_errors_are_not_retried() -> None:
+    """A number that we do not know is shown as it is."""
+    error = translated(1062, "Duplicate entry")
+    assert str(error) == "Duplicate entry (error 1062)"
+    assert not error.retriable
+
+
+@pytest.mark.parametrize("code", [2013, 2006, 1053, 1317, 1180, 0])
+def test_a_commit_without_an_answer_is_unknown(code: int) -> None:
+    """Unless the server clearly refused, the transaction may be there."""
+    error = translated(code, committing=True)
+    assert isinstance(error, DatabaseError)
+    assert error.outcome_unknown
+    assert error.retriable
+
+
+@pytest.mark.parametrize("code", [1213, 1205, 1290, 1836])
+def test_a_commit_that_was_refused_is_known(code: int) -> None:
+    """A deadlock or a read-only server has committed nothing."""
+    error = translated(code, committing=True)
+    assert isinstance(error, DatabaseError)
+    assert not error.outcome_unknown
+    assert error.retriable
+
+
+def test_a_driver_that_lost_the_protocol_has_lost_the_connection() -> None:
+    """An error without a number: nothing that the connection says can be trusted any more."""
+    error = translate(pymysql.err.InternalError("Packet sequence number wrong - got 3 expected 1"))
+    assert error.retriable
+    assert breaks_connection(error)
+
+
+def test_what_breaks_what() -> None:
+    """A deadlock ends the transaction and keeps the connection; a read-only server is left for another."""
+    assert breaks_transaction(translated(1213))
+    assert not breaks_connection(translated(1213))
+    assert breaks_connection(translated(1290))
+    assert breaks_connection(translated(2013))
+    assert not breaks_transaction(translated(1062))
+    assert not breaks_transaction(SchemaError())
+
+
+def test_our_own_errors_pass_unchanged() -> None:
+    """Translating twice is translating once."""
+    error = ConfigurationError("mine")
+    assert translate(error) is error
+
+
+def test_other_drivers_numbers_are_found() -> None:
+    """MySQL's own connector keeps the number in an attribute."""
+
+    class ConnectorError(Exception):
+        errno = 1213
+
+    error = translate(ConnectorError("1213 (40001): Deadlock found"))
+    assert isinstance(error, DatabaseError)
+    assert (error.code, error.retriable) == (1213, True)
+
+
+def test_a_refused_certificate_is_not_retried() -> None:
+    """It would be refused again; the options to look at are named."""
+    cause = pymysql.err.OperationalError(2003, "Can't connect")
+    cause.original_exception = ssl.SSLCertVerificationError("self-signed certificate")  # type: ignore[attr-defined]
+    error = translate(cause)
+    assert not error.retriable
+    assert "ssl_ca" in str(error)
+
+
+def test_text_that_a_connection_cannot_carry() -> None:
+    """A caller's latin1 connection is a matter of configuration."""
+    with pytest.raises(UnicodeEncodeError) as caught:
+        "键".encode("latin1")
+    assert isinstance(translate(caught.value), ConfigurationError)

@@ -1,0 +1,197 @@
+"""When an owner counts as dead: every clause of the judgement, with a clock and heartbeats that are moved by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import pytest
+
+from lanelog._engine.assignment import SECOND_LOOK, SERVER_START_TOLERANCE_MS, Suspect, Verdict, Watch
+from lanelog._stores.heartbeats import HeartbeatRow
+
+LEASE = 30.0
+START = 1_000_000  # when the database server started, in its own milliseconds
+DB = 5_000_000  # now, by the database
+
+
+def heartbeat(**changes: Any) -> HeartbeatRow:
+    """A healthy owner's row: it just wrote its heartbeat, and its lock is taken."""
+    healthy = HeartbeatRow(
+        owner="other",
+        heartbeat_at=DB - 1000,
+        expires_at=DB - 1000 + int(LEASE * 1000),
+        deregistered=False,
+        lock_free=False,
+        server_started_at=START,
+        now=DB,
+    )
+    return attrs.evolve(healthy, **changes)
+
+
+class Looks:
+    """A watch whose own clock says `now`, and whose session is as old as that clock."""
+
+    def __init__(self, *, session_since: float = 0.0) -> None:
+        self.watch = Watch(me="me", lease_duration=LEASE)
+        self.session_since = session_since
+
+    def __call__(self, now: float, *rows: HeartbeatRow, server: int = START) -> Verdict:
+        return self.watch.judge(rows, now=now, session_since=self.session_since, server_started_ms=server)
+
+
+def dead(verdict: Verdict) -> list[str]:
+    return [suspect.owner for suspect in verdict.dead]
+
+
+def fresh() -> Looks:
+    """A session too young to judge by expiry."""
+    return Looks(session_since=100.0)
+
+
+FREE = heartbeat(lock_free=True)
+
+
+def test_a_lock_free_in_two_looks_is_a_dead_owner() -> None:
+    """An owner is dead whose lock is free in two looks a second apart, its heartbeat unchanged."""
+    look = fresh()
+    assert look(100.0, FREE) == Verdict(live=("me", "other"))
+    verdict = look(100.0 + SECOND_LOOK, FREE)
+    assert verdict == Verdict(
+        live=("me",), dead=(Suspect(owner="other", heartbeat_at=FREE.heartbeat_at, by_lock=True),)
+    )
+
+
+def test_two_looks_in_quick_succession_prove_nothing() -> None:
+    """However often a lock is found free within a second, its owner lives."""
+    look = fresh()
+    assert not any(dead(look(100.0 + step / 10, FREE)) for step in range(10))
+    assert dead(look(101.0, FREE)) == ["other"]
+
+
+def test_a_lock_that_was_taken_in_between_starts_anew() -> None:
+    """Free, taken and free again is no proof: the second starts with the last time it became free."""
+    look = fresh()
+    look(100.0, FREE)
+    look(100.5, heartbeat())
+    assert not dead(look(101.2, FREE))
+    assert not dead(look(102.1, FREE))
+    assert dead(look(102.2, FREE)) == ["other"]
+
+
+@pytest.mark.parametrize("change", [{"heartbeat_at": DB - 500}, {"expires_at": DB + 60_000}])
+def test_a_heartbeat_between_the_looks_is_life(change: dict[str, int]) -> None:
+    """An owner that wrote its row between the two looks lives, also when its lock is free for a moment."""
+    look = fresh()
+    look(100.0, FREE)
+    assert not dead(look(101.5, attrs.evolve(FREE, **change)))
+
+
+def test_an_unknown_lock_is_not_free() -> None:
+    """An owner without a lock, or whose lock the server would not tell about, is judged by its heartbeat alone."""
+    look = fresh()
+    assert not any(dead(look(100.0 + step, heartbeat(lock_free=None))) for step in range(29))
+
+
+@pytest.mark.parametrize("drift", [-SERVER_START_TOLERANCE_MS, 0, SERVER_START_TOLERANCE_MS])
+def test_the_server_start_is_known_to_two_seconds(drift: int) -> None:
+    """The recorded server start may differ by two seconds from today's and still be the same."""
+    look = fresh()
+    row = attrs.evolve(FREE, server_started_at=START + drift)
+    look(100.0, row)
+    assert dead(look(101.0, row)) == ["other"]
+
+
+@pytest.mark.parametrize("drift", [-SERVER_START_TOLERANCE_MS - 1, SERVER_START_TOLERANCE_MS + 1])
+def test_a_server_restart_frees_every_lock_and_steals_nothing(drift: int) -> None:
+    """A free lock of an owner that recorded another server start tells nothing, for as long as its lease is valid."""
+    look = fresh()
+    row = attrs.evolve(FREE, server_started_at=START + drift)
+    assert not any(dead(look(100.0 + step, row)) for step in range(25))
+
+
+def test_the_owner_that_has_seen_the_restarted_server_is_judged_from_then_on() -> None:
+    """Once an owner has recorded the new server start, a free lock counts again, from its next look on."""
+    look = fresh()
+    look(100.0, FREE, server=START + 60_000)
+    look(101.5, FREE, server=START + 60_000)
+    again = attrs.evolve(FREE, heartbeat_at=DB, server_started_at=START + 60_000)
+    assert not dead(look(102.0, again, server=START + 60_000))
+    assert dead(look(103.0, again, server=START + 60_000)) == ["other"]
+
+
+def test_an_expired_heartbeat_is_death() -> None:
+    """An owner whose heartbeat ran out by the database's clock is dead, whatever its lock says."""
+    for lock in (False, None, True):
+        row = heartbeat(expires_at=DB - 1, lock_free=lock, server_started_at=START - 99_999)
+        assert Looks()(LEASE, row) == Verdict(
+            live=("me",), dead=(Suspect(owner="other", heartbeat_at=row.heartbeat_at, by_lock=False),)
+        )
+
+
+def test_a_heartbeat_that_runs_out_just_now_is_valid() -> None:
+    """The lease ends after its last millisecond."""
+    assert not dead(Looks()(LEASE, heartbeat(expires_at=DB)))
+
+
+def test_expiry_needs_a_session_as_old_as_a_lease() -> None:
+    """After an outage that hit everybody, owners have a whole lease duration to come back before they are robbed."""
+    look = Looks(session_since=1000.0)
+    row = heartbeat(expires_at=DB - 60_000)
+    assert not dead(look(1000.0, row))
+    assert not dead(look(1000.0 + LEASE - 0.1, row))
+    look.session_since = 1029.0  # the connection broke in between
+    assert not dead(look(1000.0 + LEASE, row))
+    assert dead(look(1029.0 + LEASE, row)) == ["other"]
+
+
+def test_an_expiry_from_the_future_is_death_when_it_stands_still() -> None:
+    """A row that claims to be valid for longer than its own duration was written before the clock was set back: it is
+    dead when it has not changed for that duration."""  # noqa: D205, D209
+    look = Looks()
+    row = heartbeat(heartbeat_at=DB + 3_600_000, expires_at=DB + 3_600_000 + 30_000)
+    assert not dead(look(100.0, row))
+    assert not dead(look(129.9, row))
+    assert dead(look(130.0, row)) == ["other"]
+
+
+def test_an_expiry_from_the_future_that_moves_is_alive() -> None:
+    """An owner that goes on writing such heartbeats lives."""
+    look = Looks()
+    for step in range(10):
+        beat = DB + 3_600_000 + step * 10_000
+        assert not dead(look(100.0 + 20 * step, heartbeat(heartbeat_at=beat, expires_at=beat + 30_000)))
+
+
+def test_the_own_clock_decides_nothing() -> None:
+    """Whatever this machine's clock shows, only the database's times and the seconds between looks count."""
+    for offset in (-3600.0, 0.0, 3600.0, 1e9):
+        look = Looks(session_since=offset)
+        assert not any(dead(look(offset + step, heartbeat())) for step in range(90))
+        assert dead(look(offset + 90, heartbeat(now=DB + 30_000))) == ["other"]
+
+
+def test_who_left_is_neither_alive_nor_dead() -> None:
+    """A deregistered owner has no share, and nothing to be taken from."""
+    assert Looks()(100.0, heartbeat(deregistered=True, expires_at=0)) == Verdict(live=("me",))
+
+
+def test_nobody_judges_itself() -> None:
+    """The own row, however old, says nothing; without any row one is alone."""
+    assert Looks()(100.0, heartbeat(owner="me", expires_at=0, lock_free=True)) == Verdict(live=("me",))
+    assert Looks()(100.0) == Verdict(live=("me",))
+
+
+def test_a_name_that_comes_back_is_looked_at_anew() -> None:
+    """An owner that was gone for a look starts without a history."""
+    look = fresh()
+    look(100.0, FREE)
+    look(100.5)
+    assert not dead(look(101.0, FREE))
+    assert look.watch.judge([FREE], now=102.0, session_since=100.0, server_started_ms=START).dead
+
+
+def test_the_living_are_sorted() -> None:
+    """Every owner sees the living in the same order, whatever the order of the rows."""
+    rows = [heartbeat(owner=name) for name in ("zoe", "ann", "bob")]
+    assert Looks()(100.0, *rows).live == ("ann", "bob", "me", "zoe")
