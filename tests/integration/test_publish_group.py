@@ -1,5 +1,6 @@
 """Group commit: many threads, few transactions, and nobody waits for a lane that is not his."""
 
+import ctypes
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -244,6 +245,31 @@ def test_a_gap_locked_by_a_caller_delays_other_lanes_at_most_once(
     assert not any(one.done() for one in stuck)
     reader.rollback()
     assert sorted(one.result(PATIENCE).offset for one in stuck) == [2, 3, 4]
+
+
+def test_an_interrupted_leader_leaves_nobody_behind(
+    publisher: Publisher, open_raw: Any, threads: ThreadPoolExecutor
+) -> None:
+    """Ctrl-C in the thread that commits for others is its own: theirs are committed by the next."""
+    publisher.ensure_lanes("t", ["k", "leader"])
+    leading: list[int] = []
+
+    def lead() -> None:
+        leading.append(threading.get_ident())
+        publisher.publish("t", "leader", b"x")
+
+    locker = open_raw(autocommit=True)
+    run(locker, "LOCK TABLES queue_messages WRITE")
+    leader = threads.submit(lead)
+    until(lambda: bool(publisher._group._lines) and members(publisher) == 0)
+    others = [threads.submit(publisher.publish, "t", "k", b"x") for _ in range(10)]
+    until(lambda: members(publisher) == 10)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(leading[0]), ctypes.py_object(KeyboardInterrupt))
+    run(locker, "UNLOCK TABLES")
+    with pytest.raises(KeyboardInterrupt):
+        leader.result(PATIENCE)
+    assert sorted(one.result(PATIENCE).offset for one in others) == list(range(1, 11))
+    assert publisher.publish("t", "leader", b"x").offset <= 2
 
 
 def test_ids_in_a_shared_transaction(publisher: Publisher, open_raw: Any, threads: ThreadPoolExecutor) -> None:

@@ -16,6 +16,8 @@ from lanelog._stores.deliveries import DeliveryRow
 from lanelog._stores.fetches import Fetched
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from lanelog._engine.run import Attempt, Run
 
 GROUP = "builders"
@@ -133,6 +135,7 @@ class World:
         self.at_workers: deque[Run] = deque()
         self.burials: deque[Burial] = deque()
         self.lane = self.take_over()
+        self.flush()  # the offsets row of the group's first owner
 
     # -- the database --------------------------------------------------------------------------------------------------
 
@@ -178,6 +181,18 @@ class World:
         self.at_workers.clear()
         self.burials.clear()
         self.lane = Lane.load(self.snapshot(), self.rules, self.budget, self.now)
+        return self.lane
+
+    def restart(self, *, changed: Collection[int] = ()) -> Lane:
+        """The server comes back with `rows`; at `changed` offsets the log holds other messages now."""
+        old = self.lane
+        ids = {offset: message_id for offset, message_id in old.vouched().items() if offset not in changed}
+        for offset in changed:
+            self.log[offset] = row(offset, message_id="another one")
+        self.lane = Lane.load(self.snapshot(), self.rules, self.budget, self.now)
+        self.lane.carry_over(old, ids)
+        self.at_workers = deque(run for run in self.at_workers if run.lane is self.lane)
+        self.burials = deque(burial for burial in self.burials if burial.lane is self.lane)
         return self.lane
 
     # -- fetcher and settler -------------------------------------------------------------------------------------------
@@ -265,6 +280,9 @@ class World:
         due = self.now + wait
         self.lane.failed(attempt, due=due, error="ValueError: no", postponed=postponed)
 
+    def postpone(self, attempt: Attempt) -> None:
+        self.nack(attempt, postponed=True)
+
     def reject(self, attempt: Attempt) -> None:
         self._hold_back(attempt)
         self.burials.append(self.lane.bury(attempt, attempt.number, "bad"))
@@ -285,13 +303,15 @@ class World:
     def work(self, *outcomes: str) -> list[tuple[int, int]]:
         """Handle what comes, all acked but the first ones; (offset, attempt) as the handler saw them."""
         wanted, seen = deque(outcomes), []
-        while self.go():
+        while self.go() or self.burials:
+            self.bury()
+            if not self.at_workers:
+                continue
             run = self.at_workers[0]
             while (attempt := self.begin(run)) is not None:
                 seen.append((attempt.offset, attempt.number))
                 getattr(self, wanted.popleft() if wanted else "ack")(attempt)
             self.finish(run)
-            self.bury()
         return seen
 
     def _hold_back(self, attempt: Attempt) -> None:

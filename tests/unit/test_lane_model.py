@@ -234,6 +234,26 @@ class LaneMachine(RuleBasedStateMachine):
         self.open.clear()
         self.new_owner()
 
+    @rule(forgotten=st.integers(0, 2), changed=st.sets(st.integers(1, 40), max_size=2))
+    def server_restarts(self, forgotten: int, changed: set[int]) -> None:
+        """The server crashes, forgets its last commits, and may have given an offset to another message."""
+        world = self.world
+        if self.writing is not None:
+            self.end_flush("unknown")
+        world.rows = self.history[max(0, len(self.history) - 1 - forgotten)].copy()
+        settled = world.rows.settled()
+        mine = {offset for offset in world.log if offset not in settled and not world.log[offset].target_group}
+        lane = world.restart(changed=changed & mine)
+        self.deaths += 1
+        self.skip_what_is_not_ours()
+        self.done |= {offset for first, last in lane.settled for offset in range(first, last + 1)}
+        self.done |= set(range(1, lane.watermark + 1))
+        self.done |= {a.offset for _, a, outcome in self.decided if outcome == "ack" and a.state is State.RUNNING}
+        world.flush()
+        # What the server forgot, nobody counts.
+        self.starts = {offset: min(count, world.rows.counted(offset)) for offset, count in self.starts.items()}
+        self.history = [world.rows.copy()]
+
     # -- what must be true ---------------------------------------------------------------------------------------------
 
     def check_start(self, attempt: Attempt) -> None:
@@ -373,9 +393,13 @@ class LaneMachine(RuleBasedStateMachine):
         self.writing = self.entering = None
         self.decided.clear()
         lane: Lane = self.world.take_over()
-        skipped = {o for o in range(1, self.world.head + 1) if self.world.log.get(o) is None or self.world.log[o].target_group}
-        self.done = self.world.rows.settled() | skipped
+        self.skip_what_is_not_ours()
         assert lane.watermark == (self.world.rows.acked or 0) or lane.watermark in self.done
+
+    def skip_what_is_not_ours(self) -> None:
+        log = self.world.log
+        skipped = {offset for offset in range(1, self.world.head + 1) if offset not in log or log[offset].target_group}
+        self.done = self.world.rows.settled() | skipped
 
     def note(self) -> None:
         self.history.append(self.world.rows.copy())

@@ -88,6 +88,8 @@ class Host:
         """
         session.ensure()
         if abs(session.server_started_ms - self.server_started_ms) > SERVER_START_TOLERANCE_MS:
+            # Or this very connection is of the server before, and was idle when it went: only a new one can tell.
+            session.drop()
             raise DatabaseError(
                 "the database server was restarted; lanes are being reloaded", code=None, retriable=True
             )

@@ -48,7 +48,7 @@ class Topic:
     waits: dict[str, float] = field(factory=dict)  # key -> how long it was put off the last time
     purge_at: float = 0.0
     purge_after: str = ""
-    heartbeats_at: float = 0.0
+    heartbeats_at: dict[str, float] = field(factory=dict)  # group -> when its old members are looked for again
 
     def put_off(self, key: str) -> None:
         """Nothing can be released: look again ever later, so that waiting for a sleeping group costs little."""
@@ -188,6 +188,6 @@ class Janitor:
         return bool(state.purge_after)
 
     def _forget_members(self, membership: Membership, state: Topic, now: float) -> None:
-        if now >= state.heartbeats_at:
-            state.heartbeats_at = now + HEARTBEATS_EVERY
+        if now >= state.heartbeats_at.get(membership.group, 0.0):
+            state.heartbeats_at[membership.group] = now + HEARTBEATS_EVERY
             Heartbeats().purge(self.session, membership.group, membership.topic, membership.owner, HEARTBEATS_KEPT)

@@ -101,7 +101,7 @@ class Lane(Ledger):
             old.unwritten(old.writing)
         old.recall()
         for offset, attempt in old.running.items():
-            if ids.get(offset) == attempt.row.id and offset > self.watermark:
+            if ids.get(offset) == attempt.row.id and offset > self.watermark and offset not in self.settled:
                 self._keep_running(attempt, old.burials.get(offset))
             else:
                 attempt.state = State.SUPERSEDED
@@ -111,8 +111,13 @@ class Lane(Ledger):
         for run in old.runs:
             run.lane = self
             self.runs.append(run)
+        for run in old._pending:  # only what is acked first: it must run, or it is lost
+            if all(ids.get(attempt.offset) == attempt.row.id for attempt in run.attempts):
+                run.lane = self
+                self._pending.append(run)
         for offset, message_id in old.buffer.items():
-            if ids.get(offset) == message_id and offset > self.watermark and offset not in self.running:
+            known = offset <= self.watermark or offset in self.settled or offset in self.running
+            if ids.get(offset) == message_id and not known:
                 self.waiting.pop(offset, None)
                 self._settle(offset, message_id)
         self.tickets.extend(old.tickets)
@@ -160,8 +165,10 @@ class Lane(Ledger):
         """Whether fetching would help: something unread, little ready, and nothing that holds the lane back."""
         if self.cursor >= self.head or self.closing or self.paused or self.lost or self.adopting:
             return False
-        if len(self.ready) > self.rules.batch_size // 2 or len(self.waiting) >= MAX_WAITING:
+        if len(self.ready) > self.rules.batch_size // 2:
             return False
+        if len(self.waiting) >= MAX_WAITING and max(self.waiting) <= self.cursor:
+            return False  # else the cursor has yet to reach some of them, after a take-over
         # A strict lane that waits would only sit on what it fetches, and other lanes need the room.
         return not (self.rules.strict and self.waiting and min(self.waiting) <= self.cursor)
 
@@ -251,8 +258,9 @@ class Lane(Ledger):
         if again is not None or self._held():
             return again
         size = self.rules.run_size()
+        barrier = min(self.waiting, default=self.head + 1) if self.rules.strict else self.head + 1
         attempts: list[Attempt] = []
-        while self.ready and len(attempts) < size:
+        while self.ready and len(attempts) < size and self.ready[0].offset < barrier:
             attempts.append(Attempt(self, self.ready.popleft(), 1, None))
         if not attempts:
             return None

@@ -199,6 +199,7 @@ class Ledger:
         self._flushed = max(self._flushed, write.watermark)
         self._mark = write.mark
         self._stored.update(row.offset for row in write.upserts)
+        self._dirty.update(row.offset for row in write.upserts if row.offset <= self.watermark)  # passed meanwhile
         self._stored.difference_update(write.deletes)
         self._durable.difference_update(write.buffer)
         runs = [run for run in write.runs if run.attempts and not run.recalled]

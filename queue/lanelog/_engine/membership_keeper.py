@@ -49,6 +49,7 @@ class MembershipKeeper:
     session: Session
     watch: Watch = field(init=False)
     known: set[str] = field(factory=set)  # every lane of the topic that was ever seen since the last full pass
+    _recent: set[str] = field(factory=set)  # what the last look for new lanes found
     verdict: Verdict | None = None  # None: the heartbeats cannot be read
     _lock_name: str = ""
     _server_started_ms: int = 0
@@ -61,6 +62,7 @@ class MembershipKeeper:
     _sweep_at: float = 0.0
     _beat_failed: bool = False
     _members_failed: bool = False
+    _deregistered: set[Suspect] = field(factory=set)  # of the last verdict
 
     def __attrs_post_init__(self) -> None:
         membership = self.membership
@@ -99,6 +101,7 @@ class MembershipKeeper:
         changed = self._look_for_lanes(now) or changed
         self._balance(now, changed=changed)
         self._release()
+        self._deregister_dead()
 
     # -- liveness ------------------------------------------------------------------------------------------------------
 
@@ -145,6 +148,7 @@ class MembershipKeeper:
         self.verdict = self.watch.judge(
             rows, now=time.monotonic(), session_since=self._session_since, server_started_ms=self._server_started_ms
         )
+        self._deregistered.intersection_update(self.verdict.dead)
         return before != self.verdict
 
     # -- authority -----------------------------------------------------------------------------------------------------
@@ -179,9 +183,9 @@ class MembershipKeeper:
     def _check_group(self, now: float) -> None:
         if now < self._group_at:
             return
-        self._group_at = now + GROUP_EVERY
         membership = self.membership
         row = Groups().get(self.session, membership.group, membership.topic)
+        self._group_at = now + GROUP_EVERY
         if row is None or row.created_at != membership.registered_at:
             membership.fail(
                 LanelogError(
@@ -198,16 +202,19 @@ class MembershipKeeper:
         """Which lanes there are; True when some are new."""
         membership = self.membership
         if now >= self._full_pass_at:
-            self._full_pass_at = now + membership.config.lease_duration * random.uniform(0.8, 1.0)
             before, self.known = self.known, set()
             after = ""
             while True:
                 page = Discovery().page(self.session, membership.topic, after, PAGE)
                 self.known.update(key for key, _ in page if key)
                 if len(page) < PAGE:
-                    return self.known != before
+                    break
                 after = page[-1][0]
-        new = set(Discovery().new_lanes(self.session, membership.topic, NEW_LANES_AGE)) - self.known
+            self._full_pass_at = now + membership.config.lease_duration * random.uniform(0.8, 1.0)
+            return self.known != before
+        # Not compared with `known`: a lane that was purged and came back is there, and has no lease row.
+        recent = set(Discovery().new_lanes(self.session, membership.topic, NEW_LANES_AGE))
+        new, self._recent = recent - self._recent, recent
         self.known |= new
         return bool(new)
 
@@ -230,9 +237,22 @@ class MembershipKeeper:
             if missing <= 0 and self._everybody_has_enough():
                 missing = ALL
         if missing > 0 and (changed or now >= self._claim_at):
+            self._claim_at = 0.0  # a claim that raises is repeated in the next turn: five in a row are a failure
+            taken = self._acquire(missing)
             self._claim_at = now + CLAIM_EVERY * random.uniform(0.8, 1.0)
-            if self._acquire(missing):
+            if taken:
                 self._read_back()
+
+    def _deregister_dead(self) -> None:
+        """Who is dead and holds nothing must not get a share again when a server restart voids the proof."""
+        membership = self.membership
+        group, topic = membership.group, membership.topic
+        for suspect in () if self.verdict is None else self.verdict.dead:
+            if suspect not in self._deregistered and not Leases().held_by(
+                self.session, group, topic, [suspect.owner], 1
+            ):
+                Heartbeats().deregister_dead(self.session, group, topic, suspect.owner, suspect.heartbeat_at)
+                self._deregistered.add(suspect)
 
     def _everybody_has_enough(self) -> bool:
         """Whether no member is below its share, so that a lane which nobody claimed will not be claimed."""

@@ -87,6 +87,11 @@ class Run:
         return f"Run({self.lane.key!r} {kind} {[a.offset for a in self.attempts]} started={self._next})"
 
     @property
+    def started(self) -> int:
+        """How many of its messages a handler has seen."""
+        return self._next
+
+    @property
     def last_offset(self) -> int:
         """The highest offset still in this run; 0 when everything was taken back."""
         return self.attempts[-1].offset if self.attempts else 0

@@ -52,7 +52,7 @@ class Settlements(MembershipState):
             lane = run.lane
             outcomes = run.take_outcomes()
             if seconds is not None:
-                self.rules.measured(len(outcomes), seconds)
+                self.rules.measured(run.started, seconds)
             if complete:
                 lane.take_back([run])
                 lane.finished(run)
@@ -68,10 +68,13 @@ class Settlements(MembershipState):
             log.warning("settlement.refused", **self.context(attempt), why="the delivery was given up or the lane lost")
 
     def relieve(self, run: Run) -> None:
-        """A run takes long: settle what it has done, and let others have what a slow handler keeps waiting."""
+        """A run takes long: settle what it has done, and take back what it has not begun.
+
+        Other workers may have that, in concurrent order; in any order it is not marked any longer, so that a crash does
+        not count an attempt for it.
+        """
         with self.lock:
-            if run.lane.rules.concurrency > 1:
-                run.lane.take_back([run])
+            run.lane.take_back([run])
         self.finish(run, complete=False)
 
     def settle(self, attempt: Attempt, outcome: Outcome) -> Ticket:

@@ -37,6 +37,12 @@ UPDATE queue_subscriber_heartbeats SET deregistered_at = {NOW_MS}
 WHERE consumer_group = %s AND topic = %s AND subscriber_name = %s
 """
 
+# A dead owner that holds nothing any more does not count, unless it has given a sign of life (PRIMARY).
+DEREGISTER_DEAD = f"""
+UPDATE queue_subscriber_heartbeats SET deregistered_at = {NOW_MS}
+WHERE consumer_group = %s AND topic = %s AND subscriber_name = %s AND heartbeat_at = %s
+"""
+
 # Rows of owners that left or expired long ago (PRIMARY, prefix).
 PURGE = f"""
 DELETE FROM queue_subscriber_heartbeats
@@ -83,6 +89,10 @@ class Heartbeats:
     def deregister(self, cx: Executor, group: str, topic: str, owner: str) -> None:
         """Say that an owner has left and holds nothing."""
         cx.execute(DEREGISTER, (group, topic, owner))
+
+    def deregister_dead(self, cx: Executor, group: str, topic: str, owner: str, heartbeat_at: int) -> None:
+        """Say it for an owner that died; its own next heartbeat, if there ever is one, takes it back."""
+        cx.execute(DEREGISTER_DEAD, (group, topic, owner, heartbeat_at))
 
     def still_silent(
         self, cx: Executor, group: str, topic: str, owner: str, heartbeat_at: int, *, by_lock: bool

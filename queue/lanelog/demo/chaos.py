@@ -115,7 +115,7 @@ class Chaos:
             self.say(f"the first of them moved again {seconds:.2f} s after the death of {takeover.worker}")
         if len(done) == len(self._before):
             takeover = evolve(takeover, every=seconds)
-            self.say(f"{_lanes(takeover.lanes)} of {takeover.worker} had all moved after {seconds:.2f} s")
+            self.say(f"all of them ({_lanes(takeover.lanes)}) had moved after {seconds:.2f} s")
         self.takeover = takeover
 
 

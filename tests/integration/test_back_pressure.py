@@ -1,0 +1,141 @@
+"""What waits in memory is bounded by count and by bytes, and neither starves anybody."""
+
+import threading
+from typing import Any
+
+import pytest
+from support.sql import watermark
+from support.waiting import Record, eventually
+
+from lanelog import Client, Message
+
+
+class Watch:
+    """Looks at a subscription's memory whenever it is asked."""
+
+    def __init__(self) -> None:
+        self.messages = self.payload_bytes = 0
+        self._lock = threading.Lock()
+
+    def look(self, subscription: Any) -> Any:
+        stats = subscription.stats()
+        with self._lock:
+            self.messages = max(self.messages, stats.prefetched)
+            self.payload_bytes = max(self.payload_bytes, stats.prefetched_bytes)
+        return stats
+
+
+@pytest.mark.parametrize("order", ["strict", "concurrent"])
+@pytest.mark.parametrize("keys", [1, 60])
+def test_large_payloads_stay_within_the_bytes(lanelog_client: Client, order: str, keys: int) -> None:
+    """60 messages of 900 KB with 4 MB of room: all handled, in order, and never more than 4 MB in memory."""
+    bound = 4 * 1024 * 1024
+    payload = b"x" * 900_000
+    for n in range(0, 60, 5):
+        lanelog_client.publish_many("t", [(f"k{m % keys}", payload) for m in range(n, n + 5)])
+    seen, watch, ready = Record(), Watch(), threading.Event()
+
+    def handle(message: Message) -> None:
+        assert ready.wait(10)
+        watch.look(subscription)
+        seen((message.key, message.offset, len(message.payload)))
+
+    subscription = lanelog_client.subscribe("t", "g", handle, order=order, prefetch_bytes=bound)
+    ready.set()
+    eventually(lambda: watch.look(subscription).acked == 60, within=40)
+    assert watch.payload_bytes <= bound
+    assert {size for _, _, size in seen.items} == {900_000}
+    for key in {key for key, _, _ in seen.items}:
+        offsets = [offset for k, offset, _ in seen.items if k == key]
+        assert sorted(offsets) == list(range(1, 60 // keys + 1))
+        assert order != "strict" or offsets == sorted(offsets)
+    assert subscription.stats().prefetched_bytes == 0
+
+
+def test_one_payload_larger_than_the_bound_comes_through(lanelog_client: Client, raw: Any) -> None:
+    """It is read when nothing else is in memory; what is before and behind it comes, too."""
+    seen = Record()
+    lanelog_client.publish_many(
+        "t", [(key, b"x" * size) for key in ("a", "b") for size in (10, 50_000, 10, 60_000, 10)]
+    )
+    subscription = lanelog_client.subscribe("t", "g", lambda m: seen((m.key, len(m.payload))), prefetch_bytes=20_000)
+    eventually(lambda: subscription.stats().acked == 10)
+    for key in ("a", "b"):
+        assert [size for k, size in seen.items if k == key] == [10, 50_000, 10, 60_000, 10]
+
+
+def test_a_large_payload_is_delivered_again(lanelog_client: Client) -> None:
+    """A retry of a message larger than the bound finds its payload again."""
+    seen = Record()
+
+    def handle(message: Message) -> None:
+        seen((message.offset, message.attempt, len(message.payload)))
+        if message.attempt == 1:
+            message.nack(delay=0.01)
+
+    lanelog_client.publish_many("t", [("a", b"x" * 50_000), ("a", b"y" * 50_000)])
+    subscription = lanelog_client.subscribe("t", "g", handle, prefetch_bytes=20_000)
+    eventually(lambda: subscription.stats().acked == 2)
+    assert seen.items == [(o, n, 50_000) for o in (1, 2) for n in (1, 2)]
+    assert subscription.stats().prefetched_bytes == 0
+
+
+def test_prefetch_bounds_the_count(lanelog_client: Client) -> None:
+    """However large the backlog, no more than `prefetch` messages wait in memory; every one is handled."""
+    lanelog_client.publish_many("t", [(f"k{n % 7}", b"x") for n in range(2000)])
+    watch, ready = Watch(), threading.Event()
+
+    def handle(message: Message) -> None:
+        assert ready.wait(10)
+        watch.look(subscription)
+
+    subscription = lanelog_client.subscribe("t", "g", handle, prefetch=20, workers=2)
+    ready.set()
+    eventually(lambda: watch.look(subscription).acked == 2000, within=40)
+    assert watch.messages <= 20
+
+
+@pytest.mark.parametrize("order", ["strict", "serial", "concurrent"])
+def test_a_slow_key_starves_nobody(lanelog_client: Client, raw: Any, order: str) -> None:
+    """One key's handler hangs on a long backlog, with little room: the other keys are handled meanwhile."""
+    release, inside, seen = threading.Event(), threading.Event(), Record()
+
+    def handle(message: Message) -> None:
+        if message.key == "slow":
+            inside.set()
+            assert release.wait(40)
+        else:
+            seen(message.key)
+
+    lanelog_client.publish_many("t", [("slow", b"x")] * 100)
+    # concurrent: the slow key may have as many handlers as it is allowed, and there are more workers than that
+    options: dict[str, Any] = {"lane_concurrency": 2} if order == "concurrent" else {}
+    subscription = lanelog_client.subscribe("t", "g", handle, order=order, prefetch=10, workers=4, **options)
+    try:
+        assert inside.wait(10)
+        lanelog_client.publish_many("t", [(f"fast-{n % 5}", b"x") for n in range(500)])
+        assert len(seen.wait(500, within=30)) == 500
+    finally:
+        release.set()
+    eventually(lambda: subscription.stats().acked == 600, within=20)
+    assert watermark(raw, "g", "t", "slow") == 100
+
+
+@pytest.mark.parametrize("order", ["strict", "serial"])
+def test_many_waiting_keys_starve_nobody(lanelog_client: Client, order: str) -> None:
+    """Keys whose messages wait for a far retry hold no room that others need."""
+    seen = Record()
+
+    def handle(message: Message) -> None:
+        if message.key.startswith("bad"):
+            message.nack(delay=3600)
+        else:
+            seen((message.key, message.offset))
+
+    lanelog_client.publish_many("t", [(f"bad-{n}", b"x") for n in range(30) for _ in range(3)])
+    subscription = lanelog_client.subscribe("t", "g", handle, order=order, prefetch=10, workers=4)
+    expected = 30 if order == "strict" else 90
+    eventually(lambda: subscription.stats().retried == expected)
+    lanelog_client.publish_many("t", [(f"good-{n % 3}", b"x") for n in range(300)])
+    assert len(seen.wait(300)) == 300
+    assert subscription.stats().prefetched <= 10

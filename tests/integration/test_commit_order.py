@@ -1,0 +1,142 @@
+"""Per-key order is commit order, whoever publishes in whatever transaction; and a plain log would lose messages here."""
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from attrs import frozen
+from support.sql import one, rows
+from support.waiting import Record, eventually
+
+import lanelog
+from lanelog import Message
+
+KEYS = ("k0", "k1", "k2", "k3")
+PUBLISHERS, TRANSACTIONS = 8, 15
+TOTAL = PUBLISHERS * TRANSACTIONS * 3
+
+
+@frozen
+class Committed:
+    """One transaction: which rows, of which key, and when its COMMIT was sent."""
+
+    key: str
+    names: tuple[str, ...]
+    sent: float
+
+
+def publish_from_many(transaction: Callable[[str, list[str], Callable[[], None]], float]) -> list[Committed]:
+    """Eight publishers at once; each transaction writes three rows and pauses before it commits."""
+    together = threading.Barrier(PUBLISHERS)
+
+    def publisher(number: int) -> list[Committed]:
+        chance, pause, done = random.Random(number), threading.Event(), []
+        together.wait(10)
+        for turn in range(TRANSACTIONS):
+            key = KEYS[chance.randrange(len(KEYS))]
+            names = [f"{number}-{turn}-{row}" for row in range(3)]
+            seconds = chance.uniform(0, 0.008)
+            sent = transaction(key, names, lambda seconds=seconds: pause.wait(seconds))
+            done.append(Committed(key, tuple(names), sent))
+        return done
+
+    with ThreadPoolExecutor(PUBLISHERS) as pool:
+        return [committed for part in pool.map(publisher, range(PUBLISHERS)) for committed in part]
+
+
+def test_three_row_transactions_that_pause_before_their_commit_lose_nothing(lanelog_url: str) -> None:
+    """A group that consumes meanwhile gets every row, each key in the order of the commits, a transaction's rows together."""
+    seen = Record()
+    with lanelog.connect(lanelog_url, pool_size=PUBLISHERS + 2) as client:
+
+        def transaction(key: str, names: list[str], pause: Callable[[], None]) -> float:
+            with client.transaction() as connection:
+                for name in names:
+                    client.publish("t", key, name, connection=connection)
+                pause()
+                return time.monotonic()
+
+        def handle(message: Message) -> None:
+            seen((message.key, message.offset, message.payload.decode(), message.attempt))
+
+        client.subscribe("t", "g", handle)
+        committed = publish_from_many(transaction)
+        seen.wait(TOTAL, within=20)
+    assert len(seen) == TOTAL
+    assert {attempt for _, _, _, attempt in seen.items} == {1}
+    for key in KEYS:
+        mine = [(offset, name) for k, offset, name, _ in seen.items if k == key]
+        assert [offset for offset, _ in mine] == list(range(1, len(mine) + 1))
+        in_order = sorted((c for c in committed if c.key == key), key=lambda c: c.sent)
+        assert [name for _, name in mine] == [name for c in in_order for name in c.names]
+
+
+def test_the_same_with_plain_inserts_loses_rows(open_raw: Any, raw: Any) -> None:
+    """A reader that follows `id > last` in a plain table misses what committed late: the test above can bite."""
+    rows(raw, "CREATE TABLE plain (id BIGINT AUTO_INCREMENT PRIMARY KEY, k VARCHAR(10), name VARCHAR(30))")
+    local = threading.local()
+    over = threading.Event()
+    got: set[str] = set()
+
+    def transaction(key: str, names: list[str], pause: Callable[[], None]) -> float:
+        if not hasattr(local, "connection"):
+            local.connection = open_raw()
+        for name in names:
+            rows(local.connection, "INSERT INTO plain (k, name) VALUES (%s, %s)", key, name)
+        pause()
+        sent = time.monotonic()
+        local.connection.commit()
+        return sent
+
+    def read() -> None:
+        reader, last = open_raw(autocommit=True), dict.fromkeys(KEYS, 0)
+        finishing = False
+        while not finishing:
+            finishing = over.is_set()
+            for key in KEYS:
+                for row, name in rows(reader, "SELECT id, name FROM plain WHERE k = %s AND id > %s ORDER BY id", key, last[key]):
+                    got.add(name)
+                    last[key] = row
+
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(read)
+        publish_from_many(transaction)
+        over.set()
+        reading.result()
+    assert one(raw, "SELECT COUNT(*) FROM plain") == TOTAL
+    assert len(got) < TOTAL
+
+
+def test_who_comes_second_to_a_key_commits_second(lanelog_url: str, raw: Any) -> None:
+    """The reversed commits that lose rows elsewhere cannot happen: the second publisher of a key waits for the first."""
+    seen = Record()
+    first_written, first_may_commit, second_written = threading.Event(), threading.Event(), threading.Event()
+    with lanelog.connect(lanelog_url) as client, ThreadPoolExecutor(2) as pool:
+        client.subscribe("t", "g", lambda message: seen((message.key, message.payload)))
+        client.publish_many("t", [("k", b"0"), ("other", b"0")])
+
+        def first() -> None:
+            with client.transaction() as connection:
+                client.publish("t", "k", b"1", connection=connection)
+                first_written.set()
+                assert first_may_commit.wait(20)
+
+        def second() -> None:
+            assert first_written.wait(10)
+            with client.transaction() as connection:
+                client.publish("t", "k", b"2", connection=connection)
+                second_written.set()
+
+        running = [pool.submit(first), pool.submit(second)]
+        assert first_written.wait(10)
+        client.publish("t", "other", b"1")  # no other key waits
+        assert not second_written.wait(1.0)
+        first_may_commit.set()
+        for future in running:
+            future.result(20)
+        seen.wait(5)
+        assert [payload for key, payload in seen.items if key == "k"] == [b"0", b"1", b"2"]
+    eventually(lambda: one(raw, "SELECT head_offset FROM queue_partitions WHERE topic = 't' AND partition_key = 'k'") == 3)

@@ -1,0 +1,244 @@
+"""Groups that read one log: dead letters, pauses and failures of one are nothing to another."""
+
+import logging
+import threading
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from support.sql import delivery_rows, one, rows, watermark
+from support.waiting import Record, eventually, events, never
+from tenacity import stop_after_attempt, wait_fixed
+
+from lanelog import Client, ConfigurationError, Message, Reject, RetryPolicy
+
+TWICE = RetryPolicy(stop=stop_after_attempt(2), wait=wait_fixed(0.05))
+
+
+@pytest.fixture(autouse=True)
+def _log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="lanelog")
+
+
+def test_what_one_group_dead_letters_the_other_still_gets(
+    lanelog_client: Client, raw: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Group a gives a message up; b handles it; the dead letter says whose it was, what it was, and why."""
+    seen, hooked, letters = Record(), Record(), Record()
+
+    def fail(message: Message) -> None:
+        if message.offset == 2:
+            raise ValueError("no such branch")
+
+    sent = [
+        lanelog_client.publish("t", "k", f"{n}".encode(), id=f"id-{n}", metadata={"trace": f"{n}"}) for n in (1, 2, 3)
+    ]
+    before = datetime.now(UTC) - timedelta(seconds=60)
+    a = lanelog_client.subscribe("t", "a", fail, retry=TWICE, on_dead_letter=lambda m, why: hooked((m, why)))
+    b = lanelog_client.subscribe("t", "b", seen, retry=TWICE)
+    lanelog_client.subscribe("t_dlq", "alerts", letters)
+    eventually(lambda: a.stats().acked == 2 and a.stats().dead_lettered == 1)
+    eventually(lambda: b.stats().acked == 3)
+    assert [m.offset for m in seen.items] == [1, 2, 3]
+    assert b.stats().dead_lettered == 0
+
+    (letter,) = letters.wait(1)
+    assert (letter.topic, letter.key, letter.offset, letter.payload) == ("t_dlq", "k", 1, b"2")
+    assert letter.id != sent[1].id
+    assert letter.metadata["lanelog.original_id"] == "id-2"
+    assert letter.metadata["trace"] == "2"
+    dead = letter.dead_letter
+    assert dead is not None
+    assert (dead.original_topic, dead.original_offset, dead.group, dead.failure_count) == ("t", 2, "a", 2)
+    assert dead.last_error == "ValueError: no such branch"
+    assert dead.failed_at.tzinfo is not None
+    assert dead.failed_at > before
+    ((message, why),) = hooked.wait(1)
+    assert (message.topic, message.key, message.offset, message.payload, message.group) == ("t", "k", 2, b"2", "a")
+    assert why == "ValueError: no such branch"
+    (line,) = events(caplog, "message.dead_lettered", logging.WARNING)
+    for part in ("topic=t", "key=k", "group=a", "offset=2", "dead_letter_topic=t_dlq", "no such branch"):
+        assert part in line
+    # The original stays for the others until collection.
+    assert one(raw, "SELECT COUNT(*) FROM queue_messages WHERE topic = 't'") == 3
+    eventually(lambda: not delivery_rows(raw, "a", "t"))
+
+
+def test_two_groups_dead_letter_the_same_message_twice(lanelog_client: Client, raw: Any) -> None:
+    """Each group has a dead letter of its own, with its own name and error."""
+
+    def reject(why: str) -> Any:
+        def handle(message: Message) -> None:
+            raise Reject(why)
+
+        return handle
+
+    lanelog_client.publish("t", "k", b"1")
+    a = lanelog_client.subscribe("t", "a", reject("by a"))
+    b = lanelog_client.subscribe("t", "b", reject("by b"))
+    eventually(lambda: a.stats().dead_lettered == b.stats().dead_lettered == 1)
+    found = rows(raw, "SELECT failed_group, last_error, original_offset FROM queue_messages WHERE topic = 't_dlq'")
+    assert sorted(found) == [("a", "by a", 1), ("b", "by b", 1)]
+    assert one(raw, "SELECT head_offset FROM queue_partitions WHERE topic = 't_dlq' AND partition_key = 'k'") == 2
+
+
+def test_a_failing_consumer_of_dead_letters_loses_none(lanelog_client: Client, raw: Any) -> None:
+    """A dead letter is tried again without limit, whatever the policy and however it fails, and has no second suffix."""
+    attempts = Record()
+
+    def reject(message: Message) -> None:
+        raise Reject("never")
+
+    def fail(message: Message) -> None:
+        attempts((message.offset, message.attempt))
+        if message.attempt < 5:
+            raise ValueError("the pager is down")
+
+    lanelog_client.publish_many("t", [("k", b"1"), ("k", b"2")])
+    a = lanelog_client.subscribe("t", "a", reject)
+    eventually(lambda: a.stats().dead_lettered == 2)
+    alerts = lanelog_client.subscribe(
+        "t_dlq", "alerts", fail, retry=RetryPolicy(stop=stop_after_attempt(7), wait=wait_fixed(0.02)), max_deliveries=2
+    )
+    eventually(lambda: alerts.stats().acked == 2)
+    assert attempts.items == [(o, n) for o in (1, 2) for n in range(1, 6)]
+    assert one(raw, "SELECT COUNT(*) FROM queue_partitions WHERE topic = 't_dlq_dlq'") == 0
+    assert alerts.stats().dead_lettered == 0
+
+
+def test_a_dead_letter_outlives_its_policy(lanelog_client: Client, raw: Any) -> None:
+    """Beyond the policy's last attempt, or rejected, a dead letter waits and stays; it is never dropped."""
+
+    def reject(message: Message) -> None:
+        raise Reject("never")
+
+    lanelog_client.publish_many("t", [("k", b"1")])
+    lanelog_client.publish_many("t", [("l", b"1")])
+    a = lanelog_client.subscribe("t", "a", reject)
+    eventually(lambda: a.stats().dead_lettered == 2)
+
+    def fail(message: Message) -> None:
+        if message.key == "k":
+            raise Reject("rejected here, too")
+        raise ValueError("no")
+
+    once = RetryPolicy(stop=stop_after_attempt(1), wait=wait_fixed(0.02))
+    alerts = lanelog_client.subscribe("t_dlq", "alerts", fail, retry=once, dead_letter_suffix=None)
+    eventually(lambda: alerts.stats().retried >= 2)
+    assert alerts.stop(10)
+    found = delivery_rows(raw, "alerts", "t_dlq")
+    assert [(r["partition_key"], r["acked"], r["retry_count"]) for r in found] == [("k", 0, 1), ("l", 0, 1)]
+    assert alerts.stats().dead_lettered == 0
+    assert one(raw, "SELECT COUNT(*) FROM queue_messages WHERE topic = 't_dlq'") == 2
+
+
+def test_a_last_attempt_by_max_deliveries_is_dead_lettered(lanelog_client: Client, raw: Any) -> None:
+    """max_deliveries caps a policy that would go on for ever."""
+    attempts = Record()
+
+    def fail(message: Message) -> None:
+        attempts(message.attempt)
+        raise ValueError("no")
+
+    lanelog_client.publish("t", "k", b"1")
+    endless = RetryPolicy(stop=lambda state: False, wait=wait_fixed(0.01))
+    subscription = lanelog_client.subscribe("t", "a", fail, retry=endless, max_deliveries=4)
+    eventually(lambda: subscription.stats().dead_lettered == 1)
+    assert attempts.items == [1, 2, 3, 4]
+    assert one(raw, "SELECT failure_count FROM queue_messages WHERE topic = 't_dlq'") == 4
+
+
+@pytest.mark.parametrize("how", ["reject", "exhausted"])
+def test_without_a_suffix_an_exhausted_message_is_dropped_loudly(
+    lanelog_client: Client, raw: Any, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    """dead_letter_suffix=None acks it, with an ERROR that names it; nothing else of the lane is lost."""
+    seen = Record()
+
+    def handle(message: Message) -> None:
+        if message.offset == 2:
+            if how == "reject":
+                raise Reject("malformed")
+            raise ValueError("malformed")
+        seen(message.offset)
+
+    lanelog_client.publish_many("t", [("k", b"1")] * 3)
+    subscription = lanelog_client.subscribe("t", "a", handle, retry=TWICE, dead_letter_suffix=None)
+    eventually(lambda: watermark(raw, "a", "t", "k") == 3)
+    assert seen.items == [1, 3]
+    (line,) = events(caplog, "message.dropped", logging.ERROR)
+    assert "offset=2" in line
+    assert "malformed" in line
+    assert subscription.stats().dead_lettered == 0
+    assert one(raw, "SELECT COUNT(*) FROM queue_partitions WHERE topic LIKE 't\\_dlq%%'") == 0
+
+
+def test_a_failing_hook_changes_nothing(lanelog_client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    """What on_dead_letter raises is logged; the message is dead-lettered and its successors run."""
+    seen = Record()
+
+    def hook(message: Message, why: str) -> None:
+        raise RuntimeError("the hook itself")
+
+    def handle(message: Message) -> None:
+        if message.offset == 1:
+            raise Reject("no")
+        seen(message.offset)
+
+    lanelog_client.publish_many("t", [("k", b"1")] * 2)
+    subscription = lanelog_client.subscribe("t", "a", handle, on_dead_letter=hook)
+    assert seen.wait(1) == [2]
+    assert subscription.stats().dead_lettered == 1
+    eventually(lambda: events(caplog, "hook.failed", logging.ERROR))
+
+
+def test_a_nack_and_a_pause_are_the_groups_own(lanelog_client: Client, raw: Any) -> None:
+    """While a waits for its retry or is paused, b reads on; a's rows are a's."""
+    a_seen, b_seen = Record(), Record()
+
+    def fail(message: Message) -> None:
+        a_seen(message.offset)
+        message.nack(delay=60, reason="later")
+
+    a = lanelog_client.subscribe("t", "a", fail)
+    b = lanelog_client.subscribe("t", "b", lambda m: b_seen(m.offset))
+    lanelog_client.publish("t", "k", b"1")
+    eventually(lambda: a.stats().retried == 1)
+    a.pause()
+    lanelog_client.publish_many("t", [("k", b"x")] * 50 + [("l", b"x")])
+    assert len(b_seen.wait(52)) == 52
+    never(lambda: len(a_seen) > 1, during=0.3, what="a delivery to the paused group")
+    assert delivery_rows(raw, "b", "t") == []
+    assert [r["message_offset"] for r in delivery_rows(raw, "a", "t")] == [1]
+    assert b.stats().retried == 0
+    a.resume()
+    a_seen.until(lambda items: items == [1, 1] or len(items) >= 2)
+
+
+def test_one_subscription_reads_many_topics(lanelog_client: Client) -> None:
+    """Lists of topics: one subscription, each topic with its own lanes and dead letters."""
+    seen = Record()
+
+    def handle(message: Message) -> None:
+        seen((message.topic, message.key, message.offset))
+        if message.topic == "u":
+            raise Reject("no")
+
+    subscription = lanelog_client.subscribe(["t", "u"], "g", handle)
+    lanelog_client.publish("t", "k", b"1")
+    lanelog_client.publish("u", "k", b"1")
+    eventually(lambda: (subscription.stats().acked, subscription.stats().dead_lettered) == (1, 1))
+    assert sorted(seen.items) == [("t", "k", 1), ("u", "k", 1)]
+
+
+def test_a_group_has_one_order(lanelog_client: Client, lanelog_url: str, raw: Any) -> None:
+    """A second subscription with another order is refused and disturbs nothing; other groups are free to differ."""
+    release = threading.Event()
+    first = lanelog_client.subscribe("t", "g", lambda m: release.wait(5), order="strict")
+    with pytest.raises(ConfigurationError, match=r"order='strict'.*one order.*order='concurrent'"):
+        lanelog_client.subscribe("t", "g", lambda m: None, order="concurrent")
+    lanelog_client.subscribe("t", "other", lambda m: None, order="concurrent")
+    found = rows(raw, "SELECT consumer_group, delivery_order FROM queue_groups ORDER BY consumer_group")
+    assert found == [("g", "strict"), ("other", "concurrent")]
+    assert first.state == "running"
+    release.set()

@@ -1,0 +1,54 @@
+"""What the library costs the server, counted at the server: when idle, and per message under load."""
+
+import threading
+from typing import Any
+
+import pytest
+from support.sql import one, rows
+from support.waiting import eventually
+
+from lanelog import Client
+
+LANES = 1000
+MEASURED = 3.0
+"""Seconds over which an idle client is watched."""
+
+
+def questions(raw: Any) -> int:
+    """Statements that clients have sent to the server since it started."""
+    ((_, value),) = rows(raw, "SHOW GLOBAL STATUS LIKE 'Questions'")
+    return int(value)
+
+
+def test_a_thousand_idle_lanes_cost_thirty_statements_a_second_at_most(lanelog_client: Client, raw: Any) -> None:
+    """Everything handled, nothing published: what loops send does not grow with the lanes."""
+    lanelog_client.publish_many("t", [(f"k{n:04}", b"x") for n in range(LANES)])
+    subscription = lanelog_client.subscribe("t", "g", lambda m: None)
+    eventually(lambda: subscription.stats().acked == LANES, within=30)
+    eventually(lambda: one(raw, "SELECT COUNT(*) FROM queue_offsets WHERE consumer_group = 'g' AND offset_acked = 1") == LANES)
+    threading.Event().wait(1.0)  # the looks back off to poll_interval
+    before = questions(raw)
+    threading.Event().wait(MEASURED)
+    sent = questions(raw) - before - 1
+    assert sent <= 30 * MEASURED, f"{sent / MEASURED:.1f} statements a second"
+    assert subscription.stats().lanes == LANES
+
+
+@pytest.mark.parametrize(("lanes", "order"), [(100, "strict"), (1, "strict"), (100, "concurrent")])
+def test_a_backlog_costs_less_than_a_tenth_of_a_statement_a_message(
+    lanelog_client: Client, raw: Any, lanes: int, order: str
+) -> None:
+    """Marks, fetches and flushes are shared by many messages."""
+    total = 20_000
+    for _ in range(total // 2000):
+        lanelog_client.publish_many("t", [(f"k{n % lanes}", b"x" * 100) for n in range(2000)])
+    before = questions(raw)
+    subscription = lanelog_client.subscribe("t", "g", lambda m: None, order=order)
+    pause = threading.Event()
+    for _ in range(600):
+        if subscription.stats().acked == total:
+            break
+        pause.wait(0.05)
+    sent = questions(raw) - before
+    assert subscription.stats().acked == total
+    assert sent / total < 0.1, f"{sent / total:.3f} statements a message"

@@ -1,0 +1,314 @@
+"""`message.transaction()`: the handler's writes, its publishes and the ack, all or nothing."""
+
+import logging
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support.proxy import DOOM, Proxy
+from support.sql import delivery_rows, one, owners, rows, watermark
+from support.waiting import Record, eventually, events, never
+from tenacity import stop_after_attempt, wait_fixed
+
+import lanelog
+from lanelog import AlreadySettled, Client, LanelogError, LeaseLost, Message, RetryPolicy
+from lanelog.config import ConnectConfig
+
+QUICK = RetryPolicy(stop=stop_after_attempt(5), wait=wait_fixed(0.05))
+INSERT = "INSERT INTO effects (message, attempt) VALUES (%s, %s)"
+
+
+@pytest.fixture(autouse=True)
+def _effects(raw: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="lanelog")
+    rows(raw, "CREATE TABLE effects (message BIGINT, attempt INT) ENGINE=InnoDB")
+
+
+def effects(raw: Any) -> list[tuple[int, int]]:
+    return [(int(m), int(a)) for m, a in rows(raw, "SELECT message, attempt FROM effects ORDER BY message, attempt")]
+
+
+@pytest.mark.parametrize("order", ["strict", "serial", "concurrent"])
+def test_effects_happen_once_and_a_failed_block_leaves_none(lanelog_client: Client, raw: Any, order: str) -> None:
+    """Every third message fails after its writes at first: in the end each has exactly one effect."""
+
+    def handle(message: Message) -> None:
+        with message.transaction() as connection:
+            connection.cursor().execute(INSERT, (message.offset, message.attempt))
+            if message.offset % 3 == 0 and message.attempt == 1:
+                raise ValueError("after the write")
+
+    lanelog_client.publish_many("t", [("a", b"x")] * 30)
+    subscription = lanelog_client.subscribe("t", "g", handle, order=order, retry=QUICK)
+    eventually(lambda: subscription.stats().acked == 30)
+    assert effects(raw) == [(n, 2 if n % 3 == 0 else 1) for n in range(1, 31)]
+    eventually(lambda: watermark(raw, "g", "t", "a") == 30)
+    eventually(lambda: not delivery_rows(raw, "g", "t"))
+
+
+def test_the_ack_is_committed_with_the_block(lanelog_client: Client, raw: Any) -> None:
+    """Right after the block the settlement stands in the database, and settling again raises AlreadySettled."""
+    outcome = Record()
+
+    def handle(message: Message) -> None:
+        with message.transaction() as connection:
+            connection.cursor().execute(INSERT, (message.offset, message.attempt))
+        acked = [r["acked"] for r in delivery_rows(raw, "g", "t")] == [1] or watermark(raw, "g", "t", "a") == 1
+        refused = []
+        for settle in (message.ack, message.nack, lambda: message.reject("x"), lambda: message.postpone(1.0)):
+            try:
+                settle()
+            except AlreadySettled:
+                refused.append(True)
+        try:
+            with message.transaction():
+                pass
+        except AlreadySettled:
+            refused.append(True)
+        outcome((acked, refused))
+
+    lanelog_client.publish("t", "a", b"x")
+    subscription = lanelog_client.subscribe("t", "g", handle)
+    assert outcome.wait(1) == [(True, [True] * 5)]
+    eventually(lambda: subscription.stats().acked == 1)
+    assert subscription.stats().handled == 1
+
+
+def test_raising_after_the_block_changes_nothing(
+    lanelog_client: Client, raw: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The settlement stands; the exception is logged."""
+
+    def handle(message: Message) -> None:
+        with message.transaction() as connection:
+            connection.cursor().execute(INSERT, (message.offset, message.attempt))
+        raise ValueError("too late")
+
+    lanelog_client.publish_many("t", [("a", b"x")] * 3)
+    subscription = lanelog_client.subscribe("t", "g", handle, retry=QUICK)
+    eventually(lambda: subscription.stats().acked == 3)
+    assert effects(raw) == [(1, 1), (2, 1), (3, 1)]
+    eventually(lambda: len(events(caplog, "handler.raised_after_settling", logging.WARNING)) == 3)
+
+
+def test_the_next_stage_is_published_with_the_ack(lanelog_client: Client, raw: Any) -> None:
+    """A publish in the block is visible if and only if the message is acked; its subscriber is woken at once."""
+    merged = Record()
+
+    def build(message: Message) -> None:
+        with message.transaction() as connection:
+            connection.cursor().execute(INSERT, (message.offset, message.attempt))
+            lanelog_client.publish("merge", message.key, message.payload, connection=connection)
+            if message.attempt == 1 and message.offset % 2:
+                raise ValueError("after the publish")
+
+    lanelog_client.subscribe("merge", "g", lambda m: merged((m.key, m.payload)))
+    lanelog_client.publish_many("build", [(key, f"{n}") for n in range(10) for key in ("a", "b")])
+    build_group = lanelog_client.subscribe("build", "g", build, retry=QUICK)
+    items = merged.wait(20)
+    for key in ("a", "b"):
+        assert [p for k, p in items if k == key] == [f"{n}".encode() for n in range(10)]
+    eventually(lambda: build_group.stats().acked == 20)
+    assert one(raw, "SELECT COUNT(*) FROM queue_messages WHERE topic = 'merge'") == 20
+
+
+def test_publishing_beside_the_open_transaction_is_refused(lanelog_client: Client, raw: Any) -> None:
+    """Without connection= it would wait for a lock of its own thread; nothing is written."""
+    raised = Record()
+
+    def handle(message: Message) -> None:
+        with message.transaction():
+            for publish in (
+                lambda: lanelog_client.publish("next", "a", b"x"),
+                lambda: lanelog_client.publish_many("next", [("a", b"x")]),
+            ):
+                try:
+                    publish()
+                except LanelogError as error:
+                    raised(error)
+
+    lanelog_client.publish("t", "a", b"x")
+    lanelog_client.subscribe("t", "g", handle)
+    for error in raised.wait(2):
+        assert "connection=" in str(error)
+    assert one(raw, "SELECT COUNT(*) FROM queue_messages WHERE topic = 'next'") == 0
+
+
+def test_held_open_for_three_heartbeats_it_costs_no_lane(
+    lanelog_client: Client, lanelog_url: str, raw: Any
+) -> None:
+    """A block longer than the lease, with a second member waiting for lanes: nobody steals, and it commits."""
+    inside, release = threading.Event(), threading.Event()
+    attempts, others = Record(), Record()
+
+    def handle(message: Message) -> None:
+        attempts(message.attempt)
+        with message.transaction() as connection:
+            connection.cursor().execute(INSERT, (message.offset, message.attempt))
+            inside.set()
+            assert release.wait(30)
+
+    options = {"lease_duration": 1.0, "lease_renewal": 0.3}
+    lanelog_client.publish("t", "a", b"x")
+    subscription = lanelog_client.subscribe("t", "g", handle, **options)
+    try:
+        assert inside.wait(10)
+        beat = "SELECT heartbeat_at FROM queue_subscriber_heartbeats WHERE subscriber_name = %s"
+        with lanelog.connect(lanelog_url) as other:
+            other.subscribe("t", "g", others, **options)
+            for _ in range(4):
+                last = one(raw, beat, subscription.owner)
+                eventually(lambda last=last: one(raw, beat, subscription.owner) > last)
+            assert owners(raw, "g", "t") == {"a": subscription.owner}
+            release.set()
+            eventually(lambda: watermark(raw, "g", "t", "a") == 1)
+    finally:
+        release.set()
+    assert attempts.items == [1]
+    assert others.items == []
+    assert effects(raw) == [(1, 1)]
+
+
+def test_a_lost_lease_rolls_the_block_back(lanelog_client: Client, raw: Any) -> None:
+    """Somebody took the lane meanwhile: LeaseLost at the end of the block, and no effect."""
+    inside, release, outcome = threading.Event(), threading.Event(), Record()
+
+    def handle(message: Message) -> None:
+        try:
+            with message.transaction() as connection:
+                connection.cursor().execute(INSERT, (message.offset, message.attempt))
+                inside.set()
+                assert release.wait(30)
+        except LeaseLost as error:
+            outcome(error)
+
+    lanelog_client.publish("t", "a", b"x")
+    lanelog_client.subscribe("t", "g", handle)
+    assert inside.wait(10)
+    rows(
+        raw,
+        "UPDATE queue_partition_leases SET leased_by = 'thief:1', lease_epoch = lease_epoch + 1 WHERE topic = 't'",
+    )
+    release.set()
+    outcome.wait(1)
+    assert effects(raw) == []
+    assert watermark(raw, "g", "t", "a") == 0
+
+
+def test_an_error_of_the_database_inside_the_block_fails_the_attempt(lanelog_client: Client, raw: Any) -> None:
+    """The connection is killed under the block: it rolls back, and the next attempt does it."""
+    killed = Record()
+
+    def handle(message: Message) -> None:
+        with message.transaction() as connection:
+            cursor = connection.cursor()
+            cursor.execute(INSERT, (message.offset, message.attempt))
+            if message.attempt == 1:
+                cursor.execute("SELECT CONNECTION_ID()")
+                (number,) = cursor.fetchone()
+                rows(raw, f"KILL {number}")
+                killed(number)
+            cursor.execute("SELECT 1")
+
+    lanelog_client.publish("t", "a", b"x")
+    subscription = lanelog_client.subscribe("t", "g", handle, retry=QUICK)
+    killed.wait(1)
+    eventually(lambda: subscription.stats().acked == 1)
+    assert effects(raw) == [(1, 2)]
+
+
+def test_a_swallowed_error_cannot_commit_half_of_the_block(lanelog_client: Client, raw: Any) -> None:
+    """A deadlock or a lost connection that the handler catches still fails the block: its first writes are gone."""
+    outcome = Record()
+
+    def handle(message: Message) -> None:
+        try:
+            with message.transaction() as connection:
+                cursor = connection.cursor()
+                cursor.execute(INSERT, (message.offset, message.attempt))
+                if message.attempt == 1:
+                    cursor.execute("SELECT CONNECTION_ID()")
+                    (number,) = cursor.fetchone()
+                    rows(raw, f"KILL {number}")
+                    try:
+                        cursor.execute("SELECT 1")
+                    except Exception as error:  # noqa: BLE001 - an application may do so
+                        outcome(error)
+        except LanelogError as error:
+            outcome(error)
+            raise
+
+    lanelog_client.publish("t", "a", b"x")
+    subscription = lanelog_client.subscribe("t", "g", handle, retry=QUICK)
+    outcome.wait(2)
+    eventually(lambda: subscription.stats().acked == 1)
+    assert effects(raw) == [(1, 2)]
+
+
+@pytest.fixture
+def proxy(lanelog_url: str) -> Iterator[Proxy]:
+    with Proxy(ConnectConfig.from_url(lanelog_url)) as proxy:
+        yield proxy
+
+
+def through(proxy: Proxy, url: str) -> str:
+    config = ConnectConfig.from_url(url)
+    return f"mysql://{config.user}:{config.password}@127.0.0.1:{proxy.port}/{config.database}"
+
+
+def test_a_commit_whose_answer_is_lost_is_decided_by_reading(lanelog_url: str, raw: Any, proxy: Proxy) -> None:
+    """The server has committed, nobody heard: the message is acked, the handler returns, nothing happens twice."""
+    attempts, outcome = Record(), Record()
+
+    def handle(message: Message) -> None:
+        attempts((message.offset, message.attempt))
+        with message.transaction() as connection:
+            connection.cursor().execute(INSERT, (message.offset, message.attempt))
+            client.publish("next", "a", b"x", connection=connection)
+            if message.offset == 1:
+                connection.cursor().execute(DOOM)
+        outcome(message.offset)
+
+    with lanelog.connect(through(proxy, lanelog_url)) as client:
+        client.publish_many("t", [("a", b"x")] * 2)
+        subscription = client.subscribe("t", "g", handle, retry=QUICK)
+        assert outcome.wait(2) == [1, 2]
+        assert proxy.cut.is_set()
+        eventually(lambda: subscription.stats().acked == 2)
+    assert attempts.items == [(1, 1), (2, 1)]
+    assert effects(raw) == [(1, 1), (2, 1)]
+    assert one(raw, "SELECT COUNT(*) FROM queue_messages WHERE topic = 'next'") == 2
+    assert watermark(raw, "g", "t", "a") == 2
+
+
+def test_a_commit_that_never_arrived_is_rolled_back(lanelog_client: Client, raw: Any) -> None:
+    """Killed just before its COMMIT: the message is delivered again, its effect is there once."""
+    numbers = Record()
+
+    def handle(message: Message) -> None:
+        with message.transaction() as connection:
+            cursor = connection.cursor()
+            cursor.execute(INSERT, (message.offset, message.attempt))
+            if message.attempt == 1:
+                cursor.execute("SELECT CONNECTION_ID()")
+                numbers(cursor.fetchone()[0])
+                rows(raw, f"KILL {numbers.items[0]}")
+
+    lanelog_client.publish("t", "a", b"x")
+    subscription = lanelog_client.subscribe("t", "g", handle, retry=QUICK)
+    eventually(lambda: subscription.stats().acked == 1)
+    never(lambda: effects(raw) != [(1, 2)], during=0.2)
+
+
+def test_a_block_in_a_thread_of_the_handlers_own(lanelog_client: Client, raw: Any) -> None:
+    """A MANUAL message may be settled by a transaction in another thread."""
+    taken = Record()
+    lanelog_client.publish_many("t", [("a", b"x")] * 3)
+    subscription = lanelog_client.subscribe("t", "g", taken, ack_policy=lanelog.AckPolicy.MANUAL)
+    for n in range(1, 4):
+        message = taken.wait(n)[-1]
+        with message.transaction() as connection:
+            connection.cursor().execute(INSERT, (message.offset, message.attempt))
+    eventually(lambda: subscription.stats().acked == 3)
+    assert effects(raw) == [(1, 1), (2, 1), (3, 1)]

@@ -1,0 +1,229 @@
+"""The three orders: what a key's messages wait for, on a real server."""
+
+import threading
+from typing import Any
+
+import pytest
+from support.sql import delivery_rows, one, watermark
+from support.waiting import Record, eventually, never
+from tenacity import stop_after_attempt, wait_fixed
+
+import lanelog
+from lanelog import Client, Message, RetryPolicy
+
+QUICK = RetryPolicy(stop=stop_after_attempt(5), wait=wait_fixed(0.4))
+
+
+def test_strict_holds_a_key_until_its_failing_message_is_through(lanelog_client: Client) -> None:
+    """A message that fails twice holds its key; other keys go on; then its successors run in order, each once."""
+    seen = Record()
+
+    def handle(message: Message) -> None:
+        seen((message.key, message.offset, message.attempt))
+        if message.key == "a" and message.offset == 2 and message.attempt < 3:
+            raise ValueError("not yet")
+
+    for n in range(1, 6):
+        lanelog_client.publish_many("t", [("a", f"{n}"), ("b", f"{n}")])
+    subscription = lanelog_client.subscribe("t", "g", handle, retry=QUICK)
+    items = seen.wait(12)
+    eventually(lambda: subscription.stats().acked == 10)
+    assert [(o, n) for key, o, n in items if key == "a"] == [(1, 1), (2, 1), (2, 2), (2, 3), (3, 1), (4, 1), (5, 1)]
+    assert [(o, n) for key, o, n in items if key == "b"] == [(o, 1) for o in range(1, 6)]
+    # b did not wait for a's second attempt
+    assert items.index(("b", 5, 1)) < items.index(("a", 2, 2))
+
+
+def test_strict_holds_a_key_behind_a_failure_in_the_middle_of_a_run(lanelog_client: Client, raw: Any) -> None:
+    """With fast handlers a run holds many messages; a failure in one sends the rest back, and they keep attempt 1."""
+    seen = Record()
+    failing = {37, 120, 121, 250}
+
+    def handle(message: Message) -> None:
+        seen((message.offset, message.attempt))
+        if message.offset in failing and message.attempt == 1:
+            raise ValueError("once")
+
+    lanelog_client.publish_many("t", [("a", b"x")] * 300)
+    subscription = lanelog_client.subscribe(
+        "t", "g", handle, retry=RetryPolicy(stop=stop_after_attempt(5), wait=wait_fixed(0.05))
+    )
+    eventually(lambda: subscription.stats().acked == 300)
+    wanted = [
+        (offset, attempt)
+        for offset in range(1, 301)
+        for attempt in ([1, 2] if offset in failing else [1])
+    ]
+    assert seen.items == wanted
+    eventually(lambda: watermark(raw, "g", "t", "a") == 300)
+    eventually(lambda: not delivery_rows(raw, "g", "t"))
+
+
+def test_serial_lets_a_failing_message_step_aside(lanelog_client: Client) -> None:
+    """While it waits its successors run, one at a time; it comes back when it is due."""
+    seen = Record()
+    inside = threading.Semaphore(1)
+    together: list[int] = []
+
+    def handle(message: Message) -> None:
+        if not inside.acquire(blocking=False):
+            together.append(message.offset)
+        seen((message.offset, message.attempt))
+        try:
+            if message.offset == 2 and message.attempt < 3:
+                raise ValueError("not yet")
+        finally:
+            inside.release()
+
+    lanelog_client.publish_many("t", [("a", f"{n}") for n in range(1, 21)])
+    subscription = lanelog_client.subscribe("t", "g", handle, order="serial", retry=QUICK)
+    eventually(lambda: subscription.stats().acked == 20)
+    items = seen.items
+    assert [o for o, n in items if n == 1] == list(range(1, 21))
+    assert items[-2:] == [(2, 2), (2, 3)]
+    assert together == []
+
+
+def test_concurrent_runs_up_to_its_bound_in_offset_order(lanelog_client: Client, raw: Any) -> None:
+    """Exactly lane_concurrency handlers of one key are inside at once, started in order, and acked in any order."""
+    started, gates = Record(), {n: threading.Event() for n in range(1, 13)}
+
+    def handle(message: Message) -> None:
+        started(message.offset)
+        assert gates[message.offset].wait(20)
+
+    lanelog_client.publish_many("t", [("a", f"{n}") for n in range(1, 13)])
+    subscription = lanelog_client.subscribe("t", "g", handle, order="concurrent", lane_concurrency=4, workers=8)
+    try:
+        assert sorted(started.wait(4)) == [1, 2, 3, 4]
+        never(lambda: len(started) > 4, during=0.4, what="a fifth handler")
+        gates[3].set()
+        assert started.wait(5)[4] == 5
+        gates[5].set()
+        gates[2].set()
+        assert sorted(started.wait(7)[5:]) == [6, 7]
+        # 2, 3 and 5 are acked ahead of 1: two runs, in two rows; the watermark does not move
+        eventually(
+            lambda: [
+                (r["message_offset"], r["through_offset"]) for r in delivery_rows(raw, "g", "t") if r["acked"]
+            ]
+            == [(2, 3), (5, 5)]
+        )
+        assert watermark(raw, "g", "t", "a") == 0
+    finally:
+        for gate in gates.values():
+            gate.set()
+    eventually(lambda: subscription.stats().acked == 12)
+    eventually(lambda: watermark(raw, "g", "t", "a") == 12)
+    eventually(lambda: not delivery_rows(raw, "g", "t"))
+
+
+def test_lane_concurrency_of_one_key_is_met_by_messages_that_arrive_one_by_one(lanelog_client: Client) -> None:
+    """Messages published while others of their key run start at once, up to the bound."""
+    started, release = Record(), threading.Event()
+
+    def handle(message: Message) -> None:
+        started(message.offset)
+        assert release.wait(20)
+
+    lanelog_client.subscribe("t", "g", handle, order="concurrent", lane_concurrency=3, workers=8)
+    try:
+        for n in range(1, 4):
+            lanelog_client.publish("t", "a", b"x")
+            assert started.wait(n) == list(range(1, n + 1))
+    finally:
+        release.set()
+
+
+def test_ten_thousand_are_handled_behind_one_that_takes_long(lanelog_client: Client, raw: Any) -> None:
+    """In concurrent order one long message stops nothing: the rest is handled, in bounded memory and few rows."""
+    release, began = threading.Event(), threading.Event()
+    seen: set[int] = set()
+    lock = threading.Lock()
+
+    def handle(message: Message) -> None:
+        if message.offset == 1:
+            began.set()
+            assert release.wait(60)
+        with lock:
+            seen.add(message.offset)
+
+    for _ in range(10):
+        lanelog_client.publish_many("t", [("a", b"x" * 50)] * 1000)
+    lanelog_client.publish("t", "a", b"last")
+    subscription = lanelog_client.subscribe("t", "g", handle, order="concurrent", prefetch=500)
+    most_prefetched = most_rows = 0
+    try:
+        assert began.wait(10)
+
+        def others_are_done() -> bool:
+            nonlocal most_prefetched, most_rows
+            most_prefetched = max(most_prefetched, subscription.stats().prefetched)
+            most_rows = max(most_rows, one(raw, "SELECT COUNT(*) FROM queue_delivery_state"))
+            return len(seen) == 10_000
+
+        eventually(others_are_done, within=40)
+        eventually(lambda: subscription.stats().prefetched == 1)
+        assert most_prefetched <= 500
+        assert most_rows <= 30
+        eventually(
+            lambda: [(r["message_offset"], r["through_offset"]) for r in delivery_rows(raw, "g", "t")] == [(2, 10_001)]
+        )
+        assert watermark(raw, "g", "t", "a") == 0
+    finally:
+        release.set()
+    eventually(lambda: watermark(raw, "g", "t", "a") == 10_001)
+    eventually(lambda: not delivery_rows(raw, "g", "t"))
+
+
+@pytest.mark.parametrize("order", ["strict", "serial", "concurrent"])
+@pytest.mark.parametrize("explicit", [False, True])
+def test_postpone_is_a_wait_and_no_failure(lanelog_client: Client, raw: Any, order: str, explicit: bool) -> None:
+    """A postponed message starts again as attempt 1; in strict order it holds its key, elsewhere it steps aside."""
+    seen = Record()
+
+    def handle(message: Message) -> None:
+        seen((message.offset, message.attempt))
+        turns = [o for o, _ in seen.items].count(message.offset)
+        if message.offset == 2 and turns == 1:
+            raise ValueError("a failure before it, to be forgotten")
+        if message.offset == 2 and turns == 2:
+            if explicit:
+                message.postpone(0.5)
+            else:
+                raise lanelog.Postpone(0.5)
+
+    lanelog_client.publish_many("t", [("a", f"{n}") for n in range(1, 6)])
+    policy = RetryPolicy(stop=stop_after_attempt(2), wait=wait_fixed(0.05))
+    subscription = lanelog_client.subscribe("t", "g", handle, order=order, retry=policy)
+    eventually(lambda: subscription.stats().postponed == 1)
+    (row,) = eventually(lambda: [r for r in delivery_rows(raw, "g", "t") if not r["acked"] and not r["lease_epoch"]])
+    assert (row["message_offset"], row["retry_count"], row["postponed"]) == (2, 0, 1)
+    eventually(lambda: subscription.stats().acked == 5)
+    assert [n for o, n in seen.items if o == 2] == [1, 2, 1]
+    assert subscription.stats().dead_lettered == 0
+    behind = [o for o, _ in seen.items[seen.items.index((2, 2)) + 1 :]]
+    if order == "strict":
+        assert [o for o, _ in seen.items] == [1, 2, 2, 2, 3, 4, 5]
+    else:
+        assert behind[-1] == 2
+
+
+def test_a_postponed_message_keeps_its_wait_with_the_next_owner(lanelog_client: Client, lanelog_url: str) -> None:
+    """The wait stands in the database: another process of the group waits as long, and starts with attempt 1."""
+    first, second = Record(), Record()
+
+    def postpone(message: Message) -> None:
+        first((message.offset, message.attempt))
+        raise lanelog.Postpone(1.2)
+
+    lanelog_client.publish("t", "a", b"1")
+    subscription = lanelog_client.subscribe("t", "g", postpone)
+    eventually(lambda: subscription.stats().postponed == 1)
+    assert subscription.stop(10)
+    with lanelog.connect(lanelog_url) as other:
+        late = other.subscribe("t", "g", lambda m: second((m.offset, m.attempt)))
+        eventually(lambda: late.stats().lanes == 1)
+        never(lambda: len(second), during=0.3, what="a delivery before its time")
+        assert second.wait(1) == [(1, 1)]
+    assert first.items == [(1, 1)]

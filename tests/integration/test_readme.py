@@ -1,0 +1,463 @@
+"""The README's examples, statements and grants, executed on a real server."""
+
+import asyncio
+import json
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import pymysql
+import pytest
+
+import lanelog
+from lanelog.config import ConnectConfig
+from lanelog.devserver import DevServer
+from support.readme import Example, example, sql, table
+from support.waiting import eventually
+
+Raw = "pymysql.Connection[Any]"
+Run = Callable[..., dict[str, Any]]
+
+ROLES = ("owner", "reader", "publisher", "consumer", "admin")
+DENIED = (1142, 1044)
+
+
+@pytest.fixture
+def run(lanelog_client: lanelog.Client, lanelog_url: str, monkeypatch: pytest.MonkeyPatch, raw: Raw) -> Run:
+    """Executes an example as a reader would, in a new namespace with `lanelog` and `client`; returns the namespace."""
+    monkeypatch.setenv("LANELOG_URL", lanelog_url)
+    with raw.cursor() as cursor:
+        cursor.execute("CREATE TABLE orders (id INT PRIMARY KEY, state VARCHAR(16) NOT NULL)")
+        cursor.execute("INSERT INTO orders VALUES (7, 'new')")
+        cursor.execute("CREATE TABLE bills (order_id VARCHAR(255) PRIMARY KEY)")
+
+    def execute(which: Example, **more: object) -> dict[str, Any]:
+        block = example(which)
+        namespace: dict[str, Any] = {"lanelog": lanelog, "client": lanelog_client, "__name__": "readme", **more}
+        exec(compile(block.text, f"README.md:{block.line}", "exec"), namespace)  # noqa: S102 - the README is ours
+        return namespace
+
+    return execute
+
+
+def messages(raw: Raw, topic: str) -> list[bytes]:
+    """The payloads of a topic, in order."""
+    return [
+        row[0]
+        for row in query(
+            raw, "SELECT payload FROM queue_messages WHERE topic = %s ORDER BY partition_key, `offset`", topic
+        )
+    ]
+
+
+def query(raw: Raw, statement: str, *args: object) -> tuple[tuple[Any, ...], ...]:
+    with raw.cursor() as cursor:
+        cursor.execute(statement, args)
+        return tuple(cursor.fetchall())
+
+
+# -- examples ----------------------------------------------------------------------------------------------------------
+
+
+def test_quick_start(lanelog_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It prints its three messages, keys in order, and ends at SIGTERM."""
+    script = tmp_path / "quickstart.py"
+    script.write_text(example(Example.QUICK_START).text)
+    monkeypatch.setenv("LANELOG_URL", lanelog_url)
+    with subprocess.Popen([sys.executable, str(script)], stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        lines: list[str] = []
+        while len(lines) < 3:
+            line = process.stderr.readline()
+            assert line, "it ended early"
+            if line.startswith("INFO:root:"):
+                lines.append(line.removeprefix("INFO:root:").strip())
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
+    assert [line for line in lines if line.startswith("repo-42")] == ["repo-42 {'pr': 17}", "repo-42 {'pr': 18}"]
+    assert "repo-7 {'pr': 99}" in lines
+    assert process.returncode == 0
+
+
+def test_publishing(run: Run, raw: Raw, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same id a second time is a duplicate; a batch takes pairs and Outgoing."""
+    run(Example.PUBLISH)
+    assert capsys.readouterr().out == "1 False\n"
+    assert run(Example.PUBLISH)["receipt"].duplicate
+    assert messages(raw, "merge") == [b"bytes", b"bytes", b"text", b'{"pr":17}']
+
+
+def test_publishing_in_a_transaction(run: Run, raw: Raw) -> None:
+    """The update and the message are there together."""
+    run(Example.TRANSACTION)
+    assert query(raw, "SELECT state FROM orders") == (("paid",),)
+    assert messages(raw, "orders") == [b"paid"]
+
+
+def test_handler(run: Run, lanelog_client: lanelog.Client, raw: Raw, capsys: pytest.CaptureFixture[str]) -> None:
+    """The handler of the example takes what is good, and rejects what is not."""
+    lanelog_client.publish("merge", "repo-42", {"pr": 17})
+    lanelog_client.publish("merge", "repo-42", {"issue": 4})
+    handle = run(Example.HANDLER)["handle"]
+    with lanelog_client.subscribe("merge", "notifiers", handle):
+        eventually(lambda: messages(raw, "merge_dlq") == [b'{"issue":4}'])
+    assert "merge repo-42 1 " in capsys.readouterr().out
+
+
+def test_retry_policy(run: Run) -> None:
+    """A policy of tenacity's objects is taken as it is."""
+    subscription = run(Example.RETRY)["subscription"]
+    assert subscription.state == "running"
+    assert 1 <= subscription.config.retry.decide(attempt=9, since_first=60.0, error=ValueError()) <= 3
+    assert subscription.config.retry.decide(attempt=9, since_first=3600.0, error=ValueError()) is None
+
+
+def test_exactly_once_effects(run: Run, lanelog_client: lanelog.Client, raw: Raw) -> None:
+    """The bill, the mail and the ack are one transaction: a second bill for the order takes its mail back with it."""
+    run(Example.EXACTLY_ONCE)
+    lanelog_client.publish("orders", "order-7", b"paid")
+    lanelog_client.start()
+    eventually(lambda: messages(raw, "mail") == [b"your bill"])
+    lanelog_client.publish("orders", "order-7", b"paid again")
+    eventually(lambda: query(raw, "SELECT 1 FROM queue_delivery_state WHERE retry_count > 0 AND lease_epoch = 0"))
+    assert query(raw, "SELECT order_id FROM bills") == (("order-7",),)
+    assert messages(raw, "mail") == [b"your bill"]
+
+
+def test_dead_letters(run: Run, lanelog_client: lanelog.Client, capsys: pytest.CaptureFixture[str]) -> None:
+    """What a group gives up arrives at the handler of its dead letters."""
+
+    def refuse(_message: lanelog.Message) -> None:
+        raise lanelog.Reject("no such branch")
+
+    run(Example.DEAD_LETTERS)
+    lanelog_client.publish("merge", "repo-42", b"pr 17")
+    lanelog_client.subscribe("merge", "builders", refuse)
+    lanelog_client.start()
+    printed: list[str] = []
+
+    def arrived() -> bool:
+        printed.append(capsys.readouterr().out)
+        return bool("".join(printed))
+
+    eventually(arrived)
+    assert "".join(printed) == "merge builders no such branch b'pr 17'\n"
+
+
+def test_pulling(run: Run, lanelog_client: lanelog.Client, capsys: pytest.CaptureFixture[str], raw: Raw) -> None:
+    """The loop takes what is there, acks it, and ends."""
+    lanelog_client.publish_many("merge", [("repo-1", b"a"), ("repo-1", b"b")])
+    run(Example.PULL)
+    assert capsys.readouterr().out == "b'a'\nb'b'\n"
+    assert query(raw, "SELECT offset_acked FROM queue_offsets WHERE consumer_group = 'scripts'") == ((2,),)
+
+
+def test_middleware(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """It runs, pauses, resumes, tells its statistics and stops."""
+    subscription = run(Example.MIDDLEWARE)["subscription"]
+    assert subscription.state == "stopped"
+    assert "SubscriptionStats(" in capsys.readouterr().out
+
+
+def test_flask(run: Run, raw: Raw) -> None:
+    """Two identical requests are one message."""
+    browser = run(Example.FLASK)["app"].test_client()
+    assert browser.post("/merge/repo-42/17").json == {"offset": 1, "duplicate": False}
+    assert browser.post("/merge/repo-42/17").json == {"offset": 1, "duplicate": True}
+    assert messages(raw, "merge") == [b'{"pr":17}']
+
+
+def test_fastapi(run: Run, raw: Raw) -> None:
+    """The plain endpoint and the asynchronous one publish."""
+    app = run(Example.FASTAPI)["app"]
+    assert post(app, "/merge/repo-42/17") == (200, {"offset": 1})
+    assert post(app, "/async/repo-42/18") == (200, {"offset": 2})
+    assert messages(raw, "merge") == [b'{"pr":17}', b'{"pr":18}']
+
+
+def post(app: Any, path: str) -> tuple[int, Any]:
+    """One request to an ASGI application, as a server would make it."""
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "root_path": "",
+        "query_string": b"",
+        "headers": [],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 80),
+    }
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    asyncio.run(app(scope, receive, send))
+    return sent[0]["status"], json.loads(b"".join(message.get("body", b"") for message in sent))
+
+
+def test_gunicorn(run: Run, lanelog_client: lanelog.Client) -> None:
+    """The hook of the example subscribes."""
+    run(Example.GUNICORN)["post_fork"](None, None)
+    assert "1 subscriptions" in repr(lanelog_client)
+
+
+def test_outbox(run: Run, raw: Raw, lanelog_url: str) -> None:
+    """A connection of the application's own carries the row and the message."""
+    config = ConnectConfig.from_url(lanelog_url)
+    settings = {name: getattr(config, name) for name in ("host", "port", "unix_socket", "user", "password", "database")}
+    with run(Example.OUTBOX, settings=settings)["connection"]:
+        assert query(raw, "SELECT state FROM orders WHERE id = 8") == (("new",),)
+        assert messages(raw, "orders") == [b"new"]
+
+
+def test_tests_of_handlers(pytester: pytest.Pytester, lanelog_server: DevServer) -> None:
+    """The example of a user's test passes."""
+    pytester.makepyfile(example(Example.PYTEST).text)
+    result = pytester.runpytest_subprocess("-W", "error", "--lanelog-server", lanelog_server.url)
+    result.assert_outcomes(passed=1)
+
+
+def test_the_statement_for_the_lag(lanelog_client: lanelog.Client, raw: Raw) -> None:
+    """It knows lanes that the group has not reached as well."""
+    lanelog_client.publish_many("merge", [("a", b"1"), ("a", b"2"), ("a", b"3"), ("b", b"1")])
+    with lanelog_client.deliveries("merge", "builders", timeout=5.0) as deliveries:
+        message = next(delivery for delivery in deliveries if delivery.key == "a")
+        message.ack()
+    assert query(raw, sql("AS behind")) == (("a", 2), ("b", 1))
+
+
+def test_the_states_of_a_message(lanelog_client: lanelog.Client, raw: Raw) -> None:
+    """Each state shows in the database as the README says."""
+    hold, started = threading.Event(), threading.Event()
+
+    def handle(message: lanelog.Message) -> None:
+        match message.key:
+            case "processing":
+                started.set()
+                hold.wait(30)
+            case "retryable":
+                raise lanelog.Retry(delay=60)
+            case "postponed":
+                raise lanelog.Postpone(60)
+            case "failed":
+                raise lanelog.Reject("no")
+
+    def keys(where: str) -> set[str]:
+        found = query(
+            raw,
+            "SELECT o.partition_key, o.offset_acked, d.acked FROM queue_offsets o LEFT JOIN queue_delivery_state d"
+            " ON (d.consumer_group, d.topic, d.partition_key) = (o.consumer_group, o.topic, o.partition_key)"
+            f" WHERE o.consumer_group = 'g' AND o.topic = 'jobs' AND {where}",
+        )
+        return {str(row[0]) for row in found}
+
+    for key in ("processing", "retryable", "postponed", "failed", "completed"):
+        lanelog_client.publish("jobs", key, b"1")
+    with lanelog_client.subscribe("jobs", "g", handle) as subscription:
+        assert started.wait(15)
+        lanelog_client.publish("jobs", "processing", b"2")  # pending behind the first
+        done = "(o.offset_acked >= 1 OR d.acked = 1)"
+        eventually(lambda: keys(done) == {"failed", "completed"}, what="completed")
+        waiting = "d.lease_epoch = 0 AND d.invisible_until > UNIX_TIMESTAMP() * 1000"
+        eventually(lambda: keys(f"{waiting} AND d.retry_count > 0") == {"retryable"}, what="retryable")
+        eventually(
+            lambda: keys(f"{waiting} AND d.postponed > 0 AND d.retry_count = 0") == {"postponed"}, what="postponed"
+        )
+        in_flight = "(o.offset_acked < 1 AND o.marked_through = 1 AND d.acked IS NULL OR d.lease_epoch > 0)"
+        assert keys(in_flight) == {"processing"}
+        failed = query(
+            raw, "SELECT failed_group, failure_count, last_error FROM queue_messages WHERE topic = 'jobs_dlq'"
+        )
+        assert failed == (("g", 1, "no"),)
+        hold.set()
+        eventually(lambda: subscription.stats().acked == 3)
+
+
+# -- operation ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_connection_budget(lanelog_url: str, raw: Raw) -> None:
+    """However many threads publish and handle, a client has no more connections than the README says."""
+    budget = {row[0].partition(" ")[0]: row[1] for row in table("Client", "Connections")}
+    pool = 3
+    most = {name: int(cell.rpartition("+")[2]) + pool for name, cell in budget.items()}
+    seen: list[int] = []
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(0.01):
+            seen.append(len(query(raw, "SELECT id FROM information_schema.processlist WHERE db = DATABASE()")) - 1)
+
+    def publish(client: lanelog.Client, number: int) -> None:
+        for turn in range(10):
+            client.publish("jobs", f"key-{number}-{turn}", b"x")
+
+    def handle(message: lanelog.Message) -> None:
+        with message.transaction() as connection:
+            connection.cursor().execute("SELECT SLEEP(0.01)")
+
+    looker = threading.Thread(target=look)
+    looker.start()
+    try:
+        with lanelog.connect(lanelog_url, pool_size=pool) as client:
+            in_threads(lambda number: publish(client, number), 8)
+            assert max(seen) <= most["publishes"]
+            with (
+                client.subscribe("jobs", "a", handle) as first,
+                client.subscribe(["jobs", "others"], "b", handle) as second,
+            ):
+                in_threads(lambda number: publish(client, number + 8), 8)
+                eventually(lambda: first.stats().acked == second.stats().acked == 160, within=60)
+    finally:
+        over.set()
+        looker.join()
+    assert most["publishes"] < max(seen) <= most["subscribes"]
+
+
+def in_threads(work: Callable[[int], None], count: int) -> None:
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+# -- grants ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def role_urls(lanelog_server: DevServer) -> Iterator[dict[str, str]]:
+    """An empty database, and the URL of a user for each role with the README's grants and nothing else."""
+    mark = secrets.token_hex(4)
+    database, password = f"roles_{mark}", secrets.token_hex(12)
+    url = urlsplit(lanelog_server.create_database(database))
+    users = {role: f"{role}_{mark}" for role in ROLES}
+    config = ConnectConfig.from_url(lanelog_server.url)
+    root = pymysql.connect(
+        host=config.host, port=config.port, unix_socket=config.unix_socket, user=config.user, password=config.password
+    )
+    with root, root.cursor() as cursor:
+        for user in users.values():
+            cursor.execute(f"CREATE USER '{user}'@'%%' IDENTIFIED BY %s", (password,))
+        # Grants on single tables need the tables, which the owner makes: his come first.
+        statements = [line.rstrip(";") for line in sql("GRANT").splitlines() if line.startswith("GRANT")]
+        for role in ROLES:
+            if role == "reader":
+                with lanelog.connect(with_user(url, users["owner"], password)) as owner:
+                    owner.migrate()
+            for statement in statements:
+                if f"'{role}'@" in statement:
+                    cursor.execute(
+                        statement.replace(" jobs.", f" `{database}`.").replace(f"'{role}'@", f"'{users[role]}'@")
+                    )
+        yield {role: with_user(url, user, password) for role, user in users.items()}
+        for user in users.values():
+            cursor.execute(f"DROP USER '{user}'@'%'")
+    lanelog_server.drop_database(database)
+
+
+def with_user(url: Any, user: str, password: str) -> str:
+    return urlunsplit(url._replace(netloc=f"{user}:{password}@{url.netloc.rpartition('@')[2]}"))
+
+
+def refused(url: str, statement: str) -> bool:
+    """Whether the server denies a statement to the user of a URL."""
+    config = ConnectConfig.from_url(url)
+    connection = pymysql.connect(
+        host=config.host,
+        port=config.port,
+        unix_socket=config.unix_socket,
+        user=config.user,
+        password=config.password,
+        database=config.database,
+    )
+    with connection, connection.cursor() as cursor:
+        try:
+            cursor.execute(statement)
+        except pymysql.err.MySQLError as exc:
+            if exc.args[0] not in DENIED:
+                raise
+            return True
+    return False
+
+
+def test_the_publisher_publishes_and_no_more(role_urls: dict[str, str]) -> None:
+    """Every way to publish works with its grants; it cannot consume, and cannot remove a message."""
+    with lanelog.connect(role_urls["publisher"]) as client:
+        client.ping()
+        assert client.publish("merge", "repo-1", b"a", id="x").offset == 1
+        assert client.publish("merge", "repo-1", b"a", id="x").duplicate
+        client.publish_many("merge", [("repo-1", b"b"), ("repo-2", b"c")])
+        with client.transaction() as connection:
+            assert client.publish("merge", "repo-1", b"a", id="x", connection=connection).duplicate
+            assert client.publish("merge", "repo-3", b"d", connection=connection).offset == 1
+        with pytest.raises(lanelog.DatabaseError) as caught:
+            client.subscribe("merge", "builders", print)
+        assert not caught.value.retriable
+    assert refused(role_urls["publisher"], "DELETE FROM queue_messages")
+
+
+def test_the_consumer_consumes(role_urls: dict[str, str]) -> None:
+    """Handling, failing, dead letters, transactions, publishing, collection and purge work with its grants."""
+    with lanelog.connect(role_urls["publisher"]) as client:
+        client.publish_many("merge", [("repo-1", b"good"), ("repo-1", b"bad"), ("repo-2", b"good")])
+
+    def handle(message: lanelog.Message) -> None:
+        if message.payload == b"bad":
+            raise lanelog.Reject("bad")
+        with message.transaction() as connection:
+            client.publish("notify", message.key, b"done", connection=connection)
+
+    def count(table_name: str, topic: str) -> int:
+        with client.transaction() as connection, connection.cursor() as cursor:
+            cursor.execute(f"SELECT COUNT(*) FROM {table_name} WHERE topic = %s AND partition_key <> ''", (topic,))
+            return int(cursor.fetchone()[0])
+
+    with lanelog.connect(role_urls["consumer"], lane_idle_purge=0) as client:
+        client.ping()
+        with client.subscribe("merge", "builders", handle, retention=0):
+            eventually(lambda: count("queue_messages", "merge_dlq") == 1)
+            eventually(lambda: count("queue_messages", "notify") == 2)
+            eventually(lambda: count("queue_messages", "merge") == 0, what="collected")
+            eventually(lambda: count("queue_partitions", "merge") == 0, what="purged", within=30)
+    assert refused(role_urls["consumer"], "DELETE FROM queue_groups")
+
+
+def test_the_reader_reads_and_no_more(role_urls: dict[str, str]) -> None:
+    """It may look at everything, and neither publish nor subscribe."""
+    with lanelog.connect(role_urls["reader"]) as client:
+        client.ping()
+        client.migrate()  # nothing to do
+        for attempt in (lambda: client.publish("merge", "a", b""), lambda: client.subscribe("merge", "g", print)):
+            with pytest.raises(lanelog.DatabaseError) as caught:
+                attempt()
+            assert not caught.value.retriable
+    assert not refused(role_urls["reader"], sql("AS behind"))
+
+
+def test_the_admin_changes_rows_and_no_table(role_urls: dict[str, str]) -> None:
+    """Groups may go, tables may not."""
+    assert not refused(role_urls["admin"], "DELETE FROM queue_groups")
+    assert not refused(role_urls["admin"], "UPDATE queue_offsets SET paused_at = 1")
+    assert refused(role_urls["admin"], "DROP TABLE queue_groups")
+    assert refused(role_urls["admin"], "DELETE FROM queue_schema")
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_nobody_changes_a_message(role: str, role_urls: dict[str, str]) -> None:
+    """The log is immutable for every role."""
+    assert refused(role_urls[role], "UPDATE queue_messages SET payload = ''")

@@ -1,0 +1,421 @@
+"""What a lane hands out, in which order, and what becomes of it: the three orders, waiting, acks ahead, fetching."""
+
+from __future__ import annotations
+
+import pytest
+from support.lanes import World, row
+
+from lanelog._engine.lane import MAX_WAITING
+from lanelog._engine.records import Burial
+from lanelog._engine.run import State
+
+
+def strict() -> World:
+    return World(run=10)
+
+
+def serial() -> World:
+    return World(strict=False, run=10)
+
+
+def concurrent() -> World:
+    return World(strict=False, concurrency=3, run=1)
+
+
+def offsets(world: World) -> list[list[int]]:
+    """What is at the workers, run by run."""
+    return [[attempt.offset for attempt in run.attempts] for run in world.at_workers]
+
+
+# -- strict --------------------------------------------------------------------------------------------------------------
+
+
+def test_strict_hands_out_one_run_at_a_time() -> None:
+    """In strict order the next run is planned when the last one is done, and not before."""
+    world = World(run=2)
+    world.publish(5)
+    (run,) = world.go()
+    assert offsets(world) == [[1, 2]]
+    world.ack(world.start(run))
+    world.ack(world.start(run))
+    assert world.go() == [run]
+    world.finish(run)
+    world.go()
+    assert offsets(world) == [[3, 4]]
+
+
+@pytest.mark.parametrize("how", ["nack", "postpone"])
+def test_strict_holds_its_key_back_while_a_message_waits(how: str) -> None:
+    """Nothing behind a failed or postponed message starts before it is through."""
+    world = strict()
+    world.publish(4)
+    (run,) = world.go()
+    world.ack(world.start(run))
+    world.nack(world.start(run), 10.0, postponed=how == "postpone")
+    world.finish(run)
+    assert world.go() == []
+    world.publish(3)
+    world.now += 9.9
+    assert world.go() == []
+    world.now += 0.2
+    again = 2 if how == "nack" else 1
+    assert world.work() == [(2, again), *((offset, 1) for offset in range(3, 8))]
+
+
+def test_strict_holds_its_key_back_while_a_message_is_buried() -> None:
+    """A message on its way to the dead letters is not settled yet: what is behind it waits for that transaction."""
+    world = strict()
+    world.publish(3)
+    (run,) = world.go()
+    world.reject(world.start(run))
+    world.finish(run)
+    assert world.go() == []
+    assert world.lane.watermark == 0
+    world.bury()
+    assert world.work() == [(2, 1), (3, 1)]
+
+
+def test_strict_takes_the_rest_of_a_run_back_when_a_message_fails() -> None:
+    """What is behind a failed message in the same run was handed out and is not started; its attempt does not count."""
+    world = strict()
+    world.publish(3)
+    (run,) = world.go()
+    world.nack(world.start(run), 0.0)
+    assert run.start_next(world.now, 60.0) is None
+    world.finish(run)
+    assert world.work() == [(1, 2), (2, 1), (3, 1)]
+
+
+def test_strict_does_not_fetch_what_it_cannot_hand_out() -> None:
+    """A strict lane that waits drops what it has fetched and asks for nothing: others need the room."""
+    world = strict()
+    world.publish(5)
+    (run,) = world.go()
+    world.nack(world.start(run), 10.0)
+    world.finish(run)
+    world.go()
+    assert not world.lane.hungry
+    assert (world.budget.messages, len(world.lane.ready)) == (0, 0)
+
+
+def test_strict_does_not_pass_a_message_that_waits_further_ahead() -> None:
+    """A run ends before a message that waits, also when what is behind it was fetched (after a server lost commits)."""
+    world = strict()
+    world.publish(3)
+    world.work("ack", "ack", "nack")
+    world.rows.acked, world.rows.mark = 0, 0  # as if the watermark had been lost, but not the row of 3
+    world.take_over()
+    world.publish(2)
+    world.go()
+    assert offsets(world) == [[1, 2]]
+    world.work()
+    world.now += 60
+    assert world.work() == [(3, 2), (4, 1), (5, 1)]
+
+
+# -- serial --------------------------------------------------------------------------------------------------------------
+
+
+def test_serial_steps_aside() -> None:
+    """In serial order what is behind a failing message goes on, one at a time, and it comes again when it is due."""
+    world = serial()
+    world.publish(4)
+    assert world.work("ack", "nack") == [(1, 1), (2, 1), (3, 1), (4, 1)]
+    assert world.lane.watermark == 1
+    assert len(world.rows.rows) == 2  # 2 waits, 3..4 are acked ahead
+    world.now += 10
+    assert world.work() == [(2, 2)]
+    assert world.lane.watermark == 4
+    assert not world.rows.rows
+
+
+def test_serial_hands_out_one_at_a_time() -> None:
+    """While a message is handled, or on its way to the dead letters, no other one of its key starts."""
+    world = serial()
+    world.publish(3)
+    world.work("nack")
+    world.publish(2)
+    (run,) = world.go()
+    world.now += 60
+    world.reject(world.start(run))
+    world.finish(run)
+    assert world.go() == []
+    world.bury()
+    assert world.work() == [(1, 2), (5, 1)]
+
+
+def test_serial_redelivers_the_lowest_first() -> None:
+    """Among messages that are due, and before new ones, the lowest offset goes first."""
+    world = serial()
+    world.publish(3)
+    assert world.work("nack", "nack", "nack") == [(1, 1), (2, 1), (3, 1)]
+    world.publish(1)
+    world.now += 60
+    assert world.work() == [(1, 2), (2, 2), (3, 2), (4, 1)]
+
+
+# -- concurrent ----------------------------------------------------------------------------------------------------------
+
+
+def test_concurrent_starts_up_to_its_concurrency_in_offset_order() -> None:
+    """Up to `lane_concurrency` messages of a key are out, the lowest first; a settled one makes room for the next."""
+    world = concurrent()
+    world.publish(5)
+    first, second, third = world.go()
+    assert offsets(world) == [[1], [2], [3]]
+    world.ack(world.start(second))
+    world.finish(second)
+    world.go()
+    assert offsets(world) == [[1], [3], [4]]
+    assert world.lane.watermark == 0
+    assert {first, third} < set(world.at_workers)
+
+
+def test_the_concurrency_counts_what_is_being_marked() -> None:
+    """A run whose mark is on its way to the database takes its place already."""
+    world = concurrent()
+    world.publish(6)
+    world.fetch()
+    assert len(world.plan()) == 3
+    write = world.write()
+    assert write is not None
+    assert world.plan() == []
+    world.commit(write)
+    assert world.plan() == []
+    assert len(world.at_workers) == 3
+
+
+def test_acks_out_of_order_advance_the_watermark_when_they_are_contiguous() -> None:
+    """After 3 and 1 the watermark stands at 1, and after 2 at 3; the row of 3 is gone by then."""
+    world = concurrent()
+    world.publish(3)
+    one, two, three = (world.start(run) for run in world.go())
+    world.ack(three)
+    world.flush()
+    assert (world.rows.acked, set(world.rows.rows)) == (0, {3})
+    world.ack(one)
+    world.flush()
+    assert (world.rows.acked, set(world.rows.rows)) == (1, {3})
+    world.ack(two)
+    world.flush()
+    assert (world.rows.acked, world.rows.rows) == (3, {})
+
+
+@pytest.mark.parametrize("order", [[2, 3, 4, 5], [5, 4, 3, 2], [2, 4, 3, 5], [5, 2, 4, 3]])
+@pytest.mark.parametrize("each", [True, False])
+def test_acks_ahead_are_one_row_for_a_run(order: list[int], each: bool) -> None:
+    """Four messages acked ahead of a slow one cost one row, whatever their order and however often it is flushed."""
+    world = World(strict=False, concurrency=5, run=1)
+    world.publish(5)
+    attempts = {run.attempts[0].offset: world.start(run) for run in world.go()}
+    for offset in order:
+        world.ack(attempts[offset])
+        if each:
+            world.flush()
+    world.flush()
+    assert [(offset, r.through, r.acked) for offset, r in world.rows.rows.items()] == [(2, 5, True)]
+    world.ack(attempts[1])
+    world.flush()
+    assert (world.rows.acked, world.rows.rows) == (5, {})
+
+
+def test_a_transaction_of_the_handler_leaves_no_row_behind() -> None:
+    """The acked row that `message.transaction()` wrote is deleted when the watermark passes, or merged into a run."""
+    world = concurrent()
+    world.publish(3)
+    one, two, three = (world.start(run) for run in world.go())
+    world.commit_with_handler(three)
+    world.commit_with_handler(two)
+    world.flush()
+    assert [(offset, r.through, r.acked) for offset, r in world.rows.rows.items()] == [(2, 3, True)]
+    world.commit_with_handler(one)
+    world.flush()
+    assert (world.rows.acked, world.rows.rows) == (3, {})
+
+
+def test_a_claimed_message_is_left_alone_by_the_flush() -> None:
+    """While a transaction of the handler, or the dead letters, decide about a message, its row is not written."""
+    world = serial()
+    world.publish(1)
+    world.work("nack")
+    world.now += 10
+    (run,) = world.go()
+    attempt = world.start(run)
+    attempt.state = State.CLAIMED
+    world.lane._dirty.add(1)
+    write = world.write()
+    assert write is None or not write.upserts
+    if write is not None:
+        world.commit(write)
+    attempt.state = State.RUNNING
+    world.nack(attempt)
+    world.flush()
+    assert world.rows.rows[1].retry_count == 2
+
+
+# -- fetching ------------------------------------------------------------------------------------------------------------
+
+
+def test_messages_of_another_group_are_passed() -> None:
+    """A redriven message of another group is settled without a handler, wherever it stands."""
+    world = strict()
+    for target in ("other", "", "other", "other", "builders", "other"):
+        world.publish(target=target)
+    assert world.work() == [(2, 1), (5, 1)]
+    assert (world.rows.acked, world.rows.rows) == (6, {})
+
+
+def test_a_suspect_of_another_group_is_passed_and_never_counted() -> None:
+    """What a crash left under a run mark is joined with the log: another group's message is settled, not tried."""
+    world = strict()
+    for target in ("", "other", ""):
+        world.publish(target=target)
+    world.rows.acked, world.rows.mark, world.rows.mark_epoch = 0, 3, world.epoch
+    world.take_over()
+    assert world.work() == [(1, 2), (3, 2)]
+    assert (world.rows.acked, world.rows.rows) == (3, {})
+
+
+def test_a_hole_counts_as_settled() -> None:
+    """An offset that the log does not hold is passed, also when a crash had it marked."""
+    world = strict()
+    world.publish(1)
+    world.publish(2, hole=True)
+    world.publish(1)
+    world.rows.acked, world.rows.mark, world.rows.mark_epoch = 0, 2, world.epoch
+    world.take_over()
+    assert world.work() == [(1, 2), (4, 1)]
+    assert (world.rows.acked, world.rows.rows) == (4, {})
+
+
+def test_fetching_again_skips_what_is_known() -> None:
+    """After its prefetch was dropped, a lane reads over what is settled, waiting or running."""
+    world = World(strict=False, concurrency=2, run=1)
+    world.publish(5)
+    one, two = world.go()
+    world.nack(world.start(one), 100.0)
+    world.finish(one)
+    world.ack(world.start(two))
+    world.finish(two)
+    world.go()
+    assert offsets(world) == [[3], [4]]
+    world.lane.drop_ready()
+    world.lane.cursor = 0
+    world.fetch()
+    assert [r.offset for r in world.lane.ready] == [5]
+    assert world.lane.cursor == 5
+
+
+def test_what_is_due_and_was_dropped_is_read_again() -> None:
+    """A waiting message gives its payload up and asks for it when it is due."""
+    world = serial()
+    world.publish(1)
+    world.work("nack")
+    assert world.budget.messages == 0
+    assert world.lane.due(world.now, 10) == []
+    world.now += 10
+    assert world.plan() == []
+    assert world.lane.thirsty
+    assert world.lane.due(world.now, 10) == [1]
+    assert not world.lane.thirsty
+    world.lane.revived(row(1))
+    world.lane.revived(row(1))
+    assert world.budget.messages == 1
+    assert world.work() == [(1, 2)]
+    assert world.budget.messages == 0
+
+
+def test_a_message_that_vanished_while_it_waited_is_settled() -> None:
+    """A purged message is no obstacle: the lane goes on behind it, and its row is deleted."""
+    world = strict()
+    world.publish(2)
+    world.work("nack")
+    del world.log[1]
+    world.now += 10
+    assert world.work() == [(2, 1)]
+    assert (world.rows.acked, world.rows.rows) == (2, {})
+
+
+def test_a_message_that_vanished_while_its_row_was_written_leaves_no_row() -> None:
+    """A row that was on its way when its message turned out to be gone is deleted with the next flush."""
+    world = serial()
+    world.publish(1)
+    (run,) = world.go()
+    world.nack(world.start(run), 0.0)
+    world.finish(run)
+    write = world.write()
+    assert write is not None
+    world.lane.skip(1)
+    world.commit(write)
+    world.flush()
+    assert (world.rows.acked, world.rows.rows) == (1, {})
+
+
+def test_a_lane_with_too_many_waiting_fetches_no_new_ones() -> None:
+    """A thousand waiting messages are enough: what is new stays in the database until some are through."""
+    world = World(strict=False, run=MAX_WAITING, batch_size=MAX_WAITING)
+    world.publish(MAX_WAITING)
+    world.work(*["nack"] * MAX_WAITING)
+    assert len(world.lane.waiting) == MAX_WAITING
+    world.publish(5)
+    assert world.work() == []
+    world.now += 60
+    assert len(world.work()) == MAX_WAITING + 5
+
+
+def test_a_lane_that_takes_over_many_waiting_gets_through_them() -> None:
+    """A new owner reads up to what waits, however much that is: at a thousand it must not stop before the first one."""
+    world = World(strict=False, run=MAX_WAITING, batch_size=MAX_WAITING)
+    world.publish(MAX_WAITING)
+    world.work(*["nack"] * MAX_WAITING)
+    world.publish(5)
+    world.take_over()
+    world.now += 60
+    assert len(world.work()) == MAX_WAITING + 5
+    assert world.rows.acked == MAX_WAITING + 5
+
+
+# -- the budget ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["stop", "drop", "work"])
+def test_the_budget_comes_back_exactly(how: str) -> None:
+    """What is fetched is counted in messages and bytes, and given back when it is dropped, recalled or settled."""
+    world = concurrent()
+    world.publish(20)
+    world.fetch(12)
+    assert (world.budget.messages, world.budget.payload_bytes) == (12, sum(offset % 7 for offset in range(1, 13)))
+    world.plan()
+    world.flush()
+    if how == "work":
+        world.work("nack", "reject", "ack", "commit_with_handler")
+        world.now += 60
+        world.work()
+    elif how == "stop":
+        world.nack(world.start(world.at_workers[0]))
+        world.finish(world.at_workers[0])
+        world.stop()
+    else:
+        world.lane.recall()
+        world.lane.drop_ready()
+        world.lane.drop_ready()
+    held = [wait.body for wait in world.lane.waiting.values() if wait.body is not None]
+    assert world.budget.messages == len(held)
+    assert world.budget.payload_bytes == sum(r.payload_bytes for r in held)
+
+
+def test_a_burial_says_what_is_buried() -> None:
+    """A burial carries the row, the number of attempts and the error, and stays out until it is known."""
+    world = strict()
+    world.publish(1)
+    (run,) = world.go()
+    world.reject(world.start(run))
+    (burial,) = world.burials
+    assert isinstance(burial, Burial)
+    assert (burial.offset, burial.failures, burial.error, burial.row) == (1, 1, "bad", world.log[1])
+    assert world.lane.running
+    assert not world.lane.idle
+    world.finish(run)
+    world.bury()
+    world.flush()
+    assert world.lane.idle

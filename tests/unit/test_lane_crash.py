@@ -1,0 +1,309 @@
+"""Taking a lane over: what a dead process had in flight, what it left waiting, and when a crash is the last one."""
+
+from __future__ import annotations
+
+import pytest
+from support.lanes import World
+
+from lanelog._engine.records import CRASHED, Burial, LaneSnapshot
+from lanelog._engine.lane import Lane
+
+
+def world_of(count: int = 3, **rules: object) -> World:
+    world = World(**{"run": 3, **rules})
+    world.publish(count)
+    return world
+
+
+def waiting(world: World) -> dict[int, tuple[int, bool]]:
+    """Attempts, and whether it is due, by offset."""
+    return {offset: (wait.attempts, wait.due <= world.now) for offset, wait in world.lane.waiting.items()}
+
+
+def test_what_a_dead_owner_had_marked_counts_one_attempt_and_is_due_at_once() -> None:
+    """Offsets under a foreign run mark that no row covers were perhaps tried: once, for all anybody knows."""
+    world = world_of()
+    world.go()
+    world.now += 7
+    world.take_over()
+    assert waiting(world) == {1: (1, True), 2: (1, True), 3: (1, True)}
+    assert {wait.last_error for wait in world.lane.waiting.values()} == {CRASHED}
+    assert {wait.first_started for wait in world.lane.waiting.values()} == {world.now - 7}
+    assert world.work() == [(1, 2), (2, 2), (3, 2)]
+
+
+def test_nothing_is_handed_out_before_the_crash_is_written_down() -> None:
+    """While it adopts, a lane neither fetches nor plans; the rows are committed first."""
+    world = world_of(6)
+    world.go()
+    lane = world.take_over()
+    assert lane.adopting
+    assert not lane.hungry
+    assert lane.due(world.now, 10) == []
+    assert world.plan() == []
+    assert lane.needs_write
+    write = world.write()
+    assert write is not None
+    assert [(r.offset, r.retry_count, r.lease_epoch, r.crashed) for r in write.upserts] == [
+        (offset, 1, 0, True) for offset in (1, 2, 3)
+    ]
+    assert write.mark == 0
+    lane.unwritten(write)
+    assert lane.adopting
+    world.flush()
+    assert not lane.adopting
+    assert lane.hungry
+
+
+def test_a_second_crash_counts_only_what_ran() -> None:
+    """After a crash each message is marked alone in its row: of three, the next crash counts the one that was out."""
+    world = world_of()
+    world.go()
+    world.take_over()
+    world.start(world.go()[0])
+    world.take_over()
+    assert waiting(world) == {1: (2, True), 2: (1, True), 3: (1, True)}
+
+
+def test_a_crash_while_adopting_counts_nothing_twice() -> None:
+    """Whether or not the rows of the first crash were committed, a second take-over finds the same."""
+    world = world_of()
+    world.go()
+    world.take_over()
+    first = waiting(world)
+    world.take_over()
+    assert waiting(world) == first
+    world.flush()
+    world.take_over()
+    assert waiting(world) == first
+    assert not world.lane.adopting
+
+
+def test_a_row_in_flight_of_a_dead_owner_is_due_at_once() -> None:
+    """A redelivery that was running when its process died has counted itself already, and does not wait."""
+    world = world_of(1, strict=False)
+    world.work("nack")
+    world.now += 10
+    world.start(world.go()[0])
+    world.take_over()
+    assert waiting(world) == {1: (2, True)}
+    assert world.lane.waiting[1].crashed
+    assert world.work() == [(1, 3)]
+
+
+def test_nacked_rows_keep_their_wait() -> None:
+    """A failed message waits as long as it was told to, whoever owns its lane, and its crash is not its own."""
+    world = world_of(2, strict=False)
+    world.work("nack")
+    world.now += 4
+    world.take_over()
+    assert waiting(world) == {1: (1, False)}
+    assert world.lane.waiting[1].due == world.now + 6
+    assert world.lane.waiting[1].last_error == "ValueError: no"
+    assert not world.lane.waiting[1].crashed
+    assert world.work() == []
+    world.now += 6
+    assert world.work() == [(1, 2)]
+
+
+def test_a_postponed_message_starts_again_as_attempt_one() -> None:
+    """Postponing is no failure: the count begins anew, also for who takes the lane over meanwhile."""
+    world = world_of(1, attempts=2, max_deliveries=2)
+    for _ in range(5):
+        assert world.work("postpone") == [(1, 1)]
+        world.take_over()
+        world.now += 10
+    assert world.rows.rows[1].postponed == 5
+    assert world.work() == [(1, 1)]
+
+
+def test_acked_runs_are_loaded_as_settled() -> None:
+    """What was acked ahead is not handed out again, and goes when the watermark reaches it."""
+    world = World(strict=False, concurrency=5, run=1)
+    world.publish(5)
+    runs = world.go()
+    for run in (runs[1], runs[2], runs[4]):
+        world.ack(world.start(run))
+    world.flush()
+    assert set(world.rows.rows) == {2, 5}
+    world.take_over()
+    assert waiting(world) == {1: (1, True), 4: (1, True)}
+    assert world.work() == [(1, 2), (4, 2)]
+    assert (world.rows.acked, world.rows.rows) == (5, {})
+
+
+def test_rows_of_their_own_are_merged_at_the_load() -> None:
+    """Neighbours that were settled one by one, by transactions or as dead letters, become one row and leave none."""
+    world = World(strict=False, concurrency=5, run=1)
+    world.publish(4)
+    runs = {run.attempts[0].offset: run for run in world.go()}
+    for offset in (2, 3, 4):
+        world.start(runs[offset])
+        world.rows.settle(offset)
+    world.take_over()
+    world.flush()
+    assert [(offset, r.through) for offset, r in world.rows.rows.items() if r.acked] == [(2, 4)]
+    assert set(world.rows.rows) == {1, 2}
+    assert world.work() == [(1, 2)]
+    assert (world.rows.acked, world.rows.rows) == (4, {})
+
+
+def test_rows_behind_the_floor_are_deleted() -> None:
+    """A lane whose floor is beyond its watermark (after a purge by an operator) starts there, and cleans up."""
+    world = world_of(6, strict=False)
+    world.work("nack", "ack", "nack", "ack", "nack")
+    snapshot = world.snapshot()
+    assert len(snapshot.rows) > 3
+    lane = Lane.load(
+        LaneSnapshot(key="key", epoch=9, head=6, floor=4, offset_acked=0, rows=snapshot.rows),
+        world.rules,
+        world.budget,
+        world.now,
+    )
+    assert lane.watermark == 4
+    write = lane.write(world.now)
+    assert write is not None
+    assert (write.watermark, write.deletes) == (4, (1, 2, 3, 4))
+    assert set(lane.waiting) == {5}
+
+
+@pytest.mark.parametrize("mark", [4, 1000])
+def test_nothing_beyond_the_head_is_a_suspect(mark: int) -> None:
+    """A mark that reaches beyond what was published (a server forgot commits) counts only what exists."""
+    world = world_of(4)
+    world.rows.acked, world.rows.mark, world.rows.mark_epoch = 0, mark, world.epoch
+    world.take_over()
+    assert set(world.lane.waiting) == {1, 2, 3, 4}
+
+
+def test_a_lane_without_an_offsets_row_gets_one_first() -> None:
+    """The first owner of a lane writes its row before anything is handed out: collection must see the group there."""
+    lane = Lane.load(
+        LaneSnapshot(key="key", epoch=1, head=3, floor=0, offset_acked=None), world_of().rules, world_of().budget, 0.0
+    )
+    assert lane.adopting
+    write = lane.write(0.0)
+    assert write is not None
+    assert (write.watermark, write.mark) == (0, 0)
+    lane.written(write)
+    assert lane.hungry
+    assert not lane.needs_write
+
+
+# -- who is to blame -----------------------------------------------------------------------------------------------------
+
+
+def die(world: World, offset: int, *, alone: bool = True) -> None:
+    """The message starts, and the process dies; `alone` only matters for a suspect's last attempt."""
+    run = next(run for run in world.go() if run.attempts and run.attempts[0].offset == offset)
+    if run.alone and not alone:
+        world.take_over()  # killed by somebody else while the suspect still waits for its turn
+        return
+    world.start(run)
+    world.take_over()
+
+
+def test_a_message_that_kills_its_process_ends_in_the_dead_letters() -> None:
+    """With three attempts allowed, the third runs alone and is the last; what is behind it goes on."""
+    world = world_of(2, attempts=3, run=1)
+    die(world, 1)
+    die(world, 1)
+    (run,) = world.go()
+    assert run.alone
+    world.start(run)
+    assert world.rows.rows[1].alone
+    world.take_over()
+    assert world.go() == []
+    (burial,) = world.burials
+    assert (burial.offset, burial.failures, burial.error) == (1, 3, CRASHED)
+    world.bury()
+    assert world.work() == [(2, 1)]
+
+
+def test_the_suspect_is_marked_when_it_is_alone_and_not_before() -> None:
+    """A suspect that waits for its turn is not counted: who kills the process meanwhile is somebody else."""
+    world = world_of(1, attempts=2, run=1)
+    die(world, 1)
+    for _ in range(3):
+        die(world, 1, alone=False)
+        assert waiting(world) == {1: (1, True)}
+    assert world.work() == [(1, 2)]
+
+
+def test_a_crash_in_company_is_never_the_last() -> None:
+    """A message that used up its attempts, but died in company the last time, gets another attempt alone."""
+    world = world_of(1, attempts=2, run=1)
+    die(world, 1)
+    world.rules.attempts = 9  # so that nobody suspects it yet
+    die(world, 1)
+    world.rules.attempts = 2
+    assert waiting(world) == {1: (2, True)}
+    (run,) = world.go()
+    assert (run.alone, run.attempts[0].number) == (True, 3)
+    world.ack(world.start(run))
+    world.finish(run)
+    world.flush()
+    assert world.rows.acked == 1
+
+
+def test_only_the_last_attempt_after_a_crash_runs_alone() -> None:
+    """Earlier attempts run with others, and the last attempt of a message that merely failed does, too."""
+    world = world_of(1, strict=False, attempts=3)
+    die(world, 1)
+    (run,) = world.go()
+    assert not run.alone
+    other = world_of(1, strict=False, attempts=2)
+    other.work("nack")
+    other.now += 10
+    (last,) = other.go()
+    assert not last.alone
+
+
+def test_a_policy_of_one_attempt_buries_at_the_crash() -> None:
+    """The documented exception: where no attempt may follow the first, the crash was that attempt."""
+    world = world_of(2, attempts=1, run=1)
+    die(world, 1)
+    assert world.go() == []
+    assert [(burial.offset, burial.failures) for burial in world.burials] == [(1, 1)]
+    world.bury()
+    assert world.work() == [(2, 1)]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5])
+def test_max_deliveries_is_checked_before_the_handler(limit: int) -> None:
+    """Whatever the policy answered, no handler gets a message more often than `max_deliveries`."""
+    world = world_of(1, strict=False, attempts=99, max_deliveries=limit)
+    seen = []
+    for _ in range(limit + 2):
+        seen += world.work("nack")
+        world.now += 10
+    assert seen == [(1, number) for number in range(1, limit + 1)]
+    assert world.rows.acked == 1
+
+
+def test_the_burial_at_max_deliveries_says_why_the_last_attempt_failed() -> None:
+    """The error of a message that went over the limit is the one that was kept with it."""
+    world = world_of(1, strict=False, attempts=99, max_deliveries=1)
+    world.work("nack")
+    world.now += 10
+    world.fetch()
+    planned = world.lane.plan(world.now)
+    assert isinstance(planned, Burial)
+    assert (planned.failures, planned.error) == (1, "ValueError: no")
+
+
+def test_dead_letters_are_retried_without_limit() -> None:
+    """A message that is a dead letter itself is never buried, neither for failing nor for killing."""
+    world = World(run=1, attempts=1, max_deliveries=1)
+    world.publish(original="merge")
+    for number in range(1, 30):
+        if number % 3:
+            assert world.work("nack") == [(1, number)]
+            world.now += 10
+        else:
+            (run,) = world.go()
+            assert not run.alone
+            assert world.start(run).number == number
+            world.take_over()
+    assert not world.burials
+    assert world.work() == [(1, 30)]

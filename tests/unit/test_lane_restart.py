@@ -1,0 +1,269 @@
+"""After the server restarted: which deliveries go on, and which are superseded. And messages that are acked first."""
+
+from __future__ import annotations
+
+import pytest
+from support.lanes import World
+
+from lanelog._engine.run import Attempt, Run, State
+
+
+def concurrent(count: int = 4) -> World:
+    world = World(strict=False, concurrency=count, run=1)
+    world.publish(count)
+    return world
+
+
+def started(world: World) -> tuple[list[Run], list[Attempt]]:
+    runs = world.go()
+    return runs, [world.start(run) for run in runs]
+
+
+def finish(world: World, runs: list[Run]) -> None:
+    for run in runs:
+        world.finish(run)
+
+
+def test_running_attempts_go_on_where_the_message_is_the_same() -> None:
+    """A handler that runs while the server restarts settles its attempt as if nothing had happened."""
+    world = concurrent()
+    runs, attempts = started(world)
+    lane = world.restart()
+    assert set(lane.running) == {1, 2, 3, 4}
+    assert all(attempt.lane is lane and attempt.state is State.RUNNING for attempt in attempts)
+    assert world.budget.messages == 4
+    for attempt in attempts:
+        world.ack(attempt)
+    finish(world, runs)
+    assert world.work() == []
+    assert (world.rows.acked, world.rows.rows, world.budget.messages) == (4, {}, 0)
+
+
+def test_attempts_at_another_message_are_superseded() -> None:
+    """Where the crashed server gave the offset to another message, the old attempt is fenced and the new one comes."""
+    world = concurrent()
+    runs, attempts = started(world)
+    lane = world.restart(changed=(2,))
+    assert attempts[1].state is State.SUPERSEDED
+    assert set(lane.running) == {1, 3, 4}
+    for attempt in (attempts[0], attempts[2], attempts[3]):
+        world.ack(attempt)
+    finish(world, runs)
+    (run,) = world.go()
+    attempt = world.start(run)
+    assert (attempt.offset, attempt.number, attempt.row.id) == (2, 1, "another one")
+    world.ack(attempt)
+    finish(world, [run])
+    world.flush()
+    assert (world.rows.acked, world.rows.rows, world.budget.messages) == (4, {}, 0)
+
+
+def test_what_had_not_started_is_fetched_again() -> None:
+    """A run that no handler has seen is dropped with the prefetch, and delivered as attempt 1."""
+    world = World(run=5)
+    world.publish(5)
+    (run,) = world.go()
+    first = world.start(run)
+    world.restart()
+    assert run.start_next(world.now, 60.0) is None
+    world.ack(first)
+    world.finish(run)
+    assert world.work() == [(offset, 1) for offset in range(2, 6)]
+    assert world.budget.messages == 0
+
+
+@pytest.mark.parametrize("flush", ["none", "rolled back", "committed without an answer", "committed"])
+def test_what_was_settled_and_not_yet_durable_is_settled_again(flush: str) -> None:
+    """Acks whose flush the server may have forgotten are written anew, whatever became of it; nothing runs twice."""
+    world = concurrent(5)
+    runs, attempts = started(world)
+    for attempt in (attempts[1], attempts[2], attempts[4]):
+        world.ack(attempt)
+    if flush != "none":
+        write = world.write()
+        assert write is not None
+        if flush != "rolled back":
+            world.rows.commit(write, world.now)
+        if flush == "committed":
+            world.lane.written(write)
+    world.restart()
+    assert list(world.lane.settled) == [(2, 3), (5, 5)]
+    for attempt in (attempts[0], attempts[3]):
+        world.ack(attempt)
+    finish(world, runs)
+    assert world.work() == []
+    assert (world.rows.acked, world.rows.rows, world.lane.idle) == (5, {}, True)
+
+
+@pytest.mark.parametrize("last_first", [True, False])
+def test_acks_that_the_rows_know_already_are_not_settled_twice(last_first: bool) -> None:
+    """Transactions of handlers committed side by side: loaded as one run, and known to memory one by one."""
+    world = concurrent(5)
+    runs, attempts = started(world)
+    done = [attempts[1], attempts[2], attempts[3]]
+    for attempt in reversed(done) if last_first else (done[1], done[0], done[2]):
+        world.commit_with_handler(attempt)
+    world.restart()
+    assert list(world.lane.settled) == [(2, 4)]
+    world.ack(attempts[0])
+    world.ack(attempts[4])
+    finish(world, runs)
+    world.flush()
+    assert world.lane.watermark == 5
+    assert list(world.lane.settled) == []
+    assert (world.rows.acked, world.rows.rows) == (5, {})
+
+
+def test_a_transaction_that_committed_before_the_reload_is_known_from_its_row() -> None:
+    """The reload finds the acked row of a handler whose thread has not heard of its commit: it is settled once."""
+    world = concurrent(3)
+    runs, (one, two, three) = started(world)
+    two.state = State.CLAIMED
+    world.rows.settle(2)
+    old = world.lane
+    world.restart()
+    assert list(world.lane.settled) == [(2, 2)]
+    assert 2 not in world.lane.running
+    two.lane.succeeded(two, stored=True)
+    old.succeeded(two, stored=True)
+    world.ack(one)
+    world.ack(three)
+    finish(world, runs)
+    world.flush()
+    assert (world.rows.acked, world.rows.rows, world.budget.messages) == (3, {}, 0)
+
+
+def test_a_server_that_forgot_commits_is_told_again() -> None:
+    """A watermark that was lost is behind memory: what is not vouched for is delivered again, what runs goes on."""
+    world = World(run=3)
+    world.publish(6)
+    forgotten = world.rows.copy()
+    (run,) = world.go()
+    for _ in range(3):
+        world.ack(world.start(run))
+    world.finish(run)
+    (run,) = world.go()
+    four = world.start(run)
+    world.rows = forgotten
+    lane = world.restart()
+    assert (lane.watermark, set(lane.running)) == (0, {4})
+    world.ack(four)
+    world.finish(run)
+    assert world.work() == [(1, 1), (2, 1), (3, 1), (5, 1), (6, 1)]
+    assert (world.rows.acked, world.rows.rows) == (6, {})
+
+
+def test_a_burial_goes_on() -> None:
+    """A message on its way to the dead letters stays out after the restart, and is settled when it is buried."""
+    world = concurrent(2)
+    runs, (one, two) = started(world)
+    world.reject(one)
+    lane = world.restart()
+    (burial,) = world.burials
+    assert burial.lane is lane
+    assert lane.burials == {1: burial}
+    world.bury()
+    world.ack(two)
+    finish(world, runs)
+    world.flush()
+    assert (world.rows.acked, world.rows.rows) == (2, {})
+
+
+def test_tickets_and_closing_move_over() -> None:
+    """Who waits for a flush waits for the new lane's; a lane that was on its way out stays so."""
+    world = concurrent(2)
+    runs, (one, _) = started(world)
+    world.ack(one)
+    ticket = object()
+    world.lane.tickets.append(ticket)  # type: ignore[arg-type]
+    assert world.write() is not None
+    world.lane.closing = True
+    lane = world.restart()
+    assert lane.tickets == [ticket]
+    assert lane.closing
+    assert all(run.lane is lane for run in runs)
+
+
+def test_the_budget_survives_a_restart_exactly() -> None:
+    """Prefetch, waiting bodies and lost deliveries are given back, what runs is held by the new lane, once."""
+    world = World(strict=False, concurrency=2, run=2)
+    world.publish(30)
+    runs = world.go()
+    world.nack(world.start(runs[0]), 0.0)
+    world.start(runs[1])
+    world.fetch()
+    lane = world.restart(changed=(4,))
+    assert world.budget.messages == len(lane.running) + len(lane.ready)
+    assert world.budget.payload_bytes == sum(attempt.row.payload_bytes for attempt in lane.running.values())
+
+
+# -- ack first -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", [{"strict": True}, {"strict": False}, {"strict": False, "concurrency": 3}])
+def test_ack_first_commits_before_the_handler(order: dict[str, object]) -> None:
+    """With `ACK_FIRST` a run goes out with the commit of its ack, and no more at once than the order allows."""
+    world = World(**{"ack_first": True, "run": 1, **order})
+    world.publish(7)
+    limit = world.rules.concurrency
+    seen = []
+    for _ in range(7):
+        world.fetch()
+        world.plan()
+        while (write := world.write()) is not None:
+            world.plan()
+            world.commit(write)
+            world.plan()
+        assert len(world.at_workers) <= limit
+        run = world.at_workers[0]
+        offset = world.start(run).offset
+        assert offset in world.rows.settled()
+        seen.append(offset)
+        world.finish(run)
+    assert seen == [1, 2, 3, 4, 5, 6, 7]
+    world.go()
+    assert world.lane.idle
+    assert (world.rows.rows, world.budget.messages) == ({}, 0)
+
+
+def test_what_was_acked_first_is_not_recalled() -> None:
+    """A stop lets run what is acked already: it would be lost otherwise."""
+    world = World(ack_first=True, run=1)
+    world.publish(2)
+    world.fetch()
+    world.plan()
+    write = world.write()
+    assert write is not None
+    world.lane.closing = True
+    world.lane.recall()
+    world.lane.drop_ready()
+    world.commit(write)
+    (run,) = world.at_workers
+    assert not world.lane.idle
+    assert world.start(run).offset == 1
+    world.finish(run)
+    world.flush()
+    assert world.lane.idle
+    assert world.rows.acked == 1
+
+
+@pytest.mark.parametrize("flush", ["none", "rolled back", "committed without an answer"])
+def test_what_was_acked_first_runs_after_a_restart(flush: str) -> None:
+    """A message that memory holds as acked, and whose handler has not started, is handed out after the reload."""
+    world = World(ack_first=True, run=1)
+    world.publish(2)
+    world.fetch()
+    world.plan()
+    if flush != "none":
+        write = world.write()
+        assert write is not None
+        if flush != "rolled back":
+            world.rows.commit(write, world.now)
+    world.restart()
+    seen = []
+    while world.go():
+        run = world.at_workers[0]
+        seen.append(world.start(run).offset)
+        world.finish(run)
+    assert seen == [1, 2]
+    assert world.rows.acked == 2
