@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench dev-server clean database
+.PHONY: help demo test lint bench dev-server clean database clocks
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -10,7 +10,7 @@ help: ## Show this list
 demo: .venv/installed database ## Rebuild this repository's history through the queue, and kill a worker meanwhile
 	@$(BIN)/lanelog demo
 
-test: .venv/installed database ## Run the unit, contract and integration tests
+test: .venv/installed database clocks ## Run the unit, contract and integration tests
 	@$(BIN)/python -m pytest
 
 lint: .venv/installed ## Check style, types and the direction of imports
@@ -31,6 +31,9 @@ clean: ## Remove the virtual environment and everything generated
 
 database:
 	@.ci/setup-database
+
+clocks:
+	@.ci/setup-clocks
 
 .venv/installed: pyproject.toml .ci/setup-python
 	@.ci/setup-python

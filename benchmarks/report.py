@@ -1,0 +1,152 @@
+"""What came out: the best of each figure, its ratio to what it is compared with, as a table and as a JSON file.
+
+It never measures. `__main__` adds values as they come and prints or writes the report at the end.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import statistics
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from attrs import define, field, frozen
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lanelog.devserver import DevServer
+
+PACKAGES = ("lanelog", "PyMySQL", "DBUtils", "attrs", "structlog", "tenacity")
+MANY = 100
+
+
+@frozen
+class Figure:
+    """How a figure is called, in which unit, and with which other one it is compared; rates are better when high."""
+
+    title: str
+    unit: str = "msg/s"
+    ceiling: str = ""
+    least: int = 0  # what the project promises itself on a machine of two cores; 0: nothing
+
+    @property
+    def rate(self) -> bool:
+        """Whether more is better."""
+        return self.unit == "msg/s"
+
+
+def _figures() -> dict[str, Figure]:
+    found = {
+        "raw_insert_single": Figure("raw SQL: insert, 1 thread"),
+        "publish_single": Figure("publish, 1 thread", ceiling="raw_insert_single"),
+        "raw_insert_8_threads": Figure("raw SQL: insert, 8 threads"),
+        "publish_8_threads": Figure("publish, 8 threads", ceiling="raw_insert_8_threads"),
+        "raw_insert_many_100": Figure("raw SQL: insert, 100 rows"),
+        "publish_many_100": Figure("publish_many of 100", ceiling="raw_insert_many_100"),
+    }
+    for lanes, least in ((100, 15_000), (1000, 12_000), (10_000, 0)):
+        of = f"{lanes:,} lanes"
+        found[f"raw_read_{lanes}_lanes"] = Figure(f"raw SQL: read, {of}")
+        found[f"consume_{lanes}_lanes"] = Figure(f"consume, {of}", ceiling=f"raw_read_{lanes}_lanes", least=least)
+        found[f"first_message_{lanes}_lanes"] = Figure(f"time to first, {of}", "ms")
+        found[f"statements_per_message_{lanes}_lanes"] = Figure(f"statements a message, {of}", "")
+    for name in ("same_process", "other_process", "new_key"):
+        for percentile in ("p50", "p99"):
+            title = f"latency, {name.replace('_', ' ')}, {percentile}"
+            found[f"latency_{name}_{percentile}"] = Figure(title, "ms")
+    found["idle_statements_1000_lanes"] = Figure("statements idle, 1,000 lanes", "1/s")
+    return found
+
+
+FIGURES = _figures()
+
+
+@define(eq=False, kw_only=True)
+class Report:
+    """The values of one run."""
+
+    about: dict[str, Any]
+    values: dict[str, list[float]] = field(factory=dict)
+
+    @classmethod
+    def begin(cls, server: DevServer, *, rounds: int, scale: float) -> Report:
+        """Note what is measured, on what."""
+        return cls(
+            about={
+                "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+                "server": {"family": server.family, "version": server.version},
+                "python": platform.python_version(),
+                "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
+                "cores": os.cpu_count(),
+                "rounds": rounds,
+                "scale": scale,
+                "payload_bytes": 200,
+                "load_average_before": round(os.getloadavg()[0], 2),
+                "note": "best: of the rounds; ratio: median of the rounds; server, client and others share the cores",
+            }
+        )
+
+    def add(self, name: str, value: float) -> None:
+        """Take one round's value."""
+        self.values.setdefault(name, []).append(value)
+
+    def end(self) -> None:
+        """Note the load that the run itself and everybody else made."""
+        self.about["load_average_after"] = round(os.getloadavg()[0], 2)
+
+    def best(self, name: str) -> float:
+        """The best round of a figure."""
+        return max(self.values[name]) if FIGURES[name].rate else min(self.values[name])
+
+    def ratio(self, name: str) -> float | None:
+        """How much of its ceiling a figure reaches: the median of the rounds, each against the ceiling beside it."""
+        ceilings = self.values.get(FIGURES[name].ceiling)
+        if not ceilings:
+            return None
+        return statistics.median(value / ceiling for value, ceiling in zip(self.values[name], ceilings, strict=True))
+
+    def table(self) -> Table:
+        """For people."""
+        server = self.about["server"]
+        table = Table(
+            title=f"{server['family']} {server['version']}, {self.about['cores']} cores", title_justify="left"
+        )
+        table.add_column("figure", no_wrap=True)
+        table.add_column("best", justify="right")
+        table.add_column("unit")
+        table.add_column("of raw", justify="right")
+        table.add_column("goal", justify="right")
+        for name in self.values:
+            figure, best, ratio = FIGURES[name], self.best(name), self.ratio(name)
+            shown = f"{best:,.0f}" if best >= MANY else f"{best:.3g}"
+            least = f"≥ {figure.least:,}" if figure.least else ""
+            table.add_row(figure.title, shown, figure.unit, "" if ratio is None else f"{ratio:.0%}", least)
+        return table
+
+    def as_json(self) -> dict[str, Any]:
+        """For machines."""
+        figures = {}
+        for name, rounds in self.values.items():
+            figure, ratio = FIGURES[name], self.ratio(name)
+            figures[name] = {
+                "title": figure.title,
+                "unit": figure.unit,
+                "best": round(self.best(name), 4),
+                "rounds": [round(value, 4) for value in rounds],
+            }
+            if ratio is not None:
+                figures[name] |= {"ratio": round(ratio, 3), "ratio_to": figure.ceiling}
+        return {**self.about, "figures": figures}
+
+    def write(self, directory: Path) -> Path:
+        """Write the file of this server's family and version, replacing an older run's."""
+        directory.mkdir(parents=True, exist_ok=True)
+        server = self.about["server"]
+        target = directory / f"{server['family']}-{server['version']}.json"
+        target.write_text(json.dumps(self.as_json(), indent=2, ensure_ascii=False) + "\n")
+        return target

@@ -1,0 +1,165 @@
+"""What is measured: each step of the plan takes a fresh database and yields (figure, value) pairs.
+
+A step never decides what is good: `report` says which figures are rates, and what each is compared with.
+"""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import random
+import statistics
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from benchmarks import raw
+from benchmarks.bench import PAYLOAD, TOPIC
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from benchmarks.bench import Bench
+
+    import lanelog
+
+KEYS = 64
+SAMPLES = 40
+IDLE_SECONDS = 6.0
+PATIENCE = 120.0
+
+
+def publish(bench: Bench) -> Iterator[tuple[str, float]]:
+    """Publishing, against plain inserts."""
+    raw.create(bench)
+    client = bench.client
+    single, shared, many = bench.messages(3000), bench.messages(12_000), bench.messages(40_000)
+    client.publish_many(TOPIC, [(f"key-{number}", PAYLOAD) for number in range(KEYS)])  # the lanes exist from here on
+
+    def one_by_one(count: int) -> Callable[[int], None]:
+        def work(thread: int) -> None:
+            for number in range(count):
+                client.publish(TOPIC, f"key-{(number * 7 + thread) % KEYS}", PAYLOAD)
+
+        return work
+
+    yield "raw_insert_single", raw.insert_single(bench, single, threads=1)
+    yield "publish_single", single / raw.timed(1, one_by_one(single))
+    yield "raw_insert_8_threads", raw.insert_single(bench, shared, threads=8)
+    yield "publish_8_threads", shared / raw.timed(8, one_by_one(shared // 8))
+    yield "raw_insert_many_100", raw.insert_many(bench, many, size=100)
+
+    def in_hundreds(_: int) -> None:
+        for start in range(0, many, 100):
+            client.publish_many(TOPIC, [(f"key-{n % KEYS}", PAYLOAD) for n in range(start, start + 100)])
+
+    yield "publish_many_100", many / raw.timed(1, in_hundreds)
+
+
+def consume_100_lanes(bench: Bench) -> Iterator[tuple[str, float]]:
+    """Consuming a backlog of 100 lanes."""
+    yield from _consume(bench, 100)
+
+
+def consume_1000_lanes(bench: Bench) -> Iterator[tuple[str, float]]:
+    """Consuming a backlog of 1,000 lanes."""
+    yield from _consume(bench, 1000)
+
+
+def consume_10000_lanes(bench: Bench) -> Iterator[tuple[str, float]]:
+    """Consuming a backlog of 10,000 lanes."""
+    yield from _consume(bench, 10_000)
+
+
+def latency(bench: Bench) -> Iterator[tuple[str, float]]:
+    """Latency from publish to handler, idle."""
+    arrived: queue.SimpleQueue[float] = queue.SimpleQueue()
+
+    def handle(_message: lanelog.Message) -> None:
+        arrived.put(time.perf_counter())
+
+    other = bench.other_client()
+    with bench.client.subscribe(TOPIC, "latency", handle):
+        for client in (bench.client, other):
+            client.publish(TOPIC, "key", PAYLOAD)
+            arrived.get(timeout=PATIENCE)
+        # The same process wakes its own fetcher; another one is noticed by looking; a new key needs an owner first.
+        for name, publisher in (("same_process", bench.client), ("other_process", other), ("new_key", other)):
+            taken = []
+            for number in range(SAMPLES):
+                time.sleep(random.uniform(0.15, 0.30))  # the looks back off to poll_interval; never in step with them
+                began = time.perf_counter()
+                publisher.publish(TOPIC, f"key-{number}" if name == "new_key" else "key", PAYLOAD)
+                taken.append(1000 * (arrived.get(timeout=PATIENCE) - began))
+            percentiles = statistics.quantiles(taken, n=100, method="inclusive")
+            yield f"latency_{name}_p50", percentiles[49]
+            yield f"latency_{name}_p99", percentiles[98]
+
+
+def idle(bench: Bench) -> Iterator[tuple[str, float]]:
+    """Statements a second with 1,000 idle lanes."""
+    lanes = 1000
+    bench.backlog(lanes, lanes)
+    done = _Countdown(lanes)
+    with bench.client.subscribe(TOPIC, "idle", done) as subscription:
+        done.wait()
+        time.sleep(2.0)  # flushes and looks calm down
+        if subscription.stats().lanes != lanes:
+            raise RuntimeError(f"holds {subscription.stats().lanes} lanes instead of {lanes}")
+        before, began = bench.statements(), time.perf_counter()
+        time.sleep(IDLE_SECONDS)
+        # The two counts are statements themselves, with what their connections send at the start.
+        yield "idle_statements_1000_lanes", (bench.statements() - before) / (time.perf_counter() - began)
+
+
+PLAN = (publish, consume_100_lanes, consume_1000_lanes, consume_10000_lanes, latency, idle)
+
+
+class _Countdown:
+    """A handler that does nothing but notice its first and its last message."""
+
+    def __init__(self, messages: int) -> None:
+        self._messages = messages
+        self._count = itertools.count(1)
+        self._last = threading.Event()
+        self.began = 0.0
+
+    def __call__(self, _message: lanelog.Message) -> None:
+        count = next(self._count)
+        if count == 1:
+            self.began = time.perf_counter()
+        if count == self._messages:
+            self._last.set()
+
+    def wait(self) -> None:
+        if not self._last.wait(PATIENCE):
+            raise TimeoutError(f"{self._messages} messages were not handled within {PATIENCE:g} s")
+
+
+def _consume(bench: Bench, lanes: int) -> Iterator[tuple[str, float]]:
+    """A backlog, strict order, a handler that does nothing; from the first delivery until the last ack is committed."""
+    messages = bench.messages(100_000)
+    bench.backlog(messages, lanes)
+    yield f"raw_read_{lanes}_lanes", raw.read_by_lane(bench, lanes)
+    done = _Countdown(messages)
+    before, started = bench.statements(), time.perf_counter()
+    with bench.client.subscribe(TOPIC, "group", done):
+        done.wait()
+        _wait_for_acks(bench, messages)
+        ended = time.perf_counter()
+        statements = bench.statements() - before
+    yield f"consume_{lanes}_lanes", messages / (ended - done.began)
+    yield f"first_message_{lanes}_lanes", 1000 * (done.began - started)
+    yield f"statements_per_message_{lanes}_lanes", statements / messages
+
+
+def _wait_for_acks(bench: Bench, messages: int) -> None:
+    """Until the watermarks in the database say that every message is acked."""
+    with bench.raw() as connection, connection.cursor() as cursor:
+        for _ in range(round(PATIENCE / 0.005)):
+            cursor.execute("SELECT COALESCE(SUM(offset_acked), 0) FROM queue_offsets WHERE consumer_group = 'group'")
+            row = cursor.fetchone()
+            if row and int(row[0]) >= messages:
+                return
+            time.sleep(0.005)
+    raise TimeoutError("the last messages were not acked")
