@@ -64,3 +64,17 @@ def owners(raw: Any, group: str, topic: str) -> dict[str, str]:
             topic,
         )
     )
+
+
+def audit(raw: Any, name: str, event: str, table: str, columns: str, values: str, when: str = "1 = 1") -> None:
+    """Let the server itself write down what happens to a table."""
+    rows(
+        raw,
+        f"CREATE TABLE {name} (n INT AUTO_INCREMENT PRIMARY KEY, who VARCHAR(255), lane VARCHAR(255),"
+        " a BIGINT, b BIGINT)",
+    )
+    rows(
+        raw,
+        f"CREATE TRIGGER {name}_trigger AFTER {event} ON {table} FOR EACH ROW BEGIN IF {when} THEN"
+        f" INSERT INTO {name} ({columns}) VALUES ({values}); END IF; END",
+    )

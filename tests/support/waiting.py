@@ -37,6 +37,10 @@ def never(condition: Callable[[], object], *, during: float, what: str = "") -> 
         pause.wait(BETWEEN_LOOKS)
 
 
+def accept(_message: object) -> None:
+    """A handler that has nothing against anything."""
+
+
 class Record:
     """What handlers have seen, in order; threads add, the test waits."""
 

@@ -250,8 +250,12 @@ class LaneMachine(RuleBasedStateMachine):
         self.done |= set(range(1, lane.watermark + 1))
         self.done |= {a.offset for _, a, outcome in self.decided if outcome == "ack" and a.state is State.RUNNING}
         world.flush()
-        # What the server forgot, nobody counts.
-        self.starts = {offset: min(count, world.rows.counted(offset)) for offset, count in self.starts.items()}
+        # What the server forgot, nobody counts; and another message at the same offset has not been started.
+        self.starts = {
+            offset: min(count, world.rows.counted(offset))
+            for offset, count in self.starts.items()
+            if offset not in changed & mine
+        }
         self.history = [world.rows.copy()]
 
     # -- what must be true ---------------------------------------------------------------------------------------------
