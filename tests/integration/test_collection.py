@@ -1,21 +1,17 @@
 """Collection and purge: what leaves the log, when, and that nobody misses it."""
 
-import random
 import threading
-from collections import defaultdict
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from support.sql import one, owners, rows, watermark
-from support.waiting import Record, eventually, never
 
 import lanelog
 from lanelog import Client, Message, Reject
-from lanelog._database import Database
-from lanelog._engine.janitor import HEARTBEATS_KEPT, STEP, Janitor
-from lanelog._engine.purge import Purge
+from lanelog._engine.janitor import HEARTBEATS_KEPT, STEP
+from support.sql import audit, one, owners, rows, watermark
+from support.waiting import Record, accept, eventually, never
 
 
 @pytest.fixture
@@ -35,22 +31,9 @@ def lanes(raw: Any, topic: str) -> dict[str, int]:
     return {key: head for key, head in found if key}
 
 
-def audit(raw: Any, name: str, event: str, table: str, columns: str, values: str, when: str = "1 = 1") -> None:
-    """Let the server itself write down what happens to a table."""
-    rows(
-        raw,
-        f"CREATE TABLE {name} (n INT AUTO_INCREMENT PRIMARY KEY, who VARCHAR(255), lane VARCHAR(255), a BIGINT, b BIGINT)",
-    )
-    rows(
-        raw,
-        f"CREATE TRIGGER {name}_trigger AFTER {event} ON {table} FOR EACH ROW BEGIN IF {when} THEN"
-        f" INSERT INTO {name} ({columns}) VALUES ({values}); END IF; END",
-    )
-
-
 def register(client: Client, topic: str, group: str, **options: Any) -> None:
-    """A group that exists and does not run."""
-    assert client.subscribe(topic, group, lambda m: None, **options).stop(10)
+    """A group that exists and does not run; it has no retention that would hold anything by itself."""
+    assert client.subscribe(topic, group, accept, **{"retention": 0, **options}).stop(10)
 
 
 def test_what_everybody_has_acked_leaves_also_while_the_lane_is_busy(lanelog_client: Client, raw: Any) -> None:
@@ -80,7 +63,7 @@ def test_a_group_that_has_not_come_holds_everything(lanelog_client: Client, lane
     register(lanelog_client, "t", "late")
     assert one(raw, "SELECT COUNT(*) FROM queue_offsets WHERE consumer_group = 'late'") == 0
     lanelog_client.publish_many("t", [(key, b"x") for key in ("a", "b") for _ in range(50)])
-    early = lanelog_client.subscribe("t", "early", lambda m: None, retention=0)
+    early = lanelog_client.subscribe("t", "early", accept, retention=0)
     eventually(lambda: early.stats().acked == 100)
     never(lambda: stored(raw, "t") < 100, during=1.5, what="a deletion")
     seen = Record()
@@ -111,7 +94,7 @@ def test_nothing_younger_than_the_retention_leaves(lanelog_client: Client, raw: 
     rows(raw, "UPDATE queue_messages SET created_at = created_at - 3600000 WHERE `offset` <= 5")
     rows(raw, "UPDATE queue_messages SET created_at = created_at - 600000 WHERE `offset` > 5 AND `offset` <= 8")
     register(lanelog_client, "t", "longer", retention=1800, start="latest")
-    subscription = lanelog_client.subscribe("t", "g", lambda m: None, retention=60)
+    subscription = lanelog_client.subscribe("t", "g", accept, retention=60)
     eventually(lambda: subscription.stats().acked == 10)
     eventually(lambda: stored(raw, "t") == 5)
     never(lambda: stored(raw, "t") < 5, during=1.2, what="the deletion of a young message")
@@ -120,7 +103,7 @@ def test_nothing_younger_than_the_retention_leaves(lanelog_client: Client, raw: 
 def test_without_any_group_nothing_leaves(lanelog_client: Client, raw: Any) -> None:
     """A topic that nobody reads keeps everything for the group that may come."""
     lanelog_client.publish_many("t", [("a", b"x")] * 10)
-    lanelog_client.subscribe("other", "g", lambda m: None, retention=0)
+    lanelog_client.subscribe("other", "g", accept, retention=0)
     never(lambda: stored(raw, "t") < 10, during=1.2)
 
 
@@ -132,7 +115,7 @@ def test_dead_letters_stay_when_they_are_acked(lanelog_client: Client, raw: Any)
 
     lanelog_client.publish_many("t", [("a", b"x")] * 5)
     lanelog_client.subscribe("t", "g", reject, retention=0)
-    alerts = lanelog_client.subscribe("t_dlq", "alerts", lambda m: None, retention=0)
+    alerts = lanelog_client.subscribe("t_dlq", "alerts", accept, retention=0)
     eventually(lambda: alerts.stats().acked == 5)
     eventually(lambda: stored(raw, "t") == 0)
     never(lambda: stored(raw, "t_dlq") < 5, during=1.5, what="the deletion of a dead letter")
@@ -152,7 +135,7 @@ def test_collection_goes_in_bounded_steps(lanelog_client: Client, raw: Any) -> N
     register(lanelog_client, "t", "holds")
     for _ in range(4):
         lanelog_client.publish_many("t", [(key, b"x") for key in ("a", "b") for _ in range(700)])
-    subscription = lanelog_client.subscribe("t", "g", lambda m: None, retention=0)
+    subscription = lanelog_client.subscribe("t", "g", accept, retention=0)
     eventually(lambda: subscription.stats().acked == 5600)
     assert stored(raw, "t") == 5600
     rows(raw, "DELETE FROM queue_groups WHERE consumer_group = 'holds'")
@@ -195,11 +178,9 @@ def test_a_lane_with_anything_left_is_not_purged(client: Client, raw: Any) -> No
     never(lambda: set(lanes(raw, "t")) != {"waiting", "paused"} or set(lanes(raw, "u")) != {"unread"}, during=1.5)
 
 
-def test_a_late_group_gets_every_message_of_a_lane_that_came_back(
-    client: Client, lanelog_url: str, raw: Any
-) -> None:
+def test_a_late_group_gets_every_message_of_a_lane_that_came_back(client: Client, lanelog_url: str, raw: Any) -> None:
     """Drained and purged while a late group is registered, back again, others collect: the late group misses none."""
-    early = client.subscribe("t", "early", lambda m: None, retention=0)
+    early = client.subscribe("t", "early", accept, retention=0)
     client.publish_many("t", [("a", b"old")] * 5)
     eventually(lambda: early.stats().acked == 5)
     eventually(lambda: lanes(raw, "t") == {})
@@ -216,11 +197,9 @@ def test_a_late_group_gets_every_message_of_a_lane_that_came_back(
 
 
 @pytest.mark.parametrize("start", ["earliest", "latest", "instant"])
-def test_a_group_registered_while_a_lane_is_purged_starts_where_it_said(
-    client: Client, raw: Any, start: str
-) -> None:
+def test_a_group_registered_while_a_lane_is_purged_starts_where_it_said(client: Client, raw: Any, start: str) -> None:
     """Whatever its start, a group registered after the purge sees what is published after it."""
-    early = client.subscribe("t", "early", lambda m: None, retention=0)
+    early = client.subscribe("t", "early", accept, retention=0)
     client.publish_many("t", [("a", b"old")] * 5)
     eventually(lambda: early.stats().acked == 5)
     eventually(lambda: lanes(raw, "t") == {})
@@ -229,92 +208,6 @@ def test_a_group_registered_while_a_lane_is_purged_starts_where_it_said(
     client.subscribe("t", "late", lambda m: seen(m.payload), start=when, retention=0)
     client.publish_many("t", [("a", b"new"), ("b", b"new")])
     assert seen.wait(2) == [b"new", b"new"]
-
-
-def test_no_offset_and_no_token_is_used_twice_while_purge_and_publish_race(
-    lanelog_url: str, database: Database, raw: Any
-) -> None:
-    """Threads publish to few keys that drain all the time, two others collect and purge as fast as they can."""
-    audit(
-        raw, "births", "INSERT", "queue_partition_leases", "who, lane, a", "NEW.consumer_group, NEW.partition_key, NEW.lease_epoch"
-    )
-    audit(raw, "purges", "DELETE", "queue_partitions", "lane, a", "OLD.partition_key, OLD.head_offset")
-    keys = [f"k{n}" for n in range(4)]
-    handled: dict[str, Record] = {"g": Record(), "h": Record()}
-    receipts: dict[str, list[int]] = defaultdict(list)
-    done, errors = threading.Event(), Record()
-
-    def guarded(work: Any) -> threading.Thread:
-        def run() -> None:
-            try:
-                work()
-            except Exception as error:
-                errors(error)
-                raise
-
-        return threading.Thread(target=run)
-
-    with lanelog.connect(lanelog_url, lane_idle_purge=0.001) as client:
-
-        def publish() -> None:
-            dice = random.Random(key_of := threading.get_ident())
-            for n in range(50):
-                key = dice.choice(keys)
-                receipt = client.publish("t", key, f"{key_of}-{n}")
-                with lock:
-                    receipts[key].append(receipt.offset)
-                # Half of the time, let the lane drain before the next message: only then may it be purged.
-                if dice.random() < 0.5:
-                    handled["g"].until(lambda items, k=key, o=receipt.offset: any(i[:2] == (k, o) for i in items))
-
-        def purge() -> None:
-            session = database.session("purging")
-            purging = Purge(session)
-            while not done.is_set():
-                for key in keys:
-                    purging.drained("t", key)
-            session.close()
-
-        def collect() -> None:
-            janitor = Janitor(subscriptions[0]._engine.host)
-            while not done.is_set():
-                for state in janitor._topics.values():
-                    state.not_before.clear()
-                janitor.turn(0.0)
-            janitor.close()
-
-        lock = threading.Lock()
-        subscriptions = [
-            client.subscribe(
-                "t", group, lambda m, r=record: r((m.key, m.offset, m.fencing_token, m.attempt)), retention=0
-            )
-            for group, record in handled.items()
-        ]
-        disturbers = [guarded(purge), guarded(purge), guarded(collect)]
-        publishers = [guarded(publish) for _ in range(4)]
-        for thread in disturbers + publishers:
-            thread.start()
-        for thread in publishers:
-            thread.join(60)
-        for record in handled.values():
-            record.wait(200, within=30)
-        done.set()
-        for thread in disturbers:
-            thread.join(20)
-    assert errors.items == []
-    purges = one(raw, "SELECT COUNT(*) FROM purges WHERE lane <> ''")
-    assert purges >= 3, "nothing was purged: the race was not run"
-    for key in keys:
-        assert len(set(receipts[key])) == len(receipts[key]), "an offset was used twice"
-        for record in handled.values():
-            mine = [item for item in record.items if item[0] == key]
-            assert [offset for _, offset, _, _ in mine] == sorted(receipts[key])
-            assert [token for _, _, token, _ in mine] == sorted(token for _, _, token, _ in mine)
-            assert {attempt for *_, attempt in mine} <= {1}
-    for group in handled:
-        for key in keys:
-            tokens = [t for (t,) in rows(raw, "SELECT a FROM births WHERE who = %s AND lane = %s ORDER BY n", group, key)]
-            assert tokens == sorted(set(tokens)), "a fencing token was used twice"
 
 
 def test_old_heartbeats_are_forgotten(lanelog_client: Client, raw: Any) -> None:
@@ -333,8 +226,8 @@ def test_old_heartbeats_are_forgotten(lanelog_client: Client, raw: Any) -> None:
         ("other", "left", age, 1),
     ):
         rows(raw, insert, group, name, ago, ago, left, ago)
-    subscription = lanelog_client.subscribe("t", "g", lambda m: None)
-    lanelog_client.subscribe("t", "h", lambda m: None)
+    subscription = lanelog_client.subscribe("t", "g", accept)
+    lanelog_client.subscribe("t", "h", accept)
     names = "SELECT subscriber_name FROM queue_subscriber_heartbeats WHERE consumer_group = %s"
     eventually(lambda: not {"left", "died"} & {name for (name,) in rows(raw, names, "g")})
     assert {"just left", subscription.owner} <= {name for (name,) in rows(raw, names, "g")}
@@ -344,7 +237,7 @@ def test_old_heartbeats_are_forgotten(lanelog_client: Client, raw: Any) -> None:
 
 def test_the_watermark_survives_collection_and_restart(lanelog_client: Client, lanelog_url: str, raw: Any) -> None:
     """After everything was collected, a new process begins behind it and finds the next message only."""
-    first = lanelog_client.subscribe("t", "g", lambda m: None, retention=0)
+    first = lanelog_client.subscribe("t", "g", accept, retention=0)
     lanelog_client.publish_many("t", [("a", b"x")] * 10)
     eventually(lambda: stored(raw, "t") == 0 and first.stats().acked == 10)
     assert first.stop(10)

@@ -1,4 +1,4 @@
-"""Per-key order is commit order, whoever publishes in whatever transaction; and a plain log would lose messages here."""
+"""Per-key order is commit order, whoever publishes in whatever transaction; a plain log would lose messages here."""
 
 import random
 import threading
@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from attrs import frozen
-from support.sql import one, rows
-from support.waiting import Record, eventually
 
 import lanelog
 from lanelog import Message
+from support.sql import one, rows
+from support.waiting import Record, eventually
 
 KEYS = ("k0", "k1", "k2", "k3")
 PUBLISHERS, TRANSACTIONS = 8, 15
@@ -48,7 +48,7 @@ def publish_from_many(transaction: Callable[[str, list[str], Callable[[], None]]
 
 
 def test_three_row_transactions_that_pause_before_their_commit_lose_nothing(lanelog_url: str) -> None:
-    """A group that consumes meanwhile gets every row, each key in the order of the commits, a transaction's rows together."""
+    """A group that consumes meanwhile gets every row, each key in commit order, a transaction's rows together."""
     seen = Record()
     with lanelog.connect(lanelog_url, pool_size=PUBLISHERS + 2) as client:
 
@@ -97,7 +97,9 @@ def test_the_same_with_plain_inserts_loses_rows(open_raw: Any, raw: Any) -> None
         while not finishing:
             finishing = over.is_set()
             for key in KEYS:
-                for row, name in rows(reader, "SELECT id, name FROM plain WHERE k = %s AND id > %s ORDER BY id", key, last[key]):
+                for row, name in rows(
+                    reader, "SELECT id, name FROM plain WHERE k = %s AND id > %s ORDER BY id", key, last[key]
+                ):
                     got.add(name)
                     last[key] = row
 
@@ -111,7 +113,7 @@ def test_the_same_with_plain_inserts_loses_rows(open_raw: Any, raw: Any) -> None
 
 
 def test_who_comes_second_to_a_key_commits_second(lanelog_url: str, raw: Any) -> None:
-    """The reversed commits that lose rows elsewhere cannot happen: the second publisher of a key waits for the first."""
+    """The reversed commits that lose rows elsewhere cannot happen: a key's second publisher waits for the first."""
     seen = Record()
     first_written, first_may_commit, second_written = threading.Event(), threading.Event(), threading.Event()
     with lanelog.connect(lanelog_url) as client, ThreadPoolExecutor(2) as pool:
@@ -139,4 +141,6 @@ def test_who_comes_second_to_a_key_commits_second(lanelog_url: str, raw: Any) ->
             future.result(20)
         seen.wait(5)
         assert [payload for key, payload in seen.items if key == "k"] == [b"0", b"1", b"2"]
-    eventually(lambda: one(raw, "SELECT head_offset FROM queue_partitions WHERE topic = 't' AND partition_key = 'k'") == 3)
+    eventually(
+        lambda: one(raw, "SELECT head_offset FROM queue_partitions WHERE topic = 't' AND partition_key = 'k'") == 3
+    )

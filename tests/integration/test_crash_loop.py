@@ -2,11 +2,10 @@
 
 from typing import Any
 
+from lanelog import Client
 from support.processes import Fleet
 from support.traffic import handled
 from support.waiting import eventually
-
-from lanelog import Client
 
 ATTEMPTS = 3
 
@@ -33,7 +32,9 @@ def run_until_settled(fleet: Fleet, raw: Any, count: int, *, most: int, **config
 def settled(raw: Any) -> int:
     """How many messages are behind the watermarks of group g."""
     with raw.cursor() as cursor:
-        cursor.execute("SELECT COALESCE(SUM(offset_acked), 0) FROM queue_offsets WHERE consumer_group = 'g' AND topic = 't'")
+        cursor.execute(
+            "SELECT COALESCE(SUM(offset_acked), 0) FROM queue_offsets WHERE consumer_group = 'g' AND topic = 't'"
+        )
         return int(cursor.fetchone()[0])
 
 
@@ -74,7 +75,7 @@ def test_a_message_that_kills_its_process_ends_in_the_dead_letters_and_nothing_b
 
 
 def test_two_messages_that_kill_their_process_are_both_found(fleet: Fleet, lanelog_client: Client, raw: Any) -> None:
-    """On two lanes of one process at once: each dies alone before it is given up, and the innocent third lane is not."""
+    """On two lanes of one process: each dies alone before it is given up, and the innocent third lane is not."""
     lanelog_client.publish_many(
         "t", [("a", {"exit": True, "n": 1}), ("b", {"exit": True, "n": 1}), ("c", {"sleep": 0.5}), ("a", {}), ("b", {})]
     )

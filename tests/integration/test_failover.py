@@ -3,12 +3,11 @@
 import statistics
 from typing import Any
 
+from lanelog import Client
 from support.processes import Fleet, Line
 from support.sql import owners
 from support.traffic import shares, steady_load, wait_until_all_handled
 from support.waiting import eventually
-
-from lanelog import Client
 
 KEYS = [f"repo-{n:02}" for n in range(12)]
 

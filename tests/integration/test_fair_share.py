@@ -4,12 +4,11 @@ import json
 import time
 from typing import Any
 
+from lanelog import Client
 from support.processes import Fleet
 from support.sql import rows
 from support.traffic import shares
 from support.waiting import eventually, never
-
-from lanelog import Client
 
 
 def counts(raw: Any) -> list[int]:

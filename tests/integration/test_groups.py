@@ -1,16 +1,15 @@
 """Groups that read one log: dead letters, pauses and failures of one are nothing to another."""
 
 import logging
-import threading
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from support.sql import delivery_rows, one, rows, watermark
-from support.waiting import Record, eventually, events, never
 from tenacity import stop_after_attempt, wait_fixed
 
 from lanelog import Client, ConfigurationError, Message, Reject, RetryPolicy
+from support.sql import delivery_rows, one, rows, watermark
+from support.waiting import Record, accept, events, eventually, never
 
 TWICE = RetryPolicy(stop=stop_after_attempt(2), wait=wait_fixed(0.05))
 
@@ -83,7 +82,7 @@ def test_two_groups_dead_letter_the_same_message_twice(lanelog_client: Client, r
 
 
 def test_a_failing_consumer_of_dead_letters_loses_none(lanelog_client: Client, raw: Any) -> None:
-    """A dead letter is tried again without limit, whatever the policy and however it fails, and has no second suffix."""
+    """A dead letter is tried again without limit, whatever the policy, and there is no second suffix."""
     attempts = Record()
 
     def reject(message: Message) -> None:
@@ -141,7 +140,7 @@ def test_a_last_attempt_by_max_deliveries_is_dead_lettered(lanelog_client: Clien
         raise ValueError("no")
 
     lanelog_client.publish("t", "k", b"1")
-    endless = RetryPolicy(stop=lambda state: False, wait=wait_fixed(0.01))
+    endless = RetryPolicy(stop=lambda _state: False, wait=wait_fixed(0.01))
     subscription = lanelog_client.subscribe("t", "a", fail, retry=endless, max_deliveries=4)
     eventually(lambda: subscription.stats().dead_lettered == 1)
     assert attempts.items == [1, 2, 3, 4]
@@ -233,12 +232,10 @@ def test_one_subscription_reads_many_topics(lanelog_client: Client) -> None:
 
 def test_a_group_has_one_order(lanelog_client: Client, lanelog_url: str, raw: Any) -> None:
     """A second subscription with another order is refused and disturbs nothing; other groups are free to differ."""
-    release = threading.Event()
-    first = lanelog_client.subscribe("t", "g", lambda m: release.wait(5), order="strict")
+    first = lanelog_client.subscribe("t", "g", accept, order="strict")
     with pytest.raises(ConfigurationError, match=r"order='strict'.*one order.*order='concurrent'"):
-        lanelog_client.subscribe("t", "g", lambda m: None, order="concurrent")
-    lanelog_client.subscribe("t", "other", lambda m: None, order="concurrent")
+        lanelog_client.subscribe("t", "g", accept, order="concurrent")
+    lanelog_client.subscribe("t", "other", accept, order="concurrent")
     found = rows(raw, "SELECT consumer_group, delivery_order FROM queue_groups ORDER BY consumer_group")
     assert found == [("g", "strict"), ("other", "concurrent")]
     assert first.state == "running"
-    release.set()

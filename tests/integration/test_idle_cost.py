@@ -4,10 +4,10 @@ import threading
 from typing import Any
 
 import pytest
-from support.sql import one, rows
-from support.waiting import eventually
 
 from lanelog import Client
+from support.sql import one, rows
+from support.waiting import accept, eventually
 
 LANES = 1000
 MEASURED = 3.0
@@ -23,9 +23,11 @@ def questions(raw: Any) -> int:
 def test_a_thousand_idle_lanes_cost_thirty_statements_a_second_at_most(lanelog_client: Client, raw: Any) -> None:
     """Everything handled, nothing published: what loops send does not grow with the lanes."""
     lanelog_client.publish_many("t", [(f"k{n:04}", b"x") for n in range(LANES)])
-    subscription = lanelog_client.subscribe("t", "g", lambda m: None)
+    subscription = lanelog_client.subscribe("t", "g", accept)
     eventually(lambda: subscription.stats().acked == LANES, within=30)
-    eventually(lambda: one(raw, "SELECT COUNT(*) FROM queue_offsets WHERE consumer_group = 'g' AND offset_acked = 1") == LANES)
+    eventually(
+        lambda: one(raw, "SELECT COUNT(*) FROM queue_offsets WHERE consumer_group = 'g' AND offset_acked = 1") == LANES
+    )
     threading.Event().wait(1.0)  # the looks back off to poll_interval
     before = questions(raw)
     threading.Event().wait(MEASURED)
@@ -43,7 +45,7 @@ def test_a_backlog_costs_less_than_a_tenth_of_a_statement_a_message(
     for _ in range(total // 2000):
         lanelog_client.publish_many("t", [(f"k{n % lanes}", b"x" * 100) for n in range(2000)])
     before = questions(raw)
-    subscription = lanelog_client.subscribe("t", "g", lambda m: None, order=order)
+    subscription = lanelog_client.subscribe("t", "g", accept, order=order)
     pause = threading.Event()
     for _ in range(600):
         if subscription.stats().acked == total:

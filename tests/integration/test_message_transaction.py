@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.proxy import DOOM, Proxy
-from support.sql import delivery_rows, one, owners, rows, watermark
-from support.waiting import Record, eventually, events, never
 from tenacity import stop_after_attempt, wait_fixed
 
 import lanelog
 from lanelog import AlreadySettled, Client, LanelogError, LeaseLost, Message, RetryPolicy
 from lanelog.config import ConnectConfig
+from support.proxy import DOOM, Proxy
+from support.sql import delivery_rows, one, owners, rows, watermark
+from support.waiting import Record, events, eventually, never
 
 QUICK = RetryPolicy(stop=stop_after_attempt(5), wait=wait_fixed(0.05))
 INSERT = "INSERT INTO effects (message, attempt) VALUES (%s, %s)"
@@ -135,9 +135,7 @@ def test_publishing_beside_the_open_transaction_is_refused(lanelog_client: Clien
     assert one(raw, "SELECT COUNT(*) FROM queue_messages WHERE topic = 'next'") == 0
 
 
-def test_held_open_for_three_heartbeats_it_costs_no_lane(
-    lanelog_client: Client, lanelog_url: str, raw: Any
-) -> None:
+def test_held_open_for_three_heartbeats_it_costs_no_lane(lanelog_client: Client, lanelog_url: str, raw: Any) -> None:
     """A block longer than the lease, with a second member waiting for lanes: nobody steals, and it commits."""
     inside, release = threading.Event(), threading.Event()
     attempts, others = Record(), Record()

@@ -4,12 +4,12 @@ import threading
 from typing import Any
 
 import pytest
-from support.sql import delivery_rows, one, watermark
-from support.waiting import Record, eventually, never
 from tenacity import stop_after_attempt, wait_fixed
 
 import lanelog
 from lanelog import Client, Message, RetryPolicy
+from support.sql import delivery_rows, one, watermark
+from support.waiting import Record, eventually, never
 
 QUICK = RetryPolicy(stop=stop_after_attempt(5), wait=wait_fixed(0.4))
 
@@ -49,11 +49,7 @@ def test_strict_holds_a_key_behind_a_failure_in_the_middle_of_a_run(lanelog_clie
         "t", "g", handle, retry=RetryPolicy(stop=stop_after_attempt(5), wait=wait_fixed(0.05))
     )
     eventually(lambda: subscription.stats().acked == 300)
-    wanted = [
-        (offset, attempt)
-        for offset in range(1, 301)
-        for attempt in ([1, 2] if offset in failing else [1])
-    ]
+    wanted = [(offset, attempt) for offset in range(1, 301) for attempt in ([1, 2] if offset in failing else [1])]
     assert seen.items == wanted
     eventually(lambda: watermark(raw, "g", "t", "a") == 300)
     eventually(lambda: not delivery_rows(raw, "g", "t"))
@@ -104,10 +100,10 @@ def test_concurrent_runs_up_to_its_bound_in_offset_order(lanelog_client: Client,
         assert sorted(started.wait(7)[5:]) == [6, 7]
         # 2, 3 and 5 are acked ahead of 1: two runs, in two rows; the watermark does not move
         eventually(
-            lambda: [
-                (r["message_offset"], r["through_offset"]) for r in delivery_rows(raw, "g", "t") if r["acked"]
-            ]
-            == [(2, 3), (5, 5)]
+            lambda: (
+                [(r["message_offset"], r["through_offset"]) for r in delivery_rows(raw, "g", "t") if r["acked"]]
+                == [(2, 3), (5, 5)]
+            )
         )
         assert watermark(raw, "g", "t", "a") == 0
     finally:
@@ -209,21 +205,26 @@ def test_postpone_is_a_wait_and_no_failure(lanelog_client: Client, raw: Any, ord
         assert behind[-1] == 2
 
 
-def test_a_postponed_message_keeps_its_wait_with_the_next_owner(lanelog_client: Client, lanelog_url: str) -> None:
-    """The wait stands in the database: another process of the group waits as long, and starts with attempt 1."""
+@pytest.mark.parametrize("how", ["postpone", "nack"])
+def test_a_waiting_message_keeps_wait_and_place_with_the_next_owner(
+    lanelog_client: Client, lanelog_url: str, how: str
+) -> None:
+    """Both stand in the database: another process of the group waits as long, and holds the key as long."""
     first, second = Record(), Record()
 
-    def postpone(message: Message) -> None:
+    def wait(message: Message) -> None:
         first((message.offset, message.attempt))
-        raise lanelog.Postpone(1.2)
+        if how == "postpone":
+            raise lanelog.Postpone(1.2)
+        raise lanelog.Retry(1.2)
 
-    lanelog_client.publish("t", "a", b"1")
-    subscription = lanelog_client.subscribe("t", "g", postpone)
-    eventually(lambda: subscription.stats().postponed == 1)
+    lanelog_client.publish_many("t", [("a", b"x")] * 4)
+    subscription = lanelog_client.subscribe("t", "g", wait)
+    eventually(lambda: subscription.stats().waiting == 1)
     assert subscription.stop(10)
     with lanelog.connect(lanelog_url) as other:
         late = other.subscribe("t", "g", lambda m: second((m.offset, m.attempt)))
         eventually(lambda: late.stats().lanes == 1)
-        never(lambda: len(second), during=0.3, what="a delivery before its time")
-        assert second.wait(1) == [(1, 1)]
+        never(lambda: len(second), during=0.4, what="a delivery before its time")
+        assert second.wait(4) == [(1, 1 if how == "postpone" else 2), (2, 1), (3, 1), (4, 1)]
     assert first.items == [(1, 1)]

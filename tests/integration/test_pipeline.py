@@ -4,14 +4,14 @@ from collections import Counter
 from contextlib import closing
 
 import pymysql
-from support.processes import Fleet
-from support.sql import one, rows
-from support.waiting import eventually
 
 import lanelog
 from lanelog import Outgoing
 from lanelog.config import ConnectConfig
 from lanelog.devserver import DevServer
+from support.processes import Fleet
+from support.sql import one, rows
+from support.waiting import eventually
 
 REPOSITORIES = [f"repo-{number:02}" for number in range(50)]
 EACH = 8
@@ -45,7 +45,8 @@ def test_three_stages_keep_the_order_and_each_effect_through_failures_a_crash_an
         with raw() as connection:
             rows(
                 connection,
-                "CREATE TABLE effects (id BIGINT AUTO_INCREMENT PRIMARY KEY, stage VARCHAR(10), repository VARCHAR(10), number INT)",
+                "CREATE TABLE effects"
+                " (id BIGINT AUTO_INCREMENT PRIMARY KEY, stage VARCHAR(10), repository VARCHAR(10), number INT)",
             )
         workers = [fleet.start(f"w{number}", "pipeline.py", seed=number) for number in range(3)]
         for worker in workers:
@@ -57,7 +58,9 @@ def test_three_stages_keep_the_order_and_each_effect_through_failures_a_crash_an
         workers[0].kill()
         fleet.start("w3", "pipeline.py", seed=3)
         with raw() as connection:
-            eventually(lambda: not lanes_of(connection, "w0"), within=10, what="the take-over of the killed worker's lanes")
+            eventually(
+                lambda: not lanes_of(connection, "w0"), within=10, what="the take-over of the killed worker's lanes"
+            )
         # what is left to do grows again, so that the restart meets a busy pipeline
         for number in range(EACH, 2 * EACH):
             client.publish_many("build", [Outgoing(repository, number, id=str(number)) for repository in REPOSITORIES])
@@ -70,7 +73,12 @@ def test_three_stages_keep_the_order_and_each_effect_through_failures_a_crash_an
             found = rows(connection, "SELECT stage, repository, number FROM effects ORDER BY id")
             assert one(connection, "SELECT COUNT(*) FROM queue_messages WHERE topic LIKE '%%_dlq'") == 0
         assert Counter(found) == Counter(
-            {(stage, repository, number): 1 for stage in STAGES for repository in REPOSITORIES for number in range(2 * EACH)}
+            {
+                (stage, repository, number): 1
+                for stage in STAGES
+                for repository in REPOSITORIES
+                for number in range(2 * EACH)
+            }
         )
         for stage in STAGES:
             order: dict[str, list[int]] = {}

@@ -5,12 +5,12 @@ import threading
 from typing import Any
 
 import pytest
-from support.sql import delivery_rows, one, owners, watermark
-from support.waiting import Record, eventually, events
 from tenacity import stop_after_attempt, wait_fixed
 
 import lanelog
 from lanelog import AckPolicy, AlreadySettled, Client, ConfigurationError, LeaseLost, RetryPolicy
+from support.sql import delivery_rows, one, owners, watermark
+from support.waiting import Record, events, eventually
 
 QUICK = RetryPolicy(stop=stop_after_attempt(3), wait=wait_fixed(0.05))
 
@@ -66,10 +66,7 @@ def test_what_is_not_settled_goes_back_as_attempt_1(lanelog_client: Client, lane
             got.append((delivery.key, delivery.offset, delivery.attempt))
             delivery.ack()
     assert sorted(got) == sorted(
-        (key, offset, 1)
-        for key in ("a", "b", "c")
-        for offset in range(1, 6)
-        if (key, offset) != (taken[0].key, 1)
+        (key, offset, 1) for key in ("a", "b", "c") for offset in range(1, 6) if (key, offset) != (taken[0].key, 1)
     )
     assert delivery_rows(raw, "g", "t") == []
 

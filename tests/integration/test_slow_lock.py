@@ -4,10 +4,9 @@ import threading
 import time
 from typing import Any
 
+from lanelog import Client, Message
 from support.sql import rows, watermark
 from support.waiting import Record, eventually
-
-from lanelog import Client, Message
 
 KEYS = [f"k{number}" for number in range(6)]
 HELD_FOR = 10.0
@@ -25,7 +24,10 @@ def test_a_lock_on_one_lane_stalls_that_lane_alone(lanelog_client: Client, open_
     lanelog_client.publish_many("t", [(key, b"x") for key in KEYS])
     eventually(lambda: all(watermark(raw, "g", "t", key) == 1 for key in KEYS))
     holder = open_raw()
-    rows(holder, "SELECT * FROM queue_offsets WHERE consumer_group = 'g' AND topic = 't' AND partition_key = 'k0' FOR UPDATE")
+    rows(
+        holder,
+        "SELECT * FROM queue_offsets WHERE consumer_group = 'g' AND topic = 't' AND partition_key = 'k0' FOR UPDATE",
+    )
     began = time.monotonic()
     pause = threading.Event()
     published: dict[tuple[str, int], float] = {}

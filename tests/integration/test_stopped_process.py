@@ -4,12 +4,11 @@ import json
 import time
 from typing import Any
 
+from lanelog import Client
 from support.processes import Fleet
 from support.sql import owners, rows, watermark
 from support.traffic import handled, shares
 from support.waiting import eventually
-
-from lanelog import Client
 
 SHORT = {"lease_duration": 2.0, "lease_renewal": 0.5}
 LANES = ("returns", "acks", "commits")
@@ -19,7 +18,11 @@ def test_a_process_that_slept_past_its_lease_changes_nothing_any_more(
     fleet: Fleet, lanelog_client: Client, raw: Any
 ) -> None:
     """Its handlers' late ack and transaction raise LeaseLost; what the new owner has done stands."""
-    rows(raw, "CREATE TABLE effects (id INT AUTO_INCREMENT PRIMARY KEY, topic VARCHAR(9), k VARCHAR(9), o INT, who VARCHAR(9))")
+    rows(
+        raw,
+        "CREATE TABLE effects"
+        " (id INT AUTO_INCREMENT PRIMARY KEY, topic VARCHAR(9), k VARCHAR(9), o INT, who VARCHAR(9))",
+    )
     sleeper = fleet.worker("sleeper", options=SHORT)
     for key, how in zip(LANES, ("", "ack", "transaction"), strict=True):
         lanelog_client.publish("t", key, json.dumps({"how": how, "wait": "sleeper"}))
@@ -40,9 +43,9 @@ def test_a_process_that_slept_past_its_lease_changes_nothing_any_more(
     lost = {line["key"]: line["error"] for line in sleeper.said("lost", count=2, within=10)}
     assert lost.keys() == {"acks", "commits"}
     eventually(lambda: [line for line in fleet.logged("settlement.refused") if line.process == "sleeper"], within=10)
-    assert {(line["key"], line["offset"], line["attempt"]) for line in fleet.heard("handled") if line.process == "heir"} == {
-        (key, offset, attempt) for key in LANES for offset, attempt in ((1, 2), (2, 1))
-    }
+    assert {
+        (line["key"], line["offset"], line["attempt"]) for line in fleet.heard("handled") if line.process == "heir"
+    } == {(key, offset, attempt) for key in LANES for offset, attempt in ((1, 2), (2, 1))}
     assert rows(raw, "SELECT k, o, who FROM effects ORDER BY id") == [("commits", 1, "heir"), ("commits", 2, "heir")]
     assert rows(raw, "SELECT * FROM queue_offsets WHERE consumer_group = 'g' ORDER BY partition_key") == before
     # it is a member again and gets its share, by the rules: with higher epochs, and nothing of before
@@ -57,13 +60,16 @@ def test_a_process_that_slept_past_its_lease_changes_nothing_any_more(
 def test_a_process_that_is_stopped_in_the_middle_of_a_flush_blocks_nobody_for_long(
     fleet: Fleet, lanelog_client: Client, open_raw: Any, raw: Any
 ) -> None:
-    """Its open transaction holds locks on its lanes: within 20 s the server has dropped it, and others have the lanes."""
+    """Its open transaction holds locks on its lanes: within 20 s the server has dropped it, and others have them."""
     sleeper = fleet.worker("sleeper", options=SHORT)
     keys = [f"k{number}" for number in range(4)]
     lanelog_client.publish_many("t", [(key, "{}") for key in keys])
     eventually(lambda: all(watermark(raw, "g", "t", key) == 1 for key in keys))
     holder = open_raw()
-    rows(holder, "SELECT * FROM queue_offsets WHERE consumer_group = 'g' AND topic = 't' AND partition_key = 'k0' FOR UPDATE")
+    rows(
+        holder,
+        "SELECT * FROM queue_offsets WHERE consumer_group = 'g' AND topic = 't' AND partition_key = 'k0' FOR UPDATE",
+    )
     lanelog_client.publish_many("t", [(key, "{}") for key in keys])
     eventually(lambda: waits_for_a_lock(raw), within=5, what="the sleeper's flush waiting for the lock")
     sleeper.freeze()
@@ -91,4 +97,10 @@ def test_a_process_that_is_stopped_in_the_middle_of_a_flush_blocks_nobody_for_lo
 
 def waits_for_a_lock(raw: Any) -> bool:
     """Whether some other session is in the middle of writing queue_offsets."""
-    return bool(rows(raw, "SELECT 1 FROM information_schema.processlist WHERE info LIKE '%%INSERT INTO queue_offsets%%' AND id <> CONNECTION_ID()"))
+    return bool(
+        rows(
+            raw,
+            "SELECT 1 FROM information_schema.processlist"
+            " WHERE info LIKE '%INSERT INTO queue_offsets%' AND id <> CONNECTION_ID()",
+        )
+    )

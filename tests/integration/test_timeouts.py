@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.sql import delivery_rows, one, rows, watermark
-from support.waiting import Record, eventually, events, never
 from tenacity import stop_after_attempt, wait_fixed
 
 from lanelog import AckPolicy, AlreadySettled, Client, LeaseLost, Message, RetryPolicy
+from support.sql import delivery_rows, one, rows, watermark
+from support.waiting import Record, events, eventually, never
 
 QUICK = RetryPolicy(stop=stop_after_attempt(5), wait=wait_fixed(0.05))
 FIXED = {"auto_extend": False, "visibility_timeout": 0.4, "retry": QUICK}
@@ -52,18 +52,19 @@ def in_transaction(message: Message) -> None:
 
 
 @pytest.mark.parametrize(
-    "settle",
+    ("settle", "order"),
     [
-        Message.ack,
-        Message.nack,
-        lambda m: m.reject("late"),
-        lambda m: m.postpone(1.0),
-        lambda m: m.extend(5.0),
-        in_transaction,
+        (Message.ack, "strict"),
+        (Message.nack, "strict"),
+        (lambda m: m.reject("late"), "strict"),
+        (lambda m: m.postpone(1.0), "strict"),
+        (lambda m: m.extend(5.0), "strict"),
+        (in_transaction, "strict"),
+        (Message.ack, "serial"),
+        (in_transaction, "concurrent"),
     ],
-    ids=["ack", "nack", "reject", "postpone", "extend", "transaction"],
+    ids=["ack", "nack", "reject", "postpone", "extend", "transaction", "ack-serial", "transaction-concurrent"],
 )
-@pytest.mark.parametrize("order", ["strict", "concurrent"])
 def test_a_superseded_attempt_can_settle_nothing(
     lanelog_client: Client, raw: Any, settle: Callable[[Message], object], order: str
 ) -> None:
@@ -210,9 +211,7 @@ def test_a_living_handler_is_extended_and_reported_once(
     assert subscription.stats().timed_out == 0
 
 
-def test_max_handler_time_gives_a_living_handler_up(
-    lanelog_client: Client, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_max_handler_time_gives_a_living_handler_up(lanelog_client: Client, caplog: pytest.LogCaptureFixture) -> None:
     """Extension has an end: after max_handler_time the attempt is abandoned and the message delivered again."""
     attempts, release = Record(), threading.Event()
 
@@ -262,9 +261,7 @@ def test_extend_by_hand_is_not_cut_by_the_time_out(lanelog_client: Client) -> No
         assert release.wait(30)
 
     lanelog_client.publish("t", "k", b"1")
-    subscription = lanelog_client.subscribe(
-        "t", "g", handle, visibility_timeout=0.3, max_handler_time=0.6, retry=QUICK
-    )
+    subscription = lanelog_client.subscribe("t", "g", handle, visibility_timeout=0.3, max_handler_time=0.6, retry=QUICK)
     try:
         attempts.wait(1)
         never(lambda: len(attempts) > 1, during=1.2, what="a second attempt")
@@ -295,9 +292,7 @@ def test_a_manual_message_that_nobody_settles_comes_again(
     """MANUAL: returning settles nothing; after visibility_timeout it is given up, and the late ack is refused."""
     taken = Record()
     lanelog_client.publish("t", "k", b"1")
-    lanelog_client.subscribe(
-        "t", "g", taken, ack_policy=AckPolicy.MANUAL, visibility_timeout=0.4, retry=QUICK
-    )
+    lanelog_client.subscribe("t", "g", taken, ack_policy=AckPolicy.MANUAL, visibility_timeout=0.4, retry=QUICK)
     first, second = taken.wait(2)
     assert (first.attempt, second.attempt) == (1, 2)
     with pytest.raises(LeaseLost):

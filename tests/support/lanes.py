@@ -11,7 +11,6 @@ from lanelog._engine.lane import Lane
 from lanelog._engine.records import Budget, Burial, LaneSnapshot, LaneWrite
 from lanelog._engine.run import State
 from lanelog._engine.ticket import Ticket
-from lanelog._engine.ticket import Ticket
 from lanelog._stores.deliveries import DeliveryRow
 from lanelog._stores.fetches import Fetched
 

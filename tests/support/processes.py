@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from attrs import define, field, frozen
+
 from support.waiting import Record, eventually
 
 PROGRAMS = Path(__file__).parents[1] / "integration/programs"

@@ -8,38 +8,45 @@ from contextlib import contextmanager
 from typing import Any
 
 from attrs import define, field
-from support.processes import Fleet, Line
-from support.sql import owners
 
 from lanelog import Client, Outgoing
+from support.processes import Fleet, Line
+from support.sql import owners
 
 
 @define(eq=False)
 class Traffic:
-    """How many rounds of one message for each key were published, and the errors on the way."""
+    """How many messages of each key were published, and the errors on the way."""
 
     keys: Sequence[str]
     rounds: int = 0
+    burst: int = 1
     over: threading.Event = field(factory=threading.Event)
     errors: list[BaseException] = field(factory=list)
 
+    @property
+    def each(self) -> int:
+        """How many messages each key got."""
+        return self.rounds * self.burst
+
     def offsets(self) -> dict[str, list[int]]:
         """Which offsets each key must have, if each message is there once."""
-        return {key: list(range(1, self.rounds + 1)) for key in self.keys}
+        return {key: list(range(1, self.each + 1)) for key in self.keys}
 
 
 @contextmanager
 def steady_load(
-    client: Client, topic: str, keys: Sequence[str], *, pause: float = 0.05, **payload: object
+    client: Client, topic: str, keys: Sequence[str], *, pause: float = 0.05, burst: int = 1, **payload: object
 ) -> Iterator[Traffic]:
-    """Publish to every key, again and again, until the block ends. Ids make each round repeatable."""
-    traffic = Traffic(keys)
+    """Publish a burst to every key, again and again, until the block ends. Ids make each round repeatable."""
+    traffic = Traffic(keys, burst=burst)
 
     def publish() -> None:
         while not traffic.over.is_set():
             number = traffic.rounds + 1
             try:
-                client.publish_many(topic, [Outgoing(key, json.dumps(payload), id=f"n{number}") for key in keys])
+                names = [f"n{number}-{one}" for one in range(burst)]
+                client.publish_many(topic, [Outgoing(key, json.dumps(payload), id=n) for n in names for key in keys])
             except BaseException as error:  # noqa: BLE001 - reported by the test's own thread
                 traffic.errors.append(error)
                 return
@@ -72,7 +79,7 @@ def handled(lines: Sequence[Line]) -> dict[str, list[int]]:
 
 def wait_until_all_handled(fleet: Fleet, traffic: Traffic, *, within: float = 20.0) -> dict[str, list[int]]:
     """Wait until each published message was handled; the offsets of each key in the order of their first handling."""
-    wanted = len(traffic.keys) * traffic.rounds
+    wanted = len(traffic.keys) * traffic.each
 
     def enough(lines: Sequence[Line]) -> bool:
         return len({(line["key"], line["offset"]) for line in lines if line.event == "handled"}) >= wanted

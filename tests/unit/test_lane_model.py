@@ -250,9 +250,11 @@ class LaneMachine(RuleBasedStateMachine):
         self.done |= set(range(1, lane.watermark + 1))
         self.done |= {a.offset for _, a, outcome in self.decided if outcome == "ack" and a.state is State.RUNNING}
         world.flush()
-        # What the server forgot, nobody counts; and another message at the same offset has not been started.
+        # What the server forgot, a failure not yet written down, and another message at that offset: nobody counts them.
+        known = {offset: wait.attempts for offset, wait in lane.waiting.items()}
+        known |= {offset: attempt.number for offset, attempt in lane.running.items()}
         self.starts = {
-            offset: min(count, world.rows.counted(offset))
+            offset: min(count, known.get(offset, 0), world.rows.counted(offset))
             for offset, count in self.starts.items()
             if offset not in changed & mine
         }

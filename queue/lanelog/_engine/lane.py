@@ -85,7 +85,7 @@ class Lane(Ledger):
             due=now if crashed_now else now + row.due_in,
             first_started=None if row.first_age is None else now - row.first_age,
             crashed=row.crashed or crashed_now,
-            died_alone=crashed_now and row.alone,
+            died_alone=row.alone and row.lease_epoch != self.epoch,
             postponed=row.postponed,
             last_error=CRASHED if crashed_now else row.last_error,
         )

@@ -114,7 +114,7 @@ class Ledger:
         """Whether a flush would write anything for this lane, or release anyone."""
         return bool(
             self.watermark != self._flushed
-            or self._dirty
+            or any(not self._undecided(offset) for offset in self._dirty)
             or self._pending
             or self.tickets
             or self.adopting
@@ -124,15 +124,16 @@ class Ledger:
     def _undo_mark(self) -> bool:
         return self._mark > self.watermark and max(self._handed(), self.watermark) < self._mark
 
+    def _undecided(self, offset: int) -> bool:
+        """Whether somebody else is writing this row: a transaction of the handler, or the dead letters."""
+        attempt = self.running.get(offset)
+        return attempt is not None and attempt.state in (State.CLAIMED, State.BURYING)
+
     def write(self, now: float) -> LaneWrite | None:
         """What to write now; one at a time, and `written` or `unwritten` must follow."""
         if self.writing is not None or self.lost or not self.needs_write:
             return None
-        held = {
-            o
-            for o in self._dirty
-            if (a := self.running.get(o)) is not None and a.state in (State.CLAIMED, State.BURYING)
-        }
+        held = {offset for offset in self._dirty if self._undecided(offset)}
         offsets = self._dirty - held
         upserts, deletes = [], []
         for offset in sorted(offsets):
@@ -172,6 +173,7 @@ class Ledger:
                 retry_count=wait.attempts,
                 postponed=wait.postponed,
                 crashed=wait.crashed,
+                alone=wait.died_alone,  # the proof must outlast a death of another before the burial
                 first_age=None if wait.first_started is None else now - wait.first_started,
                 last_error=wait.last_error,
             )

@@ -1,4 +1,4 @@
-"""A worker process of a pipeline: build, merge and notify, each publishing for the next in the transaction of its effect."""
+"""A worker process of a pipeline: build, merge, notify, each publishing for the next in its effect's transaction."""
 
 import random
 import threading

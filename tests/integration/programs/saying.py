@@ -27,8 +27,9 @@ def listen() -> None:
     """Hear the test out, in a thread of its own."""
 
     def hear() -> None:
-        for line in sys.stdin:
-            heard(line.strip()).set()
+        with os.fdopen(os.dup(0)) as test:  # not sys.stdin, whose lock a forked child would find held
+            for line in test:
+                heard(line.strip()).set()
 
     threading.Thread(target=hear, name="listens", daemon=True).start()
 

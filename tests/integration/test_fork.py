@@ -1,0 +1,113 @@
+"""A fork with a live client: multiprocessing, and gunicorn with --preload."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+
+from support.processes import PROGRAMS, Fleet
+from support.sql import rows, watermark
+from support.waiting import eventually
+
+CHILDREN = 10
+
+
+def test_a_fork_leaves_the_parent_undisturbed_and_the_child_with_connections_of_its_own(fleet: Fleet) -> None:
+    """The child publishes and subscribes anew; inherited subscriptions raise ClosedError; the parent misses nothing."""
+    forking = fleet.start("forking", "forking.py", children=CHILDREN)
+    forking.said("joined", count=CHILDREN, within=60)
+    children = [line.fields for line in fleet.heard("child")]
+    assert [line["status"] for line in fleet.heard("joined")] == [0] * CHILDREN
+    for child in children:
+        assert child["refused"] == [["start", True], ["pause", True], ["resume", True], ["stop", True]]
+        assert child["receipts"] == [1, 2, 3, 4, 5, 6]
+        assert child["own"] == 6
+        assert child["state"] == "running"
+        assert child["closed"]
+    forking.tell("finish")
+    parent = forking.said("parent")[0].fields
+    assert parent["published"] > 0
+    assert parent == {
+        "published": parent["published"],
+        "handled": parent["published"],
+        "in_order": True,
+        "attempts": [1],
+        "state": "running",
+    }
+    assert forking.said("closed")[0]["closed"]
+    assert forking.ended() == 0
+    assert fleet.heard("log") == []
+
+
+@pytest.fixture
+def gunicorn(lanelog_url: str, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A gunicorn with two workers that loads the application before it forks, and its port."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    log = tmp_path / "gunicorn.log"
+    command = [sys.executable, "-m", "gunicorn", "--preload", "--workers", "2", "--bind", f"127.0.0.1:{port}"]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [*command, "--worker-tmp-dir", str(tmp_path), "wsgi:application"],
+            cwd=PROGRAMS,
+            env={**os.environ, "LANELOG_URL": lanelog_url},
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        eventually(lambda: answers(port), within=20, what="gunicorn answering")
+        yield process, port
+    finally:
+        if process.poll() is None:
+            process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def ask(port: int, path: str) -> dict[str, Any]:
+    with urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as response:
+        answer: dict[str, Any] = json.load(response)
+        return answer
+
+
+def test_gunicorn_with_preload(gunicorn: tuple[subprocess.Popen[bytes], int], raw: Any) -> None:
+    """Its workers publish through the client that the master made, and the master's own subscription sees it all."""
+    process, port = gunicorn
+    published: dict[int, int] = {}
+
+    def both_have_answered() -> bool:
+        answer = ask(port, "/publish")
+        assert answer["master"] == process.pid
+        assert answer["pid"] != process.pid
+        published[answer["pid"]] = max(answer["offset"], published.get(answer["pid"], 0))
+        return len(published) == 2 and sum(published.values()) >= 20
+
+    eventually(both_have_answered, within=20, what="both workers publishing")
+    assert "fork" in ask(port, "/stop")["refused"]
+    for pid, offset in published.items():
+        heads = rows(
+            raw, "SELECT head_offset FROM queue_partitions WHERE topic = 'web' AND partition_key = %s", f"worker-{pid}"
+        )
+        assert heads == [(offset,)]
+    keys = [f"worker-{pid}" for pid in published]
+    eventually(lambda: all(watermark(raw, "masters", "web", key) == published[int(key[7:])] for key in keys), within=10)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 0
