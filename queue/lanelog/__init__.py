@@ -9,6 +9,7 @@ from __future__ import annotations
 from lanelog._retry import RetryPolicy
 from lanelog.client import Client, connect
 from lanelog.config import AckPolicy, Order, SubscriptionConfig
+from lanelog.deliveries import Deliveries
 from lanelog.errors import (
     AlreadySettled,
     ClosedError,
@@ -20,7 +21,7 @@ from lanelog.errors import (
     SchemaError,
 )
 from lanelog.message import Codec, DeadLetter, Message, Outgoing, Postpone, Receipt, Reject, Retry
-from lanelog.subscriber import Deliveries, Subscription, SubscriptionState, SubscriptionStats
+from lanelog.subscriber import Subscription, SubscriptionState, SubscriptionStats
 
 __all__ = [
     "AckPolicy",

@@ -20,9 +20,10 @@ from lanelog._database.fork import register_shared
 from lanelog._engine.engine import Engine
 from lanelog._telemetry import get_logger
 from lanelog.config import ConnectConfig, SubscriptionConfig, check_handler, check_name, check_retention
+from lanelog.deliveries import Deliveries
 from lanelog.errors import ClosedError, ConfigurationError
 from lanelog.publisher import Publisher
-from lanelog.subscriber import Deliveries, Subscription, checked_topics
+from lanelog.subscriber import Subscription, checked_topics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

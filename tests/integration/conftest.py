@@ -6,11 +6,11 @@ from typing import Any
 
 import pymysql
 import pytest
-from support.processes import Fleet
 
 from lanelog._database import Database
 from lanelog.config import ConnectConfig
 from lanelog.publisher import Publisher
+from support.processes import Fleet
 
 OpenRaw = Callable[..., "pymysql.Connection[Any]"]
 

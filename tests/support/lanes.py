@@ -1,4 +1,4 @@
-"""A lane in a world of its own: a log, the rows that its writes leave in a database, and handlers that are called by hand."""
+"""A lane in a world of its own: a log, the rows that its writes leave, and handlers that are called by hand."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Row:
 
 @attrs.define
 class Rows:
-    """What the statements of the stores leave of one lane: `Offsets.FLUSH`, `Deliveries.UPSERT`, `DELETE` and `SETTLE`."""
+    """What the stores' statements leave of one lane: `Offsets.FLUSH`, `Deliveries.UPSERT`, `DELETE`, `SETTLE`."""
 
     acked: int | None = None
     mark: int = 0
@@ -119,8 +119,8 @@ class Rows:
 class World:
     """One lane with everything around it; `now` is moved by hand.
 
-    What workers do with a run (`start`, `ack`, `nack`, …, `finish`) is what `Membership` lets them do: an outcome is taken
-    over when the run is finished or relieved, an explicit settlement at once.
+    What workers do with a run (`start`, `ack`, `nack`, …, `finish`) is what `Membership` lets them do: an outcome is
+    taken over when the run is finished or relieved, an explicit settlement at once.
     """
 
     def __init__(self, **rules: object) -> None:
@@ -129,6 +129,7 @@ class World:
         self.log: dict[int, Fetched] = {}
         self.head = 0
         self.rows = Rows()
+        self.commits: list[Rows] = []  # what the server had after each commit since the lane was taken over
         self.now = 1000.0
         self.epoch = 0
         self.at_workers: deque[Run] = deque()
@@ -179,6 +180,7 @@ class World:
         self.budget = Budget()
         self.at_workers.clear()
         self.burials.clear()
+        self.commits = [self.rows.copy()]
         self.lane = Lane.load(self.snapshot(), self.rules, self.budget, self.now)
         return self.lane
 
@@ -233,6 +235,7 @@ class World:
 
     def commit(self, write: LaneWrite) -> None:
         self.rows.commit(write, self.now)
+        self.commits.append(self.rows.copy())
         self.at_workers.extend(self.lane.written(write))
         for ticket in write.tickets:
             ticket.resolve()
@@ -247,6 +250,7 @@ class World:
         while self.burials:
             burial = self.burials.popleft()
             self.rows.settle(burial.offset)
+            self.commits.append(self.rows.copy())
             self.lane.succeeded(self.lane.running[burial.offset], stored=True)
 
     def go(self) -> list[Run]:
@@ -290,6 +294,7 @@ class World:
         """`message.transaction()`: its own commit writes the acked row."""
         attempt.state = State.CLAIMED
         self.rows.settle(attempt.offset)
+        self.commits.append(self.rows.copy())
         self.lane.succeeded(attempt, stored=True)
 
     def finish(self, run: Run) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.lanes import World
 
 from lanelog._engine.assignment import fair_share, to_shed
 from lanelog._engine.lane import Lane
+from support.lanes import World
 
 OWNERS = st.sets(st.text(min_size=1, max_size=8), min_size=1, max_size=12)
 

@@ -182,7 +182,7 @@ class TestUrl:
         socket=st.none() | NAMES.filter(bool),
         ssl_ca=st.none() | NAMES.filter(bool),
     )
-    def test_every_configuration_can_be_written_as_a_url(  # noqa: PLR0917 - one for each part of a URL
+    def test_every_configuration_can_be_written_as_a_url(
         self, user: str, password: str, host: str, port: int, database: str, socket: str | None, ssl_ca: str | None
     ) -> None:
         """Percent-encoding brings any user, password, name and path through, and safe_url all but the password."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from support.lanes import World, row
 
 from lanelog._engine.lane import MAX_WAITING
 from lanelog._engine.records import Burial
 from lanelog._engine.run import State
+from support.lanes import World, row
 
 
 def strict() -> World:
@@ -27,7 +27,7 @@ def offsets(world: World) -> list[list[int]]:
     return [[attempt.offset for attempt in run.attempts] for run in world.at_workers]
 
 
-# -- strict --------------------------------------------------------------------------------------------------------------
+# -- strict ------------------------------------------------------------------------------------------------------------
 
 
 def test_strict_hands_out_one_run_at_a_time() -> None:
@@ -113,7 +113,7 @@ def test_strict_does_not_pass_a_message_that_waits_further_ahead() -> None:
     assert world.work() == [(3, 2), (4, 1), (5, 1)]
 
 
-# -- serial --------------------------------------------------------------------------------------------------------------
+# -- serial ------------------------------------------------------------------------------------------------------------
 
 
 def test_serial_steps_aside() -> None:
@@ -154,7 +154,7 @@ def test_serial_redelivers_the_lowest_first() -> None:
     assert world.work() == [(1, 2), (2, 2), (3, 2), (4, 1)]
 
 
-# -- concurrent ----------------------------------------------------------------------------------------------------------
+# -- concurrent --------------------------------------------------------------------------------------------------------
 
 
 def test_concurrent_starts_up_to_its_concurrency_in_offset_order() -> None:
@@ -253,7 +253,7 @@ def test_a_claimed_message_is_left_alone_by_the_flush() -> None:
     assert world.rows.rows[1].retry_count == 2
 
 
-# -- fetching ------------------------------------------------------------------------------------------------------------
+# -- fetching ----------------------------------------------------------------------------------------------------------
 
 
 def test_messages_of_another_group_are_passed() -> None:
@@ -375,7 +375,7 @@ def test_a_lane_that_takes_over_many_waiting_gets_through_them() -> None:
     assert world.rows.acked == MAX_WAITING + 5
 
 
-# -- the budget ----------------------------------------------------------------------------------------------------------
+# -- the budget --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["stop", "drop", "work"])

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from support.lanes import World
 
-from lanelog._engine.records import CRASHED, Burial, LaneSnapshot
 from lanelog._engine.lane import Lane
+from lanelog._engine.records import CRASHED, Burial, LaneSnapshot
+from support.lanes import World
 
 
 def world_of(count: int = 3, **rules: object) -> World:
@@ -190,7 +190,7 @@ def test_a_lane_without_an_offsets_row_gets_one_first() -> None:
     assert not lane.needs_write
 
 
-# -- who is to blame -----------------------------------------------------------------------------------------------------
+# -- who is to blame ---------------------------------------------------------------------------------------------------
 
 
 def die(world: World, offset: int, *, alone: bool = True) -> None:

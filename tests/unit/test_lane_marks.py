@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from support.lanes import World
 
 
@@ -132,7 +133,7 @@ def test_rolling_restarts_leave_every_attempt_at_one(rounds: int) -> None:
 
 
 def test_a_pause_takes_back_what_has_not_started_and_goes_on_later() -> None:
-    """A pause undoes the marks of what no handler has seen; the running handler settles; a resume hands out the rest."""
+    """A pause undoes the marks of what no handler has seen; the running one settles; a resume hands out the rest."""
     world = lane()
     (run,) = world.go()
     attempt = world.start(run)

@@ -7,14 +7,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
-
-from support.lanes import World
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from lanelog._engine.lane import Lane
 from lanelog._engine.records import CRASHED
 from lanelog._engine.run import State
 from lanelog._engine.ticket import Ticket
+from support.lanes import World
 
 if TYPE_CHECKING:
     from lanelog._engine.records import LaneWrite
@@ -36,7 +42,7 @@ PICK = st.integers(0, 7)
 
 
 class LaneMachine(RuleBasedStateMachine):
-    """The model: what handlers have seen (`starts`), what they decided (`done`), how often the process died (`deaths`)."""
+    """The model: what handlers have seen (`starts`), what they decided (`done`), how often they died (`deaths`)."""
 
     def __init__(self, rules: dict[str, Any]) -> None:
         super().__init__()
@@ -52,9 +58,10 @@ class LaneMachine(RuleBasedStateMachine):
         self.decided: list[tuple[Run, Attempt, str]] = []  # returned, and not yet taken over by the lane
         self.done: set[int] = set()
         self.starts: dict[int, int] = {}
+        self.top = 0  # the highest offset that was ever started
         self.died: dict[int, bool] = {}  # whether the last death of this offset was alone
         self.deaths = 0
-        self.history = [self.world.rows.copy()]
+        self.restarted = False
 
     # -- what happens --------------------------------------------------------------------------------------------------
 
@@ -84,7 +91,6 @@ class LaneMachine(RuleBasedStateMachine):
         if self.writing is not None:
             self.end_flush("committed")
         self.world.go()
-        self.note()
 
     @rule(seconds=st.sampled_from([0.5, 5.0, 60.0]))
     def time_passes(self, seconds: float) -> None:
@@ -105,7 +111,6 @@ class LaneMachine(RuleBasedStateMachine):
             if outcome == "unknown":
                 self.world.rows.commit(write, self.world.now)
             self.world.lane.unwritten(write)
-        self.note()
 
     @rule(pick=PICK, outcomes=st.lists(st.sampled_from(OUTCOMES), min_size=1, max_size=5))
     def work(self, pick: int, outcomes: list[str]) -> None:
@@ -197,7 +202,6 @@ class LaneMachine(RuleBasedStateMachine):
             assert not self.world.log[burial.offset].original_topic or burial.error == "bad"
         self.world.bury()
         self.done |= buried
-        self.note()
 
     @rule()
     def recall(self) -> None:
@@ -216,8 +220,7 @@ class LaneMachine(RuleBasedStateMachine):
         self.end_all("ack")
         self.world.stop()
         rows = self.world.rows
-        # after a crash the mark of an offset that was counted may stand in its row; nothing unstarted is under the run mark
-        assert rows.mark <= max(self.starts, default=0) or rows.mark <= (rows.acked or 0)
+        assert self.restarted or rows.mark <= max(self.top, rows.acked or 0), "marked, and no handler has seen it"
         before = {offset: rows.counted(offset) for offset in range(1, self.world.head + 1)}
         self.new_owner()
         for offset, wait in self.world.lane.waiting.items():
@@ -240,17 +243,20 @@ class LaneMachine(RuleBasedStateMachine):
         world = self.world
         if self.writing is not None:
             self.end_flush("unknown")
-        world.rows = self.history[max(0, len(self.history) - 1 - forgotten)].copy()
+        commits = world.commits
+        world.rows = commits[max(0, len(commits) - 1 - forgotten)].copy() if forgotten else world.rows
         settled = world.rows.settled()
         mine = {offset for offset in world.log if offset not in settled and not world.log[offset].target_group}
         lane = world.restart(changed=changed & mine)
         self.deaths += 1
+        self.restarted = True
         self.skip_what_is_not_ours()
         self.done |= {offset for first, last in lane.settled for offset in range(first, last + 1)}
         self.done |= set(range(1, lane.watermark + 1))
         self.done |= {a.offset for _, a, outcome in self.decided if outcome == "ack" and a.state is State.RUNNING}
         world.flush()
-        # What the server forgot, a failure not yet written down, and another message at that offset: nobody counts them.
+        # What the server forgot, a failure not yet written down, and another message at that offset: nobody counts
+        # them.
         known = {offset: wait.attempts for offset, wait in lane.waiting.items()}
         known |= {offset: attempt.number for offset, attempt in lane.running.items()}
         self.starts = {
@@ -258,12 +264,13 @@ class LaneMachine(RuleBasedStateMachine):
             for offset, count in self.starts.items()
             if offset not in changed & mine
         }
-        self.history = [world.rows.copy()]
+        world.commits = [world.rows.copy()]
 
     # -- what must be true ---------------------------------------------------------------------------------------------
 
     def check_start(self, attempt: Attempt) -> None:
         offset, rules = attempt.offset, self.world.rules
+        self.top = max(self.top, offset)
         assert offset not in self.world.rows.settled(), "acked and committed, and delivered again"
         assert offset not in self.done
         assert not self.world.log[offset].target_group
@@ -322,7 +329,7 @@ class LaneMachine(RuleBasedStateMachine):
         assert all(offset > lane.watermark for offset in rows), "a row behind the watermark was forgotten"
 
     def teardown(self) -> None:
-        """Nothing is lost: without further trouble everything that was published gets settled, and nothing is left over."""
+        """Nothing is lost: without further trouble everything published gets settled, and nothing is left over."""
         if not hasattr(self, "world"):
             return
         world = self.world
@@ -365,7 +372,6 @@ class LaneMachine(RuleBasedStateMachine):
         if outcome in ("ack", "transaction"):
             self.done.add(attempt.offset)
             (world.ack if outcome == "ack" else world.commit_with_handler)(attempt)
-            self.note()
         elif outcome == "reject":
             world.reject(attempt)
         else:
@@ -406,9 +412,6 @@ class LaneMachine(RuleBasedStateMachine):
         log = self.world.log
         skipped = {offset for offset in range(1, self.world.head + 1) if offset not in log or log[offset].target_group}
         self.done = self.world.rows.settled() | skipped
-
-    def note(self) -> None:
-        self.history.append(self.world.rows.copy())
 
 
 @pytest.mark.parametrize("order", ORDERS)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from support.lanes import World
 
 from lanelog._engine.run import Attempt, Run, State
+from support.lanes import World
 
 
 def concurrent(count: int = 4) -> World:
@@ -197,7 +197,7 @@ def test_the_budget_survives_a_restart_exactly() -> None:
     assert world.budget.payload_bytes == sum(attempt.row.payload_bytes for attempt in lane.running.values())
 
 
-# -- ack first -----------------------------------------------------------------------------------------------------------
+# -- ack first ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("order", [{"strict": True}, {"strict": False}, {"strict": False, "concurrency": 3}])

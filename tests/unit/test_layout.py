@@ -72,7 +72,8 @@ def test_nothing_in_the_library_imports_the_plugin() -> None:
 
 
 @pytest.mark.parametrize(
-    "script", [".ci/apt-install", ".ci/run", ".ci/setup-python", ".ci/setup-database", ".ci/setup-clocks", "tests/servers/mysql"]
+    "script",
+    [".ci/apt-install", ".ci/run", ".ci/setup-python", ".ci/setup-database", ".ci/setup-clocks", "tests/servers/mysql"],
 )
 def test_the_scripts_are_executable_and_parse(script: str) -> None:
     """A script that lost its mode or its syntax breaks a fresh clone first."""

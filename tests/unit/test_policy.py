@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.lanes import row
 from tenacity import retry_if_exception_type, stop_after_attempt, stop_after_delay, stop_never, wait_fixed
 
 from lanelog._engine import policy
@@ -13,6 +12,7 @@ from lanelog._engine.policy import ACKED, FALLBACK_WAIT, MAX_ERROR, Outcome, Ver
 from lanelog._engine.run import Attempt
 from lanelog.config import AckPolicy, RetryPolicy, SubscriptionConfig
 from lanelog.message import Postpone, Reject, Retry
+from support.lanes import row
 
 WAIT = 7.0
 BOOM = ValueError("boom")
@@ -115,7 +115,7 @@ def test_an_explicit_delay_replaces_only_the_wait(delay: float) -> None:
 
 
 def test_an_exception_the_policy_does_not_retry_is_buried_at_once() -> None:
-    """tenacity's retry object is asked about the handler's exception, and about a time-out, but not about a nack."""
+    """Tenacity's retry object is asked about the handler's exception, and about a time-out, but not about a nack."""
     picky = SubscriptionConfig(retry=RetryPolicy(retry=retry_if_exception_type(OSError), wait=wait_fixed(WAIT)))
     assert policy.judge(picky, attempt(), BOOM, 101.0) == buried("ValueError: boom")
     assert policy.judge(picky, attempt(), OSError("disk"), 101.0) == retried(WAIT, "OSError: disk")

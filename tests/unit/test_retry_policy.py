@@ -110,7 +110,7 @@ def tenacity_itself(policy: RetryPolicy, attempt: int, since_first: float, error
     error=ERRORS,
     seed=st.integers(),
 )
-def test_it_decides_as_tenacity_does(  # noqa: PLR0917 - the parts of a policy and of a failure
+def test_it_decides_as_tenacity_does(
     stop: Any, wait: Any, retry: Any, attempt: int, since_first: float, error: BaseException, seed: int
 ) -> None:
     """For any combination of tenacity's objects and any failure, the answer is that of tenacity's own loop."""

@@ -1,0 +1,220 @@
+"""What of a lane goes out next, what comes back unstarted, and what an outcome changes.
+
+Owns the rules of the three orders and of redelivery; never fetches and never loads (`Lane`, its subclass). Pure, like
+`Lane`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from lanelog._engine.ledger import Ledger
+from lanelog._engine.records import CRASHED, Burial, Waiting
+from lanelog._engine.run import Attempt, Run, State
+
+if TYPE_CHECKING:
+    from lanelog._engine.lane import Lane
+    from lanelog._engine.ticket import Ticket
+    from lanelog._stores.fetches import Fetched
+
+
+class Handout(Ledger):
+    """The middle of a lane: between what was fetched and what is to be flushed."""
+
+    @property
+    def _lane(self) -> Lane:
+        return cast("Lane", self)
+
+    def plan(self, now: float) -> Run | Burial | None:
+        """Decide what goes out next, if anything; the caller flushes (the mark) before a worker may have it."""
+        if self.closing or self.paused or self.lost or self.adopting:
+            return None
+        if self._runs_out() >= self.rules.concurrency or len(self.running) > self._running_limit():
+            return None
+        again = self._plan_again(now)
+        if again is not None or self._held():
+            return again
+        size = self.rules.run_size()
+        barrier = min(self.waiting, default=self.head + 1) if self.rules.strict else self.head + 1
+        attempts: list[Attempt] = []
+        while self.ready and len(attempts) < size and self.ready[0].offset < barrier:
+            attempts.append(Attempt(self._lane, self.ready.popleft(), 1, None))
+        if not attempts:
+            return None
+        return self._send_out(Run(self._lane, attempts, first=True))
+
+    def _runs_out(self) -> int:
+        # A run whose mark is being written is in neither list, but workers have it as soon as that commits.
+        being_marked = () if self.writing is None else self.writing.runs
+        return len(self.runs) + len(self._pending) + sum(1 for run in being_marked if run.attempts and not run.recalled)
+
+    def _running_limit(self) -> int:
+        # strict and serial: nothing may be out at all, not even on its way to the dead letters
+        return 0 if self.rules.concurrency == 1 else 1_000_000
+
+    def _held(self) -> bool:
+        """In strict order a waiting message holds back everything behind it."""
+        return self.rules.strict and bool(self.waiting) and (not self.ready or min(self.waiting) < self.ready[0].offset)
+
+    def _plan_again(self, now: float) -> Run | Burial | None:
+        for offset in sorted(self.waiting):
+            if self.rules.strict and self.ready and self.ready[0].offset < offset:
+                return None
+            wait = self.waiting[offset]
+            if wait.due <= now and wait.body is None:
+                self.thirsty = True
+            elif wait.due <= now and offset <= self.cursor:
+                return self._redeliver(offset, wait, now)
+            if self.rules.strict:
+                return None
+        return None
+
+    def _redeliver(self, offset: int, wait: Waiting, now: float) -> Run | Burial:
+        row = wait.body
+        assert row is not None  # noqa: S101 - the caller checked; narrows the type
+        del self.waiting[offset]
+        number = wait.attempts + 1
+        limit = self.rules.max_deliveries
+        endless = bool(row.original_topic)  # a dead letter is retried without limit
+        since_first = 0.0 if wait.first_started is None else now - wait.first_started
+        attempt = Attempt(self._lane, row, number, wait.first_started, wait.crashed, wait.postponed)
+        spent = not endless and wait.attempts > 0 and self.rules.exhausted(wait.attempts, since_first)
+        if not endless and ((wait.died_alone and spent) or (not wait.crashed and limit is not None and number > limit)):
+            self.running[offset] = attempt
+            return self.bury(attempt, wait.attempts, wait.last_error or CRASHED)
+        alone = wait.crashed and not endless and not self.rules.ack_first and self.rules.exhausted(number, since_first)
+        run = Run(self._lane, [attempt], first=False, alone=alone)
+        if alone:
+            # Not marked yet: `alone` in the database must never be true of one that still waits for the others to end.
+            self.running[offset] = attempt
+            self.runs.append(run)
+            return run
+        self._dirty.add(offset)
+        return self._send_out(run)
+
+    def mark_alone(self, run: Run, ticket: Ticket) -> bool:
+        """The suspect has the process to itself now: its mark is due. False when it was taken back meanwhile."""
+        if self.lost or not run.attempts:
+            return False
+        run.marked = True
+        self._dirty.update(attempt.offset for attempt in run.attempts)
+        self.tickets.append(ticket)
+        return True
+
+    def _send_out(self, run: Run) -> Run:
+        for attempt in run.attempts:
+            self.running[attempt.offset] = attempt
+        self._pending.append(run)
+        if self.rules.ack_first:
+            for attempt in list(run.attempts):
+                self.succeeded(attempt)
+        return run
+
+    def recall(self) -> None:
+        """Take back whatever no handler has seen, and undo its marks with the next flush."""
+        if self.rules.ack_first:
+            return  # acked before the handler: what is out must run, or it is lost
+        being_marked = [] if self.writing is None else self.writing.runs
+        self.take_back([*self.runs, *self._pending, *being_marked])
+
+    def take_back(self, runs: list[Run]) -> None:
+        """Take back the unstarted rest of these runs."""
+        returned: list[Fetched] = []
+        for run in runs:
+            for attempt in run.recall():
+                if self.running.pop(attempt.offset, None) is None:
+                    continue
+                if run.first:
+                    returned.append(attempt.row)
+                else:
+                    self._wait_again(attempt)
+        self._pending = [run for run in self._pending if run.attempts]
+        self.runs = [run for run in self.runs if run.attempts]  # whoever finds an empty one in the queue passes it
+        if not returned:
+            return
+        handed = self._handed()
+        for row in returned:
+            if row.offset < handed:  # below the run mark, which cannot be lowered: covered by a row that counts nothing
+                self.waiting[row.offset] = Waiting(0, 0.0, None, body=row)
+                self._dirty.add(row.offset)
+        kept = sorted((row for row in returned if row.offset >= handed), key=lambda row: row.offset)
+        self.ready.extendleft(reversed(kept))
+
+    def _wait_again(self, attempt: Attempt) -> None:
+        self.waiting[attempt.offset] = Waiting(
+            attempt.number - 1,
+            0.0,
+            attempt.first_started,
+            attempt.crashed,
+            postponed=attempt.postponed,
+            body=attempt.row,
+        )
+        self._dirty.add(attempt.offset)
+
+    def finished(self, run: Run) -> None:
+        """A worker is done with a run, whether or not it started all of it."""
+        if run in self.runs:
+            self.runs.remove(run)
+        if run.first:
+            self._started_top = max(self._started_top, run.last_offset)
+
+    # -- outcomes ------------------------------------------------------------------------------------------------------
+
+    def succeeded(self, attempt: Attempt, *, stored: bool = False) -> None:
+        """Settle a message; `stored`: its acked row is already committed (by a transaction of its own)."""
+        if attempt.state is not State.SUPERSEDED:
+            attempt.state = State.SETTLED
+        if self.running.pop(attempt.offset, None) is None:
+            return
+        self.burials.pop(attempt.offset, None)
+        self.budget.give(attempt.row)
+        if stored:
+            self._stored.add(attempt.offset)
+            self._durable.add(attempt.offset)
+        self._settle(attempt.offset, attempt.row.id)
+
+    def failed(
+        self, attempt: Attempt, *, due: float, error: str | None, state: State = State.SETTLED, postponed: bool = False
+    ) -> None:
+        """Keep a message for another attempt; `postponed`: it starts again as attempt 1."""
+        attempt.state = state
+        if self.running.pop(attempt.offset, None) is None:
+            return
+        self.budget.give(attempt.row)
+        self.waiting[attempt.offset] = Waiting(
+            attempts=0 if postponed else attempt.number,
+            due=due,
+            first_started=None if postponed else attempt.first_started,
+            crashed=attempt.crashed and not postponed,
+            postponed=attempt.postponed + 1 if postponed else attempt.postponed,
+            last_error=error,
+        )
+        self._dirty.add(attempt.offset)
+        if self.rules.strict:
+            self.drop_ready()  # it would only take room while the lane is held back
+
+    def returned(self, attempt: Attempt, now: float) -> None:
+        """A message that was handed out but not tried: its attempt does not count."""
+        if self.running.pop(attempt.offset, None) is None:
+            return
+        self.budget.give(attempt.row)
+        self.waiting[attempt.offset] = Waiting(
+            attempt.number - 1, now, attempt.first_started, attempt.crashed, postponed=attempt.postponed
+        )
+        self._dirty.add(attempt.offset)
+
+    def bury(self, attempt: Attempt, failures: int, error: str, state: State = State.BURYING) -> Burial:
+        """Hand a message to the dead letters; it stays out until that transaction is known."""
+        attempt.state = state
+        burial = Burial(self._lane, attempt.offset, failures, error, attempt, attempt.row)
+        self.burials[attempt.offset] = burial
+        return burial
+
+    def drop_ready(self) -> None:
+        """Forget what was fetched and not handed out; it is fetched again later."""
+        if not self.ready:
+            return
+        self.cursor = self.ready[0].offset - 1
+        for row in self.ready:
+            self.budget.give(row)
+        self.ready.clear()
