@@ -16,15 +16,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from lanelog._engine.lane import Lane
-from lanelog._engine.records import CRASHED
 from lanelog._engine.run import State
-from lanelog._engine.ticket import Ticket
+from support.lane_process import Process
 from support.lanes import World
 
 if TYPE_CHECKING:
-    from lanelog._engine.records import LaneWrite
-    from lanelog._engine.run import Attempt, Run
+    from lanelog._engine.run import Attempt
 
 ORDERS: dict[str, dict[str, Any]] = {
     "strict": {"strict": True, "concurrency": 1},
@@ -41,8 +38,8 @@ OUTCOMES = ["ack", "ack", "ack", "ack", "nack", "postpone", "reject"]
 PICK = st.integers(0, 7)
 
 
-class LaneMachine(RuleBasedStateMachine):
-    """The model: what handlers have seen (`starts`), what they decided (`done`), how often they died (`deaths`)."""
+class LaneMachine(Process, RuleBasedStateMachine):
+    """What may happen, and what must be true; the model is in `Process`."""
 
     def __init__(self, rules: dict[str, Any]) -> None:
         super().__init__()
@@ -51,17 +48,8 @@ class LaneMachine(RuleBasedStateMachine):
     @initialize(run=st.sampled_from([1, 2, 5]), attempts=st.sampled_from([1, 3, 5]), limit=st.sampled_from([None, 2]))
     def begin(self, run: int, attempts: int, limit: int | None) -> None:
         run = 1 if attempts == 1 or limit == 1 else run  # as SubscriptionRules has it
-        self.world = World(run=run, attempts=attempts, max_deliveries=limit, batch_size=4, **self.new_rules)
-        self.writing: LaneWrite | None = None
-        self.open: dict[Attempt, Run] = {}  # handlers that are running
-        self.entering: tuple[Run, Ticket] | None = None  # a suspect that has the process to itself, and is being marked
-        self.decided: list[tuple[Run, Attempt, str]] = []  # returned, and not yet taken over by the lane
-        self.done: set[int] = set()
-        self.starts: dict[int, int] = {}
-        self.top = 0  # the highest offset that was ever started
-        self.died: dict[int, bool] = {}  # whether the last death of this offset was alone
-        self.deaths = 0
-        self.restarted = False
+        world = World(run=run, attempts=attempts, max_deliveries=limit, batch_size=4, **self.new_rules)
+        self.begin_with(world)
 
     # -- what happens --------------------------------------------------------------------------------------------------
 
@@ -89,7 +77,7 @@ class LaneMachine(RuleBasedStateMachine):
     def go(self) -> None:
         """The loops run for a while."""
         if self.writing is not None:
-            self.end_flush("committed")
+            self.answer_flush("committed")
         self.world.go()
 
     @rule(seconds=st.sampled_from([0.5, 5.0, 60.0]))
@@ -104,13 +92,7 @@ class LaneMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.writing is not None)
     @rule(outcome=st.sampled_from(["committed", "committed", "committed", "rolled back", "unknown"]))
     def end_flush(self, outcome: str) -> None:
-        write, self.writing = self.writing, None
-        if outcome == "committed":
-            self.world.commit(write)
-        else:
-            if outcome == "unknown":
-                self.world.rows.commit(write, self.world.now)
-            self.world.lane.unwritten(write)
+        self.answer_flush(outcome)
 
     @rule(pick=PICK, outcomes=st.lists(st.sampled_from(OUTCOMES), min_size=1, max_size=5))
     def work(self, pick: int, outcomes: list[str]) -> None:
@@ -120,7 +102,7 @@ class LaneMachine(RuleBasedStateMachine):
             before = len(self.open)
             self.start(pick)
             if len(self.open) > before:
-                self.handler_ends(before, outcome, last=False)
+                self.end_one(before, outcome, last=False)
 
     @precondition(lambda self: self.world.at_workers)
     @rule(pick=PICK)
@@ -150,14 +132,7 @@ class LaneMachine(RuleBasedStateMachine):
     @rule(pick=PICK, outcome=st.sampled_from(OUTCOMES), last=st.booleans())
     def handler_ends(self, pick: int, outcome: str, last: bool) -> None:
         """A handler returns or raises: the lane hears of it when the run is finished or relieved."""
-        attempt, run = list(self.open.items())[pick % len(self.open)]
-        del self.open[attempt]
-        if attempt.state is State.RUNNING:
-            self.decided.append((run, attempt, outcome))
-            if outcome == "ack":
-                self.done.add(attempt.offset)
-        if last or (outcome != "ack" and self.world.rules.strict) or attempt.state is State.SUPERSEDED:
-            self.finish(run)
+        self.end_one(pick, outcome, last=last)
 
     @precondition(lambda self: self.open)
     @rule(pick=PICK, outcome=st.sampled_from(["ack", "nack", "postpone", "reject", "transaction"]))
@@ -186,22 +161,15 @@ class LaneMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.open)
     @rule(pick=PICK)
     def relieve(self, pick: int) -> None:
-        """A run takes long: what it has done is taken over, and in concurrent order its rest goes back."""
+        """A run takes long: what it has done is taken over, and its rest goes back."""
         run = list(self.open.values())[pick % len(self.open)]
-        if self.world.rules.concurrency > 1:
-            self.world.lane.take_back([run])
+        self.world.lane.take_back([run])
         self.take_over_decided(run)
 
     @rule()
     def bury(self) -> None:
         """The dead letters that wait are moved."""
-        buried = {burial.offset for burial in self.world.burials}
-        for burial in self.world.burials:
-            if burial.error == CRASHED:
-                assert self.died.get(burial.offset) or self.world.rules.attempts == 1
-            assert not self.world.log[burial.offset].original_topic or burial.error == "bad"
-        self.world.bury()
-        self.done |= buried
+        self.bury_all()
 
     @rule()
     def recall(self) -> None:
@@ -242,7 +210,7 @@ class LaneMachine(RuleBasedStateMachine):
         """The server crashes, forgets its last commits, and may have given an offset to another message."""
         world = self.world
         if self.writing is not None:
-            self.end_flush("unknown")
+            self.answer_flush("unknown")
         commits = world.commits
         world.rows = commits[max(0, len(commits) - 1 - forgotten)].copy() if forgotten else world.rows
         settled = world.rows.settled()
@@ -334,7 +302,7 @@ class LaneMachine(RuleBasedStateMachine):
             return
         world = self.world
         if self.writing is not None:
-            self.end_flush("committed")
+            self.answer_flush("committed")
         for _ in range(8 * (world.head + 2)):
             self.end_all("ack")
             world.go()
@@ -343,75 +311,16 @@ class LaneMachine(RuleBasedStateMachine):
                     self.check_start(attempt)
                     self.starts[attempt.offset] = self.starts.get(attempt.offset, 0) + 1
                     self.open[attempt] = run
-                    self.handler_ends(0, "ack", last=False)
+                    self.end_one(0, "ack", last=False)
                 self.finish(run)
             world.now += 60
-        self.bury()
+        self.bury_all()
         world.flush()
         assert world.lane.watermark == world.rows.acked == world.head
         assert world.rows.mark <= world.head
         assert not world.rows.rows
         assert world.lane.idle
         assert (world.budget.messages, world.budget.payload_bytes) == (0, 0)
-
-    # -- how it happens ------------------------------------------------------------------------------------------------
-
-    def enter_alone(self, run: Run) -> None:
-        """A suspect waits until no handler runs, and is marked then."""
-        if not self.open:
-            ticket = Ticket()
-            if self.world.lane.mark_alone(run, ticket):
-                self.entering = (run, ticket)
-            else:
-                self.finish(run)
-
-    def apply(self, attempt: Attempt, outcome: str) -> None:
-        world = self.world
-        if outcome == "reject" and attempt.row.original_topic:
-            outcome = "nack"  # as the policy has it: a dead letter has nowhere to go
-        if outcome in ("ack", "transaction"):
-            self.done.add(attempt.offset)
-            (world.ack if outcome == "ack" else world.commit_with_handler)(attempt)
-        elif outcome == "reject":
-            world.reject(attempt)
-        else:
-            world.nack(attempt, 2.0, postponed=outcome == "postpone")
-            if outcome == "postpone":
-                self.starts[attempt.offset] = 0
-
-    def take_over_decided(self, run: Run) -> None:
-        mine = [(attempt, outcome) for of, attempt, outcome in self.decided if of is run]
-        self.decided = [entry for entry in self.decided if entry[0] is not run]
-        for attempt, outcome in mine:
-            if attempt.state is State.RUNNING:
-                self.apply(attempt, outcome)
-
-    def finish(self, run: Run) -> None:
-        self.world.finish(run)
-        self.take_over_decided(run)
-
-    def end_all(self, outcome: str) -> None:
-        """Every handler that runs comes to its end."""
-        while self.open:
-            self.handler_ends(0, outcome, last=True)
-        for run in list(self.world.at_workers):
-            if any(of is run for of, _, _ in self.decided):
-                self.finish(run)
-        if self.writing is not None:
-            self.end_flush("committed")
-        self.bury()
-
-    def new_owner(self) -> None:
-        self.writing = self.entering = None
-        self.decided.clear()
-        lane: Lane = self.world.take_over()
-        self.skip_what_is_not_ours()
-        assert lane.watermark == (self.world.rows.acked or 0) or lane.watermark in self.done
-
-    def skip_what_is_not_ours(self) -> None:
-        log = self.world.log
-        skipped = {offset for offset in range(1, self.world.head + 1) if offset not in log or log[offset].target_group}
-        self.done = self.world.rows.settled() | skipped
 
 
 @pytest.mark.parametrize("order", ORDERS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lanelog._engine.run import Attempt, Run, State
+from lanelog._engine.ticket import Ticket
 from support.lanes import World
 
 
@@ -133,6 +134,25 @@ def test_a_transaction_that_committed_before_the_reload_is_known_from_its_row() 
     assert (world.rows.acked, world.rows.rows, world.budget.messages) == (3, {}, 0)
 
 
+def test_a_redelivery_that_had_not_started_keeps_its_attempts() -> None:
+    """A marked redelivery that the restart takes back has not used an attempt, be it the last one or alone."""
+    world = World(run=1, attempts=2)
+    world.publish(1)
+    world.start(world.go()[0])
+    world.take_over()
+    (run,) = world.go()
+    assert run.alone
+    assert world.lane.mark_alone(run, Ticket())
+    world.flush()
+    assert world.rows.rows[1].alone
+    world.restart()
+    world.flush()
+    assert (world.rows.rows[1].retry_count, world.rows.rows[1].alone, world.rows.rows[1].lease_epoch) == (1, False, 0)
+    world.stop()
+    world.take_over()
+    assert world.work() == [(1, 2)]
+
+
 def test_a_server_that_forgot_commits_is_told_again() -> None:
     """A watermark that was lost is behind memory: what is not vouched for is delivered again, what runs goes on."""
     world = World(run=3)
@@ -167,6 +187,24 @@ def test_a_burial_goes_on() -> None:
     finish(world, runs)
     world.flush()
     assert (world.rows.acked, world.rows.rows) == (2, {})
+
+
+def test_a_burial_that_goes_on_does_not_keep_the_settler_busy() -> None:
+    """While the dead letters have a message there is nothing to write for it, also when a reload wants its row."""
+    world = World(run=1, attempts=2)
+    world.publish(1)
+    world.work("nack")
+    world.now += 10
+    (run,) = world.go()
+    world.reject(world.start(run))
+    world.finish(run)
+    world.restart()
+    world.flush()
+    assert not world.lane.needs_write
+    assert not world.lane.idle
+    world.bury()
+    world.flush()
+    assert (world.rows.acked, world.rows.rows, world.lane.idle) == (1, {}, True)
 
 
 def test_tickets_and_closing_move_over() -> None:

@@ -1,0 +1,120 @@
+"""A process that owns one lane, as a model sees it: which handlers run, and what they decided.
+
+It does what workers, `Membership` and the settler do with a lane, and counts what really happened.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lanelog._engine.records import CRASHED
+from lanelog._engine.run import State
+from lanelog._engine.ticket import Ticket
+
+if TYPE_CHECKING:
+    from lanelog._engine.records import LaneWrite
+    from lanelog._engine.run import Attempt, Run
+    from support.lanes import World
+
+
+class Process:
+    """What handlers have seen (`starts`), what they decided (`done`), and how often the process died (`deaths`)."""
+
+    def begin_with(self, world: World) -> None:
+        self.world = world
+        self.writing: LaneWrite | None = None
+        self.open: dict[Attempt, Run] = {}  # handlers that are running
+        self.entering: tuple[Run, Ticket] | None = None  # a suspect that has the process to itself, and is being marked
+        self.decided: list[tuple[Run, Attempt, str]] = []  # returned, and not yet taken over by the lane
+        self.done: set[int] = set()
+        self.starts: dict[int, int] = {}
+        self.top = 0  # the highest offset that was ever started
+        self.died: dict[int, bool] = {}  # whether the last death of this offset was alone
+        self.deaths = 0
+        self.restarted = False
+
+    def answer_flush(self, outcome: str) -> None:
+        write, self.writing = self.writing, None
+        if outcome == "committed":
+            self.world.commit(write)
+        else:
+            if outcome == "unknown":
+                self.world.rows.commit(write, self.world.now)
+            self.world.lane.unwritten(write)
+
+    def end_one(self, pick: int, outcome: str, *, last: bool) -> None:
+        """A handler returns or raises: the lane hears of it when the run is finished or relieved."""
+        attempt, run = list(self.open.items())[pick % len(self.open)]
+        del self.open[attempt]
+        if attempt.state is State.RUNNING:
+            self.decided.append((run, attempt, outcome))
+            if outcome == "ack":
+                self.done.add(attempt.offset)
+        if last or (outcome != "ack" and self.world.rules.strict) or attempt.state is State.SUPERSEDED:
+            self.finish(run)
+
+    def bury_all(self) -> None:
+        buried = {burial.offset for burial in self.world.burials}
+        for burial in self.world.burials:
+            if burial.error == CRASHED:
+                assert self.died.get(burial.offset) or self.world.rules.attempts == 1
+            assert not self.world.log[burial.offset].original_topic or burial.error == "bad"
+        self.world.bury()
+        self.done |= buried
+
+    def enter_alone(self, run: Run) -> None:
+        """A suspect waits until no handler runs, and is marked then."""
+        if not self.open:
+            ticket = Ticket()
+            if self.world.lane.mark_alone(run, ticket):
+                self.entering = (run, ticket)
+            else:
+                self.finish(run)
+
+    def apply(self, attempt: Attempt, outcome: str) -> None:
+        world = self.world
+        if outcome == "reject" and attempt.row.original_topic:
+            outcome = "nack"  # as the policy has it: a dead letter has nowhere to go
+        if outcome in ("ack", "transaction"):
+            self.done.add(attempt.offset)
+            (world.ack if outcome == "ack" else world.commit_with_handler)(attempt)
+        elif outcome == "reject":
+            world.reject(attempt)
+        else:
+            world.nack(attempt, 2.0, postponed=outcome == "postpone")
+            if outcome == "postpone":
+                self.starts[attempt.offset] = 0
+
+    def take_over_decided(self, run: Run) -> None:
+        mine = [(attempt, outcome) for of, attempt, outcome in self.decided if of is run]
+        self.decided = [entry for entry in self.decided if entry[0] is not run]
+        for attempt, outcome in mine:
+            if attempt.state is State.RUNNING:
+                self.apply(attempt, outcome)
+
+    def finish(self, run: Run) -> None:
+        self.world.finish(run)
+        self.take_over_decided(run)
+
+    def end_all(self, outcome: str) -> None:
+        """Every handler that runs comes to its end."""
+        while self.open:
+            self.end_one(0, outcome, last=True)
+        for run in list(self.world.at_workers):
+            if any(of is run for of, _, _ in self.decided):
+                self.finish(run)
+        if self.writing is not None:
+            self.answer_flush("committed")
+        self.bury_all()
+
+    def new_owner(self) -> None:
+        self.writing = self.entering = None
+        self.decided.clear()
+        lane = self.world.take_over()
+        self.skip_what_is_not_ours()
+        assert lane.watermark == (self.world.rows.acked or 0) or lane.watermark in self.done
+
+    def skip_what_is_not_ours(self) -> None:
+        log = self.world.log
+        skipped = {offset for offset in range(1, self.world.head + 1) if offset not in log or log[offset].target_group}
+        self.done = self.world.rows.settled() | skipped

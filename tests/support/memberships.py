@@ -1,0 +1,105 @@
+"""A membership with its loops turned by hand: no database, no threads, and a clock that the test moves."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from lanelog._engine import membership, membership_state, settlements
+from lanelog._engine.lane import Lane
+from lanelog._engine.records import Budget, LaneSnapshot, LaneWrite
+from lanelog._engine.rules import Signals, SubscriptionRules
+from lanelog.config import SubscriptionConfig
+from support.lanes import Rows, row
+
+if TYPE_CHECKING:
+    import pytest
+
+    from lanelog._engine.run import Attempt, Run
+
+
+class Clock:
+    """A `time` whose hand is moved by the test."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def drive(self, monkeypatch: pytest.MonkeyPatch) -> Clock:
+        """Let memberships read this clock."""
+        for module in (membership, membership_state, settlements):
+            monkeypatch.setattr(module, "time", self)
+        return self
+
+
+class Engine:
+    """The loops around one membership, turned by hand; `rows` is what its flushes left, lane by lane."""
+
+    def __init__(self, clock: Clock, *, singly: bool = False, seconds: float | None = None, **options: Any) -> None:
+        self.clock = clock
+        config = SubscriptionConfig(name="me", **options)
+        self.woken: Counter[str] = Counter()
+        self.failures: list[BaseException] = []
+        self.runs: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.membership = membership.Membership(
+            group="builders",
+            topic="merge",
+            owner="me:1",
+            config=config,
+            rules=SubscriptionRules("builders", config, singly, seconds),
+            budget=Budget(),
+            lock=threading.Lock(),
+            signals=Signals(
+                *(lambda name=name: self.woken.update([name]) for name in ("fetcher", "settler", "keeper"))
+            ),
+            runs=self.runs,
+            failed=self.failures.append,
+        )
+        self.membership.authority_until = clock.now + 1e6
+        self.rows: dict[str, Rows] = {}
+
+    def open(self, key: str = "key", *, head: int = 0) -> Lane:
+        m = self.membership
+        snapshot = LaneSnapshot(key=key, epoch=3, head=head, floor=0, offset_acked=0)
+        lane = Lane.load(snapshot, m.rules, m.budget, self.clock.now)
+        self.rows[key] = Rows(acked=0)
+        m.open_lane(lane)
+        self.fetch(lane)
+        return lane
+
+    def fetch(self, lane: Lane) -> None:
+        rows = [row(offset) for offset in range(lane.cursor + 1, lane.head + 1)]
+        self.membership.fetched(lane, lane.cursor, rows)
+
+    def collect(self) -> list[LaneWrite]:
+        return self.membership.collect(1000)
+
+    def flush(self) -> None:
+        while writes := self.collect():
+            for write in writes:
+                self.rows[write.lane.key].commit(write, self.clock.now)
+            self.membership.committed(writes)
+
+    def run(self) -> Run:
+        """The next run that a worker gets."""
+        self.flush()
+        _, run = self.runs.get_nowait()
+        return run
+
+    def start(self, run: Run) -> Attempt:
+        attempt = run.start_next(self.clock.now, 60.0)
+        assert attempt is not None
+        return attempt
+
+    def offsets(self) -> list[int]:
+        """What the next run consists of."""
+        return [attempt.offset for attempt in self.run().attempts]
+
+
+def fast(clock: Clock, **options: Any) -> Engine:
+    """An engine whose handlers are known to be fast, so that a run has many messages."""
+    return Engine(clock, seconds=0.001, **options)

@@ -1,0 +1,133 @@
+"""What a lane reads, what it passes over, and when it asks for more."""
+
+from __future__ import annotations
+
+from lanelog._engine.lane import MAX_WAITING
+from support.lanes import World, row
+
+
+def strict() -> World:
+    return World(run=10)
+
+
+def serial() -> World:
+    return World(strict=False, run=10)
+
+
+def test_messages_of_another_group_are_passed() -> None:
+    """A redriven message of another group is settled without a handler, wherever it stands."""
+    world = strict()
+    for target in ("other", "", "other", "other", "builders", "other"):
+        world.publish(target=target)
+    assert world.work() == [(2, 1), (5, 1)]
+    assert (world.rows.acked, world.rows.rows) == (6, {})
+
+
+def test_a_suspect_of_another_group_is_passed_and_never_counted() -> None:
+    """What a crash left under a run mark is joined with the log: another group's message is settled, not tried."""
+    world = strict()
+    for target in ("", "other", ""):
+        world.publish(target=target)
+    world.rows.acked, world.rows.mark, world.rows.mark_epoch = 0, 3, world.epoch
+    world.take_over()
+    assert world.work() == [(1, 2), (3, 2)]
+    assert (world.rows.acked, world.rows.rows) == (3, {})
+
+
+def test_a_hole_counts_as_settled() -> None:
+    """An offset that the log does not hold is passed, also when a crash had it marked."""
+    world = strict()
+    world.publish(1)
+    world.publish(2, hole=True)
+    world.publish(1)
+    world.rows.acked, world.rows.mark, world.rows.mark_epoch = 0, 2, world.epoch
+    world.take_over()
+    assert world.work() == [(1, 2), (4, 1)]
+    assert (world.rows.acked, world.rows.rows) == (4, {})
+
+
+def test_fetching_again_skips_what_is_known() -> None:
+    """After its prefetch was dropped, a lane reads over what is settled, waiting or running."""
+    world = World(strict=False, concurrency=2, run=1)
+    world.publish(5)
+    one, two = world.go()
+    world.nack(world.start(one), 100.0)
+    world.finish(one)
+    world.ack(world.start(two))
+    world.finish(two)
+    world.go()
+    assert [run.attempts[0].offset for run in world.at_workers] == [3, 4]
+    world.lane.drop_ready()
+    world.lane.cursor = 0
+    world.fetch()
+    assert [r.offset for r in world.lane.ready] == [5]
+    assert world.lane.cursor == 5
+
+
+def test_what_is_due_and_was_dropped_is_read_again() -> None:
+    """A waiting message gives its payload up and asks for it when it is due."""
+    world = serial()
+    world.publish(1)
+    world.work("nack")
+    assert world.budget.messages == 0
+    assert world.lane.due(world.now, 10) == []
+    world.now += 10
+    assert world.plan() == []
+    assert world.lane.thirsty
+    assert world.lane.due(world.now, 10) == [1]
+    assert not world.lane.thirsty
+    world.lane.revived(row(1))
+    world.lane.revived(row(1))
+    assert world.budget.messages == 1
+    assert world.work() == [(1, 2)]
+    assert world.budget.messages == 0
+
+
+def test_a_message_that_vanished_while_it_waited_is_settled() -> None:
+    """A purged message is no obstacle: the lane goes on behind it, and its row is deleted."""
+    world = strict()
+    world.publish(2)
+    world.work("nack")
+    del world.log[1]
+    world.now += 10
+    assert world.work() == [(2, 1)]
+    assert (world.rows.acked, world.rows.rows) == (2, {})
+
+
+def test_a_message_that_vanished_while_its_row_was_written_leaves_no_row() -> None:
+    """A row that was on its way when its message turned out to be gone is deleted with the next flush."""
+    world = serial()
+    world.publish(1)
+    (run,) = world.go()
+    world.nack(world.start(run), 0.0)
+    world.finish(run)
+    write = world.write()
+    assert write is not None
+    world.lane.skip(1)
+    world.commit(write)
+    world.flush()
+    assert (world.rows.acked, world.rows.rows) == (1, {})
+
+
+def test_a_lane_with_too_many_waiting_fetches_no_new_ones() -> None:
+    """A thousand waiting messages are enough: what is new stays in the database until some are through."""
+    world = World(strict=False, run=MAX_WAITING, batch_size=MAX_WAITING)
+    world.publish(MAX_WAITING)
+    world.work(*["nack"] * MAX_WAITING)
+    assert len(world.lane.waiting) == MAX_WAITING
+    world.publish(5)
+    assert world.work() == []
+    world.now += 60
+    assert len(world.work()) == MAX_WAITING + 5
+
+
+def test_a_lane_that_takes_over_many_waiting_gets_through_them() -> None:
+    """A new owner reads up to what waits, however much that is: at a thousand it must not stop before the first one."""
+    world = World(strict=False, run=MAX_WAITING, batch_size=MAX_WAITING)
+    world.publish(MAX_WAITING)
+    world.work(*["nack"] * MAX_WAITING)
+    world.publish(5)
+    world.take_over()
+    world.now += 60
+    assert len(world.work()) == MAX_WAITING + 5
+    assert world.rows.acked == MAX_WAITING + 5

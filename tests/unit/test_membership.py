@@ -1,0 +1,292 @@
+"""A membership without a database: runs go out and come in, lanes take turns, and come and go."""
+
+from __future__ import annotations
+
+import pytest
+
+from lanelog._engine.lane import Lane
+from lanelog._engine.policy import ACKED
+from lanelog._engine.records import LaneSnapshot
+from lanelog.errors import LeaseLost
+from support.lanes import row
+from support.memberships import Clock, Engine, fast
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock().drive(monkeypatch)
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
+
+
+def test_finish_takes_outcomes_over_and_sends_the_next_run_out(clock: Clock) -> None:
+    """What a worker recorded counts when it lets go of its run; the next run's mark rides on that flush."""
+    engine = fast(clock)
+    lane = engine.open(head=25)
+    run = engine.run()
+    assert [attempt.offset for attempt in run.attempts] == list(range(1, 21))
+    for _ in range(20):
+        run.record(engine.start(run), ACKED)
+    assert lane.watermark == 0
+    engine.membership.finish(run, seconds=0.02)
+    assert lane.watermark == 20
+    (write,) = engine.collect()
+    assert (write.watermark, write.mark) == (20, 25)
+    assert (engine.membership.counters.handled, engine.membership.counters.acked) == (20, 20)
+
+
+def test_what_a_worker_did_not_start_goes_back(clock: Clock) -> None:
+    """A run that is let go of early returns its rest, which comes again as attempt 1."""
+    engine = fast(clock)
+    engine.open(head=20)
+    run = engine.run()
+    run.record(engine.start(run), ACKED)
+    engine.membership.finish(run)
+    again = engine.run()
+    assert [attempt.offset for attempt in again.attempts] == list(range(2, 21))
+    assert {attempt.number for attempt in again.attempts} == {1}
+
+
+def test_a_new_handler_is_measured_before_its_runs_grow(clock: Clock) -> None:
+    """The first run is one message; then runs are about twenty milliseconds of work, and a slow one shrinks them."""
+    engine = Engine(clock)
+    engine.open(head=400)
+    sizes = []
+    for seconds_each in (0.001, 0.001, 1.0, 0.001):
+        run = engine.run()
+        sizes.append(len(run.attempts))
+        while (attempt := run.start_next(clock.now, 60.0)) is not None:
+            run.record(attempt, ACKED)
+        engine.membership.finish(run, seconds=seconds_each * sizes[-1])
+    assert sizes == [1, 20, 20, 1]
+
+
+def test_without_authority_nothing_is_planned(clock: Clock) -> None:
+    """A read-back that is too old stops handing out; a new one lets everything go on."""
+    engine = fast(clock)
+    lane = engine.open()
+    engine.membership.authority_until = clock.now
+    lane.head = 3
+    engine.fetch(lane)
+    engine.flush()
+    assert engine.runs.empty()
+    assert not engine.membership.may_start(lane, clock.now)
+    engine.membership.authority_until = clock.now + 30
+    engine.membership.pump()
+    assert engine.offsets() == [1, 2, 3]
+    assert engine.membership.may_start(lane, clock.now + 29.9)
+    assert not engine.membership.may_start(lane, clock.now + 30)
+
+
+def test_relieve_settles_what_a_slow_run_has_done_and_returns_its_rest(clock: Clock) -> None:
+    """While one message of a run takes long, those before it become durable and those behind it are not marked."""
+    for order in ("strict", "serial"):
+        engine = fast(clock, order=order)
+        lane = engine.open(head=5)
+        run = engine.run()
+        run.record(engine.start(run), ACKED)
+        slow = engine.start(run)
+        engine.membership.relieve(run)
+        engine.flush()
+        rows = engine.rows["key"]
+        assert (rows.acked, rows.mark, rows.rows) == (1, 2, {})
+        assert engine.runs.empty()
+        run.record(slow, ACKED)
+        engine.membership.finish(run)
+        assert lane.watermark == 2
+        assert engine.offsets() == [3, 4, 5]
+
+
+def test_relieve_lets_others_have_the_rest_in_concurrent_order(clock: Clock) -> None:
+    """In concurrent order what a slow message keeps waiting goes to another worker at once."""
+    engine = fast(clock, order="concurrent", lane_concurrency=2)
+    engine.open(head=5)
+    run = engine.run()
+    engine.start(run)
+    engine.membership.relieve(run)
+    engine.membership.relieve(run)
+    assert engine.offsets() == [2, 3, 4, 5]
+
+
+# -- whose turn it is --------------------------------------------------------------------------------------------------
+
+
+def test_the_least_recently_fetched_lane_is_served_first(clock: Clock) -> None:
+    """Lanes take turns at the fetcher: one with a large backlog comes again after all others."""
+    engine = Engine(clock, batch_size=1)
+    lanes = [engine.open(key) for key in "abcd"]
+    engine.membership.heads([(lane.key, 100) for lane in lanes])
+    served = []
+    for _ in range(8):
+        (lane,) = engine.membership.take_hungry(1)
+        served.append(lane.key)
+        engine.membership.fetched(lane, lane.cursor, [row(lane.cursor + 1)])
+        lane.drop_ready()
+        engine.membership.heads([(lane.key, 100) for lane in lanes])
+    assert served == list("abcdabcd")
+
+
+def test_a_lane_that_could_not_be_served_stays_hungry(clock: Clock) -> None:
+    """A lane that was taken and not fetched is offered again, one that wants nothing any more is not."""
+    engine = fast(clock)
+    lane = engine.open()
+    assert engine.membership.heads([("key", 5), ("unknown", 9)])
+    assert not engine.membership.heads([("key", 5)])
+    assert engine.membership.take_hungry(10) == [lane]
+    assert engine.membership.take_hungry(10) == []
+    engine.membership.still_hungry(lane)
+    assert engine.membership.has_hungry
+    engine.fetch(lane)
+    engine.membership.still_hungry(lane)
+    assert engine.membership.take_hungry(10) == []
+
+
+def test_rows_read_behind_an_old_cursor_are_dropped(clock: Clock) -> None:
+    """What was read for a lane that has moved on meanwhile, or was lost, is forgotten."""
+    engine = fast(clock)
+    lane = engine.open()
+    lane.head = 3
+    engine.membership.fetched(lane, 1, [row(2)])
+    assert lane.cursor == 0
+    engine.membership.lose_lane(lane, "stolen")
+    engine.membership.fetched(lane, 0, [row(1)])
+    assert engine.membership.budget.messages == 0
+
+
+def test_eviction_makes_room_for_others(clock: Clock) -> None:
+    """Lanes with a running handler give up what they have prefetched, idle ones keep it; it is fetched again later."""
+    engine = Engine(clock)
+    busy, other = engine.open("busy", head=5), engine.open("other")
+    engine.start(engine.run())
+    other.head = 2
+    engine.membership.authority_until = 0.0
+    engine.fetch(other)
+    engine.membership.evict()
+    assert (len(busy.ready), len(other.ready)) == (0, 2)
+    assert engine.membership.budget.messages == 3
+    assert busy in engine.membership.take_hungry(10)
+
+
+def test_looking_is_needless_while_every_lane_has_unread_work(clock: Clock) -> None:
+    """Memory that holds unread work for every lane makes the look superfluous; a lane without any asks for it."""
+    engine = fast(clock)
+    assert not engine.membership.all_fed()
+    engine.open("a").head = 5
+    assert engine.membership.all_fed()
+    engine.open("b")
+    assert not engine.membership.all_fed()
+
+
+def test_a_publish_asks_for_one_look(clock: Clock) -> None:
+    """Somebody published: the next turn of the fetcher looks, once."""
+    engine = fast(clock)
+    engine.membership.take_look_request()
+    engine.membership.look_soon()
+    assert engine.woken["fetcher"] > 0
+    assert engine.membership.take_look_request()
+    assert not engine.membership.take_look_request()
+
+
+# -- lanes come and go -------------------------------------------------------------------------------------------------
+
+
+def test_a_lane_is_released_after_its_last_flush(clock: Clock) -> None:
+    """A closed lane takes back what has not started, lets the running handler settle, and is idle after the flush."""
+    engine = fast(clock)
+    lane = engine.open(head=5)
+    run = engine.run()
+    attempt = engine.start(run)
+    engine.membership.close_lane(lane)
+    engine.flush()
+    assert engine.rows["key"].mark == 1
+    assert not lane.idle
+    run.record(attempt, ACKED)
+    engine.membership.finish(run)
+    assert not lane.idle
+    engine.flush()
+    assert lane.idle
+    assert engine.woken["keeper"] > 0
+    engine.membership.forget_lane(lane)
+    assert engine.membership.lanes == {}
+    assert engine.membership.budget.messages == 0
+
+
+def test_a_paused_lane_goes_on_where_it_was(clock: Clock) -> None:
+    """A pause takes back what has not started; resuming hands it out again, as attempt 1."""
+    engine = fast(clock)
+    lane = engine.open(head=3)
+    engine.flush()
+    engine.membership.set_paused(lane, paused=True)
+    engine.flush()
+    assert engine.rows["key"].mark == 0
+    assert engine.run().attempts == []  # what stood in the queue is empty now
+    engine.membership.set_paused(lane, paused=False)
+    assert engine.membership.take_hungry(1) == [lane]
+    engine.fetch(lane)
+    assert [(attempt.offset, attempt.number) for attempt in engine.run().attempts] == [(1, 1), (2, 1), (3, 1)]
+
+
+def test_what_the_user_has_not_settled_goes_back_untried(clock: Clock) -> None:
+    """A pulled message that is handed back was not tried; the gate it held is let go, and its handle is fenced."""
+    engine = Engine(clock, singly=True)
+    lane = engine.open(head=2)
+    run = engine.run()
+    attempt = engine.start(run)
+    released: list[str] = []
+    assert engine.membership.detach(attempt, lambda: released.append("gate"))
+    assert not lane.idle
+    engine.membership.hand_back()
+    assert released == ["gate"]
+    with pytest.raises(LeaseLost):
+        engine.membership.settle(attempt, ACKED)
+    engine.membership.take_thirsty(clock.now, 10)
+    engine.membership.revived(lane, [row(1)], [])
+    (again,) = engine.run().attempts
+    assert (again.offset, again.number) == (1, 1)
+
+
+def test_a_settled_message_ends_its_run_and_lets_the_gate_go(clock: Clock) -> None:
+    """A pulled message holds its place until it is settled; detaching what is settled already is refused."""
+    engine = Engine(clock, singly=True)
+    engine.open(head=2)
+    run = engine.run()
+    attempt = engine.start(run)
+    released: list[str] = []
+    engine.membership.detach(attempt, lambda: released.append("gate"))
+    engine.flush()
+    assert engine.runs.empty()
+    engine.membership.settle(attempt, ACKED)
+    assert released == ["gate"]
+    assert engine.offsets() == [2]
+    assert not engine.membership.detach(attempt, lambda: released.append("never"))
+
+
+def test_a_flush_of_a_lane_that_was_replaced_is_ignored(clock: Clock) -> None:
+    """After a reload the answer to an old lane's flush changes nothing: the new lane knows from the rows."""
+    engine = fast(clock)
+    old = engine.open(head=3)
+    (write,) = engine.collect()
+    fresh = Lane.load(
+        LaneSnapshot(key="key", epoch=3, head=3, floor=0, offset_acked=0),
+        engine.membership.rules,
+        engine.membership.budget,
+        clock.now,
+    )
+    engine.membership.replace_lane(old, fresh, old.vouched())
+    engine.membership.committed([write])
+    assert engine.runs.empty()
+    assert engine.membership.lanes == {"key": fresh}
+    engine.fetch(fresh)
+    assert engine.offsets() == [1, 2, 3]
+    assert engine.membership.budget.messages == 3
+
+
+def test_a_failure_is_told_once(clock: Clock) -> None:
+    """A membership that cannot go on tells its subscription the first reason, and only that."""
+    engine = fast(clock)
+    first, second = ValueError("first"), ValueError("second")
+    engine.membership.fail(first)
+    engine.membership.fail(second)
+    assert engine.failures == [first]
+    assert engine.membership.failure is first
