@@ -5,7 +5,8 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -108,15 +109,24 @@ def test_without_a_database_it_is_one_message(place: Path) -> None:
     assert "s3cret" not in done.stdout + done.stderr
 
 
-def children_of(pid: int) -> list[int]:
-    found = []
+def children_of(pid: int) -> dict[int, bytes]:
+    """Command lines of the children by process id; a short-lived one (git) may end at any moment."""
+    found = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
-            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == pid:
+                found[int(stat.parent.name)] = (stat.parent / "cmdline").read_bytes()
         except OSError:
             continue  # it ended meanwhile
-        if parent == pid:
-            found.append(int(stat.parent.name))
+    return found
+
+
+def handles_of(pids: Iterable[int]) -> list[int]:
+    """A descriptor for each process that still exists; it becomes readable when the process ends."""
+    found = []
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            found.append(os.pidfd_open(pid))
     return found
 
 
@@ -129,7 +139,7 @@ def test_no_process_outlives_the_demo(place: Path, lanelog_url: str, how: signal
             assert process.stdout is not None
             while "lanes owned by worker" not in (line := process.stdout.readline()):
                 assert line, process.communicate()[1]
-            children = [os.pidfd_open(pid) for pid in children_of(process.pid)]
+            children = handles_of(children_of(process.pid))
             process.send_signal(how)
             process.communicate(timeout=60)
         finally:
@@ -149,8 +159,8 @@ def test_a_worker_that_ends_by_itself_is_a_failure(place: Path, lanelog_url: str
             assert process.stdout is not None
             while "published" not in (line := process.stdout.readline()):
                 assert line, process.communicate()[1]
-            workers = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children_of(process.pid)}
-            os.kill(next(pid for pid, command in workers.items() if b"worker-2" in command), signal.SIGKILL)
+            children = children_of(process.pid)
+            os.kill(next(pid for pid, arguments in children.items() if b"worker-2" in arguments), signal.SIGKILL)
             _, errors = process.communicate(timeout=60)
         finally:
             process.kill()

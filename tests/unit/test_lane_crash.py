@@ -91,6 +91,17 @@ def test_a_row_in_flight_of_a_dead_owner_is_due_at_once() -> None:
     assert world.work() == [(1, 3)]
 
 
+def test_a_row_in_flight_of_a_dead_owner_ignores_when_it_was_to_be_visible() -> None:
+    """Whatever its row says about waiting: what a dead owner had in flight is delivered at once."""
+    world = world_of(1, strict=False)
+    world.work("nack")
+    world.now += 10
+    world.go()
+    world.rows.rows[1].due = world.now + 3600
+    world.take_over()
+    assert waiting(world) == {1: (2, True)}
+
+
 def test_nacked_rows_keep_their_wait() -> None:
     """A failed message waits as long as it was told to, whoever owns its lane, and its crash is not its own."""
     world = world_of(2, strict=False)
@@ -228,6 +239,17 @@ def test_the_suspect_is_marked_when_it_is_alone_and_not_before() -> None:
         die(world, 1, alone=False)
         assert waiting(world) == {1: (1, True)}
     assert world.work() == [(1, 2)]
+
+
+def test_a_suspect_whose_row_is_written_before_its_turn_is_not_counted() -> None:
+    """A suspect that was recalled and planned again waits with the attempts it had, and not as one that is alone."""
+    world = world_of(1, attempts=2, run=1)
+    die(world, 1)
+    world.go()
+    world.lane.recall()
+    world.plan()
+    world.flush()
+    assert (world.rows.rows[1].retry_count, world.rows.rows[1].alone, world.rows.rows[1].lease_epoch) == (1, False, 0)
 
 
 def test_a_crash_in_company_is_never_the_last() -> None:

@@ -254,6 +254,23 @@ def test_a_flush_that_is_repeated_changes_nothing(failure: str) -> None:
     assert world.lane.idle
 
 
+def test_a_row_that_perhaps_was_written_is_deleted_when_it_is_passed() -> None:
+    """A run acked ahead, in a flush that nobody answered: when the watermark passes it before the next one, it goes."""
+    world = World(strict=False, concurrency=3, run=1)
+    world.publish(3)
+    runs = world.go()
+    one, two, three = (world.start(run) for run in runs)
+    world.ack(three)
+    write = world.write()
+    assert write is not None
+    world.rows.commit(write, world.now)
+    world.lane.unwritten(write)
+    world.ack(one)
+    world.ack(two)
+    world.flush()
+    assert (world.rows.acked, world.rows.rows) == (3, {})
+
+
 def test_tickets_ride_on_the_flush_that_carries_them() -> None:
     """A ticket belongs to the first write after it was given, and to the next one when that fails."""
     world = lane()

@@ -282,6 +282,24 @@ def test_a_flush_of_a_lane_that_was_replaced_is_ignored(clock: Clock) -> None:
     assert engine.membership.budget.messages == 3
 
 
+def test_what_was_acked_first_is_handed_out_once_after_a_reload(clock: Clock) -> None:
+    """A run on its way when its lane was replaced goes out with the new lane's flush, not with the old one's."""
+    engine = Engine(clock, ack_policy="ack_first")
+    old = engine.open(head=1)
+    (write,) = engine.collect()
+    fresh = Lane.load(
+        LaneSnapshot(key="key", epoch=3, head=1, floor=0, offset_acked=0),
+        engine.membership.rules,
+        engine.membership.budget,
+        clock.now,
+    )
+    engine.membership.replace_lane(old, fresh, old.vouched())
+    engine.membership.committed([write])
+    assert engine.runs.empty()
+    assert engine.offsets() == [1]
+    assert engine.runs.empty()
+
+
 def test_a_failure_is_told_once(clock: Clock) -> None:
     """A membership that cannot go on tells its subscription the first reason, and only that."""
     engine = fast(clock)

@@ -32,12 +32,13 @@ class Handout(Ledger):
         if self._runs_out() >= self.rules.concurrency or len(self.running) > self._running_limit():
             return None
         again = self._plan_again(now)
-        if again is not None or self._held():
+        if again is not None:
             return again
         size = self.rules.run_size()
-        barrier = min(self.waiting, default=self.head + 1) if self.rules.strict else self.head + 1
+        # In strict order a waiting message holds back everything behind it.
+        barrier = min(self.waiting) if self.rules.strict and self.waiting else None
         attempts: list[Attempt] = []
-        while self.ready and len(attempts) < size and self.ready[0].offset < barrier:
+        while self.ready and len(attempts) < size and (barrier is None or self.ready[0].offset < barrier):
             attempts.append(Attempt(self._lane, self.ready.popleft(), 1, None))
         if not attempts:
             return None
@@ -51,10 +52,6 @@ class Handout(Ledger):
     def _running_limit(self) -> int:
         # strict and serial: nothing may be out at all, not even on its way to the dead letters
         return 0 if self.rules.concurrency == 1 else 1_000_000
-
-    def _held(self) -> bool:
-        """In strict order a waiting message holds back everything behind it."""
-        return self.rules.strict and bool(self.waiting) and (not self.ready or min(self.waiting) < self.ready[0].offset)
 
     def _plan_again(self, now: float) -> Run | Burial | None:
         for offset in sorted(self.waiting):

@@ -1,0 +1,381 @@
+"""Names what went wrong in a history, as Jepsen's tests of Kafka do, and which fault explains it.
+
+Owns the judgement on strict lanes; it is pure and never looks at a clock, a file or a database. The chaos runner gives
+it what all processes wrote down; the unit tests give it histories made by hand.
+
+An anomaly that a fault explains is what at-least-once delivery permits (a duplicate after a SIGKILL); every other one
+breaks a promise. Whatever is ambiguous (a kill between a commit and the line that records it) counts as permitted only
+where the history itself cannot tell.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from math import inf
+from typing import Final, Literal
+
+from attrs import define, field, frozen
+
+from chaos.history import Begin, Buried, Drained, Effect, End, Event, Fault, Lane, Publish, Settle
+
+SETTLING: Final = 5.0
+"""Seconds that a fault may have consequences for: flushes are written again and sessions are replaced meanwhile."""
+
+REDELIVERING: Final = frozenset({"kill", "stop", "connections", "server"})
+"""Faults after which a message may be delivered once more. A drain (`term`) hands over and repeats nothing."""
+
+OVERLAPPING: Final = frozenset({"stop", "connections", "server"})
+"""Faults after which an owner that lives may be taken for dead while its handler runs."""
+
+Kind = Literal[
+    "lost-write",
+    "unseen",
+    "duplicate",
+    "poll-skip",
+    "nonmonotonic-poll",
+    "inconsistent-offsets",
+    "dual-ownership",
+    "aborted-read",
+    "effect-twice",
+    "effect-lost",
+    "ghost-ack",
+]
+
+
+@frozen(kw_only=True)
+class Anomaly:
+    """One thing that happened and should not have, or only because of `explained_by`."""
+
+    kind: Kind
+    topic: str
+    key: str
+    detail: str
+    group: str = ""
+    offset: int | None = None
+    id: str = ""
+    explained_by: str | None = None
+
+
+@define(eq=False)
+class Run:
+    """One call of a handler, with what is known about its end; `died` is when its process was killed."""
+
+    begin: Begin
+    end: End | None = None
+    settle: Settle | None = None
+    effect: Effect | None = None
+    died: float | None = None
+
+    @property
+    def at(self) -> float:
+        """When it began."""
+        return self.begin.at
+
+    @property
+    def over(self) -> float:
+        """Since when it surely does not run any more."""
+        return min(self.end.at if self.end else inf, self.died if self.died is not None else inf)
+
+    @property
+    def accepted(self) -> bool:
+        """Whether a settlement was confirmed."""
+        return self.settle is not None and self.settle.accepted
+
+    @property
+    def done_at(self) -> float:
+        """When its work was done; inf: it never was. A row's commit may be recorded late or never: it counts early."""
+        if self.effect:
+            return self.at
+        returned = self.end.at if self.end and self.end.outcome == "returned" else inf
+        return min(returned, self.settle.at if self.settle and self.accepted else inf)
+
+    def __str__(self) -> str:
+        begin = self.begin
+        return f"{begin.run} (epoch {begin.epoch}, attempt {begin.attempt}, {begin.at:.3f} to {self.over:.3f})"
+
+
+@define(eq=False)
+class History:
+    """The events of a run, sorted into what the checks ask for."""
+
+    events: Sequence[Event]
+    effect_groups: frozenset[str] = frozenset()
+    settling: float = SETTLING
+    faults: list[Fault] = field(factory=list, init=False)
+    runs: dict[str, Run] = field(factory=dict, init=False)
+    effects: list[Effect] = field(factory=list, init=False)
+    buried: set[tuple[str, str, str, int]] = field(factory=set, init=False)
+    drained: set[str] = field(factory=set, init=False)
+    attempted: set[tuple[str, str, str]] = field(factory=set, init=False)
+    rolled_back: set[tuple[str, str, str]] = field(factory=set, init=False)
+    acknowledged: dict[tuple[str, str, str], Publish] = field(factory=dict, init=False)
+    lanes: dict[tuple[str, Lane], list[Run]] = field(init=False)
+    groups: set[str] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        for event in self.events:
+            self._sort_in(event)
+        for event in self.events:
+            if isinstance(event, End):
+                self.runs[event.run].end = event
+            elif isinstance(event, Settle):
+                self.runs[event.run].settle = event
+            elif isinstance(event, Effect) and event.run in self.runs:
+                self.runs[event.run].effect = event
+        killed = {fault.process: fault.start for fault in self.faults if fault.kind == "kill"}
+        lanes = defaultdict(list)
+        for run in sorted(self.runs.values(), key=lambda run: run.at):
+            run.died = killed.get(run.begin.process)
+            lanes[run.begin.group, (run.begin.topic, run.begin.key)].append(run)
+        self.lanes = dict(lanes)
+        self.groups = {group for group, _ in lanes} | self.drained | self.effect_groups
+
+    def _sort_in(self, event: Event) -> None:
+        if isinstance(event, Publish):
+            message = event.topic, event.key, event.id
+            self.attempted.add(message)
+            if event.outcome == "acknowledged":
+                self.acknowledged[message] = event
+            elif event.outcome == "rolled-back":
+                self.rolled_back.add(message)
+        elif isinstance(event, Begin):
+            self.runs[event.run] = Run(event)
+        elif isinstance(event, Effect):
+            self.effects.append(event)
+        elif isinstance(event, Buried):
+            self.buried.add((event.group, event.topic, event.key, event.offset))
+        elif isinstance(event, Drained):
+            self.drained.add(event.group)
+        elif isinstance(event, Fault):
+            self.faults.append(event)
+
+    def cause(self, kinds: frozenset[str], processes: set[str], since: float, until: float) -> str | None:
+        """The kind of a fault that hit one of the processes, or everybody, and was felt between the two times."""
+        for fault in self.faults:
+            if fault.kind not in kinds or (fault.process is not None and fault.process not in processes):
+                continue
+            if fault.start <= until and since <= fault.end + self.settling:
+                return fault.kind
+        return None
+
+    def redelivery(self, first: Run, again: Run) -> str | None:
+        """Which fault explains that the message of `first` was delivered `again`."""
+        if first.settle and first.accepted and first.settle.at <= again.at:
+            return None  # a confirmed settlement is durable: no fault takes it back
+        until = min(again.at, first.end.at + self.settling if first.end else inf)
+        return self.cause(REDELIVERING, {first.begin.process}, first.at, until)
+
+
+def check(events: Iterable[Event], *, effect_groups: Iterable[str] = (), settling: float = SETTLING) -> list[Anomaly]:
+    """Every anomaly of the history; handlers of the effect groups write one row in each `message.transaction()`.
+
+    Events come in any order. Raises KeyError for an End or Settle without its Begin.
+    """
+    history = History(list(events), frozenset(effect_groups), settling)
+    return [anomaly for rule in RULES for anomaly in rule(history)]
+
+
+def unexplained(anomalies: Iterable[Anomaly]) -> list[Anomaly]:
+    """Those that break a promise."""
+    return [anomaly for anomaly in anomalies if anomaly.explained_by is None]
+
+
+def missing(history: History) -> Iterator[Anomaly]:
+    """lost-write, unseen, effect-lost: what was acknowledged, and what became of it in each group."""
+    for group in sorted(history.groups):
+        runs = defaultdict(list)
+        last: dict[Lane, int] = {}
+        for (of, lane), all_runs in history.lanes.items():
+            if of == group:
+                last[lane] = max(run.begin.offset for run in all_runs)
+                for run in all_runs:
+                    runs[*lane, run.begin.id].append(run)
+        rows = {(row.topic, row.key, row.id) for row in history.effects if row.group == group}
+        for message, publish in history.acknowledged.items():
+            topic, key, name = message
+            if message in rows or (group, topic, key, publish.offset) in history.buried:
+                continue
+            found = _fate(history, group, runs[message], passed=(publish.offset or 0) < last.get((topic, key), 0))
+            if found:
+                kind, detail = found
+                yield Anomaly(
+                    kind=kind, group=group, topic=topic, key=key, offset=publish.offset, id=name, detail=detail
+                )
+
+
+def _fate(history: History, group: str, runs: Sequence[Run], *, passed: bool) -> tuple[Kind, str] | None:
+    """What is wrong with an acknowledged message without row and dead letter; `passed`: a later one was begun."""
+    has_effects, drained = group in history.effect_groups, group in history.drained
+    if any(run.done_at < inf for run in runs):
+        return ("effect-lost", "it was settled, but its row is not there") if has_effects else None
+    if runs and drained:
+        return ("effect-lost" if has_effects else "unseen"), "its handler never finished"
+    if not runs and passed:
+        return "lost-write", "later messages of its key were handled, it never was"
+    return ("unseen", "its handler was never called") if drained else None
+
+
+def twice(history: History) -> Iterator[Anomaly]:
+    """duplicate: a message delivered again although its last delivery did not fail."""
+    for lane, runs in history.lanes.items():
+        by_id = defaultdict(list)
+        for run in runs:
+            by_id[run.begin.id].append(run)
+        for same in by_id.values():
+            for first, again in pairwise(same):
+                if first.end and first.end.outcome == "raised" and first.end.at <= again.at and not first.effect:
+                    continue  # a retry
+                yield _at(lane, again, "duplicate", f"{again} after {first}", history.redelivery(first, again))
+
+
+def skipped(history: History) -> Iterator[Anomaly]:
+    """poll-skip: a message began before an earlier one of its lane was done."""
+    existing = defaultdict(set)
+    for publish in history.acknowledged.values():
+        if publish.offset is not None:
+            existing[publish.topic, publish.key].add(publish.offset)
+    for (_, lane), runs in history.lanes.items():
+        existing[lane].update(run.begin.offset for run in runs)
+    for (group, lane), runs in history.lanes.items():
+        done: dict[int, float] = {}
+        for run in runs:
+            done[run.begin.offset] = min(done.get(run.begin.offset, inf), run.done_at)
+        todo = sorted(offset for offset in existing[lane] if (group, *lane, offset) not in history.buried)
+        first = 0  # in todo: what was not done yet when the run began
+        for run in runs:
+            while first < len(todo) and done.get(todo[first], inf) <= run.at:
+                first += 1
+            if first < len(todo) and todo[first] < run.begin.offset:
+                detail = f"{run} while offset {todo[first]} was not done yet"
+                yield _at((group, lane), run, "poll-skip", detail, None)
+
+
+def backwards(history: History) -> Iterator[Anomaly]:
+    """nonmonotonic-poll: a lane went back to an earlier message."""
+    for lane, runs in history.lanes.items():
+        latest: dict[int, Run] = {}
+        for previous, run in pairwise(runs):
+            latest[previous.begin.offset] = previous
+            if run.begin.offset < previous.begin.offset:
+                first = latest.get(run.begin.offset)
+                cause = history.redelivery(first, run) if first else None
+                yield _at(lane, run, "nonmonotonic-poll", f"{run} after {previous}", cause)
+
+
+def offsets(history: History) -> Iterator[Anomaly]:
+    """inconsistent-offsets: two ids at one offset, or one id at two."""
+    seen: dict[tuple[str, str, int, str], float] = {}  # the value: until when it may have been a commit not yet durable
+    for publish in history.acknowledged.values():
+        if publish.offset is not None:
+            seen[publish.topic, publish.key, publish.offset, publish.id] = inf
+    for row in history.effects:
+        seen[row.topic, row.key, row.offset, row.id] = inf
+    for run in history.runs.values():
+        begin = run.begin
+        place = begin.topic, begin.key, begin.offset, begin.id
+        seen[place] = max(seen.get(place, begin.at), begin.at)
+    for what, other in (("ids", 2), ("offsets", 3)):
+        places = defaultdict(set)
+        for place in seen:
+            places[(*place[:2], place[other])].add(place)
+        for (topic, key, common), same in sorted(places.items(), key=str):
+            if len(same) > 1:
+                values = sorted(place[5 - other] for place in same)
+                # A commit is visible a moment before it is durable: what was seen just before the server was killed
+                # may be gone, its offset be given again and its publisher repeat it. All but one place are that old.
+                lasting = sorted(seen[place] for place in same)[:-1]
+                explained = all(
+                    any(f.kind == "server" and f.start - 1 <= at <= f.end for f in history.faults) for at in lasting
+                )
+                yield Anomaly(
+                    kind="inconsistent-offsets",
+                    topic=topic,
+                    key=key,
+                    detail=f"{common!r} has the {what} {values}",
+                    explained_by="server" if explained else None,
+                )
+
+
+def owners(history: History) -> Iterator[Anomaly]:
+    """dual-ownership: two handlers of one lane at the same time."""
+    for lane, runs in history.lanes.items():
+        longest: Run | None = None
+        for run in runs:
+            if longest is not None and run.at < longest.over:
+                cause = history.cause(
+                    OVERLAPPING, {longest.begin.process, run.begin.process}, longest.at, min(longest.over, run.over)
+                )
+                yield _at(lane, run, "dual-ownership", f"{run} during {longest}", cause)
+            if longest is None or run.over > longest.over:
+                longest = run
+
+
+def aborted(history: History) -> Iterator[Anomaly]:
+    """aborted-read: a message was seen that was rolled back, or that nobody published."""
+    for (group, (topic, key)), runs in history.lanes.items():
+        for name, run in {run.begin.id: run for run in runs}.items():
+            message = topic, key, name
+            if message in history.rolled_back and message not in history.acknowledged:
+                yield _at((group, (topic, key)), run, "aborted-read", f"{run}: it was rolled back", None)
+            elif message not in history.attempted:
+                yield _at((group, (topic, key)), run, "aborted-read", f"{run}: nobody published it", None)
+
+
+def effects(history: History) -> Iterator[Anomaly]:
+    """effect-twice: two rows for one message. effect-lost: a confirmed transaction without its row."""
+    rows = Counter((row.group, row.topic, row.key, row.id) for row in history.effects)
+    for (group, topic, key, name), count in rows.items():
+        if count > 1:
+            yield Anomaly(kind="effect-twice", group=group, topic=topic, key=key, id=name, detail=f"{count} rows")
+    for (group, lane), runs in history.lanes.items():
+        for run in runs:
+            known = (*lane, run.begin.id) in history.acknowledged  # then `missing` has named it
+            if group in history.effect_groups and run.accepted and not rows[group, *lane, run.begin.id] and not known:
+                yield _at((group, lane), run, "effect-lost", f"{run} was settled, but its row is not there", None)
+
+
+def ghosts(history: History) -> Iterator[Anomaly]:
+    """ghost-ack: a settlement was confirmed to an attempt that another one had superseded.
+
+    Nobody begins a message whose settlement is committed. So if a later epoch or attempt began the same message before
+    the confirmation, the commit came after that one's lease; no fault explains it, whoever was late to write it down.
+    """
+    for lane, runs in history.lanes.items():
+        newest: list[Run] = []  # by time of beginning, each of a higher epoch
+        for run in runs:
+            if not newest or run.begin.epoch > newest[-1].begin.epoch:
+                newest.append(run)
+        by_id = defaultdict(list)
+        for run in runs:
+            by_id[run.begin.id].append(run)
+        for run in runs:
+            if not run.accepted or run.settle is None:
+                continue
+            mine = run.begin
+            attempts = [
+                other
+                for other in by_id[mine.id]
+                if (other.begin.epoch, other.begin.attempt) > (mine.epoch, mine.attempt) and other.at < run.settle.at
+            ]
+            leases = [other for other in newest if other.begin.epoch > mine.epoch and other.at < run.settle.asked]
+            for other in (attempts + leases)[:1]:
+                yield _at(lane, run, "ghost-ack", f"{run} was settled although {other} had begun", None)
+
+
+def _at(lane: tuple[str, Lane], run: Run, kind: Kind, detail: str, cause: str | None) -> Anomaly:
+    group, (topic, key) = lane
+    return Anomaly(
+        kind=kind,
+        group=group,
+        topic=topic,
+        key=key,
+        offset=run.begin.offset,
+        id=run.begin.id,
+        detail=detail,
+        explained_by=cause,
+    )
+
+
+RULES: Final = (missing, twice, skipped, backwards, offsets, owners, aborted, effects, ghosts)

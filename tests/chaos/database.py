@@ -1,0 +1,77 @@
+"""The runner's own look into the database: its tables, what is left to do, and what is there at the end.
+
+Owns the run's SQL; it goes past the library on a driver of its own, so that no error of the library hides another.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any, Final
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import pymysql
+
+from chaos.history import Buried, Drained, Effect, Event
+from chaos.worker import EFFECTS, RECORDS, TOPIC
+
+CREATE: Final = """
+CREATE TABLE effects (
+  number BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY, run VARCHAR(64) NOT NULL, topic VARCHAR(255) NOT NULL,
+  partition_key VARCHAR(255) NOT NULL, message_offset BIGINT UNSIGNED NOT NULL, id VARCHAR(255) NOT NULL
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin"""
+EFFECT_ROWS: Final = "SELECT run, topic, partition_key, message_offset, id FROM effects ORDER BY number"
+DEAD_LETTERS: Final = (
+    "SELECT failed_group, original_topic, partition_key, original_offset FROM queue_messages WHERE failed_group <> ''"
+)
+LEFT: Final = """
+SELECT COUNT(*) FROM queue_partitions p
+LEFT JOIN queue_offsets o ON o.topic = p.topic AND o.partition_key = p.partition_key AND o.consumer_group = %s
+WHERE p.topic = %s AND p.partition_key <> '' AND p.head_offset > COALESCE(o.offset_acked, 0)"""
+
+
+def connect(url: str) -> pymysql.Connection:
+    """A new connection with autocommit, as the URL says."""
+    parts = urlsplit(url)
+    return pymysql.connect(
+        host=parts.hostname or "127.0.0.1",
+        port=parts.port or 3306,
+        user=unquote(parts.username or ""),
+        password=unquote(parts.password or ""),
+        database=parts.path.strip("/"),
+        unix_socket=parse_qs(parts.query).get("unix_socket", [None])[0],
+        charset="utf8mb4",
+        autocommit=True,
+    )
+
+
+def rows(url: str, sql: str, *args: object) -> list[tuple[Any, ...]]:
+    """What one statement gives."""
+    with connect(url) as connection, connection.cursor() as cursor:
+        cursor.execute(sql, args or None)
+        return list(cursor.fetchall())
+
+
+def drain(url: str, within: float) -> list[Drained]:
+    """Wait until both groups have settled everything; give those that have when the time is over."""
+    until, never = time.monotonic() + within, threading.Event()
+    done: dict[str, Drained] = {}
+    while len(done) < 2 and time.monotonic() < until:
+        for group in {EFFECTS, RECORDS} - done.keys():
+            if rows(url, LEFT, group, TOPIC)[0][0] == 0:
+                done[group] = Drained(at=time.monotonic(), group=group)
+        never.wait(0.25)
+    return list(done.values())
+
+
+def outcome(url: str) -> list[Event]:
+    """The rows that handlers wrote, and the dead letters."""
+    effects = [
+        Effect(run=run, group=EFFECTS, topic=topic, key=key, offset=offset, id=name)
+        for run, topic, key, offset, name in rows(url, EFFECT_ROWS)
+    ]
+    buried = [
+        Buried(group=group, topic=topic, key=key, offset=offset)
+        for group, topic, key, offset in rows(url, DEAD_LETTERS)
+    ]
+    return [*effects, *buried]

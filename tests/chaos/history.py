@@ -1,0 +1,162 @@
+"""What a chaos run writes down: the events of publishers, handlers and nemesis, one JSON object in a line.
+
+Owns the kinds of events and how they are written and read; it never judges them. The programs of a run append to a file
+each, the checker is given all of them. Times are seconds of the machine's monotonic clock, which its processes share.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, Literal, Self
+
+from attrs import asdict, frozen
+
+Lane = tuple[str, str]
+"""Topic and key."""
+
+
+@frozen(kw_only=True)
+class Publish:
+    """A publisher is about to send a message (`attempted`), or knows what became of it; None: no offset is known."""
+
+    at: float
+    outcome: Literal["attempted", "acknowledged", "unknown", "rolled-back"]
+    topic: str
+    key: str
+    id: str
+    offset: int | None = None
+
+
+@frozen(kw_only=True)
+class Begin:
+    """A handler was called. `run` names this call, in all processes of the history."""
+
+    at: float
+    run: str
+    process: str
+    group: str
+    topic: str
+    key: str
+    offset: int
+    id: str
+    attempt: int
+    epoch: int
+
+
+@frozen(kw_only=True)
+class End:
+    """The handler's work was done and it is about to return, or it raised."""
+
+    at: float
+    run: str
+    outcome: Literal["returned", "raised"]
+
+
+@frozen(kw_only=True)
+class Settle:
+    """A settlement that waited for its commit, between `asked` and `at`; refused: LeaseLost or AlreadySettled."""
+
+    at: float
+    run: str
+    asked: float
+    accepted: bool
+
+
+@frozen(kw_only=True)
+class Effect:
+    """A row that a handler wrote in `message.transaction()`, read at the end."""
+
+    run: str
+    group: str
+    topic: str
+    key: str
+    offset: int
+    id: str
+
+
+@frozen(kw_only=True)
+class Buried:
+    """A dead letter, read at the end."""
+
+    group: str
+    topic: str
+    key: str
+    offset: int
+
+
+FaultKind = Literal["kill", "stop", "term", "connections", "server"]
+
+
+@frozen(kw_only=True)
+class Fault:
+    """What the nemesis did from `start` to `end`, to one process or (None) to everybody's connections or server."""
+
+    kind: FaultKind
+    start: float
+    end: float
+    process: str | None = None
+
+
+@frozen(kw_only=True)
+class Drained:
+    """All that was published had been settled by the group when the run ended."""
+
+    at: float
+    group: str
+
+
+Event = Publish | Begin | End | Settle | Effect | Buried | Fault | Drained
+KINDS: Final[dict[str, type[Event]]] = {
+    kind.__name__: kind for kind in (Publish, Begin, End, Settle, Effect, Buried, Fault, Drained)
+}
+
+
+def encode(event: Event) -> str:
+    """The event as one line, without the line's end."""
+    return json.dumps({"event": type(event).__name__, **asdict(event)}, separators=(",", ":"))
+
+
+def decode(line: str) -> Event:
+    """The event of a line. Raises ValueError, KeyError or TypeError if it is none."""
+    fields = json.loads(line)
+    return KINDS[fields.pop("event")](**fields)
+
+
+class Journal:
+    """An append-only file of events that several threads write.
+
+    Each event is one write to the kernel: what a process wrote before it was killed is there.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._lock = threading.Lock()
+
+    def write(self, *events: Event) -> None:
+        """Append the events in this order."""
+        lines = "".join(f"{encode(event)}\n" for event in events).encode()
+        with self._lock:
+            os.write(self._file, lines)
+
+    def close(self) -> None:
+        """Give the file back."""
+        os.close(self._file)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def read(paths: Iterable[Path]) -> list[Event]:
+    """All events of all files; a last line that a killed process did not finish is left out."""
+    events = []
+    for path in paths:
+        text = path.read_text()
+        events.extend(decode(line) for line in text[: text.rfind("\n") + 1].splitlines())
+    return events

@@ -1,0 +1,131 @@
+"""A worker process of a chaos run: `python -m chaos.worker URL DIRECTORY NAME LEASE`, until SIGTERM or the nemesis.
+
+Owns the two groups' handlers, which write down what they do: `effects` writes one row in `message.transaction()`,
+`records` only notes the message and settles it by returning or, now and then, by a blocking ack.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import random
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+import tenacity
+
+import lanelog
+from chaos.history import Begin, End, Journal, Settle
+
+TOPIC: Final = "jobs"
+EFFECTS, RECORDS = "effects", "records"
+WRITE: Final = "INSERT INTO effects (run, topic, partition_key, message_offset, id) VALUES (%s, %s, %s, %s, %s)"
+FAILS, DAWDLES, ACKS = 0.02, 0.01, 0.2
+"""How often a handler raises, takes 0.3 seconds, and (records) settles by a blocking ack."""
+RETRY: Final = lanelog.RetryPolicy(stop=tenacity.stop_after_attempt(50), wait=tenacity.wait_fixed(0.05))
+
+
+class Hiccup(Exception):
+    """What a handler of the run fails with."""
+
+
+class Handlers:
+    """The handlers of both groups."""
+
+    def __init__(self, name: str, journal: Journal) -> None:
+        self._name = name
+        self._journal = journal
+        self._numbers = itertools.count(1)
+        self._dice = random.Random(name)
+        self._never = threading.Event()
+
+    def effects(self, message: lanelog.Message) -> None:
+        """Write a row and settle, in one transaction."""
+        run = self._begin(message)
+        asked = time.monotonic()
+        try:
+            self._work()
+            with message.transaction() as connection:
+                place = message.topic, message.key, message.offset, message.id
+                connection.cursor().execute(WRITE, (run, *place))
+                asked = time.monotonic()
+        except BaseException as error:
+            if isinstance(error, lanelog.LeaseLost | lanelog.AlreadySettled):
+                self._journal.write(Settle(at=time.monotonic(), run=run, asked=asked, accepted=False))
+            self._end(run, raised=True)
+            raise
+        self._journal.write(Settle(at=time.monotonic(), run=run, asked=asked, accepted=True))
+        self._end(run)
+
+    def records(self, message: lanelog.Message) -> None:
+        """Note that the work is done, then settle."""
+        run = self._begin(message)
+        try:
+            self._work()
+        except Hiccup:
+            self._end(run, raised=True)
+            raise
+        self._end(run)
+        if self._dice.random() < ACKS:
+            asked = time.monotonic()
+            try:
+                message.ack()
+            except (lanelog.LeaseLost, lanelog.AlreadySettled):
+                self._journal.write(Settle(at=time.monotonic(), run=run, asked=asked, accepted=False))
+                raise
+            self._journal.write(Settle(at=time.monotonic(), run=run, asked=asked, accepted=True))
+
+    def _begin(self, message: lanelog.Message) -> str:
+        run = f"{self._name}/{next(self._numbers)}"
+        self._journal.write(
+            Begin(
+                at=time.monotonic(),
+                run=run,
+                process=self._name,
+                group=message.group,
+                topic=message.topic,
+                key=message.key,
+                offset=message.offset,
+                id=message.id,
+                attempt=message.attempt,
+                epoch=message.fencing_token,
+            )
+        )
+        return run
+
+    def _end(self, run: str, *, raised: bool = False) -> None:
+        self._journal.write(End(at=time.monotonic(), run=run, outcome="raised" if raised else "returned"))
+
+    def _work(self) -> None:
+        chance = self._dice.random()
+        if chance < FAILS:
+            raise Hiccup
+        if chance < FAILS + DAWDLES:
+            self._never.wait(0.3)
+
+
+def main(url: str, directory: str, name: str, lease: str) -> None:
+    """Work until SIGTERM."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(threadName)s %(message)s")
+    with Journal(Path(directory) / f"{name}.jsonl") as journal, lanelog.connect(url) as client:
+        handlers = Handlers(name, journal)
+        for group, workers, handler in ((EFFECTS, 6, handlers.effects), (RECORDS, 3, handlers.records)):
+            client.subscriber(
+                TOPIC,
+                group,
+                name=name,
+                workers=workers,
+                order="strict",
+                retry=RETRY,
+                max_deliveries=None,
+                lease_duration=float(lease),
+                lease_renewal=float(lease) / 3,
+            )(handler)
+        client.run()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
