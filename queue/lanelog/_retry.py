@@ -14,6 +14,7 @@ import tenacity
 from attrs import field, frozen
 
 from lanelog._checks import MAX_SECONDS, check_callable
+from lanelog._telemetry import describe
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -117,9 +118,7 @@ def _ask(part: str, strategy: Callable[[tenacity.RetryCallState], Any], state: t
         answer = strategy(state)
         return answer if part == "wait" else bool(answer)
     except BaseException as exc:  # an application's object must not end the thread that asks it
-        raise ConfigurationError(
-            f"the retry policy's {part}, {_label(strategy)}, raised {type(exc).__name__}: {exc}"
-        ) from exc
+        raise ConfigurationError(f"the retry policy's {part}, {_label(strategy)}, raised {describe(exc)}") from exc
 
 
 def _seconds(strategy: object, value: object) -> float:

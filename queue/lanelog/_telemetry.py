@@ -58,7 +58,7 @@ def _text(value: object) -> str:
     if isinstance(value, enum.Enum):
         value = value.value
     if isinstance(value, BaseException):
-        value = _describe(value)
+        value = describe(value)
     if isinstance(value, str):
         return _quoted(value)
     if value is None or isinstance(value, bool | int):
@@ -70,10 +70,11 @@ def _text(value: object) -> str:
     return f"<{type(value).__name__}>"
 
 
-def _describe(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
+    """Return the class and text of an exception; never raises."""
     try:
         text = str(error)
-    except Exception:  # noqa: BLE001 - the application's own exception class may fail to render
+    except BaseException:  # noqa: BLE001 - the application's own exception class may fail to render
         text = "(its text could not be rendered)"
     name = type(error).__name__
     return f"{name}: {text}" if text else name

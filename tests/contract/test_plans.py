@@ -19,7 +19,7 @@ from support.waiting import eventually
 LANES, MESSAGES = 60, 20
 REPEATED = re.compile(r"\{(\w+)\}")
 INTEGER = re.compile(
-    r"(LIMIT|THEN|[-+]|`offset`\s*[<>]?=?|(message_offset|head_offset|lease_epoch|payload_bytes|created_at|updated_at)\s*[<>]?=|"
+    r"(LIMIT|THEN|[-+]|`offset`\s*[<>]?=?|(message_offset|head_offset|lease_epoch|payload_bytes|created_at|updated_at|heartbeat_at)\s*[<>]?=|"
     r"GREATEST\(\w+,)\s*$"
 )
 READS = re.compile(r"[\s(]*(SELECT|UPDATE|DELETE|INSERT\b(?=.*\bSELECT\b))", re.DOTALL)

@@ -195,3 +195,11 @@ def test_the_living_are_sorted() -> None:
     """Every owner sees the living in the same order, whatever the order of the rows."""
     rows = [heartbeat(owner=name) for name in ("zoe", "ann", "bob")]
     assert Looks()(100.0, *rows).live == ("ann", "bob", "me", "zoe")
+
+
+def test_holders_without_a_row_are_suspects_once_the_session_is_trusted() -> None:
+    """A missing heartbeat row counts as expired, but not before owners had a whole lease to come back."""
+    live = Verdict(live=("me",), registered=frozenset({"me", "left"}), trusted=False)
+    assert live.without_heartbeat(["", "me", "left", "gone"]) == ()
+    trusted = Verdict(live=("me",), registered=frozenset({"me", "left"}), trusted=True)
+    assert [suspect.owner for suspect in trusted.without_heartbeat(["", "me", "left", "gone"])] == ["gone"]

@@ -67,6 +67,21 @@ class Verdict:
 
     live: tuple[str, ...]
     dead: tuple[Suspect, ...] = ()
+    registered: frozenset[str] = field(default=frozenset(), eq=False)  # whoever has a row, living or not
+    trusted: bool = field(
+        default=False, eq=False
+    )  # our session is unbroken for so long that an expired heartbeat means something
+
+    def without_heartbeat(self, holders: Iterable[str]) -> tuple[Suspect, ...]:
+        """Those among the holders of leases whose row is gone altogether: that counts as expired.
+
+        Rows are purged long after they ended; after an outage that outlasts even that, nothing else tells that their
+        owners are dead.
+        """
+        if not self.trusted:
+            return ()
+        gone = sorted({holder for holder in holders if holder} - self.registered - set(self.live))
+        return tuple(Suspect(owner=owner, heartbeat_at=0, by_lock=False) for owner in gone)
 
 
 @define(eq=False)
@@ -89,9 +104,10 @@ class Watch:
         self, rows: Iterable[HeartbeatRow], *, now: float, session_since: float, server_started_ms: int
     ) -> Verdict:
         """Take one look."""
-        live, dead, seen = [self.me], [], set()
+        live, dead, seen, registered = [self.me], [], set(), set()
         trusted = now - session_since >= self.lease_duration
         for row in rows:
+            registered.add(row.owner)
             if row.owner == self.me or row.deregistered:
                 continue
             seen.add(row.owner)
@@ -110,7 +126,7 @@ class Watch:
                 live.append(row.owner)
         for gone in self._sights.keys() - seen:
             del self._sights[gone]
-        return Verdict(live=tuple(sorted(live)), dead=tuple(dead))
+        return Verdict(live=tuple(sorted(live)), dead=tuple(dead), registered=frozenset(registered), trusted=trusted)
 
     @staticmethod
     def _expired(row: HeartbeatRow, sight: _Sight, now: float) -> bool:

@@ -122,6 +122,11 @@ class Membership(Settlements):
             self._supersede_locked(attempt for attempt in before if attempt.state is State.SUPERSEDED)
             for pending in (self._dirty, self._hungry, self._thirsty):
                 pending.pop(old, None)
+            forgotten = [burial for burial in old.burials.values() if burial.lane is old]
+        error = LeaseLost(f"{self.group}/{self.topic}/{old.key}: the restarted server has another message there")
+        for burial in forgotten:
+            for ticket in burial.tickets:
+                ticket.resolve(error)
         self.open_lane(fresh)
 
     # -- rows come in (fetcher) ------------------------------------------------------------------------------------
@@ -144,6 +149,7 @@ class Membership(Settlements):
     def lower_head(self, lane: Lane, head: int) -> None:
         """The database knows less of this lane than memory: believe the database."""
         with self.lock:
+            lane.drop_ready()
             lane.head = head
             lane.cursor = min(lane.cursor, max(head, lane.watermark))
 

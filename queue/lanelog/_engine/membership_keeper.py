@@ -266,7 +266,11 @@ class MembershipKeeper:
         """Take up to `missing` lanes that are nobody's or a dead owner's, then lanes that never had a lease row."""
         membership, leases = self.membership, Leases()
         group, topic, owner = membership.group, membership.topic, membership.owner
-        dead = () if self.verdict is None else self.verdict.dead
+        dead: tuple[Suspect, ...] = ()
+        if self.verdict is not None:
+            dead = self.verdict.dead
+            if self.verdict.trusted:
+                dead += self.verdict.without_heartbeat(leases.counts(self.session, group, topic))
         taken = 0
         candidates = leases.held_by(
             self.session, group, topic, ["", *(suspect.owner for suspect in dead)], min(missing, PAGE)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from attrs import frozen
 
-from lanelog._telemetry import get_logger
+from lanelog import _telemetry
 from lanelog.config import AckPolicy
 from lanelog.errors import ConfigurationError
 from lanelog.message import Postpone, Reject, Retry
@@ -29,7 +29,7 @@ DEAD_LETTER_WAIT = 60.0
 FALLBACK_WAIT = 1.0
 """The wait when the user's own policy object fails."""
 
-log = get_logger()
+log = _telemetry.get_logger()
 
 
 class Verb(Enum):
@@ -55,11 +55,7 @@ ACKED = Outcome(Verb.ACK)
 
 def describe(error: BaseException) -> str:
     """An exception as one bounded text, as it is kept with the message."""
-    try:
-        text = str(error)
-    except BaseException as fault:  # noqa: BLE001 - an application's `__str__` must not end the thread that asks it
-        text = f"its text cannot be had, {type(fault).__name__}"
-    return clip(f"{type(error).__name__}: {text}" if text else type(error).__name__)
+    return clip(_telemetry.describe(error))
 
 
 def clip(text: str) -> str:
