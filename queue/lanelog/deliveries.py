@@ -55,6 +55,8 @@ class Deliveries:
 
     def close(self) -> None:
         """Give everything back that was not settled; idempotent."""
+        if self.subscription.inherited:
+            return  # the parent's: nothing of it is ours to give back
         self.subscription.ask_to_stop()
         for membership in self.subscription.memberships:
             membership.hand_back()

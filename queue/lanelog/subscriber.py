@@ -143,6 +143,11 @@ class Subscription:
         return self._state
 
     @property
+    def inherited(self) -> bool:
+        """Whether it was started in the parent of this process, and is of no use here."""
+        return os.getpid() != self._pid
+
+    @property
     def failure(self) -> BaseException | None:
         """Why it failed, or None."""
         return self._failure
@@ -209,18 +214,30 @@ class Subscription:
         self._engine.check_process()
         self.ask_to_stop()
         until = None if timeout is None else time.monotonic() + timeout
-        ended = all(
-            m.ended.wait(None if until is None else max(0.0, until - time.monotonic())) for m in self.memberships
-        )
-        if self._workers is not None:
-            self._workers.stop()
-            if ended:
-                self._workers.join(0.5 if until is None else max(0.0, min(0.5, until - time.monotonic())))
+        ended = all(self._wait_for(membership, until) for membership in self.memberships)
         if ended:
-            self._engine.remove(self)
+            self._dismiss()
+            if self._workers is not None:
+                self._workers.join(0.5 if until is None else max(0.0, min(0.5, until - time.monotonic())))
         else:
             log.warning("subscription.still_draining", group=self.group, running=self.stats().running)
         return ended
+
+    def _wait_for(self, membership: Membership, until: float | None) -> bool:
+        while not membership.ended.is_set():
+            left = SHORTEST_WAIT if until is None else min(SHORTEST_WAIT, until - time.monotonic())
+            if left <= 0:
+                return False
+            if self.handler is None:
+                self.drain()  # a run whose mark was on its way when the iterator ended
+            membership.ended.wait(left)
+        return True
+
+    def _dismiss(self) -> None:
+        """Nothing is held any more: let the workers go."""
+        if self._workers is not None:
+            self._workers.stop()
+        self._engine.remove(self)
 
     def ask_to_stop(self) -> None:
         """Begin to stop, without waiting."""
@@ -264,6 +281,8 @@ class Subscription:
         """One look by the clock, by the keeper: handlers, and messages that are in the user's hands."""
         if self._workers is not None:
             self._workers.supervise(now)
+        if self._state is not SubscriptionState.RUNNING and all(m.ended.is_set() for m in self.memberships):
+            self._dismiss()  # stop() had given up waiting for it
         for membership in self.memberships:
             for attempt in list(membership.detached):
                 if now >= attempt.deadline:
@@ -292,6 +311,7 @@ class Subscription:
 
     def pull(self, timeout: float | None) -> Message | None:
         """Wait for the next message of a pulled subscription; None after `timeout` seconds, or when it ended."""
+        self._engine.check_process()
         until = None if timeout is None else time.monotonic() + timeout
         while self.state in (SubscriptionState.RUNNING, SubscriptionState.PAUSED):
             left = SHORTEST_WAIT if until is None else until - time.monotonic()

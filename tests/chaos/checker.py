@@ -152,13 +152,16 @@ class History:
             self.faults.append(event)
 
     def cause(self, kinds: frozenset[str], processes: set[str], since: float, until: float) -> str | None:
-        """The kind of a fault that hit one of the processes, or everybody, and was felt between the two times."""
-        for fault in self.faults:
-            if fault.kind not in kinds or (fault.process is not None and fault.process not in processes):
-                continue
-            if fault.start <= until and since <= fault.end + self.settling:
-                return fault.kind
-        return None
+        """The kind of a fault that was felt between the two times, rather one of the processes' than everybody's."""
+        felt = [
+            fault
+            for fault in self.faults
+            if fault.kind in kinds
+            and (fault.process is None or fault.process in processes)
+            and fault.start <= until
+            and since <= fault.end + self.settling
+        ]
+        return min(felt, key=lambda fault: (fault.process is None, -fault.start)).kind if felt else None
 
     def redelivery(self, first: Run, again: Run) -> str | None:
         """Which fault explains that the message of `first` was delivered `again`."""

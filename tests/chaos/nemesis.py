@@ -10,6 +10,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -157,8 +158,6 @@ class Nemesis:
 
 def launch(module: str, directory: Path, name: str, *arguments: str) -> subprocess.Popen[bytes]:
     """Start a program of this directory, with what it says in a file beside its journal."""
-    import sys
-
     with (directory / f"{name}.log").open("ab") as log:
         return subprocess.Popen(
             [sys.executable, "-m", f"chaos.{module}", arguments[0], str(directory), name, *arguments[1:]],

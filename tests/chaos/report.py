@@ -58,10 +58,15 @@ def summary(events: Sequence[Event], anomalies: Sequence[Anomaly], effect_groups
     history = History(events, frozenset(effect_groups))
     by_kind = defaultdict(list)
     for fault in history.faults:
-        by_kind[fault.kind].append(recovery(history, fault))
+        wait = recovery(history, fault)
+        over = (fault.end if fault.kind == "server" else fault.start) + (wait or 0)
+        alone = not any(fault.start < other.start < over for other in history.faults)
+        by_kind[fault.kind].append((wait, alone))
     for kind, found in sorted(by_kind.items()):
-        waits = [wait for wait in found if wait is not None]
-        detail = f"lanes moved again after {median(waits):.2f} s (median), {max(waits):.2f} s (worst)" if waits else ""
+        waits = [wait for wait, alone in found if wait is not None and alone]
+        detail = f"lanes moved after {median(waits):.2f} s (median), {max(waits):.2f} s (worst)" if waits else ""
+        if disturbed := sum(not alone for _, alone in found):
+            detail += f"{', ' if detail else ''}{disturbed} met the next fault"
         table.add_row(f"fault: {kind}", str(len(found)), detail)
     return table
 

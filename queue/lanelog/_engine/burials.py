@@ -90,8 +90,8 @@ class Burials:
         if outcome == "lost":
             membership.lose_lane(burial.lane, "its lease has another owner or epoch")
             return True
-        self._announce(membership, burial, dead_topic, outcome)
         membership.buried(burial)
+        self._announce(membership, burial, dead_topic, outcome)
         self.host.published(dead_topic)
         return True
 

@@ -49,10 +49,12 @@ class Delivery:
 
     def ack(self) -> None:
         """Settle as done; returns when it is committed."""
+        self.host.check_process()
         self.membership.settle(self.attempt, ACKED).wait()
 
     def nack(self, delay: float | None, reason: str | None) -> None:
         """Settle as failed: the policy decides, `delay` replaces its wait."""
+        self.host.check_process()
         outcome = policy.failed(
             self.membership.config, self.attempt, None, reason or "nacked by the handler", time.monotonic(), delay=delay
         )
@@ -60,14 +62,17 @@ class Delivery:
 
     def reject(self, reason: str) -> None:
         """Settle as impossible."""
+        self.host.check_process()
         self.membership.settle(self.attempt, policy.rejected(self.attempt, reason)).wait()
 
     def postpone(self, delay: float) -> None:
         """Settle as not yet due."""
+        self.host.check_process()
         self.membership.settle(self.attempt, Outcome(Verb.POSTPONE, delay)).wait()
 
     def extend(self, seconds: float) -> None:
         """Move the delivery's end; only memory knows it, so nothing is written."""
+        self.host.check_process()
         self.membership.check(self.attempt, settling=False)
         self.attempt.deadline = time.monotonic() + seconds
 
@@ -79,6 +84,7 @@ class Delivery:
         costs no lane. Between attempts of one epoch memory decides (the claim), between epochs the lease row.
         """
         membership, attempt = self.membership, self.attempt
+        self.host.check_process()
         membership.check(attempt)
         database = self.host.database
         claimed = False

@@ -10,7 +10,6 @@ last, because its connection is what tells others that this process lives.
 
 from __future__ import annotations
 
-import os
 import threading
 from typing import TYPE_CHECKING, Protocol
 
@@ -60,7 +59,6 @@ class Engine:
     _supervised: list[Supervised] = field(factory=list)
     _loops: list[Loop] = field(init=False)
     _lock: threading.Lock = field(factory=threading.Lock)
-    _pid: int = field(factory=os.getpid)
 
     def __attrs_post_init__(self) -> None:
         self.host = host = Host(self.database, self.ensure_lanes, self.published)
@@ -74,12 +72,8 @@ class Engine:
         self.signals = Signals(by_name["fetcher"].wake, by_name["settler"].wake, by_name["keeper"].wake)
 
     def check_process(self) -> None:
-        """Threads do not survive a fork: an inherited engine raises instead of looking alive."""
-        if os.getpid() != self._pid:
-            raise ClosedError(
-                "this subscription was started in the parent process and its threads did not come along: "
-                "subscribe after the fork (in gunicorn: in post_fork, or without --preload)"
-            )
+        """Raise ClosedError in a forked child."""
+        self.host.check_process()
 
     def add(self, subscription: Supervised) -> None:
         """Work for a subscription whose groups are registered."""

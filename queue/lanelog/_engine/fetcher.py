@@ -67,9 +67,10 @@ class Fetcher:
         for membership in memberships:
             if membership.stopping or not membership.lanes or now >= membership.authority_until:
                 continue
-            with self.host.watch(membership, "fetcher"):
+            with self.host.watch(membership, "fetcher", self.session):
                 self.host.same_server(self.session)
                 delay = min(delay, self._serve(membership, now))
+        self.host.raise_deferred("fetcher")
         self.session.ping_if_idle()
         return delay
 
@@ -117,12 +118,19 @@ class Fetcher:
         limit = min(limit, room)
         largest = space // (len(lanes) * limit)
         wanted = [(lane.key, lane.cursor) for lane in lanes]
-        found = Fetches().next(self.session, membership.group, membership.topic, wanted, limit=limit, largest=largest)
         progress = False
-        for lane, (key, cursor) in zip(lanes, wanted, strict=True):
-            rows = self._contiguous(membership, lane, cursor, found.get(key, []))
-            membership.fetched(lane, cursor, rows)
-            progress = progress or bool(rows)
+        try:
+            found = Fetches().next(
+                self.session, membership.group, membership.topic, wanted, limit=limit, largest=largest
+            )
+            for lane, (key, cursor) in zip(lanes, wanted, strict=True):
+                rows = self._contiguous(membership, lane, cursor, found.get(key, []))
+                membership.fetched(lane, cursor, rows)
+                progress = progress or bool(rows)
+        except BaseException:
+            for lane in lanes:  # nobody else would ask for them again
+                membership.still_hungry(lane)
+            raise
         return progress
 
     def _contiguous(self, membership: Membership, lane: Lane, cursor: int, rows: list[Fetched]) -> list[Fetched]:
@@ -157,6 +165,13 @@ class Fetcher:
         wanted = membership.take_thirsty(now, LANES_A_FETCH)
         if not wanted:
             return
+        try:
+            self._read_again(membership, wanted)
+        except BaseException:
+            membership.still_thirsty(lane for lane, _ in wanted)  # nobody else would ask for them again
+            raise
+
+    def _read_again(self, membership: Membership, wanted: list[tuple[Lane, list[int]]]) -> None:
         config, budget = membership.config, membership.budget
         points = [(lane.key, offset) for lane, offsets in wanted for offset in offsets]
         largest = max(0, config.prefetch_bytes - budget.payload_bytes) // len(points)

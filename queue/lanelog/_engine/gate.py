@@ -76,6 +76,25 @@ class Gate:
                     self._changed.notify_all()
 
 
+class Passage:
+    """One message's, or one run's, stay inside a gate; left once, by whoever comes first."""
+
+    __slots__ = ("_gate", "_left", "_lock")
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self._left = False
+        self._lock = threading.Lock()
+
+    def leave(self) -> None:
+        """Leave the gate; idempotent."""
+        with self._lock:
+            if self._left:
+                return
+            self._left = True
+        self._gate.leave()
+
+
 _process: list[Gate] = [Gate()]
 
 

@@ -6,6 +6,7 @@ janitor.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from attrs import define, field
 
 from lanelog._engine.assignment import SERVER_START_TOLERANCE_MS
 from lanelog._telemetry import get_logger
-from lanelog.errors import DatabaseError, LanelogError
+from lanelog.errors import ClosedError, DatabaseError, LanelogError
 
 if TYPE_CHECKING:
     from lanelog._database import Database, Session
@@ -34,6 +35,9 @@ class Host:
     ensure_lanes: Callable[[str, Sequence[str]], None]
     published: Callable[[str], None]
     closing: threading.Event = field(factory=threading.Event)
+    pid: int = field(factory=os.getpid)
+    doubted: bool = False  # another loop sees another start of the server than the keeper did
+    _deferred: dict[str, LanelogError] = field(factory=dict)
     server_started_ms: int = 0  # the server whose rows memory stands on; the keeper sets it after a reload
     _memberships: list[Membership] = field(factory=list)
     _faults: dict[tuple[Membership, str], int] = field(factory=dict)
@@ -58,21 +62,41 @@ class Host:
                 del self._faults[key]
 
     @contextmanager
-    def watch(self, membership: Membership, loop: str) -> Iterator[None]:
+    def watch(self, membership: Membership, loop: str, session: Session) -> Iterator[None]:
         """Let a membership's own faults fail that membership alone; what a repetition may mend goes to the loop.
+
+        That goes at once when the connection is gone; else (a lock) after the others had their turn, with
+        `raise_deferred`.
 
         A membership that is faulty five times in a row in one loop has failed: its subscription says so and stops.
         """
         try:
             yield
         except LanelogError as error:
-            if error.retriable:
+            if not error.retriable:
+                self._fault(membership, loop, error)
+            elif session.connected:
+                self._deferred.setdefault(loop, error)
+            else:
                 raise
-            self._fault(membership, loop, error)
         except Exception as error:  # noqa: BLE001 - one membership's fault must not stop the others
             self._fault(membership, loop, error)
         else:
             self._faults.pop((membership, loop), None)
+
+    def raise_deferred(self, loop: str) -> None:
+        """At the end of a turn: raise the first error that a repetition may mend."""
+        error = self._deferred.pop(loop, None)
+        if error is not None:
+            raise error
+
+    def check_process(self) -> None:
+        """Threads do not survive a fork: what was inherited raises instead of looking alive."""
+        if os.getpid() != self.pid:
+            raise ClosedError(
+                "this subscription was started in the parent process and its threads did not come along: "
+                "subscribe after the fork (in gunicorn: in post_fork, or without --preload)"
+            )
 
     def _fault(self, membership: Membership, loop: str, error: Exception) -> None:
         count = self._faults[(membership, loop)] = self._faults.get((membership, loop), 0) + 1
@@ -90,6 +114,7 @@ class Host:
         if abs(session.server_started_ms - self.server_started_ms) > SERVER_START_TOLERANCE_MS:
             # Or this very connection is of the server before, and was idle when it went: only a new one can tell.
             session.drop()
+            self.doubted = True
             raise DatabaseError(
                 "the database server was restarted; lanes are being reloaded", code=None, retriable=True
             )

@@ -81,11 +81,12 @@ class Janitor:
         for gone in self._topics.keys() - topics:
             del self._topics[gone]
         for membership in self.host.memberships():
-            with self.host.watch(membership, "janitor"):
+            with self.host.watch(membership, "janitor", self.session):
                 state = self._topics.setdefault(membership.topic, Topic())
                 more |= self._collect(membership, state)
                 more |= self._purge_drained(membership, state, now)
                 self._forget_members(membership, state, now)
+        self.host.raise_deferred("janitor")
         self.session.ping_if_idle()
         return 0.0 if more else TURN
 
@@ -111,13 +112,21 @@ class Janitor:
             keys = self._old_enough(topic, keys, state, retention_ms, now)
         released = self._release(topic, keys, state, retention_ms) if keys else {}
         points = [(key, o) for key, (deleted, floor) in released.items() for o in range(deleted + 1, floor + 1)]
+        try:
+            self._delete(topic, released, points)
+        except BaseException:
+            for key in released:
+                state.forget(key)  # the floor is raised, the deletion is to be repeated
+            raise
+        return len(ready) > LANES_A_PASS or any(floor - deleted >= STEP for deleted, floor in released.values())
+
+    def _delete(self, topic: str, released: dict[str, tuple[int, int]], points: list[tuple[str, int]]) -> None:
         if points:
             # Messages only: no other lock is held. Repeated by the next pass if this one dies here.
             Moves().delete(self.session, topic, points)
             Offsets().raise_deleted(
                 self.session, topic, {key: floor for key, (deleted, floor) in released.items() if floor > deleted}
             )
-        return len(ready) > LANES_A_PASS or any(floor - deleted >= STEP for deleted, floor in released.values())
 
     def _old_enough(self, topic: str, keys: list[str], state: Topic, retention_ms: int, now: float) -> list[str]:
         """Lanes whose oldest message is beyond the retention; for the others it is noted when it will be."""

@@ -57,15 +57,19 @@ class Keeper:
     def turn(self, now: float) -> float:
         """Supervise, then look after each membership once."""
         self.supervise(now)
+        if self.host.doubted:
+            self.host.doubted = False
+            self.session.drop()  # one of two sessions has the server's start wrong, or it was restarted: ask anew
         try:
             self._renew_session()
             for membership in self.host.memberships():
-                with self.host.watch(membership, "keeper"):
+                with self.host.watch(membership, "keeper", self.session):
                     self._keeper_of(membership).turn()
         except DatabaseError:
             if not self.session.connected:
                 self._withdraw_authority()
             raise
+        self.host.raise_deferred("keeper")
         for gone in self._keepers.keys() - set(self.host.memberships()):
             del self._keepers[gone]
         return TURN * random.uniform(0.8, 1.0)

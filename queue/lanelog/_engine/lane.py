@@ -179,6 +179,8 @@ class Lane(Handout):
 
     def fetched(self, rows: Iterable[Fetched], now: float) -> None:
         """Take over rows in offset order, starting right behind the cursor."""
+        if self.closing or self.paused:
+            return  # it came too late: the rows would only take room
         spans = list(self.settled)
         at = 0
         for row in rows:
@@ -198,6 +200,8 @@ class Lane(Handout):
             elif wait.body is None and wait.due <= now:
                 wait.body = row
                 self.budget.take(row)
+            elif wait.due > now and self.rules.strict:
+                return  # nothing behind it may go out before it is due
 
     def due(self, now: float, limit: int) -> list[int]:
         """The lowest offsets that are due and lack their body; in strict order nothing behind one that is not due."""

@@ -181,6 +181,13 @@ class Membership(Settlements):
             if lane.hungry:
                 self._hungry[lane] = None
 
+    def still_thirsty(self, lanes: Iterable[Lane]) -> None:
+        """The bodies of these lanes' due messages could not be read now."""
+        with self.lock:
+            for lane in lanes:
+                if not lane.lost:
+                    self._thirsty[lane] = None
+
     def all_fed(self) -> bool:
         """Whether memory holds unread work for every lane, so that looking would tell nothing of use."""
         with self.lock:

@@ -222,7 +222,7 @@ class MembershipKeeper:
         membership = self.membership
         if membership.failure is not None:
             return
-        open_lanes = [lane for lane in membership.lanes.values() if not lane.closing]
+        open_lanes = [lane for lane in list(membership.lanes.values()) if not lane.closing]
         if self.verdict is None:
             # Availability before fairness: without knowing who lives, whatever is unowned is taken and nothing is
             # stolen.

@@ -191,6 +191,8 @@ class Settlements(MembershipState):
 
     def _apply_locked(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
         lane, state = attempt.lane, attempt.state
+        if outcome.verb is not Verb.ACK and lane.running.get(attempt.offset) is not attempt:
+            return  # acked before its handler ran: there is nothing left to decide
         if outcome.verb is not Verb.ACK and lane.rules.strict and attempt.run is not None:
             lane.take_back([attempt.run])  # nothing of the key may start before this is through
         settled = State.SUPERSEDED if state is State.SUPERSEDED else State.SETTLED

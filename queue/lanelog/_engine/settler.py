@@ -60,9 +60,10 @@ class Settler:
         """Flush once for each membership that has something to write."""
         busy = False
         for membership in self.host.memberships():
-            with self.host.watch(membership, "settler"):
+            with self.host.watch(membership, "settler", self.session):
                 busy |= self._flush(membership)
                 busy |= self._burials.turn(membership)
+        self.host.raise_deferred("settler")
         if not busy:
             self.session.ping_if_idle()
         del now

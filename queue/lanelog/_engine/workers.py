@@ -17,7 +17,7 @@ from attrs import define, field
 
 from lanelog._engine import policy
 from lanelog._engine.delivery import is_open, message_of
-from lanelog._engine.gate import process_gate
+from lanelog._engine.gate import Passage, process_gate
 from lanelog._engine.policy import Verb
 from lanelog._engine.rules import RUN_SECONDS
 from lanelog._engine.run import State
@@ -59,6 +59,7 @@ class Worker:
     membership: Membership | None = None
     run: Run | None = None
     attempt: Attempt | None = None
+    passage: Passage | None = None
     abandoned: bool = False
 
 
@@ -116,6 +117,8 @@ class Workers:
     def stop(self) -> None:
         """Ask every thread to end after what it is doing; does not wait."""
         with self._lock:
+            if self._stopped:
+                return
             self._stopped = True
             for _ in self._workers:
                 self.runs.put(None)
@@ -158,6 +161,8 @@ class Workers:
         if not membership.give_up(attempt, outcome):
             return
         log.warning("handler.abandoned", **membership.context(attempt), seconds=now - attempt.started)
+        if worker.passage is not None:
+            worker.passage.leave()  # decided: it must not keep a suspect, or everybody else, waiting for ever
         with self._lock:
             worker.abandoned = True
             self._workers.remove(worker)
@@ -184,30 +189,30 @@ class Workers:
         gate = process_gate()
         if run.alone:
             inside = gate.enter_alone(lambda: bool(run.attempts) and membership.may_start(run.lane, time.monotonic()))
-            if inside and not membership.mark_alone(run):
-                gate.leave()
-                inside = False
         else:
             gate.enter()
             inside = True
+        passage = Passage(gate) if inside else None
         began = time.monotonic()
         detached = False
         try:
-            worker.membership, worker.run = membership, run
-            while inside and self._may_go_on(membership, run, began):
+            if run.alone and inside:
+                inside = membership.mark_alone(run)
+            worker.membership, worker.run, worker.passage = membership, run, passage
+            while inside and passage is not None and self._may_go_on(membership, run, began):
                 now = time.monotonic()
                 attempt = run.start_next(now, self.config.visibility_timeout)
                 if attempt is None:
                     break
                 worker.attempt = attempt
-                after = self._handle(membership, run, attempt, gate.leave)
+                after = self._handle(membership, run, attempt, passage.leave)
                 worker.attempt = None
                 detached = after is _After.DETACHED
                 if worker.abandoned or after is not _After.GO_ON:
                     break
         finally:
-            if inside and not detached:
-                gate.leave()
+            if passage is not None and not detached:
+                passage.leave()
         if not detached:
             membership.finish(run, seconds=time.monotonic() - began)
 

@@ -74,11 +74,12 @@ SET marked_through = LEAST(offset_acked, GREATEST(marked_through, CASE partition
 WHERE consumer_group = '' AND topic = %s AND partition_key IN ({keys})
 """
 
-# Purge: lanes whose floor has not moved since (PRIMARY, group and topic; bounded by the caller's keys).
+# Purge: drained lanes whose floor has not moved since (both PRIMARY, group and topic).
 IDLE_FLOORS = f"""
-SELECT partition_key FROM queue_offsets FORCE INDEX (PRIMARY)
-WHERE consumer_group = '' AND topic = %s AND partition_key > %s AND offset_acked = marked_through
-      AND updated_at < {NOW_MS} - %s ORDER BY partition_key LIMIT %s
+SELECT f.partition_key FROM queue_offsets f FORCE INDEX (PRIMARY)
+JOIN queue_partitions p FORCE INDEX (PRIMARY) ON p.topic = f.topic AND p.partition_key = f.partition_key
+WHERE f.consumer_group = '' AND f.topic = %s AND f.partition_key > %s AND f.offset_acked = f.marked_through
+      AND p.head_offset = f.offset_acked AND f.updated_at < {NOW_MS} - %s ORDER BY f.partition_key LIMIT %s
 """
 
 # Purge of one lane: every group's row of it (PRIMARY by exact group).
