@@ -247,7 +247,7 @@ def test_a_missing_database_says_so(lanelog_server: DevServer) -> None:
     with pytest.raises(DatabaseError, match="create the database first") as caught, database.transaction():
         pass
     assert (caught.value.code, caught.value.retriable) == (1049, False)
-    assert not database.connected_once
+    assert database.reached
 
 
 def failure(database: Database) -> DatabaseError:

@@ -177,6 +177,17 @@ def test_our_transaction_reports_an_unknown_commit(distant: Publisher, proxy: Pr
         assert time.monotonic() < deadline
 
 
+def test_the_very_first_connection_may_be_lost_while_it_logs_in(lanelog_url: str, proxy: Proxy, raw: Any) -> None:
+    """A server that has greeted is there: publish repeats, although this client was never connected before."""
+    config = ConnectConfig.from_url(lanelog_url, publish_timeout=20.0)
+    proxy.cut_at = b"ISOLATION LEVEL READ COMMITTED"  # the first thing that a session says
+    proxy.deliver = False
+    with publisher_at(evolve(config, host="127.0.0.1", port=proxy.port, unix_socket=None)) as publisher:
+        assert publisher.publish("t", "k", b"x").offset == 1
+    assert proxy.cuts == 1
+    assert run(raw, "SELECT COUNT(*) FROM queue_messages") == [(1,)]
+
+
 def test_a_killed_connection_costs_nothing(publisher: Publisher, raw: Any) -> None:
     """Every pooled connection is killed again and again: publishers do not notice."""
     stop = threading.Event()

@@ -112,6 +112,8 @@ class Driver:
     """Opens the connections of one configuration; usable by any thread."""
 
     config: ConnectConfig
+    greeted: bool = field(default=False, init=False)
+    """Whether a server has ever answered; if not, the settings are likelier to be wrong than the server down."""
     _tls: ssl.SSLContext | None = field(default=None, init=False, repr=False)
 
     def open(self, *, autocommit: bool) -> tuple[Any, ServerFacts]:
@@ -120,6 +122,7 @@ class Driver:
         Raises the driver's errors, and ConfigurationError for what no other attempt can mend.
         """
         raw = self._open_mysqlclient() if self.config.driver == "mysqlclient" else self._open_pymysql()
+        self.greeted = True
         try:
             cursor = raw.cursor()
             cursor.execute(_SESSION + str(int(autocommit)))
@@ -137,28 +140,35 @@ class Driver:
         config = self.config
         # Newer drivers encrypt without being asked, and then verify nothing: that costs much and protects little.
         tls: dict[str, Any] = {"ssl": self._context()} if config.tls else {"ssl_disabled": True}
+        raw = pymysql.connect(
+            host=config.host,
+            port=config.port,
+            user=config.user or None,
+            password=_Secret(config.password.encode()),
+            database=config.database,
+            unix_socket=config.unix_socket,
+            connect_timeout=config.connect_timeout,
+            read_timeout=config.read_timeout,
+            write_timeout=config.read_timeout,
+            charset="utf8mb4",
+            collation="utf8mb4_bin",
+            client_flag=CLIENT.FOUND_ROWS,
+            init_command=_ISOLATION,
+            autocommit=None,
+            program_name="lanelog",
+            defer_connect=True,
+            **tls,
+        )
         try:
-            return pymysql.connect(
-                host=config.host,
-                port=config.port,
-                user=config.user or None,
-                password=_Secret(config.password.encode()),
-                database=config.database,
-                unix_socket=config.unix_socket,
-                connect_timeout=config.connect_timeout,
-                read_timeout=config.read_timeout,
-                write_timeout=config.read_timeout,
-                charset="utf8mb4",
-                collation="utf8mb4_bin",
-                client_flag=CLIENT.FOUND_ROWS,
-                init_command=_ISOLATION,
-                autocommit=None,
-                program_name="lanelog",
-                **tls,
-            )
+            raw.connect()
         except RuntimeError as exc:
             # The package that MySQL's default way of logging in needs is missing.
             raise ConfigurationError(f"cannot log in: {exc}") from exc
+        except BaseException:
+            # A connection that is killed while it logs in has met a server all the same.
+            self.greeted = self.greeted or getattr(raw, "server_version", None) is not None
+            raise
+        return raw
 
     def _open_mysqlclient(self) -> Any:
         try:

@@ -7,6 +7,7 @@ transactions borrow from it; loops get sessions of their own.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -135,8 +136,6 @@ class Database:
     """One database, for any number of threads; makes no connection before it is used."""
 
     config: ConnectConfig
-    connected_once: bool = field(default=False, init=False)
-    """Whether there was ever a connection: if not, the settings are likelier to be wrong than the server down."""
     _driver: Driver = field(init=False, repr=False)
     _pool: _SharedPool = field(init=False, repr=False)
     _closed: bool = field(default=False, init=False)
@@ -185,11 +184,16 @@ class Database:
         """A connection for one thread alone, made at its first use; whoever asks for it closes it."""
         return Session(purpose, Wire(self._driver, autocommit=True), self._saw)
 
+    @property
+    def reached(self) -> bool:
+        """Whether a server has ever answered: if not, the settings are likelier to be wrong than the server down."""
+        return self._driver.greeted
+
     def facts(self) -> ServerFacts:
-        """The server, as the last new connection saw it; connects if there never was one."""
+        """The server, as the last new connection saw it; connects if there never was one, for `publish_timeout`."""
         if self._facts is None:
-            with self.autocommit():
-                pass
+            deadline = time.monotonic() + self.config.publish_timeout
+            self.retry(self._connect, deadline=deadline, what="connecting")
         assert self._facts is not None  # noqa: S101 - for the type checker: it has connected
         return self._facts
 
@@ -211,7 +215,7 @@ class Database:
             op,
             deadline=deadline,
             what=what,
-            give_up=lambda error: not self.connected_once or error.code in unless,
+            give_up=lambda error: not self.reached or error.code in unless,
             stopping=stopping,
         )
 
@@ -254,9 +258,12 @@ class Database:
         pooled.close()
         pool.free.release()
 
+    def _connect(self) -> None:
+        with self.autocommit():
+            pass
+
     def _saw(self, facts: ServerFacts) -> None:
         self._facts = facts
-        self.connected_once = True
 
     def abandon(self) -> None:
         """In a forked child: the parent's connections are not ours, and its locks may be held by nobody."""

@@ -165,7 +165,7 @@ class GroupCommit:
         members = [member for member in members if not member.done]
         late = max(deadline, time.monotonic())
         if isinstance(exc, DatabaseError) and exc.retriable:
-            patient = [member for member in members if member.deadline > late and self._database.connected_once]
+            patient = [member for member in members if member.deadline > late and self._database.reached]
             with self._lock:
                 line.put_back(patient)
             for member in members:
