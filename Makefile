@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench dev-server clean database clocks
+.PHONY: help demo test lint bench chaos proof dev-server clean database clocks mysql
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -13,14 +13,25 @@ demo: .venv/installed database ## Rebuild this repository's history through the 
 test: .venv/installed database clocks ## Run the unit, contract and integration tests
 	@$(BIN)/python -m pytest
 
-lint: .venv/installed ## Check style, types and the direction of imports
+lint: .venv/installed ## Check style, types, the direction of imports, and security
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy queue
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive queue
+	$(BIN)/python .ci/audit
 
 bench: .venv/installed database ## Measure messages per second on this machine
 	@$(BIN)/python -m benchmarks
+
+# LONG=1: an hour. SEED=n: another schedule of faults. SERVER=mysql-local: on MySQL.
+chaos: .venv/installed database clocks ## Break everything around the queue for ten minutes, then check its history
+	@PYTHONPATH=tests $(BIN)/python -m chaos.run --seed=$(or $(SEED),1) --seconds=$(if $(LONG),3600,600) --server=$(or $(SERVER),local)
+
+proof: .venv/installed database clocks mysql ## Chaos with ten seeds and the soak, on both families; takes two hours
+	PYTHONPATH=tests $(BIN)/python -m chaos.proof
+	PYTHONPATH=tests $(BIN)/python -m chaos.soak --server=local
+	PYTHONPATH=tests $(BIN)/python -m chaos.soak --server=mysql-local
 
 dev-server: .venv/installed database ## Start a private database and print its URL; Ctrl-C stops it
 	@$(BIN)/lanelog dev-server
@@ -34,6 +45,9 @@ database:
 
 clocks:
 	@.ci/setup-clocks
+
+mysql:
+	@tests/servers/mysql
 
 .venv/installed: pyproject.toml .ci/setup-python
 	@.ci/setup-python

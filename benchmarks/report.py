@@ -66,6 +66,17 @@ def _figures() -> dict[str, Figure]:
 FIGURES = _figures()
 
 
+def about(server: DevServer) -> dict[str, Any]:
+    """When and on what something was measured; the soak says it, too."""
+    return {
+        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "server": {"family": server.family, "version": server.version},
+        "python": platform.python_version(),
+        "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "cores": os.cpu_count(),
+    }
+
+
 @define(eq=False, kw_only=True)
 class Report:
     """The values of one run."""
@@ -78,11 +89,7 @@ class Report:
         """Note what is measured, on what."""
         return cls(
             about={
-                "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
-                "server": {"family": server.family, "version": server.version},
-                "python": platform.python_version(),
-                "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
-                "cores": os.cpu_count(),
+                **about(server),
                 "rounds": rounds,
                 "scale": scale,
                 "payload_bytes": 200,

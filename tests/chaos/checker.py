@@ -16,18 +16,10 @@ from itertools import pairwise
 from math import inf
 from typing import Final, Literal
 
-from attrs import define, field, frozen
+from attrs import frozen
 
-from chaos.history import Begin, Buried, Drained, Effect, End, Event, Fault, Lane, Publish, Settle
-
-SETTLING: Final = 5.0
-"""Seconds that a fault may have consequences for: flushes are written again and sessions are replaced meanwhile."""
-
-REDELIVERING: Final = frozenset({"kill", "stop", "connections", "server"})
-"""Faults after which a message may be delivered once more. A drain (`term`) hands over and repeats nothing."""
-
-OVERLAPPING: Final = frozenset({"stop", "connections", "server"})
-"""Faults after which an owner that lives may be taken for dead while its handler runs."""
+from chaos.account import LEASE, OVERLAPPING, SETTLING, History, Run
+from chaos.history import Event, Lane
 
 Kind = Literal[
     "lost-write",
@@ -58,125 +50,14 @@ class Anomaly:
     explained_by: str | None = None
 
 
-@define(eq=False)
-class Run:
-    """One call of a handler, with what is known about its end; `died` is when its process was killed."""
-
-    begin: Begin
-    end: End | None = None
-    settle: Settle | None = None
-    effect: Effect | None = None
-    died: float | None = None
-
-    @property
-    def at(self) -> float:
-        """When it began."""
-        return self.begin.at
-
-    @property
-    def over(self) -> float:
-        """Since when it surely does not run any more."""
-        return min(self.end.at if self.end else inf, self.died if self.died is not None else inf)
-
-    @property
-    def accepted(self) -> bool:
-        """Whether a settlement was confirmed."""
-        return self.settle is not None and self.settle.accepted
-
-    @property
-    def done_at(self) -> float:
-        """When its work was done; inf: it never was. A row's commit may be recorded late or never: it counts early."""
-        if self.effect:
-            return self.at
-        returned = self.end.at if self.end and self.end.outcome == "returned" else inf
-        return min(returned, self.settle.at if self.settle and self.accepted else inf)
-
-    def __str__(self) -> str:
-        begin = self.begin
-        return f"{begin.run} (epoch {begin.epoch}, attempt {begin.attempt}, {begin.at:.3f} to {self.over:.3f})"
-
-
-@define(eq=False)
-class History:
-    """The events of a run, sorted into what the checks ask for."""
-
-    events: Sequence[Event]
-    effect_groups: frozenset[str] = frozenset()
-    settling: float = SETTLING
-    faults: list[Fault] = field(factory=list, init=False)
-    runs: dict[str, Run] = field(factory=dict, init=False)
-    effects: list[Effect] = field(factory=list, init=False)
-    buried: set[tuple[str, str, str, int]] = field(factory=set, init=False)
-    drained: set[str] = field(factory=set, init=False)
-    attempted: set[tuple[str, str, str]] = field(factory=set, init=False)
-    rolled_back: set[tuple[str, str, str]] = field(factory=set, init=False)
-    acknowledged: dict[tuple[str, str, str], Publish] = field(factory=dict, init=False)
-    lanes: dict[tuple[str, Lane], list[Run]] = field(init=False)
-    groups: set[str] = field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        for event in self.events:
-            self._sort_in(event)
-        for event in self.events:
-            if isinstance(event, End):
-                self.runs[event.run].end = event
-            elif isinstance(event, Settle):
-                self.runs[event.run].settle = event
-            elif isinstance(event, Effect) and event.run in self.runs:
-                self.runs[event.run].effect = event
-        killed = {fault.process: fault.start for fault in self.faults if fault.kind == "kill"}
-        lanes = defaultdict(list)
-        for run in sorted(self.runs.values(), key=lambda run: run.at):
-            run.died = killed.get(run.begin.process)
-            lanes[run.begin.group, (run.begin.topic, run.begin.key)].append(run)
-        self.lanes = dict(lanes)
-        self.groups = {group for group, _ in lanes} | self.drained | self.effect_groups
-
-    def _sort_in(self, event: Event) -> None:
-        if isinstance(event, Publish):
-            message = event.topic, event.key, event.id
-            self.attempted.add(message)
-            if event.outcome == "acknowledged":
-                self.acknowledged[message] = event
-            elif event.outcome == "rolled-back":
-                self.rolled_back.add(message)
-        elif isinstance(event, Begin):
-            self.runs[event.run] = Run(event)
-        elif isinstance(event, Effect):
-            self.effects.append(event)
-        elif isinstance(event, Buried):
-            self.buried.add((event.group, event.topic, event.key, event.offset))
-        elif isinstance(event, Drained):
-            self.drained.add(event.group)
-        elif isinstance(event, Fault):
-            self.faults.append(event)
-
-    def cause(self, kinds: frozenset[str], processes: set[str], since: float, until: float) -> str | None:
-        """The kind of a fault that was felt between the two times, rather one of the processes' than everybody's."""
-        felt = [
-            fault
-            for fault in self.faults
-            if fault.kind in kinds
-            and (fault.process is None or fault.process in processes)
-            and fault.start <= until
-            and since <= fault.end + self.settling
-        ]
-        return min(felt, key=lambda fault: (fault.process is None, -fault.start)).kind if felt else None
-
-    def redelivery(self, first: Run, again: Run) -> str | None:
-        """Which fault explains that the message of `first` was delivered `again`."""
-        if first.settle and first.accepted and first.settle.at <= again.at:
-            return None  # a confirmed settlement is durable: no fault takes it back
-        until = min(again.at, first.end.at + self.settling if first.end else inf)
-        return self.cause(REDELIVERING, {first.begin.process}, first.at, until)
-
-
-def check(events: Iterable[Event], *, effect_groups: Iterable[str] = (), settling: float = SETTLING) -> list[Anomaly]:
+def check(
+    events: Iterable[Event], *, effect_groups: Iterable[str] = (), settling: float = SETTLING, lease: float = LEASE
+) -> list[Anomaly]:
     """Every anomaly of the history; handlers of the effect groups write one row in each `message.transaction()`.
 
     Events come in any order. Raises KeyError for an End or Settle without its Begin.
     """
-    history = History(list(events), frozenset(effect_groups), settling)
+    history = History(list(events), frozenset(effect_groups), settling, lease)
     return [anomaly for rule in RULES for anomaly in rule(history)]
 
 
@@ -218,6 +99,44 @@ def _fate(history: History, group: str, runs: Sequence[Run], *, passed: bool) ->
     if not runs and passed:
         return "lost-write", "later messages of its key were handled, it never was"
     return ("unseen", "its handler was never called") if drained else None
+
+
+def unacknowledged(history: History) -> Iterator[Anomaly]:
+    """unseen, effect-lost: what is in the log although no publisher heard so, and what became of it in each group.
+
+    Offsets are dense: whatever lies up to the head was published, also what collection has deleted by now.
+    """
+    places = set(history.logged)
+    for lane, head in history.heads.items():
+        places.update((*lane, offset) for offset in range(1, head + 1))
+    places -= {(*message[:2], publish.offset or 0) for message, publish in history.acknowledged.items()}
+    for group in sorted(history.drained):
+        done: dict[tuple[str, str, int], set[str]] = defaultdict(set)  # the ids at an offset whose work was done
+        for (of, lane), runs in history.lanes.items():
+            for run in runs if of == group else ():
+                if run.done_at < inf:
+                    done[*lane, run.begin.offset].add(run.begin.id)
+        rows = {(row.topic, row.key, row.offset) for row in history.effects if row.group == group}
+        for place in sorted(places - rows):
+            name = history.logged.get(place, "")
+            if (group, *place) in history.buried:
+                continue
+            if not done[place] or (name and name not in done[place]):
+                kind, fate = "unseen", "its handler never finished"
+            elif group in history.effect_groups:
+                kind, fate = "effect-lost", "it was settled, but its row is not there"
+            else:
+                continue
+            detail = f"offset {place[2]} was published and nobody was told so: {fate}"
+            yield Anomaly(
+                kind=kind,  # type: ignore[arg-type]
+                group=group,
+                topic=place[0],
+                key=place[1],
+                offset=place[2],
+                id=name,
+                detail=detail,
+            )
 
 
 def twice(history: History) -> Iterator[Anomaly]:
@@ -381,4 +300,4 @@ def _at(lane: tuple[str, Lane], run: Run, kind: Kind, detail: str, cause: str | 
     )
 
 
-RULES: Final = (missing, twice, skipped, backwards, offsets, owners, aborted, effects, ghosts)
+RULES: Final = (missing, unacknowledged, twice, skipped, backwards, offsets, owners, aborted, effects, ghosts)

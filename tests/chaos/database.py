@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import pymysql
 
-from chaos.history import Buried, Drained, Effect, Event
+from chaos.history import Buried, Drained, Effect, Event, Head, Logged
 from chaos.worker import EFFECTS, RECORDS, TOPIC
 
 CREATE: Final = """
@@ -24,14 +24,16 @@ EFFECT_ROWS: Final = "SELECT run, topic, partition_key, message_offset, id FROM 
 DEAD_LETTERS: Final = (
     "SELECT failed_group, original_topic, partition_key, original_offset FROM queue_messages WHERE failed_group <> ''"
 )
+LOG: Final = "SELECT topic, partition_key, `offset`, id FROM queue_messages WHERE topic = %s"
+HEADS: Final = "SELECT topic, partition_key, head_offset FROM queue_partitions WHERE topic = %s"
 LEFT: Final = """
 SELECT COUNT(*) FROM queue_partitions p
 LEFT JOIN queue_offsets o ON o.topic = p.topic AND o.partition_key = p.partition_key AND o.consumer_group = %s
 WHERE p.topic = %s AND p.partition_key <> '' AND p.head_offset > COALESCE(o.offset_acked, 0)"""
 
 
-def connect(url: str) -> pymysql.Connection:
-    """A new connection with autocommit, as the URL says."""
+def connect(url: str, patience: float | None = None) -> pymysql.Connection:
+    """A new connection with autocommit, as the URL says; `patience` bounds the wait for each answer, in seconds."""
     parts = urlsplit(url)
     return pymysql.connect(
         host=parts.hostname or "127.0.0.1",
@@ -42,6 +44,7 @@ def connect(url: str) -> pymysql.Connection:
         unix_socket=parse_qs(parts.query).get("unix_socket", [None])[0],
         charset="utf8mb4",
         autocommit=True,
+        read_timeout=patience,
     )
 
 
@@ -65,7 +68,7 @@ def drain(url: str, within: float) -> list[Drained]:
 
 
 def outcome(url: str) -> list[Event]:
-    """The rows that handlers wrote, and the dead letters."""
+    """The rows that handlers wrote, the dead letters, and the log."""
     effects = [
         Effect(run=run, group=EFFECTS, topic=topic, key=key, offset=offset, id=name)
         for run, topic, key, offset, name in rows(url, EFFECT_ROWS)
@@ -74,4 +77,10 @@ def outcome(url: str) -> list[Event]:
         Buried(group=group, topic=topic, key=key, offset=offset)
         for group, topic, key, offset in rows(url, DEAD_LETTERS)
     ]
-    return [*effects, *buried]
+    logged = [
+        Logged(topic=topic, key=key, offset=offset, id=name) for topic, key, offset, name in rows(url, LOG, TOPIC)
+    ]
+    heads = {key: offset for _, key, offset in rows(url, HEADS, TOPIC)}
+    purged = heads.pop("", 0)  # a lane that was purged comes back above this; as long as it is 0, none was
+    begun = [Head(topic=TOPIC, key=key, offset=offset) for key, offset in heads.items() if not purged]
+    return [*effects, *buried, *logged, *begun]

@@ -9,14 +9,18 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Final, Literal, Self
 
-from attrs import asdict, frozen
+from attrs import asdict, field, frozen
 
 Lane = tuple[str, str]
 """Topic and key."""
+
+
+def _tuple(names: Iterable[str] | None) -> tuple[str, ...] | None:
+    return None if names is None else tuple(names)
 
 
 @frozen(kw_only=True)
@@ -88,17 +92,61 @@ class Buried:
     offset: int
 
 
-FaultKind = Literal["kill", "stop", "term", "connections", "server"]
+@frozen(kw_only=True)
+class Logged:
+    """A row of the log, read at the end; collection has deleted the oldest ones of a lane."""
+
+    topic: str
+    key: str
+    offset: int
+    id: str
+
+
+@frozen(kw_only=True)
+class Head:
+    """The highest offset of a lane that began with 1, read at the end: every one up to it was published."""
+
+    topic: str
+    key: str
+    offset: int
+
+
+FaultKind = Literal[
+    "kill",
+    "stop",
+    "term",
+    "connections",
+    "server",
+    "cut",
+    "stall",
+    "half-close",
+    "exhaustion",
+    "snapshot",
+    "disk",
+    "grow",
+    "shrink",
+    "clock",
+    "slow",
+    "expiry",
+]
 
 
 @frozen(kw_only=True)
 class Fault:
-    """What the nemesis did from `start` to `end`, to one process or (None) to everybody's connections or server."""
+    """What the nemesis did from `start` to `end`, to these processes or (None) to everybody.
+
+    `clock` is how long a worker lived whose clock was wrong. Nobody did `slow` and `expiry`: the first is a machine on
+    which a commit takes long, the second a worker that lives and whose lease has run out.
+    """
 
     kind: FaultKind
     start: float
     end: float
-    process: str | None = None
+    processes: tuple[str, ...] | None = field(default=None, converter=_tuple)
+
+    def met(self, processes: Collection[str]) -> bool:
+        """Whether it was done to one of these."""
+        return self.processes is None or not set(self.processes).isdisjoint(processes)
 
 
 @frozen(kw_only=True)
@@ -109,9 +157,9 @@ class Drained:
     group: str
 
 
-Event = Publish | Begin | End | Settle | Effect | Buried | Fault | Drained
+Event = Publish | Begin | End | Settle | Effect | Buried | Logged | Head | Fault | Drained
 KINDS: Final[dict[str, type[Event]]] = {
-    kind.__name__: kind for kind in (Publish, Begin, End, Settle, Effect, Buried, Fault, Drained)
+    kind.__name__: kind for kind in (Publish, Begin, End, Settle, Effect, Buried, Logged, Head, Fault, Drained)
 }
 
 

@@ -1,7 +1,7 @@
-"""What goes wrong in a chaos run, and when: the schedule is drawn from the seed alone, then carried out fault by fault.
+"""Carries out the faults of a chaos run, one after the other, and tells which there were and when.
 
-Owns the faults; it never looks at what they do to the messages. The runner gives it the fleet and the server, and takes
-from it the faults as they happened.
+Owns the faults; it never looks at what they do to the messages. The runner gives it the fleet, the server, the proxy
+and the plan, and takes from it the faults as they happened.
 """
 
 from __future__ import annotations
@@ -9,133 +9,133 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
-import sys
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from contextlib import ExitStack
 from typing import Final
+from urllib.parse import urlsplit
 
 import pymysql
-from attrs import define, field, frozen
+from attrs import define, field
 
-from chaos.history import Fault, FaultKind
+from chaos.disk import SmallDisk
+from chaos.fleet import Fleet
+from chaos.history import Fault
+from chaos.proxy import Proxy
+from chaos.schedule import Planned
 from lanelog.devserver import DevServer
 
-WEIGHTS: Final[dict[FaultKind, int]] = {"kill": 4, "stop": 2, "term": 2, "connections": 3, "server": 2}
-DRAINS_WITHIN: Final = 60.0
 SHARE: Final = 0.5
 """The chance of each session to be killed by a `connections` fault."""
 
+OURS: Final = "SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID()"
+REFUSED: Final = b"\xff"
+"""What the server's first packet begins with, instead of a greeting."""
 
-@frozen(kw_only=True)
-class Planned:
-    """One fault to come: `pause` seconds after the last one was over, and lasting `hold` seconds where it can."""
+LIMIT: Final = "SET GLOBAL max_connections = 150"
+"""Enough for the largest fleet, few enough to be taken at once."""
 
-    kind: FaultKind
-    pause: float
-    hold: float
-    victim: int
-    seed: int
+RESUMES_WITHIN: Final = 5.0
+"""Seconds that a server has to write again after its disk was freed, before it is restarted."""
 
+CREATE_PROBE: Final = "CREATE TABLE IF NOT EXISTS chaos_probe (number BIGINT PRIMARY KEY) ENGINE=InnoDB"
+PROBE: Final = "REPLACE INTO chaos_probe VALUES (1)"
+SNAPSHOT: Final = (
+    "SET SESSION wait_timeout = 3600",
+    "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+    "START TRANSACTION WITH CONSISTENT SNAPSHOT",
+    "SELECT COUNT(*) FROM queue_groups",
+)
 
-def schedule(seed: int, seconds: float, workers: int, lease: float) -> list[Planned]:
-    """The faults of a run. The same arguments give the same schedule."""
-    dice = random.Random(seed)
-    plan, spent = [], 0.0
-    while True:
-        kind = dice.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
-        pause = dice.uniform(1.5, 4)
-        outage, overtime = dice.uniform(0, 1), dice.uniform(1, 3)
-        hold = {"stop": lease + overtime, "server": outage}.get(kind, 0.0)
-        planned = Planned(kind=kind, pause=pause, hold=hold, victim=dice.randrange(workers), seed=dice.getrandbits(32))
-        spent += pause + hold
-        if spent > seconds:
-            return plan
-        plan.append(planned)
-
-
-@define(eq=False)
-class Fleet:
-    """The worker processes, each at its place; a new one has a new name."""
-
-    start: Callable[[str], subprocess.Popen[bytes]]
-    size: int
-    workers: list[tuple[str, subprocess.Popen[bytes]]] = field(factory=list, init=False)
-    failures: list[str] = field(factory=list, init=False)
-    _started: int = field(default=0, init=False)
-
-    def fill(self) -> None:
-        """Start all workers."""
-        self.workers = [self._one() for _ in range(self.size)]
-
-    def replace(self, place: int) -> None:
-        """Start another one where a process has ended."""
-        self.workers[place] = self._one()
-
-    def drain(self, place: int) -> None:
-        """End a worker as a deployment does, and note it when that fails."""
-        name, process = self.workers[place]
-        process.terminate()
-        try:
-            status = process.wait(DRAINS_WITHIN)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            self.failures.append(f"{name} had not drained after {DRAINS_WITHIN:g} s")
-        else:
-            if status != 0:
-                self.failures.append(f"{name} ended with status {status}")
-
-    def kill_all(self) -> None:
-        """Leave nothing behind."""
-        for _, process in self.workers:
-            process.kill()
-            process.wait()
-
-    def _one(self) -> tuple[str, subprocess.Popen[bytes]]:
-        self._started += 1
-        name = f"w{self._started}"
-        return name, self.start(name)
+Connect = Callable[[], pymysql.Connection]
 
 
 @define(eq=False)
 class Nemesis:
-    """Carries out a schedule."""
+    """Carries out a plan."""
 
     fleet: Fleet
     server: DevServer
-    connect: Callable[[], pymysql.Connection]
+    proxy: Proxy
+    disk: SmallDisk | None
+    connect: Connect
+    publishers: tuple[str, ...]
+    """Those behind the proxy."""
     say: Callable[[str], None]
     _never: threading.Event = field(factory=threading.Event, init=False)
+    _beside: list[Fault] = field(factory=list, init=False)
+    """What happened beside the planned fault."""
+    _background: list[threading.Thread] = field(factory=list, init=False)
+    _over: threading.Event = field(factory=threading.Event, init=False)
 
-    def run(self, plan: list[Planned]) -> Iterator[Fault]:
+    def run(self, faults: tuple[Planned, ...]) -> Iterator[Fault]:
         """Do one fault after the other, and give each as it happened."""
-        for planned in plan:
+        for planned in faults:
             self._never.wait(planned.pause)
-            process = None if planned.kind in {"connections", "server"} else self.fleet.workers[planned.victim][0]
+            processes = self._victims(planned)
             start = time.monotonic()
-            getattr(self, f"_{planned.kind}")(planned)
+            did = getattr(self, f"_{planned.kind.replace('-', '_')}")(planned)
             end = time.monotonic()
-            self.say(f"{planned.kind} {process or ''} {end - start:.2f} s")
-            yield Fault(kind=planned.kind, start=start, end=end, process=process)
+            self.say(f"{planned.kind} {' '.join(processes or ())} {end - start:.2f} s")
+            if isinstance(did, str):
+                processes = (did,)
+            if planned.kind != "snapshot":
+                yield Fault(kind=planned.kind, start=start, end=end, processes=processes)
+            yield from self._take_beside()
+        self._over.set()
+        for thread in self._background:
+            thread.join()
+        yield from self._take_beside()
+
+    def _victims(self, planned: Planned) -> tuple[str, ...] | None:
+        if planned.kind in {"kill", "stop", "term"}:
+            return (self.fleet.workers[planned.victim].name,)
+        if planned.kind in {"cut", "stall", "half-close"}:
+            return self.fleet.proxied() + self.publishers
+        return None
+
+    def _take_beside(self) -> list[Fault]:
+        taken, self._beside = self._beside, []
+        return taken
+
+    # -- processes -------------------------------------------------------------------------------------------------
 
     def _kill(self, planned: Planned) -> None:
-        process = self.fleet.workers[planned.victim][1]
-        process.kill()
-        process.wait()
-        self.fleet.replace(planned.victim)
+        self.fleet.kill(planned.victim)
+        self.fleet.replace(planned.victim, planned.clock)
 
     def _term(self, planned: Planned) -> None:
         self.fleet.drain(planned.victim)
-        self.fleet.replace(planned.victim)
+        self.fleet.replace(planned.victim, planned.clock)
 
     def _stop(self, planned: Planned) -> None:
-        process = self.fleet.workers[planned.victim][1]
-        os.kill(process.pid, signal.SIGSTOP)
+        pid = self.fleet.workers[planned.victim].process.pid
+        os.kill(pid, signal.SIGSTOP)
         self._never.wait(planned.hold)
-        os.kill(process.pid, signal.SIGCONT)
+        os.kill(pid, signal.SIGCONT)
+
+    def _grow(self, planned: Planned) -> str:
+        return self.fleet.add(planned.clock)
+
+    def _shrink(self, _: Planned) -> str:
+        return self.fleet.remove()
+
+    # -- the network -----------------------------------------------------------------------------------------------
+
+    def _cut(self, _: Planned) -> None:
+        self.proxy.cut()
+
+    def _stall(self, planned: Planned) -> None:
+        self.proxy.stall()
+        self._never.wait(planned.hold)
+        self.proxy.resume()
+
+    def _half_close(self, planned: Planned) -> None:
+        self.proxy.half_close(random.Random(planned.seed))
+
+    # -- the server ------------------------------------------------------------------------------------------------
 
     def _server(self, planned: Planned) -> None:
         self.server.kill()
@@ -143,29 +143,95 @@ class Nemesis:
         self.server.restart()
 
     def _connections(self, planned: Planned) -> None:
-        dice = random.Random(planned.seed)
-        with self.connect() as connection, connection.cursor() as cursor:
-            cursor.execute(
-                "SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID()"
-            )
-            for (session,) in sorted(cursor.fetchall()):
-                if dice.random() < SHARE:
-                    try:
-                        cursor.execute(f"KILL CONNECTION {int(session)}")
-                    except pymysql.err.OperationalError:
-                        continue  # it had just ended
+        with self.connect() as connection:
+            _kill_sessions(connection, random.Random(planned.seed))
+
+    def _exhaustion(self, planned: Planned) -> None:
+        """Take every connection the server has left; then kill some of the library's and take these as well."""
+        with ExitStack() as stack:
+            control = stack.enter_context(self.connect())
+            with control.cursor() as cursor:
+                cursor.execute(LIMIT)  # again each time: a restarted server has forgotten it
+            self._take_connections(stack)
+            start = time.monotonic()
+            _kill_sessions(control, random.Random(planned.seed))
+            while time.monotonic() < start + planned.hold:
+                self._take_connections(stack)
+                self._never.wait(0.02)
+        # Who lost a session then could not have a new one before the end: that is what may have consequences.
+        self._beside.append(Fault(kind="connections", start=start, end=time.monotonic()))
+
+    def _take_connections(self, stack: ExitStack) -> None:
+        """Connect and never log in, until the server refuses: each counts until the server's patience ends."""
+        address = urlsplit(self.server.url)
+        while True:
+            connection = socket.create_connection((address.hostname, address.port or 3306), timeout=RESUMES_WITHIN)
+            stack.callback(connection.close)
+            greeting = connection.recv(256)
+            if greeting[4:5] == REFUSED:
+                return
+
+    def _snapshot(self, planned: Planned) -> None:
+        """Begin a transaction with a snapshot, and let it be: it goes on while other faults come."""
+        begun = threading.Event()
+
+        def hold() -> None:
+            start = time.monotonic()
+            try:
+                with self.connect() as connection, connection.cursor() as cursor:
+                    for statement in SNAPSHOT:
+                        cursor.execute(statement)
+                    begun.set()
+                    self._over.wait(planned.hold)
+                    cursor.execute("COMMIT")
+            except pymysql.err.MySQLError:
+                self.say("the snapshot's session was lost")
+            finally:
+                begun.set()
+                self._beside.append(Fault(kind="snapshot", start=start, end=time.monotonic()))
+
+        thread = threading.Thread(target=hold, name="snapshot", daemon=True)
+        self._background.append(thread)
+        thread.start()
+        begun.wait(RESUMES_WITHIN)
+
+    def _disk(self, planned: Planned) -> None:
+        """Fill the disk, and free it again; a server that does not go on by itself is restarted."""
+        if self.disk is None:
+            raise RuntimeError("there is no small disk to fill")
+        start = time.monotonic()
+        until = start + planned.hold
+        try:
+            while time.monotonic() < until:
+                self.disk.fill()
+                self._never.wait(0.25)
+        finally:
+            self.disk.free()
+        until = time.monotonic() + RESUMES_WITHIN
+        while not self._writes():
+            if time.monotonic() >= until:
+                self.say("the server does not write again: restarting it")
+                self.server.kill()
+                self.server.restart()
+                self._beside.append(Fault(kind="server", start=start, end=time.monotonic()))
+                return
+            self._never.wait(0.1)
+
+    def _writes(self) -> bool:
+        try:
+            with self.connect() as connection, connection.cursor() as cursor:
+                cursor.execute(PROBE)
+        except pymysql.err.MySQLError:
+            return False
+        return True
 
 
-def launch(module: str, directory: Path, name: str, *arguments: str) -> subprocess.Popen[bytes]:
-    """Start a program of this directory, with what it says in a file beside its journal."""
-    with (directory / f"{name}.log").open("ab") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", f"chaos.{module}", arguments[0], str(directory), name, *arguments[1:]],
-            stdout=log,
-            stderr=log,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *_path()])},
-        )
-
-
-def _path() -> list[str]:
-    return [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+def _kill_sessions(connection: pymysql.Connection, dice: random.Random) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(OURS)
+        for (session,) in sorted(cursor.fetchall()):
+            if dice.random() < SHARE:
+                try:
+                    cursor.execute(f"KILL CONNECTION {int(session)}")
+                except pymysql.err.OperationalError:
+                    continue  # it had just ended

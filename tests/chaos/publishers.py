@@ -1,7 +1,8 @@
-"""A publishing process of a chaos run: `python -m chaos.publishers URL DIRECTORY NAME SEED KEYS`, until SIGTERM.
+"""A publishing process of a chaos run: `python -m chaos.publishers URL DIRECTORY NAME SEED KEYS [RATE]`, until SIGTERM.
 
-Owns three threads: one publishes single messages, one batches, one in transactions of its own that it sometimes rolls
-back. Each writes down what it is about to send, and what became of it.
+Owns its threads: some publish single messages, one batches, one in transactions of its own that it sometimes rolls
+back; with a rate, one thread publishes that many a second. Each writes down what it is about to send, and what became
+of it.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ from attrs import define
 
 import lanelog
 from chaos.history import Journal, Publish
-from chaos.worker import TOPIC
+from chaos.worker import PUBLISH_TIMEOUT, TOPIC, follow_parent, until_there
 
 ROLLS_BACK: Final = 0.3
-PACES: Final = {"single": 0.03, "batch": 0.1, "caller": 0.05}
-"""Seconds between two publishes of a thread."""
+WAYS: Final = {"single": (1, 0.06), "single-too": (1, 0.06), "batch": (8, 0.1), "caller": (3, 0.05)}
+"""Threads: how many messages at most in one publish, and the seconds between two."""
+TICK: Final = 0.05
 
 log = logging.getLogger("chaos.publishers")
 
@@ -57,6 +59,19 @@ class Publisher:
             self.note("attempted", sent)
             publish(sent)
 
+    def steadily(self, rate: float, stop: threading.Event) -> None:
+        """Publish so many messages a second over all keys in turn; what an outage held up is not made up for."""
+        keys = itertools.cycle(range(self.keys))
+        due = time.monotonic()
+        for number in itertools.count(1):
+            due = max(due + TICK, time.monotonic() - TICK)
+            if stop.wait(max(0.0, due - time.monotonic())):
+                return
+            count = round(rate * TICK * number) - round(rate * TICK * (number - 1))
+            sent = [(f"k{next(keys)}", f"{self.name}-{number}-{index}") for index in range(count)]
+            self.note("attempted", sent)
+            self.batch(sent)
+
     def single(self, sent: Sent) -> None:
         """Publish one message."""
         self.retried(sent, lambda: [self.client.publish(TOPIC, key, b"single", id=name) for key, name in sent])
@@ -70,9 +85,9 @@ class Publisher:
         """Note the outcome of what the library repeats by itself."""
         try:
             receipts = list(publish())
-        except lanelog.DatabaseError:
+        except lanelog.DatabaseError as error:
             log.exception("publish failed")
-            self.note("unknown", sent)
+            self.note("unknown" if error.outcome_unknown else "rolled-back", sent)
         else:
             self.note("acknowledged", sent, receipts)
 
@@ -105,23 +120,41 @@ class Publisher:
         )
 
 
-def main(url: str, directory: str, name: str, seed: str, keys: str) -> None:
+def main(url: str, directory: str, name: str, seed: str, keys: str, rate: str = "0") -> None:
     """Publish until SIGTERM."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(threadName)s %(message)s")
+    follow_parent()
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    with Journal(Path(directory) / f"{name}.jsonl") as journal, lanelog.connect(url) as client:
+    with (
+        Journal(Path(directory) / f"{name}.jsonl") as journal,
+        lanelog.connect(url, publish_timeout=PUBLISH_TIMEOUT) as client,
+    ):
+        until_there(client.ping)
+
+        def publisher(label: str) -> Publisher:
+            return Publisher(client, journal, label, random.Random(f"{seed}-{label}"), int(keys))
+
         threads = []
-        for way, most in (("single", 1), ("batch", 8), ("caller", 3)):
-            label = f"{name}-{way}"
-            publisher = Publisher(client, journal, label, random.Random(f"{seed}-{label}"), int(keys))
-            arguments = (getattr(publisher, way), PACES[way], most, stop)
-            threads.append(threading.Thread(target=publisher.run, args=arguments, name=label))
+        if float(rate):
+            threads = [threading.Thread(target=publisher(name).steadily, args=(float(rate), stop), name=name)]
+        for way, (most, pace) in {} if threads else WAYS.items():
+            mine = publisher(f"{name}-{way}")
+            arguments = (getattr(mine, way.removesuffix("-too")), pace, most, stop)
+            threads.append(threading.Thread(target=mine.run, args=arguments, name=mine.name))
+        broken: list[BaseException | None] = []
+
+        def note(args: threading.ExceptHookArgs) -> None:
+            log.error("%s ended", args.thread, exc_info=args.exc_value)
+            broken.append(args.exc_value)
+
+        threading.excepthook = note
         for thread in threads:
             thread.start()
         stop.wait()
         for thread in threads:
             thread.join()
+    sys.exit(1 if broken else 0)
 
 
 if __name__ == "__main__":

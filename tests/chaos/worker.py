@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import random
+import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +26,9 @@ from chaos.history import Begin, End, Journal, Settle
 TOPIC: Final = "jobs"
 EFFECTS, RECORDS = "effects", "records"
 WRITE: Final = "INSERT INTO effects (run, topic, partition_key, message_offset, id) VALUES (%s, %s, %s, %s, %s)"
-FAILS, DAWDLES, ACKS = 0.02, 0.01, 0.2
+PUBLISH_TIMEOUT: Final = 10.0
+"""Short, so that outages outlast it, and because what was handled is collected after twice that time."""
+FAILS, DAWDLES, ACKS = 0.02, 0.1, 0.2
 """How often a handler raises, takes 0.3 seconds, and (records) settles by a blocking ack."""
 RETRY: Final = lanelog.RetryPolicy(stop=tenacity.stop_after_attempt(50), wait=tenacity.wait_fixed(0.05))
 
@@ -107,10 +112,41 @@ class Handlers:
             self._never.wait(0.3)
 
 
+def follow_parent() -> None:
+    """End with the runner, however that ends: nobody else would end this process."""
+    parent, never = os.getppid(), threading.Event()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            never.wait(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="follow-parent", daemon=True).start()
+
+
+def until_there(attempt: Callable[[], object]) -> None:
+    """Do what fails without a database until it does not: in life the process would end and be started again."""
+    never = threading.Event()
+    while True:
+        try:
+            attempt()
+        except lanelog.DatabaseError:
+            never.wait(0.2)
+        else:
+            return
+
+
 def main(url: str, directory: str, name: str, lease: str) -> None:
     """Work until SIGTERM."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(threadName)s %(message)s")
-    with Journal(Path(directory) / f"{name}.jsonl") as journal, lanelog.connect(url) as client:
+    follow_parent()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until the client has its own
+    (Path(directory) / f"{name}.ready").touch()
+    with (
+        Journal(Path(directory) / f"{name}.jsonl") as journal,
+        lanelog.connect(url, publish_timeout=PUBLISH_TIMEOUT) as client,
+    ):
+        until_there(client.ping)
         handlers = Handlers(name, journal)
         for group, workers, handler in ((EFFECTS, 6, handlers.effects), (RECORDS, 3, handlers.records)):
             client.subscriber(
@@ -123,7 +159,9 @@ def main(url: str, directory: str, name: str, lease: str) -> None:
                 max_deliveries=None,
                 lease_duration=float(lease),
                 lease_renewal=float(lease) / 3,
+                retention=2 * PUBLISH_TIMEOUT,
             )(handler)
+        until_there(client.start)
         client.run()
 
 

@@ -9,65 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chaos.checker import Anomaly, check, unexplained
-from chaos.history import Begin, Buried, Drained, Effect, End, Event, Fault, Journal, Publish, Settle, read
-
-TOPIC, KEY = "jobs", "k"
-
-
-def sent(number: int, *, at: float = 0.0, outcome: str = "acknowledged", name: str = "") -> list[Event]:
-    """A message of this offset, and what became of its publish."""
-    name = name or f"m{number}"
-    offset = number if outcome == "acknowledged" else None
-    return [
-        Publish(at=at, outcome="attempted", topic=TOPIC, key=KEY, id=name),
-        Publish(at=at + 0.1, outcome=outcome, topic=TOPIC, key=KEY, id=name, offset=offset),  # type: ignore[arg-type]
-    ]
-
-
-def handled(
-    number: int,
-    at: float,
-    *,
-    until: float | None = None,
-    outcome: str | None = "returned",
-    settled: bool | None = None,
-    asked: float | None = None,
-    effect: bool = False,
-    group: str = "g",
-    process: str = "p1",
-    epoch: int = 1,
-    attempt: int = 1,
-    name: str = "",
-) -> list[Event]:
-    """A handler that runs from `at` for half a second, and how it ends (None: nobody knows)."""
-    name = name or f"m{number}"
-    until = at + 0.5 if until is None else until
-    run = f"{group}/{process}/{at}"
-    place = {"topic": TOPIC, "key": KEY, "offset": number, "id": name}
-    events: list[Event] = [
-        Begin(at=at, run=run, process=process, group=group, attempt=attempt, epoch=epoch, **place)  # type: ignore[arg-type]
-    ]
-    if settled is not None:
-        events.append(Settle(at=until, asked=until - 0.1 if asked is None else asked, run=run, accepted=settled))
-    if outcome is not None:
-        events.append(End(at=until, run=run, outcome=outcome))  # type: ignore[arg-type]
-    if effect:
-        events.append(Effect(run=run, group=group, **place))  # type: ignore[arg-type]
-    return events
-
-
-def fault(kind: str, start: float, end: float, process: str | None = "p1") -> list[Event]:
-    return [Fault(kind=kind, start=start, end=end, process=process)]  # type: ignore[arg-type]
-
-
-def drained(group: str = "g") -> list[Event]:
-    return [Drained(at=1000.0, group=group)]
-
-
-def kinds(anomalies: list[Anomaly]) -> set[str]:
-    return {anomaly.kind for anomaly in anomalies}
-
+from chaos.checker import check, unexplained
+from chaos.history import Buried, Effect, Event, Journal, read
+from support.histories import KEY, TOPIC, drained, fault, handled, kinds, logged, sent
 
 THREE = [*sent(1), *sent(2), *sent(3)]
 EFFECTS = {"settled": True, "effect": True}
@@ -303,7 +247,8 @@ def test_a_permitted_duplicate_is_counted_with_its_cause() -> None:
 
 def test_events_are_read_as_they_were_written(tmp_path: Path) -> None:
     """A journal gives back its events; the last line of a killed process is left out."""
-    events = [*sent(1), *handled(1, 1, settled=True, effect=True), *fault("kill", 1, 2), *drained()]
+    events = [*sent(1), *handled(1, 1, settled=True, effect=True), *fault("kill", 1, 2), *fault("server", 1, 2, None)]
+    events += [*logged(1), *logged(0, head=1), *drained()]
     path = tmp_path / "p1.jsonl"
     with Journal(path) as journal:
         journal.write(*events)

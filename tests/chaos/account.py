@@ -1,0 +1,205 @@
+"""What the events of a run amount to: handlers' runs, messages, and which fault explains what.
+
+Owns the bookkeeping of the checker and the rules of explanation; pure, it names no anomaly. The checker's rules and the
+report ask it.
+
+A fault that explains too much hides bugs. So each kind explains only what it can have caused:
+
+* `kill`: what the process had not settled is delivered again. It runs nothing any more, so no overlap.
+* `stop`, past the lease: others take the lanes while its handlers stand still, and these go on afterwards.
+* `connections`, `server`: sessions are lost, and with them the locks that prove who lives. Flushes fail. Whoever has
+  its new session first may take a living owner's lanes. Nobody knows whose sessions these are: it concerns everybody.
+* `cut`, `half-close`: as `connections`, but only for processes behind the proxy.
+* `stall`: no session is lost, and a liveness lock stays taken, so a short one explains nothing. One that outlasts what
+  is left of a lease lets the heartbeats expire: then it is a `stop` of everybody behind the proxy.
+* `disk`: nothing can be written, by nobody; a short one explains nothing. A long one lets heartbeats expire like a
+  stall of everybody. If the server gave up or had to be restarted, that is a fault `server` of its own.
+* `exhaustion`: who has its sessions keeps them; new ones are refused, so that a publish or a handler's transaction
+  waits or fails and is repeated. That explains nothing. The sessions that the nemesis kills meanwhile are a
+  `connections` fault of their own, which lasts until new ones are possible.
+* `term`, `grow`, `shrink`: lanes are handed over in good order, and nothing is repeated.
+* `expiry`, a living worker's lease was seen to run out: its lanes are anybody's, as after a `stop`. But only if
+  something kept it from renewing it: a fault in the lease before, or a machine or a proxy so `slow` that a commit of
+  one row took a fifth of a second. A lease that runs out without a reason is a bug, and explains nothing.
+* `snapshot`, `clock`: nothing. An old snapshot makes scans slow; clocks are never asked for anything but logs.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from math import inf
+from typing import Final
+
+from attrs import define, field
+
+from chaos.history import (
+    Begin,
+    Buried,
+    Drained,
+    Effect,
+    End,
+    Event,
+    Fault,
+    Head,
+    Lane,
+    Logged,
+    Publish,
+    Settle,
+)
+
+SETTLING: Final = 5.0
+"""Seconds that a fault may have consequences for: flushes are written again and sessions are replaced meanwhile."""
+
+LEASE: Final = 6.0
+"""The workers' lease_duration, unless the run says otherwise."""
+
+OVERLAPPING: Final = frozenset({"stop", "connections", "server", "cut", "half-close", "stall", "disk", "expiry"})
+"""Faults after which an owner that lives may be taken for dead while its handler runs."""
+
+REDELIVERING: Final = OVERLAPPING | {"kill"}
+"""Faults after which a message may be delivered once more."""
+
+REASONS: Final = (OVERLAPPING - {"expiry"}) | {"slow", "exhaustion"}
+"""What can keep a worker from renewing its lease."""
+
+BY_EXPIRY: Final = frozenset({"stall", "disk"})
+"""They have consequences only if heartbeats expire: a renewal is due each third of a lease, so after two thirds."""
+
+
+@define(eq=False)
+class Run:
+    """One call of a handler, with what is known about its end; `died` is when its process was killed."""
+
+    begin: Begin
+    end: End | None = None
+    settle: Settle | None = None
+    effect: Effect | None = None
+    died: float | None = None
+
+    @property
+    def at(self) -> float:
+        """When it began."""
+        return self.begin.at
+
+    @property
+    def over(self) -> float:
+        """Since when it surely does not run any more."""
+        return min(self.end.at if self.end else inf, self.died if self.died is not None else inf)
+
+    @property
+    def accepted(self) -> bool:
+        """Whether a settlement was confirmed."""
+        return self.settle is not None and self.settle.accepted
+
+    @property
+    def done_at(self) -> float:
+        """When its work was done; inf: it never was. A row's commit may be recorded late or never: it counts early."""
+        if self.effect:
+            return self.at
+        returned = self.end.at if self.end and self.end.outcome == "returned" else inf
+        return min(returned, self.settle.at if self.settle and self.accepted else inf)
+
+    def __str__(self) -> str:
+        begin = self.begin
+        return f"{begin.run} (epoch {begin.epoch}, attempt {begin.attempt}, {begin.at:.3f} to {self.over:.3f})"
+
+
+@define(eq=False)
+class History:
+    """The events of a run, sorted into what the checks ask for."""
+
+    events: Sequence[Event]
+    effect_groups: frozenset[str] = frozenset()
+    settling: float = SETTLING
+    lease: float = LEASE
+    faults: list[Fault] = field(factory=list, init=False)
+    runs: dict[str, Run] = field(factory=dict, init=False)
+    effects: list[Effect] = field(factory=list, init=False)
+    buried: set[tuple[str, str, str, int]] = field(factory=set, init=False)
+    logged: dict[tuple[str, str, int], str] = field(factory=dict, init=False)
+    heads: dict[Lane, int] = field(factory=dict, init=False)
+    drained: set[str] = field(factory=set, init=False)
+    attempted: set[tuple[str, str, str]] = field(factory=set, init=False)
+    rolled_back: set[tuple[str, str, str]] = field(factory=set, init=False)
+    acknowledged: dict[tuple[str, str, str], Publish] = field(factory=dict, init=False)
+    lanes: dict[tuple[str, Lane], list[Run]] = field(init=False)
+    groups: set[str] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        for event in self.events:
+            self._sort_in(event)
+            self._note_end(event)
+        for event in self.events:
+            if isinstance(event, End):
+                self.runs[event.run].end = event
+            elif isinstance(event, Settle):
+                self.runs[event.run].settle = event
+            elif isinstance(event, Effect) and event.run in self.runs:
+                self.runs[event.run].effect = event
+        killed = {name: fault.start for fault in self.faults if fault.kind == "kill" for name in fault.processes or ()}
+        lanes = defaultdict(list)
+        for run in sorted(self.runs.values(), key=lambda run: run.at):
+            run.died = killed.get(run.begin.process)
+            lanes[run.begin.group, (run.begin.topic, run.begin.key)].append(run)
+        self.lanes = dict(lanes)
+        self.groups = {group for group, _ in lanes} | self.drained | self.effect_groups
+
+    def _sort_in(self, event: Event) -> None:
+        if isinstance(event, Publish):
+            message = event.topic, event.key, event.id
+            self.attempted.add(message)
+            if event.outcome == "acknowledged":
+                self.acknowledged[message] = event
+            elif event.outcome == "rolled-back":
+                self.rolled_back.add(message)
+        elif isinstance(event, Begin):
+            self.runs[event.run] = Run(event)
+        elif isinstance(event, Effect):
+            self.effects.append(event)
+        elif isinstance(event, Drained):
+            self.drained.add(event.group)
+        elif isinstance(event, Fault):
+            self.faults.append(event)
+
+    def _note_end(self, event: Event) -> None:
+        """What was read from the database when the run was over."""
+        if isinstance(event, Buried):
+            self.buried.add((event.group, event.topic, event.key, event.offset))
+        elif isinstance(event, Logged):
+            self.logged[event.topic, event.key, event.offset] = event.id
+        elif isinstance(event, Head):
+            self.heads[event.topic, event.key] = event.offset
+
+    def cause(self, kinds: Collection[str], processes: set[str], since: float, until: float) -> str | None:
+        """The kind of a fault that was felt between the two times, rather one of the processes' than everybody's.
+
+        A lease that ran out is named last: mostly it did so because of another fault.
+        """
+        felt = [
+            fault
+            for fault in self.faults
+            if fault.kind in kinds
+            and fault.met(processes)
+            and fault.start <= until
+            and since <= fault.end + self.settling
+            and (fault.kind not in BY_EXPIRY or fault.end - fault.start >= self.lease * 2 / 3)
+            and (fault.kind != "expiry" or self._had_reason(fault))
+        ]
+        nearest = sorted(felt, key=lambda fault: (fault.kind == "expiry", fault.processes is None, -fault.start))
+        return nearest[0].kind if nearest else None
+
+    def _had_reason(self, expiry: Fault) -> bool:
+        return any(
+            fault.kind in REASONS
+            and fault.met(expiry.processes or ())
+            and fault.start <= expiry.start <= fault.end + self.lease
+            for fault in self.faults
+        )
+
+    def redelivery(self, first: Run, again: Run) -> str | None:
+        """Which fault explains that the message of `first` was delivered `again`."""
+        if first.settle and first.accepted and first.settle.at <= again.at:
+            return None  # a confirmed settlement is durable: no fault takes it back
+        until = min(again.at, first.end.at + self.settling if first.end else inf)
+        return self.cause(REDELIVERING, {first.begin.process}, first.at, until)

@@ -1,0 +1,117 @@
+"""When which fault comes in a chaos run: drawn from the seed alone.
+
+Owns the draw; it is pure and never does anything. The runner gives the plan to the nemesis, a unit test pins it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Container
+from typing import Final
+
+from attrs import evolve, frozen
+
+from chaos.history import FaultKind
+
+WEIGHTS: Final[dict[FaultKind, int]] = {
+    "kill": 4,
+    "stop": 2,
+    "term": 2,
+    "connections": 2,
+    "server": 3,
+    "cut": 2,
+    "stall": 2,
+    "half-close": 2,
+    "exhaustion": 1,
+    "snapshot": 1,
+    "disk": 1,
+    "grow": 1,
+    "shrink": 1,
+}
+FEWEST, MOST = 3, 6
+"""Workers at any time."""
+
+FULL: Final[dict[tuple[FaultKind, int], FaultKind]] = {("grow", MOST): "shrink", ("shrink", FEWEST): "grow"}
+"""What comes instead when there are too many workers or too few."""
+
+WRONG_CLOCK: Final = 3
+"""Every worker of this number that is started during the run has a clock that is an hour off."""
+
+PAUSE: Final = (1.5, 3.5)
+HOLDS: Final[dict[FaultKind, tuple[float, float]]] = {
+    "server": (0.0, 1.0),
+    "exhaustion": (2.0, 5.0),
+    "snapshot": (10.0, 20.0),
+    "disk": (2.0, 6.0),
+}
+BACKGROUND: Final = frozenset({"snapshot"})
+"""What goes on while other faults come."""
+
+STARTING: Final = frozenset({"kill", "term", "grow"})
+"""What starts a new worker."""
+
+
+@frozen(kw_only=True)
+class Planned:
+    """One fault to come: `pause` seconds after the last one was over, and lasting `hold` seconds where it can.
+
+    `victim` is a worker's place, `clock` the hours by which the clock of the worker is wrong that it starts.
+    """
+
+    kind: FaultKind
+    pause: float
+    hold: float
+    victim: int
+    seed: int
+    clock: int = 0
+
+
+@frozen(kw_only=True)
+class Plan:
+    """A run's faults, and how many workers it begins with."""
+
+    workers: int
+    faults: tuple[Planned, ...]
+
+    def without(self, kinds: Container[str]) -> Plan:
+        """What is left on a machine that cannot do these; everything else stays as it is."""
+        kept = tuple(planned for planned in self.faults if planned.kind not in kinds)
+        if "clock" in kinds:
+            kept = tuple(evolve(planned, clock=0) for planned in kept)
+        return evolve(self, faults=kept)
+
+
+def schedule(seed: int, seconds: float, lease: float, kinds: Collection[FaultKind] = tuple(WEIGHTS)) -> Plan:
+    """The faults of a run. The same arguments give the same plan.
+
+    Each of the `kinds` comes once, in a random order, before any comes again: a run of 75 seconds has met all of them.
+    """
+    dice = random.Random(seed)
+    weights = {kind: weight for kind, weight in WEIGHTS.items() if kind in kinds}
+    first = list(weights)
+    dice.shuffle(first)
+    begin = workers = dice.randint(FEWEST, MOST)
+    plan: list[Planned] = []
+    spent, started = 0.0, 0
+    while True:
+        kind = first.pop() if first else dice.choices(list(weights), list(weights.values()))[0]
+        pause, hold = dice.uniform(*PAUSE), dice.uniform(*HOLDS.get(kind, (0.0, 0.0)))
+        victim, own = dice.randrange(workers), dice.getrandbits(32)
+        past_lease = lease + dice.uniform(1, 3)
+        if kind == "stop" or (kind == "stall" and dice.random() < 0.5):
+            hold = past_lease
+        elif kind == "stall":
+            hold = lease * dice.uniform(0.1, 0.5)
+        if (kind, workers) in FULL:
+            other = FULL[kind, workers]
+            if other in first:
+                first[first.index(other)] = kind  # the two change places
+            kind = other
+        spent += pause + (0.0 if kind in BACKGROUND else hold)
+        if spent > seconds:
+            return Plan(workers=begin, faults=tuple(plan))
+        workers += {"grow": 1, "shrink": -1}.get(kind, 0)
+        started += kind in STARTING
+        wrong = kind in STARTING and started % WRONG_CLOCK == 0
+        clock = (1 if started % (2 * WRONG_CLOCK) else -1) if wrong else 0
+        plan.append(Planned(kind=kind, pause=pause, hold=hold, victim=victim, seed=own, clock=clock))

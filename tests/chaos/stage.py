@@ -1,0 +1,175 @@
+"""What a chaos run plays on: a private server, a small disk, a proxy, publishers and workers, all writing a history.
+
+Owns their order of coming and going; it never breaks anything. `run` and `profiles` use it, each with its own faults.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit, urlunsplit
+
+from attrs import define, field
+from rich.console import Console
+
+import lanelog
+from chaos import database
+from chaos.disk import SmallDisk
+from chaos.fleet import Fleet, faketime, launch, wrong_clock
+from chaos.history import Event, Journal, read
+from chaos.monitor import Monitor
+from chaos.nemesis import CREATE_PROBE, Nemesis
+from chaos.proxy import Proxy
+from chaos.schedule import Plan
+from chaos.worker import EFFECTS, RECORDS
+from lanelog.devserver import DevServer, start
+
+PUBLISHERS: Final = 2
+DRAINS_WITHIN: Final = 180.0
+STARTS_WITHIN: Final = 90.0
+PATIENCE: Final = 5.0
+
+
+@define(eq=False, kw_only=True)
+class Stage:
+    """One run's processes. Made by `stage`."""
+
+    server: DevServer
+    directory: Path
+    journal: Journal
+    fleet: Fleet
+    nemesis: Nemesis
+    console: Console
+    began: float
+    impossible: dict[str, str]
+    """The kinds of faults that this machine cannot do, and why."""
+    failures: list[str] = field(factory=list)
+    publishers: list[subprocess.Popen[bytes]] = field(factory=list)
+
+    def say(self, text: str) -> None:
+        """Tell what goes on, with the time of the run."""
+        self.console.print(f"{time.monotonic() - self.began:7.1f}  {text}", markup=False, highlight=False)
+
+    def wait_until_busy(self) -> None:
+        """Wait until every process has written its first event: a fault before that would meet nothing."""
+        journals = [self.directory / f"{worker.name}.jsonl" for worker in self.fleet.workers]
+        journals += [self.directory / f"p{number}.jsonl" for number in range(PUBLISHERS)]
+        until = time.monotonic() + STARTS_WITHIN
+        while not all(journal.exists() and journal.stat().st_size for journal in journals):
+            if time.monotonic() >= until:
+                raise TimeoutError(f"not every process was at work after {STARTS_WITHIN:g} s; see {self.directory}")
+            self.rest(0.05)
+        self.say("every process is at work")
+
+    def play(self, plan: Plan) -> None:
+        """Carry out the faults that this machine can do, and write them down."""
+        for fault in self.nemesis.run(plan.without(self.impossible).faults):
+            self.journal.write(fault)
+
+    def rest(self, seconds: float) -> None:
+        """Let everything run, without faults."""
+        threading.Event().wait(seconds)
+
+    def end(self) -> list[Event]:
+        """Stop the publishers, wait for the groups, stop the workers; everything that was written down."""
+        for process in self.publishers:
+            process.terminate()
+        for process in self.publishers:
+            if status := process.wait(DRAINS_WITHIN):
+                self.failures.append(f"a publisher ended with status {status}")
+        self.say("publishers have ended")
+        drained = database.drain(self.server.url, DRAINS_WITHIN)
+        self.journal.write(*drained)
+        self.say(f"drained: {', '.join(sorted(group.group for group in drained))}")
+        self.failures += [f"{group} did not drain" for group in {EFFECTS, RECORDS} - {group.group for group in drained}]
+        self.fleet.drain_all()
+        self.failures += self.fleet.failures
+        self.journal.write(*self.fleet.wrong_clocks)
+        return [*read(sorted(self.directory.glob("*.jsonl"))), *database.outcome(self.server.url)]
+
+
+@contextmanager
+def stage(
+    kind: str,
+    directory: Path,
+    console: Console,
+    *,
+    workers: int,
+    lease: float,
+    keys: int,
+    seed: int,
+    rate: float = 0.0,
+    megabytes: int = 0,
+    no_disk: str = "",
+) -> Iterator[Stage]:
+    """A stage with everything running; `megabytes`: on a disk of that size, `no_disk`: why there is none."""
+    directory.mkdir(parents=True, exist_ok=True)
+    impossible: dict[str, str] = {"disk": no_disk} if no_disk else {}
+    library = faketime()
+    if library is None:
+        impossible["clock"] = "libfaketime is missing"
+    with ExitStack() as stack:
+        server = stack.enter_context(start(kind))
+        disk = None
+        if megabytes and not no_disk:
+            made = SmallDisk.under(server, megabytes)
+            if isinstance(made, SmallDisk):
+                disk = made
+                stack.callback(disk.close)
+                stack.callback(server.kill)
+            else:
+                impossible["disk"] = made
+        with lanelog.connect(server.url) as client:
+            client.migrate()
+        for statement in (database.CREATE, CREATE_PROBE):
+            database.rows(server.url, statement)
+        proxy = stack.enter_context(Proxy(urlsplit(server.url).port or 3306))
+        journal = stack.enter_context(Journal(directory / "nemesis.jsonl"))
+
+        def work(name: str, proxied: bool, clock: int) -> subprocess.Popen[bytes]:
+            url = through(server.url, proxy) if proxied else server.url
+            return launch("worker", directory, name, url, str(lease), environment=wrong_clock(library, clock))
+
+        fleet = Fleet(work, directory)
+        began = time.monotonic()
+        nemesis = Nemesis(
+            fleet, server, proxy, disk, partial(database.connect, server.url, PATIENCE), ("p0",), lambda _: None
+        )
+        played = Stage(
+            server=server,
+            directory=directory,
+            journal=journal,
+            fleet=fleet,
+            nemesis=nemesis,
+            console=console,
+            began=began,
+            impossible=impossible,
+        )
+        nemesis.say = played.say
+        stack.callback(fleet.kill_all)
+        fleet.fill(workers)
+        for number in range(PUBLISHERS):
+            url = server.url if number else through(server.url, proxy)
+            arguments = (str(seed), str(keys), str(rate / PUBLISHERS))
+            process = launch("publishers", directory, f"p{number}", url, *arguments)
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+            played.publishers.append(process)
+        played.wait_until_busy()
+        direct = partial(database.connect, server.url, PATIENCE)
+        behind = partial(database.connect, through(server.url, proxy), PATIENCE)
+        stack.enter_context(Monitor(direct, journal, lambda: None, fleet.alive))
+        stack.enter_context(Monitor(behind, journal, fleet.proxied))
+        yield played
+
+
+def through(url: str, proxy: Proxy) -> str:
+    """The URL by way of the proxy."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=f"{parts.netloc.rpartition('@')[0]}@127.0.0.1:{proxy.port}"))
