@@ -1,13 +1,12 @@
 """Worker processes whose clocks are an hour fast and an hour slow."""
 
-import os
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lanelog import Client
+from support.clocks import clock, libfaketime
 from support.processes import Fleet
 from support.sql import owners, rows
 from support.traffic import repeated, shares, steady_load, wait_until_all_handled
@@ -20,23 +19,7 @@ SHORT = {"lease_duration": 2.0, "lease_renewal": 0.5}
 @pytest.fixture
 def faketime() -> str:
     """The library that gives a process another clock."""
-    found = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
-    if not found:
-        reason = "libfaketime is missing: apt-get install faketime (Debian and Ubuntu), or run .ci/setup-clocks as root"
-        if os.environ.get("CI"):
-            pytest.fail(reason, pytrace=False)
-        pytest.skip(reason)
-    return str(found[0])
-
-
-def clock(faketime: str, offset: str) -> dict[str, str]:
-    """An environment in which the wall clock is wrong, and the monotonic clock is not."""
-    return {
-        "LD_PRELOAD": faketime,
-        "FAKETIME": offset,
-        "DONT_FAKE_MONOTONIC": "1",
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-    }
+    return libfaketime()
 
 
 def test_clocks_an_hour_wrong_make_no_difference(fleet: Fleet, lanelog_client: Client, raw: Any, faketime: str) -> None:

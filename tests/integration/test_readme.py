@@ -1,18 +1,15 @@
-"""The README's examples, statements and grants, executed on a real server."""
+"""The README's examples and statements, executed on a real server; its grants are in test_grants.py."""
 
 import asyncio
 import json
-import secrets
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
-import pymysql
 import pytest
 
 import lanelog
@@ -23,9 +20,6 @@ from support.waiting import eventually
 
 Raw = "pymysql.Connection[Any]"
 Run = Callable[..., dict[str, Any]]
-
-ROLES = ("owner", "reader", "publisher", "consumer", "admin")
-DENIED = (1142, 1044)
 
 
 @pytest.fixture
@@ -334,130 +328,3 @@ def in_threads(work: Callable[[int], None], count: int) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-
-
-# -- grants ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def role_urls(lanelog_server: DevServer) -> Iterator[dict[str, str]]:
-    """An empty database, and the URL of a user for each role with the README's grants and nothing else."""
-    mark = secrets.token_hex(4)
-    database, password = f"roles_{mark}", secrets.token_hex(12)
-    url = urlsplit(lanelog_server.create_database(database))
-    users = {role: f"{role}_{mark}" for role in ROLES}
-    config = ConnectConfig.from_url(lanelog_server.url)
-    root = pymysql.connect(
-        host=config.host, port=config.port, unix_socket=config.unix_socket, user=config.user, password=config.password
-    )
-    with root, root.cursor() as cursor:
-        for user in users.values():
-            cursor.execute(f"CREATE USER '{user}'@'%%' IDENTIFIED BY %s", (password,))
-        # Grants on single tables need the tables, which the owner makes: his come first.
-        statements = [line.rstrip(";") for line in sql("GRANT").splitlines() if line.startswith("GRANT")]
-        for role in ROLES:
-            if role == "reader":
-                with lanelog.connect(with_user(url, users["owner"], password)) as owner:
-                    owner.migrate()
-            for statement in statements:
-                if f"'{role}'@" in statement:
-                    cursor.execute(
-                        statement.replace(" jobs.", f" `{database}`.").replace(f"'{role}'@", f"'{users[role]}'@")
-                    )
-        yield {role: with_user(url, user, password) for role, user in users.items()}
-        for user in users.values():
-            cursor.execute(f"DROP USER '{user}'@'%'")
-    lanelog_server.drop_database(database)
-
-
-def with_user(url: Any, user: str, password: str) -> str:
-    return urlunsplit(url._replace(netloc=f"{user}:{password}@{url.netloc.rpartition('@')[2]}"))
-
-
-def refused(url: str, statement: str) -> bool:
-    """Whether the server denies a statement to the user of a URL."""
-    config = ConnectConfig.from_url(url)
-    connection = pymysql.connect(
-        host=config.host,
-        port=config.port,
-        unix_socket=config.unix_socket,
-        user=config.user,
-        password=config.password,
-        database=config.database,
-    )
-    with connection, connection.cursor() as cursor:
-        try:
-            cursor.execute(statement)
-        except pymysql.err.MySQLError as exc:
-            if exc.args[0] not in DENIED:
-                raise
-            return True
-    return False
-
-
-def test_the_publisher_publishes_and_no_more(role_urls: dict[str, str]) -> None:
-    """Every way to publish works with its grants; it cannot consume, and cannot remove a message."""
-    with lanelog.connect(role_urls["publisher"]) as client:
-        client.ping()
-        assert client.publish("merge", "repo-1", b"a", id="x").offset == 1
-        assert client.publish("merge", "repo-1", b"a", id="x").duplicate
-        client.publish_many("merge", [("repo-1", b"b"), ("repo-2", b"c")])
-        with client.transaction() as connection:
-            assert client.publish("merge", "repo-1", b"a", id="x", connection=connection).duplicate
-            assert client.publish("merge", "repo-3", b"d", connection=connection).offset == 1
-        with pytest.raises(lanelog.DatabaseError) as caught:
-            client.subscribe("merge", "builders", print)
-        assert not caught.value.retriable
-    assert refused(role_urls["publisher"], "DELETE FROM queue_messages")
-
-
-def test_the_consumer_consumes(role_urls: dict[str, str]) -> None:
-    """Handling, failing, dead letters, transactions, publishing, collection and purge work with its grants."""
-    with lanelog.connect(role_urls["publisher"]) as client:
-        client.publish_many("merge", [("repo-1", b"good"), ("repo-1", b"bad"), ("repo-2", b"good")])
-
-    def handle(message: lanelog.Message) -> None:
-        if message.payload == b"bad":
-            raise lanelog.Reject("bad")
-        with message.transaction() as connection:
-            client.publish("notify", message.key, b"done", connection=connection)
-
-    def count(table_name: str, topic: str) -> int:
-        with client.transaction() as connection, connection.cursor() as cursor:
-            cursor.execute(f"SELECT COUNT(*) FROM {table_name} WHERE topic = %s AND partition_key <> ''", (topic,))
-            return int(cursor.fetchone()[0])
-
-    with lanelog.connect(role_urls["consumer"], lane_idle_purge=0) as client:
-        client.ping()
-        with client.subscribe("merge", "builders", handle, retention=0):
-            eventually(lambda: count("queue_messages", "merge_dlq") == 1)
-            eventually(lambda: count("queue_messages", "notify") == 2)
-            eventually(lambda: count("queue_messages", "merge") == 0, what="collected")
-            eventually(lambda: count("queue_partitions", "merge") == 0, what="purged", within=30)
-    assert refused(role_urls["consumer"], "DELETE FROM queue_groups")
-
-
-def test_the_reader_reads_and_no_more(role_urls: dict[str, str]) -> None:
-    """It may look at everything, and neither publish nor subscribe."""
-    with lanelog.connect(role_urls["reader"]) as client:
-        client.ping()
-        client.migrate()  # nothing to do
-        for attempt in (lambda: client.publish("merge", "a", b""), lambda: client.subscribe("merge", "g", print)):
-            with pytest.raises(lanelog.DatabaseError) as caught:
-                attempt()
-            assert not caught.value.retriable
-    assert not refused(role_urls["reader"], sql("AS behind"))
-
-
-def test_the_admin_changes_rows_and_no_table(role_urls: dict[str, str]) -> None:
-    """Groups may go, tables may not."""
-    assert not refused(role_urls["admin"], "DELETE FROM queue_groups")
-    assert not refused(role_urls["admin"], "UPDATE queue_offsets SET paused_at = 1")
-    assert refused(role_urls["admin"], "DROP TABLE queue_groups")
-    assert refused(role_urls["admin"], "DELETE FROM queue_schema")
-
-
-@pytest.mark.parametrize("role", ROLES)
-def test_nobody_changes_a_message(role: str, role_urls: dict[str, str]) -> None:
-    """The log is immutable for every role."""
-    assert refused(role_urls[role], "UPDATE queue_messages SET payload = ''")

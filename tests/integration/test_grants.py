@@ -1,0 +1,340 @@
+"""The README's grants, for a user of each role on a real server: enough for its work, and for nothing else."""
+
+import logging
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import pymysql
+import pytest
+
+import lanelog
+from lanelog._engine import janitor
+from lanelog._engine.janitor import Janitor
+from lanelog.config import ConnectConfig
+from lanelog.devserver import DevServer
+from support.readme import sql
+from support.sql import one, rows
+from support.waiting import Record, accept, events, eventually
+
+ROLES = ("owner", "reader", "publisher", "consumer", "janitor", "admin")
+TABLES = (
+    "queue_partitions",
+    "queue_messages",
+    "queue_offsets",
+    "queue_delivery_state",
+    "queue_partition_leases",
+    "queue_subscriber_heartbeats",
+    "queue_groups",
+    "queue_schema",
+)
+DENIED = (1044, 1045, 1142, 1227, 1419)  # on a database, a file, a table, for the whole server, a trigger
+
+# What each role may do to rows besides reading them; every statement that is not here must be refused.
+MAY: dict[str, set[tuple[str, str]]] = {
+    "reader": set(),
+    "owner": {("INSERT", table) for table in TABLES} | {("UPDATE", "queue_schema")},
+    "publisher": {
+        ("INSERT", "queue_partitions"),
+        ("UPDATE", "queue_partitions"),
+        ("INSERT", "queue_messages"),
+        ("INSERT", "queue_offsets"),
+    },
+    "consumer": {
+        *((verb, table) for verb in ("INSERT", "UPDATE", "DELETE") for table in TABLES[2:6]),
+        ("INSERT", "queue_partitions"),
+        ("UPDATE", "queue_partitions"),
+        ("INSERT", "queue_messages"),
+        ("INSERT", "queue_groups"),
+        ("UPDATE", "queue_groups"),
+    },
+}
+MAY["janitor"] = MAY["consumer"] | {("DELETE", "queue_messages"), ("DELETE", "queue_partitions")}
+MAY["admin"] = MAY["janitor"] | {("DELETE", "queue_groups")}
+
+STATEMENTS = {
+    "INSERT": "INSERT INTO {table} SELECT * FROM {table} WHERE 1 = 0",
+    "UPDATE": "UPDATE {table} SET {column} = {column} WHERE 1 = 0",
+    "DELETE": "DELETE FROM {table} WHERE 1 = 0",
+}
+COLUMN = {"queue_messages": "payload", "queue_schema": "checksum", "queue_groups": "retention_ms"}
+# Nobody but the owner changes tables, and nobody at all what is not a row or a table of lanelog.
+TABLE_STATEMENTS = {
+    "DROP TABLE queue_delivery_state",
+    "TRUNCATE TABLE queue_delivery_state",
+    "ALTER TABLE queue_delivery_state COMMENT = 'x'",
+    "CREATE TABLE mine (n INT)",
+    "CREATE INDEX mine ON queue_groups (created_at)",
+}
+NOBODYS_STATEMENTS = {
+    "CREATE TRIGGER mine AFTER INSERT ON queue_messages FOR EACH ROW SET @x = 1",
+    "CREATE PROCEDURE mine() SELECT 1",
+    "CREATE VIEW mine AS SELECT 1",
+    "CREATE EVENT mine ON SCHEDULE EVERY 1 DAY DO SELECT 1",
+    "LOCK TABLES queue_messages WRITE",
+    "GRANT SELECT ON {database}.* TO CURRENT_USER",
+    "CREATE USER 'mine'@'%'",
+    "CREATE DATABASE mine_too",
+    "SELECT * FROM mysql.user",
+    "SELECT '' INTO OUTFILE '/tmp/mine'",
+    "SET GLOBAL max_connections = 1",
+    "FLUSH TABLES",
+}
+
+
+@pytest.fixture(scope="module")
+def role_server(lanelog_server: DevServer) -> Iterator[dict[str, str]]:
+    """A database with the tables that its owner made, and the URL of a user for each role with the README's grants."""
+    mark = secrets.token_hex(4)
+    database, password = f"roles_{mark}", secrets.token_hex(12)
+    url = urlsplit(lanelog_server.create_database(database))
+    users = {role: f"{role}_{mark}" for role in ROLES}
+    with connect(lanelog_server.url) as root:
+        for user in users.values():
+            rows(root, f"CREATE USER '{user}'@'%%' IDENTIFIED BY %s", password)
+        # Grants on single tables need the tables, which the owner makes: his come first.
+        statements = [line.rstrip(";") for line in sql("GRANT").splitlines() if line.startswith("GRANT")]
+        for role in ROLES:
+            if role == "reader":
+                with lanelog.connect(with_user(url, users["owner"], password)) as owner:
+                    owner.migrate()
+            for statement in statements:
+                if f"'{role}'@" in statement:
+                    rows(
+                        root, statement.replace(" jobs.", f" `{database}`.").replace(f"'{role}'@", f"'{users[role]}'@")
+                    )
+        yield {role: with_user(url, user, password) for role, user in users.items()}
+        for user in users.values():
+            rows(root, f"DROP USER '{user}'@'%'")
+    lanelog_server.drop_database(database)
+
+
+@pytest.fixture
+def role_urls(role_server: dict[str, str], lanelog_server: DevServer) -> dict[str, str]:
+    """The same, with empty tables."""
+    with connect(lanelog_server.root_url(urlsplit(role_server["owner"]).path[1:])) as root:
+        for table in TABLES[:-1]:
+            rows(root, f"DELETE FROM {table}")
+    return role_server
+
+
+def connect(url: str) -> Any:
+    """A connection of the application's own, with autocommit; a context manager that closes it."""
+    config = ConnectConfig.from_url(url)
+    return pymysql.connect(
+        host=config.host,
+        port=config.port,
+        unix_socket=config.unix_socket,
+        user=config.user,
+        password=config.password,
+        database=config.database,
+        autocommit=True,
+    )
+
+
+def with_user(url: Any, user: str, password: str) -> str:
+    return str(urlunsplit(url._replace(netloc=f"{user}:{password}@{url.netloc.rpartition('@')[2]}")))
+
+
+def refused(connection: Any, statement: str) -> bool:
+    """Whether the server denies a statement to the user of a connection."""
+    try:
+        rows(connection, statement.replace("{database}", connection.db.decode()))
+    except pymysql.err.MySQLError as exc:
+        if exc.args[0] not in DENIED:
+            raise
+        return True
+    return False
+
+
+def count(url: str, table: str, topic: str) -> int:
+    """How many rows of lanes of a topic there are."""
+    with connect(url) as connection:
+        found = one(connection, f"SELECT COUNT(*) FROM {table} WHERE topic = %s AND partition_key <> ''", topic)
+        return int(found)
+
+
+# -- what each may do --------------------------------------------------------------------------------------------------
+
+
+def test_every_role_of_the_readme_is_tested() -> None:
+    """Who is granted something there has a line here."""
+    granted = {line.split("'")[1] for line in sql("GRANT").splitlines() if line.startswith("GRANT")}
+    assert granted == {*ROLES} == {*MAY}
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_each_may_change_its_rows_and_no_others(role: str, role_urls: dict[str, str]) -> None:
+    """Every way to change every table, and to change what is no row: allowed if listed, else denied."""
+    with connect(role_urls[role]) as connection:
+        allowed = {
+            (verb, table)
+            for verb, statement in STATEMENTS.items()
+            for table in TABLES
+            if not refused(connection, statement.format(table=table, column=COLUMN.get(table, "topic")))
+        }
+        assert allowed == MAY[role]
+        assert [text for text in NOBODYS_STATEMENTS if not refused(connection, text)] == []
+        if role != "owner":
+            assert [text for text in TABLE_STATEMENTS if not refused(connection, text)] == []
+        assert not refused(connection, sql("AS behind"))
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_nobody_changes_a_message(role: str, role_urls: dict[str, str]) -> None:
+    """The log is immutable for every role, column by column and by way of an upsert."""
+    with connect(role_urls[role]) as connection:
+        for column in ("payload", "metadata", "topic", "`offset`", "id", "failed_group", "target_group"):
+            assert refused(connection, f"UPDATE queue_messages SET {column} = {column}")
+        assert refused(
+            connection,
+            "INSERT INTO queue_messages (topic, partition_key, `offset`, id, payload, payload_bytes)"
+            " VALUES ('t', 'k', 1, 'i', '', 0) ON DUPLICATE KEY UPDATE payload = ''",
+        )
+        may_delete = ("DELETE", "queue_messages") in MAY[role]
+        assert refused(connection, "REPLACE INTO queue_messages SELECT * FROM queue_messages") is not may_delete
+
+
+# -- and does ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_owner_migrates_again(role_urls: dict[str, str]) -> None:
+    """His grants are enough when there is nothing to do, too."""
+    with lanelog.connect(role_urls["owner"]) as client:
+        client.migrate()
+        client.ping()
+
+
+def test_the_publisher_publishes_and_no_more(role_urls: dict[str, str]) -> None:
+    """Every way to publish works with its grants, into lanes old and new; it cannot consume."""
+    with lanelog.connect(role_urls["publisher"]) as client:
+        client.ping()
+        assert client.publish("merge", "repo-1", b"a", id="x").offset == 1
+        assert client.publish("merge", "repo-1", b"a", id="x").duplicate
+        client.publish_many("merge", [("repo-1", b"b"), ("repo-2", b"c")])
+        with client.transaction() as connection:
+            assert client.publish("merge", "repo-1", b"a", id="x", connection=connection).duplicate
+            assert client.publish("merge", "repo-3", b"d", connection=connection).offset == 1
+        in_threads(8, lambda n: client.publish("merge", "repo-1", b"e", id=f"group {n}"))
+        with pytest.raises(lanelog.DatabaseError, match="queue_groups") as caught:
+            client.subscribe("merge", "builders", accept)
+        assert not caught.value.retriable
+    assert count(role_urls["reader"], "queue_messages", "merge") == 12
+
+
+def in_threads(number: int, work: Callable[[int], object]) -> None:
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(number)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def handle_some(client: lanelog.Client, record: Record) -> Callable[[lanelog.Message], None]:
+    """A handler that ends in every way there is, by what the payload says."""
+
+    def handle(message: lanelog.Message) -> None:
+        if message.payload == b"bad":
+            raise lanelog.Reject("bad")
+        if message.payload == b"weak" and message.attempt == 1:
+            raise lanelog.Retry(delay=0)
+        if message.payload == b"late" and not record.items.count("late"):
+            record("late")
+            raise lanelog.Postpone(0.05)
+        with message.transaction() as connection:
+            client.publish("notify", message.key, b"done", connection=connection)
+        record(message.payload)
+
+    return handle
+
+
+WORK = [(f"repo-{n}", payload) for n in range(3) for payload in (b"good", b"bad", b"weak", b"late", b"good")]
+
+
+def test_the_consumer_consumes_and_deletes_nothing(
+    role_urls: dict[str, str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Handling, failing, postponing, dead letters, transactions and publishing work without the right to delete.
+
+    The client says once that it does not collect, and goes on.
+    """
+    turns, turn = Record(), Janitor.turn
+
+    def counted(self: Janitor, now: float) -> float:
+        turns(now)
+        return turn(self, now)
+
+    monkeypatch.setattr(Janitor, "turn", counted)
+    monkeypatch.setattr(janitor, "TURN", 0.05)
+    with lanelog.connect(role_urls["publisher"]) as client:
+        client.publish_many("merge", WORK)
+    record = Record()
+    with lanelog.connect(role_urls["consumer"], lane_idle_purge=0) as client:
+        client.ping()
+        with client.subscribe("merge", "builders", handle_some(client, record), retention=0) as subscription:
+            eventually(lambda: count(role_urls["reader"], "queue_messages", "notify") == 12)
+            eventually(lambda: count(role_urls["reader"], "queue_messages", "merge_dlq") == 3)
+            eventually(lambda: events(caplog, "deletion.denied", logging.WARNING))
+            # More turns than a faulty subscription lives for, with more to collect.
+            client.publish("merge", "repo-1", b"more")
+            eventually(lambda: record.items.count(b"more") == 1)
+            turns.wait(len(turns) + 10)
+            assert subscription.state == "running"
+            assert len(events(caplog, "deletion.denied")) == 1
+        with client.deliveries("merge_dlq", "alerts", timeout=5.0) as deliveries:
+            for _ in range(3):
+                next(deliveries).ack()
+    assert count(role_urls["reader"], "queue_messages", "merge") == len(WORK) + 1
+    assert not events(caplog, "membership.faulty")
+
+
+def test_one_janitor_collects_for_a_group_that_may_not(role_urls: dict[str, str]) -> None:
+    """What the consumer's group has acked, too, the janitor's client deletes; then the drained lanes go."""
+    with lanelog.connect(role_urls["publisher"]) as client:
+        client.publish_many("merge", WORK)
+    record, other = Record(), Record()
+    with (
+        lanelog.connect(role_urls["consumer"], lane_idle_purge=0) as consumer,
+        lanelog.connect(role_urls["janitor"], lane_idle_purge=0) as tidy,
+    ):
+        tidy.ping()
+        with (
+            consumer.subscribe("merge", "builders", handle_some(consumer, record), retention=0) as builders,
+            tidy.subscribe("merge", "tidy", other, retention=0),
+        ):
+            assert len(other.wait(len(WORK), within=30)) == len(WORK)
+            reader = role_urls["reader"]
+            eventually(lambda: count(reader, "queue_messages", "merge_dlq") == 3, within=30)
+            eventually(lambda: count(reader, "queue_messages", "merge") == 0, what="collected", within=30)
+            eventually(lambda: count(reader, "queue_partitions", "merge") == 0, what="purged", within=30)
+            assert builders.state == "running"
+    assert count(reader, "queue_messages", "notify") == 12
+
+
+def test_the_janitor_consumes_as_well(role_urls: dict[str, str]) -> None:
+    """It needs no other client: a consumer with two more privileges."""
+    with lanelog.connect(role_urls["publisher"]) as client:
+        client.publish_many("merge", WORK)
+    record = Record()
+    reader = role_urls["reader"]
+    with (
+        lanelog.connect(role_urls["janitor"], lane_idle_purge=0) as client,
+        client.subscribe("merge", "builders", handle_some(client, record), retention=0),
+    ):
+        eventually(lambda: count(reader, "queue_messages", "notify") == 12, within=30)
+        eventually(lambda: count(reader, "queue_messages", "merge_dlq") == 3, within=30)
+        eventually(lambda: count(reader, "queue_messages", "merge") == 0, what="collected", within=30)
+        eventually(lambda: count(reader, "queue_partitions", "merge") == 0, what="purged", within=30)
+
+
+def test_the_reader_reads_and_no_more(role_urls: dict[str, str]) -> None:
+    """It may look at everything, and neither publish nor subscribe."""
+    with lanelog.connect(role_urls["reader"]) as client:
+        client.ping()
+        client.migrate()  # nothing to do
+        for attempt in (lambda: client.publish("merge", "a", b""), lambda: client.subscribe("merge", "g", accept)):
+            with pytest.raises(lanelog.DatabaseError) as caught:
+                attempt()
+            assert not caught.value.retriable
