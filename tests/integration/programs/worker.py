@@ -1,7 +1,7 @@
 """A worker process: one subscription, whose messages say in their payload what their handler is to do.
 
-Payload (JSON object): `sleep` seconds, `exit` the process dies here, `wait` for a word of the test, `ack` or
-`transaction` says how it is settled after that.
+Payload (JSON object): `sleep` seconds, `exit` the process dies here, `wait` for a word of the test, `how` it is settled
+after that: `ack`, `nack`, `reject` or `transaction`.
 """
 
 import os
@@ -61,6 +61,10 @@ def settle(message: lanelog.Message, what: dict[str, object], fields: dict[str, 
     wait(what, fields)
     if what.get("how") == "ack":
         message.ack()
+    elif what.get("how") == "nack":
+        message.nack(reason="not now")
+    elif what.get("how") == "reject":
+        message.reject("bad payload")
 
 
 def wait(what: dict[str, object], fields: dict[str, object]) -> None:

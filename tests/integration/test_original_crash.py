@@ -1,0 +1,84 @@
+"""The original Go design's acceptance suite, re-told: what a killed process leaves. The table is in tests/README.md."""
+
+from typing import Any
+
+from lanelog import Client, Outgoing
+from support.processes import Fleet, Line, Program
+from support.sql import watermark
+
+CONCURRENT = {"order": "concurrent"}
+
+
+def publish(client: Client, **what: dict[str, str]) -> None:
+    """One message of key k for each name, with what its handler is to do."""
+    client.publish_many("t", [Outgoing("k", {**each, "name": name}, id=f"msg-{name}") for name, each in what.items()])
+
+
+def killed(fleet: Fleet, worker: Program, *, handled: list[tuple[str, int]], waiting: list[str]) -> None:
+    """Wait until a worker has settled these attempts and holds these messages, then kill it."""
+
+    def reached(lines: list[Line]) -> bool:
+        held = sorted(line["id"] for line in lines if line.event == "waiting")
+        return sorted(done(lines)) == handled and held == waiting
+
+    fleet.journal.until(reached, within=30, what=f"{handled} handled and {waiting} waiting")
+    worker.kill()
+
+
+def done(lines: list[Line]) -> list[tuple[str, int]]:
+    return [(line["id"], line["attempt"]) for line in lines if line.event == "handled"]
+
+
+def recovered(client: Client, **options: Any) -> list[tuple[str, int]]:
+    """What another member of the group gets, and acks, until nothing more comes: id and attempt."""
+    taken = []
+    with client.deliveries("t", "g", timeout=20.0, **options) as deliveries:
+        message = next(deliveries)
+        while message is not None:
+            taken.append((message.id, message.attempt))
+            message.ack()
+            message = deliveries.subscription.pull(0.5)
+    return taken
+
+
+def dead_letters(raw: Any) -> list[str]:
+    with raw.cursor() as cursor:
+        cursor.execute(
+            "SELECT JSON_VALUE(metadata, '$.\"lanelog.original_id\"') FROM queue_messages WHERE topic = 't_dlq'"
+        )
+        return [name for (name,) in cursor.fetchall()]
+
+
+def test_crash_recovery(fleet: Fleet, lanelog_client: Client, raw: Any) -> None:
+    """The message of a process that was killed over it is delivered to another as attempt 2."""
+    publish(lanelog_client, crash={"wait": "w1"})
+    killed(fleet, fleet.worker("w1"), handled=[], waiting=["msg-crash"])
+    assert recovered(lanelog_client) == [("msg-crash", 2)]
+    assert watermark(raw, "g", "t", "k") == 1
+
+
+def test_crash_after_reject_loses_nothing(fleet: Fleet, lanelog_client: Client, raw: Any) -> None:
+    """A is acked and B rejected between two that are in flight at the kill: both come again, B is a dead letter.
+
+    A reject moves no watermark past what is still in flight.
+    """
+    publish(lanelog_client, before={"wait": "w1"}, A={"how": "ack"}, B={"how": "reject"}, C={"wait": "w1"})
+    worker = fleet.worker("w1", options=CONCURRENT)
+    killed(fleet, worker, handled=[("msg-A", 1), ("msg-B", 1)], waiting=["msg-C", "msg-before"])
+    assert (dead_letters(raw), watermark(raw, "g", "t", "k")) == (["msg-B"], 0)
+    assert sorted(recovered(lanelog_client, **CONCURRENT)) == [("msg-C", 2), ("msg-before", 2)]
+    assert (dead_letters(raw), watermark(raw, "g", "t", "k")) == (["msg-B"], 4)
+
+
+def test_crash_after_retry_limit_loses_nothing(fleet: Fleet, lanelog_client: Client, raw: Any) -> None:
+    """A is acked and B out of attempts between two that are in flight at the kill: both come again, B does not.
+
+    Nor does the end of the attempts move a watermark past what is still in flight.
+    """
+    publish(lanelog_client, before={"wait": "w1"}, A={"how": "ack"}, B={"how": "nack"}, C={"wait": "w1"})
+    worker = fleet.worker("w1", options=CONCURRENT, attempts=2)
+    handled = [("msg-A", 1), ("msg-B", 1), ("msg-B", 2)]
+    killed(fleet, worker, handled=handled, waiting=["msg-C", "msg-before"])
+    assert (dead_letters(raw), watermark(raw, "g", "t", "k")) == (["msg-B"], 0)
+    assert sorted(recovered(lanelog_client, **CONCURRENT)) == [("msg-C", 2), ("msg-before", 2)]
+    assert (dead_letters(raw), watermark(raw, "g", "t", "k")) == (["msg-B"], 4)
