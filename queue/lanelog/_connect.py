@@ -1,7 +1,7 @@
 """The settings of a connection: the URL, the time-outs, the size of the pool.
 
-It never opens anything and reads LANELOG_URL only when asked; the password is in no repr, URL or error of it, however
-malformed the URL. `lanelog.connect` builds it, and `_database` reads it.
+It never opens anything and reads LANELOG_URL only when asked; the password is in no repr, URL, error or traceback of
+it, however malformed the URL. `lanelog.connect` builds it, and `_database` reads it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from lanelog._checks import boolean, check_options, integer, number
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from urllib.parse import SplitResult
 
     from attrs import Attribute
@@ -106,12 +107,13 @@ class ConnectConfig:
         User, password, database and parameters are percent-decoded. `options` are the keyword arguments of
         `lanelog.connect`. Raises ConfigurationError, which quotes no part of the URL but the name of a parameter.
         """
-        check_options("option of connect()", options, _OPTIONS)
-        if url is None:
-            url = os.environ.get(URL_VARIABLE)
-            if not url:
-                raise ConfigurationError(f"no URL: pass one, or set {URL_VARIABLE}={_FORM}")
-        return cls(**cast("dict[str, Any]", {**_parse(url), **options}))
+        try:
+            return cls(**cast("dict[str, Any]", {**_read(url, options), **options}))
+        except ConfigurationError as exc:
+            # The frames behind it have URL and password among their locals, which error trackers show.
+            refused = exc.with_traceback(None)
+        del url
+        raise refused
 
     def safe_url(self) -> str:
         """The URL without the password, for people: `mysql://root@127.0.0.1:3306/jobs`."""
@@ -136,6 +138,15 @@ _OPTIONS = (
     "read_timeout",
     "driver",
 )
+
+
+def _read(url: object, options: Iterable[str]) -> dict[str, object]:
+    check_options("option of connect()", options, _OPTIONS)
+    if url is None:
+        url = os.environ.get(URL_VARIABLE)
+        if not url:
+            raise ConfigurationError(f"no URL: pass one, or set {URL_VARIABLE}={_FORM}")
+    return _parse(url)
 
 
 def _parse(url: object) -> dict[str, object]:

@@ -95,7 +95,7 @@ class Outgoing:
     key: str
     payload: Any = field(repr=False)
     id: str | None = None
-    metadata: Mapping[str, str] | None = None
+    metadata: Mapping[str, str] | None = field(default=None, repr=False)
 
 
 @frozen
@@ -131,18 +131,19 @@ class Message:
     key: str
     offset: int
     id: str
-    payload: bytes
-    _metadata_json: str | bytes | None
+    payload: bytes = field(repr=False)
+    _metadata_json: str | bytes | None = field(repr=False)
     _published_at_ms: int
     attempt: int
     group: str
     fencing_token: int
     dead_letter: DeadLetter | None
     _delivery: DeliveryHandle
-    _metadata: Mapping[str, str] | None = field(default=None, init=False)
+    _metadata: Mapping[str, str] | None = field(default=None, init=False, repr=False)
 
     def __repr__(self) -> str:
-        # Without the payload: it may be large, or secret.
+        # Without payload and metadata: they may be large, or secret. rich, which does not ask for this text where it
+        # shows local variables, looks at the fields.
         return (
             f"<Message topic={self.topic!r} key={self.key!r} offset={self.offset} group={self.group!r} "
             f"attempt={self.attempt} id={self.id!r} {len(self.payload)} bytes>"

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from lanelog.message import Message
 
 SHORTEST_WAIT = 0.05
+GIVES_WAY = 1.0
+"""Seconds for which `pull` waits to hand a suspect out alone while messages are in the user's hands: whoever pulls may
+be the one who has them, and would never be rid of them."""
 
 log = get_logger()
 
@@ -197,12 +200,11 @@ class Subscription:
                 raise ClosedError(f"{self!r} does not run")
             self._state = SubscriptionState.PAUSED if paused else SubscriptionState.RUNNING
             for membership in self.memberships:
-                membership.paused = paused
-        if paused:
-            for membership in self.memberships:
-                for lane in list(membership.lanes.values()):
-                    membership.set_paused(lane, paused=True)
-        else:
+                if paused:
+                    membership.pause()
+                else:
+                    membership.paused = False
+        if not paused:
             self._engine.signals.wake_keeper()  # it knows whether an operator paused the lane as well
 
     def stop(self, timeout: float | None = 30.0) -> bool:
@@ -347,13 +349,21 @@ class Subscription:
 
     def _hand_over(self, membership: Membership, run: Run, until: float | None) -> Message | None:
         gate = process_gate()
+        gives_way = time.monotonic() + GIVES_WAY
+
+        def in_time() -> bool:
+            return until is None or time.monotonic() < until
 
         def wanted() -> bool:
             now = time.monotonic()
-            return bool(run.attempts) and membership.may_start(run.lane, now) and (until is None or now < until)
+            if now >= gives_way and any(each.detached for each in self.memberships):
+                return False
+            return bool(run.attempts) and membership.may_start(run.lane, now) and in_time()
 
         if not run.alone:
-            gate.enter()
+            if not gate.enter(in_time):
+                self._runs.put((membership, run))  # it is marked, and goes out with the next pull
+                return None
         elif not gate.enter_alone(wanted):
             membership.finish(run)
             return None

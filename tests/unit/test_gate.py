@@ -184,6 +184,47 @@ def test_suspects_together_are_as_patient_as_one(gate: Gate, monkeypatch: pytest
     assert all(suspect.admitted for suspect in suspects)
 
 
+def test_each_vain_hold_doubles_the_next(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Handlers that always outlast a hold do not starve a suspect: it holds twice as long each time, up to a bound."""
+    clock = [100.0]
+    monkeypatch.setattr(module, "time", Clock(clock))
+    monkeypatch.setattr(module, "PATIENCE", 10.0)
+    monkeypatch.setattr(module, "MOST", 4)
+    inside = Visitor(gate)
+    assert inside.has_entered()
+    suspect = Visitor(gate, alone=True)
+
+    def looked() -> str:
+        """What the gate says after the suspect has looked at the clock once more."""
+        for _ in range(2):
+            suspect.asked.clear()
+            assert suspect.asked.wait(IN_TIME)
+        return repr(gate)
+
+    for hold in (10.0, 20.0, 40.0, 40.0):
+        assert "held_back=True" in looked()
+        clock[0] += hold - 0.5
+        assert "held_back=True" in looked()
+        clock[0] += 1
+        assert "held_back=False" in looked()  # the others may pass for as long
+        clock[0] += hold - 1.5
+        assert "held_back=False" in looked()
+        clock[0] += 2
+    assert "held_back=True" in looked()
+    inside.end()
+    assert suspect.has_entered()
+    suspect.end()
+    inside = Visitor(gate)
+    assert inside.has_entered()
+    suspect = Visitor(gate, alone=True)
+    assert "held_back=True" in looked()
+    clock[0] += 11  # one that had its turn: the next begins with the shortest hold
+    assert "held_back=False" in looked()
+    inside.end()
+    assert suspect.has_entered()
+    suspect.end()
+
+
 class Clock:
     """A `time` whose hand is moved by the test."""
 

@@ -254,11 +254,11 @@ def test_a_suspect_whose_row_is_written_before_its_turn_is_not_counted() -> None
 
 def test_a_crash_in_company_is_never_the_last() -> None:
     """A message that used up its attempts, but died in company the last time, gets another attempt alone."""
-    world = world_of(1, attempts=2, run=1)
+    world = world_of(1, attempts=9, run=1)  # so that nobody suspects it yet
     die(world, 1)
-    world.rules.attempts = 9  # so that nobody suspects it yet
     die(world, 1)
     world.rules.attempts = 2
+    world.take_over()
     assert waiting(world) == {1: (2, True)}
     (run,) = world.go()
     assert (run.alone, run.attempts[0].number) == (True, 3)

@@ -155,7 +155,8 @@ class LaneMachine(Process, RuleBasedStateMachine):
         world.at_workers.remove(run)
         self.take_over_decided(run)
         attempt.state = State.SUPERSEDED
-        world.lane.failed(attempt, due=world.now + 1, error="timed out", state=State.SUPERSEDED)
+        last = attempt.crashed and world.rules.exhausted(attempt.number + 1, 0.0)
+        world.lane.failed(attempt, due=world.now + 1, error="timed out", state=State.SUPERSEDED, last=last)
         del self.open[attempt]
 
     @precondition(lambda self: self.open)

@@ -240,7 +240,7 @@ def test_what_the_user_has_not_settled_goes_back_untried(clock: Clock) -> None:
     assert released == ["gate"]
     with pytest.raises(LeaseLost):
         engine.membership.settle(attempt, ACKED)
-    engine.membership.take_thirsty(clock.now, 10)
+    engine.membership.take_thirsty(clock.now, 10, 100)
     engine.membership.revived(lane, [row(1)], [])
     (again,) = engine.run().attempts
     assert (again.offset, again.number) == (1, 1)

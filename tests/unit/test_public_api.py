@@ -6,12 +6,21 @@ from collections.abc import Callable
 import pytest
 
 import lanelog
+import lanelog.admin
+from lanelog.admin import views
 
 NAMES = {
     "AckPolicy", "AlreadySettled", "Client", "ClosedError", "Codec", "ConfigurationError", "DatabaseError",
     "DeadLetter", "Deliveries", "LanelogError", "LeaseLost", "Message", "Order", "Outgoing",
     "PayloadTooLarge", "Postpone", "Receipt", "Reject", "Retry", "RetryPolicy", "SchemaError", "Subscription",
     "SubscriptionConfig", "SubscriptionState", "SubscriptionStats", "connect",
+}  # fmt: skip
+
+ADMIN_NAMES = {
+    "Admin", "DeadLetterInfo", "DeadLetterReason", "Deleted", "Finding", "GroupDeleted", "GroupInfo", "GroupState",
+    "HistoryInfo", "LaneInfo", "LeaseInfo", "Maintained", "MemberInfo", "MessageInfo", "MessageState", "OffsetInfo",
+    "OwnerState", "Paused", "Purged", "Redriven", "Released", "Resumed", "Skipped", "Sought", "SoughtLane",
+    "TopicDeleted", "TopicInfo",
 }  # fmt: skip
 
 SIGNATURES: list[tuple[Callable[..., object], list[str]]] = [
@@ -29,6 +38,30 @@ SIGNATURES: list[tuple[Callable[..., object], list[str]]] = [
     (lanelog.Message.postpone, ["self", "delay"]),
     (lanelog.Message.extend, ["self", "seconds"]),
     (lanelog.Message.transaction, ["self"]),
+    (lanelog.admin.Admin.topics, ["self", "limit"]),
+    (lanelog.admin.Admin.topic, ["self", "topic"]),
+    (lanelog.admin.Admin.groups, ["self", "topic"]),
+    (lanelog.admin.Admin.members, ["self", "topic", "group"]),
+    (lanelog.admin.Admin.lanes, ["self", "topic", "group", "order_by", "limit"]),
+    (lanelog.admin.Admin.offsets, ["self", "topic", "group", "key", "limit"]),
+    (lanelog.admin.Admin.leases, ["self", "topic", "group", "stale", "limit"]),
+    (lanelog.admin.Admin.message, ["self", "topic", "key", "id", "offset"]),
+    (lanelog.admin.Admin.messages, ["self", "topic", "key", "from_offset", "limit"]),
+    (lanelog.admin.Admin.history, ["self", "topic", "group", "key", "limit"]),
+    (lanelog.admin.Admin.dead_letters, ["self", "topic", "group", "limit"]),
+    (lanelog.admin.Admin.dead_letter_reasons, ["self", "topic", "group"]),
+    (lanelog.admin.Admin.redrive, ["self", "topic", "group", "ids", "reason", "all", "rate", "to_topic", "dry_run"]),
+    (lanelog.admin.Admin.delete_dead_letters, ["self", "topic", "group", "ids", "reason", "all", "dry_run"]),
+    (lanelog.admin.Admin.seek, ["self", "topic", "group", "key", "to", "dry_run"]),
+    (lanelog.admin.Admin.pause, ["self", "topic", "group", "key", "by", "reason", "dry_run"]),
+    (lanelog.admin.Admin.resume, ["self", "topic", "group", "key", "dry_run"]),
+    (lanelog.admin.Admin.skip, ["self", "topic", "group", "key", "offset", "reason", "dry_run"]),
+    (lanelog.admin.Admin.release, ["self", "topic", "group", "key", "dry_run"]),
+    (lanelog.admin.Admin.delete_group, ["self", "topic", "group", "dry_run"]),
+    (lanelog.admin.Admin.purge, ["self", "topic", "before", "dry_run"]),
+    (lanelog.admin.Admin.delete_topic, ["self", "topic", "dry_run"]),
+    (lanelog.admin.Admin.maintain, ["self", "topics"]),
+    (lanelog.admin.Admin.doctor, ["self"]),
 ]
 
 
@@ -36,6 +69,13 @@ def test_the_public_names_are_these() -> None:
     """What `from lanelog import …` offers is exactly the documented surface."""
     assert set(lanelog.__all__) == NAMES
     assert all(hasattr(lanelog, name) for name in NAMES)
+
+
+def test_the_public_names_of_administration_are_these() -> None:
+    """What `from lanelog.admin import …` offers is exactly the facade and all its views."""
+    assert set(lanelog.admin.__all__) == ADMIN_NAMES
+    assert set(views.__all__) == ADMIN_NAMES - {"Admin"}
+    assert isinstance(lanelog.Client.admin, property)
 
 
 @pytest.mark.parametrize(("function", "parameters"), SIGNATURES, ids=lambda value: getattr(value, "__qualname__", ""))

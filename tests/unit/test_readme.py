@@ -11,7 +11,7 @@ from click import Group
 
 import lanelog
 from lanelog._database import driver
-from lanelog.cli._commands import cli
+from lanelog.cli._main import cli
 from lanelog.config import ConnectConfig
 from support.readme import ROOT, TEXT, Example, blocks, example, table
 

@@ -67,6 +67,7 @@ def test_without_dead_letters_a_rejection_is_an_error_event(clock: Clock, caplog
     assert ticket.wait(0)
     assert lane.watermark == 1
     assert not engine.membership.burials
+    engine.membership.announce_dropped()
     assert [(r.levelname, r.message.split()[0]) for r in caplog.records] == [("ERROR", "message.dropped")]
 
 
@@ -117,7 +118,7 @@ def test_a_nack_in_the_middle_of_a_strict_run_takes_the_rest_back(clock: Clock) 
     assert engine.runs.empty()
     assert engine.membership.next_due() == clock.now + 10
     clock.now += 10
-    assert engine.membership.take_thirsty(clock.now, 10) == [(lane, [2])]
+    assert engine.membership.take_thirsty(clock.now, 10, 100) == [(lane, [2])]
     engine.membership.revived(lane, [row(2)], [])
     assert [(a.offset, a.number) for a in engine.run().attempts] == [(2, 2)]
 
@@ -177,7 +178,7 @@ def test_the_next_attempt_runs_beside_the_zombie(clock: Clock) -> None:
     zombie = engine.start(run)
     engine.membership.give_up(zombie, RETRY)
     clock.now += 10
-    engine.membership.take_thirsty(clock.now, 10)
+    engine.membership.take_thirsty(clock.now, 10, 100)
     engine.membership.revived(lane, [row(1)], [])
     again = engine.start(engine.run())
     assert again.number == 2

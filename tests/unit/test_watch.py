@@ -203,3 +203,30 @@ def test_holders_without_a_row_are_suspects_once_the_session_is_trusted() -> Non
     assert live.without_heartbeat(["", "me", "left", "gone"]) == ()
     trusted = Verdict(live=("me",), registered=frozenset({"me", "left"}), trusted=True)
     assert [suspect.owner for suspect in trusted.without_heartbeat(["", "me", "left", "gone"])] == ["gone"]
+
+
+def test_a_dead_owners_lanes_are_not_kept_for_who_has_just_come() -> None:
+    """A newcomer has no proof yet and could take nothing: it is an heir when it has been there for two looks.
+
+    With nobody dead it has its share at once.
+    """
+    look, new = fresh(), heartbeat(owner="new")
+    look(100.0, FREE)
+    assert look(100.6, FREE, new).heirs == ("me", "new", "other")
+    verdict = look(101.0, FREE, new)
+    assert verdict.live == ("me", "new")
+    assert verdict.heirs == ("me",)
+    beaten = attrs.evolve(new, heartbeat_at=new.heartbeat_at + 500)  # it lives on: that makes it no newcomer again
+    assert look(100.6 + SECOND_LOOK, FREE, beaten).heirs == ("me", "new")
+    assert look(102.0, new, heartbeat(owner="newest")).heirs == ("me", "new", "newest")
+
+
+def test_a_free_lock_is_a_suspicion_until_it_is_taken_again() -> None:
+    """The keeper looks in every turn while somebody is suspected: the second look is not to be late."""
+    look = fresh()
+    look(100.0, heartbeat())
+    assert not look.watch.suspects
+    look(100.5, FREE)
+    assert look.watch.suspects
+    look(100.7, heartbeat())
+    assert not look.watch.suspects

@@ -11,7 +11,7 @@ import re
 import ssl
 from contextlib import suppress
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, SupportsIndex
 
 import pymysql
 from attrs import define, field, frozen
@@ -90,6 +90,10 @@ class _SecretText(str):
     def __repr__(self) -> str:
         return "***"
 
+    # Whoever shortens what it shows cuts first and asks for the text then.
+    def __getitem__(self, key: SupportsIndex | slice, /) -> _SecretText:
+        return _SecretText(super().__getitem__(key))
+
 
 class _Secret(bytes):
     """The same for PyMySQL, which would encode text as latin1."""
@@ -98,6 +102,10 @@ class _Secret(bytes):
         return "***"
 
     __str__ = __repr__
+
+    def __getitem__(self, key: Any, /) -> Any:
+        found = super().__getitem__(key)
+        return _Secret(found) if isinstance(found, bytes) else found
 
     # The driver appends the terminating zero, and puts the header of a packet before it: still a secret.
     def __add__(self, other: Buffer, /) -> _Secret:

@@ -28,6 +28,9 @@ T = TypeVar("T")
 
 _NO_SUCH_SAVEPOINT = 1305
 
+# A snapshot: the level holds for the one transaction that the second statement begins.
+_SNAPSHOT = ("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", "START TRANSACTION READ ONLY")
+
 
 class Transaction:
     """A transaction on a pooled connection, an Executor; for one thread, and only inside its `with` block."""
@@ -170,6 +173,17 @@ class Database:
                 raise
         finally:
             self._give_back(pool, pooled)
+
+    @contextmanager
+    def snapshot(self, *, wait: float | None = None) -> Iterator[Executor]:
+        """An Executor whose queries all see the database at the moment of the first; it can write nothing.
+
+        For a few quick queries that must agree with each other: while it is open, the server keeps what others delete.
+        """
+        with self.transaction(wait=wait) as transaction:
+            for statement in _SNAPSHOT:
+                transaction.execute(statement)
+            yield transaction
 
     @contextmanager
     def autocommit(self, *, wait: float | None = None) -> Iterator[Executor]:

@@ -7,6 +7,7 @@ number. `wire` calls it for every failed statement, the publisher for statements
 from __future__ import annotations
 
 import ssl
+import struct
 from typing import Final
 
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError, PayloadTooLarge, SchemaError
@@ -79,7 +80,7 @@ _PACKET_TOO_LARGE: Final = 1153
 
 _REMEDIES: Final = {
     1044: "grant the user access to this database",
-    1045: "check user and password",
+    1045: "check user and password, and add ssl=true to the URL if the server or the account insists on TLS",
     1049: "create the database first: lanelog makes tables, not databases",
     1129: "the server blocked this host after too many errors: FLUSH HOSTS there",
     1142: "grant the user this privilege on lanelog's tables",
@@ -102,7 +103,8 @@ def code_of(exc: BaseException) -> int | None:
 
 def comes_from_driver(exc: BaseException) -> bool:
     """Whether a driver, the network or lanelog itself raised it; anything else is a mistake, to be shown as it is."""
-    if isinstance(exc, LanelogError | OSError | UnicodeError):
+    # struct.error: who answers speaks another protocol, or was cut off in the middle of a number.
+    if isinstance(exc, LanelogError | OSError | UnicodeError | struct.error):
         return True
     # DB-API 2.0 prescribes the name, and every driver has a module of its own.
     return any(base.__name__ == "Error" for base in type(exc).__mro__)
@@ -168,4 +170,6 @@ def _text_of(exc: BaseException) -> str:
     code = code_of(exc)
     if len(exc.args) > 1 and code is not None:
         return f"{exc.args[1] or 'the connection was closed'} (error {code})"
+    if isinstance(exc, struct.error):
+        return f"the answer is none of a MySQL or MariaDB server ({exc})"
     return str(exc) or type(exc).__name__

@@ -49,6 +49,7 @@ class _Sight:
     heartbeat_at: int
     expires_at: int
     since: float
+    first: float  # when it was seen at all
     free_since: float | None = None
 
 
@@ -68,9 +69,19 @@ class Verdict:
     live: tuple[str, ...]
     dead: tuple[Suspect, ...] = ()
     registered: frozenset[str] = field(default=frozenset(), eq=False)  # whoever has a row, living or not
+    newcomers: frozenset[str] = field(default=frozenset(), eq=False)  # of the living: who came less than a look ago
     trusted: bool = field(
         default=False, eq=False
     )  # our session is unbroken for so long that an expired heartbeat means something
+
+    @property
+    def heirs(self) -> tuple[str, ...]:
+        """Among whom lanes are shared out.
+
+        While a dead owner's are among them, not to who has just come: it has to look twice itself before it may take
+        those, and they would stand still for as long. It gets its share when they have been taken, or it can take them.
+        """
+        return tuple(owner for owner in self.live if owner not in self.newcomers) if self.dead else self.live
 
     def without_heartbeat(self, holders: Iterable[str]) -> tuple[Suspect, ...]:
         """Those among the holders of leases whose row is gone altogether: that counts as expired.
@@ -100,11 +111,16 @@ class Watch:
     lease_duration: float
     _sights: dict[str, _Sight] = field(factory=dict)
 
+    @property
+    def suspects(self) -> bool:
+        """Whether somebody's lock was found free the last time: the second look is not to be late."""
+        return any(sight.free_since is not None for sight in self._sights.values())
+
     def judge(
         self, rows: Iterable[HeartbeatRow], *, now: float, session_since: float, server_started_ms: int
     ) -> Verdict:
         """Take one look."""
-        live, dead, seen, registered = [self.me], [], set(), set()
+        live, dead, newcomers, seen, registered = [self.me], [], set(), set(), set()
         trusted = now - session_since >= self.lease_duration
         for row in rows:
             registered.add(row.owner)
@@ -113,7 +129,8 @@ class Watch:
             seen.add(row.owner)
             sight = self._sights.get(row.owner)
             if sight is None or sight.heartbeat_at != row.heartbeat_at or sight.expires_at != row.expires_at:
-                sight = self._sights[row.owner] = _Sight(row.heartbeat_at, row.expires_at, now)
+                first = now if sight is None else sight.first
+                sight = self._sights[row.owner] = _Sight(row.heartbeat_at, row.expires_at, now, first)
             same_server = abs(row.server_started_at - server_started_ms) <= SERVER_START_TOLERANCE_MS
             if row.lock_free and same_server:
                 sight.free_since = now if sight.free_since is None else sight.free_since
@@ -124,9 +141,17 @@ class Watch:
                 dead.append(Suspect(owner=row.owner, heartbeat_at=row.heartbeat_at, by_lock=by_lock))
             else:
                 live.append(row.owner)
+                if now - sight.first < SECOND_LOOK:
+                    newcomers.add(row.owner)
         for gone in self._sights.keys() - seen:
             del self._sights[gone]
-        return Verdict(live=tuple(sorted(live)), dead=tuple(dead), registered=frozenset(registered), trusted=trusted)
+        return Verdict(
+            live=tuple(sorted(live)),
+            dead=tuple(dead),
+            newcomers=frozenset(newcomers),
+            registered=frozenset(registered),
+            trusted=trusted,
+        )
 
     @staticmethod
     def _expired(row: HeartbeatRow, sight: _Sight, now: float) -> bool:

@@ -107,8 +107,11 @@ class Burials:
         if source is None or (burial.row is not None and source != burial.row.id):
             return "vanished"
         copy_id = derived_id(group, source, burial.offset)
-        if moves.buried(cx, dead_topic, lane.key, copy_id):
-            return "buried"
+        while (at := moves.buried(cx, dead_topic, lane.key, copy_id)) is not None:
+            if not Deliveries().is_letter_settled(cx, dead_topic, lane.key, at):
+                return "buried"
+            # That one was redriven or deleted, and a seek brought the message back: this failure is another.
+            copy_id = derived_id(group, copy_id, at)
         moves.bury(
             cx,
             topic=topic,

@@ -109,10 +109,10 @@ class Delivery:
         except BaseException as error:
             if claimed:
                 unknown = isinstance(error, DatabaseError) and error.outcome_unknown
-                if unknown and self._was_committed():
+                if unknown and self._decided_by_reading():
                     self._committed(topics)
                     return
-                membership.unclaim(attempt)
+                self._not_committed(error)
             raise
         self._committed(topics)
 
@@ -120,6 +120,24 @@ class Delivery:
         self.membership.claimed(self.attempt)
         for topic in topics:
             self.host.published(topic)
+
+    def _decided_by_reading(self) -> bool:
+        try:
+            return self._was_committed()
+        except BaseException:
+            # Nobody knows, and nobody may guess: the keeper reads the lane again, as if it had just acquired it.
+            self.membership.lose_lane(self.attempt.lane, "nobody could tell whether a transaction was committed")
+            raise
+
+    def _not_committed(self, error: BaseException) -> None:
+        membership, attempt = self.membership, self.attempt
+        if membership.unclaim(attempt):
+            return  # the handler hears of it: this error leaves its block
+        outcome = policy.judge(membership.config, attempt, error, time.monotonic())
+        if outcome is not None:
+            verb = outcome.verb.value
+            log.warning("handler.failed", **membership.context(attempt), error=policy.describe(error), outcome=verb)
+            membership.resolve_left(attempt, outcome)
 
     def _settle(self, cx: Executor) -> None:
         group, topic, lane = self.membership.group, self.membership.topic, self.attempt.lane

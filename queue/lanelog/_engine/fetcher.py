@@ -109,8 +109,7 @@ class Fetcher:
         room = config.prefetch - budget.messages
         space = config.prefetch_bytes - budget.payload_bytes
         if room <= 0 or space <= 0:
-            if membership.has_hungry and membership.runs.empty():
-                membership.evict()
+            self._make_room(membership)
             return False
         lanes = membership.take_hungry(min(LANES_A_FETCH, max(1, room // limit)))
         if not lanes:
@@ -133,6 +132,12 @@ class Fetcher:
             raise
         return progress
 
+    def _make_room(self, membership: Membership) -> None:
+        if membership.has_hungry and membership.runs.empty():
+            for each in self.host.memberships():
+                if each.budget is membership.budget:  # the topics of one subscription share its memory
+                    each.evict()
+
     def _contiguous(self, membership: Membership, lane: Lane, cursor: int, rows: list[Fetched]) -> list[Fetched]:
         """The rows up to the first hole or the first payload that does not fit; both are met again at the cursor."""
         whole: list[Fetched] = []
@@ -154,6 +159,7 @@ class Fetcher:
         budget = membership.budget
         fits = budget.payload_bytes + row.payload_bytes <= membership.config.prefetch_bytes
         if not fits and not (first and budget.messages == 0):
+            self._make_room(membership)
             return None
         if not first:
             return None  # it comes first in the next fetch, and is counted by then
@@ -161,8 +167,11 @@ class Fetcher:
         return row._replace(payload=payload) if payload is not None else None
 
     def _revive(self, membership: Membership, now: float) -> None:
-        """Read again what waited for another attempt and is due."""
-        wanted = membership.take_thirsty(now, LANES_A_FETCH)
+        """Read again what waited for another attempt and is due, as far as memory has room."""
+        room = membership.config.prefetch - membership.budget.messages
+        if membership.config.prefetch_bytes <= membership.budget.payload_bytes:
+            room = 0
+        wanted = membership.take_thirsty(now, LANES_A_FETCH, room)
         if not wanted:
             return
         try:
@@ -177,16 +186,18 @@ class Fetcher:
         largest = max(0, config.prefetch_bytes - budget.payload_bytes) // len(points)
         found = Fetches().exact(self.session, membership.group, membership.topic, points, largest=largest)
         for lane, offsets in wanted:
-            rows, gone = [], []
+            rows: list[Fetched] = []
+            gone: list[int] = []
             for offset in offsets:
                 row = found.get((lane.key, offset))
                 if row is None:
                     gone.append(offset)
                     continue
-                if row.payload is None and row.target_group in ("", membership.group):
-                    payload = Fetches().payload(self.session, membership.topic, row.key, row.offset)
-                    row = row._replace(payload=payload)
-                rows.append(row)
+                complete = self._with_payload(membership, row, first=not rows)
+                if complete is None:
+                    membership.still_thirsty([lane])  # what does not fit yet comes first the next time
+                    break
+                rows.append(complete)
             for offset in gone:
                 log.error(
                     "message.vanished", topic=membership.topic, key=lane.key, group=membership.group, offset=offset

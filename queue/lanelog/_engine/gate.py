@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
 PATIENCE = 10.0
 """Seconds for which a suspect holds others back before it lets them pass for as long: an hour-long handler must not
-stop all."""
+stop all. Each vain hold doubles the next one, or a process in which some handler always outlasts it would never be
+empty."""
+
+MOST = 64
+"""How much longer than the first a hold may get: handlers that outlast even that starve a suspect, not the process."""
 
 CHECK = 0.25
 """Seconds between two looks at whether the suspect is still wanted."""
@@ -32,16 +36,20 @@ class Gate:
         self._alone = False
         self._held_back = False
         self._pass_until = 0.0  # monotonic; no suspect holds others back before
+        self._vain = 0  # holds since a suspect had its turn
 
     def __repr__(self) -> str:
         return f"Gate(inside={self._inside}, alone={self._alone}, held_back={self._held_back})"
 
-    def enter(self) -> None:
-        """Wait while a suspect runs alone or is about to."""
+    def enter(self, wanted: Callable[[], bool] | None = None) -> bool:
+        """Wait while a suspect runs alone or is about to; False when it is not `wanted` any more."""
         with self._changed:
             while self._alone or self._held_back:
-                self._changed.wait()
+                if wanted is not None and not wanted():
+                    return False
+                self._changed.wait(None if wanted is None else CHECK)
             self._inside += 1
+            return True
 
     def leave(self) -> None:
         """Say that a message that entered is done."""
@@ -59,14 +67,16 @@ class Gate:
                     now = time.monotonic()
                     if not (holding or self._alone or self._held_back) and now >= self._pass_until:
                         holding = self._held_back = True
-                        turn_ends = now + PATIENCE
+                        turn_ends = now + PATIENCE * min(2**self._vain, MOST)
                     if self._inside == 0 and (holding or not self._held_back):
                         self._inside, self._alone = 1, True
+                        self._vain = 0
                         return True
                     if holding and now >= turn_ends:
                         # The others may pass before any suspect holds them back again, not only this one.
                         holding = self._held_back = False
-                        self._pass_until = now + PATIENCE
+                        self._pass_until = now + PATIENCE * min(2**self._vain, MOST)
+                        self._vain += 1
                         self._changed.notify_all()
                     self._changed.wait(CHECK)
                 return False

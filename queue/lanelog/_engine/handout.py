@@ -61,25 +61,25 @@ class Handout(Ledger):
             if wait.due <= now and wait.body is None:
                 self.thirsty = True
             elif wait.due <= now and offset <= self.cursor:
-                return self._redeliver(offset, wait, now)
+                return self._redeliver(offset, wait)
             if self.rules.strict:
                 return None
         return None
 
-    def _redeliver(self, offset: int, wait: Waiting, now: float) -> Run | Burial:
+    def _redeliver(self, offset: int, wait: Waiting) -> Run | Burial:
         row = wait.body
         assert row is not None  # noqa: S101 - the caller checked; narrows the type
         del self.waiting[offset]
         number = wait.attempts + 1
         limit = self.rules.max_deliveries
         endless = bool(row.original_topic)  # a dead letter is retried without limit
-        since_first = 0.0 if wait.first_started is None else now - wait.first_started
-        attempt = Attempt(self._lane, row, number, wait.first_started, wait.crashed, wait.postponed)
-        spent = not endless and wait.attempts > 0 and self.rules.exhausted(wait.attempts, since_first)
-        if not endless and ((wait.died_alone and spent) or (not wait.crashed and limit is not None and number > limit)):
+        attempt = Attempt(self._lane, row, number, wait.first_started, wait.crashed, wait.postponed, wait.last)
+        if not endless and (
+            (wait.died_alone and wait.spent) or (not wait.crashed and limit is not None and number > limit)
+        ):
             self.running[offset] = attempt
             return self.bury(attempt, wait.attempts, wait.last_error or CRASHED)
-        alone = wait.crashed and not endless and not self.rules.ack_first and self.rules.exhausted(number, since_first)
+        alone = wait.crashed and wait.last and not endless and not self.rules.ack_first
         run = Run(self._lane, [attempt], first=False, alone=alone)
         if alone:
             # Not marked yet: `alone` in the database must never be true of one that still waits for the others to end.
@@ -143,6 +143,7 @@ class Handout(Ledger):
             0.0,
             attempt.first_started,
             attempt.crashed,
+            last=attempt.last,
             postponed=attempt.postponed,
             body=attempt.row,
         )
@@ -171,9 +172,16 @@ class Handout(Ledger):
         self._settle(attempt.offset, attempt.row.id)
 
     def failed(
-        self, attempt: Attempt, *, due: float, error: str | None, state: State = State.SETTLED, postponed: bool = False
+        self,
+        attempt: Attempt,
+        *,
+        due: float,
+        error: str | None,
+        state: State = State.SETTLED,
+        postponed: bool = False,
+        last: bool = False,
     ) -> None:
-        """Keep a message for another attempt; `postponed`: it starts again as attempt 1."""
+        """Keep a message for another attempt; `postponed`: it starts again as attempt 1; `last`: as in `Waiting`."""
         attempt.state = state
         if self.running.pop(attempt.offset, None) is None:
             return
@@ -183,6 +191,7 @@ class Handout(Ledger):
             due=due,
             first_started=None if postponed else attempt.first_started,
             crashed=attempt.crashed and not postponed,
+            last=last and not postponed,
             postponed=attempt.postponed + 1 if postponed else attempt.postponed,
             last_error=error,
         )
@@ -196,7 +205,12 @@ class Handout(Ledger):
             return
         self.budget.give(attempt.row)
         self.waiting[attempt.offset] = Waiting(
-            attempt.number - 1, now, attempt.first_started, attempt.crashed, postponed=attempt.postponed
+            attempt.number - 1,
+            now,
+            attempt.first_started,
+            attempt.crashed,
+            last=attempt.last,
+            postponed=attempt.postponed,
         )
         self._dirty.add(attempt.offset)
 
@@ -206,6 +220,13 @@ class Handout(Ledger):
         burial = Burial(self._lane, attempt.offset, failures, error, attempt, attempt.row)
         self.burials[attempt.offset] = burial
         return burial
+
+    def drop_bodies(self) -> None:
+        """Forget the payloads of what waits; each is read again when it is due and nothing holds it back."""
+        for wait in self.waiting.values():
+            if wait.body is not None:
+                self.budget.give(wait.body)
+                wait.body = None
 
     def drop_ready(self) -> None:
         """Forget what was fetched and not handed out; it is fetched again later."""

@@ -1,42 +1,49 @@
 """The janitor: collection of what everybody has acked, purge of drained lanes, old heartbeats.
 
-Owns the floors and the deletes behind them; never touches a group's own rows but when it purges a lane that everybody
-has drained. One thread and one connection of a client; several clients may do this at once and skip each other's locks.
-
-A crash between raising a floor and deleting leaves released messages in the log; the next pass deletes them, because
-the floor row also says how far the deletion got.
+Owns when that is done and which lanes are looked at (`collection` and `purge` say how); never touches a group's own
+rows but when it purges a lane that everybody has drained. One thread and one connection of a client; several clients
+may do this at once and skip each other's locks.
+Where the account may not delete, it says so once and leaves that to the clients of other accounts.
 """
 
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from attrs import define, field
 
+from lanelog._engine import collection
+from lanelog._engine.collection import Released
 from lanelog._engine.purge import Purge
-from lanelog._stores.discovery import Discovery
 from lanelog._stores.groups import Groups
-from lanelog._stores.heartbeats import Heartbeats
 from lanelog._stores.moves import Moves
 from lanelog._stores.offsets import Offsets
+from lanelog._telemetry import get_logger
+from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lanelog._database import Session
     from lanelog._engine.host import Host
     from lanelog._engine.membership import Membership
 
 TURN = 1.0
 LANES_A_PASS = 200
-STEP = 1000
-"""Offsets of one lane that one pass may release."""
-
 LONGEST_WAIT = 60.0
 """Seconds until a lane that another group holds back is looked at again."""
 
 PURGES_A_PASS = 100
-HEARTBEATS_KEPT = 600.0
 HEARTBEATS_EVERY = 60.0
+
+DENIED = frozenset({1142, 1143})
+"""The server's errors for a privilege that the account lacks on a table or column."""
+DENIED_WAIT = 600.0
+"""Seconds until it is tried again whether the account may delete by now."""
+
+log = get_logger()
 
 
 @define(eq=False)
@@ -49,6 +56,7 @@ class Topic:
     purge_at: float = 0.0
     purge_after: str = ""
     heartbeats_at: dict[str, float] = field(factory=dict)  # group -> when its old members are looked for again
+    denied_until: dict[str, float] = field(factory=dict)  # duty -> when it is tried again (monotonic)
 
     def put_off(self, key: str) -> None:
         """Nothing can be released: look again ever later, so that waiting for a sleeping group costs little."""
@@ -83,8 +91,8 @@ class Janitor:
         for membership in self.host.memberships():
             with self.host.watch(membership, "janitor", self.session):
                 state = self._topics.setdefault(membership.topic, Topic())
-                more |= self._collect(membership, state)
-                more |= self._purge_drained(membership, state, now)
+                more |= self._if_allowed("collection", state, membership, self._collect)
+                more |= self._if_allowed("purge", state, membership, partial(self._purge_drained, now=now))
                 self._forget_members(membership, state, now)
         self.host.raise_deferred("janitor")
         self.session.ping_if_idle()
@@ -93,6 +101,22 @@ class Janitor:
     def close(self) -> None:
         """Give the connection back."""
         self.session.close()
+
+    @staticmethod
+    def _if_allowed(duty: str, state: Topic, membership: Membership, work: Callable[[Membership, Topic], bool]) -> bool:
+        """Do it, unless the account may not: a consumer that deletes nothing is a role of its own, and no fault."""
+        now = time.monotonic()
+        if now < state.denied_until.get(duty, 0.0):
+            return False
+        try:
+            return work(membership, state)
+        except DatabaseError as error:
+            if error.code not in DENIED:
+                raise
+            if duty not in state.denied_until:
+                log.warning("deletion.denied", topic=membership.topic, group=membership.group, duty=duty, error=error)
+            state.denied_until[duty] = now + DENIED_WAIT
+            return False
 
     def _collect(self, membership: Membership, state: Topic) -> bool:
         """Release and delete for lanes whose watermark has moved; True when more is ready at once."""
@@ -110,23 +134,14 @@ class Janitor:
         retention_ms = max(readers.values(), default=0)
         if retention_ms:
             keys = self._old_enough(topic, keys, state, retention_ms, now)
-        released = self._release(topic, keys, state, retention_ms) if keys else {}
-        points = [(key, o) for key, (deleted, floor) in released.items() for o in range(deleted + 1, floor + 1)]
+        released = self._release(topic, keys, state, retention_ms) if keys else Released()
         try:
-            self._delete(topic, released, points)
+            collection.delete(self.session, topic, released.lanes)
         except BaseException:
-            for key in released:
+            for key in released.lanes:
                 state.forget(key)  # the floor is raised, the deletion is to be repeated
             raise
-        return len(ready) > LANES_A_PASS or any(floor - deleted >= STEP for deleted, floor in released.values())
-
-    def _delete(self, topic: str, released: dict[str, tuple[int, int]], points: list[tuple[str, int]]) -> None:
-        if points:
-            # Messages only: no other lock is held. Repeated by the next pass if this one dies here.
-            Moves().delete(self.session, topic, points)
-            Offsets().raise_deleted(
-                self.session, topic, {key: floor for key, (deleted, floor) in released.items() if floor > deleted}
-            )
+        return len(ready) > LANES_A_PASS or released.more
 
     def _old_enough(self, topic: str, keys: list[str], state: Topic, retention_ms: int, now: float) -> list[str]:
         """Lanes whose oldest message is beyond the retention; for the others it is noted when it will be."""
@@ -142,44 +157,24 @@ class Janitor:
                 state.not_before[key] = now + retention_ms / 1000 - age
         return ripe
 
-    def _release(self, topic: str, keys: list[str], state: Topic, retention_ms: int) -> dict[str, tuple[int, int]]:
-        """Raise floors; (deleted through, floor) by key.
-
-        Lock order: topic row S → floors X. The watermarks are read in a second statement, without locks: READ COMMITTED
-        gives it a new snapshot, stale is safe because only seek lowers a watermark, and seek holds the floor. In one
-        statement with the lock it lost messages against a concurrent seek.
-        """
-        released: dict[str, tuple[int, int]] = {}
+    def _release(self, topic: str, keys: list[str], state: Topic, retention_ms: int) -> Released:
+        """Raise floors, and remember which lanes need not be looked at before something changes."""
         with self.session.transaction() as cx:
-            topic_row = Discovery().share_topic(cx, topic)
-            if topic_row is None or topic_row[2]:
-                state.collected.update(dict.fromkeys(keys, 1 << 62))  # dead letters leave by their own retention
-                return {}
-            floors = Offsets().lock_floors(cx, topic, keys)
-            groups = list(Groups().readers(cx, topic))
-            if not groups:
-                return {}  # the membership's own registration is gone; its keeper says so
-            marks = Offsets().watermarks(cx, topic, groups, list(floors))
-            acked = {key: min(marks.get((group, key), row.floor) for group in groups) for key, row in floors.items()}
-            targets = {key: min(acked[key], row.floor + STEP) for key, row in floors.items()}
-            if retention_ms:
-                ranges = [(key, row.floor, targets[key]) for key, row in floors.items() if targets[key] > row.floor]
-                targets.update(Moves().old_enough(cx, topic, ranges, retention_ms))
-            raised = {key: target for key, target in targets.items() if target > floors[key].floor}
-            if raised:
-                Offsets().raise_floors(cx, topic, raised)
+            released = collection.release(cx, topic, keys, retention_ms)
+        if released.dead_letters:
+            state.collected.update(dict.fromkeys(keys, 1 << 62))  # dead letters leave by their own retention
+        if released.dead_letters or released.unread:
+            return released  # unread: the membership's own registration is gone; its keeper says so
         for key in keys:
-            row = floors.get(key)
-            if row is None:
+            span = released.lanes.get(key)
+            if span is None:
                 state.put_off(key)  # another collector has it
                 continue
-            floor = max(targets[key], row.floor)
-            released[key] = (row.deleted_through, floor)
-            state.collected[key] = floor
-            if floor == row.floor:
-                state.put_off(key)  # some other group is behind
-            else:
+            state.collected[key] = span.floor
+            if span.risen:
                 state.waits.pop(key, None)
+            else:
+                state.put_off(key)  # some other group is behind
         return released
 
     def _purge_drained(self, membership: Membership, state: Topic, now: float) -> bool:
@@ -199,4 +194,4 @@ class Janitor:
     def _forget_members(self, membership: Membership, state: Topic, now: float) -> None:
         if now >= state.heartbeats_at.get(membership.group, 0.0):
             state.heartbeats_at[membership.group] = now + HEARTBEATS_EVERY
-            Heartbeats().purge(self.session, membership.group, membership.topic, membership.owner, HEARTBEATS_KEPT)
+            collection.forget_members(self.session, membership.topic, membership.group, membership.owner)

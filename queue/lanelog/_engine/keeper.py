@@ -64,7 +64,12 @@ class Keeper:
             self._renew_session()
             for membership in self.host.memberships():
                 with self.host.watch(membership, "keeper", self.session):
-                    self._keeper_of(membership).turn()
+                    keeper = self._keeper_of(membership)
+                    # What one membership does may take seconds (many lanes to load, a slow server): no other one's
+                    # lease is to run out behind it.
+                    for each in self._keepers.values():
+                        each.beat_if_due()
+                    keeper.turn()
         except DatabaseError:
             if not self.session.connected:
                 self._withdraw_authority()

@@ -55,10 +55,18 @@ class Lane(Handout):
             first_started = now - snapshot.marked_age
             # A policy of one attempt marks one by one, and a crash was that attempt.
             last = rules.exhausted(1, 0.0)
+            spent, final = cls._asked(rules, 1, snapshot.marked_age)
             for offset in range(watermark + 1, min(snapshot.marked_through, snapshot.head) + 1):
                 if offset not in covered:
                     lane.waiting[offset] = Waiting(
-                        1, now, first_started, crashed=True, died_alone=last, last_error=CRASHED
+                        1,
+                        now,
+                        first_started,
+                        crashed=True,
+                        died_alone=last,
+                        spent=spent,
+                        last=final,
+                        last_error=CRASHED,
                     )
                     lane._dirty.add(offset)
         lane._advance()
@@ -81,17 +89,28 @@ class Lane(Handout):
             return
         covered.add(row.offset)
         crashed_now = row.lease_epoch not in (0, self.epoch)
+        crashed = row.crashed or crashed_now
+        wait = 0.0 if crashed_now else max(0.0, row.due_in)
+        age = (row.first_age or 0.0) + wait
+        spent, last = self._asked(self.rules, row.retry_count, age) if crashed else (False, False)
         self.waiting[row.offset] = Waiting(
             attempts=row.retry_count,
             due=now if crashed_now else now + row.due_in,
             first_started=None if row.first_age is None else now - row.first_age,
-            crashed=row.crashed or crashed_now,
+            crashed=crashed,
             died_alone=row.alone and row.lease_epoch != self.epoch,
+            spent=spent,
+            last=last,
             postponed=row.postponed,
             last_error=CRASHED if crashed_now else row.last_error,
         )
         if crashed_now:
             self._dirty.add(row.offset)
+
+    @staticmethod
+    def _asked(rules: Rules, attempts: int, since_first: float) -> tuple[bool, bool]:
+        """Whether a crashed message is `spent`, and its next attempt the `last`: asked while no lock is held."""
+        return attempts > 0 and rules.exhausted(attempts, since_first), rules.exhausted(attempts + 1, since_first)
 
     def carry_over(self, old: Lane, ids: dict[int, str]) -> None:
         """After the server restarted: keep what `old` has running or buffered where the log still has the same message.
@@ -149,10 +168,7 @@ class Lane(Handout):
         for attempt in self.running.values():
             self.budget.give(attempt.row)
         self.running.clear()
-        for wait in self.waiting.values():
-            if wait.body is not None:
-                self.budget.give(wait.body)
-                wait.body = None
+        self.drop_bodies()
         self.lost = True
 
     def vouched(self) -> dict[int, str]:
@@ -204,13 +220,18 @@ class Lane(Handout):
                 return  # nothing behind it may go out before it is due
 
     def due(self, now: float, limit: int) -> list[int]:
-        """The lowest offsets that are due and lack their body; in strict order nothing behind one that is not due."""
+        """The lowest offsets that are due and lack their body; in strict order nothing behind one that is not due.
+
+        What lies above the cursor comes with the fetch that moves it there, and could not go out before.
+        """
         self.thirsty = False
         if self.closing or self.paused or self.lost or self.adopting:
             return []
         wanted: list[int] = []
         for offset in sorted(self.waiting):
             wait = self.waiting[offset]
+            if offset > self.cursor:
+                break
             if wait.due > now:
                 if self.rules.strict:
                     break

@@ -52,9 +52,19 @@ class Membership(Settlements):
             self._quiet_locked(lane)
         self.signals.wake_settler()
 
+    def pause(self) -> None:
+        """Hand out nothing more, of any lane there is or comes, until `paused` is taken back."""
+        with self.lock:
+            self.paused = True
+            for lane in self.lanes.values():
+                lane.paused = True
+                self._quiet_locked(lane)
+        self.signals.wake_settler()
+
     def set_paused(self, lane: Lane, *, paused: bool) -> None:
         """Stop or resume handing out; the lane stays leased."""
         with self.lock:
+            paused = paused or self.paused or self.group_paused  # decided here: `pause` may have come between
             if lane.paused == paused:
                 return
             lane.paused = paused
@@ -193,8 +203,8 @@ class Membership(Settlements):
         with self.lock:
             return bool(self.lanes) and all(lane.ready or lane.cursor < lane.head for lane in self.lanes.values())
 
-    def take_thirsty(self, now: float, limit: int) -> list[tuple[Lane, list[int]]]:
-        """Lanes with due messages whose bodies have to be read again."""
+    def take_thirsty(self, now: float, limit: int, room: int) -> list[tuple[Lane, list[int]]]:
+        """Lanes with due messages whose bodies have to be read again, at most `room` messages in all."""
         with self.lock:
             while self._dues and self._dues[0][0] <= now:
                 _, _, lane = heapq.heappop(self._dues)
@@ -202,9 +212,12 @@ class Membership(Settlements):
                     self._thirsty[lane] = None
             wanted = []
             for lane in list(self._thirsty)[:limit]:
+                if room <= 0:
+                    break
                 del self._thirsty[lane]
-                offsets = lane.due(now, lane.rules.batch_size)
+                offsets = lane.due(now, min(room, lane.rules.batch_size))
                 if offsets:
+                    room -= len(offsets)
                     wanted.append((lane, offsets))
                 else:
                     self._after_change_locked(lane, now, fetching=True)
@@ -241,12 +254,22 @@ class Membership(Settlements):
             self._after_change_locked(lane, time.monotonic(), fetching=True)
 
     def evict(self) -> None:
-        """Give up what is prefetched for lanes that are busy, when others could use the room."""
+        """Give up what is in memory for lanes that cannot go on now, when others could use the room.
+
+        No run waits for a worker, so whatever could go out has gone: they are busy, or paused, or what waits in them
+        for another attempt holds them back.
+        """
+        now = time.monotonic()
         with self.lock:
             for lane in self.lanes.values():
-                if lane.running and lane.ready:
-                    lane.drop_ready()
+                if not (lane.running or lane.waiting or lane.paused or lane.closing):
+                    continue
+                lane.drop_ready()
+                lane.drop_bodies()
+                if lane.hungry:
                     self._hungry[lane] = None
+                if not lane.running and lane.due(now, 1):
+                    self._thirsty[lane] = None
 
     # -- writes go out, commits come in (settler) ------------------------------------------------------------------
 

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from lanelog._engine.host import Host
     from lanelog._engine.membership import Membership
 
-MEMBERS_EVERY = 0.5
-GROUP_EVERY = 1.0
+MEMBERS_EVERY = 0.4
+"""Seconds between two looks at the members while nobody is suspected; in every turn while somebody is."""
+
 CLAIM_EVERY = 1.0
 """Seconds between two tries to get up to the share when nothing has changed."""
 
@@ -56,7 +57,6 @@ class MembershipKeeper:
     _session_since: float = 0.0
     _beat_at: float = 0.0
     _members_at: float = 0.0
-    _group_at: float = 0.0
     _full_pass_at: float = 0.0
     _claim_at: float = 0.0
     _sweep_at: float = 0.0
@@ -89,14 +89,14 @@ class MembershipKeeper:
         """One look after everything, in the order in which each step needs the one before."""
         membership = self.membership
         now = time.monotonic()
-        if now >= self._beat_at:
-            self._beat(now)
+        self.beat_if_due()
+        if not membership.stopping:
+            self._check_group()  # before the read-back, which passes its pause on to the lanes: within this turn
         self._read_back()
         if membership.stopping:
             self._release()
             self._leave()
             return
-        self._check_group(now)
         changed = self._look_at_members(now)
         changed = self._look_for_lanes(now) or changed
         self._balance(now, changed=changed)
@@ -104,6 +104,12 @@ class MembershipKeeper:
         self._deregister_dead()
 
     # -- liveness ------------------------------------------------------------------------------------------------------
+
+    def beat_if_due(self) -> None:
+        """Renew the leases when a renewal is due; never after it has left, which would bring the owner back to life."""
+        now = time.monotonic()
+        if now >= self._beat_at and not self.membership.ended.is_set():
+            self._beat(now)
 
     def _beat(self, now: float) -> None:
         membership, config = self.membership, self.membership.config
@@ -129,7 +135,7 @@ class MembershipKeeper:
 
     def _look_at_members(self, now: float) -> bool:
         """Who is alive; True when that has changed."""
-        if now < self._members_at:
+        if now < self._members_at and not self.watch.suspects:
             return False
         self._members_at = now + MEMBERS_EVERY
         membership = self.membership
@@ -180,12 +186,9 @@ class MembershipKeeper:
             wanted = membership.paused or membership.group_paused or (lease is not None and lease.paused)
             membership.set_paused(lane, paused=wanted)
 
-    def _check_group(self, now: float) -> None:
-        if now < self._group_at:
-            return
+    def _check_group(self) -> None:
         membership = self.membership
         row = Groups().get(self.session, membership.group, membership.topic)
-        self._group_at = now + GROUP_EVERY
         if row is None or row.created_at != membership.registered_at:
             membership.fail(
                 LanelogError(
@@ -228,7 +231,7 @@ class MembershipKeeper:
             # stolen.
             missing = ALL
         else:
-            share = fair_share(len(self.known), self.verdict.live, membership.owner)
+            share = fair_share(len(self.known), self.verdict.heirs, membership.owner)
             missing = share - len(open_lanes)
             for lane in to_shed(open_lanes, -missing):
                 membership.close_lane(lane)
@@ -241,6 +244,7 @@ class MembershipKeeper:
             taken = self._acquire(missing)
             self._claim_at = now + CLAIM_EVERY * random.uniform(0.8, 1.0)
             if taken:
+                self.beat_if_due()
                 self._read_back()
 
     def _deregister_dead(self) -> None:

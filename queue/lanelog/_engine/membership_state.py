@@ -59,6 +59,7 @@ class MembershipState:
     registered_at: int = 0
     failure: BaseException | None = None
     ended: threading.Event = field(factory=threading.Event)  # nothing is held any more, nor registered
+    _dropped: deque[tuple[Attempt, str]] = field(factory=deque)  # to be told of: logging is the user's code, too
     _look_wanted: bool = True
     _dirty: dict[Lane, None] = field(factory=dict)
     _thirsty: dict[Lane, None] = field(factory=dict)
@@ -82,6 +83,12 @@ class MembershipState:
     def later(self, hook: Callable[[], object]) -> None:
         """Let a worker call a user's hook: no loop runs user code."""
         self.runs.put(hook)
+
+    def announce_dropped(self) -> None:
+        """Say which exhausted messages were acked for want of dead letters; the settler does, and holds no lock."""
+        while self._dropped:
+            attempt, error = self._dropped.popleft()
+            log.error("message.dropped", **self.context(attempt), error=error)
 
     def fail(self, error: BaseException) -> None:
         """This membership cannot go on: stop handing out, and say so once."""
@@ -138,10 +145,10 @@ class MembershipState:
     def _bury_planned_locked(self, burial: Burial) -> None:
         if self.config.dead_letter_suffix is None and burial.attempt is not None:
             burial.lane.succeeded(burial.attempt)
-            log.error("message.dropped", **self.context(burial.attempt), error=burial.error)
+            self._dropped.append((burial.attempt, burial.error))
         else:
             self.burials.append(burial)
-            self.signals.wake_settler()
+        self.signals.wake_settler()
 
     def _note_due_locked(self, due: float, lane: Lane) -> None:
         self._sequence += 1

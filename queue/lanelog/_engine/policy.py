@@ -48,6 +48,7 @@ class Outcome:
     verb: Verb
     wait: float = 0.0
     error: str | None = None
+    last: bool = False  # of a message that crashed before: the attempt after this wait is the last
 
 
 ACKED = Outcome(Verb.ACK)
@@ -109,7 +110,9 @@ def failed(
         wait = _endless_wait(attempt) if wait is None else wait
     elif wait is None or capped:
         return Outcome(Verb.BURY, 0.0, clip(reason))
-    return Outcome(Verb.RETRY, wait if delay is None else delay, clip(reason))
+    wait = wait if delay is None else delay
+    last = attempt.crashed and exhausted(config, attempt.number + 1, since_first + wait)
+    return Outcome(Verb.RETRY, wait, clip(reason), last)
 
 
 def _endless_wait(attempt: Attempt) -> float:

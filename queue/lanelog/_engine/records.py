@@ -36,7 +36,7 @@ class Rules(Protocol):
         """How many messages are about 20 ms of work."""
 
     def exhausted(self, attempts: int, since_first: float) -> bool:
-        """Whether no attempt may follow after this many."""
+        """Whether no attempt may follow after this many. Asks the user's own objects: never under a lock."""
 
 
 @define(eq=False)
@@ -66,6 +66,8 @@ class Waiting:
     first_started: float | None
     crashed: bool = False
     died_alone: bool = False
+    spent: bool = False  # of one that crashed: no attempt may follow
+    last: bool = False  # of one that crashed: the next attempt is the last. Asked before: no lock is held then
     postponed: int = 0
     last_error: str | None = None
     body: Fetched | None = None

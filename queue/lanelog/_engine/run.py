@@ -41,10 +41,12 @@ class Attempt:
     first_started: float | None  # monotonic; None: this is the first
     crashed: bool = False
     postponed: int = 0
+    last: bool = False  # of one that crashed before: no other attempt follows
     state: State = State.READY
     started: float = 0.0
     deadline: float = 0.0
     slow_reported: bool = False
+    left: bool = False  # its handler returned while another thread was committing it: nobody else decides it
     run: Run | None = field(default=None, repr=False)
     on_release: Callable[[], None] | None = field(default=None, repr=False)  # what a detached attempt still holds
 

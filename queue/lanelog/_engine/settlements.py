@@ -7,13 +7,16 @@ subclass). Between attempts of one lease epoch this memory decides: the same epo
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from lanelog._engine.gate import PATIENCE
 from lanelog._engine.membership_state import MembershipState
 from lanelog._engine.policy import Outcome, Verb
 from lanelog._engine.run import Attempt, Run, State
 from lanelog._engine.ticket import Ticket
 from lanelog._telemetry import get_logger
+from lanelog.config import AckPolicy
 from lanelog.errors import AlreadySettled, LanelogError, LeaseLost
 
 if TYPE_CHECKING:
@@ -43,6 +46,24 @@ class Settlements(MembershipState):
             return ticket.wait()
         except LanelogError:
             return False
+
+    def wait_written(self, run: Run) -> None:
+        """Wait until what became of a suspect is committed, but not longer than the gate has patience.
+
+        Until then its row says that it runs alone: if others were let in and the process died of one of them, it would
+        be dead-lettered for that, even if its handler had returned.
+        """
+        ticket = Ticket()
+        with self.lock:
+            lane = run.lane
+            if lane.lost:
+                return
+            burial = next((lane.burials[a.offset] for a in run.attempts if a.offset in lane.burials), None)
+            (lane.tickets if burial is None else burial.tickets).append(ticket)
+            self._after_change_locked(lane, time.monotonic())
+        self.signals.wake_settler()
+        with suppress(LanelogError):
+            ticket.wait(PATIENCE)
 
     def finish(self, run: Run, *, seconds: float | None = None, complete: bool = True) -> None:
         """Take a run's outcomes over; `complete`: the worker is done with it, the rest goes back."""
@@ -81,7 +102,7 @@ class Settlements(MembershipState):
         """An explicit settlement; the ticket resolves when it is committed. Raises LeaseLost, AlreadySettled."""
         with self.lock:
             self._check_locked(attempt)
-            ticket = Ticket()
+            ticket = Ticket(self._release_later_locked(attempt))
             lane = attempt.lane
             self._harvest_locked(attempt)
             self._apply_locked(attempt, outcome, time.monotonic())
@@ -91,6 +112,13 @@ class Settlements(MembershipState):
             self._after_change_locked(lane, time.monotonic())
         self.signals.wake_settler()
         return ticket
+
+    def _release_later_locked(self, attempt: Attempt) -> Callable[[], None] | None:
+        """What a suspect in the user's hands holds until its settlement is committed; see `wait_written`."""
+        if attempt not in self.detached or attempt.run is None or not attempt.run.alone:
+            return None
+        release, attempt.on_release = attempt.on_release, None
+        return release
 
     def detach(self, attempt: Attempt, leave: Callable[[], None]) -> bool:
         """The message is the user's now: its run ends when it is settled. False when that has happened already."""
@@ -159,11 +187,44 @@ class Settlements(MembershipState):
             self._check_locked(attempt)
             attempt.state = State.CLAIMED
 
-    def unclaim(self, attempt: Attempt) -> None:
-        """That transaction did not commit."""
+    def unclaim(self, attempt: Attempt) -> bool:
+        """That transaction did not commit; False: the handler has returned, so `resolve_left` must say what follows."""
         with self.lock:
+            if attempt.state is State.CLAIMED and attempt.left:
+                return False  # stays claimed, so that nobody else decides it before
             if attempt.state is State.CLAIMED:
                 attempt.state = State.RUNNING
+            return True
+
+    def leave_claimed(self, attempt: Attempt, leave: Callable[[], None]) -> bool:
+        """The handler has returned while another thread commits its message. False: that has been decided by now.
+
+        The run ends with that decision, and nothing behind the message starts before.
+        """
+        with self.lock:
+            if attempt.state is not State.CLAIMED:
+                return False
+            if attempt.run is not None:
+                self._harvest_locked(attempt)
+                attempt.lane.take_back([attempt.run])
+            attempt.left = self.config.ack_policy is not AckPolicy.MANUAL  # else the user may settle it once more
+            attempt.on_release = leave
+            self.detached[attempt] = None
+            self._after_change_locked(attempt.lane, time.monotonic())
+        self.signals.wake_settler()
+        return True
+
+    def resolve_left(self, attempt: Attempt, outcome: Outcome) -> None:
+        """What becomes of a message whose handler has returned and whose transaction did not commit."""
+        now = time.monotonic()
+        with self.lock:
+            if attempt.state is not State.CLAIMED:
+                return  # its lane was lost meanwhile
+            attempt.state = State.RUNNING
+            self._apply_locked(attempt, outcome, now)
+            self._finish_detached_locked(attempt)
+            self._after_change_locked(attempt.lane, now)
+        self.signals.wake_settler()
 
     def claimed(self, attempt: Attempt) -> None:
         """That transaction did commit."""
@@ -202,14 +263,15 @@ class Settlements(MembershipState):
             self.counters.acked += 1
         elif outcome.verb is Verb.BURY and self.config.dead_letter_suffix is None:
             lane.succeeded(attempt)
-            log.error("message.dropped", **self.context(attempt), error=outcome.error)
+            self._dropped.append((attempt, outcome.error or ""))
         elif outcome.verb is Verb.BURY:
             buried = State.SUPERSEDED if state is State.SUPERSEDED else State.BURYING
             self.burials.append(lane.bury(attempt, attempt.number, outcome.error or "", buried))
         else:
             postponed = outcome.verb is Verb.POSTPONE
-            lane.failed(attempt, due=now + outcome.wait, error=outcome.error, state=settled, postponed=postponed)
-            self._note_due_locked(now + outcome.wait, lane)
+            due, error = now + outcome.wait, outcome.error
+            lane.failed(attempt, due=due, error=error, state=settled, postponed=postponed, last=outcome.last)
+            self._note_due_locked(due, lane)
             if postponed:
                 self.counters.postponed += 1
             else:

@@ -62,6 +62,7 @@ class Settler:
         for membership in self.host.memberships():
             with self.host.watch(membership, "settler", self.session):
                 busy |= self._flush(membership)
+                membership.announce_dropped()  # after the flush: nothing is dropped and flushed without being told
                 busy |= self._burials.turn(membership)
         self.host.raise_deferred("settler")
         if not busy:

@@ -7,15 +7,20 @@ explicitly, resolved by the settler.
 from __future__ import annotations
 
 import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Ticket:
-    """Resolved once, with success or with the error to raise in the waiting thread."""
+    """Resolved once, with success or with the error to raise in the waiting thread; then `then` is called, if given."""
 
-    __slots__ = ("_done", "error")
+    __slots__ = ("_done", "_then", "error")
 
-    def __init__(self) -> None:
+    def __init__(self, then: Callable[[], None] | None = None) -> None:
         self._done = threading.Event()
+        self._then = then
         self.error: Exception | None = None
 
     def __repr__(self) -> str:
@@ -26,6 +31,8 @@ class Ticket:
         """Let the waiting thread go on, or raise `error` there."""
         self.error = error
         self._done.set()
+        if self._then is not None:
+            self._then()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block until resolved; raises the error it was resolved with. False after `timeout` seconds."""

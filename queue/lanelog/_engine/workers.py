@@ -198,6 +198,7 @@ class Workers:
         try:
             if run.alone and inside:
                 inside = membership.mark_alone(run)
+                began = time.monotonic()  # a slow flush is not the run's: it would be cut before its only message
             worker.membership, worker.run, worker.passage = membership, run, passage
             while inside and passage is not None and self._may_go_on(membership, run, began):
                 now = time.monotonic()
@@ -210,11 +211,13 @@ class Workers:
                 detached = after is _After.DETACHED
                 if worker.abandoned or after is not _After.GO_ON:
                     break
+            if not detached:
+                membership.finish(run, seconds=time.monotonic() - began)
+                if run.alone and run.marked and not worker.abandoned:
+                    membership.wait_written(run)
         finally:
             if passage is not None and not detached:
                 passage.leave()
-        if not detached:
-            membership.finish(run, seconds=time.monotonic() - began)
 
     def _may_go_on(self, membership: Membership, run: Run, began: float) -> bool:
         now = time.monotonic()
@@ -229,10 +232,11 @@ class Workers:
             self.handler(message_of(attempt, membership, self.host))
         except BaseException as raised:  # noqa: BLE001 - whatever a handler raises is a failed attempt
             error = raised
-        if not is_open(attempt) and attempt.state is not State.SUPERSEDED:
+        left = attempt.state is State.CLAIMED and membership.leave_claimed(attempt, leave)
+        if left or (not is_open(attempt) and attempt.state is not State.SUPERSEDED):
             if error is not None and not membership.rules.ack_first:
                 log.warning("handler.raised_after_settling", **membership.context(attempt), exc_info=error)
-            return _After.GO_ON
+            return _After.DETACHED if left else _After.GO_ON
         outcome = policy.judge(self.config, attempt, error, time.monotonic())
         if error is not None:
             self._report(membership, attempt, error, outcome)

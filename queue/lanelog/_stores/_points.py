@@ -18,6 +18,15 @@ def placeholders(values: Sequence[object]) -> str:
     return ",".join(["%s"] * len(values))
 
 
+def exactly(points: Sequence[object]) -> str:
+    """A derived table of keys `k` and offsets `o`, to be joined by the whole primary key, one row after the other.
+
+    For what locks. `(key, offset) IN (…)` leaves the servers a choice: for many points of a small table, or of a small
+    part of one, they read all of it (MariaDB for a single point, too) and wait for rows that are not asked for.
+    """
+    return " UNION ALL ".join(["SELECT %s AS k, %s AS o"] * len(points))
+
+
 def chunked(values: Sequence[T], size: int = MAX_POINTS) -> Iterator[Sequence[T]]:
     """Slices of at most `size`; none for an empty sequence."""
     for start in range(0, len(values), size):

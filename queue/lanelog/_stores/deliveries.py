@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 from lanelog._database import NOW_MS
-from lanelog._stores._points import chunked, placeholders
+from lanelog._stores._points import chunked, exactly, placeholders
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -41,11 +41,11 @@ ON DUPLICATE KEY UPDATE through_offset = VALUES(through_offset), acked = GREATES
 """
 _ROW = f"(%s, %s, %s, %s, %s, %s, {NOW_MS} + %s, %s, %s, %s, %s, %s, IF(%s, {NOW_MS} - %s, 0), {NOW_MS}, %s)"
 
-# Remove rows behind the watermark or merged into a run, by exact key (PRIMARY): a range would lock the next lane's
-# first row.
+# Remove rows behind the watermark or merged into a run, by exact key (PRIMARY, one lookup a point): a range would lock
+# the next lane's first row.
 DELETE = """
-DELETE FROM queue_delivery_state
-WHERE consumer_group = %s AND topic = %s AND (partition_key, message_offset) IN ({points})
+DELETE gone FROM ({exact}) AS exact STRAIGHT_JOIN queue_delivery_state AS gone FORCE INDEX (PRIMARY)
+ON gone.consumer_group = %s AND gone.topic = %s AND gone.partition_key = exact.k AND gone.message_offset = exact.o
 """
 
 # Settle one message in a transaction of its own (PRIMARY).
@@ -69,6 +69,12 @@ ON DUPLICATE KEY UPDATE acked = 1, lease_epoch = 0, invisible_until = 0
 IS_SETTLED = """
 SELECT acked FROM queue_delivery_state FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s AND partition_key = %s AND message_offset = %s LOCK IN SHARE MODE
+"""
+
+# Was this dead letter redriven or deleted? Without a lock: who is just doing it keeps the message in the log (PRIMARY).
+IS_LETTER_SETTLED = """
+SELECT 1 FROM queue_delivery_state FORCE INDEX (PRIMARY)
+WHERE consumer_group = %s AND topic = %s AND partition_key = %s AND message_offset = %s
 """
 
 # Purge of one lane: it must not have any (PRIMARY by exact group and lane).
@@ -171,7 +177,7 @@ class Deliveries:
         ordered = sorted(points, key=lambda point: (point[0].encode(), point[1]))
         for chunk in chunked(ordered):
             args = [value for point in chunk for value in point]
-            cx.execute(DELETE.format(points=",".join(["(%s, %s)"] * len(chunk))), (group, topic, *args))
+            cx.execute(DELETE.format(exact=exactly(chunk)), (*args, group, topic))
 
     def settle(self, cx: Executor, group: str, topic: str, key: str, offset: int) -> None:
         """Write one acked row."""
@@ -185,6 +191,10 @@ class Deliveries:
         """Whether an acked row stands at exactly this offset; waits for a writer in flight."""
         row = cx.one(IS_SETTLED, (group, topic, key, offset))
         return row is not None and bool(row[0])
+
+    def is_letter_settled(self, cx: Executor, dead_topic: str, key: str, offset: int) -> bool:
+        """Whether a dead letter was redriven or deleted, and is only not collected yet."""
+        return cx.one(IS_LETTER_SETTLED, ("", dead_topic, key, offset)) is not None
 
     def count_lane(self, cx: Executor, topic: str, key: str, groups: Sequence[str]) -> int:
         """How many rows these groups have for a lane."""

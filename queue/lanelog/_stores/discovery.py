@@ -32,7 +32,8 @@ WHERE topic = %s AND created_at >= {NOW_MS} - %s AND partition_key <> ''
 """
 
 # How many lanes a topic has (PRIMARY, prefix).
-COUNT_LANES = "SELECT COUNT(*) FROM queue_partitions WHERE topic = %s AND partition_key <> ''"
+COUNT_LANES = """SELECT COUNT(*) FROM queue_partitions FORCE INDEX (PRIMARY)
+WHERE topic = %s AND partition_key <> ''"""
 
 # Heads of some lanes (PRIMARY).
 HEADS = """SELECT partition_key, head_offset FROM queue_partitions FORCE INDEX (PRIMARY)

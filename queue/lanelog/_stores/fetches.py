@@ -57,6 +57,10 @@ class Fetched(NamedTuple):
     failure_count: int
     last_error: str | None
 
+    def __repr__(self) -> str:
+        # Without payload and metadata, which may be secret: attempts and lanes show their rows.
+        return f"<Fetched {self.key!r} offset={self.offset} id={self.id!r} {self.payload_bytes} bytes>"
+
 
 class Fetches:
     """SELECTs of `queue_messages`."""

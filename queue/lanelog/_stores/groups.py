@@ -33,7 +33,8 @@ VALUES (%s, %s, %s, %s, %s, {NOW_MS})
 """
 
 # A subscription's retention is the group's from its latest start on (PRIMARY).
-SET_RETENTION = "UPDATE queue_groups SET retention_ms = %s WHERE consumer_group = %s AND topic = %s"
+SET_RETENTION = """UPDATE queue_groups FORCE INDEX (PRIMARY) SET retention_ms = %s
+WHERE consumer_group = %s AND topic = %s"""
 
 # Whom collection has to ask, and for how long acked messages are kept (by_topic).
 READERS = "SELECT consumer_group, retention_ms FROM queue_groups FORCE INDEX (by_topic) WHERE topic = %s"

@@ -43,11 +43,25 @@ UPDATE queue_subscriber_heartbeats SET deregistered_at = {NOW_MS}
 WHERE consumer_group = %s AND topic = %s AND subscriber_name = %s AND heartbeat_at = %s
 """
 
-# Rows of owners that left or expired long ago (PRIMARY, prefix).
-PURGE = f"""
+# Rows of owners that left long ago (PRIMARY, prefix).
+PURGE_LEFT = f"""
 DELETE FROM queue_subscriber_heartbeats
 WHERE consumer_group = %s AND topic = %s AND subscriber_name <> %s
-      AND ((deregistered_at > 0 AND deregistered_at < {NOW_MS} - %s) OR expires_at < {NOW_MS} - %s)
+      AND deregistered_at > 0 AND deregistered_at < {NOW_MS} - %s
+"""
+
+# Owners that fell silent long ago without leaving (PRIMARY, prefix).
+SILENT = f"""
+SELECT subscriber_name FROM queue_subscriber_heartbeats
+WHERE consumer_group = %s AND topic = %s AND subscriber_name <> %s
+      AND deregistered_at = 0 AND expires_at < {NOW_MS} - %s
+"""
+
+# One of them goes, unless it has given a sign of life (PRIMARY).
+PURGE_SILENT = f"""
+DELETE FROM queue_subscriber_heartbeats
+WHERE consumer_group = %s AND topic = %s AND subscriber_name = %s
+      AND deregistered_at = 0 AND expires_at < {NOW_MS} - %s
 """
 
 # The steal's own look at a suspect, in the statement before it takes (PRIMARY).
@@ -103,6 +117,14 @@ class Heartbeats:
             return True
         return int(row[0]) == heartbeat_at and (not by_lock or bool(row[1]))
 
-    def purge(self, cx: Executor, group: str, topic: str, own: str, age: float) -> int:
-        """Remove rows of others that ended more than `age` seconds ago."""
-        return cx.execute(PURGE, (group, topic, own, int(age * 1000), int(age * 1000)))
+    def purge_left(self, cx: Executor, group: str, topic: str, own: str, age: float) -> int:
+        """Remove rows of others that left more than `age` seconds ago; how many."""
+        return cx.execute(PURGE_LEFT, (group, topic, own, int(age * 1000)))
+
+    def silent(self, cx: Executor, group: str, topic: str, own: str, age: float) -> list[str]:
+        """Others that have not left, and whose heartbeats ended more than `age` seconds ago."""
+        return [owner for (owner,) in cx.query(SILENT, (group, topic, own, int(age * 1000)))]
+
+    def purge_silent(self, cx: Executor, group: str, topic: str, owner: str, age: float) -> int:
+        """Remove the row of such a one; whether it was there."""
+        return cx.execute(PURGE_SILENT, (group, topic, owner, int(age * 1000)))

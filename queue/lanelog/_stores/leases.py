@@ -69,7 +69,8 @@ WHERE consumer_group = %s AND topic = %s AND partition_key IN ({keys}) FOR UPDAT
 
 # Take locked candidates over; the condition is repeated in case the caller's view was old (PRIMARY).
 TAKE = f"""
-UPDATE queue_partition_leases SET leased_by = %s, lease_epoch = lease_epoch + 1, leased_at = {NOW_MS}
+UPDATE queue_partition_leases FORCE INDEX (PRIMARY)
+SET leased_by = %s, lease_epoch = lease_epoch + 1, leased_at = {NOW_MS}
 WHERE consumer_group = %s AND topic = %s AND partition_key IN ({{keys}}) AND leased_by IN ({{owners}})
 """
 
@@ -81,7 +82,8 @@ VALUES {rows} ON DUPLICATE KEY UPDATE leased_at = leased_at
 
 # Give lanes back (PRIMARY). The epoch rises, so that nothing of the old owner can be written any more.
 RELEASE = f"""
-UPDATE queue_partition_leases SET leased_by = '', lease_epoch = lease_epoch + 1, leased_at = {NOW_MS}
+UPDATE queue_partition_leases FORCE INDEX (PRIMARY)
+SET leased_by = '', lease_epoch = lease_epoch + 1, leased_at = {NOW_MS}
 WHERE consumer_group = %s AND topic = %s AND partition_key IN ({{keys}}) AND leased_by = %s
       AND (partition_key, lease_epoch) IN ({{lanes}})
 """
@@ -99,13 +101,16 @@ WHERE consumer_group IN ({groups}) AND topic = %s AND partition_key = %s
 """
 
 # Purge of one lane (PRIMARY by exact group).
-PURGE = "DELETE FROM queue_partition_leases WHERE consumer_group IN ({groups}) AND topic = %s AND partition_key = %s"
+PURGE = """DELETE queue_partition_leases FROM queue_partition_leases FORCE INDEX (PRIMARY)
+WHERE consumer_group = %s AND topic = %s AND partition_key = %s"""
 
 # The highest epoch of a group's leftovers (PRIMARY, prefix).
-MAX_EPOCH = "SELECT COALESCE(MAX(lease_epoch), 0) FROM queue_partition_leases WHERE consumer_group = %s AND topic = %s"
+MAX_EPOCH = """SELECT COALESCE(MAX(lease_epoch), 0) FROM queue_partition_leases FORCE INDEX (PRIMARY)
+WHERE consumer_group = %s AND topic = %s"""
 
 # Leftovers of an earlier group of that name (PRIMARY).
-DELETE_GROUP = "DELETE FROM queue_partition_leases WHERE consumer_group = %s AND topic = %s"
+DELETE_GROUP = """DELETE queue_partition_leases FROM queue_partition_leases FORCE INDEX (PRIMARY)
+WHERE consumer_group = %s AND topic = %s"""
 
 
 @frozen
@@ -193,7 +198,8 @@ class Leases:
 
     def purge(self, cx: Executor, topic: str, key: str, groups: Sequence[str]) -> None:
         """Remove a lane's lease rows."""
-        cx.execute(PURGE.format(groups=placeholders(groups)), (*groups, topic, key))
+        for group in sorted(groups, key=str.encode):  # several at once might be read as the whole table, and wait
+            cx.execute(PURGE, (group, topic, key))
 
     def max_epoch(self, cx: Executor, group: str, topic: str) -> int:
         """The highest epoch in a group's rows for a topic."""

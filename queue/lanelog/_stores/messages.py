@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from attrs import frozen
+from attrs import field, frozen
 
 from lanelog._database import NOW_MS
 from lanelog._stores._points import MAX_POINTS, chunked
@@ -40,8 +40,8 @@ class NewMessage:
     key: str
     offset: int
     id: str
-    payload: bytes
-    metadata: str | None
+    payload: bytes = field(repr=False)
+    metadata: str | None = field(repr=False)
 
 
 def wire_bytes(topic: str, key: str, message_id: str, payload_bytes: int, metadata: str | None) -> int:

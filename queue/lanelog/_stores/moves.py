@@ -8,19 +8,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lanelog._database import NOW_MS
-from lanelog._stores._points import chunked
+from lanelog._stores._points import chunked, exactly
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lanelog._database import Executor
 
-# Copy one message into the dead letter topic (both PRIMARY). Exactly one row, or the source is gone.
+# Copy one message into the dead letter topic (both PRIMARY). Exactly one row, or the source is gone. A message that was
+# redriven has its first id in its metadata already, and keeps it.
 BURY = f"""
 INSERT INTO queue_messages (topic, partition_key, `offset`, id, payload, payload_bytes, metadata, created_at,
        published_at, failed_at, failure_count, last_error, original_topic, original_offset, failed_group)
 SELECT %s, partition_key, %s, %s, payload, payload_bytes,
-       JSON_SET(COALESCE(metadata, '{{}}'), '$."lanelog.original_id"', id), {NOW_MS}, published_at,
+       JSON_INSERT(COALESCE(metadata, '{{}}'), '$."lanelog.original_id"', id), {NOW_MS}, published_at,
        {NOW_MS}, %s, %s, topic, `offset`, %s
 FROM queue_messages AS source WHERE source.topic = %s AND source.partition_key = %s AND source.`offset` = %s
 """
@@ -40,8 +41,9 @@ OLDEST = f"""(SELECT partition_key, `offset`, CAST({NOW_MS} AS SIGNED) - CAST(cr
 OLD_ENOUGH = f"""(SELECT %s, COALESCE(MAX(`offset`), 0) FROM queue_messages FORCE INDEX (PRIMARY)
  WHERE topic = %s AND partition_key = %s AND `offset` > %s AND `offset` <= %s AND created_at <= {NOW_MS} - %s)"""
 
-# Delete by exact offsets (PRIMARY).
-DELETE = "DELETE FROM queue_messages WHERE topic = %s AND (partition_key, `offset`) IN ({points})"
+# Delete by exact offsets (PRIMARY, one lookup a point): nobody waits here for who is publishing.
+DELETE = """DELETE gone FROM ({exact}) AS exact STRAIGHT_JOIN queue_messages AS gone FORCE INDEX (PRIMARY)
+ON gone.topic = %s AND gone.partition_key = exact.k AND gone.`offset` = exact.o"""
 
 # When was the message at this offset written? (PRIMARY)
 CREATED_AT = "SELECT created_at FROM queue_messages WHERE topic = %s AND partition_key = %s AND `offset` = %s"
@@ -55,9 +57,10 @@ class Moves:
         row = cx.one(SOURCE_ID, (topic, key, offset))
         return None if row is None else str(row[0])
 
-    def buried(self, cx: Executor, dead_topic: str, key: str, derived_id: str) -> bool:
-        """Whether the copy is there already."""
-        return cx.one(BURIED, (dead_topic, key, derived_id)) is not None
+    def buried(self, cx: Executor, dead_topic: str, key: str, derived_id: str) -> int | None:
+        """Where the copy is already, or None."""
+        row = cx.one(BURIED, (dead_topic, key, derived_id))
+        return None if row is None else int(row[0])
 
     def bury(
         self,
@@ -103,7 +106,7 @@ class Moves:
         deleted = 0
         for chunk in chunked(sorted(points, key=lambda point: (point[0].encode(), point[1]))):
             args = [value for point in chunk for value in point]
-            deleted += cx.execute(DELETE.format(points=",".join(["(%s, %s)"] * len(chunk))), (topic, *args))
+            deleted += cx.execute(DELETE.format(exact=exactly(chunk)), (*args, topic))
         return deleted
 
     def created_at(self, cx: Executor, topic: str, key: str, offset: int) -> int | None:

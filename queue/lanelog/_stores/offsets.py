@@ -63,13 +63,14 @@ WHERE consumer_group IN ({groups}) AND topic = %s AND partition_key IN ({keys})
 
 # Collection: release offsets for deletion (PRIMARY; the rows are locked already).
 RAISE_FLOORS = f"""
-UPDATE queue_offsets SET offset_acked = GREATEST(offset_acked, CASE partition_key {{cases}} END), updated_at = {NOW_MS}
+UPDATE queue_offsets FORCE INDEX (PRIMARY)
+SET offset_acked = GREATEST(offset_acked, CASE partition_key {{cases}} END), updated_at = {NOW_MS}
 WHERE consumer_group = '' AND topic = %s AND partition_key IN ({{keys}})
 """
 
 # Collection, after its deletes: how far they got (PRIMARY).
 RAISE_DELETED = """
-UPDATE queue_offsets
+UPDATE queue_offsets FORCE INDEX (PRIMARY)
 SET marked_through = LEAST(offset_acked, GREATEST(marked_through, CASE partition_key {cases} END))
 WHERE consumer_group = '' AND topic = %s AND partition_key IN ({keys})
 """
@@ -83,7 +84,8 @@ WHERE f.consumer_group = '' AND f.topic = %s AND f.partition_key > %s AND f.offs
 """
 
 # Purge of one lane: every group's row of it (PRIMARY by exact group).
-PURGE = "DELETE FROM queue_offsets WHERE consumer_group IN ({groups}) AND topic = %s AND partition_key = %s"
+PURGE = """DELETE queue_offsets FROM queue_offsets FORCE INDEX (PRIMARY)
+WHERE consumer_group = %s AND topic = %s AND partition_key = %s"""
 
 # Purge of one lane: take the groups' rows, or find that somebody has them (PRIMARY).
 LOCK_LANE = """
@@ -111,10 +113,11 @@ VALUES (%s, %s, %s, %s, %s, {NOW_MS})
 """
 
 # Whether a group has any row for a topic (PRIMARY, prefix).
-ANY_OF_GROUP = "SELECT 1 FROM queue_offsets WHERE consumer_group = %s AND topic = %s LIMIT 1"
+ANY_OF_GROUP = "SELECT 1 FROM queue_offsets FORCE INDEX (PRIMARY) WHERE consumer_group = %s AND topic = %s LIMIT 1"
 
 # Leftovers of an earlier group of that name (PRIMARY).
-DELETE_GROUP = "DELETE FROM queue_offsets WHERE consumer_group = %s AND topic = %s"
+DELETE_GROUP = """DELETE queue_offsets FROM queue_offsets FORCE INDEX (PRIMARY)
+WHERE consumer_group = %s AND topic = %s"""
 
 
 @frozen
@@ -212,7 +215,8 @@ class Offsets:
 
     def purge(self, cx: Executor, topic: str, key: str, groups: Sequence[str]) -> None:
         """Remove a lane's rows for these groups."""
-        cx.execute(PURGE.format(groups=placeholders(groups)), (*groups, topic, key))
+        for group in sorted(groups, key=str.encode):  # several at once might be read as the whole table, and wait
+            cx.execute(PURGE, (group, topic, key))
 
     def start_at_head(self, cx: Executor, group: str, topic: str) -> None:
         """Let a new group begin behind everything that exists."""

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 # How far each group is, in all lanes together (by_topic).
 HANDLED = """
-SELECT consumer_group, CAST(SUM(offset_acked) AS SIGNED) FROM queue_offsets
+SELECT consumer_group, CAST(SUM(offset_acked) AS SIGNED) FROM queue_offsets FORCE INDEX (by_topic)
 WHERE topic = %s AND consumer_group <> '' GROUP BY consumer_group
 """
 
@@ -32,9 +32,9 @@ SELECT COUNT(*), CAST(COALESCE(SUM(head_offset), 0) AS SIGNED) FROM queue_partit
 WHERE topic = %s AND partition_key <> ''
 """
 
-# How many lanes each owner has (PRIMARY, prefix).
+# How many lanes each owner has (by_owner, prefix).
 OWNERS = """
-SELECT leased_by, COUNT(*) FROM queue_partition_leases
+SELECT leased_by, COUNT(*) FROM queue_partition_leases FORCE INDEX (by_owner)
 WHERE consumer_group = %s AND topic = %s AND leased_by <> '' GROUP BY leased_by
 """
 

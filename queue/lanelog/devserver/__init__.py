@@ -46,7 +46,8 @@ def start(kind: str = "auto") -> DevServer:
         return ContainerServer.start(kind.removeprefix("docker:"))
     if kind.startswith(("mysql://", "mariadb://")):
         return GivenServer.at(kind)
-    raise ConfigurationError(f"server kind {kind!r}: use auto, local, mysql-local, docker:IMAGE or a mysql:// URL")
+    shown = kind.partition(":")[0]  # a URL that is none has a password all the same
+    raise ConfigurationError(f"server kind {shown!r}: use auto, local, mysql-local, docker:IMAGE or a mysql:// URL")
 
 
 def _local() -> DevServer:

@@ -140,6 +140,8 @@ class LocalServer(DevServer):
                 f"--datadir={inside(self.directory / 'data')}",
                 f"--socket={inside(self.socket)}",
                 f"--pid-file={inside(self.directory / 'pid')}",
+                # Not /tmp: a MariaDB that starts removes every temporary table there, those of its neighbours as well.
+                f"--tmpdir={inside(self.directory)}",
                 f"--port={self.port}",
                 "--bind-address=127.0.0.1",
                 f"--init-file={inside(self.directory / 'first.sql')}",

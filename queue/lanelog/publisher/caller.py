@@ -15,7 +15,7 @@ from attrs import define
 from lanelog._database import Database, find_open
 from lanelog._stores.messages import Messages
 from lanelog._stores.partitions import Partitions
-from lanelog.errors import DatabaseError
+from lanelog.errors import ConfigurationError, DatabaseError
 from lanelog.message import Receipt
 from lanelog.publisher.draft import Draft
 from lanelog.publisher.foreign import ForeignExecutor, TransactionGone
@@ -47,6 +47,7 @@ class CallerWriter:
             raise DatabaseError(f"this transaction is over: {entry.lost}", retriable=True) from entry.lost
         cx = ForeignExecutor(connection)
         cx.begin()
+        cx.check_texts(text for draft in drafts for text in (topic, *draft.place, draft.metadata or ""))
         keys = {draft.key for draft in drafts}
         # On another connection: not from the caller's snapshot, which may be old, and before his first lock of ours.
         deadline = time.monotonic() + self._database.config.publish_timeout
@@ -63,6 +64,11 @@ class CallerWriter:
             if error is exc:
                 raise
             raise error from exc
+        except Exception:
+            # That the connection cannot carry an id the driver notices at the insert: the heads have moved by then, and
+            # a caller who catches the error and commits would leave a hole.
+            cx.undo_quietly()
+            raise
         if entry is not None:
             entry.topics.add(topic)
         return receipts
@@ -100,4 +106,6 @@ class CallerWriter:
                 "another database than this client's; roll back and repeat the transaction",
                 retriable=True,
             )
+        if heads.keys() != keys:
+            raise ConfigurationError("the connection gives text back otherwise than it was sent: open it with utf8mb4")
         return heads

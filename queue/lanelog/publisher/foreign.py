@@ -5,8 +5,8 @@ It never commits, rolls back or closes anything but its own cursors and savepoin
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing, suppress
 from typing import Any, Final
 
 from lanelog._database import TRANSACTION_GONE, comes_from_driver, translate
@@ -55,6 +55,20 @@ class ForeignExecutor:
                 "own writes together: call connection.begin(), or turn autocommit off"
             ) from exc
 
+    def check_texts(self, texts: Iterable[str]) -> None:
+        """Raise ConfigurationError if the server would take one of the texts for another.
+
+        A driver sends the same bytes for both of MySQL's UTF-8s. Of the one with three bytes a character the server
+        makes question marks out of longer ones, without an error where the session's mode is not strict.
+        """
+        if all(text.isascii() or max(text) <= "\uffff" for text in texts):
+            return
+        row = self.one("SELECT CONVERT(@@character_set_client USING utf8mb4) IN ('utf8', 'utf8mb3')")
+        if row is not None and row[0]:
+            raise ConfigurationError(
+                "the connection's character set is utf8mb3, which cannot carry this text: open it with utf8mb4"
+            )
+
     def undo(self, exc: DatabaseError) -> DatabaseError:
         """Undo what was done since `begin`, so that the caller may go on; return the error to raise."""
         if exc.code not in TRANSACTION_GONE - {1205}:
@@ -69,6 +83,11 @@ class ForeignExecutor:
             code=exc.code,
             retriable=True,
         )
+
+    def undo_quietly(self) -> None:
+        """Undo what was done since `begin`, after an error that is not the server's."""
+        with suppress(DatabaseError):
+            self.execute("ROLLBACK TO SAVEPOINT lanelog_publish")
 
     def finish(self) -> None:
         """Let go of the savepoint; the writes stay in the caller's transaction."""

@@ -67,7 +67,10 @@ class GroupCommit:
                 self._change(line, draft.topic, lambda: line.withdraw(member))
         if member.error is not None:
             # Every member raises its own copy: threads must not add their tracebacks to one object.
-            raise copy(member.error) from member.error
+            error = copy(member.error)
+            if isinstance(error, DatabaseError) and member.draft.tried:
+                error.outcome_unknown = True  # of an earlier batch, though not of the one that failed for good
+            raise error from member.error
         assert member.receipt is not None  # noqa: S101 - for the type checker: it is done
         return member.receipt
 
@@ -196,7 +199,7 @@ class GroupCommit:
                 else f"the lane of key {member.draft.key!r} was locked by others, or the database did not answer"
             ),
             retriable=True,
-            outcome_unknown=member.claimed,
+            outcome_unknown=member.claimed or member.draft.tried > 0,
         )
 
 

@@ -1,0 +1,183 @@
+"""Collection: what leaves the log, step by step, for whoever has a connection.
+
+Owns the transactions' insides and the deletes behind them; never decides when, and remembers nothing from one call to
+the next. Called by the janitor, on its session, and by `admin.maintain()` for topics that nobody consumes.
+
+Step 1 raises floors, in a transaction of the caller: topic row S → floors X (SKIP LOCKED: who is collecting there
+already does the work) → nothing else. Step 2 deletes what lies between how far the deletion got and the floor, by exact
+keys, with no other lock held, and notes it in the floor rows. Whoever dies between the two leaves released messages in
+the log; the next pass deletes them, because the floor row says how far the deletion got.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from attrs import field, frozen
+
+from lanelog._stores._points import MAX_POINTS
+from lanelog._stores.deliveries import Deliveries
+from lanelog._stores.discovery import Discovery
+from lanelog._stores.groups import Groups
+from lanelog._stores.heartbeats import Heartbeats
+from lanelog._stores.leases import Leases
+from lanelog._stores.moves import Moves
+from lanelog._stores.offsets import Offsets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from lanelog._database import Executor
+    from lanelog._stores.deliveries import DeliveryRow
+
+STEP = 1000
+"""Offsets of one lane that one pass may release."""
+
+HEARTBEATS_KEPT = 600.0
+
+
+@frozen(kw_only=True)
+class Span:
+    """One lane after step 1: deleted up to `deleted`, released up to `floor`; `risen`: by this step."""
+
+    deleted: int
+    floor: int
+    risen: bool = False
+
+    @property
+    def full(self) -> bool:
+        """Whether this pass took all that it may: there may be more to release at once."""
+        return self.floor - self.deleted >= STEP
+
+
+@frozen(kw_only=True)
+class Released:
+    """What step 1 found: the lanes whose floors could be had; `unread`: nobody reads the topic, nothing is released."""
+
+    lanes: Mapping[str, Span] = field(factory=dict)
+    dead_letters: bool = False
+    """The topic holds dead letters, which `release_letters` is for."""
+    unread: bool = False
+
+    @property
+    def more(self) -> bool:
+        """Whether another pass may release more at once."""
+        return any(span.full for span in self.lanes.values())
+
+
+def release(cx: Executor, topic: str, keys: Sequence[str], retention_ms: int) -> Released:
+    """Step 1: raise the floors of these lanes to what every group is past and what is older than the retention.
+
+    The watermarks are read in a second statement, without locks: READ COMMITTED gives it a new snapshot, stale is safe
+    because only seek lowers a watermark, and seek holds the floor. In one statement with the lock it lost messages
+    against a concurrent seek.
+    """
+    topic_row = Discovery().share_topic(cx, topic)
+    if topic_row is None or topic_row[2]:
+        return Released(dead_letters=True)
+    floors = Offsets().lock_floors(cx, topic, keys)
+    groups = list(Groups().readers(cx, topic))
+    if not groups:
+        return Released(unread=True)
+    marks = Offsets().watermarks(cx, topic, groups, list(floors))
+    acked = {key: min(marks.get((group, key), row.floor) for group in groups) for key, row in floors.items()}
+    targets = {key: min(acked[key], row.floor + STEP) for key, row in floors.items()}
+    if retention_ms:
+        ranges = [(key, row.floor, targets[key]) for key, row in floors.items() if targets[key] > row.floor]
+        targets.update(Moves().old_enough(cx, topic, ranges, retention_ms))
+    raised = {key: target for key, target in targets.items() if target > floors[key].floor}
+    if raised:
+        Offsets().raise_floors(cx, topic, raised)
+    return Released(
+        lanes={
+            key: Span(deleted=row.deleted_through, floor=raised.get(key, row.floor), risen=key in raised)
+            for key, row in floors.items()
+        }
+    )
+
+
+def release_letters(cx: Executor, topic: str, keys: Sequence[str], retention_ms: int | None) -> Released:
+    """Step 1 for a dead letter topic: raise the floors over what was redriven, deleted, or is past its retention.
+
+    `retention_ms` None: dead letters that nobody settled stay for ever. Which groups have read them does not count.
+    """
+    topic_row = Discovery().share_topic(cx, topic)
+    if topic_row is None:
+        return Released(unread=True)
+    floors = Offsets().lock_floors(cx, topic, keys)
+    settled = Deliveries().load(cx, "", topic, list(floors))
+    targets = {key: row.floor for key, row in floors.items()}
+    if retention_ms is not None:
+        ranges = [(key, row.floor, row.floor + STEP) for key, row in floors.items()]
+        old = Moves().old_enough(cx, topic, ranges, retention_ms)
+        targets = {key: max(floor, old.get(key, 0)) for key, floor in targets.items()}
+    targets = {
+        key: min(_advanced(settled.get(key, []), target), floors[key].floor + STEP) for key, target in targets.items()
+    }
+    raised = {key: target for key, target in targets.items() if target > floors[key].floor}
+    if raised:
+        Offsets().raise_floors(cx, topic, raised)
+    return Released(
+        lanes={
+            key: Span(deleted=row.deleted_through, floor=raised.get(key, row.floor), risen=key in raised)
+            for key, row in floors.items()
+        }
+    )
+
+
+def _advanced(rows: Sequence[DeliveryRow], floor: int) -> int:
+    for row in sorted(rows, key=lambda row: row.offset):
+        if row.acked and row.offset <= floor + 1:
+            floor = max(floor, row.through)
+    return floor
+
+
+def delete(cx: Executor, topic: str, lanes: Mapping[str, Span], *, letters: bool = False) -> int:
+    """Step 2, on a connection on which every statement commits by itself; how many messages were deleted."""
+    return sum(step(cx) for step in deletion(topic, lanes, letters=letters))
+
+
+def deletion(topic: str, lanes: Mapping[str, Span], *, letters: bool = False) -> Iterator[Callable[[Executor], int]]:
+    """Step 2 as single statements, each bounded, and harmless to repeat; each returns how many messages it deleted.
+
+    `letters`: with the rows of the reserved group '' that settle dead letters, which last as long as these.
+    """
+    for batch in _batches(lanes):
+        yield partial(Moves().delete, topic=topic, points=batch)
+        if letters:
+            yield partial(_forget_letters, topic=topic, points=batch)
+        yield partial(_note, topic=topic, through=dict(batch))  # in order: the last offset of each key stands
+
+
+def _forget_letters(cx: Executor, topic: str, points: Sequence[tuple[str, int]]) -> int:
+    Deliveries().delete(cx, "", topic, points)
+    return 0
+
+
+def _note(cx: Executor, topic: str, through: Mapping[str, int]) -> int:
+    Offsets().raise_deleted(cx, topic, through)
+    return 0
+
+
+def _batches(lanes: Mapping[str, Span]) -> Iterator[list[tuple[str, int]]]:
+    batch: list[tuple[str, int]] = []
+    for key in sorted(lanes, key=str.encode):
+        for offset in range(lanes[key].deleted + 1, lanes[key].floor + 1):
+            batch.append((key, offset))
+            if len(batch) == MAX_POINTS:
+                yield batch
+                batch = []
+    if batch:
+        yield batch
+
+
+def forget_members(cx: Executor, topic: str, group: str, own: str = "") -> int:
+    """Delete the heartbeats of members, but for `own`, that left or fell silent long ago; how many that was."""
+    heartbeats = Heartbeats()
+    gone = heartbeats.purge_left(cx, group, topic, own, HEARTBEATS_KEPT)
+    for owner in heartbeats.silent(cx, group, topic, own, HEARTBEATS_KEPT):
+        # Its row, with its lock, is the quick proof that it is dead: without, a take-over lasts a lease duration.
+        if not Leases().held_by(cx, group, topic, [owner], 1):
+            gone += heartbeats.purge_silent(cx, group, topic, owner, HEARTBEATS_KEPT)
+    return gone

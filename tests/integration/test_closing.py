@@ -1,0 +1,85 @@
+"""Closing twice: whoever asks second waits for the first one's outcome, within its own time-out."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+import lanelog
+from lanelog import Client, Message
+from support.waiting import Record, eventually, never
+
+WITHIN = 20.0
+
+
+@contextmanager
+def in_a_thread(call: Callable[[], object]) -> Iterator[Record]:
+    """What `call` gives, once it has."""
+    outcome = Record()
+    thread = threading.Thread(target=lambda: outcome(call()))
+    thread.start()
+    try:
+        yield outcome
+    finally:
+        thread.join(WITHIN)
+
+
+class Held:
+    """A handler that is held until it is let go."""
+
+    def __init__(self) -> None:
+        self.inside, self.release = threading.Event(), threading.Event()
+
+    def __call__(self, _message: Message) -> None:
+        self.inside.set()
+        assert self.release.wait(WITHIN)
+
+
+@pytest.fixture
+def held() -> Iterator[Held]:
+    held = Held()
+    yield held
+    held.release.set()
+
+
+def test_a_second_close_waits_for_the_first(lanelog_url: str, held: Held) -> None:
+    """While one thread closes the client, another one's close() returns when that is done, and says True."""
+    client = lanelog.connect(lanelog_url)
+    client.publish("t", "a", b"x")
+    subscription = client.subscribe("t", "g", held)
+    assert held.inside.wait(WITHIN)
+    with in_a_thread(client.close) as first:
+        eventually(lambda: subscription.state == "stopping")
+        with in_a_thread(client.close) as second:
+            never(lambda: len(second), during=0.3, what="the second close")
+            held.release.set()
+            assert first.wait(1, within=WITHIN) == [True]
+            assert second.wait(1, within=WITHIN) == [True]
+    assert client.close()
+
+
+def test_a_second_close_ends_at_its_own_time_out(lanelog_url: str, held: Held) -> None:
+    """False while a handler still runs; True once the closing that goes on in the background is done."""
+    client = lanelog.connect(lanelog_url)
+    client.publish("t", "a", b"x")
+    client.subscribe("t", "g", held)
+    assert held.inside.wait(WITHIN)
+    assert client.close(timeout=0.1) is False
+    assert client.close(timeout=0.1) is False
+    held.release.set()
+    assert client.close(timeout=WITHIN) is True
+
+
+def test_a_second_stop_waits_for_the_first(lanelog_client: Client, held: Held) -> None:
+    """The same for one subscription."""
+    lanelog_client.publish("t", "a", b"x")
+    subscription = lanelog_client.subscribe("t", "g", held)
+    assert held.inside.wait(WITHIN)
+    with in_a_thread(subscription.stop) as first:
+        assert subscription.stop(timeout=0.1) is False
+        with in_a_thread(subscription.stop) as second:
+            never(lambda: len(second), during=0.3, what="the second stop")
+            held.release.set()
+            assert first.wait(1, within=WITHIN) == [True]
+            assert second.wait(1, within=WITHIN) == [True]

@@ -1,0 +1,84 @@
+"""How the pull style ends: in a forked child at once, and when acked first without waiting for what nobody took."""
+
+import os
+import signal
+import threading
+import warnings
+from typing import Any
+
+from lanelog import AckPolicy, Client
+from lanelog.errors import ClosedError
+from support.sql import owners, rows, watermark
+from support.waiting import Record, eventually, never
+
+CHILD_ENDS_WITHIN = 30
+
+
+def child_of(client: Client, action: Any) -> int:
+    """The exit status of a forked child that has done `action`."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork in a process with threads: that is the point
+        pid = os.fork()
+    if pid == 0:
+        signal.alarm(CHILD_ENDS_WITHIN)
+        status = 99
+        try:
+            status = action()
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_a_forked_child_cannot_pull_what_its_parent_leased(lanelog_client: Client, raw: Any) -> None:
+    """Its next() raises ClosedError and takes nothing; closing there gives nothing back; the parent gets them all."""
+    lanelog_client.publish_many("t", [("a", b"1"), ("b", b"1"), ("c", b"1")])
+    deliveries = lanelog_client.deliveries("t", "g", timeout=10.0)
+    first = next(deliveries)
+    eventually(lambda: deliveries.subscription.stats().running == 3)  # two more wait, marked, to be pulled
+
+    def pull() -> int:
+        try:
+            next(deliveries)
+        except ClosedError:
+            deliveries.close()
+            return 0
+        return 1
+
+    assert child_of(lanelog_client, pull) == 0
+    others = [next(deliveries), next(deliveries)]
+    assert {message.key for message in (first, *others)} == {"a", "b", "c"}
+    assert {message.attempt for message in (first, *others)} == {1}
+    for message in (first, *others):
+        message.ack()
+    deliveries.close()
+    assert {watermark(raw, "g", "t", key) for key in ("a", "b", "c")} == {1}
+
+
+def test_closing_a_pulled_subscription_that_acks_first_does_not_wait(
+    lanelog_client: Client, open_raw: Any, raw: Any
+) -> None:
+    """A message whose ack commits while the iterator is being closed does not hold up the end: at most once."""
+    lanelog_client.publish("t", "a", b"1")
+    deliveries = lanelog_client.deliveries("t", "g", timeout=10.0, ack_policy=AckPolicy.ACK_FIRST)
+    next(deliveries)
+    eventually(lambda: watermark(raw, "g", "t", "a") == 1)
+    holder = open_raw()
+    rows(holder, "SELECT * FROM queue_partition_leases WHERE consumer_group = 'g' AND topic = 't' FOR UPDATE")
+    lanelog_client.publish("t", "a", b"2")
+    flushing = (
+        "SELECT COUNT(*) FROM information_schema.processlist"
+        " WHERE info LIKE 'SELECT%FROM queue_partition_leases%SHARE MODE%' AND id <> CONNECTION_ID()"
+    )
+    eventually(lambda: rows(raw, flushing) == [(1,)], what="the flush that acks it")
+    ended = Record()
+    thread = threading.Thread(target=lambda: ended(deliveries.close()))
+    thread.start()
+    try:
+        never(lambda: len(ended), during=0.3, what="the end before the flush")
+        holder.rollback()
+        ended.wait(1, within=15)
+    finally:
+        thread.join()
+    assert deliveries.subscription.state == "stopped"
+    assert watermark(raw, "g", "t", "a") == 2
+    assert set(owners(raw, "g", "t").values()) == {""}

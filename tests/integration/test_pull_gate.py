@@ -1,0 +1,78 @@
+"""Pulling while a suspect has, or wants, the process to itself: nobody waits for what only the caller can end."""
+
+import threading
+import time
+from typing import Any
+
+import tenacity
+
+from lanelog import Client, RetryPolicy
+from lanelog._engine.gate import process_gate
+from support.sql import rows, watermark
+from support.waiting import Record, eventually
+
+WITHIN = 20.0
+
+
+def test_a_caller_that_holds_messages_gets_others_before_a_suspect(lanelog_client: Client, raw: Any) -> None:
+    """A suspect that needs the process to itself lets the others by while messages are unsettled, then has its turn."""
+    seen = Record()
+    with lanelog_client.subscribe("t", "g", seen):
+        lanelog_client.publish_many("t", [("suspect", b"1"), ("a", b"1"), ("b", b"1")])
+        seen.wait(3)
+    lanelog_client.publish("t", "suspect", b"2")
+    rows(
+        raw,
+        "UPDATE queue_offsets SET marked_through = 2, marked_epoch = 77"
+        " WHERE consumer_group = 'g' AND partition_key = 'suspect'",
+    )
+    lease = "UPDATE queue_partition_leases SET leased_by = %s, lease_epoch = lease_epoch + 1 WHERE partition_key = %s"
+    rows(raw, lease, "gone:1", "suspect")  # nobody knows it: its lanes are left alone for a lease duration
+    lanelog_client.publish("t", "a", b"2")
+    policy = RetryPolicy(stop=tenacity.stop_after_attempt(2))
+    with lanelog_client.deliveries("t", "g", timeout=WITHIN, retry=policy) as deliveries:
+        first = next(deliveries)
+        assert (first.key, first.offset) == ("a", 2)
+        rows(raw, lease, "", "suspect")
+        eventually(lambda: deliveries.subscription.stats().running == 2, what="the suspect on its way")
+        lanelog_client.publish("t", "b", b"2")
+        began = time.monotonic()
+        second = next(deliveries)  # while the first one is held
+        assert (second.key, second.offset) == ("b", 2)
+        assert time.monotonic() - began < WITHIN / 2
+        first.ack()
+        second.ack()
+        third = next(deliveries)
+        assert (third.key, third.offset, third.attempt) == ("suspect", 2, 2)
+        third.ack()
+    eventually(lambda: watermark(raw, "g", "t", "suspect") == 2)
+
+
+def test_pull_ends_in_time_while_a_suspect_runs_alone(lanelog_client: Client, raw: Any) -> None:
+    """The caller's time-out holds although the process's gate is shut; the message comes with the next pull."""
+    lanelog_client.publish("t", "a", b"1")
+    deliveries = lanelog_client.deliveries("t", "g", timeout=0.5)
+    subscription = deliveries.subscription.start()
+    gate, alone, leave = process_gate(), threading.Event(), threading.Event()
+
+    def suspect() -> None:
+        assert gate.enter_alone(lambda: True)
+        alone.set()
+        leave.wait(WITHIN)
+        gate.leave()
+
+    thread = threading.Thread(target=suspect)
+    thread.start()
+    try:
+        assert alone.wait(WITHIN)
+        eventually(lambda: subscription.stats().running == 1)  # marked, on its way to whoever pulls
+        assert subscription.pull(0.5) is None
+    finally:
+        leave.set()
+        thread.join(WITHIN)
+    message = subscription.pull(WITHIN)
+    assert message is not None
+    assert (message.offset, message.attempt) == (1, 1)
+    message.ack()
+    deliveries.close()
+    assert watermark(raw, "g", "t", "a") == 1

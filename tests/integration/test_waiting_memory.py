@@ -1,0 +1,99 @@
+"""What waits for another attempt is read again within the bounds of memory, and held back it makes room for others."""
+
+from typing import Any
+
+import pytest
+from tenacity import stop_after_attempt, wait_fixed
+
+from lanelog import Client, Message, Retry, RetryPolicy
+from support.sql import rows, watermark
+from support.waiting import Record, eventually
+
+KEYS = [f"k{number:02}" for number in range(40)]
+EACH = 10
+PAYLOAD = b"x" * 1000
+WITHIN = 30.0
+
+
+@pytest.mark.parametrize(
+    ("options", "messages", "size"),
+    [({"prefetch": 10}, 10, 1 << 30), ({"prefetch_bytes": 5000}, 1000, 5000)],
+    ids=["messages", "bytes"],
+)
+@pytest.mark.parametrize("order", ["serial", "concurrent"])
+def test_messages_that_become_due_at_once_are_read_within_the_bounds(
+    lanelog_client: Client, raw: Any, order: str, options: dict[str, Any], messages: int, size: int
+) -> None:
+    """400 messages of 40 keys fail and are due together: memory never holds more of them than prefetch allows."""
+    held = Record()
+
+    def handle(message: Message) -> None:
+        if message.attempt == 1:
+            raise ValueError("at first")
+        stats = subscription.stats()
+        held((stats.prefetched, stats.prefetched_bytes))
+
+    policy = RetryPolicy(stop=stop_after_attempt(5), wait=wait_fixed(1.0))
+    lanelog_client.publish_many("t", [(key, PAYLOAD) for key in KEYS for _ in range(EACH)])
+    subscription = lanelog_client.subscribe("t", "g", handle, order=order, workers=1, retry=policy, **options)
+    held.wait(len(KEYS) * EACH, within=WITHIN)
+    assert max(count for count, _ in held.items) <= messages
+    assert max(total for _, total in held.items) <= size
+    eventually(lambda: all(watermark(raw, "g", "t", key) == EACH for key in KEYS), within=WITHIN)
+
+
+def test_a_message_larger_than_the_bound_is_read_again_alone(lanelog_client: Client) -> None:
+    """One that never fits is tried again once nothing else is in memory, and does not wait for ever."""
+    done = Record()
+
+    def handle(message: Message) -> None:
+        if message.attempt == 1:
+            raise ValueError("at first")
+        done((message.key, len(message.payload)))
+
+    policy = RetryPolicy(stop=stop_after_attempt(5), wait=wait_fixed(0.1))
+    lanelog_client.publish_many("t", [("big", b"x" * 9000), *((key, b"x" * 400) for key in KEYS)])
+    lanelog_client.subscribe("t", "g", handle, order="serial", workers=2, retry=policy, prefetch_bytes=5000)
+    assert ("big", 9000) in done.wait(1 + len(KEYS), within=WITHIN)
+
+
+def test_what_a_held_back_lane_has_in_memory_makes_room_for_others(lanelog_client: Client, raw: Any) -> None:
+    """A dead owner's marks fill memory with messages behind one that waits for an hour: other keys are handled."""
+    stuck, seen = KEYS[:8], Record()
+    first = lanelog_client.subscribe("t", "g", seen)
+    lanelog_client.publish_many("t", [(key, b"1") for key in stuck])
+    seen.wait(len(stuck))
+    assert first.stop()
+    lanelog_client.publish_many("t", [(key, b"x") for key in stuck for _ in range(10)])
+    # What a process leaves that died with all of these under its mark: each waits, due at once, in strict order.
+    rows(raw, "UPDATE queue_offsets SET marked_through = 11, marked_epoch = 77 WHERE consumer_group = 'g'")
+    free, held = Record(), Record()
+
+    def handle(message: Message) -> None:
+        if message.key in stuck:
+            held(message.key)
+            raise Retry(delay=3600)
+        free(message.key)
+
+    subscription = lanelog_client.subscribe("t", "g", handle, prefetch=10, workers=2)
+    assert sorted(held.wait(len(stuck), within=WITHIN)) == stuck
+    lanelog_client.publish_many("t", [(key, b"x") for key in KEYS[8:] for _ in range(3)])
+    free.wait(3 * len(KEYS[8:]), within=WITHIN)
+    assert len(held) == len(stuck)
+    assert subscription.stats().prefetched <= 10
+
+
+def test_a_dead_owner_with_more_marks_than_memory_holds_stalls_nobody(lanelog_client: Client, raw: Any) -> None:
+    """80 messages were under the marks of a process that died, memory may hold 10: all are delivered, in order."""
+    keys, seen = KEYS[:8], Record()
+    first = lanelog_client.subscribe("t", "g", seen)
+    lanelog_client.publish_many("t", [(key, b"1") for key in keys])
+    seen.wait(len(keys))
+    assert first.stop()
+    lanelog_client.publish_many("t", [(key, b"x") for key in keys for _ in range(10)])
+    rows(raw, "UPDATE queue_offsets SET marked_through = 11, marked_epoch = 77 WHERE consumer_group = 'g'")
+    again = Record()
+    lanelog_client.subscribe("t", "g", lambda m: again((m.key, m.offset, m.attempt)), prefetch=10, workers=2)
+    items = again.wait(80, within=WITHIN)
+    for key in keys:
+        assert [(offset, attempt) for k, offset, attempt in items if k == key] == [(n, 2) for n in range(2, 12)]
