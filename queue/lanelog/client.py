@@ -19,6 +19,7 @@ from lanelog._database import Database
 from lanelog._database.fork import register_shared
 from lanelog._engine.engine import Engine
 from lanelog._telemetry import get_logger
+from lanelog.admin import Admin
 from lanelog.config import ConnectConfig, SubscriptionConfig, check_handler, check_name, check_retention
 from lanelog.deliveries import Deliveries
 from lanelog.errors import ClosedError, ConfigurationError
@@ -47,7 +48,11 @@ def connect(url: str | None = None, **options: Any) -> Client:
     `pool_size`, `publish_timeout`, `lane_idle_purge`, `connect_timeout`, `read_timeout` (seconds), `max_payload_bytes`,
     `driver`. Raises ConfigurationError.
     """
-    return Client(ConnectConfig.from_url(url, **options))
+    try:
+        config = ConnectConfig.from_url(url, **options)
+    finally:
+        del url  # error trackers show the locals of every frame
+    return Client(config)
 
 
 @define(eq=False)
@@ -73,9 +78,11 @@ class Client:
     _database: Database = field(init=False)
     _publisher: Publisher = field(init=False)
     _engine: Engine | None = field(default=None, init=False)
+    _admin: Admin | None = field(default=None, init=False)
     _subscriptions: list[Subscription] = field(factory=list, init=False)
     _lock: threading.Lock = field(factory=threading.Lock, init=False)
     _closed: bool = field(default=False, init=False)
+    _ended: threading.Event = field(factory=threading.Event, init=False)  # whoever closed it first has done so
     _announcements: _Announcements = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -87,6 +94,9 @@ class Client:
     def abandon(self) -> None:
         """In a forked child: threads did not come along, and locks may be held by nobody."""
         self._lock = threading.Lock()
+        self._ended = threading.Event()
+        if self._closed:
+            self._ended.set()  # who was closing it is not here
         self._engine = self._announcements.engine = None
         self._subscriptions = []
 
@@ -116,6 +126,13 @@ class Client:
     def ping(self) -> None:
         """Check that the database answers and has the tables. Raises DatabaseError, SchemaError."""
         migrations.check(self._database)
+
+    @property
+    def admin(self) -> Admin:
+        """See it and steer it: topics, lanes, messages, dead letters; pause, seek, redrive. See `lanelog.admin`."""
+        if self._admin is None:
+            self._admin = Admin(self._database, self._publisher.ensure_lanes, self._announcements)
+        return self._admin
 
     # -- publishing ----------------------------------------------------------------------------------------------------
 
@@ -276,25 +293,33 @@ class Client:
         """Stop every subscription, waiting at most `timeout` seconds for handlers, and close all connections.
 
         A handler that still runs then keeps its lane, and the connections that protect it, until it ends; False.
+        Called again, it waits for the first call's outcome in the same way.
         """
         with self._lock:
-            if self._closed:
-                return True
-            self._closed = True
+            first, self._closed = not self._closed, True
             engine, subscriptions = self._engine, list(self._subscriptions)
-        if engine is None or self._drain(subscriptions, timeout):
+        if not first:
+            return self._ended.wait(timeout)
+        drained = False
+        try:
+            drained = engine is None or self._drain(subscriptions, timeout)
+        finally:
+            if engine is not None and not drained:  # also when a signal has interrupted the wait
+                threading.Thread(
+                    target=self._finish_later, args=(engine, subscriptions), name="lanelog-closing", daemon=True
+                ).start()
+        if drained:
             self._finish(engine)
-            return True
-        threading.Thread(
-            target=self._finish_later, args=(engine, subscriptions), name="lanelog-closing", daemon=True
-        ).start()
-        return False
+        return drained
 
     def _finish(self, engine: Engine | None) -> None:
-        if engine is not None:
-            engine.close()
-        self._publisher.close()
-        self._database.close()
+        try:
+            if engine is not None:
+                engine.close()
+            self._publisher.close()
+            self._database.close()
+        finally:
+            self._ended.set()
 
     def _finish_later(self, engine: Engine, subscriptions: Sequence[Subscription]) -> None:
         self._drain(subscriptions, None)

@@ -138,8 +138,9 @@ def plot(target: Path, known: Mapping[str, Any], series: Series, judgements: Map
         axis.grid(visible=True, color=QUIET, alpha=0.3, linewidth=0.5)
         for side in ("top", "right"):
             axis.spines[side].set_visible(False)
-    for axis in axes[(len(names) - 1) // COLUMNS]:
+    for axis in axes.flat[max(0, len(names) - COLUMNS) : len(names)]:  # the lowest of each column
         axis.set_xlabel("minutes", fontsize=8)
+        axis.tick_params(labelbottom=True)
     server, asked = known["server"], known["asked"]
     figure.suptitle(
         f"Soak: {server['family']} {server['version']}, {asked['rate']:g} messages/s to two groups for"

@@ -11,6 +11,7 @@ from lanelog._database import Database
 from lanelog.config import ConnectConfig
 from lanelog.publisher import Publisher
 from support.processes import Fleet
+from support.stage import Stage
 
 OpenRaw = Callable[..., "pymysql.Connection[Any]"]
 
@@ -71,3 +72,9 @@ def fleet(lanelog_url: str) -> Iterator[Fleet]:
     fleet = Fleet(lanelog_url)
     yield fleet
     fleet.close()
+
+
+@pytest.fixture
+def stage(fleet: Fleet) -> Stage:
+    """Processes that stop at named points of their transactions."""
+    return Stage(fleet)

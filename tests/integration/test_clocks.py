@@ -52,9 +52,8 @@ def test_clocks_an_hour_wrong_make_no_difference(fleet: Fleet, lanelog_client: C
         eventually(lambda: shares(raw) == {"fast": 2, "third": 2}, within=10)
     assert wait_until_all_handled(fleet, traffic) == traffic.offsets()
     in_the_dead_hands = {(line["key"], line["offset"]) for line in fleet.heard("started") if line.process == "slow"}
-    assert {
-        (line["key"], line["offset"]) for line in fleet.heard("handled") if line["attempt"] > 1
-    } <= in_the_dead_hands
+    # What was marked counts as an attempt, whether its handler had started when the process was killed or not.
+    assert {line["key"] for line in fleet.heard("handled") if line["attempt"] > 1} <= orphans
     assert set(repeated(fleet.journal.items)) <= in_the_dead_hands
     for worker in (fast, third):
         worker.terminate()

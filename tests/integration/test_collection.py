@@ -9,7 +9,7 @@ import pytest
 
 import lanelog
 from lanelog import Client, Message, Reject
-from lanelog._engine.janitor import HEARTBEATS_KEPT, STEP
+from lanelog._engine.collection import HEARTBEATS_KEPT, STEP
 from support.sql import audit, one, owners, rows, watermark
 from support.waiting import Record, accept, eventually, never
 

@@ -281,7 +281,8 @@ class World:
     def nack(self, attempt: Attempt, wait: float = 10.0, *, postponed: bool = False) -> None:
         self._hold_back(attempt)
         due = self.now + wait
-        self.lane.failed(attempt, due=due, error="ValueError: no", postponed=postponed)
+        last = attempt.crashed and self.rules.exhausted(attempt.number + 1, 0.0)
+        self.lane.failed(attempt, due=due, error="ValueError: no", postponed=postponed, last=last)
 
     def postpone(self, attempt: Attempt) -> None:
         self.nack(attempt, postponed=True)

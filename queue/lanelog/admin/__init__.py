@@ -1,0 +1,370 @@
+"""Administration: look into the log and steer it, without writing SQL. `client.admin` is the one `Admin` of a client.
+
+`Admin` is a facade without state: its methods have the public names and documentation, the rooms of this package do the
+work and are the only place with these queries. `_topics`, `_lanes`, `_messages` and `_letters_read` look; `_redrive`,
+`_discard`, `_seek`, `_steer`, `_purge`, `_remove` and `_maintain` change; `_doctor` examines the server.
+
+**Looking** never locks, walks no backlog, and every list has a limit. What one answer says of one lane belongs together
+(one statement, or one snapshot); a list of lanes of a busy topic is true lane by lane, and a moment old.
+
+**Changing** is one transaction for every step that must hold together, fenced by the lane's epoch, repeated after
+errors that may pass, and harmless to repeat. Every verb returns what it changed; with `dry_run=True` it returns what it
+would change and changes nothing.
+
+Every method raises ConfigurationError for a topic, group or key that does not exist (naming what is there) and for
+malformed arguments, before anything is changed; DatabaseError when the database does not answer or privileges are
+missing; SchemaError when the tables are missing; ClosedError when the client was closed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from attrs import define, field
+
+from lanelog.admin import _heads, _lanes, _letters_read, _messages, _topics
+from lanelog.admin._grants import grants
+from lanelog.admin.views import (
+    DeadLetterInfo,
+    DeadLetterReason,
+    Deleted,
+    Finding,
+    GroupDeleted,
+    GroupInfo,
+    GroupState,
+    HistoryInfo,
+    LaneInfo,
+    LeaseInfo,
+    Maintained,
+    MemberInfo,
+    MessageInfo,
+    MessageState,
+    OffsetInfo,
+    OwnerState,
+    Paused,
+    Purged,
+    Redriven,
+    Released,
+    Resumed,
+    Skipped,
+    Sought,
+    SoughtLane,
+    TopicDeleted,
+    TopicInfo,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+    from datetime import datetime
+
+    from lanelog._database import Database
+
+__all__ = [
+    "Admin",
+    "DeadLetterInfo",
+    "DeadLetterReason",
+    "Deleted",
+    "Finding",
+    "GroupDeleted",
+    "GroupInfo",
+    "GroupState",
+    "HistoryInfo",
+    "LaneInfo",
+    "LeaseInfo",
+    "Maintained",
+    "MemberInfo",
+    "MessageInfo",
+    "MessageState",
+    "OffsetInfo",
+    "OwnerState",
+    "Paused",
+    "Purged",
+    "Redriven",
+    "Released",
+    "Resumed",
+    "Skipped",
+    "Sought",
+    "SoughtLane",
+    "TopicDeleted",
+    "TopicInfo",
+    "grants",
+]
+
+
+@define(eq=False, repr=False)
+class Admin:
+    """Administration of one database; get it as `client.admin`. Thread-safe, holds no connection of its own."""
+
+    _database: Database
+    _ensure_lanes: Callable[[str, Sequence[str]], None] = field()
+    """Creates the lanes of a topic that are missing; what is redriven may come back to a purged one."""
+    _published: Callable[[str], None] = field()
+    """Told the topic after a redrive, so that this process's own fetchers look at once."""
+
+    def __repr__(self) -> str:
+        return f"<Admin of {self._database.config.safe_url()}>"
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    def topics(self, limit: int = 1000) -> list[TopicInfo]:
+        """The topics, in order of their names, at most `limit` (1 to 10,000). Locks nothing."""
+        return _topics.topics(self._database, limit)
+
+    def topic(self, topic: str) -> TopicInfo:
+        """One topic: its lanes, what they hold, its dead letters and groups. Locks nothing."""
+        return _topics.topic(self._database, topic)
+
+    def heads(self, topic: str, *, limit: int = 10_000) -> dict[str, int]:
+        """The highest offset published in each lane, by key, at most `limit` (1 to 10,000) of them. Locks nothing."""
+        return _heads.heads(self._database, topic, limit)
+
+    def groups(self, topic: str | None = None) -> list[GroupInfo]:
+        """The registered groups of a topic, or of all, by topic and name, at most 1,000; with exact lag. Locks nothing.
+
+        Reads a few rows per lane of the topic and none of the backlog.
+        """
+        return _topics.groups(self._database, topic)
+
+    def members(self, topic: str, group: str) -> list[MemberInfo]:
+        """The subscribers of a group that have a heartbeat row, the stopped ones too, by name. Locks nothing."""
+        return _topics.members(self._database, topic, group)
+
+    def lanes(
+        self, topic: str, group: str, *, order_by: Literal["age", "lag", "key"] = "age", limit: int = 100
+    ) -> list[LaneInfo]:
+        """The lanes of a topic as a group sees them, at most `limit` (1 to 10,000). Locks nothing.
+
+        `order_by`: "age" (the oldest unsettled message first), "lag" (the most unsettled messages first) or "key". By
+        age, 500 lanes are compared, or `limit` if that is more: those in which nothing was settled for longest.
+        """
+        return _lanes.lanes(self._database, topic, group, order_by=order_by, limit=limit)
+
+    def offsets(
+        self, topic: str, group: str | None = None, key: str | None = None, limit: int = 100
+    ) -> list[OffsetInfo]:
+        """Watermarks by key and group, at most `limit` (1 to 10,000), of one group or key if given. Locks nothing."""
+        return _lanes.offsets(self._database, topic, group, key, limit)
+
+    def leases(
+        self, topic: str | None = None, group: str | None = None, *, stale: bool = False, limit: int = 100
+    ) -> list[LeaseInfo]:
+        """Leases by topic, group and key, at most `limit` (1 to 10,000). Locks nothing.
+
+        `stale`: only those in the name of an owner that is dead, expired, stopped or missing.
+        """
+        return _lanes.leases(self._database, topic, group, stale=stale, limit=limit)
+
+    def message(
+        self,
+        topic: str,
+        key: str,
+        *,
+        id: str | None = None,  # noqa: A002 - the field's name
+        offset: int | None = None,
+    ) -> MessageInfo | None:
+        """One message by its id or its offset, with its state for every group; None when the log has none.
+
+        Exactly one of `id` and `offset`. Locks nothing; everything it says was true at the same moment.
+        """
+        return _messages.message(self._database, topic, key, message_id=id, offset=offset)
+
+    def messages(self, topic: str, key: str, *, from_offset: int | None = None, limit: int = 100) -> list[MessageInfo]:
+        """Messages of a lane in offset order from `from_offset` (None: the oldest there is), without group states.
+
+        At most `limit` (1 to 10,000), and fewer when their payloads exceed 16 MiB, but one at least if there is one; go
+        on from the last one's offset + 1 until the answer is empty. Locks nothing.
+        """
+        return _messages.messages(self._database, topic, key, from_offset=from_offset, limit=limit)
+
+    def history(self, topic: str, group: str, *, key: str | None = None, limit: int = 100) -> list[HistoryInfo]:
+        """How messages left a group that subscribes with `history=True`, at most `limit` (1 to 10,000). Locks nothing.
+
+        Without `key` the latest finished first; with it that lane by offset, the highest first.
+        """
+        return _messages.history(self._database, topic, group, key=key, limit=limit)
+
+    def dead_letters(self, topic: str, group: str | None = None, *, limit: int = 100) -> list[DeadLetterInfo]:
+        """Dead letters of a topic, of one group if given, by key and offset, at most `limit` (1 to 10,000).
+
+        `topic` is the original topic or a dead letter topic's own name. Those redriven or deleted are left out. Locks
+        nothing.
+        """
+        return _letters_read.dead_letters(self._database, topic, group, limit=limit)
+
+    def dead_letter_reasons(self, topic: str, group: str | None = None) -> list[DeadLetterReason]:
+        """The same dead letters counted by group and reason (the first line of the error), the most frequent first.
+
+        Reads every dead letter of the topic, but no payload; at most 1,000 reasons. Locks nothing.
+        """
+        return _letters_read.dead_letter_reasons(self._database, topic, group)
+
+    # -- dead letters --------------------------------------------------------------------------------------------------
+
+    def redrive(
+        self,
+        topic: str,
+        group: str,
+        *,
+        ids: Collection[str] | None = None,
+        reason: str | None = None,
+        all: bool = False,  # noqa: A002 - reads as it should: redrive(…, all=True)
+        rate: float | None = None,
+        to_topic: str | None = None,
+        dry_run: bool = False,
+    ) -> Redriven:
+        """Put a group's dead letters back into their original topic, for this group only and in per-key order.
+
+        Exactly one choice: `ids` (of the dead letters, see `DeadLetterInfo.id`, or of their original messages),
+        `reason` (see `DeadLetterInfo.reason`) or `all`. `rate`: at most so many messages a second. `to_topic`: another
+        topic than the original, for all of its groups unless this group is registered there, and then for it alone.
+        The copies have ids of their own, keep `published_at`, and the first id as metadata `lanelog.original_id`; one
+        that fails again is dead-lettered again.
+
+        Each dead letter is settled in the transaction that writes its copy, so that repeating the call, also after a
+        lost connection, adds nothing. Locks the heads of the lanes it writes to; a lane that somebody holds is left for
+        later, see `Redriven.remaining`.
+        """
+        from lanelog.admin import _redrive
+
+        return _redrive.redrive(
+            self._database,
+            topic,
+            group,
+            ids=ids,
+            reason=reason,
+            everything=all,
+            rate=rate,
+            to_topic=to_topic,
+            dry_run=dry_run,
+            ensure_lanes=self._ensure_lanes,
+            published=self._published,
+        )
+
+    def delete_dead_letters(
+        self,
+        topic: str,
+        group: str,
+        *,
+        ids: Collection[str] | None = None,
+        reason: str | None = None,
+        all: bool = False,  # noqa: A002 - as redrive
+        dry_run: bool = False,
+    ) -> Deleted:
+        """Settle a group's dead letters for ever; the choice as in `redrive`. Their rows leave with collection."""
+        from lanelog.admin import _discard
+
+        return _discard.delete_dead_letters(
+            self._database, topic, group, ids=ids, reason=reason, everything=all, dry_run=dry_run
+        )
+
+    # -- steering ------------------------------------------------------------------------------------------------------
+
+    def seek(
+        self, topic: str, group: str, *, key: str | None = None, to: str | datetime | int, dry_run: bool = False
+    ) -> Sought:
+        """Set where a group goes on, in one lane or in all: what was settled behind it is delivered again.
+
+        `to`: "earliest" (the floor: the oldest messages there are), "latest" (the head), an aware datetime (the first
+        message written then or later) or, with `key`, the offset of the next message; what lies below the floor or
+        beyond the head becomes the nearest place (`Sought.clamped`). Lanes that come later begin at their floor, as
+        always. Every attempt behind the new place is forgotten. Running workers lose the lane, take it again and go on
+        from there by themselves; what their handlers had running is refused when it settles. Locks floor, lease,
+        delivery rows and offset of a lane, a bounded number of lanes at a time.
+        """
+        from lanelog.admin import _seek
+
+        return _seek.seek(self._database, topic, group, key=key, to=to, dry_run=dry_run)
+
+    def pause(
+        self,
+        topic: str,
+        group: str,
+        *,
+        key: str | None = None,
+        by: str = "",
+        reason: str = "",
+        dry_run: bool = False,
+    ) -> Paused:
+        """Let a group, or one of its lanes, hand out nothing more until `resume`; in every process, within a second.
+
+        Handlers that run finish and settle. `by` and `reason` are shown by `groups()` and `lanes()`; at most 255 and
+        1,024 characters.
+        """
+        from lanelog.admin import _steer
+
+        return _steer.pause(self._database, topic, group, key=key, by=by, reason=reason, dry_run=dry_run)
+
+    def resume(self, topic: str, group: str, *, key: str | None = None, dry_run: bool = False) -> Resumed:
+        """Take a pause back: of the group, or of one lane. Lanes paused one by one stay so when the group resumes."""
+        from lanelog.admin import _steer
+
+        return _steer.resume(self._database, topic, group, key=key, dry_run=dry_run)
+
+    def skip(self, topic: str, group: str, key: str, offset: int, *, reason: str, dry_run: bool = False) -> Skipped:
+        """Settle one message for one group without handling it; recorded in the history, the log keeps it for others.
+
+        Fences the lane's owner, who may take it again: what it has in flight there counts an attempt, is delivered
+        again but for this message, and is refused when it settles.
+        """
+        from lanelog.admin import _steer
+
+        return _steer.skip(self._database, topic, group, key, offset, reason=reason, dry_run=dry_run)
+
+    def release(self, topic: str, group: str, key: str, *, dry_run: bool = False) -> Released:
+        """Take a lane away from its owner by force; any member may take it then.
+
+        An attempt that runs there now counts, is delivered again, and is refused when it settles.
+        """
+        from lanelog.admin import _steer
+
+        return _steer.release(self._database, topic, group, key, dry_run=dry_run)
+
+    # -- removing ------------------------------------------------------------------------------------------------------
+
+    def delete_group(self, topic: str, group: str, *, dry_run: bool = False) -> GroupDeleted:
+        """Forget a group and its place in every lane: collection waits for it no more.
+
+        Subscriptions that still run fail; they do not register it again by themselves. Locks the topic row, the group
+        and its rows.
+        """
+        from lanelog.admin import _remove
+
+        return _remove.delete_group(self._database, topic, group, dry_run=dry_run)
+
+    def purge(self, topic: str, *, before: datetime | int, dry_run: bool = False) -> Purged:
+        """Delete messages written before an aware datetime, whether or not every group has settled them.
+
+        Or, in every lane, those with a smaller offset than `before`. Watermarks behind them are raised in the same
+        fenced transaction. Bounded batches of lanes, one transaction each; a lane whose floor somebody holds is left
+        after `publish_timeout`, see `Purged.remaining`.
+        """
+        from lanelog.admin import _purge
+
+        return _purge.purge(self._database, topic, before=before, dry_run=dry_run)
+
+    def delete_topic(self, topic: str, *, dry_run: bool = False) -> TopicDeleted:
+        """Delete a topic: its groups, lanes and messages. Its dead letter topics stay.
+
+        Refused while a member of one of its groups is alive. Offsets and fencing tokens go on above the old ones if it
+        comes back; what is published meanwhile makes lanes again. Bounded batches, one transaction each.
+        """
+        from lanelog.admin import _remove
+
+        return _remove.delete_topic(self._database, topic, dry_run=dry_run)
+
+    # -- keeping -------------------------------------------------------------------------------------------------------
+
+    def maintain(self, *, topics: Collection[str] | None = None) -> Maintained:
+        """Do once what subscribers do all the time: collection, retention, purges; for topics that nobody consumes.
+
+        `topics`: only these; None: all. Safe beside running subscribers, and as often as wanted.
+        """
+        from lanelog.admin import _maintain
+
+        return _maintain.maintain(self._database, topics=topics)
+
+    def doctor(self) -> list[Finding]:
+        """Examine server, settings, privileges and tables; one finding for each check, with its remedy. No change."""
+        from lanelog.admin import _doctor
+
+        return _doctor.doctor(self._database)

@@ -1,0 +1,45 @@
+"""Arguments of the reading verbs, checked before any SQL, and times as they are shown.
+
+Owns the bounds of `limit` and of offsets; never asks the database anything (`_known` does). Called by the reading
+rooms.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lanelog.config import check_name
+from lanelog.errors import ConfigurationError
+from lanelog.message import utc_from_ms
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+LIMIT_MAX = 10_000
+"""The most entries of a list."""
+
+OFFSET_MAX = (1 << 63) - 1
+
+
+def limit_of(value: object) -> int:
+    """A limit of 1 to 10,000."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LIMIT_MAX:
+        raise ConfigurationError(f"limit must be an int of 1 to {LIMIT_MAX}, not {value!r}")
+    return value
+
+
+def offset_of(value: object, what: str = "offset") -> int:
+    """An offset, from 1 on."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= OFFSET_MAX:
+        raise ConfigurationError(f"{what} must be an int, 1 or more: offsets begin at 1, not at {value!r}")
+    return value
+
+
+def optional(kind: str, value: object) -> str | None:
+    """A name, or None for all."""
+    return None if value is None else check_name(kind, value)
+
+
+def when(milliseconds: int | None) -> datetime | None:
+    """An aware UTC datetime; None for 0 and NULL, which mean never."""
+    return utc_from_ms(milliseconds) if milliseconds else None

@@ -1,0 +1,212 @@
+"""The dead letters that a verb was asked to redrive or delete: which there are, in order, and which are chosen.
+
+Owns the choice, the reading of dead letters without their payloads, a bounded piece at a time, and the rows that settle
+them; never decides in which transaction. Called by `_redrive` and `_discard`. What `letters` yields may be settled by
+somebody else a moment later: both look again, under their locks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attrs import frozen
+
+from lanelog._checks import check_name
+from lanelog._database import NOW_MS
+from lanelog._stores._points import chunked
+from lanelog._stores.offsets import Offsets
+from lanelog.admin import _topics
+from lanelog.admin._known import PAGE, known_topic, pages, read
+from lanelog.admin._names import names
+from lanelog.errors import ConfigurationError, DatabaseError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from lanelog._database import Database, Executor
+
+# Dead letters of one group in a bounded piece of a lane that are not settled yet (both PRIMARY); many pieces are joined
+# by UNION ALL.
+LETTERS = """(SELECT m.partition_key, m.`offset`, m.id, m.payload_bytes, LEFT(m.last_error, 1000),
+        JSON_UNQUOTE(JSON_EXTRACT(m.metadata, '$."lanelog.original_id"'))
+ FROM queue_messages m FORCE INDEX (PRIMARY)
+ LEFT JOIN queue_delivery_state d FORCE INDEX (PRIMARY)
+        ON d.consumer_group = '' AND d.topic = m.topic AND d.partition_key = m.partition_key
+           AND d.message_offset = m.`offset`
+ WHERE m.topic = %s AND m.partition_key = %s AND m.`offset` > %s AND m.`offset` <= %s
+       AND m.failed_group = %s AND m.original_topic = %s AND d.message_offset IS NULL)"""
+
+# Which of some dead letters are there and not settled (both PRIMARY).
+UNSETTLED = """
+SELECT m.partition_key, m.`offset` FROM queue_messages m FORCE INDEX (PRIMARY)
+LEFT JOIN queue_delivery_state d FORCE INDEX (PRIMARY)
+       ON d.consumer_group = '' AND d.topic = m.topic AND d.partition_key = m.partition_key
+          AND d.message_offset = m.`offset`
+WHERE m.topic = %s AND (m.partition_key, m.`offset`) IN ({points}) AND d.message_offset IS NULL
+"""
+
+# Settle dead letters, for every group; whoever comes second finds a duplicate (PRIMARY).
+SETTLE = """
+INSERT INTO queue_delivery_state (consumer_group, topic, partition_key, message_offset, through_offset, acked,
+       last_attempt_at)
+VALUES {rows}
+"""
+_SETTLED = f"('', %s, %s, %s, %s, 1, {NOW_MS})"
+
+OFFSETS_A_READ = 2000
+LANES_A_READ = 50
+DUPLICATE = 1062
+
+
+REASON_MAX = 200
+"""Characters of a reason."""
+
+
+def reason_of(error: str | None) -> str:
+    """What dead letters are grouped by: the first line of the error, cut."""
+    return (error or "").partition("\n")[0][:REASON_MAX]
+
+
+@frozen
+class Letter:
+    """One dead letter, without its payload."""
+
+    dead_topic: str
+    key: str
+    offset: int
+    id: str
+    payload_bytes: int
+    reason: str
+    original_id: str | None
+
+
+@frozen
+class Choice:
+    """Which dead letters: those with these ids (their own, or their original messages'), this reason, or all."""
+
+    ids: frozenset[str] | None
+    reason: str | None
+
+    def takes(self, letter: Letter) -> bool:
+        """Whether it is one of them."""
+        if self.ids is not None:
+            return letter.id in self.ids or letter.original_id in self.ids
+        return self.reason is None or letter.reason == self.reason
+
+    def named(self, letter: Letter) -> Iterable[str]:
+        """Which of the ids mean it."""
+        return () if self.ids is None else self.ids & {letter.id, letter.original_id or ""}
+
+
+def choice(ids: Iterable[str] | None, reason: str | None, *, everything: bool) -> Choice:
+    """The choice, checked: exactly one of the three."""
+    if not isinstance(everything, bool):
+        raise ConfigurationError(f"all must be True or False, not {type(everything).__name__}")
+    if (ids is not None) + (reason is not None) + everything != 1:
+        raise ConfigurationError("choose the dead letters by exactly one of ids=…, reason=… and all=True")
+    if reason is not None and not isinstance(reason, str):
+        raise ConfigurationError(f"reason must be a str, not {type(reason).__name__}")
+    if ids is None:
+        return Choice(None, reason)
+    if isinstance(ids, str | bytes):
+        raise ConfigurationError("ids must be a list of ids, not one of them")
+    try:
+        chosen = frozenset(check_name("id", each) for each in ids)
+    except TypeError as exc:
+        raise ConfigurationError(f"ids must be a list of ids, not {type(ids).__name__}") from exc
+    if not chosen:
+        raise ConfigurationError("ids is empty: nothing is chosen")
+    return Choice(chosen, None)
+
+
+def dead_topics(database: Database, topic: str) -> tuple[str, tuple[str, ...]]:
+    """The original topic and its dead letter topics, for the name of either."""
+
+    def look(cx: Executor) -> tuple[str, tuple[str, ...]]:
+        known_topic(cx, topic)
+        behind = names(cx, topic)
+        if not dict(behind)[topic]:
+            return topic, _topics.dead_letter_topics([topic], behind)[topic]
+        every = names(cx)
+        plain = [name for name, holds in every if not holds]
+        for original, dead in _topics.dead_letter_topics(plain, every).items():
+            if topic in dead:
+                return original, (topic,)
+        raise ConfigurationError(f"{topic!r} holds dead letters, but the topic that they came from is not there")
+
+    return read(database, look, "looking for dead letter topics")
+
+
+def letters(database: Database, dead_topic: str, topic: str, group: str) -> Iterator[list[Letter]]:
+    """The unsettled dead letters of a group, some at a time; those of one key in their order."""
+    for page in pages(database, dead_topic, PAGE):
+        floors = read(
+            database,
+            Offsets().load,
+            "reading floors",
+            "",
+            dead_topic,
+            [key for key, _ in page],
+        )
+        held = [(key, floors[("", key)].offset_acked, head) for key, head in page if ("", key) in floors]
+        for pieces in _pieces(held):
+            found = read(database, _read, "reading dead letters", dead_topic, topic, group, pieces)
+            if found:
+                yield found
+
+
+def _pieces(lanes: Iterable[tuple[str, int, int]]) -> Iterator[list[tuple[str, int, int]]]:
+    """(key, behind, through) in key order, cut so that one read looks at a bounded number of lanes and messages."""
+    taken: list[tuple[str, int, int]] = []
+    room = OFFSETS_A_READ
+    for key, floor, head in lanes:
+        at = floor
+        while at < head:
+            through = min(head, at + room)
+            taken.append((key, at, through))
+            room -= through - at
+            at = through
+            if room == 0 or len(taken) == LANES_A_READ:
+                yield taken
+                taken, room = [], OFFSETS_A_READ
+    if taken:
+        yield taken
+
+
+def _read(
+    cx: Executor, dead_topic: str, topic: str, group: str, pieces: Sequence[tuple[str, int, int]]
+) -> list[Letter]:
+    args: list[object] = []
+    for key, behind, through in pieces:
+        args += (dead_topic, key, behind, through, group, topic)
+    found = [
+        Letter(dead_topic, key, offset, message_id, size, reason_of(error), original)
+        for key, offset, message_id, size, error, original in cx.query(
+            " UNION ALL ".join([LETTERS] * len(pieces)), args
+        )
+    ]
+    found.sort(key=lambda letter: (letter.key.encode(), letter.offset))
+    return found
+
+
+def unsettled(cx: Executor, dead_topic: str, points: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Those of the dead letters (key, offset) that are there and not settled, in order."""
+    found: list[tuple[str, int]] = []
+    for chunk in chunked(points):
+        sql = UNSETTLED.format(points=",".join(["(%s, %s)"] * len(chunk)))
+        found += [(key, offset) for key, offset in cx.query(sql, (dead_topic, *(v for point in chunk for v in point)))]
+    return sorted(found, key=lambda point: (point[0].encode(), point[1]))
+
+
+def settle(cx: Executor, dead_topic: str, points: Sequence[tuple[str, int]]) -> None:
+    """Settle dead letters; DatabaseError 1062 if one of them is settled already."""
+    for chunk in chunked(points):
+        args = [value for key, offset in chunk for value in (dead_topic, key, offset, offset)]
+        cx.execute(SETTLE.format(rows=",".join([_SETTLED] * len(chunk))), args)
+
+
+def settled_meanwhile(error: DatabaseError) -> DatabaseError:
+    """What a failed `settle` means: a duplicate was settled between look and insert, which looking again sees."""
+    if error.code != DUPLICATE:
+        return error
+    return DatabaseError("a dead letter was settled meanwhile", code=DUPLICATE, retriable=True)

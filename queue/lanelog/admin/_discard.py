@@ -1,0 +1,82 @@
+"""The deletion of dead letters: they are settled for every group, and leave the log with the next collection.
+
+Owns these transactions; never deletes a message itself. Called by `Admin`.
+
+Lock order: floors S of their lanes, which keep collection away, → delivery. Dies right before a COMMIT: nothing of the
+batch has happened. Right after, or with an unanswered COMMIT: the repetition does not find them any more, and does not
+count them. Beside a redrive: whoever inserts a dead letter's row first has it, the other meets a duplicate and looks
+again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lanelog._checks import check_name
+from lanelog._stores._points import chunked
+from lanelog.admin import _chosen, _fence
+from lanelog.admin._known import known_group, read, repeated
+from lanelog.admin.views import Deleted
+from lanelog.errors import DatabaseError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from lanelog._database import Database
+    from lanelog.admin._chosen import Letter
+
+
+def delete_dead_letters(
+    database: Database,
+    topic: str,
+    group: str,
+    *,
+    ids: Collection[str] | None,
+    reason: str | None,
+    everything: bool,
+    dry_run: bool,
+) -> Deleted:
+    """See `Admin.delete_dead_letters`."""
+    check_name("topic", topic)
+    check_name("group", group)
+    chosen = _chosen.choice(ids, reason, everything=everything)
+    original, dead_topics = _chosen.dead_topics(database, topic)
+    keys: set[str] = set()
+    named: set[str] = set()
+    count, any_letter = 0, False
+    for dead_topic in dead_topics:
+        for found in _chosen.letters(database, dead_topic, original, group):
+            any_letter = True
+            for batch in chunked([letter for letter in found if chosen.takes(letter)]):
+                named.update(name for letter in batch for name in chosen.named(letter))
+                keys.update(letter.key for letter in batch)
+                if dry_run:
+                    count += len(batch)
+                else:
+                    count += repeated(database, _settle, "deleting dead letters", database, dead_topic, batch)
+    if not any_letter:  # a group that was deleted may have left some: only one that nobody knows is refused
+        read(database, known_group, "looking for the group", original, group)
+    return Deleted(
+        topic=original,
+        group=group,
+        messages=count,
+        keys=len(keys),
+        missing=0 if chosen.ids is None else len(chosen.ids - named),
+        dry_run=dry_run,
+    )
+
+
+def _settle(database: Database, dead_topic: str, letters: Sequence[Letter]) -> int:
+    try:
+        with database.transaction() as cx:
+            floors = _fence.share_floors(cx, dead_topic, sorted({letter.key for letter in letters}))
+            points = [
+                (letter.key, letter.offset)
+                for letter in letters
+                if letter.key in floors and letter.offset > floors[letter.key].floor
+            ]
+            points = _chosen.unsettled(cx, dead_topic, points)
+            _chosen.settle(cx, dead_topic, points)
+            return len(points)
+    except DatabaseError as error:
+        raise _chosen.settled_meanwhile(error) from error

@@ -1,0 +1,152 @@
+"""What every verb does that changes a group's place in a lane: it takes the lane away from its owner first.
+
+Owns the locks on floors and leases and the writes of watermarks that go with them; never decides where a watermark
+goes. Called by seek, skip, release and purge, inside their transactions.
+
+Lock order: topic row S → groups S → floors → leases X → delivery → offsets. The floor keeps collection and the purge of
+the lane out; topic row and group are there because a lease row may be born here. With the lease's epoch raised, no
+settlement of its old owner can be committed any more: every one of them share-locks that row and compares.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attrs import frozen
+
+from lanelog._database import NOW_MS
+from lanelog._stores._points import chunked, placeholders
+from lanelog._stores.discovery import Discovery
+from lanelog._stores.groups import Groups
+from lanelog._stores.offsets import FloorRow
+from lanelog.admin._known import no_group, no_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from lanelog._database import Executor
+    from lanelog._stores.deliveries import DeliveryRow
+
+# Floors of some lanes, held against collection and the purge of the lane (PRIMARY).
+SHARE_FLOORS = """SELECT partition_key, offset_acked, marked_through FROM queue_offsets FORCE INDEX (PRIMARY)
+WHERE consumer_group = '' AND topic = %s AND partition_key IN ({keys}) ORDER BY partition_key LOCK IN SHARE MODE"""
+
+# The same, to raise them (PRIMARY).
+LOCK_FLOORS = """SELECT partition_key, offset_acked, marked_through FROM queue_offsets FORCE INDEX (PRIMARY)
+WHERE consumer_group = '' AND topic = %s AND partition_key IN ({keys}) ORDER BY partition_key FOR UPDATE"""
+
+# Who owns these lanes, before they are taken away (PRIMARY).
+LOCK_LEASES = """SELECT partition_key, leased_by, lease_epoch FROM queue_partition_leases FORCE INDEX (PRIMARY)
+WHERE consumer_group = %s AND topic = %s AND partition_key IN ({keys}) ORDER BY partition_key FOR UPDATE"""
+
+# Nobody owns these lanes any more, under an epoch of their own (PRIMARY). A row that is born here begins above every
+# epoch ever used in the topic.
+TAKE_AWAY = """
+INSERT INTO queue_partition_leases (consumer_group, topic, partition_key, leased_by, lease_epoch, leased_at)
+VALUES {rows}
+ON DUPLICATE KEY UPDATE leased_by = '', lease_epoch = lease_epoch + 1, leased_at = VALUES(leased_at)
+"""
+
+# Watermarks, wherever they were, without a run mark (PRIMARY): a seek.
+MOVE = """
+INSERT INTO queue_offsets (consumer_group, topic, partition_key, offset_acked, marked_through, updated_at)
+VALUES {rows}
+ON DUPLICATE KEY UPDATE offset_acked = VALUES(offset_acked), marked_through = VALUES(marked_through), marked_epoch = 0,
+       marked_at = 0, updated_at = VALUES(updated_at)
+"""
+
+# Watermarks, raised; the run mark above them stays (PRIMARY): a skip, a purge.
+RAISE = """
+INSERT INTO queue_offsets (consumer_group, topic, partition_key, offset_acked, marked_through, updated_at)
+VALUES {rows}
+ON DUPLICATE KEY UPDATE offset_acked = GREATEST(offset_acked, VALUES(offset_acked)), updated_at = VALUES(updated_at)
+"""
+
+
+@frozen
+class Held:
+    """A lease as it was before it was taken away; `owner` is '' for nobody."""
+
+    owner: str
+    epoch: int
+
+
+def begin(cx: Executor, topic: str, group: str) -> int:
+    """Hold topic row and group until the transaction ends; the epoch of lease rows that are born in it."""
+    row = Discovery().share_topic(cx, topic)
+    if row is None:
+        raise no_topic(topic)
+    if Groups().lock_shared(cx, group, topic) is None:
+        raise no_group(topic, group)
+    return row[1] + 1
+
+
+def share_floors(cx: Executor, topic: str, keys: Sequence[str]) -> dict[str, FloorRow]:
+    """Share-lock the floors of these lanes; one that is missing has been purged."""
+    return _floors(cx, SHARE_FLOORS, topic, keys)
+
+
+def lock_floors(cx: Executor, topic: str, keys: Sequence[str]) -> dict[str, FloorRow]:
+    """Lock the floors of these lanes."""
+    return _floors(cx, LOCK_FLOORS, topic, keys)
+
+
+def _floors(cx: Executor, sql: str, topic: str, keys: Sequence[str]) -> dict[str, FloorRow]:
+    found = {}
+    for chunk in chunked(_sorted(keys)):
+        for key, floor, deleted in cx.query(sql.format(keys=placeholders(chunk)), (topic, *chunk)):
+            found[key] = FloorRow(floor, deleted)
+    return found
+
+
+def lock_leases(cx: Executor, topic: str, group: str, keys: Iterable[str]) -> dict[str, Held]:
+    """Lock the leases of these lanes; one that is missing was never owned."""
+    found = {}
+    for chunk in chunked(_sorted(keys)):
+        sql = LOCK_LEASES.format(keys=placeholders(chunk))
+        found.update({key: Held(owner, epoch) for key, owner, epoch in cx.query(sql, (group, topic, *chunk))})
+    return found
+
+
+def take_away(cx: Executor, topic: str, group: str, keys: Iterable[str], epoch: int) -> None:
+    """Leave these lanes to nobody; `epoch` is that of rows that are born."""
+    row = f"(%s, %s, %s, '', %s, {NOW_MS})"
+    for chunk in chunked(_sorted(keys)):
+        args = [value for key in chunk for value in (group, topic, key, epoch)]
+        cx.execute(TAKE_AWAY.format(rows=",".join([row] * len(chunk))), args)
+
+
+def move(cx: Executor, topic: str, group: str, watermarks: Mapping[str, int]) -> None:
+    """Set watermarks by key, whatever they were."""
+    _write(cx, MOVE, topic, group, watermarks)
+
+
+def raise_watermarks(cx: Executor, topic: str, group: str, watermarks: Mapping[str, int]) -> None:
+    """Raise watermarks by key."""
+    _write(cx, RAISE, topic, group, watermarks)
+
+
+def _write(cx: Executor, sql: str, topic: str, group: str, watermarks: Mapping[str, int]) -> None:
+    row = f"(%s, %s, %s, %s, %s, {NOW_MS})"
+    for chunk in chunked(_sorted(watermarks)):
+        args = [value for key in chunk for value in (group, topic, key, watermarks[key], watermarks[key])]
+        cx.execute(sql.format(rows=",".join([row] * len(chunk))), args)
+
+
+def settled_between(rows: Iterable[DeliveryRow], low: int, high: int) -> int:
+    """How many offsets above `low` and up to `high` the acked rows of a lane cover."""
+    return sum(
+        max(0, min(row.through, high) - max(row.offset - 1, low)) for row in rows if row.acked and row.through > low
+    )
+
+
+def advanced(rows: Iterable[DeliveryRow], watermark: int) -> int:
+    """The watermark, moved on over the acked rows that follow it without a gap."""
+    for row in sorted(rows, key=lambda row: row.offset):
+        if row.acked and row.offset <= watermark + 1:
+            watermark = max(watermark, row.through)
+    return watermark
+
+
+def _sorted(keys: Iterable[str]) -> list[str]:
+    return sorted(keys, key=str.encode)

@@ -1,0 +1,192 @@
+"""Purge: messages leave the log by an operator's will, whether or not every group has settled them.
+
+Owns the transactions that release them and the deletes behind; never removes a lane (collection does, once it is
+drained). Called by `Admin`, and by `_remove` for a whole topic.
+
+One transaction for a number of lanes: topic row S → floors X (those that somebody holds are tried again later) → leases
+X of every group that is behind → delivery → offsets. It takes those lanes away, raises the groups' watermarks and the
+floors; then the messages are deleted by exact keys, in bounded batches of their own. With the topic row shared, no
+group can be registered or deleted meanwhile.
+
+Dies right before the COMMIT: nothing has happened to these lanes. Right after, in the middle of the deletes, or with an
+unanswered COMMIT: what is released and not deleted yet is deleted by the repetition, or by the next collection, because
+the floor row says how far the deletion got. Two at once: floor by floor, the higher one stands.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+from threading import Event
+from typing import TYPE_CHECKING
+
+from attrs import field, frozen
+
+from lanelog._checks import check_name
+from lanelog._engine import collection
+from lanelog._engine.collection import Span
+from lanelog._stores.deliveries import Deliveries
+from lanelog._stores.discovery import Discovery
+from lanelog._stores.groups import Groups
+from lanelog._stores.offsets import FloorRow, Offsets
+from lanelog.admin import _fence
+from lanelog.admin._checked import offset_of
+from lanelog.admin._known import known_topic, no_topic, pages, read, repeated
+from lanelog.admin._seek import aware, instants, milliseconds
+from lanelog.admin.views import Purged
+from lanelog.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from lanelog._database import Database, Executor
+
+LANES_A_TRANSACTION = 100
+FLOOR_HELD = 0.02
+"""Seconds before a lane whose floor somebody holds is tried again."""
+
+
+@frozen
+class Released:
+    """What one transaction released: how far each lane was deleted and may be deleted, and who had not settled it."""
+
+    lanes: Mapping[str, tuple[int, int]]
+    held: Mapping[str, int]
+    """Messages to delete, by key, in lanes whose floor somebody holds."""
+    unsettled: Mapping[str, int] = field(factory=dict)
+
+
+def purge(database: Database, topic: str, *, before: datetime | int, dry_run: bool) -> Purged:
+    """See `Admin.purge`."""
+    check_name("topic", topic)
+    targets = _targets(topic, before)
+    read(database, known_topic, "looking for the topic", topic)
+    messages, lanes, remaining = 0, 0, 0
+    unsettled: dict[str, int] = {}
+    for page in pages(database, topic, LANES_A_TRANSACTION):
+        wanted = read(database, targets, "looking for an instant", dict(page))
+        for released in _released(database, topic, wanted, dry_run=dry_run):
+            gone = {key: span for key, span in released.lanes.items() if span[1] > span[0]}
+            lanes += len(gone)
+            messages += sum(b - a for a, b in gone.values()) if dry_run else delete_released(database, topic, gone)
+            remaining += sum(released.held.values())
+            for group, count in released.unsettled.items():
+                unsettled[group] = unsettled.get(group, 0) + count
+    return Purged(
+        topic=topic,
+        before=before,
+        messages=messages,
+        lanes=lanes,
+        unsettled=unsettled,
+        remaining=remaining,
+        dry_run=dry_run,
+    )
+
+
+def _targets(topic: str, before: object) -> Callable[[Executor, Mapping[str, int]], dict[str, int]]:
+    """What tells the last offset to delete, by key, from the lanes' heads."""
+    if isinstance(before, datetime):
+        start_ms = milliseconds(aware("before", before))
+        return lambda cx, heads: instants(cx, topic, list(heads), start_ms)
+    if isinstance(before, int) and not isinstance(before, bool):
+        last = offset_of(before, "before") - 1
+        return lambda _, heads: {key: min(last, head) for key, head in heads.items()}
+    raise ConfigurationError(f"before must be an aware datetime or an offset (int), not {before!r}")
+
+
+def _released(database: Database, topic: str, wanted: Mapping[str, int], *, dry_run: bool) -> Iterator[Released]:
+    """Release these lanes; those whose floors somebody holds are tried again for `publish_timeout`."""
+    pause = Event()
+    until = time.monotonic() + database.config.publish_timeout
+    keys: Iterable[str] = wanted
+    while True:
+        some = {key: wanted[key] for key in keys}
+        released = repeated(database, _transaction, "releasing messages", database, topic, some, dry_run=dry_run)
+        if not released.held or time.monotonic() >= until:
+            yield released
+            return
+        yield Released(released.lanes, {}, released.unsettled)
+        pause.wait(FLOOR_HELD)
+        keys = released.held
+
+
+def _transaction(database: Database, topic: str, wanted: Mapping[str, int], *, dry_run: bool) -> Released:
+    with database.transaction() as cx:
+        topic_row = Discovery().share_topic(cx, topic)
+        if topic_row is None:
+            raise no_topic(topic)
+        groups = sorted(Groups().readers(cx, topic), key=str.encode)
+        if dry_run:
+            loaded = Offsets().load(cx, "", topic, list(wanted))
+            floors = {key: FloorRow(row.offset_acked, row.marked_through) for (_, key), row in loaded.items()}
+        else:
+            floors = Offsets().lock_floors(cx, topic, list(wanted))
+        # What is not there at all has been purged.
+        missing = Offsets().load(cx, "", topic, [key for key in wanted if key not in floors])
+        held = {key: max(0, wanted[key] - row.marked_through) for (_, key), row in missing.items()}
+        targets = {key: wanted[key] for key, row in floors.items() if wanted[key] > row.floor}
+        places = _places(cx, topic, groups, floors)
+        behind = {group: [key for key in targets if places[group, key] < targets[key]] for group in groups}
+        if not dry_run:
+            for group in groups:
+                _fence.take_away(cx, topic, group, behind[group], topic_row[1] + 1)
+            places = _places(cx, topic, groups, floors)  # an owner may have settled more until it was fenced
+            _forget_settled_letters(cx, topic, targets)
+        unsettled = {}
+        reached = {}
+        for group in groups:
+            count, reached[group] = _pass(cx, topic, group, targets, places, behind[group], dry_run=dry_run)
+            if count:
+                unsettled[group] = count
+        if not dry_run:
+            Offsets().raise_floors(cx, topic, targets)
+            for group in groups:
+                _fence.raise_watermarks(cx, topic, group, reached[group])
+        lanes = {key: (row.deleted_through, targets.get(key, row.floor)) for key, row in floors.items()}
+        return Released(lanes, held, unsettled)
+
+
+def _places(
+    cx: Executor, topic: str, groups: Sequence[str], floors: Mapping[str, FloorRow]
+) -> dict[tuple[str, str], int]:
+    """Where each group is in each lane; one without a row is at the floor."""
+    if not groups or not floors:
+        return {}
+    marks = Offsets().watermarks(cx, topic, groups, list(floors))
+    return {(group, key): max(row.floor, marks.get((group, key), 0)) for group in groups for key, row in floors.items()}
+
+
+def _pass(
+    cx: Executor,
+    topic: str,
+    group: str,
+    targets: Mapping[str, int],
+    places: Mapping[tuple[str, str], int],
+    keys: Sequence[str],
+    *,
+    dry_run: bool,
+) -> tuple[int, dict[str, int]]:
+    """Take a group past what is purged: how much of it it had not settled, and its new watermarks by key."""
+    rows = Deliveries().load(cx, group, topic, keys)
+    unsettled, reached, points = 0, {}, []
+    for key in keys:
+        mine, place, target = rows.get(key, []), places[group, key], targets[key]
+        unsettled += max(0, target - place) - _fence.settled_between(mine, place, target)
+        reached[key] = _fence.advanced(mine, max(place, target))
+        points += [(key, row.offset) for row in mine if row.through <= reached[key]]
+    if not dry_run:
+        Deliveries().delete(cx, group, topic, points)
+    return unsettled, reached
+
+
+def _forget_settled_letters(cx: Executor, topic: str, targets: Mapping[str, int]) -> None:
+    """The rows of the reserved group '' last as long as the dead letters that they settle."""
+    rows = Deliveries().load(cx, "", topic, list(targets))
+    points = [(key, row.offset) for key, found in rows.items() for row in found if row.through <= targets[key]]
+    Deliveries().delete(cx, "", topic, points)
+
+
+def delete_released(database: Database, topic: str, lanes: Mapping[str, tuple[int, int]]) -> int:
+    """Delete what is released, (deleted through, floor) by key, a bounded number at a time; how many that was."""
+    spans = {key: Span(deleted=deleted, floor=floor) for key, (deleted, floor) in lanes.items()}
+    return sum(read(database, step, "deleting messages") for step in collection.deletion(topic, spans))

@@ -1,0 +1,173 @@
+"""Administration, looking at groups, members, leases and topics: what is added up, and who is alive."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from lanelog import Client
+from lanelog.admin import Admin, OwnerState
+from support.situations import HOUR, Situations, around, fill
+from support.sql import rows
+
+
+@pytest.fixture
+def made(raw: Any, lanelog_client: Client) -> Situations:
+    """Topic t with group g, and a message in no lane that a test looks at."""
+    made = Situations(raw)
+    lanelog_client.publish("t", "first", b"x")
+    made.register()
+    return made
+
+
+@pytest.fixture
+def admin(lanelog_client: Client) -> Admin:
+    return lanelog_client.admin
+
+
+# -- groups, members, leases -------------------------------------------------------------------------------------------
+
+
+def test_a_group_is_the_sum_of_its_lanes(lanelog_client: Client, made: Situations, admin: Admin) -> None:
+    """Lag, waiting and in flight of a group are exactly those of its lanes, whatever they are in the middle of."""
+    for key in ("ahead", "running", "dead", "floor", "waiting", "drained"):
+        fill(lanelog_client, key, 9)
+    made.owner("alice")
+    made.owner("bob", expires=-5)
+    made.place("ahead", 3)
+    made.row("ahead", 5, through=7, acked=1)
+    made.row("ahead", 1, retry_count=1)
+    made.lease("running", "alice", 7)
+    made.place("running", 2, marked_through=6, marked_epoch=7)
+    made.row("running", 4, retry_count=2, lease_epoch=7)
+    made.row("running", 5, acked=1)
+    made.lease("dead", "bob", 9)
+    made.place("dead", 1, marked_through=4, marked_epoch=8)
+    made.row("dead", 3, retry_count=2, lease_epoch=8)
+    made.place("floor", 4, group="")
+    made.place("waiting", 1)
+    made.row("waiting", 2, retry_count=1, due=60)
+    made.row("waiting", 3, postponed=1, due=60)
+    made.place("drained", 9)
+    made.written("waiting", 2, ago=5000)
+    lanes = admin.lanes("t", "g")
+    (group,) = admin.groups("t")
+    assert (group.lanes, group.lag, group.lagging_lanes) == (7, sum(lane.lag for lane in lanes), 6)
+    assert group.lag == 1 + 3 + 6 + 8 + 5 + 8
+    assert (group.in_flight, group.waiting) == (3, 3 + 2)
+    assert group.in_flight == sum(lane.in_flight for lane in lanes)
+    assert group.waiting == sum(lane.waiting for lane in lanes)
+    assert (group.members, group.owned_lanes, group.stale_lanes) == (1, 1, 1)
+    assert around(group.oldest_age, 5000)
+
+
+def test_owners_are_alive_dead_expired_stopped_or_missing(
+    lanelog_client: Client, made: Situations, admin: Admin, raw: Any
+) -> None:
+    """By their heartbeat, and by the lock that a dead process does not hold; a restart of the server proves nothing."""
+    started = made.server_started_at()
+    rows(raw, "SELECT GET_LOCK('lanelog-test-held', 0)")
+    made.owner("alive", liveness_lock="lanelog-test-held", server_started_at=started)
+    made.owner("dead", liveness_lock="lanelog-test-free", server_started_at=started)
+    made.owner("restarted", liveness_lock="lanelog-test-free", server_started_at=started - HOUR)
+    made.owner("expired", expires=-10)
+    made.owner("stopped", stopped=True)
+    for number, name in enumerate(("alive", "dead", "restarted", "expired", "stopped", "missing", "")):
+        fill(lanelog_client, name or "nobody", 1)
+        made.lease(name or "nobody", name, number + 1)
+    states = {lease.key: lease.owner_state for lease in admin.leases("t", "g")}
+    assert states == {
+        "alive": OwnerState.ALIVE,
+        "dead": OwnerState.DEAD,
+        "restarted": OwnerState.ALIVE,
+        "expired": OwnerState.EXPIRED,
+        "stopped": OwnerState.STOPPED,
+        "missing": OwnerState.MISSING,
+        "nobody": None,
+    }
+    stale = admin.leases(stale=True)
+    assert [lease.key for lease in stale] == ["dead", "expired", "missing", "stopped"]
+    assert all(lease.stale for lease in stale)
+    assert {lease.key for lease in admin.leases() if not lease.stale} == {"alive", "restarted", "nobody"}
+    assert [lease.lease_left for lease in stale[1:]] == [0.0, 0.0, 0.0]
+    members = {member.name: member for member in admin.members("t", "g")}
+    assert {name: member.state for name, member in members.items()} == {
+        name: state for name, state in states.items() if name not in ("missing", "nobody")
+    }
+    assert [members[name].lanes for name in ("alive", "dead")] == [1, 1]
+    assert members["stopped"].stopped_at == datetime(1970, 1, 1, 0, 0, 9, tzinfo=UTC)
+
+
+def test_leases_of_several_topics_and_groups(lanelog_client: Client, raw: Any, admin: Admin) -> None:
+    """By topic, group and key, of one topic or one group if asked, cut by the limit."""
+    for topic, group in (("a", "x"), ("a", "y"), ("b", "x")):
+        made = Situations(raw, topic, group)
+        made.register()
+        for key in ("k1", "k2"):
+            lanelog_client.publish(topic, key, b"x")
+            made.lease(key, "gone", 3)
+
+    def found(*args: Any, **options: Any) -> list[str]:
+        return [f"{lease.topic}/{lease.group}/{lease.key}" for lease in admin.leases(*args, **options)]
+
+    assert found() == ["a/x/k1", "a/x/k2", "a/y/k1", "a/y/k2", "b/x/k1", "b/x/k2"]
+    assert found(group="x") == ["a/x/k1", "a/x/k2", "b/x/k1", "b/x/k2"]
+    assert found("a", limit=3) == ["a/x/k1", "a/x/k2", "a/y/k1"]
+    assert found("b", "x", stale=True, limit=1) == ["b/x/k1"]
+    assert [f"{group.topic}/{group.group}" for group in admin.groups()] == ["a/x", "a/y", "b/x"]
+
+
+def test_offsets_of_every_group(lanelog_client: Client, made: Situations, admin: Admin) -> None:
+    """By key and group; the limit counts places, not lanes."""
+    made.register("h")
+    for key in ("a", "b"):
+        fill(lanelog_client, key, 4)
+    made.place("a", 3)
+    made.place("b", 2, group="h")
+    places = [(place.key, place.group, place.watermark) for place in admin.offsets("t")]
+    assert places[:5] == [("a", "g", 3), ("a", "h", 0), ("b", "g", 0), ("b", "h", 2), ("first", "g", 0)]
+    assert [(place.key, place.group) for place in admin.offsets("t", limit=3)] == [("a", "g"), ("a", "h"), ("b", "g")]
+    assert [place.key for place in admin.offsets("t", "h")] == ["a", "b", "first"]
+
+
+# -- topics ------------------------------------------------------------------------------------------------------------
+
+
+def test_topics_are_added_up(lanelog_client: Client, raw: Any, admin: Admin) -> None:
+    """Lanes, what the log holds, heads and floors; dead letters belong to the longest name they begin with."""
+    assert (admin.topics(), admin.groups(), admin.leases()) == ([], [], [])
+    for topic in ("fork_dlq", "merge", "merge_cat", "merge_fast", "merge_fast_dlq", "merge_dlq", "merge_old"):
+        fill(lanelog_client, "k", 6, topic)
+    fill(lanelog_client, "l", 4, "merge")
+    rows(raw, "UPDATE queue_partitions SET holds_dead_letters = 1 WHERE topic LIKE '%%dlq' AND partition_key = ''")
+    Situations(raw, "merge").register("builders")
+    Situations(raw, "merge").register("auditors")
+    Situations(raw, "merge").place("k", 5, group="", marked_through=4)
+    Situations(raw, "merge_dlq").place("k", 2, group="", marked_through=2)
+    Situations(raw, "merge_dlq").settle_letter("merge_dlq", "k", 2)  # collected already, its row about to go
+    Situations(raw, "merge_dlq").settle_letter("merge_dlq", "k", 5)
+    found = {topic.topic: topic for topic in admin.topics()}
+    assert list(found) == ["fork_dlq", "merge", "merge_cat", "merge_dlq", "merge_fast", "merge_fast_dlq", "merge_old"]
+    merge = found["merge"]
+    assert (merge.lanes, merge.head, merge.floor, merge.messages) == (2, 10, 5, 6)
+    assert merge.groups == ("auditors", "builders")
+    assert merge.dead_letter_topics == ("merge_dlq",)
+    assert merge.dead_letters == 3
+    assert merge.newest_lane_at is not None
+    assert (found["merge_dlq"].holds_dead_letters, found["merge_dlq"].dead_letters) == (True, 3)
+    assert (found["merge_fast"].dead_letter_topics, found["merge_fast"].dead_letters) == (("merge_fast_dlq",), 6)
+    for name in ("merge_cat", "merge_old"):
+        assert (found[name].dead_letter_topics, found[name].dead_letters) == ((), 0)
+    assert [topic.topic for topic in admin.topics(limit=2)] == ["fork_dlq", "merge"]
+    for name, topic in found.items():
+        assert admin.topic(name) == topic
+
+
+def test_a_topic_that_was_emptied_and_left_is_not_listed(lanelog_client: Client, raw: Any, admin: Admin) -> None:
+    """Its row stays, because its offsets must never come again; without lanes and groups nobody would miss it."""
+    lanelog_client.publish("t", "k", b"x")
+    rows(raw, "DELETE FROM queue_partitions WHERE partition_key <> ''")
+    assert admin.topics() == []
+    assert admin.topic("t").lanes == 0
+    Situations(raw).register()
+    assert [topic.topic for topic in admin.topics()] == ["t"]

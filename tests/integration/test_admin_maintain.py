@@ -1,0 +1,205 @@
+"""Maintenance: what nobody's subscription does is done by one call."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import lanelog
+from lanelog import Client, ConfigurationError, Message, Reject
+from lanelog._engine import collection
+from lanelog._engine.janitor import Janitor
+from lanelog.admin import _maintain
+from support.commits import every_commit_unanswered_once
+from support.sql import delivery_rows, one, rows, watermark
+from support.waiting import Record, accept, eventually
+
+
+@pytest.fixture(autouse=True)
+def no_janitor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody else collects here."""
+    monkeypatch.setattr(Janitor, "turn", lambda _self, _now: 1.0)
+
+
+@pytest.fixture
+def client(lanelog_url: str) -> Iterator[Client]:
+    """A client for which a lane is idle at once."""
+    with lanelog.connect(lanelog_url, lane_idle_purge=0.001) as client:
+        yield client
+
+
+def stored(raw: Any, topic: str) -> int:
+    return int(one(raw, "SELECT COUNT(*) FROM queue_messages WHERE topic = %s", topic))
+
+
+def consume(client: Client, topic: str, group: str, count: int, **options: Any) -> None:
+    """Let a group settle so many messages, and go."""
+    with client.subscribe(topic, group, accept, **{"retention": 0, **options}) as subscription:
+        eventually(lambda: subscription.stats().acked == count)
+
+
+def test_topics_without_a_subscriber_are_collected_and_purged(
+    client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What every group is past leaves, in bounded steps; drained lanes go; what somebody needs stays."""
+    monkeypatch.setattr(collection, "STEP", 7)
+    monkeypatch.setattr(collection, "MAX_POINTS", 5)
+    monkeypatch.setattr(_maintain, "LANES_A_TRANSACTION", 3)
+    for topic in ("done", "behind", "unread"):
+        client.publish_many(topic, [(f"k{n % 10}", b"x") for n in range(250)])
+    consume(client, "done", "g", 250)
+    consume(client, "behind", "g", 250)
+    consume(client, "behind", "slow", 0, start="earliest")
+    done = client.admin.maintain()
+    assert (done.collected, done.lanes_purged, done.failed) == (250, 10, {})
+    assert done.topics == ("behind", "done", "unread")
+    assert (stored(raw, "done"), stored(raw, "behind"), stored(raw, "unread")) == (0, 250, 250)
+    assert rows(raw, "SELECT partition_key, head_offset FROM queue_partitions WHERE topic = 'done'") == [("", 25)]
+    again = client.admin.maintain()
+    assert (again.collected, again.lanes_purged) == (0, 0)
+
+
+def test_the_retention_holds(client: Client, raw: Any) -> None:
+    """What is younger than the longest retention of the topic's groups stays, and a paused lane is not purged."""
+    client.publish_many("t", [("k", b"x")] * 10)
+    client.publish("t", "paused", b"x")
+    rows(raw, "UPDATE queue_messages SET created_at = created_at - 3600000 WHERE `offset` <= 4")
+    consume(client, "t", "g", 11, retention=600)
+    client.admin.pause("t", "g", key="paused")
+    assert client.admin.maintain(topics=["t"]).collected == 5
+    assert stored(raw, "t") == 6
+    rows(raw, "UPDATE queue_messages SET created_at = created_at - 3600000")
+    done = client.admin.maintain()
+    assert (done.collected, done.lanes_purged) == (6, 1)
+    assert rows(raw, "SELECT partition_key FROM queue_partitions WHERE topic = 't'") == [("",), ("paused",)]
+
+
+def test_settled_dead_letters_leave_with_their_rows(client: Client, raw: Any) -> None:
+    """The contiguous ones that were redriven or deleted; what nobody settled holds them, and nothing comes twice."""
+
+    def reject(message: Message) -> None:
+        raise Reject("no")
+
+    client.publish_many("t", [(key, b"x") for key in ("a", "b") for _ in range(6)])
+    with client.subscribe("t", "g", reject, retention=0):
+        eventually(lambda: stored(raw, "t_dlq") == 12)
+    consume(client, "t_dlq", "alerts", 12)
+    assert client.admin.maintain().dead_letters == 0
+    letters = client.admin.dead_letters("t", "g")
+    settled = [letter.id for letter in letters if letter.key == "a" and letter.offset != 4]
+    client.admin.redrive("t", "g", ids=settled[:2])
+    client.admin.delete_dead_letters("t", "g", ids=settled[2:])
+    assert client.admin.maintain().dead_letters == 3
+    assert stored(raw, "t_dlq") == 9
+    assert [row["message_offset"] for row in delivery_rows(raw, "", "t_dlq")] == [5, 6]
+    assert client.admin.redrive("t", "g", all=True).messages == 7
+    assert client.admin.maintain().dead_letters == 9
+    assert (stored(raw, "t_dlq"), delivery_rows(raw, "", "t_dlq")) == (0, [])
+    assert client.admin.redrive("t", "g", all=True).messages == 0
+    assert one(raw, "SELECT COUNT(*) FROM queue_messages WHERE target_group = 'g'") == 9
+    client.publish("t", "a", b"y")
+    with client.subscribe("t", "g", reject, retention=0):
+        eventually(lambda: stored(raw, "t_dlq") == 10)  # nine again, and a new one: the offsets go on
+    assert one(raw, "SELECT MIN(`offset`) FROM queue_messages WHERE topic = 't_dlq'") == 7
+
+
+def test_heartbeats_of_members_long_gone_leave(lanelog_client: Client, raw: Any) -> None:
+    """Those that left and those that fell silent, unless a lease still names them."""
+    lanelog_client.publish("t", "k", b"x")
+    consume(lanelog_client, "t", "g", 1)
+    age = int(collection.HEARTBEATS_KEPT * 1000) + 60_000
+    columns = "consumer_group, topic, subscriber_name, heartbeat_at, expires_at, deregistered_at"
+    now = one(raw, "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 1000")
+    for name, expires, left in (
+        ("silent", now - age, 0),
+        ("left", now, now - age),
+        ("owns", now - age, 0),
+        ("new", now, 0),
+    ):
+        values = (name, expires, expires, left)
+        rows(raw, f"INSERT INTO queue_subscriber_heartbeats ({columns}) VALUES ('g', 't', %s, %s, %s, %s)", *values)
+    rows(raw, "UPDATE queue_partition_leases SET leased_by = 'owns'")
+    assert lanelog_client.admin.maintain().heartbeats == 2
+    found = rows(
+        raw,
+        "SELECT subscriber_name FROM queue_subscriber_heartbeats WHERE subscriber_name NOT LIKE '%:%' ORDER BY 1",
+    )
+    assert found == [("new",), ("owns",)]
+
+
+def test_what_stops_one_topic_does_not_stop_the_others(lanelog_url: str, raw: Any, open_raw: Any) -> None:
+    """The error is told for its topic; the rest is done; the next call finds nothing in its way."""
+    with lanelog.connect(lanelog_url, publish_timeout=0.2) as client:
+        for topic in ("a", "b", "c"):
+            client.publish_many(topic, [("k", b"x")] * 5)
+            consume(client, topic, "g", 5)
+        holder = open_raw()
+        rows(holder, "SELECT 1 FROM queue_partitions WHERE topic = 'b' AND partition_key = '' FOR UPDATE")
+        done = client.admin.maintain()
+        assert (done.collected, list(done.failed)) == (10, ["b"])
+        assert "\n" not in done.failed["b"]
+        holder.rollback()
+        assert client.admin.maintain().collected == 5
+
+
+def test_two_at_once_beside_publishers_and_a_subscriber(client: Client, lanelog_url: str, raw: Any) -> None:
+    """Nothing that a group still needs leaves: everybody gets everything, once."""
+    seen, stop = Record(), threading.Event()
+    errors = Record()
+
+    def maintain() -> None:
+        with lanelog.connect(lanelog_url, lane_idle_purge=0.001) as other:
+            while not stop.is_set():
+                done = other.admin.maintain()
+                if done.failed:
+                    errors(done.failed)
+
+    client.subscribe("t", "g", lambda m: seen((m.key, m.payload)), retention=0)
+    threads = [threading.Thread(target=maintain) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for n in range(60):
+            client.publish_many("t", [(f"k{each}", f"{n}-{number}") for each in range(4) for number in range(5)])
+        seen.wait(1200, within=60)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(30)
+    assert len(set(seen.items)) == len(seen) == 1200
+    assert errors.items == []
+    for each in range(4):
+        mine = [payload.decode() for key, payload in seen.items if key == f"k{each}"]
+        assert mine == [f"{n}-{number}" for n in range(60) for number in range(5)]
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_unanswered_commits(client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch, *, committed: bool) -> None:
+    """Whatever is lost on the way, what was to leave has left."""
+    client.publish_many("t", [(f"k{n % 3}", b"x") for n in range(30)])
+    consume(client, "t", "g", 30)
+    with every_commit_unanswered_once(monkeypatch, committed=committed) as lost:
+        client.admin.maintain()
+        client.admin.maintain()
+    assert sum(lost) >= 1
+    assert stored(raw, "t") == 0
+    assert rows(raw, "SELECT partition_key FROM queue_partitions WHERE topic = 't'") == [("",)]
+    assert watermark(raw, "g", "t", "k0") == 0
+
+
+@pytest.mark.parametrize(
+    ("topics", "says"),
+    [(["nope"], "no topic 'nope'"), ("t", "a list of topics"), (5, "a list of topics"), ([5], "topic must be a str")],
+)
+def test_bad_input_is_refused_before_anything_changes(client: Client, raw: Any, topics: Any, says: str) -> None:
+    """One clear line, and nothing was collected, not even of the topics that are right."""
+    client.publish("a", "k", b"x")
+    client.publish("t", "k", b"x")
+    consume(client, "a", "g", 1)
+    given = ["a", *topics] if isinstance(topics, list) else topics
+    with pytest.raises(ConfigurationError) as refused:
+        client.admin.maintain(topics=given)
+    assert says in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert stored(raw, "a") == 1

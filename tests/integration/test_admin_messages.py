@@ -1,0 +1,315 @@
+"""Administration, looking at messages: their state for every group, stretches of lanes, dead letters; and bad input."""
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+import lanelog
+from lanelog import Client, ConfigurationError, Message
+from lanelog.admin import Admin, GroupState, MessageState
+from lanelog.config import ConnectConfig
+from support.situations import Situations, around, fill
+from support.sql import one, rows
+from support.waiting import eventually
+
+
+@pytest.fixture
+def made(raw: Any, lanelog_client: Client) -> Situations:
+    """Topic t with group g and nine messages under k."""
+    fill(lanelog_client, "k", 9)
+    made = Situations(raw)
+    made.register()
+    return made
+
+
+@pytest.fixture
+def admin(lanelog_client: Client) -> Admin:
+    return lanelog_client.admin
+
+
+def states(admin: Admin, offset: int, key: str = "k") -> dict[str, GroupState]:
+    message = admin.message("t", key, offset=offset)
+    assert message is not None
+    return {state.group: state for state in message.states}
+
+
+# -- states ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_message_is_found_by_id_and_by_offset(lanelog_client: Client, made: Situations, admin: Admin) -> None:
+    """Payload, metadata and times as published; None for what the log does not have."""
+    before = datetime.now(UTC)
+    receipt = lanelog_client.publish("t", "k", b"\x00payload", id="mine", metadata={"trace": "7"})
+    found = admin.message("t", "k", id="mine")
+    assert found is not None
+    assert found == admin.message("t", "k", offset=receipt.offset)
+    assert (found.topic, found.key, found.offset, found.id) == ("t", "k", 10, "mine")
+    assert (found.payload, found.payload_bytes, dict(found.metadata)) == (b"\x00payload", 8, {"trace": "7"})
+    assert abs((found.published_at - before).total_seconds()) < 60
+    assert found.created_at == found.published_at
+    assert (found.expires_at, found.target_group, found.dead_letter, found.settled) == (None, None, None, False)
+    assert [(state.group, state.state) for state in found.states] == [("g", MessageState.PENDING)]
+    assert "payload" not in repr(found).replace("payload_bytes", "")
+    assert admin.message("t", "k", id="not there") is None
+    assert admin.message("t", "k", offset=11) is None
+
+
+def test_a_message_has_a_state_for_every_group(made: Situations, admin: Admin) -> None:
+    """Pending, processing, retryable, postponed, completed; and what each says about attempts and the next one."""
+    made.owner("alice")
+    made.lease("k", "alice", 4)
+    made.place("k", 1, marked_through=3, marked_epoch=4, marked_at=8000)
+    made.row("k", 3, retry_count=2, lease_epoch=4, first_attempt_at=2000, last_error="boom")
+    made.row("k", 4, through=5, acked=1)
+    made.row("k", 6, retry_count=3, due=300, last_error="bang")
+    made.row("k", 7, postponed=2, due=200)
+    made.register("h")
+    seen = {offset: states(admin, offset)["g"] for offset in range(1, 10)}
+    assert [seen[offset].state.value for offset in range(1, 10)] == [
+        "completed",
+        "processing",
+        "processing",
+        "completed",
+        "completed",
+        "retryable",
+        "postponed",
+        "pending",
+        "pending",
+    ]
+    assert {states(admin, offset)["h"].state for offset in (1, 9)} == {MessageState.PENDING}
+    assert [seen[offset].attempts for offset in (1, 2, 3, 6, 7, 8)] == [0, 1, 2, 3, 0, 0]
+    assert (seen[2].first_attempt_at, seen[3].first_attempt_at) == tuple(
+        datetime(1970, 1, 1, 0, 0, second, tzinfo=UTC) for second in (8, 2)
+    )
+    assert (seen[3].last_error, seen[6].last_error, seen[8].last_error) == ("boom", "bang", None)
+    assert around(seen[6].next_attempt_in, 300)
+    assert (around(seen[7].next_attempt_in, 200), seen[7].postponed) == (True, 2)
+    assert (seen[2].next_attempt_in, seen[8].next_attempt_in) == (None, None)
+    assert (seen[2].owner, states(admin, 2)["h"].owner) == ("alice", None)
+
+
+def test_a_message_whose_time_is_over_is_expired_until_it_is_settled(raw: Any, made: Situations, admin: Admin) -> None:
+    """By the database's clock; one that is being handled is processing."""
+    rows(raw, "UPDATE queue_messages SET expires_at = 1000")
+    made.lease("k", "alice", 4)
+    made.place("k", 1, marked_through=2, marked_epoch=4)
+    made.row("k", 3, retry_count=1, due=60)
+    assert [states(admin, offset)["g"].state.value for offset in (1, 2, 3, 4)] == [
+        "completed",
+        "processing",
+        "expired",
+        "expired",
+    ]
+    rows(raw, "UPDATE queue_messages SET expires_at = 4000000000000")
+    assert states(admin, 4)["g"].state is MessageState.PENDING
+
+
+def test_a_redriven_message_is_settled_for_every_other_group(raw: Any, made: Situations, admin: Admin) -> None:
+    """It is meant for one group; the others pass it."""
+    made.register("h")
+    rows(raw, "UPDATE queue_messages SET target_group = 'h' WHERE `offset` = 2")
+    seen = states(admin, 2)
+    assert (seen["g"].state, seen["h"].state) == (MessageState.COMPLETED, MessageState.PENDING)
+    found = admin.message("t", "k", offset=2)
+    assert found is not None
+    assert found.target_group == "h"
+
+
+@pytest.fixture
+def buried(lanelog_client: Client, raw: Any) -> Situations:
+    """Groups a and b have given up offset 2 of lane k, a also offset 3; both have settled all 4 messages."""
+    fill(lanelog_client, "k", 4)
+
+    def refuse(*offsets: int) -> Callable[[Message], None]:
+        def handle(message: Message) -> None:
+            if message.offset in offsets:
+                raise lanelog.Reject(f"no good\nat offset {message.offset}")
+
+        return handle
+
+    for group, offsets in (("a", (2, 3)), ("b", (2,))):
+        lanelog_client.subscribe("t", group, refuse(*offsets))
+    eventually(
+        lambda: (
+            one(raw, "SELECT COUNT(*) FROM queue_offsets WHERE offset_acked = 4 AND consumer_group IN ('a', 'b')") == 2
+        )
+    )
+    return Situations(raw)
+
+
+def test_a_dead_letter_makes_the_message_failed_for_its_group_alone(buried: Situations, admin: Admin) -> None:
+    """With its error and attempts, and the id to redrive it by; settled, it is just completed."""
+    assert [[states(admin, offset)[group].state.value for offset in (1, 2, 3, 4)] for group in ("a", "b")] == [
+        ["completed", "failed", "failed", "completed"],
+        ["completed", "failed", "completed", "completed"],
+    ]
+    failed = states(admin, 3)["a"]
+    assert (failed.dead_letter_topic, failed.attempts) == ("t_dlq", 1)
+    assert failed.last_error == "no good\nat offset 3"
+    assert failed.last_attempt_at is not None
+    letter = admin.message("t_dlq", "k", id=str(failed.dead_letter_id))
+    assert letter is not None
+    assert letter.dead_letter is not None
+    assert (letter.dead_letter.original_topic, letter.dead_letter.original_offset) == ("t", 3)
+    assert (letter.dead_letter.group, letter.dead_letter.failure_count, letter.settled) == ("a", 1, False)
+    buried.settle_letter("t_dlq", "k", letter.offset)
+    assert states(admin, 3)["a"].state is MessageState.COMPLETED
+    settled = admin.message("t_dlq", "k", offset=letter.offset)
+    assert settled is not None
+    assert settled.settled
+
+
+def test_dead_letters_are_listed_and_counted_by_reason(buried: Situations, admin: Admin) -> None:
+    """Of all groups or of one, by the name of either topic; those that were settled are left out."""
+    letters = admin.dead_letters("t")
+    assert sorted((letter.group, letter.original_offset, letter.original_id) for letter in letters) == [
+        ("a", 2, "k-2"),
+        ("a", 3, "k-3"),
+        ("b", 2, "k-2"),
+    ]
+    assert [letter.offset for letter in letters] == [1, 2, 3]
+    assert {(letter.dead_letter_topic, letter.original_topic, letter.key) for letter in letters} == {
+        ("t_dlq", "t", "k")
+    }
+    assert {(letter.reason, letter.failure_count, letter.payload_bytes) for letter in letters} == {("no good", 1, 1)}
+    assert {letter.last_error for letter in letters} == {"no good\nat offset 2", "no good\nat offset 3"}
+    assert letters == admin.dead_letters("t_dlq")
+    assert admin.dead_letters("t", "a") == [letter for letter in letters if letter.group == "a"]
+    assert admin.dead_letters("t", limit=2) == letters[:2]
+    reasons = [(reason.group, reason.reason, reason.count, reason.keys) for reason in admin.dead_letter_reasons("t")]
+    assert reasons == [("a", "no good", 2, 1), ("b", "no good", 1, 1)]
+    topic = admin.topic("t")
+    assert (topic.dead_letters, topic.dead_letter_topics) == (3, ("t_dlq",))
+    (first, *_) = [letter for letter in letters if letter.group == "a"]
+    buried.settle_letter("t_dlq", "k", first.offset)
+    assert first not in admin.dead_letters("t")
+    assert [(reason.group, reason.count) for reason in admin.dead_letter_reasons("t_dlq")] == [("a", 1), ("b", 1)]
+    assert admin.topic("t").dead_letters == 2
+    assert [reason.group for reason in admin.dead_letter_reasons("t", "b")] == ["b"]
+
+
+# -- stretches of a lane -----------------------------------------------------------------------------------------------
+
+
+def test_messages_are_read_a_stretch_at_a_time(made: Situations, admin: Admin) -> None:
+    """In offset order from where it is asked, from above what collection deleted, over holes, up to the limit."""
+    assert [message.offset for message in admin.messages("t", "k", limit=4)] == [1, 2, 3, 4]
+    made.place("k", 2, group="")
+    for offset in (1, 2, 6):
+        made.lose("k", offset)
+    assert [message.offset for message in admin.messages("t", "k")] == [3, 4, 5, 7, 8, 9]
+    assert [message.id for message in admin.messages("t", "k", from_offset=8)] == ["k-8", "k-9"]
+    assert admin.messages("t", "k", from_offset=10) == []
+    assert {message.states for message in admin.messages("t", "k")} == {()}
+
+
+def test_an_answer_is_bounded_in_bytes(lanelog_client: Client, admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many messages as fit, one at least; the next stretch goes on behind them."""
+    monkeypatch.setattr("lanelog.admin._messages.BYTES_MAX", 250)
+    lanelog_client.publish_many("t", [("k", b"x" * size) for size in (100, 100, 100, 400, 50)])
+    stretches, start = [], 1
+    while found := admin.messages("t", "k", from_offset=start):
+        stretches.append([message.payload_bytes for message in found])
+        start = found[-1].offset + 1
+    assert stretches == [[100, 100], [100], [400], [50]]
+
+
+# -- bad input ---------------------------------------------------------------------------------------------------------
+
+Look = Callable[[Admin], object]
+
+BAD: list[tuple[Look, str]] = [
+    (lambda a: a.topic("mergge"), "no topic 'mergge': did you mean 'merge'"),
+    (lambda a: a.groups("x"), "no topic 'x': there are 'merge', 't'; `lanelog topics`"),
+    (lambda a: a.members("t", "gg"), "no group 'gg' is registered for topic 't': there are 'builders'"),
+    (lambda a: a.members("x", "builders"), "no topic 'x'"),
+    (lambda a: a.lanes("t", "builder"), "no group 'builder' .* did you mean 'builders'"),
+    (lambda a: a.lanes("merge", "builders"), "no group 'builders' is registered for topic 'merge': there is none"),
+    (lambda a: a.lanes("t", "builders", order_by="size"), "order_by must be one of 'age', 'lag', 'key', not 'size'"),  # type: ignore[arg-type]
+    (lambda a: a.lanes("t", "builders", limit=0), "limit must be an int of 1 to 10000, not 0"),
+    (lambda a: a.topics(limit=True), "limit must be an int"),
+    (lambda a: a.offsets("t", limit=10_001), "limit must be"),
+    (lambda a: a.offsets("t", key="kk"), "topic 't' has no lane 'kk': .*did you mean 'k'"),
+    (lambda a: a.offsets("t", "other"), "no group 'other'"),
+    (lambda a: a.leases("x"), "no topic 'x'"),
+    (lambda a: a.leases(group="x"), "no topic has a group 'x'"),
+    (lambda a: a.message("t", "k"), "exactly one of id= and offset="),
+    (lambda a: a.message("t", "k", id="a", offset=1), "exactly one of id= and offset="),
+    (lambda a: a.message("t", "k", offset=0), "offset must be an int, 1 or more"),
+    (lambda a: a.message("t", "kk", offset=1), "has no lane 'kk'"),
+    (lambda a: a.message("x", "k", offset=1), "no topic 'x'"),
+    (lambda a: a.message("t", "k", id=""), "id must have 1 to 255 characters"),
+    (lambda a: a.messages("t", "k", from_offset=-1), "from_offset must be an int, 1 or more"),
+    (lambda a: a.messages("t", "other"), "has no lane 'other'"),
+    (lambda a: a.dead_letters("x"), "no topic 'x'"),
+    (lambda a: a.dead_letters("t", "nobody"), "no group 'nobody'"),
+    (lambda a: a.dead_letter_reasons("t", " g"), "group must not begin or end with white space"),
+    (lambda a: a.history("t", "nobody"), "no group 'nobody'"),
+    (lambda a: a.topic("a\nb"), "topic must not"),
+]
+
+
+@pytest.mark.parametrize(("look", "says"), BAD, ids=[says[:40] for _, says in BAD])
+def test_what_is_not_there_is_refused_and_what_is_there_named(
+    lanelog_client: Client, raw: Any, admin: Admin, look: Look, says: str
+) -> None:
+    """ConfigurationError, one line, with the nearest name or those there are."""
+    lanelog_client.publish("merge", "k", b"x")
+    lanelog_client.publish("t", "k", b"x")
+    Situations(raw, "t", "builders").register()
+    with pytest.raises(ConfigurationError, match=says) as raised:
+        look(admin)
+    assert "\n" not in str(raised.value)
+
+
+# -- privileges --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def reader(raw: Any, lanelog_url: str) -> Iterator[Client]:
+    """A client of a user who may read, as README's role `reader`, and do nothing else."""
+    config = ConnectConfig.from_url(lanelog_url)
+    name = f"reader_{config.database[-8:]}"
+    rows(raw, f"CREATE USER '{name}'@'%' IDENTIFIED BY 'secret'")
+    rows(raw, f"GRANT SELECT ON `{config.database}`.* TO '{name}'@'%'")
+    with lanelog.connect(f"mysql://{name}:secret@{config.host}:{config.port}/{config.database}") as client:
+        yield client
+    rows(raw, f"DROP USER '{name}'@'%'")
+
+
+def test_who_may_read_may_look(reader: Client, buried: Situations, admin: Admin) -> None:
+    """Every reading verb answers a reader as it answers root."""
+    assert buried
+    for client in (reader.admin, admin):
+        assert [topic.topic for topic in client.topics()] == ["t", "t_dlq"]
+    assert reader.admin.topic("t") == admin.topic("t")
+    assert [group.group for group in reader.admin.groups()] == ["a", "b"]
+    assert len(reader.admin.members("t", "a")) == 1
+    for order in ("age", "lag", "key"):
+        assert [lane.key for lane in reader.admin.lanes("t", "a", order_by=order)] == ["k"]  # type: ignore[arg-type]
+    assert len(reader.admin.offsets("t")) == 2
+    assert len(reader.admin.leases()) == 2
+    assert reader.admin.leases(stale=True) == []
+    assert reader.admin.message("t", "k", offset=2) == admin.message("t", "k", offset=2)
+    assert reader.admin.messages("t", "k") == admin.messages("t", "k")
+    assert reader.admin.dead_letters("t") == admin.dead_letters("t")
+    assert reader.admin.dead_letter_reasons("t") == admin.dead_letter_reasons("t")
+
+
+def test_an_admin_of_a_closed_client_says_so(lanelog_url: str) -> None:
+    """ClosedError, as everything else of the client."""
+    client = lanelog.connect(lanelog_url)
+    admin = client.admin
+    assert admin is client.admin
+    client.close()
+    with pytest.raises(lanelog.ClosedError):
+        admin.topics()
+
+
+def test_an_admin_shows_no_password() -> None:
+    """Its repr names the database as the client's does."""
+    with lanelog.connect("mysql://root:s3cret@localhost/jobs") as client:
+        assert "s3cret" not in repr(client.admin)
+        assert "jobs" in repr(client.admin)

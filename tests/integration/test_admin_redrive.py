@@ -1,0 +1,318 @@
+"""Redrive and deletion of dead letters: back to the failing group alone, in order, exactly once."""
+
+import itertools
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+import lanelog
+from lanelog import Client, ConfigurationError, Message, Reject
+from lanelog.admin import _redrive
+from support.commits import every_commit_unanswered_once
+from support.sql import delivery_rows, one, rows, watermark
+from support.waiting import Record, eventually, never
+
+KEYS, EACH = 100, 20
+
+
+def letters(raw: Any, topic: str = "t_dlq") -> int:
+    """Dead letters in the log, settled or not."""
+    return int(one(raw, "SELECT COUNT(*) FROM queue_messages WHERE topic = %s", topic))
+
+
+def in_order(seen: list[tuple[str, int]]) -> dict[str, list[int]]:
+    """What was seen of each key, in order."""
+    found: dict[str, list[int]] = {}
+    for key, number in seen:
+        found.setdefault(key, []).append(number)
+    return found
+
+
+def give_up(client: Client, raw: Any, items: list[tuple[str, str]], group: str = "a", topic: str = "t") -> None:
+    """Publish these and leave them as dead letters of a group that does not run any more."""
+    before = letters(raw, f"{topic}_dlq")
+
+    def reject(message: Message) -> None:
+        raise Reject(f"no {message.payload.decode()}\nmore")
+
+    client.publish_many(topic, [lanelog.Outgoing(key, body, id=f"{key}-{body}") for key, body in items])
+    with client.subscribe(topic, group, reject):
+        eventually(lambda: letters(raw, f"{topic}_dlq") == before + len(items), within=30)
+
+
+def test_redrive_of_many_dead_letters_beside_another_group(lanelog_client: Client, lanelog_url: str, raw: Any) -> None:
+    """The failing group gets each exactly once and in order, the other none; twice, and after collection: no more."""
+    mended, seen_a, seen_b = threading.Event(), Record(), Record()
+
+    def handle(message: Message) -> None:
+        if not mended.is_set():
+            raise Reject("it is down")
+        seen_a((message.key, int(message.payload)))
+
+    with lanelog.connect(lanelog_url) as other:
+        admin = other.admin
+        running = lanelog_client.subscribe("t", "a", handle, retention=0)
+        lanelog_client.subscribe("t", "b", lambda m: seen_b((m.key, m.offset)), retention=0)
+        for number in range(EACH):
+            lanelog_client.publish_many("t", [(f"k{n}", str(number)) for n in range(KEYS)])
+        eventually(lambda: letters(raw) == KEYS * EACH, within=240)
+        seen_b.wait(KEYS * EACH, within=60)
+        mended.set()
+
+        redriven = admin.redrive("t", "a", all=True)
+        assert (redriven.messages, redriven.keys, redriven.remaining) == (KEYS * EACH, KEYS, 0)
+        seen_a.wait(KEYS * EACH, within=60)
+        assert in_order(seen_a.items) == {f"k{n}": list(range(EACH)) for n in range(KEYS)}
+        assert admin.redrive("t", "a", all=True).messages == 0
+
+        for group in ("a", "b"):  # both pass what is there, and only one of them was given it
+            eventually(lambda group=group: all(watermark(raw, group, "t", f"k{n}") == 2 * EACH for n in range(KEYS)))
+        assert admin.maintain().dead_letters == KEYS * EACH
+        assert letters(raw) == 0
+        assert delivery_rows(raw, "", "t_dlq") == []
+        assert admin.redrive("t", "a", all=True).messages == 0
+        never(lambda: len(seen_a) > KEYS * EACH or len(seen_b) > KEYS * EACH, during=0.5)
+        assert running.stats().dead_lettered == KEYS * EACH  # the first time, and not again
+
+
+def test_a_redriven_message_that_fails_again_is_dead_lettered_again(lanelog_client: Client, raw: Any) -> None:
+    """It is a dead letter with an id of its own, knows its first id, and can be redriven like the first time."""
+    give_up(lanelog_client, raw, [("k", "1"), ("k", "2")])
+    letters_before = lanelog_client.admin.dead_letters("t", "a")
+    known = {letter.id for letter in letters_before}
+    published = [letter.published_at for letter in letters_before]
+    for round_ in (1, 2):
+        attempts = Record()
+
+        def reject(message: Message, attempts: Record = attempts) -> None:
+            attempts((message.offset, message.attempt))
+            raise Reject("still down")
+
+        assert lanelog_client.admin.redrive("t", "a", all=True).messages == 2
+        with lanelog_client.subscribe("t", "a", reject):
+            eventually(lambda round_=round_: letters(raw) == 2 + 2 * round_)
+        assert attempts.items == [(2 * round_ + 1, 1), (2 * round_ + 2, 1)]
+        again = lanelog_client.admin.dead_letters("t", "a")
+        assert len(again) == 2
+        assert not {letter.id for letter in again} & known
+        assert [letter.original_id for letter in again] == ["k-1", "k-2"]
+        assert [letter.published_at for letter in again] == published
+        known |= {letter.id for letter in again}
+    seen = Record()
+    lanelog_client.admin.redrive("t", "a", all=True)
+    with lanelog_client.subscribe("t", "a", lambda m: seen((m.payload, m.id, dict(m.metadata), m.dead_letter))):
+        found = seen.wait(2)
+    assert [payload for payload, *_ in found] == [b"1", b"2"]
+    assert [metadata["lanelog.original_id"] for _, _, metadata, _ in found] == ["k-1", "k-2"]
+    assert all(message_id.startswith("rd-") and letter is None for _, message_id, _, letter in found)
+
+
+def test_a_message_that_a_seek_brings_back_is_dead_lettered_anew(lanelog_client: Client, raw: Any) -> None:
+    """Its old dead letter, deleted and not collected yet, does not count as the new one; one that is there does."""
+    give_up(lanelog_client, raw, [("k", "1")])
+    admin = lanelog_client.admin
+
+    def reject(message: Message) -> None:
+        raise Reject("again")
+
+    for number, settled in enumerate((True, False, True, True), 2):
+        if settled:
+            assert admin.delete_dead_letters("t", "a", all=True).messages == 1
+        admin.seek("t", "a", to="earliest")
+        with lanelog_client.subscribe("t", "a", reject) as subscription:
+            eventually(lambda subscription=subscription: subscription.stats().dead_lettered == 1)
+        letters_there = admin.dead_letters("t", "a")
+        assert len(letters_there) == 1
+        assert letters_there[0].original_id == "k-1"
+        assert letters(raw) == number - (number > 2)
+
+
+def test_dead_letters_are_chosen_by_their_ids_their_messages_ids_or_their_reason(
+    lanelog_client: Client, raw: Any
+) -> None:
+    """Each choice takes what it names and nothing else, tells what is not there, and dry_run changes nothing."""
+    give_up(lanelog_client, raw, [("k", str(n)) for n in range(6)] + [("l", "0")])
+    admin = lanelog_client.admin
+    by_original = {letter.original_id: letter for letter in admin.dead_letters("t", "a")}
+    chosen = [by_original["k-1"].id, "k-2", "no such id"]
+    dry = admin.redrive("t", "a", ids=chosen, dry_run=True)
+    assert (dry.messages, dry.missing, dry.dry_run) == (2, 1, True)
+    assert len(admin.dead_letters("t", "a")) == 7
+    assert admin.redrive("t", "a", ids=chosen).messages == 2
+    assert admin.redrive("t", "a", ids=chosen) == lanelog.admin.Redriven(
+        topic="t", group="a", to_topic="t", messages=0, keys=0, missing=3, remaining=0, dry_run=False
+    )
+    assert admin.delete_dead_letters("t", "a", reason="no 0", dry_run=True).messages == 2
+    deleted = admin.delete_dead_letters("t_dlq", "a", reason="no 0")
+    assert (deleted.topic, deleted.messages, deleted.keys) == ("t", 2, 2)
+    assert admin.delete_dead_letters("t", "a", reason="no 0").messages == 0
+    assert admin.redrive("t_dlq", "a", reason="no 4").messages == 1
+    assert [letter.original_id for letter in admin.dead_letters("t", "a")] == ["k-3", "k-5"]
+    assert admin.redrive("t", "a", all=True).messages == 2
+    seen = Record()
+    with lanelog_client.subscribe("t", "a", lambda m: seen(m.payload)):
+        assert seen.wait(5) == [b"1", b"2", b"4", b"3", b"5"]
+        never(lambda: len(seen) > 5, during=0.3)
+
+
+def test_two_redrives_at_once_bring_each_back_once(lanelog_client: Client, lanelog_url: str, raw: Any) -> None:
+    """Whatever they take from each other, and from a deletion: every dead letter goes one way, once, in order."""
+    give_up(lanelog_client, raw, [(f"k{n % 10}", str(n)) for n in range(400)])
+    clients = [lanelog.connect(lanelog_url) for _ in range(4)]
+    try:
+        lanelog_client.publish("elsewhere", "k0", b"x")
+        calls = [
+            lambda: clients[0].admin.redrive("t", "a", all=True).messages,
+            lambda: clients[1].admin.redrive("t", "a", all=True).messages,
+            lambda: clients[2].admin.redrive("t", "a", all=True, to_topic="elsewhere").messages,
+            lambda: clients[3].admin.delete_dead_letters("t", "a", all=True).messages,
+        ]
+        with ThreadPoolExecutor(4) as pool:
+            home, home_too, away, deleted = [each.result() for each in [pool.submit(call) for call in calls]]
+    finally:
+        for client in clients:
+            client.close()
+    assert home + home_too + away + deleted == 400
+    copies = rows(raw, "SELECT topic, partition_key, `offset`, id, payload FROM queue_messages WHERE id LIKE 'rd-%%'")
+    assert len(copies) == home + home_too + away
+    assert len({payload for *_, payload in copies}) == len(copies)
+    for lane, group in itertools.groupby(sorted(copies), key=lambda row: row[:2]):
+        numbers = [int(row[4]) for row in group]
+        assert numbers == sorted(numbers), lane
+    heads = rows(
+        raw, "SELECT partition_key, head_offset FROM queue_partitions WHERE topic = 't' AND partition_key <> ''"
+    )
+    counted = Counter(key for topic, key, *_ in copies if topic == "t")
+    assert dict(heads) == {f"k{n}": 40 + counted[f"k{n}"] for n in range(10)}
+
+
+def test_a_lane_that_somebody_holds_waits_and_keeps_its_order(
+    lanelog_client: Client, raw: Any, open_raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other lanes go on; what is held goes once the head is free, the first dead letter first."""
+    monkeypatch.setattr(_redrive, "BATCH", 3)
+    give_up(lanelog_client, raw, [(key, str(n)) for n in range(10) for key in ("free", "held")])
+    holder = open_raw()
+    rows(holder, "SELECT 1 FROM queue_partitions WHERE topic = 't' AND partition_key = 'held' FOR UPDATE")
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(lanelog_client.admin.redrive, "t", "a", all=True)
+        count = "SELECT COUNT(*) FROM queue_messages WHERE topic = 't' AND target_group = 'a' AND partition_key = %s"
+        eventually(lambda: one(raw, count, "free") == 10)
+        assert one(raw, count, "held") == 0
+        holder.rollback()
+        redriven = call.result(20)
+    assert (redriven.messages, redriven.remaining) == (20, 0)
+    found = rows(
+        raw, "SELECT payload FROM queue_messages WHERE target_group = 'a' AND partition_key = 'held' ORDER BY `offset`"
+    )
+    assert [int(payload) for (payload,) in found] == list(range(10))
+
+
+def test_what_stays_held_is_reported(lanelog_url: str, raw: Any, open_raw: Any) -> None:
+    """A head that nobody lets go ends the call after publish_timeout; it says what is left, and can be called again."""
+    with lanelog.connect(lanelog_url, publish_timeout=0.5) as client:
+        give_up(client, raw, [("free", "1"), ("held", "2")])
+        holder = open_raw()
+        rows(holder, "SELECT 1 FROM queue_partitions WHERE topic = 't' AND partition_key = 'held' FOR UPDATE")
+        redriven = client.admin.redrive("t", "a", all=True)
+        assert (redriven.messages, redriven.remaining) == (1, 1)
+        holder.rollback()
+        assert client.admin.redrive("t", "a", all=True).messages == 1
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_an_unanswered_commit_adds_nothing(
+    lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch, *, committed: bool
+) -> None:
+    """Whether the COMMIT had been done or not, every dead letter is copied once and settled once."""
+    monkeypatch.setattr(_redrive, "BATCH", 4)
+    give_up(lanelog_client, raw, [(f"k{n % 2}", str(n)) for n in range(20)])
+    with every_commit_unanswered_once(monkeypatch, committed=committed) as lost:
+        lanelog_client.admin.redrive("t", "a", all=True)
+    assert sum(lost) >= 3
+    copies = rows(raw, "SELECT payload FROM queue_messages WHERE target_group = 'a' ORDER BY partition_key, `offset`")
+    assert [int(payload) for (payload,) in copies] == [*range(0, 20, 2), *range(1, 20, 2)]
+    assert len(delivery_rows(raw, "", "t_dlq")) == 20
+    assert lanelog_client.admin.dead_letters("t", "a") == []
+
+
+def test_another_topic_gets_them_for_everybody_there(lanelog_client: Client, raw: Any) -> None:
+    """to_topic: for all groups of that topic, but for the failing group alone where it is registered."""
+    give_up(lanelog_client, raw, [("k", "1"), ("k", "2")])
+    seen = Record()
+    lanelog_client.subscribe("other", "x", lambda m: seen(("x", m.key, m.payload)))
+    lanelog_client.subscribe("other", "y", lambda m: seen(("y", m.key, m.payload)))
+    ids = [letter.id for letter in lanelog_client.admin.dead_letters("t", "a")]
+    redriven = lanelog_client.admin.redrive("t", "a", ids=ids[:1], to_topic="other")
+    assert (redriven.to_topic, redriven.messages) == ("other", 1)
+    assert sorted(seen.wait(2)) == [("x", "k", b"1"), ("y", "k", b"1")]
+    lanelog_client.subscribe("other", "a", lambda m: seen(("a", m.key, m.payload)), start="latest")
+    lanelog_client.admin.redrive("t", "a", ids=ids[1:], to_topic="other")
+    assert seen.wait(3)[2:] == [("a", "k", b"2")]
+    eventually(lambda: watermark(raw, "x", "other", "k") == 2)
+    assert len(seen) == 3
+
+
+def test_a_rate_spreads_a_redrive_over_time(lanelog_client: Client, raw: Any) -> None:
+    """Never more than the rate allows: the last batch begins when all the others have had their time."""
+    give_up(lanelog_client, raw, [("k", str(n)) for n in range(12)])
+    began = time.monotonic()
+    assert lanelog_client.admin.redrive("t", "a", all=True, rate=20).messages == 12
+    assert time.monotonic() - began >= 10 / 20
+
+
+def test_a_purged_lane_comes_back(lanelog_url: str, raw: Any) -> None:
+    """A dead letter whose original lane was drained and purged goes to a new lane above the old offsets."""
+    with lanelog.connect(lanelog_url, lane_idle_purge=0.2) as client:
+
+        def reject(message: Message) -> None:
+            raise Reject("no")
+
+        client.publish("t", "k", b"1")
+        with client.subscribe("t", "a", reject, retention=0):
+            lane = "SELECT COUNT(*) FROM queue_partitions WHERE topic = 't' AND partition_key = 'k'"
+            eventually(lambda: letters(raw) == 1 and one(raw, lane) == 0)
+        assert client.admin.redrive("t", "a", all=True).messages == 1
+        seen = Record()
+        with client.subscribe("t", "a", lambda m: seen((m.offset, m.payload)), retention=0):
+            assert seen.wait(1) == [(2, b"1")]
+
+
+@pytest.mark.parametrize(
+    ("topic", "group", "options", "says"),
+    [
+        ("nope", "a", {"all": True}, "no topic 'nope'"),
+        ("t", "nope", {"all": True}, "no group 'nope' is registered"),
+        ("t", "a", {}, "exactly one of"),
+        ("t", "a", {"all": True, "reason": "x"}, "exactly one of"),
+        ("t", "a", {"all": 1}, "all must be True or False"),
+        ("t", "a", {"ids": []}, "ids is empty"),
+        ("t", "a", {"ids": "dl-1"}, "a list of ids"),
+        ("t", "a", {"ids": [1]}, "id must be a str"),
+        ("t", "a", {"ids": 5}, "a list of ids"),
+        ("t", "a", {"reason": 5}, "reason must be a str"),
+        ("t", " a", {"all": True}, "white space"),
+        ("t", "a", {"all": True, "rate": 0}, "rate must be"),
+        ("t", "a", {"all": True, "to_topic": "nope"}, "no topic 'nope'"),
+        ("t", "a", {"all": True, "to_topic": "t_dlq"}, "where they are"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_changes(
+    lanelog_client: Client, raw: Any, topic: str, group: str, options: dict[str, Any], says: str
+) -> None:
+    """One clear line, and the dead letters are where they were."""
+    give_up(lanelog_client, raw, [("k", "1")])
+    with pytest.raises(ConfigurationError) as refused:
+        lanelog_client.admin.redrive(topic, group, **options)
+    assert says in str(refused.value)
+    assert "\n" not in str(refused.value)
+    if not options.keys() & {"rate", "to_topic"}:
+        with pytest.raises(ConfigurationError) as refused:
+            lanelog_client.admin.delete_dead_letters(topic, group, **options)
+        assert says in str(refused.value)
+    assert len(lanelog_client.admin.dead_letters("t", "a")) == 1
+    assert one(raw, "SELECT COUNT(*) FROM queue_messages") == 2

@@ -1,0 +1,298 @@
+"""Pause, resume, skip and release: a group, a lane or a message is steered while its workers run."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+import lanelog
+from lanelog import Client, ConfigurationError, LeaseLost, Message
+from lanelog._engine.membership_keeper import MembershipKeeper
+from lanelog.admin import MessageState, OwnerState
+from support.commits import every_commit_unanswered_once
+from support.sql import delivery_rows, one, owners, rows, watermark
+from support.traffic import steady_load
+from support.waiting import Record, accept, eventually, never
+
+KEYS = [f"k{n}" for n in range(12)]
+
+
+class Turns:
+    """The keepers' turns in this process: how many have begun, and which of them have ended."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun, self.ended = Record(), Record()
+        really = MembershipKeeper.turn
+
+        def turn(keeper: MembershipKeeper) -> None:
+            number = len(self.begun)
+            self.begun(number)
+            really(keeper)
+            self.ended((keeper.membership.owner, number))
+
+        monkeypatch.setattr(MembershipKeeper, "turn", turn)
+
+    def pass_by(self, members: list[lanelog.Subscription]) -> None:
+        """Wait until their keepers have done one whole turn from now on."""
+        first = len(self.begun)
+
+        def everybody(items: list[Any]) -> bool:
+            return {owner for owner, number in items if number >= first} >= {member.owner for member in members}
+
+        self.ended.until(everybody, within=20, what="a turn of every keeper")
+
+
+@contextmanager
+def two_members(url: str, handle: Any, **options: Any) -> Iterator[list[lanelog.Subscription]]:
+    """A group whose members are clients of their own."""
+    with lanelog.connect(url) as one_client, lanelog.connect(url) as another:
+        yield [client.subscribe("t", "g", handle, **options) for client in (one_client, another)]
+
+
+@pytest.mark.parametrize("key", [None, "k3"], ids=["group", "lane"])
+def test_pause_under_load(
+    lanelog_client: Client, lanelog_url: str, raw: Any, monkeypatch: pytest.MonkeyPatch, key: str | None
+) -> None:
+    """No handler starts later than a keeper turn after it; nothing is lost or counted as an attempt; resume goes on."""
+    turns, started, other_group = Turns(monkeypatch), Record(), Record()
+    held, release = Record(), threading.Event()
+    admin = lanelog_client.admin
+
+    def handle(message: Message) -> None:
+        started((message.key, message.offset, message.attempt))
+        if message.key == "k3" and message.offset == 5:
+            held(message)
+            assert release.wait(30)
+
+    def of_paused() -> list[Any]:
+        return [item for item in started.items if key in (None, item[0])]
+
+    with two_members(lanelog_url, handle) as members, steady_load(lanelog_client, "t", KEYS, pause=0.01) as traffic:
+        lanelog_client.subscribe("t", "other", lambda m: other_group((m.key, m.offset)))
+        held.wait(1)
+        eventually(lambda: all(any(item[0] == each for item in started.items) for each in KEYS))
+        eventually(lambda: set(owners(raw, "g", "t").values()) == {member.owner for member in members})
+        paused = admin.pause("t", "g", key=key, by="me", reason="maintenance")
+        assert (paused.changed, paused.by, paused.reason, paused.key) == (True, "me", "maintenance", key)
+        turns.pass_by(members)
+        # Handlers that had begun end in their own time; the one that is held settles while the pause lasts.
+        release.set()
+        if key is None:
+            eventually(lambda: sum(member.stats().running for member in members) == 0)
+        else:
+            eventually(lambda: watermark(raw, "g", "t", "k3") >= 5)
+        before, others = len(of_paused()), len(started)
+        never(lambda: len(of_paused()) > before, during=0.8, what="a handler in what is paused")
+        if key is not None:
+            assert len(started) > others
+        other_group.until(lambda items: ("k3", 30) in items, what="the other group")
+        again = admin.pause("t", "g", key=key, by="somebody else")
+        assert (again.changed, again.by, again.paused_at) == (False, "me", paused.paused_at)
+        assert again.lag > 0
+        resumed = admin.resume("t", "g", key=key)
+        assert (resumed.changed, resumed.by, resumed.paused_at) == (True, "me", paused.paused_at)
+        assert not admin.resume("t", "g", key=key).changed
+        started.until(lambda items: any(item[0] == "k3" and item[1] > 30 for item in items), what="going on")
+    total = traffic.each
+    with two_members(lanelog_url, handle):
+        started.wait(total * len(KEYS), within=30)
+    assert sorted(started.items) == sorted((each, n, 1) for each in KEYS for n in range(1, total + 1))
+    for each in KEYS:
+        assert [n for name, n, _ in started.items if name == each] == list(range(1, total + 1))
+
+
+def test_a_paused_lane_survives_the_members_and_has_its_row(lanelog_client: Client, raw: Any) -> None:
+    """A lane that the group never reached can be paused: who comes later does not begin it; other lanes do begin."""
+    with lanelog_client.subscribe("t", "g", accept):
+        pass
+    lanelog_client.publish_many("t", [(key, b"x") for key in ("a", "b")])
+    paused = lanelog_client.admin.pause("t", "g", key="a", reason="first b")
+    assert (paused.changed, paused.lag) == (True, 1)
+    seen = Record()
+    with lanelog_client.subscribe("t", "g", lambda m: seen((m.key, m.attempt))):
+        assert seen.wait(1) == [("b", 1)]
+        never(lambda: len(seen) > 1, during=0.5)
+        lanelog_client.admin.resume("t", "g", key="a")
+        assert seen.wait(2) == [("b", 1), ("a", 1)]
+
+
+def test_dry_run_only_tells(lanelog_client: Client, raw: Any) -> None:
+    """Each verb returns what it would do, and no row of any table changes."""
+    tables = ("queue_groups", "queue_offsets", "queue_partition_leases", "queue_delivery_state")
+
+    def everything() -> list[Any]:
+        return [sorted(map(str, rows(raw, f"SELECT * FROM {table}"))) for table in tables]
+
+    lanelog_client.publish_many("t", [("k", b"x")] * 3)
+    with lanelog_client.subscribe("t", "g", accept) as subscription:
+        eventually(lambda: subscription.stats().acked == 3)
+    lanelog_client.publish("t", "k", b"y")
+    admin, before = lanelog_client.admin, everything()
+    assert admin.pause("t", "g", by="me", dry_run=True).changed
+    assert admin.pause("t", "g", key="k", dry_run=True).changed
+    assert not admin.resume("t", "g", dry_run=True).changed
+    skipped = admin.skip("t", "g", "k", 4, reason="why", dry_run=True)
+    assert (skipped.changed, skipped.state, skipped.dry_run) == (True, MessageState.PENDING, True)
+    assert not admin.release("t", "g", "k", dry_run=True).changed
+    assert everything() == before
+
+
+def test_skip_settles_one_message_for_one_group(lanelog_client: Client, raw: Any) -> None:
+    """Its group passes it, without an attempt of the others lost; the log and the other group keep it."""
+    lanelog_client.publish_many("t", [lanelog.Outgoing("k", str(n), id=f"m{n}") for n in range(1, 7)])
+    for group in ("g", "other"):
+        with lanelog_client.subscribe("t", group, accept, start="earliest") as subscription:
+            eventually(lambda subscription=subscription: subscription.stats().acked == 6)
+        lanelog_client.admin.seek("t", group, to="earliest")
+    admin = lanelog_client.admin
+    ahead = admin.skip("t", "g", "k", 4, reason="poison")
+    assert (ahead.changed, ahead.id, ahead.state, ahead.owner) == (True, "m4", MessageState.PENDING, None)
+    assert not admin.skip("t", "g", "k", 4, reason="poison").changed
+    assert watermark(raw, "g", "t", "k") == 0
+    for offset, reached in ((1, 1), (3, 1), (2, 4)):  # the last one closes the gap to what was skipped ahead
+        assert admin.skip("t", "g", "k", offset, reason="poison").changed
+        assert watermark(raw, "g", "t", "k") == reached
+    assert delivery_rows(raw, "g", "t") == []
+    assert admin.skip("t", "g", "k", 2, reason="poison").state is MessageState.COMPLETED
+    seen = Record()
+    for group in ("g", "other"):
+        lanelog_client.subscribe("t", group, lambda m: seen((m.group, m.offset, m.attempt)))
+    expected = [("g", n, 1) for n in (5, 6)] + [("other", n, 1) for n in range(1, 7)]
+    assert sorted(seen.wait(8)) == sorted(expected)
+
+
+def test_skip_of_what_is_failing_or_running(lanelog_client: Client, raw: Any) -> None:
+    """A message that holds its lane back, or whose handler hangs, is passed; what it still settles is refused."""
+    seen, inside, go, lost = Record(), Record(), threading.Event(), Record()
+
+    def handle(message: Message) -> None:
+        seen((message.key, message.offset, message.attempt))
+        if message.key == "fails" and message.offset == 1:
+            message.nack(delay=3600, reason="never")
+        if message.key == "hangs" and message.offset == 1:
+            inside(message)
+            assert go.wait(30)
+            try:
+                message.ack()
+            except LeaseLost:
+                lost(message)
+                raise
+
+    lanelog_client.publish_many("t", [(key, b"x") for key in ("fails", "hangs") for _ in range(3)])
+    subscription = lanelog_client.subscribe("t", "g", handle)
+    inside.wait(1)
+    eventually(lambda: [row["retry_count"] for row in delivery_rows(raw, "g", "t")] == [1])
+    failing = lanelog_client.admin.skip("t", "g", "fails", 1, reason="it will never work")
+    assert (failing.state, failing.attempts, failing.owner) == (MessageState.RETRYABLE, 1, subscription.owner)
+    hanging = lanelog_client.admin.skip("t", "g", "hangs", 1, reason="it hangs")
+    assert (hanging.state, hanging.attempts, hanging.owner) == (MessageState.PROCESSING, 1, subscription.owner)
+    seen.until(lambda items: {("fails", 3, 1), ("hangs", 3, 1)} <= set(items))
+    go.set()
+    lost.wait(1)
+    assert subscription.stop(10)
+    assert [item for item in seen.items if item[1] == 1] == [("fails", 1, 1), ("hangs", 1, 1)] or [
+        item for item in seen.items if item[1] == 1
+    ] == [("hangs", 1, 1), ("fails", 1, 1)]
+    assert watermark(raw, "g", "t", "fails") == watermark(raw, "g", "t", "hangs") == 3
+    assert delivery_rows(raw, "g", "t") == []
+
+
+def test_release_takes_a_lane_away_by_force(lanelog_client: Client, raw: Any) -> None:
+    """The owner's running attempt is refused and counts; the message is delivered again under a higher token."""
+    seen, go, lost = Record(), threading.Event(), Record()
+
+    def handle(message: Message) -> None:
+        seen((message.attempt, message.fencing_token))
+        if message.attempt == 1:
+            assert go.wait(30)
+            try:
+                message.ack()
+            except LeaseLost:
+                lost(message)
+                raise
+
+    lanelog_client.publish("t", "k", b"x")
+    subscription = lanelog_client.subscribe("t", "g", handle)
+    seen.wait(1)
+    released = lanelog_client.admin.release("t", "g", "k")
+    assert (released.changed, released.owner, released.owner_state) == (True, subscription.owner, OwnerState.ALIVE)
+    [first, second] = seen.wait(2)
+    assert (first[0], second[0]) == (1, 2)
+    assert first[1] < released.epoch < second[1]
+    go.set()
+    lost.wait(1)
+    assert subscription.stop(10)
+    assert watermark(raw, "g", "t", "k") == 1
+    again = lanelog_client.admin.release("t", "g", "k")
+    assert (again.changed, again.owner, again.owner_state) == (False, None, None)
+
+
+def test_release_of_a_lane_that_nobody_ever_had(lanelog_client: Client, raw: Any) -> None:
+    """There is nothing to take away: no lease row is made."""
+    with lanelog_client.subscribe("t", "g", accept):
+        pass
+    lanelog_client.publish("t", "k", b"x")
+    released = lanelog_client.admin.release("t", "g", "k")
+    assert (released.changed, released.epoch) == (False, 0)
+    assert owners(raw, "g", "t") == {}
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_unanswered_commits_change_nothing_twice(
+    lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch, *, committed: bool
+) -> None:
+    """Each verb, repeated after an unknown COMMIT, leaves what one of them leaves."""
+    lanelog_client.publish_many("t", [("k", b"x")] * 3)
+    with lanelog_client.subscribe("t", "g", accept) as subscription:
+        eventually(lambda: subscription.stats().acked == 3)
+    lanelog_client.publish_many("t", [("k", b"x")] * 3)
+    epoch = "SELECT lease_epoch FROM queue_partition_leases"
+    before, admin = one(raw, epoch), lanelog_client.admin
+    with every_commit_unanswered_once(monkeypatch, committed=committed) as lost:
+        admin.pause("t", "g", by="me", reason="why")
+        admin.pause("t", "g", key="k", by="me", reason="why")
+        admin.skip("t", "g", "k", 5, reason="no")
+        admin.skip("t", "g", "k", 4, reason="no")
+    assert sum(lost) >= 2
+    assert watermark(raw, "g", "t", "k") == 5
+    assert one(raw, epoch) == before + 2
+    flags = "SELECT paused_by, pause_reason FROM {} WHERE consumer_group = 'g' AND paused_at > 0"
+    assert rows(raw, flags.format("queue_groups")) == rows(raw, flags.format("queue_offsets")) == [("me", "why")]
+
+
+WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
+    ("pause", ("nope", "g"), {}, "no topic 'nope'"),
+    ("pause", ("t", "nope"), {}, "no group 'nope'"),
+    ("pause", ("t", "g"), {"key": "nope"}, "no lane 'nope'"),
+    ("pause", ("t", "g"), {"by": "x" * 256}, "by must have"),
+    ("pause", ("t", "g"), {"reason": 5}, "reason must be a str"),
+    ("pause", ("t", "g"), {"reason": "\ud800"}, "surrogates"),
+    ("resume", ("t", "nope"), {}, "no group 'nope'"),
+    ("resume", ("t", "g"), {"key": " k"}, "white space"),
+    ("skip", ("t", "g", "nope", 1), {"reason": "x"}, "no lane 'nope'"),
+    ("skip", ("t", "g", "k", 5), {"reason": "x"}, "ends at offset 4"),
+    ("skip", ("t", "g", "k", 0), {"reason": "x"}, "offset must be"),
+    ("skip", ("t", "g", "k", "1"), {"reason": "x"}, "offset must be"),
+    ("skip", ("t", "g", "k", 1), {"reason": "  "}, "reason must have"),
+    ("release", ("t", "nope", "k"), {}, "no group 'nope'"),
+    ("release", ("t", "g", "nope"), {}, "no lane 'nope'"),
+]
+
+
+@pytest.mark.parametrize(("verb", "args", "options", "says"), WRONG, ids=[f"{each[0]}-{each[3]}" for each in WRONG])
+def test_bad_input_is_refused_before_anything_changes(
+    lanelog_client: Client, raw: Any, verb: str, args: tuple[Any, ...], options: dict[str, Any], says: str
+) -> None:
+    """One clear line; no flag, no epoch and no row is another."""
+    lanelog_client.publish_many("t", [("k", b"x")] * 4)
+    with lanelog_client.subscribe("t", "g", accept) as subscription:
+        eventually(lambda: subscription.stats().acked == 4)
+    tables = ("queue_groups", "queue_offsets", "queue_partition_leases", "queue_delivery_state")
+    before = [rows(raw, f"SELECT * FROM {table}") for table in tables]
+    with pytest.raises(ConfigurationError) as refused:
+        getattr(lanelog_client.admin, verb)(*args, **options)
+    assert says in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert [rows(raw, f"SELECT * FROM {table}") for table in tables] == before
