@@ -1,0 +1,144 @@
+"""A process that does what a test tells it, one JSON line at a time, and stops at the points that the test has armed.
+
+Commands: `arm` and `go` a point, `do` a step in a thread of its own. Payloads of messages (JSON objects) say what the
+handler does with them: `wait` stops it at a point of that name, `how` is then `return`, `transaction` or `reject`.
+"""
+
+import json
+import os
+import sys
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).parents[2]))
+
+from saying import CONFIG, say, say_what_is_logged
+
+import lanelog
+from lanelog._engine import janitor, membership_keeper
+from lanelog._engine.purge import Purge
+from lanelog._engine.registration import register
+from lanelog.config import SubscriptionConfig
+from support.pauses import IN_THE_BLOCK, Pauses
+
+janitor.TURN = CONFIG.get("janitor_turn", 0.1)
+membership_keeper.CLAIM_EVERY = 0.2
+client = lanelog.connect(CONFIG["url"], **CONFIG.get("connect", {}))
+pauses = Pauses(say)
+subscriptions: list[lanelog.Subscription] = []
+
+
+class RolledBackError(Exception):
+    """What a block raises to be rolled back."""
+
+
+def publish(topic: str, key: str, payload: str = "{}") -> int:
+    return client.publish(topic, key, payload).offset
+
+
+def publish_many(topic: str, keys: list[str]) -> list[int]:
+    return [receipt.offset for receipt in client.publish_many(topic, [(key, "{}") for key in keys])]
+
+
+def roll_back_unless(*, commit: bool) -> None:
+    if not commit:
+        raise RolledBackError
+
+
+def publish_in_block(topic: str, keys: list[str], *, commit: bool = True) -> list[int]:
+    """Publish to one key after the other in a caller's transaction; stop before each but the first, and at the end."""
+    offsets = []
+    try:
+        with client.transaction() as connection:
+            for number, key in enumerate(keys):
+                if number:
+                    pauses.stop_here(f"{IN_THE_BLOCK} before {key}")
+                offsets.append(client.publish(topic, key, "{}", connection=connection).offset)
+            pauses.stop_here(IN_THE_BLOCK)
+            roll_back_unless(commit=commit)
+    except RolledBackError:
+        return []
+    return offsets
+
+
+def purge(topic: str, key: str) -> bool:
+    session = client._database.session("purge")
+    try:
+        return Purge(session).drained(topic, key)
+    finally:
+        session.close()
+
+
+def register_group(topic: str, group: str, **options: Any) -> int:
+    if "start_ms" in options:
+        options["start"] = datetime.fromtimestamp(options.pop("start_ms") / 1000, UTC)
+    config = SubscriptionConfig.from_options(**options)
+    return register(client._database, group, topic, config)
+
+
+def subscribe(topic: str, group: str, **options: Any) -> str:
+    subscription = client.subscribe(topic, group, handle, **{"name": CONFIG["name"], **options})
+    subscriptions.append(subscription)
+    return subscription.owner
+
+
+def stop() -> bool:
+    return all(subscription.stop() for subscription in subscriptions)
+
+
+def handle(message: lanelog.Message) -> None:
+    what = message.json()
+    how = what.get("how", "return")
+    fields = {"key": message.key, "offset": message.offset, "attempt": message.attempt, "token": message.fencing_token}
+    say("started", **fields)
+    if "wait" in what:
+        pauses.stop_here(what["wait"])
+    if how == "reject":
+        raise lanelog.Reject("as told")
+    if how == "transaction":
+        try:
+            with message.transaction() as connection:
+                connection.cursor().execute(
+                    "INSERT INTO effects (k, o, who, attempt) VALUES (%s, %s, %s, %s)",
+                    (message.key, message.offset, CONFIG["name"], message.attempt),
+                )
+        except lanelog.LeaseLost:
+            say("lost", **fields)
+            return
+    say("handled", **fields)
+
+
+STEPS = {
+    "publish": publish,
+    "publish_many": publish_many,
+    "publish_in_block": publish_in_block,
+    "purge": purge,
+    "register": register_group,
+    "subscribe": subscribe,
+    "stop": stop,
+}
+
+
+def do(step: str, call: int, arguments: dict[str, Any]) -> None:
+    try:
+        result = STEPS[step](**arguments)
+    except BaseException as error:  # noqa: BLE001 - the test is told
+        say("failed", call=call, error=f"{type(error).__name__}: {error}")
+    else:
+        say("done", call=call, result=result)
+
+
+say_what_is_logged()
+pauses.install()
+for line in os.fdopen(os.dup(0)):
+    told = json.loads(line)
+    if told["command"] == "arm":
+        pauses.arm(told["point"], told["containing"])
+        say("armed", point=told["point"])
+    elif told["command"] == "go":
+        pauses.go(told["point"])
+    else:
+        threading.Thread(target=do, args=(told["step"], told["call"], told["arguments"]), daemon=True).start()
+client.close()

@@ -1,0 +1,178 @@
+"""Transactions that stop at a named point: which statements have which names, and how a process stops at them.
+
+It never changes what a statement does, and nothing of it is in the library. `programs/actor.py` installs it in a
+process of its own; the tests of interleavings arm points there (`support/stage.py`) and let others run meanwhile.
+
+A point is text, `before` or `after` something that one connection sends:
+
+* `after leases.FENCE`: the constant `FENCE` of `lanelog/_stores/leases.py` was executed;
+* `before COMMIT following offsets.FLUSH`: the transaction in which that statement was executed is about to commit;
+* `before RELEASE SAVEPOINT lanelog_start`: a statement that is no constant goes by its own text.
+
+A point stops the first connection that comes there after it was armed, once.
+"""
+
+import importlib
+import pkgutil
+import re
+import threading
+from collections.abc import Callable, Sequence
+from functools import cache, lru_cache
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from attrs import define, field, frozen
+
+import lanelog._stores
+from lanelog._database.wire import Wire
+
+COMMIT = "COMMIT"
+IN_THE_BLOCK = "in the block"
+"""Where a caller's transaction stops: its user's own code, after what it published."""
+
+LONG_PAUSE = "SET SESSION wait_timeout = 120"  # the server would end a session that is silent for 15 s
+_SQL = re.compile(r"\s*\(?\s*(SELECT|INSERT|UPDATE|DELETE|SET)\b")
+_ENGINE = ("lanelog._engine.delivery", "lanelog._engine.keeper", "lanelog._engine.holes")
+
+
+@cache
+def statements() -> dict[str, re.Pattern[str]]:
+    """What each constant's statements begin with, by name."""
+    modules = [f"lanelog._stores.{found.name}" for found in pkgutil.iter_modules(lanelog._stores.__path__)]
+    named = {}
+    for module in (*modules, *_ENGINE):
+        for constant, text in vars(importlib.import_module(module)).items():
+            if constant.isupper() and not constant.startswith("_") and isinstance(text, str) and _SQL.match(text):
+                parts = [re.escape(part) for part in re.split(r"\{[a-z]+\}", text)]
+                named[f"{module.rpartition('.')[2]}.{constant}"] = re.compile(".*".join(parts), re.DOTALL)
+    return named
+
+
+@lru_cache(4096)
+def name_of(sql: str) -> str:
+    """The constant that a statement was made of, the most specific one; else its own text."""
+    fitting = [(len(pattern.pattern), name) for name, pattern in statements().items() if pattern.match(sql)]
+    return max(fitting)[1] if fitting else " ".join(sql.split())
+
+
+@frozen
+class Point:
+    """Before or after what, and what the same transaction must have executed before."""
+
+    before: bool
+    what: str
+    following: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> "Point":
+        """From text; ValueError for what no connection can ever come to."""
+        when, _, rest = text.partition(" ")
+        what, _, following = rest.partition(" following ")
+        for name in filter(None, (what, following)):
+            if re.fullmatch(r"[a-z]+\.[A-Z_]+", name) and name not in statements():
+                raise ValueError(f"there is no statement {name}")
+        if when not in ("before", "after") or not what:
+            raise ValueError(f"not a point: {text!r}")
+        return cls(when == "before", what, following)
+
+
+@define
+class _Transaction:
+    """What a connection has executed since its last COMMIT, and with which texts."""
+
+    names: set[str] = field(factory=set)
+    words: set[str] = field(factory=set)
+
+
+@define
+class _Armed:
+    point: Point
+    containing: frozenset[str]
+    go: threading.Event = field(factory=threading.Event)
+    reached: bool = False
+
+    def fits(self, *, before: bool, what: str, sent: _Transaction) -> bool:
+        point = self.point
+        if self.reached or (point.before, point.what) != (before, what):
+            return False
+        return (not point.following or point.following in sent.names) and self.containing <= sent.words
+
+
+class Pauses:
+    """The armed points of one process, its connections wrapped once and for all."""
+
+    def __init__(self, say: Callable[..., None]) -> None:
+        self._say = say
+        self._lock = threading.Lock()
+        self._armed: dict[str, _Armed] = {}
+        self._open: WeakKeyDictionary[Wire, _Transaction] = WeakKeyDictionary()
+
+    def arm(self, text: str, containing: Sequence[str] = ()) -> None:
+        """Stop there, once the transaction's statements have had all of `containing` among their arguments."""
+        with self._lock:
+            self._armed[text] = _Armed(Point.parse(text), frozenset(containing))
+
+    def go(self, text: str) -> None:
+        """Let go who is stopped there, or will be."""
+        with self._lock:
+            armed = self._armed.get(text)
+        if armed is not None:
+            armed.reached = True
+            armed.go.set()
+
+    def stop_here(self, text: str) -> None:
+        """Stop in code that is no statement."""
+        armed = _Armed(Point(before=False, what=text), frozenset(), reached=True)
+        with self._lock:
+            self._armed[text] = armed
+        self._say("paused", point=text)
+        armed.go.wait()
+
+    def install(self) -> None:
+        """Wrap every connection of this process."""
+        run, commit, rollback = Wire._run, Wire.commit, Wire.rollback
+        pauses = self
+
+        def paused_run(wire: Wire, sql: str, args: Sequence[object]) -> Any:
+            name = name_of(sql)
+            if name == "START TRANSACTION":
+                pauses._end(wire)
+            sent = pauses._transaction(wire)
+            sent.words.update(value for value in args if isinstance(value, str))
+            pauses._meet(wire, run, before=True, what=name, sent=sent)
+            result = run(wire, sql, args)
+            sent.names.add(name)
+            pauses._meet(wire, run, before=False, what=name, sent=sent)
+            return result
+
+        def paused_commit(wire: Wire) -> None:
+            sent = pauses._transaction(wire)
+            pauses._meet(wire, run, before=True, what=COMMIT, sent=sent)
+            commit(wire)
+            pauses._end(wire)
+            pauses._meet(wire, run, before=False, what=COMMIT, sent=sent)
+
+        def forgetful_rollback(wire: Wire) -> None:
+            pauses._end(wire)
+            rollback(wire)
+
+        Wire._run, Wire.commit, Wire.rollback = paused_run, paused_commit, forgetful_rollback  # type: ignore[method-assign]
+
+    def _transaction(self, wire: Wire) -> _Transaction:
+        with self._lock:
+            return self._open.setdefault(wire, _Transaction())
+
+    def _end(self, wire: Wire) -> None:
+        with self._lock:
+            self._open.pop(wire, None)
+
+    def _meet(self, wire: Wire, run: Callable[..., Any], *, before: bool, what: str, sent: _Transaction) -> None:
+        with self._lock:
+            fitting = (item for item in self._armed.items() if item[1].fits(before=before, what=what, sent=sent))
+            text, armed = next(fitting, (None, None))
+            if armed is None:
+                return
+            armed.reached = True
+        run(wire, LONG_PAUSE, ())
+        self._say("paused", point=text)
+        armed.go.wait()
