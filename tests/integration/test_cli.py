@@ -72,9 +72,9 @@ def test_migrate_takes_the_url_of_the_environment(empty_url: str) -> None:
     "arguments", [[], ["--url", "mysql://root:s3cret@127.0.0.1:1/lanelog"], ["--url", "nonsense:s3cret"]]
 )
 def test_an_error_is_one_message(arguments: list[str]) -> None:
-    """No URL, no server, no URL at all: exit status 1 and a message without traceback and without the password."""
+    """No URL, no server, no URL at all: exit status 2 and a message without traceback and without the password."""
     done = run("migrate", *arguments)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr.startswith("Error: ")
     assert "Traceback" not in done.stderr
     assert "s3cret" not in done.stderr
@@ -83,7 +83,7 @@ def test_an_error_is_one_message(arguments: list[str]) -> None:
 def test_an_unknown_server_kind_is_one_message() -> None:
     """A mistyped kind is answered with the kinds there are."""
     done = run("dev-server", "--server", "sqlite")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "use auto, local, mysql-local" in done.stderr
 
 

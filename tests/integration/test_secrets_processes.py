@@ -51,7 +51,7 @@ def test_the_command_line_does_not_repeat_a_password(lanelog_url: str, account: 
         "garbled": account.replace("@", "/", 1),
     }
     done = lanelog_command("migrate", wheres[how], way)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr.startswith("Error: ")
     assert found_in(done.stdout + done.stderr, *PARTS) == []
 
@@ -73,7 +73,7 @@ def test_a_dev_server_that_is_none_does_not_repeat_its_url(scheme: str) -> None:
         check=False,
         timeout=60,
     )
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr.startswith("Error: ")
     assert found_in(done.stdout + done.stderr, *PARTS) == []
 

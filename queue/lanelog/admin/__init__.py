@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Literal
 from attrs import define, field
 
 from lanelog.admin import _heads, _lanes, _letters_read, _messages, _topics
-from lanelog.admin._grants import grants
 from lanelog.admin.views import (
     DeadLetterInfo,
     DeadLetterReason,
@@ -87,7 +86,6 @@ __all__ = [
     "SoughtLane",
     "TopicDeleted",
     "TopicInfo",
-    "grants",
 ]
 
 

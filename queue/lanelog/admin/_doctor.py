@@ -43,8 +43,10 @@ _GLOBAL: Final = (
 )
 _SESSION: Final = ("transaction_isolation", "tx_isolation", "autocommit", "innodb_lock_wait_timeout")
 
-# The server's clock, and the youngest sign of life of any subscriber.
-CLOCK = f"SELECT {NOW_MS}, COALESCE(MAX(heartbeat_at), 0) FROM queue_subscriber_heartbeats"
+# The server's clock, and the latest sign of life of a thousand subscribers (PRIMARY).
+CLOCK = f"""SELECT {NOW_MS}, COALESCE(MAX(s.heartbeat_at), 0) FROM (
+  SELECT heartbeat_at FROM queue_subscriber_heartbeats FORCE INDEX (PRIMARY) WHERE consumer_group > ''
+  ORDER BY consumer_group, topic, subscriber_name LIMIT 1000) s"""
 NOW = f"SELECT {NOW_MS}"
 
 # The oldest open transaction of the server, which keeps deleted rows in every index (needs PROCESS).

@@ -19,6 +19,6 @@ def main() -> None:
             f"lanelog: the command line needs {' and '.join(missing)}: pip install 'lanelog[cli]'", file=sys.stderr
         )
         sys.exit(USAGE_ERROR)
-    from lanelog.cli._commands import cli
+    from lanelog.cli._main import cli
 
     cli(prog_name="lanelog")

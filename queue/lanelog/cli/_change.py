@@ -1,0 +1,230 @@
+"""The verbs that steer: seek, pause, resume, skip, release; and those that remove: delete-group, delete-topic, purge.
+
+Owns what they tell of their effect; what they do is administration's. Pause and resume act at once, the others only
+with --execute. Registered by `_main`.
+"""
+
+from __future__ import annotations
+
+import getpass
+import re
+import shlex
+from typing import TYPE_CHECKING
+
+import click
+
+from lanelog.cli._output import Answer, moment, plural, shown
+from lanelog.cli._verbs import changing, instant, steering
+from lanelog.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from lanelog.admin import Admin
+
+_PLACES = "'earliest', 'latest', a time such as 2026-01-31T12:00:00Z, or the offset of a lane's next message"
+
+
+def place(text: str) -> str | datetime | int:
+    """Where to seek to. Raises ConfigurationError."""
+    if text in {"earliest", "latest"}:
+        return text
+    if re.fullmatch(r"-?[0-9]{1,19}", text):
+        return int(text)
+    found = instant(text)
+    if found is None:
+        raise ConfigurationError(f"cannot seek to {text!r}: give {_PLACES}")
+    return found
+
+
+def bound(before: str | None, offset: int | None) -> datetime | int:
+    """What to purge before. Raises ConfigurationError."""
+    if (before is None) is (offset is None):
+        raise ConfigurationError("give exactly one of --before and --before-offset")
+    if before is None:
+        assert offset is not None  # noqa: S101 - for the type checker
+        return offset
+    # A number is no time, though 20260131 could be read as one, and 2026 as an offset: that would purge everything.
+    found = None if before.isdecimal() else instant(before)
+    if found is None:
+        raise ConfigurationError(f"cannot purge before {before!r}: give a time such as 2026-01-31T12:00:00Z")
+    return found
+
+
+def _would(verb: str, done: str, *, dry_run: bool) -> str:
+    return f"would {verb}" if dry_run else done
+
+
+def _where(topic: str, group: str, key: str | None = None) -> str:
+    return f"{shown(group)} on {shown(topic)}" + ("" if key is None else f", lane {shown(key)}")
+
+
+# -- steering ----------------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("group")
+@click.option("--key", help="Only this lane.")
+@click.option("--to", required=True, metavar="PLACE", help=f"{_PLACES[0].upper()}{_PLACES[1:]}.")
+@changing
+def seek(admin: Admin, *, topic: str, group: str, key: str | None, to: str, dry_run: bool) -> Answer:
+    """Set where GROUP goes on in TOPIC: what it settled behind that place is delivered again.
+
+    Running workers go on from there by themselves.
+    """
+    done = admin.seek(topic, group, key=key, to=place(to), dry_run=dry_run)
+    text = (
+        f"{_would('set', 'set', dry_run=dry_run)} {plural(done.lanes, 'lane')} of {_where(topic, group)} to {done.to}: "
+        f"{plural(done.again, 'settled message')} again, {plural(done.passed, 'unsettled one')} passed over"
+    )
+    if done.clamped:
+        text += f"; {plural(done.clamped, 'lane')} not as far as that, which is collected or not published yet"
+    lines = [text, *(f"  {shown(lane.key)}: {lane.before} -> {lane.after}" for lane in done.moved[:20])]
+    if len(done.moved) > 20:  # noqa: PLR2004 - as above
+        lines.append("  …")
+    return Answer(data=done, lines=lines)
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("group")
+@click.option("--key", help="Only this lane.")
+@click.option("--reason", default="", help="Shown to whoever looks.")
+@click.option("--by", default=None, metavar="NAME", help="Who pauses; default: your login name.")
+@steering
+def pause(
+    admin: Admin, *, topic: str, group: str, key: str | None, reason: str, by: str | None, dry_run: bool
+) -> Answer:
+    """Let GROUP hand out nothing more of TOPIC, in every process, until `resume`. Handlers that run finish."""
+    done = admin.pause(topic, group, key=key, by=_login() if by is None else by, reason=reason, dry_run=dry_run)
+    if not done.changed:
+        text = f"{_where(topic, group, key)} is paused already, since {moment(done.paused_at)} by {shown(done.by)}"
+    else:
+        text = f"{_would('pause', 'paused', dry_run=dry_run)} {_where(topic, group, key)}"
+    return Answer(data=done, lines=[f"{text}: {plural(done.lag, 'message')} waiting"])
+
+
+def _login() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # no name for this user id, as in a container
+        return ""
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("group")
+@click.option("--key", help="Only this lane.")
+@steering
+def resume(admin: Admin, *, topic: str, group: str, key: str | None, dry_run: bool) -> Answer:
+    """Take a pause of GROUP on TOPIC back. Lanes that were paused one by one are resumed one by one."""
+    done = admin.resume(topic, group, key=key, dry_run=dry_run)
+    if not done.changed:
+        return Answer(data=done, lines=[f"{_where(topic, group, key)} is not paused"])
+    since = f"paused since {moment(done.paused_at)} by {shown(done.by)}: {shown(done.reason)}"
+    return Answer(
+        data=done, lines=[f"{_would('resume', 'resumed', dry_run=dry_run)} {_where(topic, group, key)}, {since}"]
+    )
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("group")
+@click.argument("key")
+@click.argument("offset", type=int)
+@click.option("--reason", required=True, help="Why it is not handled; recorded.")
+@changing
+def skip(admin: Admin, *, topic: str, group: str, key: str, offset: int, reason: str, dry_run: bool) -> Answer:
+    """Settle the message at OFFSET of lane KEY for GROUP without handling it. Other groups still get it."""
+    done = admin.skip(topic, group, key, offset, reason=reason, dry_run=dry_run)
+    where = f"offset {offset} of {_where(topic, group, key)}"
+    if not done.changed:
+        return Answer(data=done, lines=[f"{where} is {done.state.value} already"])
+    text = f"{_would('skip', 'skipped', dry_run=dry_run)} {where}, which was {done.state.value} after "
+    return Answer(data=done, lines=[text + plural(done.attempts, "attempt")])
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("group")
+@click.argument("key")
+@changing
+def release(admin: Admin, *, topic: str, group: str, key: str, dry_run: bool) -> Answer:
+    """Take lane KEY away from its owner by force; any member of GROUP may take it then.
+
+    What runs there now is delivered again, and is refused when it settles.
+    """
+    done = admin.release(topic, group, key, dry_run=dry_run)
+    if not done.changed:
+        return Answer(data=done, lines=[f"nobody has {_where(topic, group, key)}"])
+    text = f"{_would('take', 'took', dry_run=dry_run)} {_where(topic, group, key)} from {shown(done.owner)}"
+    return Answer(data=done, lines=[f"{text} ({done.owner_state})"])
+
+
+# -- removing ----------------------------------------------------------------------------------------------------------
+
+
+@click.command("delete-group")
+@click.argument("topic")
+@click.argument("group")
+@changing
+def delete_group(admin: Admin, *, topic: str, group: str, dry_run: bool) -> Answer:
+    """Forget GROUP and its place in TOPIC; collection waits for it no more. Its running subscriptions fail."""
+    done = admin.delete_group(topic, group, dry_run=dry_run)
+    left = ", ".join(map(shown, done.groups_left)) or "none: nothing is collected"
+    text = f"{_would('delete', 'deleted', dry_run=dry_run)} {_where(topic, group)}: {plural(done.lanes, 'lane')}, "
+    text += f"{plural(done.lag, 'unsettled message')}, {plural(done.members, 'running member')}"
+    then = f"collection may then delete {plural(done.collectable, 'message')}; groups left: {left}"
+    return Answer(data=done, lines=[text, then])
+
+
+@click.command("delete-topic")
+@click.argument("topic")
+@changing
+def delete_topic(admin: Admin, *, topic: str, dry_run: bool) -> Answer:
+    """Delete TOPIC: its groups, lanes and messages. Its dead letter topics stay."""
+    done = admin.delete_topic(topic, dry_run=dry_run)
+    stay = [f"lanelog delete-topic {shlex.quote(each)}" for each in done.dead_letter_topics]
+    text = f"{_would('delete', 'deleted', dry_run=dry_run)} {shown(topic)}: {plural(done.lanes, 'lane')}, "
+    text += f"{plural(done.messages, 'message')}; groups: {', '.join(map(shown, done.groups)) or 'none'}"
+    return Answer(
+        data=done,
+        lines=[
+            text,
+            *_unsettled(done.unsettled),
+            *(f"its dead letters stay: {shown(each)}" for each in stay),
+        ],
+    )
+
+
+@click.command()
+@click.argument("topic")
+@click.option("--before", metavar="TIME", help="A time such as 2026-01-31T12:00:00Z.")
+@click.option("--before-offset", type=int, metavar="N", help="Or an offset, which is meant in every lane.")
+@changing
+def purge(admin: Admin, *, topic: str, before: str | None, before_offset: int | None, dry_run: bool) -> Answer:
+    """Delete the messages of TOPIC that were written before a time, settled or not."""
+    done = admin.purge(topic, before=bound(before, before_offset), dry_run=dry_run)
+    text = f"{_would('delete', 'deleted', dry_run=dry_run)} {plural(done.messages, 'message')} "
+    text += f"in {plural(done.lanes, 'lane')} of {shown(topic)}"
+    return Answer(
+        data=done,
+        lines=[text, *_unsettled(done.unsettled)],
+        alarms=_left(done.remaining, "message", dry_run=dry_run),
+    )
+
+
+def _unsettled(groups: Mapping[str, int]) -> list[str]:
+    """Who loses what."""
+    return [f"  {shown(group)} had not settled {count} of them" for group, count in groups.items() if count]
+
+
+def _left(remaining: int, noun: str, *, dry_run: bool) -> tuple[str, ...]:
+    if not remaining or dry_run:
+        return ()
+    return (f"{plural(remaining, noun)} left, because somebody held their lanes: run it again",)
+
+
+VERBS = (seek, pause, resume, skip, release, delete_group, delete_topic, purge)

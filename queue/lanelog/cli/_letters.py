@@ -1,0 +1,192 @@
+"""The verbs for dead letters: dlq list, show, redrive, delete.
+
+Owns how dead letters are chosen and shown; what happens to them is administration's. Registered by `_main`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from lanelog.cli._output import Answer, Table, moment, payload, plural, shown
+from lanelog.cli._verbs import Verbs, changing, limit_option, reading
+from lanelog.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lanelog.admin import Admin, MessageInfo
+    from lanelog.message import DeadLetter
+
+
+@click.group(cls=Verbs)
+def dlq() -> None:
+    """Look at dead letters, put them back or delete them. TOPIC is the original topic, or theirs."""
+
+
+@dlq.command("list")
+@click.argument("topic")
+@click.argument("group", required=False)
+@click.option("--reasons", is_flag=True, help="Count them by reason.")
+@limit_option
+@reading
+def list_(admin: Admin, *, topic: str, group: str | None, reasons: bool, limit: int) -> Answer:
+    """List the dead letters of TOPIC, or only those that GROUP gave up."""
+    if reasons:
+        return _by_reason(admin, topic, group)
+    found = admin.dead_letters(topic, group, limit=limit)
+    heads = ("TOPIC", "KEY", "OFFSET", "GROUP", "ORIGINAL-OFFSET", "ATTEMPTS", "FAILED", "ID", "REASON")
+    rows = [
+        [
+            shown(each.dead_letter_topic),
+            shown(each.key),
+            str(each.offset),
+            shown(each.group),
+            str(each.original_offset),
+            str(each.failure_count),
+            moment(each.failed_at),
+            shown(each.id),
+            shown(each.reason),
+        ]
+        for each in found
+    ]
+    return Answer(data=found, table=Table(heads, rows, ("OFFSET", "ORIGINAL-OFFSET", "ATTEMPTS")))
+
+
+def _by_reason(admin: Admin, topic: str, group: str | None) -> Answer:
+    found = admin.dead_letter_reasons(topic, group)
+    heads = ("TOPIC", "GROUP", "COUNT", "KEYS", "OLDEST", "NEWEST", "REASON")
+    rows = [
+        [
+            shown(each.dead_letter_topic),
+            shown(each.group),
+            str(each.count),
+            str(each.keys),
+            moment(each.oldest_failed_at),
+            moment(each.newest_failed_at),
+            shown(each.reason),
+        ]
+        for each in found
+    ]
+    return Answer(data=found, table=Table(heads, rows, ("COUNT", "KEYS")))
+
+
+@dlq.command()
+@click.argument("topic")
+@click.argument("key")
+@click.argument("id")
+@reading
+def show(admin: Admin, *, topic: str, key: str, id: str) -> Answer:  # noqa: A002 - the argument's name
+    """Show one dead letter of lane KEY by its ID, as `dlq list` gives both: payload, error, where it comes from."""
+    info = admin.topic(topic)
+    for each in (topic,) if info.holds_dead_letters else info.dead_letter_topics:
+        try:
+            message = admin.message(each, key, id=id)
+        except ConfigurationError:  # that topic has no such lane
+            continue
+        if message is not None and message.dead_letter is not None:
+            return Answer(data=message, lines=_described(message, message.dead_letter))
+    raise ConfigurationError(f"no dead letter {id!r} in lane {key!r} of topic {topic!r}: `lanelog dlq list` lists them")
+
+
+def _described(message: MessageInfo, letter: DeadLetter) -> list[str]:
+    state = "redriven or deleted already" if message.settled else "there"
+    where = f"offset {message.offset} of {shown(message.topic)}, lane {shown(message.key)}"
+    attempts = plural(letter.failure_count, "attempt")
+    return [
+        f"dead letter  {shown(message.id)} at {where}: {state}",
+        f"original     offset {letter.original_offset} of {shown(letter.original_topic)}",
+        f"given up by  {shown(letter.group)} at {moment(letter.failed_at)} after {attempts}",
+        f"published    {moment(message.published_at)}",
+        *(f"metadata     {shown(name)}={shown(value)}" for name, value in message.metadata.items()),
+        f"payload      {payload(message.payload, 10_000)}",
+        *(f"error        {shown(line, 10_000)}" for line in (letter.last_error or "").splitlines()),
+    ]
+
+
+def _choice(verb: Callable[..., None]) -> Callable[..., None]:
+    """Add --id, --reason and --all, of which exactly one must be given."""
+    for option in (
+        click.option("--all", "everything", is_flag=True, help="All of them."),
+        click.option("--reason", metavar="TEXT", help="Those with this reason, as `dlq list --reasons` shows it."),
+        click.option("--id", "ids", multiple=True, metavar="ID", help="This one; may be repeated."),
+    ):
+        verb = option(verb)
+    return verb
+
+
+@dlq.command()
+@click.argument("topic")
+@click.argument("group")
+@_choice
+@click.option("--rate", type=float, metavar="N", help="At most N messages a second.")
+@click.option("--to-topic", metavar="TOPIC", help="Into another topic than the original.")
+@changing
+def redrive(
+    admin: Admin,
+    *,
+    topic: str,
+    group: str,
+    ids: tuple[str, ...],
+    reason: str | None,
+    everything: bool,
+    rate: float | None,
+    to_topic: str | None,
+    dry_run: bool,
+) -> Answer:
+    """Put dead letters of GROUP back into TOPIC, for this group only and in the order of each key."""
+    _check_choice(ids, reason, everything=everything)
+    done = admin.redrive(
+        topic,
+        group,
+        ids=ids or None,
+        reason=reason,
+        all=everything,
+        rate=rate,
+        to_topic=to_topic,
+        dry_run=dry_run,
+    )
+    text = f"{'would put' if dry_run else 'put'} {plural(done.messages, 'dead letter')} of {shown(group)} "
+    text += f"in {plural(done.keys, 'lane')} back into {shown(done.to_topic)}"
+    left = f"{plural(done.remaining, 'dead letter')} left, because somebody held their lanes: run it again"
+    return Answer(
+        data=done,
+        lines=[text, *_missing(done.missing, group)],
+        alarms=(left,) if done.remaining and not dry_run else (),
+    )
+
+
+@dlq.command()
+@click.argument("topic")
+@click.argument("group")
+@_choice
+@changing
+def delete(
+    admin: Admin,
+    *,
+    topic: str,
+    group: str,
+    ids: tuple[str, ...],
+    reason: str | None,
+    everything: bool,
+    dry_run: bool,
+) -> Answer:
+    """Settle dead letters of GROUP for ever; their rows leave with the next collection."""
+    _check_choice(ids, reason, everything=everything)
+    done = admin.delete_dead_letters(topic, group, ids=ids or None, reason=reason, all=everything, dry_run=dry_run)
+    text = f"{'would delete' if dry_run else 'deleted'} {plural(done.messages, 'dead letter')} of {shown(group)} "
+    text += f"in {plural(done.keys, 'lane')}"
+    return Answer(data=done, lines=[text, *_missing(done.missing, group)])
+
+
+def _check_choice(ids: tuple[str, ...], reason: str | None, *, everything: bool) -> None:
+    if bool(ids) + (reason is not None) + everything != 1:
+        raise ConfigurationError("choose the dead letters by exactly one of --id, --reason and --all")
+
+
+def _missing(count: int, group: str) -> list[str]:
+    return [f"{plural(count, 'id')} given: no dead letter of {shown(group)} (any more)"] if count else []
+
+
+VERBS = (dlq,)

@@ -1,0 +1,187 @@
+"""The verbs that show messages: show and tail.
+
+Owns how a message looks; never settles, locks or registers anything: who looks is no consumer. Registered by `_main`.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from lanelog.cli import _verbs
+from lanelog.cli._output import Answer, Table, age, moment, number, payload, shown, to_json
+from lanelog.cli._verbs import json_option, limit_option, reading, url_option
+from lanelog.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lanelog.admin import Admin, MessageInfo
+
+_PAYLOAD_MAX = 10_000
+_PAGE = 1000
+_HEADS = ("KEY", "OFFSET", "PUBLISHED", "ID", "BYTES", "PAYLOAD")
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("key")
+@click.argument("offset", type=int, required=False)
+@click.option("--id", "message_id", metavar="ID", help="The message of this id, instead of an offset.")
+@click.option("--from", "from_offset", type=int, metavar="OFFSET", help="List from here; default: the oldest.")
+@click.option("--raw", is_flag=True, help="Write the payload of one message, and nothing else.")
+@limit_option
+@reading
+def show(
+    admin: Admin,
+    *,
+    topic: str,
+    key: str,
+    offset: int | None,
+    message_id: str | None,
+    from_offset: int | None,
+    raw: bool,
+    limit: int,
+) -> Answer:
+    """Show the messages of lane KEY, or one of them, by OFFSET or --id, with its state for every group."""
+    one = offset is not None or message_id is not None
+    if raw and not one:
+        raise ConfigurationError("--raw is for one message: give its OFFSET or --id")
+    if one and from_offset is not None:
+        raise ConfigurationError("--from is for a list of messages: leave out OFFSET and --id")
+    if not one:
+        found = admin.messages(topic, key, from_offset=from_offset, limit=limit)
+        numbers = ("OFFSET", "BYTES")
+        return Answer(data=found, table=Table(_HEADS, [_row(message, most=80) for message in found], numbers))
+    message = admin.message(topic, key, id=message_id, offset=offset)
+    if message is None:
+        which = f"offset {offset}" if message_id is None else f"id {message_id!r}"
+        raise ConfigurationError(
+            f"no message with {which} in lane {key!r} of topic {topic!r}: never there, or collected"
+        )
+    if raw:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(message.payload)
+        return Answer(data=None, silent=True)
+    return _described(message)
+
+
+def _row(message: MessageInfo, most: int) -> list[str]:
+    return [
+        shown(message.key),
+        str(message.offset),
+        moment(message.published_at),
+        shown(message.id),
+        str(message.payload_bytes),
+        payload(message.payload, most),
+    ]
+
+
+def _described(message: MessageInfo) -> Answer:
+    heads = ("GROUP", "STATE", "ATTEMPTS", "NEXT-IN", "POSTPONED", "LAST-ATTEMPT", "OWNER", "LAST-ERROR")
+    rows = [
+        [
+            shown(each.group),
+            f"{each.state}, paused" if each.paused else str(each.state),
+            number(each.attempts),
+            age(each.next_attempt_in),
+            number(each.postponed),
+            moment(each.last_attempt_at),
+            shown(each.owner),
+            shown(each.last_error),
+        ]
+        for each in message.states
+    ]
+    about = [
+        ("message", f"offset {message.offset} of {shown(message.topic)}, lane {shown(message.key)}"),
+        ("id", shown(message.id)),
+        ("published", moment(message.published_at)),
+        *([("expires", moment(message.expires_at))] if message.expires_at else []),
+        *([("only for", shown(message.target_group))] if message.target_group else []),
+        *((f"metadata {shown(name)}", shown(value)) for name, value in message.metadata.items()),
+        (f"payload ({message.payload_bytes} bytes)", payload(message.payload, _PAYLOAD_MAX)),
+    ]
+    width = max(len(name) for name, _ in about) + 2
+    return Answer(
+        data=message,
+        table=Table(heads, rows, ("ATTEMPTS", "NEXT-IN", "POSTPONED")),
+        before=[f"{name:<{width}}{value}" for name, value in about],
+    )
+
+
+# -- tail --------------------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("key", required=False)
+@click.option("-f", "--follow", is_flag=True, help="Go on with what is published from now on, until Ctrl-C.")
+@click.option(
+    "-n", "--lines", type=click.IntRange(0, 10_000), metavar="N", help="Begin with the last N of KEY; default: 10."
+)
+@click.option(
+    "--interval",
+    type=click.FloatRange(0.1, 3600),
+    default=0.5,
+    show_default=True,
+    metavar="S",
+    help="Seconds between looks of --follow.",
+)
+@json_option
+@url_option
+def tail(
+    *, topic: str, key: str | None, follow: bool, lines: int | None, interval: float, as_json: bool, url: str | None
+) -> None:
+    """Print the last messages of lane KEY; with --follow also new ones, without KEY those of the whole TOPIC.
+
+    With --json one message a line. A topic is followed over its first 10000 lanes, each in its own order.
+    """
+    import lanelog
+
+    if key is None and (lines is not None or not follow):
+        raise click.UsageError("without KEY there is only --follow, from now on")
+    with lanelog.connect(url) as client:
+        admin = client.admin
+        seen = _start(admin, topic, key, 10 if lines is None else lines)
+        try:
+            while True:
+                for message in _new(admin, topic, key, seen):
+                    click.echo(to_json(message) if as_json else "  ".join(_row(message, most=_PAYLOAD_MAX)))
+                if not follow:
+                    return
+                _verbs.rest(interval)
+        except KeyboardInterrupt:
+            return  # how it is meant to end
+
+
+def _start(admin: Admin, topic: str, key: str | None, lines: int) -> dict[str, int]:
+    """What is taken as seen: offsets by key."""
+    if key is None:
+        return admin.heads(topic)
+    heads = admin.heads(topic)
+    if key not in heads:  # refuses a lane that is not there; one beyond the first 10,000 is read from its beginning
+        oldest = admin.messages(topic, key, limit=1)
+        return {key: oldest[0].offset - 1 if oldest else 0}
+    return {key: max(0, heads[key] - lines)}
+
+
+def _new(admin: Admin, topic: str, key: str | None, seen: dict[str, int]) -> Iterator[MessageInfo]:
+    """What is behind `seen`, which it moves on; in a lane that was purged meanwhile there is nothing."""
+    keys = [name for name, head in admin.heads(topic).items() if head > seen.get(name, 0)] if key is None else [key]
+    for name in keys:
+        while True:
+            try:
+                found = admin.messages(topic, name, from_offset=seen.get(name, 0) + 1, limit=_PAGE)
+            except ConfigurationError:
+                if name not in seen:
+                    raise
+                found = []
+            yield from found
+            if not found:
+                break
+            seen[name] = found[-1].offset
+
+
+VERBS = (show, tail)

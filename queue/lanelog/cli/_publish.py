@@ -1,0 +1,141 @@
+"""The verb `publish`: messages from the command line, a file or standard input.
+
+Owns how input becomes messages, and what is said when it ends half-way; never holds more of it in memory than one
+batch. Registered by `_main`.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from typing import IO, TYPE_CHECKING
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+from lanelog.cli._output import Answer, plural, shown
+from lanelog.cli._verbs import Unfinished, finish, json_option, url_option
+from lanelog.errors import ConfigurationError, LanelogError, PayloadTooLarge
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lanelog import Client
+
+_BATCH, _CHUNK = 1000, 1024 * 1024
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("key")
+@click.argument("message", required=False)
+@click.option("--file", "file", type=click.File("rb"), help="One message a line; `-`: standard input.")
+@click.option("--id", "message_id", metavar="ID", help="Makes MESSAGE idempotent: a second time it is a duplicate.")
+@click.option("--metadata", "pairs", multiple=True, metavar="NAME=VALUE", help="Of each message; may be repeated.")
+@json_option
+@url_option
+def publish(
+    *,
+    topic: str,
+    key: str,
+    message: str | None,
+    file: IO[bytes] | None,
+    message_id: str | None,
+    pairs: tuple[str, ...],
+    as_json: bool,
+    url: str | None,
+) -> None:
+    """Publish MESSAGE under KEY, or every line of --file, or of standard input, as a message; in order.
+
+    Lines are published in batches of up to 1000, each all or nothing.
+    """
+    import lanelog
+
+    metadata = _metadata(pairs)
+    if message is not None and file is not None:
+        raise ConfigurationError("give MESSAGE or --file, not both")
+    if message is None and file is None:
+        if sys.stdin.isatty():
+            raise ConfigurationError("nothing to publish: give MESSAGE, --file or standard input")
+        file = sys.stdin.buffer
+    if message is None and message_id is not None:
+        raise ConfigurationError("--id is for one MESSAGE: the lines of a file would all be the same one")
+    with lanelog.connect(url) as client:
+        if file is not None:
+            found = _lines(client, topic, key, file, metadata)
+            text = f"published {plural(found['messages'] or 0, 'message')} to {shown(topic)}, lane {shown(key)}"
+            finish(Answer(data=found, lines=[text]), as_json=as_json)
+            return
+        assert message is not None  # noqa: S101 - for the type checker
+        receipt = client.publish(topic, key, message, id=message_id, metadata=metadata)
+    text = f"published offset {receipt.offset} of {shown(topic)}, lane {shown(key)}"
+    if receipt.duplicate:
+        text = f"{shown(receipt.id)} is there already, at offset {receipt.offset} of {shown(topic)}, lane {shown(key)}"
+    finish(Answer(data=receipt, lines=[text]), as_json=as_json)
+
+
+def _metadata(pairs: tuple[str, ...]) -> dict[str, str] | None:
+    found = {}
+    for pair in pairs:
+        name, separator, value = pair.partition("=")
+        if not separator or not name or name in found:
+            raise ConfigurationError(f"--metadata {pair!r}: write NAME=VALUE, each name once")
+        found[name] = value
+    return found or None
+
+
+def _lines(
+    client: Client, topic: str, key: str, file: IO[bytes], metadata: dict[str, str] | None
+) -> dict[str, int | None]:
+    """Publish the lines; how many there were, and the first and the last one's offset."""
+    from lanelog import Outgoing
+
+    count, first, last = 0, None, None
+    with _progress(file) as progress:
+        task = progress.add_task("publish", total=_size(file))
+        try:
+            for batch in _batches(file, client.config.max_payload_bytes):
+                receipts = client.publish_many(topic, [Outgoing(key, line, metadata=metadata) for line in batch])
+                count += len(receipts)
+                first, last = first or receipts[0].offset, receipts[-1].offset
+                progress.update(task, advance=sum(map(len, batch)) + len(batch))
+        except LanelogError as exc:
+            if not count:
+                raise
+            raise Unfinished(f"{exc}; {plural(count, 'line')} before that were published: go on after them") from exc
+    return {"messages": count, "first_offset": first, "last_offset": last}
+
+
+def _batches(file: IO[bytes], longest: int) -> Iterator[list[bytes]]:
+    """Lines, as many at a time as one transaction should have; those of a slow pipe as they come."""
+    read = getattr(file, "read1", file.read)
+    rest = b""
+    while chunk := read(_CHUNK):
+        *lines, rest = (rest + chunk).split(b"\n")
+        for start in range(0, len(lines), _BATCH):
+            yield lines[start : start + _BATCH]
+        if len(rest) > longest:
+            raise PayloadTooLarge(f"a line is longer than max_payload_bytes, {longest}")
+    if rest:
+        yield [rest]
+
+
+def _size(file: IO[bytes]) -> int | None:
+    """Bytes of a regular file; None for a pipe."""
+    try:
+        found = os.fstat(file.fileno())
+    except (OSError, ValueError):  # no file of the system's, as in a test
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+
+def _progress(file: IO[bytes]) -> Progress:
+    """A bar on standard error, if that is a terminal."""
+    console = Console(stderr=True)
+    columns = [DownloadColumn(), *([BarColumn(), TimeRemainingColumn()] if _size(file) else [])]
+    return Progress(TextColumn("{task.description}"), *columns, console=console, disable=not console.is_terminal)
+
+
+VERBS = (publish,)

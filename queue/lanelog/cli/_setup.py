@@ -1,0 +1,170 @@
+"""The verbs around the database itself: migrate, doctor, grants, maintain, dev-server, demo.
+
+They hold no logic of their own: each calls the room that has it, imported when the verb runs. Registered by `_main`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import click
+
+from lanelog.cli._output import Answer, Table, plural, shown
+from lanelog.cli._verbs import Refused, finish, json_option, reading, rest, url_option
+
+if TYPE_CHECKING:
+    from lanelog.admin import Admin, Maintained
+
+
+@click.command("dev-server")
+@click.option(
+    "--server",
+    "kind",
+    default="auto",
+    show_default=True,
+    metavar="KIND",
+    help="auto, local, mysql-local, docker:IMAGE (such as docker:mysql:8.4) or a mysql:// URL.",
+)
+def dev_server(kind: str) -> None:
+    """Start a private database with lanelog's tables, print its URL, and stop it at Ctrl-C."""
+    import lanelog
+    from lanelog import devserver
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C: the server stops, its data goes
+    try:
+        with devserver.start(kind) as server:
+            with lanelog.connect(server.url) as client:
+                client.migrate()
+            click.echo(server.url)
+            names = {"mariadb": "MariaDB", "mysql": "MySQL"}
+            click.echo(
+                f"\n{names[server.family]} {server.version} is ready and has lanelog's tables. Use it with\n\n"
+                f"  export LANELOG_URL={server.url}\n\n"
+                "Ctrl-C stops it; a server that was started here loses its data then.",
+                err=True,
+            )
+            threading.Event().wait()
+    except KeyboardInterrupt:
+        click.echo("stopped", err=True)
+
+
+@click.command()
+@url_option
+def migrate(url: str | None) -> None:
+    """Create or upgrade lanelog's tables. May be repeated, and run by many processes at once."""
+    import lanelog
+
+    with lanelog.connect(url) as client:
+        client.migrate()
+    click.echo("the tables are up to date")
+
+
+@click.command()
+@click.option(
+    "--repo",
+    "repos",
+    multiple=True,
+    metavar="DIRECTORY",
+    help="A git repository to rebuild; may be repeated. Default: the one around the working directory.",
+)
+@click.option("--url", metavar="URL", help="A database to use. Default: LANELOG_URL, else one started for the demo.")
+def demo(repos: tuple[str, ...], url: str | None) -> None:
+    """Rebuild a git history through the queue, kill a worker meanwhile, and compare the result with git's own."""
+    from lanelog import demo
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C: workers and server stop
+    try:
+        status = demo.main(repos, url=url)
+    except KeyboardInterrupt:
+        click.echo("stopped", err=True)
+        status = 130
+    raise SystemExit(status)
+
+
+@click.command()
+@reading
+def doctor(admin: Admin) -> Answer:
+    """Examine server, settings, privileges and tables; each finding with its remedy. Status 1 if there is an error."""
+    found = admin.doctor()
+    if found[0].status == "error":  # it cannot be reached, and nothing was examined
+        raise Refused(found[0].detail)
+    rows = [[each.check, each.status, shown(each.detail, 1000), shown(each.remedy, 1000)] for each in found]
+    errors = [each.check for each in found if each.status == "error"]
+    return Answer(
+        data=found,
+        table=Table(("CHECK", "STATUS", "FINDING", "REMEDY"), rows),
+        alarms=[f"{plural(len(errors), 'error')}: {', '.join(errors)}"] if errors else (),
+    )
+
+
+@click.command()
+@click.option("--role", required=True, metavar="ROLE", help="owner, reader, publisher, consumer, janitor or admin.")
+@click.option("--user", metavar="NAME", help="Default: the role's name.")
+@click.option("--host", default="%", show_default=True, metavar="HOST", help="From where the account may connect.")
+@click.option("--database", metavar="NAME", help="Default: the one of the URL, else jobs.")
+@url_option
+def grants(role: str, user: str | None, host: str, database: str | None, url: str | None) -> None:
+    """Print the statements that grant ROLE what it needs; nothing is sent to a database."""
+    from lanelog.admin._grants import grants as statements
+    from lanelog.config import ConnectConfig
+
+    if database is None:
+        given = url or os.environ.get("LANELOG_URL")
+        database = ConnectConfig.from_url(given).database if given else "jobs"
+    click.echo(statements(role, database=database, user=user, host=host), nl=False)
+
+
+@click.command()
+@click.argument("topics", nargs=-1)
+@click.option("--once", is_flag=True, help="Do it once and exit, for cron.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(1, 86_400),
+    default=60.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds between turns, without --once.",
+)
+@json_option
+@url_option
+def maintain(*, topics: tuple[str, ...], once: bool, interval: float, as_json: bool, url: str | None) -> None:
+    """Collect, purge and forget what is over, of TOPICS or of all: for topics that nobody consumes.
+
+    Running subscribers do the same for theirs. Status 1 if a topic could not be done.
+    """
+    import lanelog
+
+    with lanelog.connect(url) as client:
+        if once:
+            finish(_maintained(client.admin.maintain(topics=topics or None)), as_json=as_json)
+            return
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C
+        with suppress(KeyboardInterrupt):  # how it is meant to end
+            while True:
+                with suppress(SystemExit):  # what failed this time ends nothing
+                    finish(_maintained(client.admin.maintain(topics=topics or None)), as_json=as_json)
+                rest(interval)
+
+
+def _maintained(done: Maintained) -> Answer:
+    gone = ", ".join(
+        (
+            plural(done.collected, "message"),
+            plural(done.dead_letters, "settled dead letter"),
+            plural(done.lanes_purged, "drained lane"),
+            plural(done.history, "row") + " of history",
+            plural(done.heartbeats, "old heartbeat"),
+        )
+    )
+    return Answer(
+        data=done,
+        lines=[f"{plural(len(done.topics), 'topic')}: deleted {gone}"],
+        alarms=[f"{shown(topic)}: {shown(error, 1000)}" for topic, error in done.failed.items()],
+    )
+
+
+VERBS = (dev_server, migrate, demo, doctor, grants, maintain)

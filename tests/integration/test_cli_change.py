@@ -1,0 +1,205 @@
+"""The verbs that change: without --execute they tell and do nothing, with it they do what they told."""
+
+import json
+from typing import Any
+
+import pytest
+
+import lanelog
+from lanelog.admin import Admin, Maintained, Purged, Redriven
+from support.cli import Command, everything
+from support.sql import one, rows, watermark
+from support.waiting import eventually
+
+NOTE = "nothing was changed: add --execute to do it\n"
+
+
+@pytest.fixture
+def command(lanelog_url: str) -> Command:
+    return Command(lanelog_url)
+
+
+@pytest.fixture
+def shop(lanelog_client: lanelog.Client) -> lanelog.Client:
+    """Group builders was through with `good` (3 messages) and rejected the 2 of `bad`; then one more came to `good`."""
+
+    def handle(message: lanelog.Message) -> None:
+        if message.key == "bad":
+            raise lanelog.Reject(f"no branch {message.payload.decode()}")
+
+    lanelog_client.publish_many("merge", [(key, f"{n}") for key in ("good", "bad") for n in (1, 2)] + [("good", "3")])
+    with lanelog_client.subscribe("merge", "builders", handle, retention=0):
+        eventually(lambda: lanelog_client.admin.topic("merge").dead_letters == 2)
+        eventually(lambda: lanelog_client.admin.groups("merge")[0].lag == 0)
+    lanelog_client.publish("merge", "good", "4")
+    lanelog_client.publish("other", "any", "1")
+    return lanelog_client
+
+
+# The command, what it tells, and what it tells once it did it.
+TOLD = [
+    (
+        "seek merge builders --to latest",
+        "set 2 lanes of builders on merge to latest: 0 settled messages again, 1 unsettled one passed over",
+    ),
+    (
+        "seek merge builders --key good --to 4",
+        "set 1 lane of builders on merge to 4: 0 settled messages again, 0 unsettled ones passed over",
+    ),
+    ("skip merge builders good 4 --reason x", "offset 4 of builders on merge, lane good, which was pending after 0"),
+    ("delete-group merge builders", "builders on merge: 2 lanes, 1 unsettled message, 0 running members"),
+    ("delete-topic merge", "merge: 2 lanes, "),
+    ("purge merge --before-offset 9", " in "),
+    ("purge merge --before 2100-01-01T00:00:00Z", "  builders had not settled 1 of them"),
+    ("dlq redrive merge builders --all", "2 dead letters of builders in 1 lane back into merge"),
+    ("dlq redrive merge builders --all --to-topic other", "2 dead letters of builders in 1 lane back into other"),
+    ("dlq delete merge builders --all", "2 dead letters of builders in 1 lane"),
+]
+
+
+@pytest.mark.parametrize(("line", "says"), TOLD, ids=[line for line, _ in TOLD])
+def test_only_with_execute_anything_happens(
+    command: Command, shop: lanelog.Client, raw: Any, line: str, says: str
+) -> None:
+    """The same words before, with a note on standard error, and after; and the same numbers as JSON."""
+    before = everything(raw)
+    told = command(*line.split())
+    assert says in told.stdout
+    assert told.stderr == NOTE
+    planned = json.loads(command(*line.split(), "--json").stdout)
+    assert planned["dry_run"] is True
+    assert everything(raw) == before
+    done = command(*line.split(), "--execute")
+    assert says in done.stdout
+    assert "would" in told.stdout
+    assert "would" not in done.stdout
+    assert done.stderr == ""
+    assert everything(raw) != before
+
+
+def test_seek_lists_the_lanes_that_move(command: Command, shop: lanelog.Client, raw: Any) -> None:
+    """From where to where; a running group gets the messages again."""
+    rows(
+        raw, "UPDATE queue_offsets SET offset_acked = 0, marked_through = 0 WHERE consumer_group = ''"
+    )  # not collected
+    text = command("seek", "merge", "builders", "--key", "good", "--to", "2", "--execute").stdout
+    assert text.splitlines()[1:] == ["  good: 3 -> 1"]
+    assert watermark(raw, "builders", "merge", "good") == 1
+
+
+def test_pause_and_resume_act_at_once(command: Command, shop: lanelog.Client, raw: Any) -> None:
+    """They can be taken back: --dry-run shows, without it it is done; a second time says that it was done."""
+    before = everything(raw)
+    shown = command("pause", "merge", "builders", "--dry-run")
+    assert shown.stdout == "would pause builders on merge: 1 message waiting\n"
+    assert shown.stderr == "nothing was changed: leave --dry-run out to do it\n"
+    assert everything(raw) == before
+    assert command("pause", "merge", "builders", "--by", "ann", "--reason", "deploy").stdout.startswith("paused ")
+    assert "is paused already, since 2" in command("pause", "merge", "builders").stdout
+    assert rows(raw, "SELECT paused_by, pause_reason FROM queue_groups") == [("ann", "deploy")]
+    assert command.table("groups")[1][0][9] == "all"
+    assert "by ann: deploy" in command("resume", "merge", "builders").stdout
+    assert command("resume", "merge", "builders").stdout == "builders on merge is not paused\n"
+    assert one(raw, "SELECT paused_at FROM queue_groups") == 0
+
+
+def test_pause_names_who_did_it(command: Command, shop: lanelog.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The login name, where there is one; no name is no obstacle."""
+    monkeypatch.setattr("getpass.getuser", lambda: "ann")
+    assert command.json("pause", "merge", "builders", "--key", "good")["by"] == "ann"
+    assert command.table("lanes", "merge", "builders", "--by", "key")[1][1][7] == "paused"
+
+    def unknown() -> str:
+        raise KeyError("uid not found")
+
+    monkeypatch.setattr("getpass.getuser", unknown)
+    assert command.json("pause", "merge", "builders", "--key", "bad")["by"] == ""
+
+
+def test_release_takes_a_lane_from_its_owner(command: Command, shop: lanelog.Client, raw: Any) -> None:
+    """It names him and what is known of him; a lane that nobody has stays as it is."""
+    assert command("release", "merge", "builders", "good", "--execute").stdout == (
+        "nobody has builders on merge, lane good\n"
+    )
+    rows(raw, "UPDATE queue_partition_leases SET leased_by = 'gone:1' WHERE partition_key = 'good'")
+    text = command("release", "merge", "builders", "good", "--execute").stdout
+    assert text == "took builders on merge, lane good from gone:1 (missing)\n"
+
+
+def test_dead_letters_are_listed_shown_and_chosen(command: Command, shop: lanelog.Client) -> None:
+    """By id and by reason; an id that is none any more is counted, and nothing happens twice."""
+    heads, lines = command.table("dlq", "list", "merge")
+    assert heads[:3] == ["TOPIC", "KEY", "OFFSET"]
+    first, second = (line[7] for line in lines)
+    assert [line[:3] for line in lines] == [["merge_dlq", "bad", "1"], ["merge_dlq", "bad", "2"]]
+    assert command.json("dlq", "list", "merge_dlq", "builders") == command.json("dlq", "list", "merge")
+    assert [line[2] for line in command.table("dlq", "list", "merge", "--reasons")[1]] == ["1", "1"]
+    text = command("dlq", "show", "merge", "bad", first).stdout
+    assert "original     offset 1 of merge" in text
+    assert "error        no branch 1" in text
+    command("dlq", "redrive", "merge", "builders", "--id", first, "--execute")
+    again = command("dlq", "redrive", "merge", "builders", "--id", first, "--id", second)
+    assert again.stdout.splitlines() == [
+        "would put 1 dead letter of builders in 1 lane back into merge",
+        "1 id given: no dead letter of builders (any more)",
+    ]
+    assert "redriven or deleted already" in command("dlq", "show", "merge_dlq", "bad", first).stdout
+    command("dlq", "delete", "merge", "builders", "--reason", "no branch 2", "--execute")
+    assert command.json("dlq", "list", "merge") == []
+
+
+def test_what_is_left_to_do_is_an_alarm(
+    command: Command, shop: lanelog.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lanes whose rows somebody holds are left: exit status 1, and a line that says to run it again."""
+    redriven = Redriven(
+        topic="merge", group="builders", to_topic="merge", messages=0, keys=0, missing=0, remaining=2, dry_run=False
+    )
+    purged = Purged(topic="merge", before=9, messages=0, lanes=0, unsettled={}, remaining=1, dry_run=False)
+    monkeypatch.setattr(Admin, "redrive", lambda *_, **__: redriven)
+    monkeypatch.setattr(Admin, "purge", lambda *_, **__: purged)
+    left = "left, because somebody held their lanes: run it again\n"
+    result = command("dlq", "redrive", "merge", "builders", "--all", "--execute", status=1)
+    assert result.stderr == f"2 dead letters {left}"
+    assert command("purge", "merge", "--before-offset", "9", "--execute", status=1).stderr == f"1 message {left}"
+
+
+def test_maintain_once_collects_what_nobody_consumes(command: Command, shop: lanelog.Client, raw: Any) -> None:
+    """Messages that every group is past, and settled dead letters; then there is nothing more to do."""
+    rows(raw, "UPDATE queue_groups SET retention_ms = 0")
+    command("dlq", "delete", "merge", "builders", "--all", "--execute")
+    command("maintain", "--once")
+    assert one(raw, "SELECT COUNT(*) FROM queue_messages WHERE topic <> 'other'") == 1
+    assert command("maintain", "merge", "--once").stdout.startswith("1 topic: deleted 0 messages, 0 settled dead")
+    assert command.json("maintain", "--once")["topics"] == ["merge", "merge_dlq", "other"]
+
+
+def test_maintain_that_failed_for_a_topic_is_an_alarm(
+    command: Command, shop: lanelog.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are done, and the exit status is 1; without --once the next turn follows all the same."""
+    done = Maintained(
+        topics=("merge",),
+        collected=3,
+        dead_letters=0,
+        expired=0,
+        lanes_purged=0,
+        history=0,
+        heartbeats=0,
+        failed={"orders": "DELETE command\ndenied"},
+    )
+    monkeypatch.setattr(Admin, "maintain", lambda *_, **__: done)
+    result = command("maintain", "--once", status=1)
+    assert result.stdout.startswith("1 topic: deleted 3 messages")
+    assert result.stderr == r"orders: DELETE command\ndenied" + "\n"
+    turns: list[float] = []
+
+    def rest(seconds: float) -> None:
+        turns.append(seconds)
+        if len(turns) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("lanelog.cli._setup.rest", rest)
+    monkeypatch.setattr("lanelog.cli._setup.signal.signal", lambda *_: None)  # the handler would stay for other tests
+    assert command("maintain", "--interval", "5").stdout.count("deleted 3 messages") == 2
+    assert turns == [5.0, 5.0]

@@ -1,0 +1,190 @@
+"""`lanelog doctor` on a real server: what it finds, and that it changes nothing."""
+
+import secrets
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+import lanelog
+from lanelog.admin import Finding, _doctor
+from lanelog.config import ConnectConfig
+from support.cli import Command, everything
+from support.sql import one, rows
+
+CHECKS = [
+    "reachable",
+    "version",
+    "replication",
+    "schema",
+    "privileges",
+    "isolation",
+    "packet size",
+    "durability",
+    "clock",
+    "oldest transaction",
+    "session locks",
+]
+
+
+@pytest.fixture
+def command(lanelog_url: str) -> Command:
+    return Command(lanelog_url)
+
+
+def finding(client: lanelog.Client, check: str) -> Finding:
+    """What it finds of one check."""
+    (found,) = (each for each in client.admin.doctor() if each.check == check)
+    return found
+
+
+@pytest.fixture
+def setting(raw: Any) -> Iterator[Any]:
+    """Changes a setting of the server for the length of the test."""
+    before: dict[str, Any] = {}
+
+    def change(name: str, value: object) -> None:
+        before.setdefault(name, one(raw, f"SELECT @@GLOBAL.{name}"))
+        rows(raw, f"SET GLOBAL {name} = %s", value)
+
+    yield change
+    for name, value in before.items():
+        rows(raw, f"SET GLOBAL {name} = %s", value)
+
+
+def test_a_healthy_server(command: Command, lanelog_client: lanelog.Client, raw: Any) -> None:
+    """Every check is listed; none is an error, none changes a row; remedies are for what is not ok."""
+    lanelog_client.publish("merge", "k", b"1")
+    before = everything(raw)
+    found = lanelog_client.admin.doctor()
+    assert [each.check for each in found] == CHECKS
+    assert [each.check for each in found if each.status == "error"] == []
+    assert all(bool(each.remedy) is (each.status != "ok") for each in found)
+    assert everything(raw) == before
+    lines = command("doctor").stdout.splitlines()
+    assert lines[0].split() == ["CHECK", "STATUS", "FINDING", "REMEDY"]
+    assert len(lines) == 1 + len(CHECKS)
+    assert [each["check"] for each in command.json("doctor")] == CHECKS
+
+
+def test_what_the_account_may_do(lanelog_client: lanelog.Client, raw: Any, lanelog_url: str) -> None:
+    """The roles that its privileges are enough for, tried by the server itself, and what the next one lacks."""
+    assert finding(lanelog_client, "privileges").detail == "enough for reader, publisher, consumer, janitor, admin"
+    config = ConnectConfig.from_url(lanelog_url)
+    name, password = f"doctor_{secrets.token_hex(4)}", secrets.token_hex(12)
+    rows(raw, f"CREATE USER '{name}'@'%%' IDENTIFIED BY %s", password)
+    socket = f"?unix_socket={config.unix_socket}" if config.unix_socket else ""
+    url = f"mysql://{name}:{password}@{config.host}:{config.port}/{config.database}{socket}"
+    try:
+        rows(raw, f"GRANT INSERT ON `{config.database}`.* TO '{name}'@'%'")
+        with lanelog.connect(url) as client:
+            none = finding(client, "privileges")
+        assert none.status == "error"
+        assert "SELECT on queue_messages" in none.detail
+        rows(raw, f"GRANT SELECT ON `{config.database}`.* TO '{name}'@'%'")
+        rows(raw, f"GRANT UPDATE ON `{config.database}`.queue_partitions TO '{name}'@'%'")
+        with lanelog.connect(url) as client:
+            some = finding(client, "privileges")
+            assert finding(client, "oldest transaction").status == "warning"  # needs PROCESS
+        assert some.status == "ok"
+        assert some.detail.startswith("enough for reader, publisher; consumer lacks UPDATE on queue_offsets, DELETE on")
+        assert password not in Command(url)("doctor").output
+    finally:
+        rows(raw, f"DROP USER '{name}'@'%'")
+
+
+def test_a_table_that_differs_is_an_error(command: Command, raw: Any) -> None:
+    """With the statement that mends it, and exit status 1."""
+    rows(raw, "ALTER TABLE queue_groups DROP COLUMN pause_reason")
+    result = command("doctor", status=1)
+    assert "ALTER TABLE queue_groups ADD COLUMN `pause_reason`" in result.stdout
+    assert result.stderr == "1 error: schema\n"
+
+
+def test_a_missing_table_leaves_the_other_checks(lanelog_client: lanelog.Client, raw: Any) -> None:
+    """Also those that look into it."""
+    rows(raw, "DROP TABLE queue_subscriber_heartbeats")
+    found = {each.check: each.status for each in lanelog_client.admin.doctor()}
+    assert found.pop("schema") == "error"
+    assert "error" not in found.values()
+
+
+def test_lost_durability_is_a_warning(lanelog_client: lanelog.Client, setting: Any) -> None:
+    """With the setting that restores it."""
+    assert finding(lanelog_client, "durability").status == "ok"
+    setting("innodb_flush_log_at_trx_commit", 2)
+    found = finding(lanelog_client, "durability")
+    assert (found.status, found.remedy) == ("warning", "set innodb_flush_log_at_trx_commit = 1")
+
+
+def test_a_packet_below_the_largest_payload_is_a_warning(lanelog_url: str) -> None:
+    """A payload doubles on the wire."""
+    with lanelog.connect(lanelog_url, max_payload_bytes=500_000_000) as client:
+        found = finding(client, "packet size")
+    assert found.status == "warning"
+    assert "a payload of max_payload_bytes (500000000) needs 1000065536" in found.detail
+
+
+def test_a_server_that_takes_no_writes_is_an_error(lanelog_client: lanelog.Client, setting: Any) -> None:
+    """A replica, or a primary after its failover."""
+    setting("read_only", 1)
+    found = finding(lanelog_client, "replication")
+    assert (found.status, found.remedy) == ("error", "connect to the primary")
+
+
+def test_an_old_transaction_is_named(
+    lanelog_client: lanelog.Client, open_raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its connection, with the statement that ends it."""
+    holder = open_raw()
+    rows(holder, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
+    rows(holder, "SELECT * FROM queue_schema FOR UPDATE")
+    assert finding(lanelog_client, "oldest transaction").status == "ok"
+    monkeypatch.setattr(_doctor, "_OLD_TRANSACTION", -1)
+    found = finding(lanelog_client, "oldest transaction")
+    assert found.status == "warning"
+    assert found.remedy.endswith(f"then KILL {holder.thread_id()}")
+    holder.rollback()
+
+
+def test_a_clock_that_went_back_is_an_error(lanelog_client: lanelog.Client, raw: Any) -> None:
+    """A heartbeat that the server's clock dated in what is now the future."""
+    assert finding(lanelog_client, "clock").status == "ok"
+    rows(
+        raw,
+        "INSERT INTO queue_subscriber_heartbeats (consumer_group, topic, subscriber_name, heartbeat_at)"
+        " VALUES ('g', 't', 'o', (UNIX_TIMESTAMP() + 3600) * 1000)",
+    )
+    found = finding(lanelog_client, "clock")
+    assert found.status == "error"
+    assert "behind a heartbeat that it dated itself" in found.detail
+
+
+def test_a_clock_that_is_off_is_a_warning(lanelog_client: lanelog.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This machine's and the server's differ: which of them is ahead, and by how much."""
+    real = _doctor.time.time
+    monkeypatch.setattr(_doctor.time, "time", lambda: real() - 3600)
+    found = finding(lanelog_client, "clock")
+    assert found.status == "warning"
+    assert "s ahead of this machine's" in found.detail
+
+
+@pytest.mark.parametrize("answer", [(0, 7), (1, 8), None])
+def test_locks_that_cannot_be_trusted_are_an_error(
+    lanelog_client: lanelog.Client, monkeypatch: pytest.MonkeyPatch, answer: Any
+) -> None:
+    """A proxy that changes the session between two statements: the lock is somebody else's, or nobody's."""
+    monkeypatch.setattr(_doctor, "_pair", lambda _row: answer or (None, None))
+    found = finding(lanelog_client, "session locks")
+    assert found.status == "error"
+    assert "expiry" in found.detail
+
+
+def test_no_server_is_the_only_finding() -> None:
+    """From Python it is a finding, on the command line a refusal."""
+    url = "mysql://root:s3cret@127.0.0.1:1/jobs"
+    with closing(lanelog.connect(url)) as client:
+        (found,) = client.admin.doctor()
+    assert (found.check, found.status) == ("reachable", "error")
+    assert "s3cret" not in repr(found) + Command(url).refused("doctor")

@@ -1,0 +1,234 @@
+"""The verbs that look, on a real server: what they print, as columns and as JSON, and when they raise an alarm."""
+
+import json
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+import lanelog
+from lanelog.cli import _verbs
+from support.cli import Command
+from support.waiting import eventually
+
+
+@pytest.fixture
+def command(lanelog_url: str) -> Command:
+    return Command(lanelog_url)
+
+
+@pytest.fixture
+def working(lanelog_client: lanelog.Client) -> Iterator[lanelog.Client]:
+    """Group `builders` at work on three lanes of `merge`: `held` runs, `fails` waits, `done` is done."""
+    hold, started = threading.Event(), threading.Event()
+
+    def handle(message: lanelog.Message) -> None:
+        if message.key == "held":
+            started.set()
+            hold.wait(60)
+        if message.key == "fails":
+            message.nack(delay=600, reason="no \x1b[31mbranch")
+
+    lanelog_client.publish_many("merge", [("done", b"1"), ("held", b"1"), ("fails", b"1"), ("fails", b"2")])
+    with lanelog_client.subscribe("merge", "builders", handle, name="worker"):
+        assert started.wait(30)
+        admin = lanelog_client.admin
+        eventually(
+            lambda: (
+                {lane.key: (lane.lag, lane.waiting) for lane in admin.lanes("merge", "builders")}
+                == {"done": (0, 0), "held": (1, 0), "fails": (2, 1)}
+            )
+        )
+        yield lanelog_client
+        hold.set()
+
+
+def test_lanes_have_the_columns_of_kafkas_tools(command: Command, working: lanelog.Client) -> None:
+    """Offsets, lag, age, owner, lease, attempts and error of the first unsettled message; nothing steers a terminal."""
+    heads, lines = command.table("lanes", "merge", "builders", "--by", "key")
+    assert heads == [
+        "TOPIC",
+        "KEY",
+        "CURRENT-OFFSET",
+        "LOG-END-OFFSET",
+        "LAG",
+        "OLDEST-AGE",
+        "OWNER",
+        "LEASE",
+        "ATTEMPTS",
+        "LAST-ERROR",
+    ]
+    done, fails, held = lines
+    assert done[:6] == ["merge", "done", "1", "1", "0", "-"]
+    assert fails[:5] == ["merge", "fails", "0", "2", "2"]
+    assert fails[6].startswith("worker:")
+    assert fails[8:] == ["1", "no", r"\x1b[31mbranch"]
+    assert held[2:5] == ["0", "1", "1"]
+    assert command.table("lanes", "merge", "builders", "--by", "lag")[1][0][1] == "fails"
+    assert len(command.table("lanes", "merge", "builders", "--limit", "1")[1]) == 1
+
+
+def test_groups_topics_lag_and_offsets_count_the_same(command: Command, working: lanelog.Client) -> None:
+    """Every view of the lag is exact."""
+    heads, lines = command.table("lag")
+    assert dict(zip(heads, lines[0], strict=True)) | {"OLDEST-AGE": ""} == {
+        "TOPIC": "merge",
+        "GROUP": "builders",
+        "LANES": "3",
+        "LAGGING": "2",
+        "LAG": "3",
+        "OLDEST-AGE": "",
+        "IN-FLIGHT": "1",
+        "WAITING": "1",
+        "MEMBERS": "1",
+    }
+    assert [each["lag"] for each in command.json("lag", "merge", "builders")] == [3]
+    assert [line[7] for line in command.table("groups")[1]] == ["3"]
+    assert command.table("topics")[1][0][:6] == ["merge", "3", "4", "4", "0", "0"]
+    offsets = {line[1]: line[2:7] for line in command.table("offsets", "merge", "builders")[1]}
+    assert offsets == {
+        "done": ["builders", "1", "1", "0", "1"],
+        "fails": ["builders", "0", "2", "2", "1"],
+        "held": ["builders", "0", "1", "1", "1"],
+    }
+    assert [line[1] for line in command.table("offsets", "merge", "--key", "held")[1]] == ["held"]
+
+
+def test_members_and_leases_name_the_owner(command: Command, working: lanelog.Client) -> None:
+    """Who is alive, and which lanes are his; none of them is stale."""
+    ((_, _, member, state, lanes, *_),) = command.table("members", "merge", "builders")[1]
+    assert (state, lanes) == ("alive", "3")
+    assert {(line[3], line[4]) for line in command.table("leases", "merge")[1]} == {(member, "alive")}
+    assert command.json("leases", "--stale") == []
+
+
+def test_a_monitor_gets_a_status_and_one_line(command: Command, working: lanelog.Client) -> None:
+    """Within the bounds 0 and silence; beyond them 1, and the worst on standard error; the table in both cases."""
+    for verb in (["lag"], ["groups", "merge"], ["status"], ["lag", "merge", "builders"]):
+        quiet = command(*verb, "--max-lag", "3", "--max-age", "3600")
+        assert quiet.stderr == ""
+        loud = command(*verb, "--max-lag", "2", status=1)
+        assert loud.stderr == "lag 3 > 2 on merge builders\n"
+        assert loud.stdout
+        assert "on merge builders" in command(*verb, "--max-age", "0", status=1).stderr
+    assert command("lanes", "merge", "builders", "--max-lag", "1", status=1).stderr == "lag 2 > 1 on merge fails\n"
+    assert json.loads(command("lag", "--max-lag", "2", "--json", status=1).stdout)[0]["lag"] == 3
+
+
+def test_status_says_what_is_stuck_and_what_mends_it(command: Command, working: lanelog.Client) -> None:
+    """The failing lane with its error, owner and command, which can be run as it stands."""
+    text = command("status").stdout
+    assert text.startswith("1 topic, 1 group, 1 member: lag 3, oldest ")
+    assert "FAILING  merge builders fails offset 1, for " in text
+    assert r"attempt 1 failed: no \x1b[31mbranch; the next in 9m" in text
+    (line,) = (line.strip() for line in text.splitlines() if line.startswith("    $ "))
+    assert line == "$ lanelog skip merge builders fails 1 --reason '…' --execute"
+    (problem,) = command.json("status")["problems"]
+    assert (problem["key"], problem["offset"], problem["what"]) == ("fails", 1, "failing")
+    assert "skipped offset 1" in command("skip", "merge", "builders", "fails", "1", "--reason", "…", "--execute").stdout
+    eventually(lambda: "FAILING" not in command("status").stdout or "offset 2" in command("status").stdout)
+
+
+def test_status_of_a_database_without_trouble(command: Command, lanelog_client: lanelog.Client) -> None:
+    """No group, or a group that is through: nothing is stuck."""
+    lanelog_client.publish("merge", "k", b"1")
+    assert command("status").stdout == (
+        "1 topic, 0 groups, 0 members: lag 0, oldest -, 0 dead letters\n\nnothing is stuck\n"
+    )
+
+
+def test_status_of_pauses_dead_letters_and_missing_members(command: Command, lanelog_client: lanelog.Client) -> None:
+    """Nobody consumes, a pause and dead letters: in this order, each with its command; these mend it."""
+
+    def refuse(_message: lanelog.Message) -> None:
+        raise lanelog.Reject("it's bad")
+
+    lanelog_client.publish("orders", "o", b"1")
+    with lanelog_client.subscribe("orders", "billing", refuse):
+        eventually(lambda: lanelog_client.admin.topic("orders").dead_letters == 1)
+    lanelog_client.publish("orders", "o", b"2")
+    lanelog_client.publish("mail", "m", b"1")
+    with lanelog_client.subscribe("mail", "post", lambda _message: None):
+        eventually(lambda: lanelog_client.admin.groups("mail")[0].lag == 0)
+    command("pause", "mail", "post", "--by", "ann", "--reason", "deploy")
+    found = command.json("status")["problems"]
+    assert [(each["what"], each["command"]) for each in found] == [
+        ("nobody consumes", "lanelog delete-group orders billing --execute"),
+        ("paused", "lanelog resume mail post"),
+        ("dead letters", """lanelog dlq redrive orders billing --reason 'it'"'"'s bad' --execute"""),
+    ]
+    assert found[1]["detail"] == "by ann: deploy; 0 messages waiting"
+    command("resume", "mail", "post")
+    command("dlq", "redrive", "orders", "billing", "--reason", "it's bad", "--execute")
+    command("delete-group", "orders", "billing", "--execute")
+    assert command.json("status")["problems"] == []
+
+
+def test_show_lists_a_lane_and_describes_a_message(command: Command, working: lanelog.Client) -> None:
+    """Payload, metadata, and the state for each group; raw bytes on demand; an id as well as an offset."""
+    working.publish("merge", "done", b"\xff\x00", id="raw", metadata={"by": "ann"})
+    assert [line[1] for line in command.table("show", "merge", "fails")[1]] == ["1", "2"]
+    assert [line[1] for line in command.table("show", "merge", "fails", "--from", "2")[1]] == ["2"]
+    text = command("show", "merge", "fails", "1").stdout
+    assert "offset 1 of merge, lane fails" in text
+    assert text.splitlines()[-1].split()[:3] == ["builders", "retryable", "1"]
+    assert command("show", "merge", "done", "--id", "raw", "--raw").stdout_bytes == b"\xff\x00"
+    described = command.json("show", "merge", "done", "2")
+    assert described["payload"] == {"base64": "/wA="}
+    assert described["metadata"] == {"by": "ann"}
+    assert command.json("show", "merge", "held", "1")["states"][0]["state"] == "processing"
+
+
+def test_tail_prints_the_last_messages_of_a_lane(command: Command, lanelog_client: lanelog.Client) -> None:
+    """Ten, or as many as asked for; as lines of text or of JSON."""
+    lanelog_client.publish_many("merge", [("k", f"m{n}") for n in range(1, 13)])
+    assert [line.split()[-1] for line in command("tail", "merge", "k").stdout.splitlines()] == [
+        f"m{n}" for n in range(3, 13)
+    ]
+    assert command("tail", "merge", "k", "-n", "0").stdout == ""
+    lines = command("tail", "merge", "k", "-n", "2", "--json").stdout.splitlines()
+    assert [json.loads(line)["payload"] for line in lines] == ["m11", "m12"]
+    lanelog_client.publish_many("merge", [("long", f"{n}") for n in range(1, 2501)])
+    lines = command("tail", "merge", "long", "-n", "2400").stdout.splitlines()
+    assert [line.split()[-1] for line in lines] == [f"{n}" for n in range(101, 2501)]
+
+
+def test_watch_looks_again_until_it_is_stopped(
+    command: Command, lanelog_client: lanelog.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line of JSON for each look, each with what is there by then; Ctrl-C ends it in order."""
+    looks: list[float] = []
+
+    def rest(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 3:
+            raise KeyboardInterrupt
+        lanelog_client.publish("merge", "k", b"x")
+
+    lanelog_client.publish("merge", "k", b"x")
+    monkeypatch.setattr(_verbs, "rest", rest)
+    lines = command("topics", "--watch", "--interval", "7", "--json").stdout.splitlines()
+    assert [json.loads(line)[0]["messages"] for line in lines] == [1, 2, 3]
+    assert looks == [7.0, 7.0, 7.0]
+
+
+@pytest.mark.parametrize("key", ["k", None])
+def test_tail_follows(
+    command: Command, lanelog_client: lanelog.Client, monkeypatch: pytest.MonkeyPatch, key: str | None
+) -> None:
+    """New messages of a lane, or of all lanes, new ones included, each once and in order; Ctrl-C ends it in order."""
+    looks = 0
+
+    def rest(_seconds: float) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 3:
+            raise KeyboardInterrupt
+        lanelog_client.publish_many("merge", [("k", f"{looks}a"), ("k", f"{looks}b"), (f"new-{looks}", "n")])
+
+    lanelog_client.publish("merge", "k", b"old")
+    monkeypatch.setattr(_verbs, "rest", rest)
+    text = command("tail", "merge", *([key, "-n", "0"] if key else []), "--follow").stdout
+    seen = [(line.split()[0], line.split()[-1]) for line in text.splitlines()]
+    assert [what for lane, what in seen if lane == "k"] == ["1a", "1b", "2a", "2b"]
+    assert [lane for lane, _ in seen if lane != "k"] == ([] if key else ["new-1", "new-2"])

@@ -1,0 +1,62 @@
+"""The command line inside the test's process, through click's own runner, and what it may have changed."""
+
+import json
+import os
+from typing import Any
+
+from attrs import frozen
+from click.testing import CliRunner, Result
+
+from lanelog.cli._main import cli
+from support.sql import rows
+
+TABLES = (
+    "queue_partitions",
+    "queue_messages",
+    "queue_offsets",
+    "queue_delivery_state",
+    "queue_partition_leases",
+    "queue_subscriber_heartbeats",
+    "queue_groups",
+    "queue_schema",
+)
+
+
+@frozen
+class Command:
+    """`lanelog` on one database."""
+
+    url: str | None
+
+    def __call__(self, *arguments: str, stdin: str | bytes | None = None, status: int = 0) -> Result:
+        """Run it, and expect this exit status."""
+        environ = {name: None for name in os.environ if name.startswith(("LANELOG_", "_LANELOG"))}
+        result = CliRunner(env=environ | {"LANELOG_URL": self.url}).invoke(
+            cli, arguments, input=stdin, prog_name="lanelog"
+        )
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        assert result.exit_code == status, result.output
+        return result
+
+    def table(self, *arguments: str) -> tuple[list[str], list[list[str]]]:
+        """The heads and the cells of what it prints; for cells without blanks."""
+        heads, *lines = self(*arguments).stdout.splitlines()
+        return heads.split(), [line.split() for line in lines]
+
+    def json(self, *arguments: str) -> Any:
+        """What it prints with --json."""
+        return json.loads(self(*arguments, "--json").stdout)
+
+    def refused(self, *arguments: str, stdin: str | bytes | None = None) -> str:
+        """The one line with which it refuses."""
+        result = self(*arguments, stdin=stdin, status=2)
+        assert result.stdout == ""
+        (line,) = result.stderr.splitlines()
+        assert line.startswith("Error: ")
+        return line.removeprefix("Error: ")
+
+
+def everything(raw: Any) -> dict[str, list[tuple[Any, ...]]]:
+    """Every row of every table."""
+    return {table: sorted(rows(raw, f"SELECT * FROM {table}"), key=repr) for table in TABLES}

@@ -1,0 +1,101 @@
+"""How the command line prints values: nothing that steers a terminal, nothing cut where it matters."""
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from lanelog.admin import OwnerState, SoughtLane
+from lanelog.cli._output import Table, age, moment, payload, shown, to_json
+from lanelog.cli._verbs import alarms, instant
+from lanelog.errors import ConfigurationError
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, "-"),
+        (0.04, "0.0s"),
+        (0.96, "1.0s"),
+        (1, "1s"),
+        (59.9, "59s"),
+        (60, "1m00s"),
+        (3599, "59m59s"),
+        (3600, "1h00m"),
+        (90_000, "1d01h"),
+    ],
+)
+def test_ages_are_short(seconds: float | None, text: str) -> None:
+    """Two units at most, the larger ones without a fraction."""
+    assert age(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "-"),
+        ("", "-"),
+        ("häßlich", "häßlich"),
+        ("\x1b[31mred\x07", r"\x1b[31mred\x07"),
+        ("two\nlines", r"two\nlines"),
+        ("\u202egnp.exe", r"\u202egnp.exe"),
+        ("\x9b2J", r"\x9b2J"),
+    ],
+)
+def test_text_of_others_steers_no_terminal(value: str | None, text: str) -> None:
+    """Escape sequences, line breaks and bidirectional marks are shown, not obeyed."""
+    assert shown(value) == text
+
+
+def test_long_text_is_cut_and_says_so() -> None:
+    """An error of a page is one cell."""
+    assert shown("x" * 300) == "x" * 199 + "…"
+
+
+def test_a_payload_is_text_if_it_can_be() -> None:
+    """UTF-8 as it is, other bytes escaped."""
+    assert payload('{"a": "ä"}'.encode()) == '{"a": "ä"}'
+    assert payload(b"\xff\x00'") == r"\xff\x00" + "'"
+
+
+def test_a_table_for_a_pipe_has_aligned_columns_and_cuts_nothing() -> None:
+    """Numbers to the right, text to the left, two blanks between."""
+    table = Table(("KEY", "LAG", "ERROR"), [["a" * 30, "7", "x" * 200], ["b", "1234", "-"]], ("LAG",))
+    lines = table.plain().splitlines()
+    assert lines[0] == "KEY" + " " * 27 + "   LAG  ERROR"
+    assert lines[1] == "a" * 30 + "     7  " + "x" * 200
+    assert lines[2] == "b" + " " * 29 + "  1234  -"
+
+
+def test_json_has_all_fields_in_plain_types() -> None:
+    """Values, times in UTC, enums, text and bytes."""
+    when = datetime(2026, 1, 31, 12, tzinfo=UTC)
+    value = {"lanes": (SoughtLane(key="k", before=3, after=0),), "at": when, "state": OwnerState.DEAD, "b": b"\xff"}
+    assert json.loads(to_json(value)) == {
+        "lanes": [{"key": "k", "before": 3, "after": 0}],
+        "at": "2026-01-31T12:00:00Z",
+        "state": "dead",
+        "b": {"base64": "/w=="},
+    }
+    assert moment(when) == "2026-01-31T12:00:00Z"
+
+
+def test_a_time_needs_its_offset_from_utc() -> None:
+    """With one it is that instant; without one it is refused, because a guess may delete; other text is no time."""
+    assert instant("2026-01-31T14:00:00+02:00") == datetime(2026, 1, 31, 12, tzinfo=UTC)
+    assert instant("2026-01-31T12:00Z") == datetime(2026, 1, 31, 12, tzinfo=UTC)
+    assert instant("2026-01-31 12:00:00-00:30").utcoffset() == -timedelta(minutes=30)  # type: ignore[union-attr]
+    with pytest.raises(ConfigurationError, match="no time zone"):
+        instant("2026-01-31T12:00:00")
+    for text in ("yesterday", "2026-01-31T12:00+99:00", "2026-02-30T12:00Z", ""):
+        assert instant(text) is None
+
+
+def test_alarms_are_one_line() -> None:
+    """The worst is named, the others are counted; what is within its bound is silent."""
+    measured = [("merge a", 5, 1.0), ("merge b", 9, None), ("merge c", 7, 70.0)]
+    assert alarms(measured, 4, None) == ("lag 9 > 4 on merge b and 2 more",)
+    assert alarms(measured, 9, 60.0) == ("oldest 1m10s > 60s on merge c",)
+    assert alarms(measured, 8, 0.5) == ("lag 9 > 8 on merge b; oldest 1m10s > 0.5s on merge c and 1 more",)
+    assert alarms(measured, 9, 70.0) == ()
+    assert alarms(measured, None, None) == ()

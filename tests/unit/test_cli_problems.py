@@ -1,0 +1,203 @@
+"""What `status` makes of values: which problem, how bad, and with which command."""
+
+import shlex
+from datetime import UTC, datetime
+from typing import Any
+
+import attrs
+import pytest
+
+from lanelog.admin import DeadLetterReason, GroupInfo, LaneInfo, MessageState, OwnerState, TopicInfo
+from lanelog.cli._main import cli
+from lanelog.cli._problems import Problem, Rank, command, of_group, of_lane, of_letters, worst_first
+
+WHEN = datetime(2026, 1, 31, 12, tzinfo=UTC)
+GROUP = GroupInfo(
+    topic="merge",
+    group="builders",
+    order="strict",
+    start="earliest",
+    retention=300.0,
+    created_at=WHEN,
+    paused_at=None,
+    paused_by="",
+    pause_reason="",
+    members=2,
+    lanes=5,
+    owned_lanes=5,
+    stale_lanes=0,
+    paused_lanes=0,
+    lagging_lanes=1,
+    lag=3,
+    oldest_age=30.0,
+    waiting=0,
+    in_flight=0,
+)
+LANE = LaneInfo(
+    topic="merge",
+    group="builders",
+    key="repo 1",
+    watermark=6,
+    head=9,
+    floor=0,
+    lag=3,
+    acked_ahead=0,
+    oldest_age=30.0,
+    owner="host-1:abc",
+    owner_state=OwnerState.ALIVE,
+    lease_left=20.0,
+    lease_epoch=1,
+    in_flight=0,
+    waiting=0,
+    state=MessageState.PENDING,
+    attempts=0,
+    last_error=None,
+    next_attempt_in=None,
+    paused_at=None,
+    paused_by="",
+    pause_reason="",
+    group_paused=False,
+)
+TOPIC = TopicInfo(
+    topic="merge",
+    lanes=5,
+    messages=9,
+    head=9,
+    floor=0,
+    dead_letters=9,
+    groups=("builders",),
+    dead_letter_topics=("merge_dlq",),
+    holds_dead_letters=False,
+    newest_lane_at=WHEN,
+)
+
+
+def group(**changes: Any) -> GroupInfo:
+    return attrs.evolve(GROUP, **changes)
+
+
+def lane(**changes: Any) -> LaneInfo:
+    return attrs.evolve(LANE, **changes)
+
+
+def reason(text: str, count: int) -> DeadLetterReason:
+    return DeadLetterReason(
+        dead_letter_topic="merge_dlq",
+        group="builders",
+        reason=text,
+        count=count,
+        keys=1,
+        oldest_failed_at=WHEN,
+        newest_failed_at=WHEN,
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "what", "mend"),
+    [
+        ({"lag": 0, "oldest_age": None, "members": 0}, None, None),
+        ({}, None, None),
+        ({"members": 0}, "nobody consumes", "lanelog delete-group merge builders --execute"),
+        ({"oldest_age": 61.0}, "behind", "lanelog lanes merge builders --by lag"),
+        ({"paused_at": WHEN, "members": 0}, "paused", "lanelog resume merge builders"),
+        ({"paused_at": WHEN, "lag": 0}, "paused", "lanelog resume merge builders"),
+    ],
+)
+def test_a_group(changes: dict[str, Any], what: str | None, mend: str | None) -> None:
+    """A pause explains everything; no member comes before being behind; a young backlog with members is work."""
+    assert [(each.what, each.command) for each in of_group(group(**changes), None)] == ([(what, mend)] if what else [])
+
+
+def test_a_growing_lag_says_so() -> None:
+    """As messages a second; one that shrinks does not."""
+    (growing,) = of_group(group(oldest_age=61.0), 12.34)
+    (shrinking,) = of_group(group(oldest_age=61.0), -1.0)
+    assert "growing by 12.3/s" in growing.detail
+    assert "growing" not in shrinking.detail
+
+
+@pytest.mark.parametrize(
+    ("changes", "running", "what", "mend"),
+    [
+        ({}, None, None, None),
+        ({"lag": 0, "state": None, "oldest_age": None}, None, None, None),
+        ({"owner_state": OwnerState.DEAD}, None, "owner gone", "lanelog release merge builders 'repo 1' --execute"),
+        ({"owner_state": OwnerState.MISSING}, None, "owner gone", "lanelog release merge builders 'repo 1' --execute"),
+        (
+            {"state": MessageState.RETRYABLE, "attempts": 2, "last_error": "no", "next_attempt_in": 3.0},
+            None,
+            "failing",
+            "lanelog skip merge builders 'repo 1' 7 --reason '…' --execute",
+        ),
+        ({"state": MessageState.PROCESSING}, 60.0, None, None),
+        (
+            {"state": MessageState.PROCESSING, "attempts": 1},
+            61.0,
+            "slow",
+            "lanelog release merge builders 'repo 1' --execute",
+        ),
+        ({"owner": None, "owner_state": None, "oldest_age": 9.0}, None, None, None),
+        ({"owner": None, "owner_state": None}, None, "no owner", "lanelog members merge builders"),
+        ({"paused_at": WHEN}, None, "paused", "lanelog resume merge builders --key 'repo 1'"),
+        ({"paused_at": WHEN, "lag": 0, "state": None}, None, "paused", "lanelog resume merge builders --key 'repo 1'"),
+        ({"paused_at": WHEN, "group_paused": True}, None, None, None),
+        ({"state": MessageState.POSTPONED, "next_attempt_in": 60.0}, None, None, None),
+    ],
+)
+def test_a_lane(changes: dict[str, Any], running: float | None, what: str | None, mend: str | None) -> None:
+    """What is not moving by itself, with the offset it stands at; a wait that a handler asked for is none."""
+    found = of_lane(lane(**changes), GROUP, running)
+    assert (found and (found.what, found.command)) == (what and (what, mend))
+
+
+def test_lanes_of_a_group_without_members_are_no_problems_of_their_own() -> None:
+    """One line for the group says it."""
+    gone = lane(owner_state=OwnerState.DEAD, state=MessageState.RETRYABLE, attempts=2)
+    assert of_lane(gone, group(members=0), None) is None
+
+
+def test_dead_letters_by_reason() -> None:
+    """The three most frequent ones with the command that puts them back, the others in one line."""
+    found = of_letters(TOPIC, [reason("rare", 1), reason("it's bad", 5), reason("x", 2), reason("y\x1b", 3)])
+    assert [each.command for each in found] == [
+        """lanelog dlq redrive merge builders --reason 'it'"'"'s bad' --execute""",
+        "lanelog dlq list merge --reasons",  # a reason that cannot be typed
+        "lanelog dlq redrive merge builders --reason x --execute",
+        "lanelog dlq list merge --reasons",
+    ]
+    assert found[0].since == "2026-01-31T12:00:00Z"
+    assert [each.command for each in of_letters(TOPIC, None)] == ["lanelog dlq list merge --reasons"]
+
+
+def test_the_worst_comes_first() -> None:
+    """By how bad it is, then by age."""
+    stuck = of_lane(lane(owner_state=OwnerState.DEAD), GROUP, None)
+    older = of_lane(lane(owner_state=OwnerState.DEAD, oldest_age=99.0), GROUP, None)
+    (nobody,) = of_group(group(members=0, oldest_age=999.0), None)
+    (letters,) = of_letters(TOPIC, None)
+    assert stuck
+    assert older
+    assert worst_first([letters, nobody, stuck, older]) == [older, stuck, nobody, letters]
+    assert [rank.name for rank in Rank] == ["STUCK", "NOBODY", "PAUSED", "BEHIND", "DEAD_LETTERS"]
+
+
+@pytest.mark.parametrize("name", ["plain", "two words", "it's", "$(x)", "-rf", "--execute", "ä;b", "a`b", "#"])
+def test_a_command_can_be_pasted(name: str) -> None:
+    """A shell and click take it apart into the names it was made of, whatever they are."""
+    words = shlex.split(command("skip", name, name, name, "7", options=["--reason", "…", "--execute"]))
+    assert words[:2] == ["lanelog", "skip"]
+    verb = cli.commands["skip"]
+    params = verb.make_context("skip", words[2:]).params
+    assert (params["topic"], params["group"], params["key"], params["offset"]) == (name, name, name, 7)
+    assert (params["reason"], params["execute"]) == ("…", True)
+
+
+def test_a_problem_is_three_lines() -> None:
+    """What, where, since when and who; the detail; the command."""
+    found = of_lane(lane(state=MessageState.RETRYABLE, attempts=2, last_error="no\nway"), GROUP, None)
+    assert isinstance(found, Problem)
+    assert found.lines() == [
+        "FAILING  merge builders repo 1 offset 7, for 30s, owner host-1:abc",
+        r"    attempt 2 failed: no\nway; the next is due; to give it up:",
+        "    $ lanelog skip merge builders 'repo 1' 7 --reason '…' --execute",
+    ]
