@@ -83,6 +83,7 @@ class Client:
     _lock: threading.Lock = field(factory=threading.Lock, init=False)
     _closed: bool = field(default=False, init=False)
     _ended: threading.Event = field(factory=threading.Event, init=False)  # whoever closed it first has done so
+    _closer: int = field(default=0, init=False)  # that thread
     _announcements: _Announcements = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -297,14 +298,18 @@ class Client:
         """
         with self._lock:
             first, self._closed = not self._closed, True
+            if first:
+                self._closer = threading.get_ident()
             engine, subscriptions = self._engine, list(self._subscriptions)
         if not first:
-            return self._ended.wait(timeout)
+            # From a signal handler that interrupted the first call: that one cannot go on before this returns.
+            return self._ended.wait(0.0 if self._closer == threading.get_ident() else timeout)
         drained = False
         try:
             drained = engine is None or self._drain(subscriptions, timeout)
         finally:
             if engine is not None and not drained:  # also when a signal has interrupted the wait
+                self._closer = 0
                 threading.Thread(
                     target=self._finish_later, args=(engine, subscriptions), name="lanelog-closing", daemon=True
                 ).start()

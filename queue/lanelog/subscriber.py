@@ -19,7 +19,7 @@ from attrs import define, field, frozen
 
 from lanelog._engine import policy
 from lanelog._engine.delivery import message_of
-from lanelog._engine.gate import process_gate
+from lanelog._engine.gate import Passage, process_gate
 from lanelog._engine.membership import Membership
 from lanelog._engine.records import Budget
 from lanelog._engine.registration import register
@@ -348,43 +348,43 @@ class Subscription:
                 membership.finish(run)
 
     def _hand_over(self, membership: Membership, run: Run, until: float | None) -> Message | None:
-        gate = process_gate()
-        gives_way = time.monotonic() + GIVES_WAY
+        gate, gives_way = process_gate(), time.monotonic() + GIVES_WAY
 
         def in_time() -> bool:
             return until is None or time.monotonic() < until
 
         def wanted() -> bool:
             now = time.monotonic()
-            if now >= gives_way and any(each.detached for each in self.memberships):
-                return False
-            return bool(run.attempts) and membership.may_start(run.lane, now) and in_time()
+            stays = now < gives_way or not any(each.detached for each in self.memberships)
+            return stays and bool(run.attempts) and membership.may_start(run.lane, now) and in_time()
 
         if not run.alone:
-            if not gate.enter(in_time):
-                self._runs.put((membership, run))  # it is marked, and goes out with the next pull
+            if not gate.enter(lambda: in_time() and bool(run.attempts)):
+                self._runs.put((membership, run))  # it is marked, and goes out with the next pull, or was taken back
                 return None
         elif not gate.enter_alone(wanted):
             membership.finish(run)
             return None
-        elif not membership.mark_alone(run):
-            gate.leave()
-            membership.finish(run)
-            return None
+        passage = Passage(gate)
+        try:
+            return self._start(membership, run, passage)
+        except BaseException:
+            passage.leave()  # interrupted
+            raise
+
+    def _start(self, membership: Membership, run: Run, passage: Passage) -> Message | None:
+        marked = not run.alone or membership.mark_alone(run)
         now = time.monotonic()
-        may_start = membership.rules.ack_first or membership.may_start(run.lane, now)
-        attempt = run.start_next(now, self.config.visibility_timeout) if may_start else None
-        if attempt is None:
-            gate.leave()
+        starts = marked and (membership.rules.ack_first or membership.may_start(run.lane, now))
+        attempt = run.start_next(now, self.config.visibility_timeout) if starts else None
+        if attempt is None or membership.rules.ack_first:
+            passage.leave()
+            if attempt is not None:
+                run.record(attempt, policy.ACKED)
             membership.finish(run)
-            return None
-        if membership.rules.ack_first:
-            gate.leave()
-            run.record(attempt, policy.ACKED)
-            membership.finish(run)
-        else:
-            membership.detach(attempt, gate.leave)
-        return message_of(attempt, membership, self._engine.host)
+        elif not membership.detach(attempt, passage.leave):
+            passage.leave()  # its lane was lost just now: nobody else would; what the user settles is refused
+        return None if attempt is None else message_of(attempt, membership, self._engine.host)
 
 
 def checked_topics(topic: str | Sequence[str], config: SubscriptionConfig) -> tuple[str, ...]:

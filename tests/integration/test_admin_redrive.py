@@ -131,6 +131,23 @@ def test_a_message_that_a_seek_brings_back_is_dead_lettered_anew(lanelog_client:
         assert letters(raw) == number - (number > 2)
 
 
+def test_a_dead_letter_released_by_a_purge_does_not_count_as_the_new_one(lanelog_client: Client, raw: Any) -> None:
+    """A purge of dead letters died before it deleted them; a message that a seek brings back is dead-lettered anew."""
+    give_up(lanelog_client, raw, [("k", "1")])
+    released = "UPDATE queue_offsets SET offset_acked = 1 WHERE consumer_group = '' AND topic = 't_dlq'"
+    rows(raw, released)
+    admin = lanelog_client.admin
+    admin.seek("t", "a", to="earliest")
+
+    def reject(_message: Message) -> None:
+        raise Reject("again")
+
+    with lanelog_client.subscribe("t", "a", reject) as subscription:
+        eventually(lambda: subscription.stats().dead_lettered == 1)
+    admin.maintain(topics=["t_dlq"])
+    assert [letter.offset for letter in admin.dead_letters("t", "a")] == [2]
+
+
 def test_dead_letters_are_chosen_by_their_ids_their_messages_ids_or_their_reason(
     lanelog_client: Client, raw: Any
 ) -> None:

@@ -1,6 +1,9 @@
 """Closing twice: whoever asks second waits for the first one's outcome, within its own time-out."""
 
+import os
+import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -83,3 +86,28 @@ def test_a_second_stop_waits_for_the_first(lanelog_client: Client, held: Held) -
             held.release.set()
             assert first.wait(1, within=WITHIN) == [True]
             assert second.wait(1, within=WITHIN) == [True]
+
+
+def test_a_signal_handler_that_closes_while_the_main_thread_does(lanelog_client: Client, held: Held) -> None:
+    """It returns at once, because the call that it interrupted cannot go on before; that one closes the client."""
+    lanelog_client.publish("t", "k", b"1")
+    lanelog_client.subscribe("t", "g", held)
+    assert held.inside.wait(WITHIN)
+    nested: list[tuple[bool, float]] = []
+
+    def on_signal(_number: int, _frame: object) -> None:
+        began = time.monotonic()
+        nested.append((lanelog_client.close(WITHIN), time.monotonic() - began))
+        held.release.set()
+
+    previous = signal.signal(signal.SIGUSR1, on_signal)
+    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGUSR1))
+    timer.start()
+    try:
+        assert lanelog_client.close(2 * WITHIN)
+    finally:
+        timer.join(WITHIN)
+        signal.signal(signal.SIGUSR1, previous)
+    ((ended, seconds),) = nested
+    assert not ended
+    assert seconds < WITHIN / 2

@@ -2,12 +2,16 @@
 
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 import tenacity
 
-from lanelog import Client, RetryPolicy
+from lanelog import Client, LeaseLost, RetryPolicy
 from lanelog._engine.gate import process_gate
+from lanelog._engine.membership import Membership
+from lanelog._engine.run import Attempt
 from support.sql import rows, watermark
 from support.waiting import Record, eventually
 
@@ -76,3 +80,23 @@ def test_pull_ends_in_time_while_a_suspect_runs_alone(lanelog_client: Client, ra
     message.ack()
     deliveries.close()
     assert watermark(raw, "g", "t", "a") == 1
+
+
+def test_a_lane_lost_while_its_message_is_handed_over(lanelog_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is left inside the process's gate, where a later suspect would wait for it for ever."""
+    detach = Membership.detach
+
+    def too_late(self: Membership, attempt: Attempt, leave: Callable[[], None]) -> bool:
+        self.lose_lane(attempt.lane, "another owner has it")
+        return detach(self, attempt, leave)
+
+    lanelog_client.publish("t", "a", b"1")
+    with lanelog_client.deliveries("t", "g", timeout=WITHIN) as deliveries:
+        monkeypatch.setattr(Membership, "detach", too_late)
+        message = next(deliveries)
+        monkeypatch.undo()
+        with pytest.raises(LeaseLost):
+            message.ack()
+        until = time.monotonic() + 1
+        assert process_gate().enter_alone(lambda: time.monotonic() < until)
+        process_gate().leave()

@@ -20,6 +20,7 @@ from lanelog._stores.deliveries import Deliveries
 from lanelog._stores.discovery import Discovery
 from lanelog._stores.leases import Leases
 from lanelog._stores.moves import Moves
+from lanelog._stores.offsets import Offsets
 from lanelog._telemetry import get_logger
 from lanelog.errors import LanelogError
 
@@ -108,9 +109,12 @@ class Burials:
             return "vanished"
         copy_id = derived_id(group, source, burial.offset)
         while (at := moves.buried(cx, dead_topic, lane.key, copy_id)) is not None:
-            if not Deliveries().is_letter_settled(cx, dead_topic, lane.key, at):
+            # Without a lock: who purges it from now on purges this failure's letter.
+            floor = Offsets().load(cx, "", dead_topic, [lane.key]).get(("", lane.key))
+            released = floor is not None and at <= floor.offset_acked
+            if not released and not Deliveries().is_letter_settled(cx, dead_topic, lane.key, at):
                 return "buried"
-            # That one was redriven or deleted, and a seek brought the message back: this failure is another.
+            # That one was redriven, deleted or purged, and a seek brought the message back: this failure is another.
             copy_id = derived_id(group, copy_id, at)
         moves.bury(
             cx,

@@ -125,8 +125,8 @@ class Delivery:
         try:
             return self._was_committed()
         except BaseException:
-            # Nobody knows, and nobody may guess: the keeper reads the lane again, as if it had just acquired it.
-            self.membership.lose_lane(self.attempt.lane, "nobody could tell whether a transaction was committed")
+            # Nobody knows, and nobody may guess: whoever takes the lane next reads what was committed.
+            self.membership.disown_lane(self.attempt.lane, "nobody could tell whether a transaction was committed")
             raise
 
     def _not_committed(self, error: BaseException) -> None:

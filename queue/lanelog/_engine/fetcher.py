@@ -83,12 +83,15 @@ class Fetcher:
         if membership.take_look_request():
             pace.next_look = min(pace.next_look, now)
         self._revive(membership, now)
-        if now >= pace.next_look and not membership.all_fed():
+        fed = now >= pace.next_look and membership.all_fed()
+        if now >= pace.next_look and not fed:
             self._look(membership, pace)
         progress = self._fetch(membership)
         if progress:
             pace.interval = LOOK_SOON
             return 0.0
+        if fed:  # nothing to look for, and no room to read it: whoever makes some wakes the fetcher
+            pace.interval = min(membership.config.poll_interval, pace.interval * 2)
         due = membership.next_due()
         now = time.monotonic()
         until_look = max(0.0, pace.next_look - now) or pace.interval
@@ -133,7 +136,8 @@ class Fetcher:
         return progress
 
     def _make_room(self, membership: Membership) -> None:
-        if membership.has_hungry and membership.runs.empty():
+        # Not for lanes that only read ahead: busy ones would take turns in reading and evicting as long as they are.
+        if membership.runs.empty() and membership.wants_room():
             for each in self.host.memberships():
                 if each.budget is membership.budget:  # the topics of one subscription share its memory
                     each.evict()
@@ -146,6 +150,9 @@ class Fetcher:
                 break
             complete = self._with_payload(membership, row, first=not whole)
             if complete is None:
+                if not whole:
+                    membership.still_hungry(lane)  # before what is evicted now, which would take the room again
+                    self._make_room(membership)
                 break
             whole.append(complete)
         if not whole and (not rows or rows[0].offset != cursor + 1):
@@ -159,7 +166,6 @@ class Fetcher:
         budget = membership.budget
         fits = budget.payload_bytes + row.payload_bytes <= membership.config.prefetch_bytes
         if not fits and not (first and budget.messages == 0):
-            self._make_room(membership)
             return None
         if not first:
             return None  # it comes first in the next fetch, and is counted by then
@@ -196,6 +202,8 @@ class Fetcher:
                 complete = self._with_payload(membership, row, first=not rows)
                 if complete is None:
                     membership.still_thirsty([lane])  # what does not fit yet comes first the next time
+                    if not rows:
+                        self._make_room(membership)
                     break
                 rows.append(complete)
             for offset in gone:

@@ -20,7 +20,7 @@ PATIENCE = 10.0
 stop all. Each vain hold doubles the next one, or a process in which some handler always outlasts it would never be
 empty."""
 
-MOST = 64
+MOST = 8
 """How much longer than the first a hold may get: handlers that outlast even that starve a suspect, not the process."""
 
 CHECK = 0.25
@@ -79,6 +79,7 @@ class Gate:
                         self._vain += 1
                         self._changed.notify_all()
                     self._changed.wait(CHECK)
+                self._vain = 0  # it waits no more: the next suspect is another story
                 return False
             finally:
                 if holding:

@@ -29,7 +29,7 @@ class Handout(Ledger):
         """Decide what goes out next, if anything; the caller flushes (the mark) before a worker may have it."""
         if self.closing or self.paused or self.lost or self.adopting:
             return None
-        if self._runs_out() >= self.rules.concurrency or len(self.running) > self._running_limit():
+        if self.full:
             return None
         again = self._plan_again(now)
         if again is not None:
@@ -43,6 +43,11 @@ class Handout(Ledger):
         if not attempts:
             return None
         return self._send_out(Run(self._lane, attempts, first=True))
+
+    @property
+    def full(self) -> bool:
+        """Whether as much of it is out as may be at once: what is read for it now could not go out."""
+        return self._runs_out() >= self.rules.concurrency or len(self.running) > self._running_limit()
 
     def _runs_out(self) -> int:
         # A run whose mark is being written is in neither list, but workers have it as soon as that commits.

@@ -93,7 +93,7 @@ class Janitor:
                 state = self._topics.setdefault(membership.topic, Topic())
                 more |= self._if_allowed("collection", state, membership, self._collect)
                 more |= self._if_allowed("purge", state, membership, partial(self._purge_drained, now=now))
-                self._forget_members(membership, state, now)
+                more |= self._if_allowed("heartbeats", state, membership, partial(self._forget_members, now=now))
         self.host.raise_deferred("janitor")
         self.session.ping_if_idle()
         return 0.0 if more else TURN
@@ -191,7 +191,8 @@ class Janitor:
             state.purge_at = now + min(60.0, max(TURN, idle / 2))
         return bool(state.purge_after)
 
-    def _forget_members(self, membership: Membership, state: Topic, now: float) -> None:
+    def _forget_members(self, membership: Membership, state: Topic, now: float) -> bool:
         if now >= state.heartbeats_at.get(membership.group, 0.0):
             state.heartbeats_at[membership.group] = now + HEARTBEATS_EVERY
             collection.forget_members(self.session, membership.topic, membership.group, membership.owner)
+        return False

@@ -67,14 +67,16 @@ class Keeper:
                     keeper = self._keeper_of(membership)
                     # What one membership does may take seconds (many lanes to load, a slow server): no other one's
                     # lease is to run out behind it.
-                    for each in self._keepers.values():
-                        each.beat_if_due()
+                    for each in list(self._keepers.values()):
+                        with self.host.watch(each.membership, "heartbeat", self.session):
+                            each.beat_if_due()
                     keeper.turn()
         except DatabaseError:
             if not self.session.connected:
                 self._withdraw_authority()
             raise
         self.host.raise_deferred("keeper")
+        self.host.raise_deferred("heartbeat")
         for gone in self._keepers.keys() - set(self.host.memberships()):
             del self._keepers[gone]
         return TURN * random.uniform(0.8, 1.0)

@@ -7,6 +7,7 @@ workers bring outcomes, the settler takes writes and brings commits, the keeper 
 from __future__ import annotations
 
 import heapq
+import itertools
 import time
 from typing import TYPE_CHECKING
 
@@ -104,6 +105,16 @@ class Membership(Settlements):
         if running or tickets:
             log.warning("lane.lost", **context, running=len(running), why=why)
 
+    def disown_lane(self, lane: Lane, why: str) -> None:
+        """Lose a lane that is still ours; the keeper releases it.
+
+        It must not be loaded again under its epoch: an attempt of it may be about to commit, which only another epoch
+        can refuse.
+        """
+        self.disowned.add((lane.key, lane.epoch))  # first: the keeper looks for leases that memory lacks
+        self.lose_lane(lane, why)
+        self.signals.wake_keeper()
+
     def _supersede_locked(self, attempts: Iterable[Attempt]) -> None:
         for attempt in attempts:
             attempt.state = State.SUPERSEDED
@@ -113,7 +124,10 @@ class Membership(Settlements):
         """The lane was released in good order."""
         with self.lock:
             self._forget_locked(lane)
+            tickets = lane.tickets  # of who began to wait when there was nothing left to write
             lane.abandon()
+        for ticket in tickets:
+            ticket.resolve()
 
     def _forget_locked(self, lane: Lane) -> None:
         if self.lanes.get(lane.key) is lane:
@@ -174,16 +188,24 @@ class Membership(Settlements):
         return wanted
 
     def take_hungry(self, limit: int) -> list[Lane]:
-        """Up to `limit` lanes that fetching would help, least recently fetched first."""
+        """Up to `limit` lanes that fetching would help, least recently fetched first.
+
+        Those that can hand it out at once go first, alone: what is read ahead for the others must not take their room.
+        """
         with self.lock:
-            chosen: list[Lane] = []
-            for lane in list(self._hungry):
-                if len(chosen) >= limit:
-                    break
+            for lane in [lane for lane in self._hungry if not lane.hungry]:
                 del self._hungry[lane]
-                if lane.hungry:
-                    chosen.append(lane)
+            chosen = list(itertools.islice((lane for lane in self._hungry if not lane.full), limit))
+            chosen = chosen or list(itertools.islice(self._hungry, limit))
+            for lane in chosen:
+                del self._hungry[lane]
             return chosen
+
+    def wants_room(self) -> bool:
+        """Whether some lane could hand out at once what is not in memory; reading ahead alone evicts nothing."""
+        with self.lock:
+            hungry = (lane for lane in self._hungry if lane.hungry)
+            return any(not lane.full for lane in (*self._thirsty, *hungry))
 
     def still_hungry(self, lane: Lane) -> None:
         """The lane could not be served now."""

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 MEMBERS_EVERY = 0.4
 """Seconds between two looks at the members while nobody is suspected; in every turn while somebody is."""
 
+BEAT_AGAIN = 1.0
+"""Seconds until a heartbeat that could not be written is tried again."""
+
 CLAIM_EVERY = 1.0
 """Seconds between two tries to get up to the share when nothing has changed."""
 
@@ -113,7 +116,7 @@ class MembershipKeeper:
 
     def _beat(self, now: float) -> None:
         membership, config = self.membership, self.membership.config
-        self._beat_at = now + config.lease_renewal * random.uniform(0.8, 1.0)
+        self._beat_at = now + min(BEAT_AGAIN, config.lease_renewal)  # unless it succeeds
         try:
             Heartbeats().beat(
                 self.session,
@@ -132,6 +135,7 @@ class MembershipKeeper:
             self._beat_failed = True
         else:
             self._beat_failed = False
+            self._beat_at = now + config.lease_renewal * random.uniform(0.8, 1.0)
 
     def _look_at_members(self, now: float) -> bool:
         """Who is alive; True when that has changed."""
@@ -173,14 +177,15 @@ class MembershipKeeper:
         membership.authority_until = asked + membership.config.lease_duration
         if not had_authority:
             membership.pump()
-        missing = [lease for lease in owned if lease.key not in membership.lanes]
-        if missing and membership.stopping:
+        missing = {(lease.key, lease.epoch): lease for lease in owned if lease.key not in membership.lanes}
+        unwanted = missing.keys() if membership.stopping else missing.keys() & membership.disowned
+        if unwanted:
             with self.session.transaction() as cx:
-                leases = [(lease.key, lease.epoch) for lease in missing]
-                Leases().release(cx, membership.group, membership.topic, membership.owner, leases)
-        elif missing:
-            for lane in loading.load(self.session, membership, missing):
-                membership.open_lane(lane)
+                Leases().release(cx, membership.group, membership.topic, membership.owner, unwanted)
+            membership.disowned.difference_update(unwanted)
+        ours = [lease for place, lease in missing.items() if place not in unwanted]
+        for lane in loading.load(self.session, membership, ours) if ours else ():
+            membership.open_lane(lane)
         for lane in list(membership.lanes.values()):
             lease = mine.get(lane.key)
             wanted = membership.paused or membership.group_paused or (lease is not None and lease.paused)

@@ -14,12 +14,16 @@ if TYPE_CHECKING:
 
 
 class Ticket:
-    """Resolved once, with success or with the error to raise in the waiting thread; then `then` is called, if given."""
+    """Resolved once, with success or with the error to raise in the waiting thread; then `then` is called, if given.
 
-    __slots__ = ("_done", "_then", "error")
+    Whoever comes first decides: a lane may be lost while the answer to its last flush is still on the way.
+    """
+
+    __slots__ = ("_done", "_lock", "_then", "error")
 
     def __init__(self, then: Callable[[], None] | None = None) -> None:
         self._done = threading.Event()
+        self._lock = threading.Lock()
         self._then = then
         self.error: Exception | None = None
 
@@ -28,9 +32,12 @@ class Ticket:
         return f"Ticket({state})"
 
     def resolve(self, error: Exception | None = None) -> None:
-        """Let the waiting thread go on, or raise `error` there."""
-        self.error = error
-        self._done.set()
+        """Let the waiting thread go on, or raise `error` there; a second call changes nothing."""
+        with self._lock:
+            if self._done.is_set():
+                return
+            self.error = error
+            self._done.set()
         if self._then is not None:
             self._then()
 

@@ -1,0 +1,397 @@
+"""Several processes of lanelog inside one: real clients on a real server, whose threads are turned by hand.
+
+Owns the clock (one hand moves the monotonic clock and the database's), the processes and what their workers do; never
+decides what happens next nor what must be true. The simulation (`integration/test_simulation.py`) drives it.
+
+What is real: every statement, every session and its GET_LOCK, the four loops' turns, the workers' own code. What is
+not: time, and who runs when. A worker's thread runs only while the test waits for it, from one handler to the next, so
+that there is never more than one thread running, and the same script always does the same.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import threading
+from collections import deque
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import pymysql
+from tenacity import stop_after_attempt, wait_fixed
+
+import lanelog
+from lanelog import _engine, subscriber
+from lanelog._database.driver import Driver
+from lanelog._engine import gate
+from lanelog._engine.gate import Gate
+from lanelog._engine.ticket import Ticket
+from lanelog._engine.workers import Worker, Workers
+from lanelog._loop import Loop
+from lanelog.errors import ClosedError, LeaseLost
+from lanelog.subscriber import SubscriptionState
+from support.sql import rows
+from support.waiting import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import pytest
+
+    from lanelog._engine.membership import Membership
+    from lanelog._engine.run import Attempt, Run
+    from lanelog.message import Message
+    from lanelog.subscriber import Subscription
+
+TOPIC = "jobs"
+GROUPS = ("builders", "mailers")
+ATTEMPTS = 3
+"""So many the retry policy allows."""
+WORKERS = 2
+LEASE = 10.0
+RENEWAL = 3.0
+TICK = 0.1
+"""Seconds that pass with every turn: without them no second look would be due."""
+
+MIDNIGHT = 1_750_000_000
+"""Where the database's clock begins, in seconds since 1970."""
+UPTIME = "SHOW GLOBAL STATUS LIKE 'Uptime'"
+STUCK = 60.0
+
+
+class Clock:
+    """The only clock: `time` for the engine, and `timestamp` for every session."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def drive(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Let the engine read this clock."""
+        names = [f"{_engine.__name__}.{found.name}" for found in pkgutil.iter_modules(_engine.__path__)]
+        for module in (*map(importlib.import_module, names), subscriber):
+            if hasattr(module, "time"):
+                monkeypatch.setattr(module, "time", self)
+
+    def wind(self, raw: Any) -> None:
+        """Let a connection's session live by this clock: UTC_TIMESTAMP() obeys it, and so does the server's age."""
+        query = raw.query
+        shown = 0.0
+
+        def by_the_clock(sql: Any, unbuffered: bool = False) -> Any:
+            nonlocal shown
+            if shown != self.now:
+                shown = self.now
+                query(f"SET timestamp = {MIDNIGHT + self.now:.6f}")
+            return query(f"SELECT 'Uptime', {int(self.now)}" if sql == UPTIME else sql, unbuffered)
+
+        query("SET SESSION wait_timeout = 28800")  # which runs by the real clock
+        raw.query = by_the_clock
+
+
+class Hand(threading.Thread):
+    """One worker's thread with one run: it goes on when it is told how its message ends, up to the next message."""
+
+    def __init__(self, process: Process, membership: Membership, run: Run) -> None:
+        super().__init__(name=f"hand of {process!r}", daemon=True)
+        self.process = process
+        self.membership = membership
+        self._run = run
+        self.worker = Worker(0, thread=self)
+        self.message: Message | None = None
+        self.ended = False
+        self.refused = False  # its last explicit settlement raised LeaseLost
+        self._outcome = ""
+        self._fault: BaseException | None = None
+        self._may_go, self._waits = threading.Semaphore(0), threading.Semaphore(0)
+
+    @property
+    def attempt(self) -> Attempt:
+        """What its handler has."""
+        assert self.worker.attempt is not None
+        return self.worker.attempt
+
+    def go(self, outcome: str = "") -> None:
+        """Let it run until its handler has a message, or the run is over."""
+        self._outcome, self.message, self.refused = outcome, None, False
+        if outcome:
+            self._may_go.release()
+        else:
+            self.start()
+        assert self._waits.acquire(timeout=STUCK), f"{self.name} is stuck"
+        if self.ended:
+            self.join()
+        if self._fault is not None:
+            raise self._fault
+
+    def run(self) -> None:
+        workers = self.process.workers(self.membership.group)
+        workers._workers.append(self.worker)
+        try:
+            workers._work(self.worker, self.membership, self._run)
+        except BaseException as fault:  # noqa: BLE001 - to be raised by the test
+            self._fault = fault
+        finally:
+            self.worker.membership = self.worker.run = self.worker.attempt = None
+            with suppress(ValueError):  # it was abandoned
+                workers._workers.remove(self.worker)
+            self.ended = True
+            self._waits.release()
+
+    def handle(self, message: Message) -> None:
+        """The handler: wait to be told what to do."""
+        self.message = message
+        self._waits.release()
+        self._may_go.acquire()
+        try:
+            OUTCOMES[self._outcome](message)
+        except LeaseLost:
+            self.refused = True
+
+
+class _Nacked(Exception):
+    """A handler's own error."""
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+def _in_transaction(message: Message) -> None:
+    with message.transaction() as connection, connection.cursor() as cursor:
+        cursor.execute("INSERT INTO effects VALUES (%s, %s, %s)", (message.group, message.key, message.offset))
+
+
+OUTCOMES: dict[str, Callable[[Message], None]] = {
+    "ack": lambda _: None,
+    "nack": lambda _: _raise(_Nacked("nacked")),
+    "postpone": lambda _: _raise(lanelog.Postpone(delay=5)),
+    "reject": lambda _: _raise(lanelog.Reject("bad")),
+    "ack now": lambda message: message.ack(),
+    "nack now": lambda message: message.nack(reason="nacked"),
+    "effect": _in_transaction,
+    "die": lambda _: _raise(SystemExit()),
+}
+"""How a handler may end: by returning or raising, by an explicit call that waits for its flush, with its own commit."""
+
+
+class Process:
+    """A client with a subscription for each group, none of whose threads run."""
+
+    def __init__(self, world: World, name: str, options: dict[str, dict[str, Any]]) -> None:
+        self.world = world
+        self.name = name
+        self.gate = Gate()
+        self.hands: list[Hand] = []
+        self.connections: list[Any] = []
+        self.frozen = self.gone = self.stopping = False
+        self._handed: dict[str, deque[tuple[Membership, Run]]] = {group: deque() for group in GROUPS}
+        self.client = lanelog.connect(world.url, lane_idle_purge=20.0, publish_timeout=5.0)
+        world.processes[self.client._database._driver] = self
+        self.subscriptions: dict[str, Subscription] = {}
+        with world.acting(self):
+            for group in GROUPS if options else ():
+                self.subscriptions[group] = self.client.subscribe(
+                    TOPIC, group, self._handle, name=name, **options[group]
+                )
+
+    def __repr__(self) -> str:
+        return self.name
+
+    @property
+    def role(self) -> str:
+        """Its name without the number of its incarnation."""
+        return self.name.split(".")[0]
+
+    def owner(self, group: str) -> str:
+        return self.subscriptions[group].owner
+
+    def workers(self, group: str) -> Workers:
+        found = self.subscriptions[group]._workers
+        assert found is not None
+        return found
+
+    def turn(self, loop: str) -> None:
+        """One turn of keeper, fetcher, settler or janitor; what it raises is a finding."""
+        engine = self.client._engine
+        assert engine is not None
+        self.world.clock.now += TICK
+        with self.world.acting(self):
+            next(found for found in engine._loops if found.name == loop)._turn(self.world.clock.now)
+        if self.stopping and not self.hands and all(m.ended.is_set() for m in self.memberships):
+            self._leave()
+
+    @property
+    def memberships(self) -> list[Membership]:
+        return [membership for subscription in self.subscriptions.values() for membership in subscription.memberships]
+
+    # -- handlers ------------------------------------------------------------------------------------------------------
+
+    def begin(self, group: str) -> Hand | None:
+        """A free worker takes the next run that was handed out; None when there is none or nobody is free."""
+        if sum(hand.membership.group == group for hand in self.hands) >= WORKERS:
+            return None
+        handed = self._handed[group]
+        runs = self.subscriptions[group]._runs
+        while not runs.empty():
+            item = runs.get()
+            if isinstance(item, tuple):
+                handed.append(item)
+        for membership, run in handed:
+            if self.gate._alone or (run.alone and self.gate._inside):
+                continue  # it waits at the gate
+            handed.remove((membership, run))
+            hand = Hand(self, membership, run)
+            self.hands.append(hand)
+            self._go(hand)
+            return hand
+        return None
+
+    def settle(self, hand: Hand, outcome: str) -> None:
+        """A handler comes to its end."""
+        self._go(hand, outcome)
+
+    def _go(self, hand: Hand, outcome: str = "") -> None:
+        with self.world.acting(self):
+            hand.go(outcome)
+        if hand.ended:
+            self.hands.remove(hand)
+
+    @staticmethod
+    def _handle(message: Message) -> None:
+        hand = threading.current_thread()
+        assert isinstance(hand, Hand)
+        hand.handle(message)
+
+    # -- ends ----------------------------------------------------------------------------------------------------------
+
+    def crash(self) -> None:
+        """It is gone without a word, and the server has noticed."""
+        self.gone = True
+        ids = {raw.thread_id() for raw in self.connections if raw.open}
+        for raw in self.connections:
+            raw._force_close()
+        raw = self.world.raw
+        eventually(lambda: not ids & {row[0] for row in rows(raw, "SHOW PROCESSLIST")}, what="the end of its sessions")
+        self._bury()
+
+    def ask_to_stop(self) -> None:
+        """SIGTERM."""
+        self.stopping = True
+        with self.world.acting(self):
+            for subscription in self.subscriptions.values():
+                subscription.ask_to_stop()
+
+    def _leave(self) -> None:
+        self.gone = True
+        engine = self.client._engine
+        with self.world.acting(self):
+            assert self.client.close(timeout=0)
+            for loop in engine._loops if engine is not None else ():
+                if loop._finished is not None:
+                    loop._finished()
+
+    def _bury(self) -> None:
+        """What only real processes take with them when they die."""
+        for subscription in self.subscriptions.values():
+            subscription._state = SubscriptionState.STOPPED
+        self.client._closed = True
+
+    def end(self) -> None:
+        """The example is over."""
+        for hand in list(self.hands):
+            while not hand.ended:
+                self._go(hand, "die")
+        if not self.gone:
+            self.crash()
+
+
+class World:
+    """The server, the clock, and every process there ever was in this example."""
+
+    def __init__(self, url: str, raw: Any, monkeypatch: pytest.MonkeyPatch, errors: list[str]) -> None:
+        self.url = url
+        self.raw = raw
+        self.errors = errors
+        self.clock = Clock()
+        self.processes: dict[Driver, Process] = {}
+        self._acting: Process | None = None
+        self.clock.drive(monkeypatch)
+        monkeypatch.setattr(Loop, "start", lambda _: None)
+        monkeypatch.setattr(Workers, "_start_locked", lambda _: None)
+        self._patch_connections(monkeypatch)
+        self._patch_waits(monkeypatch)
+        rows(raw, "CREATE TABLE effects (consumer_group TEXT, partition_key TEXT, message_offset BIGINT)")
+
+    def begin(self) -> None:
+        """Empty the tables."""
+        self.clock.now = 1000.0
+        self.errors.clear()
+        for (table,) in rows(self.raw, "SHOW TABLES"):
+            if table != "queue_schema":
+                rows(self.raw, f"DELETE FROM {table}")
+
+    def end(self) -> None:
+        """Nothing of this example may be left to the next."""
+        for process in list(self.processes.values()):
+            process.end()
+        self.processes.clear()
+
+    @contextmanager
+    def acting(self, process: Process) -> Iterator[None]:
+        """Be that process: it has a gate of its own, and its settler works while somebody waits for a flush."""
+        before, self._acting = self._acting, process
+        gate._process[0] = process.gate
+        try:
+            yield
+        finally:
+            self._acting = before
+
+    def _patch_connections(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        really = Driver.open
+
+        def open_(driver: Driver, *, autocommit: bool) -> tuple[Any, Any]:
+            process = self.processes.get(driver)
+            if process is None:
+                return really(driver, autocommit=autocommit)
+            if process.gone:
+                raise pymysql.err.OperationalError(2003, f"{process!r} is dead")
+            raw, facts = really(driver, autocommit=autocommit)
+            self.clock.wind(raw)
+            process.connections.append(raw)
+            return raw, facts
+
+        monkeypatch.setattr(Driver, "open", open_)
+
+    def _patch_waits(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        really = Ticket.wait
+
+        def wait(ticket: Ticket, timeout: float | None = None) -> bool:
+            process = self._acting
+            assert process is not None
+            for _ in range(20):
+                if really(ticket, 0):
+                    return True
+                if process.gone:
+                    raise ClosedError  # nobody waits any more: its threads are being collected
+                process.turn("settler")
+            raise AssertionError(f"{process!r}'s settler never answers {ticket!r}")
+
+        monkeypatch.setattr(Ticket, "wait", wait)
+
+
+def options(order: str, *, retention: float, timeout: float | None) -> dict[str, Any]:
+    """The options of one group's subscriptions; `timeout`: deliveries are given up after so many seconds."""
+    return {
+        "workers": WORKERS,
+        "order": order,
+        "retention": retention,
+        "lease_duration": LEASE,
+        "lease_renewal": RENEWAL,
+        "batch_size": 4,
+        "retry": lanelog.RetryPolicy(stop=stop_after_attempt(ATTEMPTS), wait=wait_fixed(2)),
+        **({} if order != "concurrent" else {"lane_concurrency": 2}),
+        **({} if timeout is None else {"visibility_timeout": timeout, "auto_extend": False}),
+    }
