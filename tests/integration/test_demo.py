@@ -100,10 +100,10 @@ def test_without_history_nothing_is_started(tmp_path: Path) -> None:
 
 
 def test_without_a_database_it_is_one_message(place: Path) -> None:
-    """An unreachable database is status 1 and no traceback."""
+    """An unreachable database is status 2 and no traceback."""
     command = [*COMMAND, "--repo", str(place), "--url", "mysql://root:s3cret@127.0.0.1:1/none"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "Error: " in done.stderr
     assert "Traceback" not in done.stderr
     assert "s3cret" not in done.stdout + done.stderr

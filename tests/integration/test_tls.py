@@ -170,7 +170,7 @@ def test_a_certificate_out_of_its_time_is_refused(server: TlsServer, ca: Path, o
         check=False,
         timeout=60,
     )
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr.startswith("Error: the server's certificate was refused: check ssl_ca")
     assert why in done.stderr
     assert server.password not in done.stderr

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import Any, cast
+
 import pytest
+from attrs import frozen
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,6 +27,34 @@ def test_the_shares_are_all_the_lanes(lanes: int, owners: set[str]) -> None:
     each = shares(lanes, owners).values()
     assert sum(each) == lanes
     assert max(each) - min(each) <= 1
+
+
+@given(st.integers(0, 500), OWNERS)
+def test_the_shares_are_what_dealing_the_lanes_out_gives(lanes: int, owners: set[str]) -> None:
+    """Everybody gets as many lanes as if these were dealt out one by one, beginning with the first in sorted order."""
+    ranked = sorted(owners)
+    dealt = Counter(ranked[number % len(ranked)] for number in range(lanes))
+    assert shares(lanes, owners) == {owner: dealt[owner] for owner in owners}
+
+
+@given(
+    st.integers(0, 30), st.lists(st.sets(st.sampled_from("abcde"), min_size=1), min_size=1, max_size=6), st.randoms()
+)
+def test_whoever_comes_and_goes_the_lanes_come_to_rest(lanes: int, history: list[set[str]], random: Any) -> None:
+    """Owners that shed above their share and claim below it, in any order, own all lanes after two turns, and rest."""
+    holder = dict.fromkeys(range(lanes), "")
+    for owners in history:
+        for _ in range(3):
+            before = dict(holder)
+            for owner in random.sample(sorted(owners), len(owners)):
+                mine = [number for number, held_by in holder.items() if held_by == owner]
+                missing = fair_share(lanes, sorted(owners), owner) - len(mine)
+                surplus = to_shed([cast("Lane", Held(f"{number:02}")) for number in mine], -missing)
+                holder |= dict.fromkeys((int(lane.key) for lane in surplus), "")
+                free = [number for number, held_by in holder.items() if held_by not in owners]
+                holder |= dict.fromkeys(free[: max(0, missing)], owner)
+        assert before == holder, "still moving in the third turn"
+        assert Counter(holder.values()) == Counter({o: n for o, n in shares(lanes, owners).items() if n})
 
 
 @given(st.integers(0, 500), OWNERS, st.randoms())
@@ -55,6 +87,15 @@ def test_a_new_owner_takes_from_all_and_gives_to_none(lanes: int, owners: set[st
 def test_the_first_in_sorted_order_get_what_is_left_over(lanes: int, owners: str, expected: list[int]) -> None:
     """The lanes that do not divide evenly go to the first owners in sorted order."""
     assert [fair_share(lanes, list(reversed(owners)), owner) for owner in owners] == expected
+
+
+@frozen
+class Held:
+    """As much of a lane as shedding looks at."""
+
+    key: str
+    running: tuple[()] = ()
+    closing: bool = False
 
 
 def lane(key: str, *, running: bool = False, closing: bool = False) -> Lane:
