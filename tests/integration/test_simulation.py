@@ -327,3 +327,22 @@ def test_the_engine_keeps_its_promises_in_every_simulated_history(world: World) 
             report_multiple_bugs=False,
         ),
     )
+
+
+def test_a_process_that_slept_begins_nothing_on_a_lane_that_was_taken(world: World) -> None:
+    """Authority ends with the heartbeat: when others may take a lane, no worker starts what it was handed before."""
+    history = Simulation(world)
+    try:
+        history.begin(count=1, order="strict", retention=0.0, timeout=None)
+        history.work_on(name="p1")
+        history.turn(name="p2", loop="keeper")
+        history.time_passes(seconds=1.6, stalled=False)  # it reads its leases back, and its next heartbeat is not due
+        history.work_on(name="p1")
+        history.trouble(name="p1", what="freezes")
+        history.time_passes(seconds=LEASE - 1, stalled=False)
+        owners = {lease.owner for lease in history.record.tables.leases.values()}
+        assert owners == {history.living["p2"].owner(group) for group in GROUPS}
+        while history.begin_message(history.process("p1"), GROUPS[0]) is not None:
+            assert not history.record.begun
+    finally:
+        history.teardown()

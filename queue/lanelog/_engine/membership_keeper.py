@@ -59,6 +59,7 @@ class MembershipKeeper:
     _server_started_ms: int = 0
     _session_since: float = 0.0
     _beat_at: float = 0.0
+    _beaten_at: float | None = None  # before the last heartbeat was sent; None: it cannot be written
     _members_at: float = 0.0
     _full_pass_at: float = 0.0
     _claim_at: float = 0.0
@@ -133,8 +134,10 @@ class MembershipKeeper:
             if not self._beat_failed:
                 log.error("heartbeat.write_failed", topic=membership.topic, group=membership.group, error=error)
             self._beat_failed = True
+            self._beaten_at = None  # by itself this stops nothing
         else:
             self._beat_failed = False
+            self._beaten_at = now
             self._beat_at = now + config.lease_renewal * random.uniform(0.8, 1.0)
 
     def _look_at_members(self, now: float) -> bool:
@@ -174,7 +177,9 @@ class MembershipKeeper:
             if lease is None or lease.epoch != lane.epoch:
                 membership.lose_lane(lane, "the read-back shows another owner or epoch")
         had_authority = membership.authority_until > asked
-        membership.authority_until = asked + membership.config.lease_duration
+        # Nor longer than the heartbeat says: a process that slept must not go on with lanes that were taken meanwhile.
+        since = asked if self._beaten_at is None else min(asked, self._beaten_at)
+        membership.authority_until = since + membership.config.lease_duration
         if not had_authority:
             membership.pump()
         missing = {(lease.key, lease.epoch): lease for lease in owned if lease.key not in membership.lanes}
