@@ -1,6 +1,7 @@
 """What all tests share: which server they run on, and that a missing one is a failure."""
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +12,10 @@ from lanelog.devserver import DevServer, ServerUnavailable, start
 # A test machine is shared: how long one example takes says nothing.
 settings.register_profile("lanelog", parent=settings(), deadline=None)
 settings.load_profile("lanelog")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Started in the background of a shell, which hands on that Ctrl-C is ignored: programs that tests interrupt would.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 MARKED = ("contract", "integration", "chaos")
 

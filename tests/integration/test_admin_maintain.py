@@ -51,8 +51,9 @@ def test_topics_without_a_subscriber_are_collected_and_purged(
     consume(client, "done", "g", 250)
     consume(client, "behind", "g", 250)
     consume(client, "behind", "slow", 0, start="earliest")
-    done = client.admin.maintain()
-    assert (done.collected, done.lanes_purged, done.failed) == (250, 10, {})
+    done, rest = client.admin.maintain(), client.admin.maintain()
+    assert (done.collected, done.failed, rest.collected) == (250, {}, 0)
+    assert done.lanes_purged + rest.lanes_purged == 10  # one that was emptied in this millisecond is not idle yet
     assert done.topics == ("behind", "done", "unread")
     assert (stored(raw, "done"), stored(raw, "behind"), stored(raw, "unread")) == (0, 250, 250)
     assert rows(raw, "SELECT partition_key, head_offset FROM queue_partitions WHERE topic = 'done'") == [("", 25)]
@@ -70,8 +71,8 @@ def test_the_retention_holds(client: Client, raw: Any) -> None:
     assert client.admin.maintain(topics=["t"]).collected == 5
     assert stored(raw, "t") == 6
     rows(raw, "UPDATE queue_messages SET created_at = created_at - 3600000")
-    done = client.admin.maintain()
-    assert (done.collected, done.lanes_purged) == (6, 1)
+    done, rest = client.admin.maintain(), client.admin.maintain()
+    assert (done.collected, done.lanes_purged + rest.lanes_purged) == (6, 1)
     assert rows(raw, "SELECT partition_key FROM queue_partitions WHERE topic = 't'") == [("",), ("paused",)]
 
 
