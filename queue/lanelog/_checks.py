@@ -125,12 +125,13 @@ def check_options(what: str, given: Iterable[str], known: Iterable[str]) -> None
 
 
 def number(
-    *, least: float = 0.0, above: bool = False, most: float = MAX_SECONDS
+    *, least: float = 0.0, above: bool = False, most: float = MAX_SECONDS, optional: bool = False
 ) -> Callable[[Any, Attribute[Any], object], None]:
-    """A field that holds a number, see `check_number`."""
+    """A field that holds a number, see `check_number`, or None if that is `optional`."""
 
     def validate(_: Any, attribute: Attribute[Any], value: object) -> None:
-        check_number(attribute.name, value, least=least, above=above, most=most)
+        if not (optional and value is None):
+            check_number(attribute.name, value, least=least, above=above, most=most)
 
     return validate
 

@@ -186,6 +186,9 @@ class SubscriptionConfig:
     on_dead_letter: Callable[..., object] | None = field(default=None, validator=_hook)
     start: str | datetime = field(default="earliest", converter=_start)
     retention: float = field(default=300.0, validator=number())
+    history: bool = field(default=False, validator=boolean)
+    history_retention: float = field(default=604800.0, validator=number(above=True))
+    dead_letter_retention: float | None = field(default=None, validator=number(above=True, optional=True))
     middleware: tuple[Callable[..., object], ...] = field(default=(), converter=_middleware)
 
     def __attrs_post_init__(self) -> None:

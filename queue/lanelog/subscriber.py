@@ -292,7 +292,7 @@ class Subscription:
 
     def _give_up(self, membership: Membership, attempt: Attempt, now: float) -> None:
         reason = f"neither settled nor extended within {now - attempt.started:.1f} s"
-        if membership.give_up(attempt, policy.failed(self.config, attempt, TimeoutError(reason), reason, now)):
+        if membership.give_up(attempt, policy.timed_out(self.config, attempt, reason, now)):
             log.warning("delivery.given_up", **membership.context(attempt), seconds=now - attempt.started)
 
     def on_failure(self, callback: Callable[[], None]) -> None:
@@ -377,14 +377,14 @@ class Subscription:
         now = time.monotonic()
         starts = marked and (membership.rules.ack_first or membership.may_start(run.lane, now))
         attempt = run.start_next(now, self.config.visibility_timeout) if starts else None
-        if attempt is None or membership.rules.ack_first:
+        if attempt is None or attempt.expired or membership.rules.ack_first:
             passage.leave()
             if attempt is not None:
-                run.record(attempt, policy.ACKED)
+                run.record(attempt, policy.EXPIRED if attempt.expired else policy.ACKED)
             membership.finish(run)
         elif not membership.detach(attempt, passage.leave):
             passage.leave()  # its lane was lost just now: nobody else would; what the user settles is refused
-        return None if attempt is None else message_of(attempt, membership, self._engine.host)
+        return None if attempt is None or attempt.expired else message_of(attempt, membership, self._engine.host)
 
 
 def checked_topics(topic: str | Sequence[str], config: SubscriptionConfig) -> tuple[str, ...]:

@@ -149,6 +149,43 @@ class Fault:
         return self.processes is None or not set(self.processes).isdisjoint(processes)
 
 
+Verb = Literal["seek", "pause", "release", "skip", "redrive"]
+
+
+@frozen(kw_only=True)
+class Steer:
+    """What an operator did between `start` and `end` to one lane of a group, or (key None) to all of them.
+
+    Of a `pause`, `end` is when it was confirmed and `until` when the first word of its end was sent. `offset` is where
+    a seek has put the watermark, which was at `before`, or what was skipped. Not `certain`: whether it was done is
+    unknown, and it may have been done at any time up to `end`.
+    """
+
+    verb: Verb
+    group: str
+    topic: str
+    start: float
+    end: float
+    certain: bool
+    key: str | None = None
+    offset: int | None = None
+    before: int | None = None
+    until: float | None = None
+
+
+@frozen(kw_only=True)
+class Redriven:
+    """A message that a redrive wrote for one group; `original` is the id of the message that failed first."""
+
+    at: float
+    group: str
+    topic: str
+    key: str
+    offset: int
+    id: str
+    original: str
+
+
 @frozen(kw_only=True)
 class Drained:
     """All that was published had been settled by the group when the run ended."""
@@ -157,9 +194,10 @@ class Drained:
     group: str
 
 
-Event = Publish | Begin | End | Settle | Effect | Buried | Logged | Head | Fault | Drained
+Event = Publish | Begin | End | Settle | Effect | Buried | Logged | Head | Fault | Steer | Redriven | Drained
 KINDS: Final[dict[str, type[Event]]] = {
-    kind.__name__: kind for kind in (Publish, Begin, End, Settle, Effect, Buried, Logged, Head, Fault, Drained)
+    kind.__name__: kind
+    for kind in (Publish, Begin, End, Settle, Effect, Buried, Logged, Head, Fault, Steer, Redriven, Drained)
 }
 
 

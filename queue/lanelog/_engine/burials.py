@@ -2,9 +2,10 @@
 
 Owns that move; never decides which message is given up. Called by the settler between two flushes, on its connection.
 
-Lock order: dead letter head X (skipped when locked, tried again later) → lease S → delivery → messages. A crash
-before the COMMIT leaves the message in flight, to be counted and delivered again; an unanswered COMMIT is repeated
-and finds the copy by its derived id, so repeating the move is harmless. The original stays for the other groups.
+Lock order: dead letter head X (skipped when locked, tried again later) → lease S → delivery → messages → history. A
+crash before the COMMIT leaves the message in flight, to be counted and delivered again; an unanswered COMMIT is
+repeated and finds the copy by its derived id, so repeating the move is harmless. The original stays for the other
+groups.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from attrs import define, field
 from lanelog._engine.delivery import message_of
 from lanelog._stores.deliveries import Deliveries
 from lanelog._stores.discovery import Discovery
+from lanelog._stores.history import Ended, History
 from lanelog._stores.leases import Leases
 from lanelog._stores.moves import Moves
 from lanelog._stores.offsets import Offsets
@@ -113,6 +115,7 @@ class Burials:
             floor = Offsets().load(cx, "", dead_topic, [lane.key]).get(("", lane.key))
             released = floor is not None and at <= floor.offset_acked
             if not released and not Deliveries().is_letter_settled(cx, dead_topic, lane.key, at):
+                self._remember(cx, membership, burial)
                 return "buried"
             # That one was redriven, deleted or purged, and a seek brought the message back: this failure is another.
             copy_id = derived_id(group, copy_id, at)
@@ -129,7 +132,14 @@ class Burials:
             group=group,
         )
         Discovery().set_head(cx, dead_topic, lane.key, head + 1)
+        self._remember(cx, membership, burial)
         return "buried"
+
+    def _remember(self, cx: Executor, membership: Membership, burial: Burial) -> None:
+        if membership.rules.history and burial.attempt is not None:
+            now = time.monotonic()
+            row = burial.attempt.left_as(burial.ended, burial.error, now)._replace(attempts=burial.failures)
+            History().upsert(cx, membership.group, membership.topic, membership.owner, [row], now)
 
     def _announce(self, membership: Membership, burial: Burial, dead_topic: str, outcome: str) -> None:
         context = {
@@ -142,7 +152,10 @@ class Burials:
         if outcome == "vanished":
             log.error("message.vanished", **context, error=burial.error)
             return
-        log.warning("message.dead_lettered", **context, dead_letter_topic=dead_topic, error=burial.error)
+        if burial.ended is Ended.EXPIRED:
+            log.warning("message.expired", **context, dead_letter_topic=dead_topic)
+        else:
+            log.warning("message.dead_lettered", **context, dead_letter_topic=dead_topic, error=burial.error)
         hook = membership.config.on_dead_letter
         if hook is not None and burial.attempt is not None:
             message = message_of(burial.attempt, membership, self.host)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from lanelog._database import Executor
     from lanelog._stores.deliveries import DeliveryRow
+    from lanelog._stores.moves import Letter
 
 STEP = 1000
 """Offsets of one lane that one pass may release."""
@@ -97,23 +98,23 @@ def release(cx: Executor, topic: str, keys: Sequence[str], retention_ms: int) ->
     )
 
 
-def release_letters(cx: Executor, topic: str, keys: Sequence[str], retention_ms: int | None) -> Released:
+def release_letters(cx: Executor, topic: str, keys: Sequence[str], kept: Mapping[tuple[str, str], int]) -> Released:
     """Step 1 for a dead letter topic: raise the floors over what was redriven, deleted, or is past its retention.
 
-    `retention_ms` None: dead letters that nobody settled stay for ever. Which groups have read them does not count.
+    `kept`: for how many milliseconds the dead letters of each (original topic, group) are kept; those of any other stay
+    for ever. Each dead letter has its own group's retention, but they leave a lane in order: one that stays holds those
+    behind it. Which groups have read them does not count.
     """
     topic_row = Discovery().share_topic(cx, topic)
     if topic_row is None:
         return Released(unread=True)
     floors = Offsets().lock_floors(cx, topic, keys)
     settled = Deliveries().load(cx, "", topic, list(floors))
-    targets = {key: row.floor for key, row in floors.items()}
-    if retention_ms is not None:
-        ranges = [(key, row.floor, row.floor + STEP) for key, row in floors.items()]
-        old = Moves().old_enough(cx, topic, ranges, retention_ms)
-        targets = {key: max(floor, old.get(key, 0)) for key, floor in targets.items()}
+    ranges = [(key, row.floor, row.floor + STEP) for key, row in floors.items()]
+    letters = Moves().letters(cx, topic, ranges) if kept else {}
     targets = {
-        key: min(_advanced(settled.get(key, []), target), floors[key].floor + STEP) for key, target in targets.items()
+        key: min(_advanced(settled.get(key, []), letters.get(key, []), kept, floor), most)
+        for key, floor, most in ranges
     }
     raised = {key: target for key, target in targets.items() if target > floors[key].floor}
     if raised:
@@ -126,10 +127,23 @@ def release_letters(cx: Executor, topic: str, keys: Sequence[str], retention_ms:
     )
 
 
-def _advanced(rows: Sequence[DeliveryRow], floor: int) -> int:
-    for row in sorted(rows, key=lambda row: row.offset):
-        if row.acked and row.offset <= floor + 1:
+def _advanced(
+    rows: Sequence[DeliveryRow], letters: Sequence[Letter], kept: Mapping[tuple[str, str], int], floor: int
+) -> int:
+    """Over what follows the floor and is settled or old; what the log does not hold between two letters is gone."""
+    settled = sorted((row for row in rows if row.acked), key=lambda row: row.offset)
+    for row in settled:
+        if row.offset <= floor + 1:
             floor = max(floor, row.through)
+    offsets = {row.offset for row in settled}
+    for letter in letters:
+        if letter.offset <= floor or letter.offset in offsets:
+            floor = max(floor, letter.offset)
+            continue
+        retention_ms = kept.get((letter.original_topic, letter.group))
+        if retention_ms is None or letter.age_ms < retention_ms:
+            break
+        floor = letter.offset
     return floor
 
 
@@ -178,6 +192,6 @@ def forget_members(cx: Executor, topic: str, group: str, own: str = "") -> int:
     gone = heartbeats.purge_left(cx, group, topic, own, HEARTBEATS_KEPT)
     for owner in heartbeats.silent(cx, group, topic, own, HEARTBEATS_KEPT):
         # Its row, with its lock, is the quick proof that it is dead: without, a take-over lasts a lease duration.
-        if not Leases().held_by(cx, group, topic, [owner], 1):
+        if not Leases().holds(cx, group, topic, owner):
             gone += heartbeats.purge_silent(cx, group, topic, owner, HEARTBEATS_KEPT)
     return gone

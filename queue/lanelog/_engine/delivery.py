@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define
 
-from lanelog._database import own_transaction
+from lanelog._database import OpenTransaction, own_transaction
 from lanelog._engine import policy
 from lanelog._engine.policy import ACKED, Outcome, Verb
 from lanelog._engine.run import State
 from lanelog._stores.deliveries import Deliveries
+from lanelog._stores.history import Ended, History
 from lanelog._stores.leases import Leases
 from lanelog._stores.offsets import Offsets
 from lanelog._telemetry import get_logger
@@ -88,13 +89,12 @@ class Delivery:
         membership.check(attempt)
         database = self.host.database
         claimed = False
-        topics: set[str] = set()
+        entry: OpenTransaction | None = None
         try:
             with (
                 database.transaction(guarded=True) as transaction,
                 own_transaction(database, transaction.raw) as entry,
             ):
-                topics = entry.topics
                 transaction.execute(SET_PATIENCE, (int(membership.config.max_handler_time) + SESSION_PATIENCE,))
                 try:
                     yield transaction.raw
@@ -110,16 +110,20 @@ class Delivery:
             if claimed:
                 unknown = isinstance(error, DatabaseError) and error.outcome_unknown
                 if unknown and self._decided_by_reading():
-                    self._committed(topics)
+                    self._committed(entry)
                     return
                 self._not_committed(error)
             raise
-        self._committed(topics)
+        self._committed(entry)
 
-    def _committed(self, topics: set[str]) -> None:
+    def _committed(self, entry: OpenTransaction | None) -> None:
         self.membership.claimed(self.attempt)
-        for topic in topics:
+        if entry is None:
+            return
+        for topic in entry.topics:
             self.host.published(topic)
+        if entry.scheduled:
+            self.host.due_in(0.0)
 
     def _decided_by_reading(self) -> bool:
         try:
@@ -149,6 +153,10 @@ class Delivery:
             raise LeaseLost(
                 f"the message {topic}/{lane.key}/{self.attempt.offset} is not in the log any more: not committed"
             )
+        if self.membership.rules.history:
+            now = time.monotonic()
+            row = self.attempt.left_as(Ended.SUCCESS, self.attempt.last_error, now)
+            History().upsert(cx, group, topic, self.membership.owner, [row], now)
 
     def _was_committed(self) -> bool:
         """A COMMIT without an answer: a locking read of what it wrote waits for the server's own decision.

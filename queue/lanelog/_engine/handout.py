@@ -9,8 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from lanelog._engine.ledger import Ledger
-from lanelog._engine.records import CRASHED, Burial, Waiting
+from lanelog._engine.policy import own_cap
+from lanelog._engine.records import CRASHED, EXPIRED, Burial, Waiting
 from lanelog._engine.run import Attempt, Run, State
+from lanelog._stores.history import Ended
 
 if TYPE_CHECKING:
     from lanelog._engine.lane import Lane
@@ -39,10 +41,27 @@ class Handout(Ledger):
         barrier = min(self.waiting) if self.rules.strict and self.waiting else None
         attempts: list[Attempt] = []
         while self.ready and len(attempts) < size and (barrier is None or self.ready[0].offset < barrier):
-            attempts.append(Attempt(self._lane, self.ready.popleft(), 1, None))
+            attempt = Attempt(self._lane, self.ready[0], 1, None)
+            if attempt.row.start_by is not None and attempt.overdue(now):
+                if not attempts:
+                    self.ready.popleft()
+                    return self._expire(attempt)
+                break  # it comes next, when those before it are out
+            self.ready.popleft()
+            attempts.append(attempt)
         if not attempts:
             return None
-        return self._send_out(Run(self._lane, attempts, first=True))
+        return self._send_out(Run(self._lane, attempts, first=True), now)
+
+    def _expire(self, attempt: Attempt) -> Burial:
+        """To the dead letters without a mark.
+
+        A crash before that is committed may count it as handed out, if a mark above it was set meanwhile: it is
+        delivered again then, however late, as everything is that a crash may have interrupted.
+        """
+        attempt.expired = True
+        self.running[attempt.offset] = attempt
+        return self.bury(attempt, 0, EXPIRED, Ended.EXPIRED)
 
     @property
     def full(self) -> bool:
@@ -66,25 +85,33 @@ class Handout(Ledger):
             if wait.due <= now and wait.body is None:
                 self.thirsty = True
             elif wait.due <= now and offset <= self.cursor:
-                return self._redeliver(offset, wait)
+                return self._redeliver(offset, wait, now)
             if self.rules.strict:
                 return None
         return None
 
-    def _redeliver(self, offset: int, wait: Waiting) -> Run | Burial:
+    def _redeliver(self, offset: int, wait: Waiting, now: float) -> Run | Burial:
         row = wait.body
         assert row is not None  # noqa: S101 - the caller checked; narrows the type
         del self.waiting[offset]
         number = wait.attempts + 1
-        limit = self.rules.max_deliveries
+        own = own_cap(row)  # unknown when the rest was asked: only the message itself says it
+        limit = min((cap for cap in (self.rules.max_deliveries, own) if cap is not None), default=None)
+        spent = wait.spent or (own is not None and wait.attempts >= own)
+        last = wait.last or (own is not None and number >= own)
         endless = bool(row.original_topic)  # a dead letter is retried without limit
-        attempt = Attempt(self._lane, row, number, wait.first_started, wait.crashed, wait.postponed, wait.last)
-        if not endless and (
-            (wait.died_alone and wait.spent) or (not wait.crashed and limit is not None and number > limit)
-        ):
+        attempt = Attempt(
+            self._lane, row, number, wait.first_started, wait.crashed, wait.postponed, last, wait.released
+        )
+        attempt.last_error = wait.last_error
+        if attempt.overdue(now):  # it was handed out and came back without a start
+            return self._expire(attempt)
+        capped = limit is not None and number > limit and not (wait.crashed or wait.released)
+        if not endless and (capped or (wait.died_alone and spent)):
             self.running[offset] = attempt
-            return self.bury(attempt, wait.attempts, wait.last_error or CRASHED)
-        alone = wait.crashed and wait.last and not endless and not self.rules.ack_first
+            ended = Ended.FAILED if capped else Ended.LOCK_EXPIRED
+            return self.bury(attempt, wait.attempts, wait.last_error or CRASHED, ended)
+        alone = wait.crashed and last and not endless and not self.rules.ack_first
         run = Run(self._lane, [attempt], first=False, alone=alone)
         if alone:
             # Not marked yet: `alone` in the database must never be true of one that still waits for the others to end.
@@ -92,7 +119,7 @@ class Handout(Ledger):
             self.runs.append(run)
             return run
         self._dirty.add(offset)
-        return self._send_out(run)
+        return self._send_out(run, now)
 
     def mark_alone(self, run: Run, ticket: Ticket) -> bool:
         """The suspect has the process to itself now: its mark is due. False when it was taken back meanwhile."""
@@ -103,13 +130,13 @@ class Handout(Ledger):
         self.tickets.append(ticket)
         return True
 
-    def _send_out(self, run: Run) -> Run:
+    def _send_out(self, run: Run, now: float) -> Run:
         for attempt in run.attempts:
             self.running[attempt.offset] = attempt
         self._pending.append(run)
         if self.rules.ack_first:
             for attempt in list(run.attempts):
-                self.succeeded(attempt)
+                self.succeeded(attempt, now)
         return run
 
     def recall(self) -> None:
@@ -150,6 +177,8 @@ class Handout(Ledger):
             attempt.crashed,
             last=attempt.last,
             postponed=attempt.postponed,
+            last_error=attempt.last_error,
+            released=attempt.released,
             body=attempt.row,
         )
         self._dirty.add(attempt.offset)
@@ -163,8 +192,19 @@ class Handout(Ledger):
 
     # -- outcomes ------------------------------------------------------------------------------------------------------
 
-    def succeeded(self, attempt: Attempt, *, stored: bool = False) -> None:
-        """Settle a message; `stored`: its acked row is already committed (by a transaction of its own)."""
+    def succeeded(
+        self,
+        attempt: Attempt,
+        now: float,
+        *,
+        stored: bool = False,
+        ended: Ended = Ended.SUCCESS,
+        error: str | None = None,
+    ) -> None:
+        """Settle a message; `ended` and `error`: otherwise than by an ack, for want of dead letters.
+
+        `stored`: its acked row is already committed (by a transaction of its own), and with it its history.
+        """
         if attempt.state is not State.SUPERSEDED:
             attempt.state = State.SETTLED
         if self.running.pop(attempt.offset, None) is None:
@@ -174,6 +214,8 @@ class Handout(Ledger):
         if stored:
             self._stored.add(attempt.offset)
             self._durable.add(attempt.offset)
+        elif self.rules.history:
+            self.left.append(attempt.left_as(ended, error or attempt.last_error, now))
         self._settle(attempt.offset, attempt.row.id)
 
     def failed(
@@ -216,13 +258,15 @@ class Handout(Ledger):
             attempt.crashed,
             last=attempt.last,
             postponed=attempt.postponed,
+            last_error=attempt.last_error,
+            released=attempt.released,
         )
         self._dirty.add(attempt.offset)
 
-    def bury(self, attempt: Attempt, failures: int, error: str, state: State = State.BURYING) -> Burial:
+    def bury(self, attempt: Attempt, failures: int, error: str, ended: Ended, state: State = State.BURYING) -> Burial:
         """Hand a message to the dead letters; it stays out until that transaction is known."""
         attempt.state = state
-        burial = Burial(self._lane, attempt.offset, failures, error, attempt, attempt.row)
+        burial = Burial(self._lane, attempt.offset, failures, error, ended, attempt, attempt.row)
         self.burials[attempt.offset] = burial
         return burial
 

@@ -1,8 +1,8 @@
-"""The janitor: collection of what everybody has acked, purge of drained lanes, old heartbeats.
+"""The janitor: collection of what everybody has acked, purge of drained lanes, old heartbeats, history, dead letters.
 
-Owns when that is done and which lanes are looked at (`collection` and `purge` say how); never touches a group's own
-rows but when it purges a lane that everybody has drained. One thread and one connection of a client; several clients
-may do this at once and skip each other's locks.
+Owns when that is done and which lanes are looked at (`collection`, `purge` and `keeping` say how); never touches a
+group's own rows but when it purges a lane that everybody has drained, and its old history. One thread and one
+connection of a client; several clients may do this at once and skip each other's locks.
 Where the account may not delete, it says so once and leaves that to the clients of other accounts.
 """
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field
 
-from lanelog._engine import collection
+from lanelog._engine import collection, keeping
 from lanelog._engine.collection import Released
 from lanelog._engine.purge import Purge
 from lanelog._stores.groups import Groups
@@ -55,6 +55,7 @@ class Topic:
     waits: dict[str, float] = field(factory=dict)  # key -> how long it was put off the last time
     purge_at: float = 0.0
     purge_after: str = ""
+    kept: keeping.Kept = field(factory=keeping.Kept)
     heartbeats_at: dict[str, float] = field(factory=dict)  # group -> when its old members are looked for again
     denied_until: dict[str, float] = field(factory=dict)  # duty -> when it is tried again (monotonic)
 
@@ -94,6 +95,8 @@ class Janitor:
                 more |= self._if_allowed("collection", state, membership, self._collect)
                 more |= self._if_allowed("purge", state, membership, partial(self._purge_drained, now=now))
                 more |= self._if_allowed("heartbeats", state, membership, partial(self._forget_members, now=now))
+                more |= self._if_allowed("history", state, membership, partial(self._keep_history, now=now))
+                more |= self._if_allowed("dead letters", state, membership, partial(self._keep_letters, now=now))
         self.host.raise_deferred("janitor")
         self.session.ping_if_idle()
         return 0.0 if more else TURN
@@ -196,3 +199,9 @@ class Janitor:
             state.heartbeats_at[membership.group] = now + HEARTBEATS_EVERY
             collection.forget_members(self.session, membership.topic, membership.group, membership.owner)
         return False
+
+    def _keep_history(self, membership: Membership, state: Topic, now: float) -> bool:
+        return keeping.purge_history(self.session, membership, state.kept, now)
+
+    def _keep_letters(self, membership: Membership, state: Topic, now: float) -> bool:
+        return keeping.release_letters(self.session, membership, state.kept, now)

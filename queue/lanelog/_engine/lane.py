@@ -103,6 +103,7 @@ class Lane(Handout):
             last=last,
             postponed=row.postponed,
             last_error=CRASHED if crashed_now else row.last_error,
+            released=row.released,
         )
         if crashed_now:
             self._dirty.add(row.offset)
@@ -140,6 +141,7 @@ class Lane(Handout):
             if ids.get(offset) == message_id and not known:
                 self.waiting.pop(offset, None)
                 self._settle(offset, message_id)
+        self.left.extend(row for row in old.left if ids.get(row.offset) == row.id)
         for offset in self.waiting.keys() & old.waiting.keys() & old._dirty:
             # Taken back just now, or failed: its row may still say that it is in flight.
             self.waiting[offset] = evolve(old.waiting[offset], body=None)

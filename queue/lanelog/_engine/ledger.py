@@ -15,11 +15,14 @@ from lanelog._engine.spans import Spans
 from lanelog._stores.deliveries import DeliveryWrite
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lanelog._engine.lane import Lane
     from lanelog._engine.records import Budget, Burial, Rules, Waiting
     from lanelog._engine.run import Attempt, Run
     from lanelog._engine.ticket import Ticket
     from lanelog._stores.fetches import Fetched
+    from lanelog._stores.history import HistoryWrite
 
 
 class Ledger:
@@ -41,6 +44,7 @@ class Ledger:
         self.runs: list[Run] = []
         self.tickets: list[Ticket] = []
         self.buffer: dict[int, str] = {}  # settled here, not yet known to be durable: offset -> id
+        self.left: list[HistoryWrite] = []  # of messages that are settled here and in no flush yet
         self.writing: LaneWrite | None = None
         self.adopting = False  # crash rows must be written before anything is handed out
         self.closing = False
@@ -142,6 +146,9 @@ class Ledger:
                 upserts.append(row)
             elif offset in self._stored:
                 deletes.append(offset)
+        left: Sequence[HistoryWrite] = ()
+        if self.left:
+            left, self.left = self.left, []
         write = LaneWrite(
             lane=cast("Lane", self),
             watermark=self.watermark,
@@ -152,6 +159,7 @@ class Ledger:
             runs=self._pending,
             tickets=self.tickets,
             buffer=self.buffer,
+            left=left,
         )
         self._dirty, self._pending, self.tickets, self.buffer = held, [], [], {}
         self.writing = write
@@ -174,6 +182,7 @@ class Ledger:
                 postponed=wait.postponed,
                 crashed=wait.crashed,
                 alone=wait.died_alone,  # the proof must outlast a death of another before the burial
+                released=wait.released,
                 first_age=None if wait.first_started is None else now - wait.first_started,
                 last_error=wait.last_error,
             )
@@ -218,3 +227,5 @@ class Ledger:
         self._pending = [run for run in write.runs if run.attempts] + self._pending
         self.tickets = write.tickets + self.tickets
         self.buffer = {**write.buffer, **self.buffer}
+        if write.left:
+            self.left = [*write.left, *self.left]

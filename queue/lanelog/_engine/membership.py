@@ -354,7 +354,7 @@ class Membership(Settlements):
             lane = burial.lane
             attempt = lane.running.get(burial.offset)
             if not lane.lost and attempt is not None:
-                lane.succeeded(attempt, stored=True)
+                lane.succeeded(attempt, time.monotonic(), stored=True)
                 self.counters.dead_lettered += 1
                 self._after_change_locked(lane, time.monotonic())
         for ticket in burial.tickets:

@@ -86,10 +86,13 @@ class MembershipState:
         self.runs.put(hook)
 
     def announce_dropped(self) -> None:
-        """Say which exhausted messages were acked for want of dead letters; the settler does, and holds no lock."""
+        """Say which messages were given up for want of dead letters; the settler does, and holds no lock."""
         while self._dropped:
             attempt, error = self._dropped.popleft()
-            log.error("message.dropped", **self.context(attempt), error=error)
+            if attempt.expired:
+                log.error("message.expired", **{**self.context(attempt), "attempt": 0}, dead_letter_topic=None)
+            else:
+                log.error("message.dropped", **self.context(attempt), error=error)
 
     def fail(self, error: BaseException) -> None:
         """This membership cannot go on: stop handing out, and say so once."""
@@ -139,13 +142,13 @@ class MembershipState:
             if planned is None:
                 return
             if isinstance(planned, Burial):
-                self._bury_planned_locked(planned)
+                self._bury_planned_locked(planned, now)
             elif planned.alone:
                 self.runs.put((cast("Membership", self), planned))  # it waits for its turn first, and is marked then
 
-    def _bury_planned_locked(self, burial: Burial) -> None:
+    def _bury_planned_locked(self, burial: Burial, now: float) -> None:
         if self.config.dead_letter_suffix is None and burial.attempt is not None:
-            burial.lane.succeeded(burial.attempt)
+            burial.lane.succeeded(burial.attempt, now, ended=burial.ended, error=burial.error)
             self._dropped.append((burial.attempt, burial.error))
         else:
             self.burials.append(burial)

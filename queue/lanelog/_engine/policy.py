@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 from lanelog import _telemetry
+from lanelog._engine import records
+from lanelog._stores.history import Ended
 from lanelog.config import AckPolicy
 from lanelog.errors import ConfigurationError
-from lanelog.message import Postpone, Reject, Retry
+from lanelog.message import Postpone, Reject, Retry, decode_metadata
 
 if TYPE_CHECKING:
     from lanelog._engine.run import Attempt
+    from lanelog._stores.fetches import Fetched
     from lanelog.config import SubscriptionConfig
 
 MAX_ERROR = 4000
@@ -25,6 +28,9 @@ MAX_ERROR = 4000
 
 DEAD_LETTER_WAIT = 60.0
 """The longest wait of a dead letter whose own consumer keeps failing, when the policy names no wait any more."""
+
+CAP = "lanelog.max_deliveries"
+"""In the metadata of a redriven message: its own cap of deliveries. In that of any other it means nothing."""
 
 FALLBACK_WAIT = 1.0
 """The wait when the user's own policy object fails."""
@@ -49,9 +55,12 @@ class Outcome:
     wait: float = 0.0
     error: str | None = None
     last: bool = False  # of a message that crashed before: the attempt after this wait is the last
+    ended: Ended = Ended.SUCCESS  # what history says of a message that leaves with this
 
 
 ACKED = Outcome(Verb.ACK)
+EXPIRED = Outcome(Verb.BURY, error=records.EXPIRED, ended=Ended.EXPIRED)
+"""Of a message whose time was over before its handler could start: no attempt at all."""
 
 
 def describe(error: BaseException) -> str:
@@ -86,7 +95,12 @@ def rejected(attempt: Attempt, reason: str) -> Outcome:
     """Straight to the dead letters; a dead letter itself has nowhere to go and is tried again."""
     if attempt.row.original_topic:
         return Outcome(Verb.RETRY, _endless_wait(attempt), clip(reason))
-    return Outcome(Verb.BURY, 0.0, clip(reason))
+    return Outcome(Verb.BURY, 0.0, clip(reason), ended=Ended.REJECTED)
+
+
+def timed_out(config: SubscriptionConfig, attempt: Attempt, reason: str, now: float) -> Outcome:
+    """The visibility time-out counts as a failure with a TimeoutError."""
+    return failed(config, attempt, TimeoutError(reason), reason, now, ended=Ended.LOCK_EXPIRED)
 
 
 def failed(
@@ -97,6 +111,7 @@ def failed(
     now: float,
     *,
     delay: float | None = None,
+    ended: Ended = Ended.FAILED,
 ) -> Outcome:
     """Ask the retry policy; an explicit delay replaces only its wait."""
     since_first = 0.0 if attempt.first_started is None else now - attempt.first_started
@@ -105,13 +120,15 @@ def failed(
     except ConfigurationError as fault:
         log.error("retry_policy.failed", error=fault, attempt=attempt.number)
         wait = FALLBACK_WAIT
-    capped = config.max_deliveries is not None and attempt.number >= config.max_deliveries
+    own = own_cap(attempt.row)
+    capped = _reached(config.max_deliveries, attempt.number) or _reached(own, attempt.number)
     if attempt.row.original_topic:
         wait = _endless_wait(attempt) if wait is None else wait
     elif wait is None or capped:
-        return Outcome(Verb.BURY, 0.0, clip(reason))
+        return Outcome(Verb.BURY, 0.0, clip(reason), ended=ended)
     wait = wait if delay is None else delay
-    last = attempt.crashed and exhausted(config, attempt.number + 1, since_first + wait)
+    following = attempt.number + 1
+    last = attempt.crashed and (_reached(own, following) or exhausted(config, following, since_first + wait))
     return Outcome(Verb.RETRY, wait, clip(reason), last)
 
 
@@ -121,6 +138,16 @@ def _endless_wait(attempt: Attempt) -> float:
 
 def exhausted(config: SubscriptionConfig, attempts: int, since_first: float) -> bool:
     """Whether no attempt may follow after this many."""
-    if config.max_deliveries is not None and attempts >= config.max_deliveries:
-        return True
-    return not config.retry.would_retry(attempts, since_first)
+    return _reached(config.max_deliveries, attempts) or not config.retry.would_retry(attempts, since_first)
+
+
+def own_cap(row: Fetched) -> int | None:
+    """How often a redriven message may be delivered, by the word of who redrove it; None: as any other."""
+    if not row.target_group:
+        return None
+    cap = decode_metadata(row.metadata).get(CAP, "")
+    return int(cap) if cap.isdecimal() else None
+
+
+def _reached(cap: int | None, attempts: int) -> bool:
+    return cap is not None and attempts >= cap

@@ -17,9 +17,13 @@ if TYPE_CHECKING:
     from lanelog._engine.ticket import Ticket
     from lanelog._stores.deliveries import DeliveryRow, DeliveryWrite
     from lanelog._stores.fetches import Fetched
+    from lanelog._stores.history import Ended, HistoryWrite
 
 CRASHED = "the process that ran it died"
 """`last_error` of an attempt whose process was gone before it was settled."""
+
+EXPIRED = "expired"
+"""`last_error` of a message whose time was over before a handler had started."""
 
 
 class Rules(Protocol):
@@ -31,6 +35,7 @@ class Rules(Protocol):
     batch_size: int
     max_deliveries: int | None
     ack_first: bool
+    history: bool  # a row is kept of every message that leaves the group
 
     def run_size(self) -> int:
         """How many messages are about 20 ms of work."""
@@ -70,6 +75,7 @@ class Waiting:
     last: bool = False  # of one that crashed: the next attempt is the last. Asked before: no lock is held then
     postponed: int = 0
     last_error: str | None = None
+    released: bool = False  # an operator took its last attempt away: it is delivered again, whatever the cap
     body: Fetched | None = None
 
 
@@ -81,6 +87,7 @@ class Burial:
     offset: int
     failures: int
     error: str
+    ended: Ended
     attempt: Attempt | None
     row: Fetched | None
     tickets: list[Ticket] = field(factory=list)
@@ -115,3 +122,4 @@ class LaneWrite:
     runs: list[Run]
     tickets: list[Ticket]
     buffer: dict[int, str]
+    left: Sequence[HistoryWrite] = ()

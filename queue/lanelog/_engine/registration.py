@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from lanelog._stores.deliveries import Deliveries
 from lanelog._stores.discovery import Discovery
-from lanelog._stores.groups import Groups
+from lanelog._stores.groups import Groups, Kept
 from lanelog._stores.leases import Leases
 from lanelog._stores.moves import Moves
 from lanelog._stores.offsets import Offsets
@@ -28,32 +28,44 @@ if TYPE_CHECKING:
 PAGE = 1000
 
 
-def register(database: Database, group: str, topic: str, config: SubscriptionConfig) -> int:
+def register(
+    database: Database, group: str, topic: str, config: SubscriptionConfig, *, order: str | None = None
+) -> int:
     """Make sure that the group exists with this order; when it was registered (database milliseconds).
 
-    Raises ConfigurationError when it exists with another order.
+    `order` other than the configuration's is for readers that are no subscriptions: nobody can subscribe to their
+    groups. Raises ConfigurationError when the group exists with another order.
     """
+    wanted = config.order.value if order is None else order
     with database.autocommit() as cx:
         Discovery().create_topic(cx, topic)
     with database.transaction() as cx:
         if Discovery().lock_topic(cx, topic) is None:
             raise SchemaError(f"the topic row of {topic!r} vanished while group {group!r} was registered: run it again")
-        order = Groups().lock(cx, group, topic)
-        if order is None:
-            _create(cx, group, topic, config)
-        elif order != config.order.value:
+        found = Groups().lock(cx, group, topic)
+        if found is None:
+            _create(cx, group, topic, config, wanted)
+        elif found != wanted:
             raise ConfigurationError(
-                f"group {group!r} of topic {topic!r} is registered with order={order!r}; a group has one order: "
-                f"subscribe with it, or use another group for order={config.order.value!r}"
+                f"group {group!r} of topic {topic!r} is registered with order={found!r}; a group has one order: "
+                f"subscribe with it, or use another group for order={wanted!r}"
             )
         else:
-            Groups().set_retention(cx, group, topic, config.retention)
+            Groups().set_kept(cx, group, topic, _kept(config))
         row = Groups().get(cx, group, topic)
         assert row is not None  # noqa: S101 - it is locked by this transaction
         return row.created_at
 
 
-def _create(cx: Executor, group: str, topic: str, config: SubscriptionConfig) -> None:
+def _kept(config: SubscriptionConfig) -> Kept:
+    return Kept(
+        messages=config.retention,
+        history=config.history_retention if config.history else None,
+        dead_letters=config.dead_letter_retention,
+    )
+
+
+def _create(cx: Executor, group: str, topic: str, config: SubscriptionConfig, order: str) -> None:
     # Leftovers of an earlier group of that name: its epochs stay retired, its rows go.
     epoch = Leases().max_epoch(cx, group, topic)
     if epoch:
@@ -66,7 +78,7 @@ def _create(cx: Executor, group: str, topic: str, config: SubscriptionConfig) ->
         Offsets().delete_group(cx, group, topic)
     start = config.start
     text = start.isoformat() if isinstance(start, datetime) else start
-    Groups().create(cx, group, topic, order=config.order.value, start=text, retention=config.retention)
+    Groups().create(cx, group, topic, order=order, start=text, kept=_kept(config))
     if isinstance(start, datetime):
         _start_at(cx, group, topic, start)
     elif start == "latest":

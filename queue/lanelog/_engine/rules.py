@@ -35,6 +35,7 @@ class SubscriptionRules:
     batch_size: int = field(init=False)
     max_deliveries: int | None = field(init=False)
     ack_first: bool = field(init=False)
+    history: bool = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         config = self.config
@@ -44,6 +45,7 @@ class SubscriptionRules:
         self.batch_size = max(1, min(config.batch_size, config.prefetch // config.workers))
         self.max_deliveries = config.max_deliveries
         self.ack_first = config.ack_policy is AckPolicy.ACK_FIRST
+        self.history = config.history
         # A first attempt that is the last is dead-lettered by a crash: its neighbours must not be under the same mark.
         self.singly = self.singly or self.ack_first or policy.exhausted(config, 1, 0.0)
 

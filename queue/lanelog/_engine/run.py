@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field
 
+from lanelog._stores.history import HistoryWrite
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lanelog._engine.lane import Lane
     from lanelog._engine.policy import Outcome
     from lanelog._stores.fetches import Fetched
+    from lanelog._stores.history import Ended
 
 
 class State(Enum):
@@ -42,9 +45,12 @@ class Attempt:
     crashed: bool = False
     postponed: int = 0
     last: bool = False  # of one that crashed before: no other attempt follows
+    released: bool = False  # granted although the deliveries may be at their cap
+    last_error: str | None = None  # of the attempt before, as far as this process knows
     state: State = State.READY
     started: float = 0.0
     deadline: float = 0.0
+    expired: bool = False  # it was `overdue` when it was to start
     slow_reported: bool = False
     left: bool = False  # its handler returned while another thread was committing it: nobody else decides it
     run: Run | None = field(default=None, repr=False)
@@ -61,6 +67,20 @@ class Attempt:
         """The offset of the message in its lane."""
         return self.row.offset
 
+    def overdue(self, now: float) -> bool:
+        """Whether it must not start any more: its time is over, and no handler has had the message."""
+        deadline = self.row.start_by
+        if deadline is None or now < deadline:
+            return False
+        return self.number == 1 and not (self.crashed or self.postponed)
+
+    def left_as(self, ended: Ended, error: str | None, now: float) -> HistoryWrite:
+        """The row of its history, settled now."""
+        row = self.row
+        attempts = 0 if self.expired else self.number
+        first = None if self.expired else self.first_started if self.first_started is not None else now
+        return HistoryWrite(row.key, row.offset, row.id, ended, attempts, row.published_at, first, now, error)
+
 
 class Run:
     """Messages of one lane that one worker handles one after the other under one mark.
@@ -69,7 +89,7 @@ class Run:
     either started or returned, never both.
     """
 
-    __slots__ = ("_lock", "_next", "_outcomes", "alone", "attempts", "first", "lane", "marked", "recalled")
+    __slots__ = ("_lock", "_next", "_outcomes", "alone", "attempts", "expired", "first", "lane", "marked", "recalled")
 
     def __init__(self, lane: Lane, attempts: list[Attempt], *, first: bool, alone: bool = False) -> None:
         self.lane = lane
@@ -78,6 +98,7 @@ class Run:
         self.alone = alone
         self.marked = not alone  # what runs alone is marked once it has the process to itself
         self.recalled = False
+        self.expired = 0  # passed without a handler, because their time was over
         self._outcomes: list[tuple[Attempt, Outcome]] = []  # decided by the worker, not yet taken over
         self._next = 0
         self._lock = threading.Lock()
@@ -91,7 +112,7 @@ class Run:
     @property
     def started(self) -> int:
         """How many of its messages a handler has seen."""
-        return self._next
+        return self._next - self.expired
 
     @property
     def last_offset(self) -> int:
@@ -99,16 +120,24 @@ class Run:
         return self.attempts[-1].offset if self.attempts else 0
 
     def start_next(self, now: float, timeout: float) -> Attempt | None:
-        """The next attempt, RUNNING until `now + timeout`; None when none is left or the rest was recalled."""
+        """The next attempt, RUNNING until `now + timeout`; None when none is left or the rest was recalled.
+
+        One that is `overdue` counts as no start: no handler may have it, and the caller records that it has expired.
+        """
         with self._lock:
             if self._next >= len(self.attempts):
                 return None
             attempt = self.attempts[self._next]
             self._next += 1
+            if attempt.row.start_by is not None:
+                # What is acked before its handler was in time then: it runs, or it is lost.
+                attempt.expired = attempt.state is State.READY and attempt.overdue(now)
             attempt.state = State.RUNNING
             attempt.started = now
             attempt.deadline = now + timeout
-            if attempt.first_started is None:
+            if attempt.expired:
+                self.expired += 1
+            elif attempt.first_started is None:
                 attempt.first_started = now
             return attempt
 

@@ -230,7 +230,7 @@ class Settlements(MembershipState):
         """That transaction did commit."""
         with self.lock:
             self._harvest_locked(attempt)
-            attempt.lane.succeeded(attempt, stored=True)
+            attempt.lane.succeeded(attempt, time.monotonic(), stored=True)
             self.counters.handled += 1
             self.counters.acked += 1
             self._finish_detached_locked(attempt)
@@ -257,16 +257,17 @@ class Settlements(MembershipState):
         if outcome.verb is not Verb.ACK and lane.rules.strict and attempt.run is not None:
             lane.take_back([attempt.run])  # nothing of the key may start before this is through
         settled = State.SUPERSEDED if state is State.SUPERSEDED else State.SETTLED
-        self.counters.handled += 1
+        self.counters.handled += not attempt.expired
         if outcome.verb is Verb.ACK:
-            lane.succeeded(attempt)
+            lane.succeeded(attempt, now)
             self.counters.acked += 1
         elif outcome.verb is Verb.BURY and self.config.dead_letter_suffix is None:
-            lane.succeeded(attempt)
+            lane.succeeded(attempt, now, ended=outcome.ended, error=outcome.error)
             self._dropped.append((attempt, outcome.error or ""))
         elif outcome.verb is Verb.BURY:
             buried = State.SUPERSEDED if state is State.SUPERSEDED else State.BURYING
-            self.burials.append(lane.bury(attempt, attempt.number, outcome.error or "", buried))
+            failures = 0 if attempt.expired else attempt.number
+            self.burials.append(lane.bury(attempt, failures, outcome.error or "", outcome.ended, buried))
         else:
             postponed = outcome.verb is Verb.POSTPONE
             due, error = now + outcome.wait, outcome.error

@@ -3,20 +3,22 @@
 Owns every write of offsets and delivery rows (but the acked row of `message.transaction()`); never plans what to write
 (`Lane`) nor decides what an outcome means. One thread and one connection of a client.
 
-Lock order of a flush: leases S → delivery → offsets. A crash before the COMMIT redelivers what the flush carried;
-after it, nothing is lost but the news. A flush whose COMMIT was not answered is written again: every value in it is
-absolute, the watermark only grows, and the fence decides anew. A process that sleeps in the middle holds its locks
-until the server drops its session (`wait_timeout`, 15 s); the steal skips locked rows meanwhile.
+Lock order of a flush: leases S → delivery → offsets → history. A crash before the COMMIT redelivers what the flush
+carried; after it, nothing is lost but the news. A flush whose COMMIT was not answered is written again: every value in
+it is absolute, the watermark only grows, and the fence decides anew. A process that sleeps in the middle holds its
+locks until the server drops its session (`wait_timeout`, 15 s); the steal skips locked rows meanwhile.
 """
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from attrs import define, field
 
 from lanelog._engine.burials import Burials
 from lanelog._stores.deliveries import Deliveries
+from lanelog._stores.history import History
 from lanelog._stores.leases import Leases
 from lanelog._stores.offsets import Offsets
 from lanelog.errors import DatabaseError
@@ -133,4 +135,7 @@ class Settler:
             Deliveries().upsert(cx, group, topic, [row for write in mine for row in write.upserts])
             Deliveries().delete(cx, group, topic, [(w.lane.key, offset) for w in mine for offset in w.deletes])
             Offsets().flush(cx, group, topic, [(w.lane.key, w.watermark, w.mark, w.lane.epoch) for w in mine])
+            if membership.rules.history:
+                left = [row for write in mine for row in write.left]
+                History().upsert(cx, group, topic, membership.owner, left, time.monotonic())
         return mine, refused

@@ -157,7 +157,7 @@ class Workers:
 
     def _abandon(self, worker: Worker, membership: Membership, attempt: Attempt, now: float) -> None:
         reason = f"timed out after {now - attempt.started:.1f} s in its handler"
-        outcome = policy.failed(self.config, attempt, TimeoutError(reason), reason, now)
+        outcome = policy.timed_out(self.config, attempt, reason, now)
         if not membership.give_up(attempt, outcome):
             return
         log.warning("handler.abandoned", **membership.context(attempt), seconds=now - attempt.started)
@@ -226,7 +226,10 @@ class Workers:
         return membership.may_start(run.lane, now) and now - began < RUN_LIMIT
 
     def _handle(self, membership: Membership, run: Run, attempt: Attempt, leave: Callable[[], None]) -> _After:
-        """Run the handler and record its outcome."""
+        """Run the handler, unless the message's time is over, and record its outcome."""
+        if attempt.expired:
+            run.record(attempt, policy.EXPIRED)
+            return _After.STOP if membership.rules.strict else _After.GO_ON
         error: BaseException | None = None
         try:
             self.handler(message_of(attempt, membership, self.host))

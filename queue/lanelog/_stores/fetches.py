@@ -5,8 +5,10 @@ Owns the SELECTs of the log; never writes it. Called by the fetcher.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from lanelog._database import NOW_MS
 from lanelog._stores._points import chunked
 
 if TYPE_CHECKING:
@@ -14,9 +16,10 @@ if TYPE_CHECKING:
 
     from lanelog._database import Executor
 
-_COLUMNS = """partition_key, `offset`, id,
+_COLUMNS = f"""partition_key, `offset`, id,
  IF(payload_bytes <= %s AND target_group IN ('', %s), payload, NULL) AS payload, payload_bytes, metadata, published_at,
- target_group, original_topic, original_offset, failed_group, failed_at, failure_count, last_error"""
+ target_group, original_topic, original_offset, failed_group, failed_at, failure_count, last_error,
+ IF(expires_at = 0, NULL, CAST(expires_at AS SIGNED) - CAST({NOW_MS} AS SIGNED)) AS expires_in"""
 
 # The next rows of one lane, in order (PRIMARY, range bounded from below); many lanes are joined by UNION ALL.
 NEXT = f"""(SELECT {_COLUMNS} FROM queue_messages FORCE INDEX (PRIMARY)
@@ -56,6 +59,7 @@ class Fetched(NamedTuple):
     failed_at: int
     failure_count: int
     last_error: str | None
+    start_by: float | None = None  # monotonic, never later than when it expires; None: it does not
 
     def __repr__(self) -> str:
         # Without payload and metadata, which may be secret: attempts and lanes show their rows.
@@ -73,8 +77,9 @@ class Fetches:
         for key, cursor in lanes:
             args += (largest, group, topic, key, cursor, limit)
         found: dict[str, list[Fetched]] = {}
+        asked = time.monotonic()
         for row in cx.query(" UNION ALL ".join([NEXT] * len(lanes)), args):
-            found.setdefault(row[0], []).append(Fetched(*row))
+            found.setdefault(row[0], []).append(Fetched(*row) if row[-1] is None else _expiring(row, asked))
         for rows in found.values():
             rows.sort(key=_by_offset)  # each SELECT is ordered; UNION ALL alone does not promise to stay so
         return found
@@ -87,8 +92,9 @@ class Fetches:
         for chunk in chunked(points):
             sql = EXACT.format(points=",".join(["(%s, %s)"] * len(chunk)))
             args = [value for point in chunk for value in point]
+            asked = time.monotonic()
             for row in cx.query(sql, (largest, group, topic, *args)):
-                fetched = Fetched(*row)
+                fetched = Fetched(*row) if row[-1] is None else _expiring(row, asked)
                 found[(fetched.key, fetched.offset)] = fetched
         return found
 
@@ -110,6 +116,11 @@ class Fetches:
         """The head, share-locked until the transaction ends; None: the lane was purged."""
         row = cx.one(SHARE_HEAD, (topic, key))
         return None if row is None else int(row[0])
+
+
+def _expiring(row: tuple[Any, ...], asked: float) -> Fetched:
+    """A row with a time to live: what the database says is left counts from before it was asked."""
+    return Fetched._make((*row[:-1], asked + row[-1] / 1000))
 
 
 def _by_offset(row: Fetched) -> int:

@@ -15,9 +15,13 @@ from lanelog._database import NOW_MS
 if TYPE_CHECKING:
     from lanelog._database import Executor
 
-# One group (PRIMARY).
-GET = """
-SELECT delivery_order, paused_at, retention_ms, created_at FROM queue_groups WHERE consumer_group = %s AND topic = %s
+# One group (PRIMARY), and milliseconds until the next delayed message of any topic is due, if that is soon (by_due):
+# who looks at his group that often need not be told by anybody else.
+GET = f"""
+SELECT delivery_order, paused_at, retention_ms, created_at, history_ms, lane_pauses,
+       (SELECT CAST(deliver_at AS SIGNED) - CAST({NOW_MS} AS SIGNED) FROM queue_scheduled FORCE INDEX (by_due)
+        WHERE deliver_at BETWEEN {NOW_MS} - 60000 AND {NOW_MS} + 1500 ORDER BY deliver_at LIMIT 1)
+FROM queue_groups WHERE consumer_group = %s AND topic = %s
 """
 
 # One group, locked against deletion while a lease row is born (PRIMARY).
@@ -28,16 +32,41 @@ LOCK = "SELECT delivery_order FROM queue_groups WHERE consumer_group = %s AND to
 
 # Register (PRIMARY).
 CREATE = f"""
-INSERT INTO queue_groups (consumer_group, topic, delivery_order, start_at, retention_ms, created_at)
-VALUES (%s, %s, %s, %s, %s, {NOW_MS})
+INSERT INTO queue_groups (consumer_group, topic, delivery_order, start_at, retention_ms, history_ms, dead_letter_ms,
+       created_at)
+VALUES (%s, %s, %s, %s, %s, %s, %s, {NOW_MS})
 """
 
-# A subscription's retention is the group's from its latest start on (PRIMARY).
-SET_RETENTION = """UPDATE queue_groups FORCE INDEX (PRIMARY) SET retention_ms = %s
+# What a subscription keeps is what the group keeps from its latest start on (PRIMARY).
+SET_KEPT = """UPDATE queue_groups FORCE INDEX (PRIMARY) SET retention_ms = %s, history_ms = %s, dead_letter_ms = %s
 WHERE consumer_group = %s AND topic = %s"""
 
 # Whom collection has to ask, and for how long acked messages are kept (by_topic).
 READERS = "SELECT consumer_group, retention_ms FROM queue_groups FORCE INDEX (by_topic) WHERE topic = %s"
+
+# How long the groups of a topic keep their dead letters (by_topic).
+LETTERS_KEPT = """SELECT consumer_group, dead_letter_ms FROM queue_groups FORCE INDEX (by_topic)
+WHERE topic = %s AND dead_letter_ms > 0"""
+
+
+@frozen(kw_only=True)
+class Kept:
+    """How long a group keeps what is done, in seconds."""
+
+    messages: float
+    history: float | None
+    """None: it writes none."""
+    dead_letters: float | None
+    """None: for ever."""
+
+    @property
+    def columns(self) -> tuple[int, int, int]:
+        """In milliseconds; of the last two only None is 0."""
+        return int(self.messages * 1000), _ms_or_zero(self.history), _ms_or_zero(self.dead_letters)
+
+
+def _ms_or_zero(seconds: float | None) -> int:
+    return 0 if seconds is None else max(1, int(seconds * 1000))
 
 
 @frozen
@@ -48,6 +77,11 @@ class GroupRow:
     paused: bool
     retention_ms: int
     created_at: int
+    history_ms: int
+    lane_pauses: int
+    """Grows with every pause and resume of one of its lanes."""
+    due_in_ms: int | None
+    """Until the next delayed message, of whatever topic, is due; negative: it is; None: none is within 1.5 s."""
 
 
 class Groups:
@@ -56,7 +90,7 @@ class Groups:
     def get(self, cx: Executor, group: str, topic: str) -> GroupRow | None:
         """The registration, or None."""
         row = cx.one(GET, (group, topic))
-        return None if row is None else GroupRow(row[0], bool(row[1]), row[2], row[3])
+        return None if row is None else GroupRow(row[0], bool(row[1]), *row[2:])
 
     def lock_shared(self, cx: Executor, group: str, topic: str) -> int | None:
         """Hold a registration in place until the transaction ends; when it was made, or None."""
@@ -68,14 +102,18 @@ class Groups:
         row = cx.one(LOCK, (group, topic))
         return None if row is None else str(row[0])
 
-    def create(self, cx: Executor, group: str, topic: str, *, order: str, start: str, retention: float) -> None:
+    def create(self, cx: Executor, group: str, topic: str, *, order: str, start: str, kept: Kept) -> None:
         """Register a group."""
-        cx.execute(CREATE, (group, topic, order, start, int(retention * 1000)))
+        cx.execute(CREATE, (group, topic, order, start, *kept.columns))
 
-    def set_retention(self, cx: Executor, group: str, topic: str, retention: float) -> None:
-        """Keep acked messages for `retention` seconds on behalf of this group."""
-        cx.execute(SET_RETENTION, (int(retention * 1000), group, topic))
+    def set_kept(self, cx: Executor, group: str, topic: str, kept: Kept) -> None:
+        """How long things are kept on behalf of this group."""
+        cx.execute(SET_KEPT, (*kept.columns, group, topic))
 
     def readers(self, cx: Executor, topic: str) -> dict[str, int]:
         """Retention in milliseconds by group."""
         return dict(cx.query(READERS, (topic,)))
+
+    def letters_kept(self, cx: Executor, topic: str) -> dict[str, int]:
+        """For how many milliseconds dead letters are kept, by group; without those that keep them for ever."""
+        return dict(cx.query(LETTERS_KEPT, (topic,)))

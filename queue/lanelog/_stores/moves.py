@@ -5,7 +5,7 @@ Owns these INSERT … SELECTs and DELETEs; never decides who leaves. Called by t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from lanelog._database import NOW_MS
 from lanelog._stores._points import chunked, exactly
@@ -41,12 +41,28 @@ OLDEST = f"""(SELECT partition_key, `offset`, CAST({NOW_MS} AS SIGNED) - CAST(cr
 OLD_ENOUGH = f"""(SELECT %s, COALESCE(MAX(`offset`), 0) FROM queue_messages FORCE INDEX (PRIMARY)
  WHERE topic = %s AND partition_key = %s AND `offset` > %s AND `offset` <= %s AND created_at <= {NOW_MS} - %s)"""
 
+# The first dead letters of a lane behind its floor, whose they are and their age; many lanes joined by UNION ALL
+# (PRIMARY, bounded range).
+LETTERS = f"""(SELECT partition_key, `offset`, original_topic, failed_group,
+ CAST({NOW_MS} AS SIGNED) - CAST(created_at AS SIGNED) AS age_ms
+ FROM queue_messages FORCE INDEX (PRIMARY)
+ WHERE topic = %s AND partition_key = %s AND `offset` > %s AND `offset` <= %s)"""
+
 # Delete by exact offsets (PRIMARY, one lookup a point): nobody waits here for who is publishing.
 DELETE = """DELETE gone FROM ({exact}) AS exact STRAIGHT_JOIN queue_messages AS gone FORCE INDEX (PRIMARY)
 ON gone.topic = %s AND gone.partition_key = exact.k AND gone.`offset` = exact.o"""
 
 # When was the message at this offset written? (PRIMARY)
 CREATED_AT = "SELECT created_at FROM queue_messages WHERE topic = %s AND partition_key = %s AND `offset` = %s"
+
+
+class Letter(NamedTuple):
+    """A dead letter, as far as its retention asks."""
+
+    offset: int
+    original_topic: str
+    group: str
+    age_ms: int
 
 
 class Moves:
@@ -99,6 +115,17 @@ class Moves:
                 args += (key, topic, key, floor, through, retention_ms)
             for key, offset in cx.query(" UNION ALL ".join([OLD_ENOUGH] * len(chunk)), args):
                 found[key] = int(offset)
+        return found
+
+    def letters(self, cx: Executor, topic: str, ranges: Sequence[tuple[str, int, int]]) -> dict[str, list[Letter]]:
+        """The dead letters in each (key, floor, through), by key and in order."""
+        found: dict[str, list[Letter]] = {}
+        for chunk in chunked(ranges, 100):
+            args = [value for key, floor, through in chunk for value in (topic, key, floor, through)]
+            for key, offset, original, group, age_ms in cx.query(" UNION ALL ".join([LETTERS] * len(chunk)), args):
+                found.setdefault(key, []).append(Letter(offset, original, group, age_ms))
+        for letters in found.values():
+            letters.sort()
         return found
 
     def delete(self, cx: Executor, topic: str, points: Sequence[tuple[str, int]]) -> int:

@@ -1,0 +1,167 @@
+"""`queue_history`: how messages left the groups that keep history, one row per message and group.
+
+Owns the SQL of its table; never decides what a message's end means, and writes nothing of a group that keeps none.
+Called inside the transactions that settle (flush, dead letter, `message.transaction()`, skip) and by the purge.
+
+A row is written under the primary key of its message: a repetition after an unknown COMMIT, or a message that is
+handled again after a seek, replaces it. It is the last table of every transaction's lock order.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from lanelog._database import NOW_MS
+from lanelog._stores._points import chunked, exactly
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lanelog._database import Executor
+
+# Write rows, new or known (PRIMARY).
+UPSERT = """
+INSERT INTO queue_history (consumer_group, topic, partition_key, message_offset, id, outcome, attempts, published_at,
+       first_delivered_at, finished_at, owner, last_error)
+VALUES {rows}
+ON DUPLICATE KEY UPDATE id = VALUES(id), outcome = VALUES(outcome), attempts = VALUES(attempts),
+       published_at = VALUES(published_at), first_delivered_at = VALUES(first_delivered_at),
+       finished_at = VALUES(finished_at), owner = VALUES(owner), last_error = VALUES(last_error)
+"""
+_ROW = f"(%s, %s, %s, %s, %s, %s, %s, %s, IF(%s, {NOW_MS} - %s, 0), {NOW_MS} - %s, %s, %s)"
+
+# One message that an operator skipped, if its group keeps history and it is for that group (each PRIMARY).
+SKIPPED = f"""
+INSERT INTO queue_history (consumer_group, topic, partition_key, message_offset, id, outcome, attempts, published_at,
+       first_delivered_at, finished_at, owner, last_error)
+SELECT kept.consumer_group, m.topic, m.partition_key, m.`offset`, m.id, 'skipped', %s, m.published_at,
+       IF(%s, {NOW_MS} - %s, 0), {NOW_MS}, %s, %s
+FROM queue_groups AS kept FORCE INDEX (PRIMARY) STRAIGHT_JOIN queue_messages AS m FORCE INDEX (PRIMARY)
+ON m.topic = kept.topic AND m.target_group IN ('', kept.consumer_group)
+WHERE kept.consumer_group = %s AND kept.topic = %s AND kept.history_ms > 0 AND m.partition_key = %s AND m.`offset` = %s
+ON DUPLICATE KEY UPDATE id = VALUES(id), outcome = VALUES(outcome), attempts = VALUES(attempts),
+       published_at = VALUES(published_at), first_delivered_at = VALUES(first_delivered_at),
+       finished_at = VALUES(finished_at), owner = VALUES(owner), last_error = VALUES(last_error)
+"""
+
+# The oldest rows of a group, oldest first, and their age (by_finished).
+OLDEST = f"""
+SELECT partition_key, message_offset, CAST({NOW_MS} AS SIGNED) - CAST(finished_at AS SIGNED)
+FROM queue_history FORCE INDEX (by_finished)
+WHERE consumer_group = %s AND topic = %s ORDER BY finished_at LIMIT %s
+"""
+
+# Delete old rows by exact key (PRIMARY, one lookup a point), unless they were written anew meanwhile.
+DELETE = f"""
+DELETE gone FROM ({{exact}}) AS exact STRAIGHT_JOIN queue_history AS gone FORCE INDEX (PRIMARY)
+ON gone.consumer_group = %s AND gone.topic = %s AND gone.partition_key = exact.k AND gone.message_offset = exact.o
+WHERE gone.finished_at <= {NOW_MS} - %s
+"""
+
+# The next topic of which a group has rows (by_finished).
+NEXT_TOPIC = """
+SELECT topic FROM queue_history FORCE INDEX (by_finished)
+WHERE consumer_group = %s AND topic > %s ORDER BY topic LIMIT 1
+"""
+
+# The next group that has rows (by_finished).
+NEXT_GROUP = """
+SELECT consumer_group FROM queue_history FORCE INDEX (by_finished)
+WHERE consumer_group > %s ORDER BY consumer_group LIMIT 1
+"""
+
+ROWS = 500
+"""Rows in one statement: errors are long."""
+
+BATCH = 1000
+"""Rows that one purge deletes at most."""
+
+
+class Ended(StrEnum):
+    """How a message left a group."""
+
+    SUCCESS = "success"
+    REJECTED = "rejected"
+    FAILED = "failed"
+    """The policy allows no other attempt after an error."""
+    LOCK_EXPIRED = "lock_expired"
+    """Likewise, and the last attempt timed out or ended with its process."""
+    EXPIRED = "expired"
+    """No handler had started when its time was over."""
+
+
+class HistoryWrite(NamedTuple):
+    """A row to write; a NamedTuple because a message costs microseconds. `first` and `finished`: monotonic seconds."""
+
+    key: str
+    offset: int
+    id: str
+    outcome: Ended
+    attempts: int
+    published_at_ms: int
+    first: float | None  # None: no handler has seen it
+    finished: float
+    error: str | None
+
+
+class History:
+    """SQL of `queue_history`."""
+
+    def upsert(
+        self, cx: Executor, group: str, topic: str, owner: str, rows: Sequence[HistoryWrite], now: float
+    ) -> None:
+        """Write rows in primary-key order; `now`: the monotonic clock at this moment, the database's is the rows'."""
+        ordered = sorted(rows, key=lambda row: (row.key.encode(), row.offset))
+        for chunk in chunked(ordered, ROWS):
+            args: list[object] = []
+            for row in chunk:
+                first_ms = 0 if row.first is None else max(0, int((now - row.first) * 1000))
+                args += (group, topic, row.key, row.offset, row.id, row.outcome.value, row.attempts)
+                args += (row.published_at_ms, row.first is not None, first_ms)
+                args += (max(0, int((now - row.finished) * 1000)), owner, row.error)
+            cx.execute(UPSERT.format(rows=",".join([_ROW] * len(chunk))), args)
+
+    def skipped(
+        self,
+        cx: Executor,
+        group: str,
+        topic: str,
+        key: str,
+        offset: int,
+        *,
+        attempts: int,
+        first_age: float | None,
+        owner: str,
+        reason: str,
+    ) -> None:
+        """Write down that an operator skipped a message, if the group keeps history. The group's row is locked."""
+        first_ms = 0 if first_age is None else int(first_age * 1000)
+        cx.execute(SKIPPED, (attempts, first_age is not None, first_ms, owner, reason, group, topic, key, offset))
+
+    def purge(self, cx: Executor, group: str, topic: str, retention_ms: int) -> tuple[int, float | None]:
+        """Delete at most `BATCH` rows older than the retention, on a connection on which every statement commits.
+
+        How many were deleted, and the age in seconds of the oldest row that is left; None: there is none, as far as
+        this batch can tell. Harmless to repeat; two at once delete the same rows once.
+        """
+        found = cx.query(OLDEST, (group, topic, BATCH + 1))
+        old = [(key, offset) for key, offset, age_ms in found[:BATCH] if age_ms >= retention_ms]
+        left = found[len(old)][2] / 1000 if len(found) > len(old) else None
+        if not old:
+            return 0, left
+        old.sort(key=lambda point: (point[0].encode(), point[1]))
+        args = [value for point in old for value in point]
+        return cx.execute(DELETE.format(exact=exactly(old)), (*args, group, topic, retention_ms)), left
+
+    def kept(self, cx: Executor) -> list[tuple[str, str]]:
+        """(group, topic) of everything there are rows of; two look-ups for each."""
+        found: list[tuple[str, str]] = []
+        group = cx.one(NEXT_GROUP, ("",))
+        while group is not None:
+            topic = cx.one(NEXT_TOPIC, (group[0], ""))
+            while topic is not None:
+                found.append((group[0], topic[0]))
+                topic = cx.one(NEXT_TOPIC, (group[0], topic[0]))
+            group = cx.one(NEXT_GROUP, (group[0],))
+        return found

@@ -1,0 +1,266 @@
+"""Expiry: a message whose handler has not started in time goes to the dead letters instead, for that group alone."""
+
+import logging
+import threading
+from typing import Any
+
+import pytest
+from tenacity import stop_after_attempt, wait_fixed
+
+from lanelog import AckPolicy, Client, Message, RetryPolicy
+from lanelog._database import NOW_MS
+from lanelog.message import Postpone
+from support.processes import Fleet
+from support.sql import delivery_rows, one, rows, watermark
+from support.waiting import Record, accept, events, eventually, never
+
+ORDERS = ["strict", "serial", "concurrent"]
+SLOW = RetryPolicy(stop=stop_after_attempt(5), wait=wait_fixed(0.6))
+
+
+@pytest.fixture(autouse=True)
+def _logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="lanelog")
+
+
+def expire(raw: Any, seconds: float, *offsets: int, topic: str = "t") -> None:
+    """Let messages expire so many seconds from now."""
+    for offset in offsets:
+        rows(
+            raw,
+            f"UPDATE queue_messages SET expires_at = {NOW_MS} + %s WHERE topic = %s AND `offset` = %s",
+            int(seconds * 1000),
+            topic,
+            offset,
+        )
+
+
+def expired(raw: Any, offset: int, topic: str = "t") -> bool:
+    """By the only clock that counts."""
+    sql = f"SELECT expires_at <= {NOW_MS} FROM queue_messages WHERE topic = %s AND `offset` = %s"
+    return bool(one(raw, sql, topic, offset))
+
+
+def letters(raw: Any) -> list[tuple[Any, ...]]:
+    return rows(
+        raw,
+        "SELECT failed_group, original_offset, failure_count, last_error, expires_at FROM queue_messages"
+        " WHERE topic = 't_dlq' ORDER BY failed_group, original_offset",
+    )
+
+
+def left(raw: Any, group: str = "g") -> list[tuple[Any, ...]]:
+    return rows(
+        raw,
+        "SELECT message_offset, outcome, attempts, first_delivered_at > 0, last_error FROM queue_history"
+        " WHERE consumer_group = %s ORDER BY message_offset",
+        group,
+    )
+
+
+@pytest.mark.parametrize("policy", [AckPolicy.NACK_ON_ERROR, AckPolicy.ACK_FIRST, AckPolicy.MANUAL])
+@pytest.mark.parametrize("order", ORDERS)
+def test_what_expired_before_it_was_read_is_never_handled(
+    lanelog_client: Client, raw: Any, caplog: pytest.LogCaptureFixture, order: str, policy: AckPolicy
+) -> None:
+    """Those that are late are dead letters without an attempt, the others are handled, in their order."""
+    seen = Record()
+    lanelog_client.publish_many("t", [("k", b"x")] * 6)
+    expire(raw, -1, 1, 3, 4)
+    expire(raw, 3600, 2, 5)
+
+    def handle(message: Message) -> None:
+        seen((message.offset, message.attempt))
+        if policy is AckPolicy.MANUAL:
+            message.ack()
+
+    options = {"order": order, "ack_policy": policy, "history": True}
+    with lanelog_client.subscribe("t", "g", handle, **options) as subscription:
+        eventually(lambda: watermark(raw, "g", "t", "k") == 6)
+        assert sorted(seen.items) == [(2, 1), (5, 1), (6, 1)]
+        stats = subscription.stats()
+        assert (stats.dead_lettered, stats.retried) == (3, 0)
+        assert policy is AckPolicy.ACK_FIRST or stats.handled == 3
+        eventually(lambda: not delivery_rows(raw, "g", "t"))
+    assert letters(raw) == [("g", offset, 0, "expired", 0) for offset in (1, 3, 4)]
+    late, handled = ("expired", 0, 0, "expired"), ("success", 1, 1, None)
+    assert left(raw) == [(offset, *(late if offset in (1, 3, 4) else handled)) for offset in range(1, 7)]
+    assert len(events(caplog, "message.expired", logging.WARNING)) == 3
+    assert not events(caplog, "message.dead_lettered")
+
+
+def test_without_dead_letters_it_is_dropped(lanelog_client: Client, raw: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Acked unhandled, with an ERROR."""
+    seen = Record()
+    lanelog_client.publish_many("t", [("k", b"x")] * 3)
+    expire(raw, -1, 2)
+    options: dict[str, Any] = {"dead_letter_suffix": None, "history": True}
+    with lanelog_client.subscribe("t", "g", lambda m: seen(m.offset), **options):
+        eventually(lambda: watermark(raw, "g", "t", "k") == 3)
+    assert seen.items == [1, 3]
+    assert left(raw)[1] == (2, "expired", 0, 0, "expired")
+    assert letters(raw) == []
+    (line,) = events(caplog, "message.expired", logging.ERROR)
+    assert "offset=2" in line
+
+
+def test_a_time_to_live_that_is_over_when_a_group_comes(lanelog_client: Client, raw: Any) -> None:
+    """As it was published: counted from then, and only for the message that has one."""
+    seen = Record()
+    lanelog_client.publish("t", "k", b"x", ttl=0.05)
+    lanelog_client.publish("t", "k", b"x", ttl=3600)
+    lanelog_client.publish("t", "k", b"x")
+    eventually(lambda: expired(raw, 1))
+    with lanelog_client.subscribe("t", "g", lambda m: seen(m.offset)):
+        eventually(lambda: watermark(raw, "g", "t", "k") == 3)
+    assert (seen.items, letters(raw)) == ([2, 3], [("g", 1, 0, "expired", 0)])
+
+
+def test_two_groups_only_the_late_one_misses_it(lanelog_client: Client, raw: Any) -> None:
+    """Expiry is per group: who has handled it in time has handled it."""
+    seen = Record()
+    lanelog_client.subscribe("t", "late", accept).stop()
+    lanelog_client.publish("t", "k", b"x")
+    expire(raw, 30, 1)
+    with lanelog_client.subscribe("t", "early", lambda m: seen(m.offset)):
+        eventually(lambda: watermark(raw, "early", "t", "k") == 1)
+    expire(raw, -1, 1)
+    with lanelog_client.subscribe("t", "late", lambda m: seen(m.offset)):
+        eventually(lambda: watermark(raw, "late", "t", "k") == 1)
+    assert seen.items == [1]
+    assert letters(raw) == [("late", 1, 0, "expired", 0)]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_message_that_was_read_and_marked_in_time_expires_in_memory(
+    lanelog_client: Client, raw: Any, order: str
+) -> None:
+    """It waits behind a handler: it does not start when that ends."""
+    begun, release, seen = threading.Event(), threading.Event(), Record()
+
+    def handle(message: Message) -> None:
+        seen((message.offset, message.attempt))
+        if message.offset == 21:
+            begun.set()
+            assert release.wait(20)
+
+    options: dict[str, Any] = {"order": order, "workers": 1, "history": True}
+    if order == "concurrent":
+        options["lane_concurrency"] = 3
+    with lanelog_client.subscribe("t", "g", handle, **options):
+        lanelog_client.publish_many("t", [("k", b"x")] * 20)  # then a run is more than one message
+        eventually(lambda: watermark(raw, "g", "t", "k") == 20)
+        with lanelog_client.transaction() as connection:
+            for _ in range(4):
+                lanelog_client.publish("t", "k", b"x", connection=connection)
+            with connection.cursor() as cursor:
+                cursor.execute(f"UPDATE queue_messages SET expires_at = {NOW_MS} + 1500 WHERE `offset` IN (22, 23)")
+        assert begun.wait(20)
+        eventually(lambda: expired(raw, 22) and expired(raw, 23))
+        release.set()
+        eventually(lambda: watermark(raw, "g", "t", "k") == 24)
+    assert seen.items[20:] == [(21, 1), (24, 1)]
+    assert letters(raw) == [("g", 22, 0, "expired", 0), ("g", 23, 0, "expired", 0)]
+    assert [row[1] for row in left(raw)][20:] == ["success", "expired", "expired", "success"]
+
+
+def test_a_strict_lane_that_was_blocked_past_the_time_expires_what_is_behind(lanelog_client: Client, raw: Any) -> None:
+    """The message that failed is tried again, however late; the one behind it has never started."""
+    seen = Record()
+    lanelog_client.publish_many("t", [("k", b"x")] * 3)
+    expire(raw, 0.5, 1, 2)
+
+    def handle(message: Message) -> None:
+        seen((message.offset, message.attempt))
+        if message.offset == 1 and message.attempt == 1:
+            raise ValueError("later")
+
+    with lanelog_client.subscribe("t", "g", handle, retry=SLOW, history=True):
+        eventually(lambda: watermark(raw, "g", "t", "k") == 3)
+    assert seen.items == [(1, 1), (1, 2), (3, 1)]
+    assert [row[:3] for row in left(raw)] == [(1, "success", 2), (2, "expired", 0), (3, "success", 1)]
+
+
+def test_what_was_postponed_in_time_does_not_expire(lanelog_client: Client, raw: Any) -> None:
+    """Its handler had started, and it starts again as attempt 1."""
+    seen = Record()
+    lanelog_client.publish("t", "k", b"x")
+    expire(raw, 0.5, 1)
+
+    def handle(message: Message) -> None:
+        seen(message.attempt)
+        if len(seen) == 1:
+            raise Postpone(0.8)
+
+    with lanelog_client.subscribe("t", "g", handle):
+        eventually(lambda: watermark(raw, "g", "t", "k") == 1)
+    assert expired(raw, 1)
+    assert (seen.items, letters(raw)) == ([1, 1], [])
+
+
+def test_a_message_that_killed_its_process_does_not_expire(fleet: Fleet, lanelog_client: Client, raw: Any) -> None:
+    """It had started: the next owner delivers it again, however late."""
+    worker = fleet.worker("dies")
+    lanelog_client.publish("t", "k", b'{"exit": true}')
+    assert worker.ended() == 9
+    expire(raw, -1, 1)
+    seen = Record()
+    with lanelog_client.subscribe("t", "g", lambda m: seen(m.attempt)):
+        assert seen.wait(1, within=30) == [2]
+    assert letters(raw) == []
+
+
+@pytest.mark.parametrize("key", ["k", None])
+def test_a_pause_past_the_time_expires_what_waits(lanelog_client: Client, raw: Any, key: str | None) -> None:
+    """Nothing happens while it is paused; afterwards it is too late, and no attempt is counted."""
+    seen = Record()
+    lanelog_client.publish("t", "k", b"x")
+    with lanelog_client.subscribe("t", "g", lambda m: seen(m.offset)):
+        eventually(lambda: watermark(raw, "g", "t", "k") == 1)
+        lanelog_client.admin.pause("t", "g", key=key)
+        never(lambda: len(seen) > 1, during=0.5)
+        lanelog_client.publish("t", "k", b"x")
+        expire(raw, 0.1, 2)
+        eventually(lambda: expired(raw, 2))
+        never(lambda: letters(raw), during=0.3)
+        lanelog_client.admin.resume("t", "g", key=key)
+        eventually(lambda: letters(raw))
+    assert (seen.items, letters(raw)) == ([1], [("g", 2, 0, "expired", 0)])
+
+
+def test_a_pulled_message_expires_before_it_is_handed_over(lanelog_client: Client, raw: Any) -> None:
+    """It was read and marked, and nobody took it in time: the next one is handed out."""
+    lanelog_client.publish_many("t", [("k", b"x")] * 3)
+    expire(raw, 1.5, 2)
+    with lanelog_client.deliveries("t", "g", timeout=5.0) as deliveries:
+        first = next(deliveries)
+        first.ack()
+        eventually(lambda: expired(raw, 2))
+        third = next(deliveries)
+        third.ack()
+        assert (first.offset, third.offset, third.attempt) == (1, 3, 1)
+    assert letters(raw) == [("g", 2, 0, "expired", 0)]
+
+
+def test_dead_letters_and_redriven_messages_do_not_expire(lanelog_client: Client, raw: Any) -> None:
+    """A dead letter is read by its own consumers, and comes back when it is redriven."""
+    seen = Record()
+    lanelog_client.publish("t", "k", b"x")
+    expire(raw, -1, 1)
+    with (
+        lanelog_client.subscribe("t", "g", lambda m: seen((m.topic, m.offset))),
+        lanelog_client.subscribe("t_dlq", "alerts", lambda m: seen((m.topic, m.offset))),
+    ):
+        assert seen.wait(1) == [("t_dlq", 1)]
+        lanelog_client.admin.redrive("t", "g", all=True)
+        assert seen.wait(2)[1] == ("t", 2)
+    assert one(raw, "SELECT MAX(expires_at) FROM queue_messages WHERE topic = 't' AND `offset` = 2") == 0
+
+
+def test_the_hook_hears_of_it(lanelog_client: Client, raw: Any) -> None:
+    """With the message, as of any dead letter."""
+    told = Record()
+    lanelog_client.publish("t", "k", b"late")
+    expire(raw, -1, 1)
+    with lanelog_client.subscribe("t", "g", accept, on_dead_letter=lambda m, error: told((m.payload, error))):
+        assert told.wait(1) == [(b"late", "expired")]
