@@ -1,0 +1,185 @@
+"""`queue_schedules`: what is published again and again, and when the next time is.
+
+Owns the SQL of its table; never computes a time (`_cron` does) and never touches a lane. Firing, the scheduler's look
+and administration call it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attrs import field, frozen
+
+from lanelog._database import NOW_MS
+from lanelog._stores._points import placeholders
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lanelog._database import Executor
+
+# Milliseconds until the next fire, negative if it is overdue; no row if nothing is to come (by_next).
+NEXT_DUE = f"""SELECT CAST(next_fire_at AS SIGNED) - {NOW_MS} FROM queue_schedules FORCE INDEX (by_next)
+WHERE paused_at = 0 ORDER BY next_fire_at LIMIT 1"""
+
+# What is due, the most overdue first, without a lock (by_next).
+DUE = f"""SELECT name, topic, payload_bytes FROM queue_schedules FORCE INDEX (by_next)
+WHERE paused_at = 0 AND next_fire_at <= {NOW_MS} ORDER BY next_fire_at LIMIT %s"""
+
+_COLUMNS = """name, expression, timezone, topic, partition_key, payload, metadata, ttl_ms, catch_up, next_fire_at,
+       expression_at, last_fire_at, fired, paused_at, paused_by, pause_reason, created_at, updated_at"""
+
+# Lock schedules, leaving out those that somebody else has; with the clock of right before (PRIMARY).
+TRY_LOCK = f"""SELECT {_COLUMNS}, {NOW_MS} FROM queue_schedules FORCE INDEX (PRIMARY)
+WHERE name IN ({{names}}) ORDER BY name FOR UPDATE SKIP LOCKED"""
+
+# Lock one schedule (PRIMARY).
+LOCK = "SELECT 1 FROM queue_schedules FORCE INDEX (PRIMARY) WHERE name = %s FOR UPDATE"
+
+# One schedule (PRIMARY).
+GET = f"SELECT {_COLUMNS}, {NOW_MS} FROM queue_schedules FORCE INDEX (PRIMARY) WHERE name = %s"
+
+# All schedules by name (PRIMARY).
+LIST = f"SELECT {_COLUMNS}, {NOW_MS} FROM queue_schedules FORCE INDEX (PRIMARY) WHERE name > '' ORDER BY name LIMIT %s"
+
+# The names there are (PRIMARY).
+NAMES = "SELECT name FROM queue_schedules FORCE INDEX (PRIMARY) WHERE name > '' ORDER BY name LIMIT 1000"
+
+# Declare a schedule, or declare it again (PRIMARY). From left to right: the times come before what they depend on. A
+# time that is due already is still to be fired, whatever the expression is from now on.
+DECLARE = f"""INSERT INTO queue_schedules
+(name, expression, timezone, topic, partition_key, payload, payload_bytes, metadata, ttl_ms, catch_up, next_fire_at,
+ expression_at, created_at, updated_at)
+VALUES (%s,%s,%s,%s,%s,%s,%s,%s,%s,%s,%s,%s,{NOW_MS},{NOW_MS})
+ON DUPLICATE KEY UPDATE
+  next_fire_at = IF((expression = VALUES(expression) AND timezone = VALUES(timezone))
+                    OR (paused_at = 0 AND next_fire_at <= {NOW_MS}), next_fire_at, VALUES(next_fire_at)),
+  expression_at = IF(expression = VALUES(expression) AND timezone = VALUES(timezone),
+                     expression_at, VALUES(expression_at)),
+  expression = VALUES(expression), timezone = VALUES(timezone), topic = VALUES(topic),
+  partition_key = VALUES(partition_key), payload = VALUES(payload), payload_bytes = VALUES(payload_bytes),
+  metadata = VALUES(metadata), ttl_ms = VALUES(ttl_ms), catch_up = VALUES(catch_up), updated_at = VALUES(updated_at)"""
+
+# Go on to the next time (PRIMARY; the row is locked).
+ADVANCE = """UPDATE queue_schedules FORCE INDEX (PRIMARY)
+SET next_fire_at = %s, last_fire_at = GREATEST(last_fire_at, %s), fired = fired + %s WHERE name = %s"""
+
+# Pause a schedule (PRIMARY; the row is locked).
+PAUSE = """UPDATE queue_schedules FORCE INDEX (PRIMARY) SET paused_at = %s, paused_by = %s, pause_reason = %s
+WHERE name = %s"""
+
+# Take a pause back, and go on at a time to come (PRIMARY; the row is locked).
+RESUME = """UPDATE queue_schedules FORCE INDEX (PRIMARY)
+SET paused_at = 0, paused_by = '', pause_reason = '', next_fire_at = %s WHERE name = %s"""
+
+# Remove a schedule (PRIMARY; the row is locked).
+REMOVE = "DELETE FROM queue_schedules WHERE name = %s"
+
+
+@frozen(kw_only=True)
+class ScheduleRow:
+    """One schedule; times in milliseconds."""
+
+    name: str
+    expression: str
+    timezone: str
+    topic: str
+    key: str
+    payload: bytes = field(repr=False)
+    metadata: str | None = field(repr=False)
+    ttl_ms: int
+    catch_up: str
+    next_fire_at: int
+    expression_at: int
+    last_fire_at: int = 0
+    fired: int = 0
+    paused_at: int = 0
+    paused_by: str = ""
+    pause_reason: str = ""
+    created_at: int = 0
+    updated_at: int = 0
+    now: int = 0
+    """The clock when it was read."""
+
+
+@frozen
+class Due:
+    """A schedule that is due, as far as can be told without its lock."""
+
+    name: str
+    topic: str
+    payload_bytes: int
+
+
+class Schedules:
+    """SQL of `queue_schedules`."""
+
+    def due(self, cx: Executor, limit: int) -> list[Due]:
+        """What is due, the most overdue first."""
+        return [Due(name, topic, int(size)) for name, topic, size in cx.query(DUE, (limit,))]
+
+    def try_lock(self, cx: Executor, names: Sequence[str]) -> list[ScheduleRow]:
+        """Lock those that nobody else has, by name."""
+        rows = cx.query(TRY_LOCK.format(names=placeholders(names)), sorted(names))
+        return [_row(row) for row in rows]
+
+    def lock(self, cx: Executor, name: str) -> ScheduleRow | None:
+        """Lock one; None if there is none of that name."""
+        # Read when the lock is there: a statement's clock is that of its beginning, and this one may have waited.
+        return None if cx.one(LOCK, (name,)) is None else self.get(cx, name)
+
+    def get(self, cx: Executor, name: str) -> ScheduleRow | None:
+        """Read one, or None."""
+        row = cx.one(GET, (name,))
+        return None if row is None else _row(row)
+
+    def list(self, cx: Executor, limit: int) -> list[ScheduleRow]:
+        """All, by name."""
+        return [_row(row) for row in cx.query(LIST, (limit,))]
+
+    def names(self, cx: Executor) -> Sequence[str]:
+        """The first thousand names."""
+        return [name for (name,) in cx.query(NAMES)]
+
+    def declare(self, cx: Executor, row: ScheduleRow) -> None:
+        """Insert it, or replace what is declared; the place in time stays if expression and time zone do."""
+        cx.execute(
+            DECLARE,
+            (
+                row.name,
+                row.expression,
+                row.timezone,
+                row.topic,
+                row.key,
+                row.payload,
+                len(row.payload),
+                row.metadata,
+                row.ttl_ms,
+                row.catch_up,
+                row.next_fire_at,
+                row.expression_at,
+            ),
+        )
+
+    def advance(self, cx: Executor, name: str, *, next_fire_at: int, last_fire_at: int, fired: int) -> None:
+        """Note what was fired, and when the next time is."""
+        cx.execute(ADVANCE, (next_fire_at, last_fire_at, fired, name))
+
+    def pause(self, cx: Executor, name: str, now: int, by: str, reason: str) -> None:
+        """Fire it no more."""
+        cx.execute(PAUSE, (now, by, reason, name))
+
+    def resume(self, cx: Executor, name: str, next_fire_at: int) -> None:
+        """Fire it again, from that time on."""
+        cx.execute(RESUME, (next_fire_at, name))
+
+    def remove(self, cx: Executor, name: str) -> None:
+        """Forget it."""
+        cx.execute(REMOVE, (name,))
+
+
+def _row(row: Sequence[object]) -> ScheduleRow:
+    names = (*(part.strip() for part in _COLUMNS.split(",")), "now")
+    fields = dict(zip(names, row, strict=True))
+    fields["key"] = fields.pop("partition_key")
+    return ScheduleRow(**fields)  # type: ignore[arg-type] # as the columns are

@@ -1,0 +1,169 @@
+"""The verbs for recurring messages: schedule list, add, pause, resume, remove, preview.
+
+Owns how schedules are shown; what happens to them is administration's, and declaring is the client's. Registered by
+`_main`.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC
+from typing import TYPE_CHECKING
+
+import click
+
+from lanelog.cli._change import login
+from lanelog.cli._output import Answer, Table, moment, plural, shown
+from lanelog.cli._publish import metadata_of
+from lanelog.cli._verbs import (
+    Verbs,
+    changing,
+    finish,
+    instant,
+    json_option,
+    limit_option,
+    reading,
+    steering,
+    url_option,
+)
+from lanelog.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from lanelog.admin import Admin
+
+_zone_option = click.option("--timezone", default="UTC", show_default=True, metavar="ZONE", help="Of the expression.")
+
+
+@click.group(cls=Verbs)
+def schedule() -> None:
+    """Look at recurring messages, declare and steer them."""
+
+
+@schedule.command("list")
+@limit_option
+@reading
+def list_(admin: Admin, *, limit: int) -> Answer:
+    """List the schedules by name."""
+    found = admin.schedules(limit)
+    heads = ("NAME", "EXPRESSION", "TIMEZONE", "TOPIC", "KEY", "CATCH-UP", "FIRED", "LAST", "NEXT", "PAUSED")
+    rows = [
+        [
+            shown(each.name),
+            shown(each.expression),
+            shown(each.timezone),
+            shown(each.topic),
+            shown(each.key),
+            shown(each.catch_up),
+            str(each.fired),
+            moment(each.last_fire_at),
+            moment(each.next_fire_at),
+            shown(f"{moment(each.paused_at)} {each.paused_by} {each.pause_reason}".strip() if each.paused_at else None),
+        ]
+        for each in found
+    ]
+    return Answer(data=found, table=Table(heads, rows, ("FIRED",)))
+
+
+@schedule.command()
+@click.argument("name")
+@click.argument("expression")
+@click.argument("topic")
+@click.argument("key")
+@click.argument("message")
+@_zone_option
+@click.option(
+    "--catch-up",
+    default="latest",
+    show_default=True,
+    metavar="WHAT",
+    help="What to publish of what is missed: latest, all or none.",
+)
+@click.option("--ttl", type=float, metavar="S", help="Deliver each within S seconds, or not at all.")
+@click.option("--metadata", "pairs", multiple=True, metavar="NAME=VALUE", help="Of each message; may be repeated.")
+@json_option
+@url_option
+def add(
+    *,
+    name: str,
+    expression: str,
+    topic: str,
+    key: str,
+    message: str,
+    timezone: str,
+    catch_up: str,
+    ttl: float | None,
+    pairs: tuple[str, ...],
+    as_json: bool,
+    url: str | None,
+) -> None:
+    """Publish MESSAGE under KEY at every time that EXPRESSION names, or change the schedule NAME to that.
+
+    EXPRESSION is one argument of five fields, minute hour day-of-month month day-of-week, or six with the second first:
+    '*/5 * * * *'. A process of the queue must run, or `maintain`, for it to be published.
+    """
+    import lanelog
+
+    metadata = metadata_of(pairs)
+    with lanelog.connect(url) as client:
+        done = client.schedule(
+            name, expression, topic, key, message, timezone=timezone, catch_up=catch_up, metadata=metadata, ttl=ttl
+        )
+    text = f"declared {shown(done.name)}: {shown(done.expression)} in {shown(done.timezone)}, "
+    text += "paused" if done.next_fire_at is None else f"next at {moment(done.next_fire_at)}"
+    finish(Answer(data=done, lines=[text]), as_json=as_json)
+
+
+@schedule.command()
+@click.argument("name")
+@click.option("--reason", default="", help="Shown to whoever looks.")
+@click.option("--by", default=None, metavar="NAME", help="Who pauses; default: your login name.")
+@steering
+def pause(admin: Admin, *, name: str, reason: str, by: str | None, dry_run: bool) -> Answer:
+    """Let the schedule NAME publish nothing more, until `schedule resume`."""
+    done = admin.pause_schedule(name, by=login() if by is None else by, reason=reason, dry_run=dry_run)
+    if not done.changed:
+        text = f"{shown(name)} is paused already, since {moment(done.paused_at)} by {shown(done.by)}"
+    else:
+        text = f"{'would pause' if dry_run else 'paused'} {shown(name)}: next would be {moment(done.next_fire_at)}"
+    return Answer(data=done, lines=[text])
+
+
+@schedule.command()
+@click.argument("name")
+@steering
+def resume(admin: Admin, *, name: str, dry_run: bool) -> Answer:
+    """Take the pause of the schedule NAME back; what it would have published meanwhile is skipped."""
+    done = admin.resume_schedule(name, dry_run=dry_run)
+    text = (
+        f"{'would resume' if dry_run else 'resumed'} {shown(name)}" if done.changed else f"{shown(name)} runs already"
+    )
+    return Answer(data=done, lines=[f"{text}: next at {moment(done.next_fire_at)}"])
+
+
+@schedule.command()
+@click.argument("name")
+@changing
+def remove(admin: Admin, *, name: str, dry_run: bool) -> Answer:
+    """Remove the schedule NAME; what it has published stays."""
+    done = admin.remove_schedule(name, dry_run=dry_run)
+    text = f"{'would remove' if dry_run else 'removed'} {shown(name)}, which published "
+    text += f"{plural(done.fired, 'message')} to {shown(done.topic)}, lane {shown(done.key)}"
+    return Answer(data=done, lines=[text])
+
+
+@schedule.command()
+@click.argument("expression")
+@_zone_option
+@click.option("--count", default=10, show_default=True, metavar="N", help="So many times, up to 1000.")
+@click.option("--after", metavar="TIME", help="Later than a time such as 2027-03-27T00:00:00Z; default: now.")
+@reading
+def preview(admin: Admin, *, expression: str, timezone: str, count: int, after: str | None) -> Answer:
+    """Show when EXPRESSION would fire, in its zone and in UTC; nothing is declared."""
+    begin = None if after is None else instant(after)
+    if after is not None and begin is None:
+        raise ConfigurationError(f"--after {after!r} is no time: write it as 2027-03-27T00:00:00Z")
+    found = admin.preview_schedule(expression, timezone=timezone, count=count, after=begin)
+    rows = [[each.isoformat(), f"{each:%a}", moment(each.astimezone(UTC))] for each in found]
+    return Answer(data=found, table=Table(("TIME", "DAY", "UTC"), rows))
+
+
+VERBS = (schedule,)

@@ -1,0 +1,100 @@
+"""The verbs for recurring messages, on a real database."""
+
+import json
+from typing import Any
+
+import pytest
+
+from lanelog import Client
+from support.cli import Command, everything
+from support.sql import rows
+
+
+@pytest.fixture
+def command(lanelog_client: Client, lanelog_url: str, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """`lanelog` on the test's database, where no loop fires meanwhile."""
+    monkeypatch.setattr(Client, "_start_scheduler", lambda _client, **_: None)
+    return Command(lanelog_url)
+
+
+ADD = ("schedule", "add", "nightly", "30 2 * * *", "reports", "daily", "go")
+
+
+def test_from_declaring_to_removing(command: Command, raw: Any) -> None:
+    """Declared, declared again, listed, paused and resumed at once; removed only with --execute."""
+    told = command(*ADD, "--timezone", "Europe/Berlin", "--metadata", "by=ann", "--ttl", "60").stdout
+    assert told.startswith("declared nightly: 30 2 * * * in Europe/Berlin, next at 20")
+    (info,) = command.json("schedule", "list")
+    assert (info["name"], info["payload"], info["metadata"], info["ttl"]) == ("nightly", "go", {"by": "ann"}, 60.0)
+    assert json.loads(command(*ADD, "--json").stdout)["timezone"] == "UTC"
+    lines = command("schedule", "list").stdout.splitlines()
+    assert " ".join(lines[0].split()) == "NAME EXPRESSION TIMEZONE TOPIC KEY CATCH-UP FIRED LAST NEXT PAUSED"
+    assert "nightly  30 2 * * *  UTC       reports  daily  latest        0  -     20" in lines[1]
+
+    before = everything(raw)
+    assert command("schedule", "pause", "nightly", "--dry-run").stdout.startswith(
+        "would pause nightly: next would be 20"
+    )
+    assert everything(raw) == before
+    command("schedule", "pause", "nightly", "--by", "ann", "--reason", "deploy")
+    assert command("schedule", "pause", "nightly").stdout.rstrip().endswith("by ann")
+    assert command("schedule", "list").stdout.rstrip().endswith("ann deploy")
+    assert command(*ADD).stdout.rstrip().endswith("paused")
+    assert command("schedule", "resume", "nightly").stdout.startswith("resumed nightly: next at 20")
+    assert command("schedule", "resume", "nightly").stdout.startswith("nightly runs already: next at 20")
+
+    before = everything(raw)
+    told = command("schedule", "remove", "nightly")
+    assert told.stdout == "would remove nightly, which published 0 messages to reports, lane daily\n"
+    assert "--execute" in told.stderr
+    assert everything(raw) == before
+    assert command("schedule", "remove", "nightly", "--execute").stdout.startswith("removed nightly")
+    assert command.json("schedule", "list") == []
+
+
+def test_a_preview_across_both_changes_of_the_clock(command: Command, raw: Any) -> None:
+    """In the zone and in UTC; nothing is declared."""
+    where = ("--timezone", "Europe/Berlin", "--count", "3", "--after")
+    assert command("schedule", "preview", "30 2 * * *", *where, "2027-03-27T00:00:00Z").stdout == (
+        "TIME                       DAY  UTC\n"
+        "2027-03-27T02:30:00+01:00  Sat  2027-03-27T01:30:00Z\n"
+        "2027-03-28T03:00:00+02:00  Sun  2027-03-28T01:00:00Z\n"
+        "2027-03-29T02:30:00+02:00  Mon  2027-03-29T00:30:00Z\n"
+    )
+    assert command.json("schedule", "preview", "30 2 * * *", *where, "2027-10-30T00:00:00Z") == [
+        "2027-10-30T02:30:00+02:00",
+        "2027-10-31T02:30:00+02:00",
+        "2027-11-01T02:30:00+01:00",
+    ]
+    assert len(command("schedule", "preview", "* * * * * *").stdout.splitlines()) == 11
+    assert rows(raw, "SELECT * FROM queue_schedules") == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("add", "n", "61 * * * *", "t", "k", "x"), "bad minute"),
+        (("add", "n", "0 0 30 2 *", "t", "k", "x"), "bad day-of-month"),
+        (("add", "n", "* * * * *", "t", "k", "x", "--timezone", "Berlin"), "unknown time zone 'Berlin'"),
+        (("add", "n", "* * * * *", "t", "k", "x", "--catch-up", "some"), "latest, all, none"),
+        (("add", "n", "* * * * *", "t", "k", "x", "--metadata", "a"), "NAME=VALUE"),
+        (("add", "n", "* * * * *", "t", "k", "x", "--ttl", "0"), "ttl must be"),
+        (("add", "x" * 201, "* * * * *", "t", "k", "x"), "1 to 200 characters"),
+        (("add", "n", "* * * * *", "t", "k"), "Missing argument 'MESSAGE'"),
+        (("preview", "* * *"), "wrong number of fields"),
+        (("preview", "* * * * *", "--after", "tomorrow"), "is no time"),
+        (("preview", "* * * * *", "--after", "2027-01-01"), "has no time zone"),
+        (("preview", "* * * * *", "--count", "0"), "count must be 1 to 1000"),
+        (("pause", "nope"), "no schedule 'nope': there is none"),
+        (("resume", "nope"), "no schedule 'nope'"),
+        (("remove", "nope", "--execute"), "no schedule 'nope'"),
+        (("list", "--limit", "0"), "limit must be"),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_changes_nothing(
+    command: Command, raw: Any, arguments: tuple[str, ...], said: str
+) -> None:
+    """Exit status 2."""
+    before = everything(raw)
+    assert said in command.refused("schedule", *arguments)
+    assert everything(raw) == before

@@ -1,0 +1,545 @@
+"""Recurring messages: declared, fired exactly once, caught up with, steered; one process and its tables."""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+import lanelog
+from lanelog import Client, ConfigurationError, PayloadTooLarge
+from lanelog._database import Database
+from lanelog._engine import firing
+from lanelog._engine.firing import Firing
+from lanelog.publisher import Publisher
+from support.commits import every_commit_unanswered_once
+from support.sql import one, rows
+from support.waiting import events, eventually
+
+NOW = "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6)) DIV 1000"
+MINUTE = 60_000
+YEARLY = "0 0 1 1 *"
+
+
+@pytest.fixture
+def fired(database: Database, publisher: Publisher, published: list[str]) -> Iterator[Callable[[], int]]:
+    """Fires what is due, as a loop does, until there is no more; how many messages that were."""
+    session = database.session("firing")
+    hand = Firing(database, publisher.ensure_lanes, published.append)
+
+    def fire() -> int:
+        before = hand.fired
+        while hand.fire_due(session):
+            pass
+        return hand.fired - before
+
+    yield fire
+    session.close()
+
+
+@pytest.fixture
+def admin_only(lanelog_client: Client, monkeypatch: pytest.MonkeyPatch) -> Client:
+    """A client that declares schedules, but has no loop that fires them."""
+    monkeypatch.setattr(Client, "_start_scheduler", lambda _client, **_: None)
+    return lanelog_client
+
+
+def declared(client: Client, name: str = "s", expression: str = "* * * * *", **options: Any) -> Any:
+    where = {"topic": "t", "key": "k", "payload": b"x", **options}
+    return client.schedule(name, expression, **where)
+
+
+def late_by(raw: Any, milliseconds: int, name: str = "s") -> int:
+    """Move a schedule back, to the whole minute that is so long ago or a little longer; that time.
+
+    Not at the end of a minute: the test goes on in the same one.
+    """
+    eventually(lambda: one(raw, f"SELECT ({NOW}) % {MINUTE} < {MINUTE} - 5000"))
+    now = one(raw, f"SELECT {NOW}")
+    first = int(now - milliseconds) // MINUTE * MINUTE
+    rows(
+        raw,
+        "UPDATE queue_schedules SET next_fire_at = %s, expression_at = %s, last_fire_at = 0 WHERE name = %s",
+        first,
+        first - MINUTE,
+        name,
+    )
+    return first
+
+
+def ids(raw: Any, topic: str = "t", key: str = "k") -> list[str]:
+    found = rows(
+        raw, "SELECT id FROM queue_messages WHERE topic = %s AND partition_key = %s ORDER BY `offset`", topic, key
+    )
+    return [message_id for (message_id,) in found]
+
+
+def named(name: str, first: int, count: int) -> list[str]:
+    return [f"{name}@{datetime.fromtimestamp(first / 1000 + 60 * n, UTC):%Y-%m-%dT%H:%M:%SZ}" for n in range(count)]
+
+
+def test_a_schedule_publishes_one_message_at_its_time(
+    admin_only: Client, raw: Any, fired: Callable[[], int], published: list[str]
+) -> None:
+    """Not before; with an id of name and time, its metadata, its expiry, and the next time noted."""
+    info = declared(admin_only, metadata={"by": "ann"}, payload={"n": 1}, ttl=90.0, timezone="Europe/Berlin")
+    assert (info.fired, info.last_fire_at, info.expression, info.payload) == (0, None, "* * * * *", b'{"n":1}')
+    assert timedelta(0) < info.next_fire_at - info.created_at <= timedelta(minutes=1)
+    if fired():
+        pytest.fail("fired before its time")
+    first = late_by(raw, 0)
+    assert fired() == 1
+    assert published == ["t"]
+    (message,) = admin_only.admin.messages("t", "k")
+    text = f"{datetime.fromtimestamp(first / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    assert message.id == f"s@{text}"
+    assert message.payload == b'{"n":1}'
+    assert message.metadata == {"by": "ann", "lanelog.schedule": "s", "lanelog.fire_time": text}
+    assert one(raw, "SELECT expires_at - created_at FROM queue_messages") == 90_000
+    (info,) = admin_only.admin.schedules()
+    assert (info.fired, info.last_fire_at) == (1, datetime.fromtimestamp(first / 1000, UTC))
+    assert info.next_fire_at == info.last_fire_at + timedelta(minutes=1)
+
+
+def test_what_was_published_is_not_published_again(admin_only: Client, raw: Any, fired: Callable[[], int]) -> None:
+    """Whatever the row says is next, or if it lost its memory: the time in the row, then the message's id, tell."""
+    declared(admin_only)
+    first = late_by(raw, 0)
+    assert fired() == 1
+    rows(raw, "UPDATE queue_schedules SET next_fire_at = %s", first)
+    assert fired() == 0
+    rows(raw, "UPDATE queue_schedules SET next_fire_at = %s, last_fire_at = 0", first)
+    assert fired() == 0
+    assert one(raw, "SELECT next_fire_at FROM queue_schedules") == first + MINUTE
+    assert ids(raw) == named("s", first, 1)
+    assert one(raw, "SELECT head_offset FROM queue_partitions WHERE partition_key = 'k'") == 1
+
+
+@pytest.mark.parametrize("catch_up", ["latest", "all", "none"])
+def test_after_an_hour_without_any_process(
+    admin_only: Client,
+    raw: Any,
+    fired: Callable[[], int],
+    caplog: pytest.LogCaptureFixture,
+    catch_up: str,
+) -> None:
+    """Once a minute: the most recent one, each of them in order, or none; an event says so; then the next minute."""
+    declared(admin_only, catch_up=catch_up)
+    first = late_by(raw, 60 * MINUTE)
+    with caplog.at_level(logging.WARNING, "lanelog"):
+        count = fired()
+    now = one(raw, f"SELECT {NOW}")
+    missed = (now - first) // MINUTE + 1
+    assert missed in (61, 62)
+    expected = {"latest": named("s", first, missed)[-1:], "all": named("s", first, missed), "none": []}[catch_up]
+    assert ids(raw) == expected
+    assert count == len(expected)
+    (event,) = events(caplog, "schedule.missed")
+    assert f"catch_up={catch_up}" in event
+    assert f"published={count}" in event
+    (info,) = admin_only.admin.schedules()
+    assert info.next_fire_at == datetime.fromtimestamp((first + missed * MINUTE) / 1000, UTC)
+    assert fired() == 0
+
+
+@pytest.mark.parametrize("catch_up", ["latest", "all", "none"])
+def test_being_late_by_a_moment_misses_nothing(
+    admin_only: Client, raw: Any, fired: Callable[[], int], catch_up: str
+) -> None:
+    """Once a second and three seconds late: each of them, in order."""
+    declared(admin_only, expression="* * * * * *", catch_up=catch_up)
+    rows(raw, f"UPDATE queue_schedules SET next_fire_at = ({NOW}) DIV 1000 * 1000 - 3000, expression_at = 1")
+    assert fired() >= 4
+    found = [datetime.fromisoformat(each.partition("@")[2]) for each in ids(raw)]
+    assert found == [found[0] + timedelta(seconds=n) for n in range(len(found))]
+
+
+def test_what_is_missed_is_published_in_bounded_transactions(
+    admin_only: Client, raw: Any, fired: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More at once than one may have: in order, each once."""
+    monkeypatch.setattr(firing, "MESSAGES_A_TRANSACTION", 25)
+    declared(admin_only, catch_up="all")
+    first = late_by(raw, 60 * MINUTE)
+    assert fired() >= 61
+    assert ids(raw) == named("s", first, len(ids(raw)))
+
+
+def test_many_schedules_share_transactions_and_lanes(admin_only: Client, raw: Any, fired: Callable[[], int]) -> None:
+    """A hundred and fifty of them over three topics and seven keys, all due: one message each, dense offsets."""
+    for number in range(150):
+        declared(admin_only, f"s{number:03}", YEARLY, topic=f"t{number % 3}", key=f"k{number % 7}")
+    rows(raw, f"UPDATE queue_schedules SET next_fire_at = {NOW}")
+    assert fired() == 150
+    assert one(raw, "SELECT COUNT(*) FROM queue_messages") == 150
+    assert one(raw, "SELECT SUM(head_offset) FROM queue_partitions") == 150
+    assert one(raw, f"SELECT COUNT(*) FROM queue_schedules WHERE next_fire_at > {NOW} AND fired = 1") == 150
+
+
+@contextmanager
+def lane_held(open_raw: Callable[..., Any], topic: str, key: str) -> Iterator[None]:
+    """Somebody's long transaction has the lane's head."""
+    connection = open_raw()
+    rows(
+        connection,
+        "SELECT 1 FROM queue_partitions WHERE topic = %s AND partition_key = %s FOR UPDATE",
+        topic,
+        key,
+    )
+    yield
+    connection.rollback()
+
+
+def test_a_lane_that_somebody_holds_stops_no_other_schedule(
+    admin_only: Client, raw: Any, open_raw: Callable[..., Any], fired: Callable[[], int]
+) -> None:
+    """It is left for a later turn, at once; the others fire, also behind a long list of missed ones."""
+    admin_only.publish("t", "busy", b"x")
+    declared(admin_only, "a", key="busy", catch_up="all")
+    declared(admin_only, "b", key="free")
+    declared(admin_only, "c", key="busy", topic="other")
+    late_by(raw, 600 * MINUTE, "a")
+    first = late_by(raw, 0, "b")
+    late_by(raw, 0, "c")
+    with lane_held(open_raw, "t", "busy"):
+        assert fired() == 2
+        assert ids(raw, key="free") == named("b", first, 1)
+        assert len(ids(raw, key="busy")) == 1
+        assert fired() == 0
+    assert fired() >= 601
+
+
+def test_a_row_that_somebody_holds_stops_no_other_schedule(
+    admin_only: Client, raw: Any, open_raw: Callable[..., Any], fired: Callable[[], int]
+) -> None:
+    """Another process is firing it."""
+    declared(admin_only, "a")
+    declared(admin_only, "b", key="k2")
+    late_by(raw, 0, "a")
+    late_by(raw, 0, "b")
+    other = open_raw()
+    rows(other, "SELECT 1 FROM queue_schedules FORCE INDEX (PRIMARY) WHERE name = 'a' FOR UPDATE")
+    assert fired() == 1
+    assert ids(raw) == []
+    other.rollback()
+    assert fired() == 1
+
+
+def test_two_that_fire_at_once_fire_once(
+    admin_only: Client, database: Database, publisher: Publisher, raw: Any
+) -> None:
+    """Twenty times twelve schedules, due at the same moment, four threads with connections of their own."""
+    for number in range(12):
+        declared(admin_only, f"s{number}", "* * * * *", key=f"k{number % 3}")
+    hands = [Firing(database, publisher.ensure_lanes, lambda _topic: None) for _ in range(4)]
+    for _ in range(20):
+        rows(raw, f"UPDATE queue_schedules SET next_fire_at = {NOW}, last_fire_at = 0")
+        rows(raw, "DELETE FROM queue_messages")
+        before = sum(hand.fired for hand in hands)
+        barrier, failures = threading.Barrier(4), []
+
+        def fire(hand: Firing, barrier: threading.Barrier = barrier, failures: list[Any] = failures) -> None:
+            session = database.session("firing")
+            try:
+                barrier.wait(10)
+                while hand.fire_due(session):
+                    pass
+            except Exception as error:  # noqa: BLE001 - the test tells
+                failures.append(error)
+            finally:
+                session.close()
+
+        threads = [threading.Thread(target=fire, args=(hand,)) for hand in hands]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        assert not failures
+        fire(hands[0], threading.Barrier(1))
+        assert sum(hand.fired for hand in hands) - before == 12
+        assert one(raw, "SELECT COUNT(DISTINCT id) FROM queue_messages") == 12
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_commit_that_is_not_answered_is_repeated_without_a_second_message(
+    admin_only: Client, raw: Any, fired: Callable[[], int], monkeypatch: pytest.MonkeyPatch, committed: bool
+) -> None:
+    """Whether it was done or not."""
+    declared(admin_only, catch_up="all")
+    admin_only.publish("t", "k", b"x")
+    first = late_by(raw, 10 * MINUTE)
+    with every_commit_unanswered_once(monkeypatch, committed=committed) as lost:
+        with pytest.raises(lanelog.DatabaseError):
+            fired()
+        fired()
+        assert sum(lost) == 1
+    found = ids(raw)[1:]
+    assert found == named("s", first, len(found))
+    assert len(found) >= 11
+
+
+def test_a_faulty_schedule_stops_no_other_and_says_so_once(
+    admin_only: Client, raw: Any, fired: Callable[[], int], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A zone that this process does not know: the others fire, and a minute passes before it is tried again."""
+    declared(admin_only, "a")
+    declared(admin_only, "b", key="k2")
+    late_by(raw, 0, "a")
+    late_by(raw, 0, "b")
+    rows(raw, "UPDATE queue_schedules SET timezone = 'Europe/Atlantis' WHERE name = 'a'")
+    with caplog.at_level(logging.ERROR, "lanelog"):
+        assert fired() == 1
+        assert fired() == 0
+    (event,) = events(caplog, "schedule.faulty")
+    assert "Atlantis" in event
+
+
+# -- declaring ---------------------------------------------------------------------------------------------------------
+
+
+def test_declaring_again_keeps_the_place_in_time(admin_only: Client, raw: Any, fired: Callable[[], int]) -> None:
+    """The same expression and zone: next time, count and pause stay; payload and the rest are the new ones."""
+    before = declared(admin_only, metadata={"v": "1"})
+    admin_only.admin.pause_schedule("s", by="me", reason="why")
+    after = declared(admin_only, expression=" * *  * * * ", payload=b"new", topic="t2", catch_up="all", ttl=5)
+    assert (after.payload, after.topic, after.catch_up, after.ttl, after.metadata) == (b"new", "t2", "all", 5.0, {})
+    assert (after.paused_by, after.pause_reason, after.created_at) == ("me", "why", before.created_at)
+    assert after.next_fire_at is None
+    assert admin_only.admin.resume_schedule("s").changed
+    late_by(raw, 0)
+    declared(admin_only)
+    assert fired() == 1
+
+
+def test_a_changed_expression_or_zone_counts_from_now(admin_only: Client) -> None:
+    """The next time is one of the new expression, after the declaration."""
+    assert declared(admin_only, expression="0 12 1 1 *").next_fire_at.hour == 12
+    changed = declared(admin_only, expression="0 13 1 1 *")
+    assert changed.next_fire_at.hour == 13
+    there = declared(admin_only, expression="0 13 1 1 *", timezone="Asia/Kolkata")
+    assert (there.next_fire_at.hour, there.next_fire_at.minute) == (7, 30)
+    assert there.next_fire_at > there.updated_at
+
+
+def test_a_change_loses_no_time_that_is_due(admin_only: Client, raw: Any, fired: Callable[[], int]) -> None:
+    """Old and new version declare in turn, right when it is due: it is published once, as of the last declaration."""
+    declared(admin_only)
+    first = late_by(raw, 0)
+    for number in range(6):
+        declared(admin_only, expression=YEARLY if number % 2 else "* * * * *", payload=str(number))
+    assert fired() == 1
+    assert ids(raw) == named("s", first, 1)
+    (info,) = admin_only.admin.schedules()
+    assert (info.expression, info.payload) == (YEARLY, b"5")
+    assert (info.next_fire_at.month, info.next_fire_at.day) == (1, 1)
+
+
+def test_two_versions_that_declare_at_once_lose_and_double_nothing(
+    admin_only: Client, lanelog_url: str, raw: Any, fired: Callable[[], int]
+) -> None:
+    """Every second in both, though written differently, from two clients over and over while it fires."""
+    stop = threading.Event()
+    failures: list[Exception] = []
+
+    def keep_declaring(expression: str) -> None:
+        with lanelog.connect(lanelog_url) as client:
+            try:
+                while not stop.is_set():
+                    declared(client, expression=expression, payload=expression)
+            except Exception as error:  # noqa: BLE001 - the test tells
+                failures.append(error)
+
+    threads = [threading.Thread(target=keep_declaring, args=(each,)) for each in ("* * * * * *", "*/1 * * * * *")]
+    for thread in threads:
+        thread.start()
+
+    def enough() -> bool:
+        fired()
+        return len(ids(raw)) >= 5
+
+    eventually(enough, within=30)
+    stop.set()
+    for thread in threads:
+        thread.join(30)
+    assert not failures
+    found = [datetime.fromisoformat(each.partition("@")[2]) for each in ids(raw)]
+    assert found == [found[0] + timedelta(seconds=n) for n in range(len(found))]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"name": ""}, "the name of a schedule must have 1 to 200"),
+        ({"name": "x" * 201}, "1 to 200 characters"),
+        ({"name": "x" * 256}, "1 to 200 characters"),
+        ({"name": " x"}, "white space"),
+        ({"name": 5}, "must be a str"),
+        ({"expression": "61 * * * *"}, "bad minute"),
+        ({"expression": "0 0 30 2 *"}, "bad day-of-month"),
+        ({"expression": "* * */20 * 1L"}, "never fires"),
+        ({"timezone": "Berlin"}, "unknown time zone"),
+        ({"catch_up": "some"}, "catch_up must be one of latest, all, none"),
+        ({"catch_up": None}, "catch_up must be one of"),
+        ({"topic": ""}, "topic must have"),
+        ({"key": "\n"}, "white space"),
+        ({"payload": object()}, "payload"),
+        ({"metadata": {"a": 1}}, "metadata"),
+        ({"ttl": 0}, "ttl must be"),
+        ({"ttl": 4e8}, "ttl must be"),
+    ],
+)
+def test_what_is_wrong_is_refused_before_anything_is_written(
+    admin_only: Client, raw: Any, given: dict[str, Any], said: str
+) -> None:
+    """A ConfigurationError, and no row."""
+    arguments = {"name": "s", "expression": "* * * * *", "topic": "t", "key": "k", "payload": b"x", **given}
+    with pytest.raises(ConfigurationError, match=said):
+        admin_only.schedule(**arguments)
+    assert rows(raw, "SELECT * FROM queue_schedules") == []
+
+
+def test_what_is_too_large_is_refused_before_anything_is_written(admin_only: Client, raw: Any) -> None:
+    """A payload, or metadata that has no room for name and time."""
+    with pytest.raises(PayloadTooLarge, match="max_payload_bytes"):
+        declared(admin_only, payload=b"x" * (1024 * 1024 + 1))
+    with pytest.raises(PayloadTooLarge, match="metadata"):
+        declared(admin_only, metadata={"a": "x" * 65_500})
+    assert rows(raw, "SELECT * FROM queue_schedules") == []
+
+
+# -- steering ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_paused_schedule_fires_nothing_and_what_it_misses_is_skipped(
+    admin_only: Client, raw: Any, fired: Callable[[], int]
+) -> None:
+    """Whatever `catch_up` says; who paused it, why and since when is shown; resumed, it goes on with the next time."""
+    declared(admin_only, catch_up="all")
+    late_by(raw, 0)
+    assert admin_only.admin.pause_schedule("s", dry_run=True).changed
+    paused = admin_only.admin.pause_schedule("s", by="me", reason="why")
+    assert (paused.changed, paused.by, paused.reason) == (True, "me", "why")
+    again = admin_only.admin.pause_schedule("s", by="you")
+    assert (again.changed, again.by, again.paused_at) == (False, "me", paused.paused_at)
+    late_by(raw, 60 * MINUTE)
+    assert fired() == 0
+    (info,) = admin_only.admin.schedules()
+    assert (info.paused_at, info.paused_by, info.pause_reason) == (paused.paused_at, "me", "why")
+    assert (info.next_fire_at, info.fired) == (None, 0)
+    assert admin_only.admin.resume_schedule("s", dry_run=True).changed
+    resumed = admin_only.admin.resume_schedule("s")
+    assert (resumed.changed, resumed.by, resumed.paused_at) == (True, "me", paused.paused_at)
+    assert not admin_only.admin.resume_schedule("s").changed
+    assert resumed.next_fire_at > paused.paused_at
+    (info,) = admin_only.admin.schedules()
+    assert (info.next_fire_at, info.paused_at) == (resumed.next_fire_at, None)
+    assert ids(raw) == []
+    late_by(raw, 0)
+    assert fired() == 1
+
+
+def test_a_removed_schedule_is_gone_and_its_messages_stay(
+    admin_only: Client, raw: Any, fired: Callable[[], int]
+) -> None:
+    """Until it is declared again, as a new one."""
+    declared(admin_only)
+    late_by(raw, 0)
+    assert fired() == 1
+    assert admin_only.admin.remove_schedule("s", dry_run=True).fired == 1
+    assert len(admin_only.admin.schedules()) == 1
+    assert admin_only.admin.remove_schedule("s").key == "k"
+    assert admin_only.admin.schedules() == []
+    assert len(ids(raw)) == 1
+    assert declared(admin_only).fired == 0
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_steering_survives_a_commit_that_is_not_answered(
+    admin_only: Client, monkeypatch: pytest.MonkeyPatch, committed: bool
+) -> None:
+    """Declared, paused, resumed and removed once each."""
+    with every_commit_unanswered_once(monkeypatch, committed=committed) as lost:
+        declared(admin_only)
+        admin_only.admin.pause_schedule("s", by="me")
+        assert admin_only.admin.schedules()[0].paused_by == "me"
+        admin_only.admin.resume_schedule("s")
+        assert admin_only.admin.schedules()[0].paused_at is None
+        assert admin_only.admin.remove_schedule("s").name == "s"
+        assert sum(lost) >= 3  # a repetition that finds it done changes nothing
+    assert admin_only.admin.schedules() == []
+
+
+def test_a_name_that_is_not_there_is_refused_with_one_that_is(admin_only: Client) -> None:
+    """By every verb that takes one."""
+    declared(admin_only, "nightly")
+    admin = admin_only.admin
+    for verb in (admin.pause_schedule, admin.resume_schedule, admin.remove_schedule):
+        with pytest.raises(ConfigurationError, match="did you mean 'nightly'"):
+            verb("nihgtly")
+
+
+def test_a_preview_shows_the_right_times_across_both_changes_of_the_clock(admin_only: Client) -> None:
+    """In the zone; the same ones are fired, see the next test."""
+    preview = admin_only.admin.preview_schedule
+    spring = preview("30 2 * * *", timezone="Europe/Berlin", count=3, after=datetime(2027, 3, 27, tzinfo=UTC))
+    assert [each.isoformat() for each in spring] == [
+        "2027-03-27T02:30:00+01:00",
+        "2027-03-28T03:00:00+02:00",
+        "2027-03-29T02:30:00+02:00",
+    ]
+    autumn = preview("30 2 * * *", timezone="Europe/Berlin", count=3, after=datetime(2027, 10, 30, tzinfo=UTC))
+    assert [each.isoformat() for each in autumn] == [
+        "2027-10-30T02:30:00+02:00",
+        "2027-10-31T02:30:00+02:00",
+        "2027-11-01T02:30:00+01:00",
+    ]
+    (soon,) = preview("* * * * *", count=1)
+    assert timedelta(0) < soon - datetime.now(UTC) <= timedelta(minutes=1, seconds=5)
+    for wrong in ({"count": 0}, {"count": 1001}, {"after": datetime(2027, 1, 1)}, {"after": "now"}, {"timezone": "x"}):  # noqa: DTZ001
+        with pytest.raises(ConfigurationError):
+            preview("* * * * *", **wrong)
+
+
+@pytest.mark.parametrize("expression", ["30 2 * * *", "*/30 1-3 * * *", "0 30 2 * * *"])
+@pytest.mark.parametrize("begin", [datetime(2027, 3, 26, tzinfo=UTC), datetime(2027, 10, 29, tzinfo=UTC)])
+def test_what_is_fired_across_a_change_of_the_clock_is_what_the_preview_shows(
+    admin_only: Client, lanelog_url: str, raw: Any, begin: datetime, expression: str
+) -> None:
+    """By a server whose clock passes through that night: each fire at its own time, one after the other."""
+    shown = admin_only.admin.preview_schedule(expression, timezone="Europe/Berlin", count=12, after=begin)
+    declared(admin_only, expression=expression, timezone="Europe/Berlin")
+    first = int(shown[0].timestamp() * 1000)
+    rows(raw, "UPDATE queue_schedules SET next_fire_at = %s, expression_at = 0", first)
+    database = Database(lanelog.config.ConnectConfig.from_url(lanelog_url))
+    publisher = Publisher(database, lambda _topic: None)
+    session = database.session("firing")
+    hand = Firing(database, publisher.ensure_lanes, lambda _topic: None)
+    try:
+        for moment in shown:
+            session.execute("SET SESSION timestamp = %s", (moment.timestamp() - 0.5,))
+            assert not hand.fire_due(session)
+            before = hand.fired
+            session.execute("SET SESSION timestamp = %s", (moment.timestamp() + 0.2,))
+            assert not hand.fire_due(session)
+            assert hand.fired == before + 1
+    finally:
+        session.close()
+        publisher.close()
+        database.close()
+    assert ids(raw) == [f"s@{each.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}" for each in shown]
+
+
+def test_maintain_fires_what_is_due(admin_only: Client, raw: Any) -> None:
+    """For topics where no process of the queue runs; of the topics that are given, or of all."""
+    declared(admin_only, "a", topic="t1")
+    declared(admin_only, "b", topic="t2")
+    admin_only.publish("t1", "k", b"x")
+    late_by(raw, 0, "a")
+    late_by(raw, 0, "b")
+    assert admin_only.admin.maintain(topics=["t1"]).fired == 1
+    assert admin_only.admin.maintain().fired == 1
+    assert admin_only.admin.maintain().fired == 0
+    assert len(ids(raw, "t2")) == 1
