@@ -1,7 +1,7 @@
 """The background thread of a loop: its start, its waits, its stop, and its back-off when a turn fails.
 
 It never knows what a turn does, and never sleeps: it waits on an event that `wake` and `stop` set.
-The keeper, fetcher, settler and janitor each hand it their `turn`; nothing else in the library starts a loop.
+Keeper, fetcher, settler, janitor and scheduler each hand it their `turn`; nothing else in the library starts a loop.
 """
 
 from __future__ import annotations

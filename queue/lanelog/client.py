@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 import warnings
+import weakref
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from attrs import define, field
@@ -20,6 +21,8 @@ from lanelog._database.fork import register_shared
 from lanelog._engine.engine import Engine
 from lanelog._telemetry import get_logger
 from lanelog.admin import Admin
+from lanelog.admin._declaring import Declaring
+from lanelog.admin._scheduled import cancel
 from lanelog.config import ConnectConfig, SubscriptionConfig, check_handler, check_name, check_retention
 from lanelog.deliveries import Deliveries
 from lanelog.errors import ClosedError, ConfigurationError
@@ -29,6 +32,7 @@ from lanelog.subscriber import Subscription, checked_topics
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
+    from datetime import datetime
     from types import FrameType, TracebackType
 
     from lanelog.message import Codec, Message, Outgoing, Receipt
@@ -57,17 +61,24 @@ def connect(url: str | None = None, **options: Any) -> Client:
 
 @define(eq=False)
 class _Announcements:
-    """Tells this process's fetchers what it published; apart from the client, whom its threads must not keep alive."""
+    """Tells this process's loops what it published; they must not keep the client alive, and so know it weakly."""
 
+    client: weakref.ref[Client]
     engine: Engine | None = None
 
     def __call__(self, topic: str) -> None:
         if self.engine is not None:
             self.engine.announce(topic)
 
+    def scheduled(self, *, committed: bool = True) -> None:
+        """Something with a time of its own was written: from now on somebody in this process looks after it."""
+        client = self.client()
+        if client is not None:
+            client._start_scheduler(committed=committed)  # noqa: SLF001 - a part of the client
+
 
 @define(eq=False, repr=False)
-class Client:
+class Client(Declaring):
     """Publishes, subscribes, and ends both; a context manager that closes it. Thread-safe.
 
     After a fork the child's copy publishes on connections of its own; subscriptions of the parent raise ClosedError
@@ -88,8 +99,8 @@ class Client:
 
     def __attrs_post_init__(self) -> None:
         self._database = Database(self.config)
-        self._announcements = _Announcements()
-        self._publisher = Publisher(self._database, self._announcements)
+        self._announcements = _Announcements(weakref.ref(self))
+        self._publisher = Publisher(self._database, self._announcements, self._announcements.scheduled)
         register_shared(self)
 
     def abandon(self) -> None:
@@ -115,7 +126,8 @@ class Client:
 
     def __del__(self) -> None:
         running = [s for s in getattr(self, "_subscriptions", ()) if s.state in ("running", "paused")]
-        if running and not getattr(self, "_closed", True):
+        engine = getattr(self, "_engine", None)
+        if (running or (engine is not None and engine.scheduling)) and not getattr(self, "_closed", True):
             warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=1)
 
     # -- the database --------------------------------------------------------------------------------------------------
@@ -132,7 +144,9 @@ class Client:
     def admin(self) -> Admin:
         """See it and steer it: topics, lanes, messages, dead letters; pause, seek, redrive. See `lanelog.admin`."""
         if self._admin is None:
-            self._admin = Admin(self._database, self._publisher.ensure_lanes, self._announcements)
+            self._admin = Admin(
+                self._database, self._publisher.ensure_lanes, self._announcements, self._announcements.scheduled
+            )
         return self._admin
 
     # -- publishing ----------------------------------------------------------------------------------------------------
@@ -147,6 +161,9 @@ class Client:
         metadata: Mapping[str, str] | None = None,
         codec: Codec | None = None,
         connection: object | None = None,
+        delay: float | None = None,
+        deliver_at: datetime | None = None,
+        ttl: float | None = None,
     ) -> Receipt:
         """Append one message to the lane of `key`; it is durable and visible when this returns.
 
@@ -155,11 +172,27 @@ class Client:
         DB-API connection in a transaction, makes it part of that transaction: visible if and only if the caller
         commits; the lane is locked until then, so publish last.
 
+        `delay` (seconds from now) or `deliver_at` (an aware datetime): it waits outside of the log, holding back
+        nothing, and goes to the end of its lane when it is due, at most ten years from now; one that is due already
+        goes there at once. Until then its receipt's offset is 0, its id counts as taken, and `cancel_scheduled` takes
+        it back. `ttl`: seconds, from the publish or from when it is due, after which no handler starts on it any more.
+        All three by the database's clock. From the first such message on the client has one more thread and connection,
+        until `close()`.
+
         Raises ConfigurationError and PayloadTooLarge before anything is written, DatabaseError after `publish_timeout`
         seconds without success; repeating it with the same id is safe.
         """
         return self._publisher.publish(
-            topic, key, payload, id=id, metadata=metadata, codec=codec, connection=connection
+            topic,
+            key,
+            payload,
+            id=id,
+            metadata=metadata,
+            codec=codec,
+            connection=connection,
+            delay=delay,
+            deliver_at=deliver_at,
+            ttl=ttl,
         )
 
     def publish_many(
@@ -175,6 +208,13 @@ class Client:
         Items are (key, payload) pairs or `Outgoing`; otherwise as `publish`.
         """
         return self._publisher.publish_many(topic, items, codec=codec, connection=connection)
+
+    def cancel_scheduled(self, topic: str, key: str, id: str) -> bool:  # noqa: A002 - the field's name
+        """Take back a message that is not due yet. True: it will not be delivered.
+
+        False: there is none, or it was due and is in the log already. Raises ConfigurationError and DatabaseError.
+        """
+        return cancel(self._database, topic, key, id)
 
     def transaction(self) -> AbstractContextManager[Any]:
         """Give a DB-API connection with an open transaction: COMMIT at the end of the block, ROLLBACK if it raises.
@@ -232,13 +272,23 @@ class Client:
         with self._lock:
             if self._closed:
                 raise ClosedError(f"{self!r} is closed: connect again")
-            if self._engine is None:
-                self._engine = Engine(self._database, self._publisher.ensure_lanes, self._announcements)
-                self._announcements.engine = self._engine
-            subscription = Subscription(group, topics, config, handler, self._engine)
+            subscription = Subscription(group, topics, config, handler, self._made_engine())
             self._subscriptions = [s for s in self._subscriptions if s.state != "stopped"]
             self._subscriptions.append(subscription)
         return subscription
+
+    def _made_engine(self) -> Engine:
+        """The engine, made at its first use; the lock is held."""
+        if self._engine is None:
+            self._engine = Engine(self._database, self._publisher.ensure_lanes, self._announcements)
+            self._announcements.engine = self._engine
+        return self._engine
+
+    def _start_scheduler(self, *, committed: bool) -> None:
+        with self._lock:
+            engine = None if self._closed else self._made_engine()
+        if engine is not None:
+            engine.schedule(committed=committed)
 
     def start(self) -> None:
         """Start every registered subscription that does not run yet."""

@@ -96,11 +96,17 @@ class Outgoing:
     payload: Any = field(repr=False)
     id: str | None = None
     metadata: Mapping[str, str] | None = field(default=None, repr=False)
+    delay: float | None = None
+    deliver_at: datetime | None = None
+    ttl: float | None = None
 
 
 @frozen
 class Receipt:
-    """What `publish` returns: the message's place in its lane, its id, and whether that id was there before."""
+    """What `publish` returns: the message's place in its lane, its id, and whether that id was there before.
+
+    `offset` 0: it is not in the log yet, because it, or the first message of that id, waits until it is due.
+    """
 
     offset: int
     id: str

@@ -45,7 +45,7 @@ def test_a_message_put_back_after_an_unknown_commit_stays_unknown(group: GroupCo
     group._failed(line, "t", [member], now, lost)
     assert list(line.ready) == [member]
     assert group._expired(member).outcome_unknown
-    draft.tried = 0
+    draft.tried = None
     assert not group._expired(member).outcome_unknown
 
 
@@ -54,7 +54,7 @@ def test_a_sure_failure_after_an_unknown_commit_is_unknown(group: GroupCommit, d
     with pytest.raises(DatabaseError) as caught:
         group.publish(draft)
     assert caught.value.outcome_unknown
-    draft.tried = 0
+    draft.tried = None
     with pytest.raises(DatabaseError) as caught:
         group.publish(draft)
     assert not caught.value.outcome_unknown

@@ -26,6 +26,8 @@ class OpenTransaction:
     thread: int = field(factory=threading.get_ident)
     topics: set[str] = field(factory=set)
     """Topics published to in it: they are announced after its commit, by whoever opened it."""
+    scheduled: bool = False
+    """Whether a message with a delay was published in it: the same, for the scheduler."""
     lost: LanelogError | None = None
     """Why the server has rolled it back already; nothing more may be done in it."""
 

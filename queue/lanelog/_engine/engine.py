@@ -1,11 +1,11 @@
-"""The engine of one client: its four loops, started with the first subscription and stopped after the last.
+"""The engine of one client: its five loops, started with the first subscription and stopped with the client.
 
 Owns the loops' threads and the order in which they stop; never does their work. Called by the client and its
-subscriptions.
+subscriptions. A client that only publishes has the scheduler alone, from the first message with a delay on.
 
 Stop order, and why: subscriptions drain first (handlers, their last flush, release of their lanes, deregistration),
-because that needs all loops; then the fetcher and the janitor, whom nobody waits for; then the settler; the keeper
-last, because its connection is what tells others that this process lives.
+because that needs all loops; then those whom nobody waits for: fetcher, janitor, scheduler; then the settler; the
+keeper last, because its connection is what tells others that this process lives.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from lanelog._engine.host import Host
 from lanelog._engine.janitor import Janitor
 from lanelog._engine.keeper import Keeper
 from lanelog._engine.rules import Signals
+from lanelog._engine.scheduler import Scheduler
 from lanelog._engine.settler import Settler
 from lanelog._loop import Loop
 from lanelog._telemetry import get_logger
@@ -58,17 +59,28 @@ class Engine:
     signals: Signals = field(init=False)
     _supervised: list[Supervised] = field(factory=list)
     _loops: list[Loop] = field(init=False)
+    _scheduler: Scheduler = field(init=False)
+    _scheduling: Loop = field(init=False)
     _lock: threading.Lock = field(factory=threading.Lock)
 
     def __attrs_post_init__(self) -> None:
         self.host = host = Host(self.database, self.ensure_lanes, self.published)
         keeper = Keeper(host, self._supervise)
         fetcher, settler, janitor = Fetcher(host), Settler(host), Janitor(host)
+        self._scheduler = scheduler = Scheduler(host)
         self._loops = [
             Loop(name, part.turn, failed=self._failed, finished=part.close)
-            for name, part in (("fetcher", fetcher), ("janitor", janitor), ("settler", settler), ("keeper", keeper))
+            for name, part in (
+                ("fetcher", fetcher),
+                ("janitor", janitor),
+                ("scheduler", scheduler),
+                ("settler", settler),
+                ("keeper", keeper),
+            )
         ]
         by_name = {loop.name: loop for loop in self._loops}
+        self._scheduling = by_name["scheduler"]
+        host.due_in = self._due_in
         self.signals = Signals(by_name["fetcher"].wake, by_name["settler"].wake, by_name["keeper"].wake)
 
     def check_process(self) -> None:
@@ -97,9 +109,30 @@ class Engine:
             if membership.topic == topic:
                 membership.look_soon()
 
+    def schedule(self, *, committed: bool) -> None:
+        """Somebody in this process scheduled something, or will have when he commits: look at once, and from now on."""
+        if not committed:
+            self._scheduler.attend()
+        with self._lock:
+            if self.host.closing.is_set():
+                return
+            self._scheduling.start()
+        self._scheduling.wake()
+
+    @property
+    def scheduling(self) -> bool:
+        """Whether the scheduler runs."""
+        return self._scheduling.running
+
+    def _due_in(self, seconds: float) -> None:
+        """Somebody has seen a message that is due in so many seconds."""
+        if self._scheduler.is_late_for(seconds):
+            self._scheduling.wake()
+
     def close(self) -> None:
         """Stop the loops; every membership has ended, or is abandoned."""
-        self.host.closing.set()
+        with self._lock:
+            self.host.closing.set()
         for loop in self._loops:
             if not loop.stop(LOOP_TIMEOUT):
                 log.warning("loop.still_running", loop=loop.name)

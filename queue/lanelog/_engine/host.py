@@ -1,7 +1,6 @@
 """What every loop of one client shares: the database, the memberships, the server's identity, and who has failed.
 
-Owns that list and nothing of what the loops do; sends no SQL. Made by the engine, read by keeper, fetcher, settler,
-janitor.
+Owns that list and nothing of what the loops do; sends no SQL. Made by the engine, read by its loops.
 """
 
 from __future__ import annotations
@@ -27,6 +26,10 @@ FAULTS_UNTIL_FAILED = 5
 log = get_logger()
 
 
+def _nobody(_seconds: float) -> None:
+    """Whom to tell before the engine says."""
+
+
 @define(eq=False)
 class Host:
     """One client's engine, as its loops see it."""
@@ -36,6 +39,8 @@ class Host:
     published: Callable[[str], None]
     closing: threading.Event = field(factory=threading.Event)
     pid: int = field(factory=os.getpid)
+    due_in: Callable[[float], None] = _nobody
+    """Told by who learns that a delayed message is due in so many seconds; wakes the scheduler."""
     doubted: bool = False  # another loop sees another start of the server than the keeper did
     _deferred: dict[str, LanelogError] = field(factory=dict)
     server_started_ms: int = 0  # the server whose rows memory stands on; the keeper sets it after a reload

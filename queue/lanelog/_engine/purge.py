@@ -4,6 +4,7 @@ Owns that transaction; never waits for a lock, and gives up when anybody uses th
 
 Lock order: topic row X → floor → head → leases → offsets, all SKIP LOCKED. The topic row keeps the highest offset and
 epoch, so that a lane which comes back continues above: neither offsets nor fencing tokens are ever used twice.
+What is scheduled for a lane waits outside of the log and does not keep it: the lane comes back when that is due.
 """
 
 from __future__ import annotations

@@ -31,3 +31,15 @@ def chunked(values: Sequence[T], size: int = MAX_POINTS) -> Iterator[Sequence[T]
     """Slices of at most `size`; none for an empty sequence."""
     for start in range(0, len(values), size):
         yield values[start : start + size]
+
+
+def fitting(rows: Sequence[T], sizes: Sequence[int], limit: int) -> Iterator[Sequence[T]]:
+    """Cut rows into parts of at most `limit` bytes and MAX_POINTS rows; a row that fits into none is on its own."""
+    start, total = 0, 0
+    for at, size in enumerate(sizes):
+        if at > start and (total + size > limit or at - start == MAX_POINTS):
+            yield rows[start:at]
+            start, total = at, 0
+        total += size
+    if start < len(rows):
+        yield rows[start:]

@@ -6,30 +6,42 @@ are the other sides of the table.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from attrs import field, frozen
 
 from lanelog._database import NOW_MS
-from lanelog._stores._points import MAX_POINTS, chunked
+from lanelog._stores._points import chunked, exactly, fitting
 
 if TYPE_CHECKING:
     from lanelog._database import Executor
 
 # Append rows, whose heads are locked; the clock is read after that, so it never falls within a lane (PRIMARY, by_id).
 INSERT = """INSERT INTO queue_messages
-(topic, partition_key, `offset`, id, payload, payload_bytes, metadata, created_at, published_at) VALUES """
-ROW = f"(%s,%s,%s,%s,%s,%s,%s,{NOW_MS},{NOW_MS})"
+(topic, partition_key, `offset`, id, payload, payload_bytes, metadata, created_at, published_at, expires_at,
+ target_group) VALUES """
+ROW = f"(%s,%s,%s,%s,%s,%s,%s,{NOW_MS},{NOW_MS},0,'')"
+EXPIRING_ROW = f"(%s,%s,%s,%s,%s,%s,%s,{NOW_MS},{NOW_MS},{NOW_MS}+%s,'')"
+TARGETED_ROW = f"(%s,%s,%s,%s,%s,%s,%s,{NOW_MS},{NOW_MS},0,%s)"
 
-# Offsets of the messages that have these ids, if there are any (by_id).
-FIND_IDS = """SELECT partition_key, id, `offset` FROM queue_messages FORCE INDEX (by_id)
+# Offsets of the messages in the log that have these ids, if there are any (by_id).
+FIND_IN_LOG = """SELECT partition_key, id, `offset` FROM queue_messages FORCE INDEX (by_id)
 WHERE topic = %s AND (partition_key, id) IN ({points})"""
 
-# The same in a caller's transaction, whose snapshot may be older than they are (by_id).
-FIND_IDS_SHARED = FIND_IDS + " LOCK IN SHARE MODE"
+# The same, and 0 for those that are scheduled: one snapshot, so that none is missed on its way from there into the log
+# (by_id; PRIMARY of queue_scheduled).
+FIND_IDS = (
+    FIND_IN_LOG
+    + """ UNION ALL SELECT waiting.partition_key, waiting.id, 0
+FROM ({exact}) AS exact STRAIGHT_JOIN queue_scheduled AS waiting FORCE INDEX (PRIMARY)
+ON waiting.topic = %s AND waiting.partition_key = exact.k AND waiting.id = exact.o"""
+)
 
-_ROW_OVERHEAD: Final = len(ROW) + 64
+# Those in the log, in a caller's transaction, whose snapshot may be older than they are (by_id).
+FIND_IDS_SHARED = FIND_IN_LOG + " LOCK IN SHARE MODE"
+
+_ROW_OVERHEAD: Final = len(EXPIRING_ROW) + 96
 _STATEMENT_OVERHEAD: Final = len(INSERT) + 1024
 
 
@@ -42,6 +54,10 @@ class NewMessage:
     id: str
     payload: bytes = field(repr=False)
     metadata: str | None = field(repr=False)
+    ttl_ms: int = 0
+    """For how long from now it may be delivered; 0: for ever."""
+    target_group: str = ""
+    """The only group it is meant for, and then it has no `ttl_ms`; empty: every group."""
 
 
 def wire_bytes(topic: str, key: str, message_id: str, payload_bytes: int, metadata: str | None) -> int:
@@ -60,36 +76,47 @@ class Messages:
 
     def insert(self, cx: Executor, topic: str, rows: Sequence[NewMessage], max_packet: int) -> None:
         """Append rows, in as few statements as rows and bytes allow."""
-        for part in _split(topic, rows, largest_row(max_packet)):
+        sizes = [
+            wire_bytes(topic, row.key, row.id, len(row.payload), row.metadata) + 4 * len(row.target_group)
+            for row in rows
+        ]
+        for part in fitting(rows, sizes, largest_row(max_packet)):
             args: list[object] = []
             for row in part:
                 args += (topic, row.key, row.offset, row.id, row.payload, len(row.payload), row.metadata)
-            cx.execute(INSERT + ",".join([ROW] * len(part)), args)
+                if row.ttl_ms:
+                    args.append(row.ttl_ms)
+                elif row.target_group:
+                    args.append(row.target_group)
+            cx.execute(INSERT + ",".join(map(_form, part)), args)
 
-    def find_ids(
-        self, cx: Executor, topic: str, points: Iterable[tuple[str, str]], *, shared: bool = False
-    ) -> dict[tuple[str, str], int]:
-        """Offsets by (key, id) of those that are stored; `shared` locks them, and sees what a snapshot does not."""
-        statement = FIND_IDS_SHARED if shared else FIND_IDS
+    def find_ids(self, cx: Executor, topic: str, points: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int]:
+        """Offsets by (key, id) of those that are stored; 0: it is scheduled."""
         found: dict[tuple[str, str], int] = {}
         for chunk in chunked(sorted(set(points))):
-            marks = ",".join(["(%s,%s)"] * len(chunk))
             args = [value for point in chunk for value in point]
-            for key, message_id, offset in cx.query(statement.format(points=marks), (topic, *args)):
+            statement = FIND_IDS.format(points=_marks(chunk), exact=exactly(chunk))
+            for key, message_id, offset in cx.query(statement, (topic, *args, *args, topic)):
+                # In both, if an id was used twice in one transaction of a caller: what is in the log counts.
+                found[key, message_id] = max(int(offset), found.get((key, message_id), 0))
+        return found
+
+    def find_in_log(
+        self, cx: Executor, topic: str, points: Iterable[tuple[str, str]], *, shared: bool = False
+    ) -> dict[tuple[str, str], int]:
+        """Offsets of those that are in the log; `shared` locks them, and sees what a snapshot does not."""
+        statement = FIND_IDS_SHARED if shared else FIND_IN_LOG
+        found: dict[tuple[str, str], int] = {}
+        for chunk in chunked(sorted(set(points))):
+            args = [value for point in chunk for value in point]
+            for key, message_id, offset in cx.query(statement.format(points=_marks(chunk)), (topic, *args)):
                 found[key, message_id] = int(offset)
         return found
 
 
-def _split(topic: str, rows: Sequence[NewMessage], limit: int) -> Iterator[Sequence[NewMessage]]:
-    """Cut rows into parts that fit into one statement each; a row that fits into none is on its own."""
-    part: list[NewMessage] = []
-    size = 0
-    for row in rows:
-        needed = wire_bytes(topic, row.key, row.id, len(row.payload), row.metadata)
-        if part and (size + needed > limit or len(part) == MAX_POINTS):
-            yield part
-            part, size = [], 0
-        part.append(row)
-        size += needed
-    if part:
-        yield part
+def _form(row: NewMessage) -> str:
+    return EXPIRING_ROW if row.ttl_ms else TARGETED_ROW if row.target_group else ROW
+
+
+def _marks(points: Sequence[tuple[str, str]]) -> str:
+    return ",".join(["(%s,%s)"] * len(points))

@@ -4,8 +4,9 @@ It never reads a message and holds no lock of a lane for longer than its own tra
 `Publisher`.
 
 Every way to publish is the same transaction: lock the heads of the lanes, give out the next offsets, insert, commit.
-The head's lock is held to the commit, so that nobody sees offset n + 1 of a lane before offset n. `group` shares
-transactions between threads, `bulk` writes many messages in one, `caller` writes into somebody else's. `draft` checks a
+The head's lock is held to the commit, so that nobody sees offset n + 1 of a lane before offset n. A message with a
+delay goes into the schedule instead, under the same lock, which makes ids unique in both. `group` shares transactions
+between threads, `bulk` writes many messages in one, `caller` writes into somebody else's. `draft` and `timing` check a
 message before anything happens, `placing` gives offsets and writes, `lanes` creates what is missing, `gate` bounds who
 waits.
 """
@@ -13,13 +14,14 @@ waits.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from datetime import datetime
+from typing import Any, Protocol
 
 from attrs import define, field
 
-from lanelog._database import Database, open_in_this_thread, own_transaction
+from lanelog._database import Database, find_open, open_in_this_thread, own_transaction
 from lanelog._stores.messages import largest_row
 from lanelog._telemetry import get_logger
 from lanelog.config import check_name
@@ -28,15 +30,27 @@ from lanelog.message import Codec, Outgoing, Receipt
 from lanelog.publisher.batch import BatchWriter
 from lanelog.publisher.bulk import BulkWriter
 from lanelog.publisher.caller import CallerWriter
-from lanelog.publisher.draft import Draft, make_draft
+from lanelog.publisher.draft import SCHEDULED, Draft, make_draft
 from lanelog.publisher.gate import Gate
 from lanelog.publisher.group import GroupCommit
 from lanelog.publisher.lanes import LaneCreator
+from lanelog.publisher.timing import make_timing
 
 __all__ = ["LaneCreator", "Publisher"]
 
 _PAIR = 2
 _MOMENT = 0.05
+
+
+class Scheduled(Protocol):
+    """Who is told that a message with a delay was published."""
+
+    def __call__(self, *, committed: bool) -> None:
+        """`committed` False: it will be there when somebody else commits, perhaps."""
+
+
+def _nobody(*, committed: bool) -> None:
+    """Whom to tell where no client is."""
 
 
 @define(eq=False)
@@ -46,6 +60,8 @@ class Publisher:
     _database: Database
     _published: Any = field(repr=False)
     """Called with the topic after every commit that this process knows of; wakes the local fetchers."""
+    _scheduled: Scheduled = field(default=_nobody, repr=False)
+    """Called when a message with a delay was published; starts or wakes the local scheduler."""
     lanes: LaneCreator = field(init=False)
     _group: GroupCommit = field(init=False, repr=False)
     _bulk: BulkWriter = field(init=False, repr=False)
@@ -68,8 +84,11 @@ class Publisher:
         metadata: Mapping[str, str] | None = None,
         codec: Codec | None = None,
         connection: Any = None,
+        delay: float | None = None,
+        deliver_at: datetime | None = None,
+        ttl: float | None = None,
     ) -> Receipt:
-        """Append one message to the lane of `key`, and return its receipt when it is committed.
+        """Append one message to the lane of `key`, or schedule it, and return its receipt when it is committed.
 
         With `connection`, it becomes part of the transaction that is open there. A message whose `id` is in the lane
         already is not stored again: the receipt has the offset of the first. Raises ConfigurationError
@@ -77,10 +96,10 @@ class Publisher:
         same id.
         """
         check_name("topic", topic)
-        draft = self._draft(topic, key, payload, id, metadata, codec)
+        outgoing = Outgoing(key, payload, id, metadata, delay, deliver_at, ttl)
+        draft = self._draft(topic, outgoing, codec)
         if connection is not None:
-            self._check_packet([draft])
-            return self._caller.publish(connection, topic, [draft])[0]
+            return self._publish_in(connection, topic, [draft])[0]
         self._refuse_to_wait_for_itself()
         self._check_packet([draft])
         return self._group.publish(draft)
@@ -92,15 +111,20 @@ class Publisher:
         *,
         connection: Any = None,
         codec: Codec | None = None,
+        target_group: str = "",
     ) -> list[Receipt]:
-        """Append messages, `(key, payload)` or `Outgoing`, in one transaction: all or none. Receipts in their order."""
+        """Append messages, `(key, payload)` or `Outgoing`, in one transaction: all or none. Receipts in their order.
+
+        `target_group` is for the replay of an archive: messages at once, which the other groups pass.
+        """
         check_name("topic", topic)
-        drafts = [self._draft(topic, *_parts(item), codec) for item in _items(items)]
+        drafts = [self._draft(topic, _outgoing(item), codec) for item in _items(items)]
+        for draft in drafts:
+            draft.target_group = target_group
         if not drafts:
             raise ConfigurationError("publish_many needs at least one message")
         if connection is not None:
-            self._check_packet(drafts)
-            return self._caller.publish(connection, topic, drafts)
+            return self._publish_in(connection, topic, drafts)
         self._refuse_to_wait_for_itself()
         self._check_packet(drafts)
         return self._bulk.publish(topic, drafts)
@@ -119,7 +143,9 @@ class Publisher:
             if entry.lost is not None:
                 raise entry.lost
         for topic in entry.topics:
-            self._announce(topic)
+            self._tell(topic)
+        if entry.scheduled:
+            self._tell_scheduler(committed=True)
 
     def ensure_lanes(self, topic: str, keys: Iterable[str], *, deadline: float | None = None) -> None:
         """Create those of the lanes that are missing, on a connection of its own.
@@ -133,26 +159,27 @@ class Publisher:
         """Close the connections that are not the pool's."""
         self.lanes.close()
 
-    def _draft(
-        self,
-        topic: str,
-        key: object,
-        payload: object,
-        message_id: object,
-        metadata: Mapping[str, str] | None,
-        codec: Codec | None,
-    ) -> Draft:
+    def _draft(self, topic: str, outgoing: Outgoing, codec: Codec | None) -> Draft:
         return make_draft(
             topic,
-            key,
-            payload,
-            message_id=message_id,
-            metadata=metadata,
+            outgoing.key,
+            outgoing.payload,
+            message_id=outgoing.id,
+            metadata=outgoing.metadata,
             codec=codec,
             max_payload_bytes=self._database.config.max_payload_bytes,
+            timing=make_timing(outgoing.delay, outgoing.deliver_at, outgoing.ttl),
         )
 
-    def _check_packet(self, drafts: list[Draft]) -> None:
+    def _publish_in(self, connection: Any, topic: str, drafts: Sequence[Draft]) -> list[Receipt]:
+        """Publish in the caller's transaction, of whose end only the server hears, unless it is one of ours."""
+        self._check_packet(drafts)
+        receipts = self._caller.publish(connection, topic, drafts)
+        if find_open(connection) is None and any(draft.timing.scheduled for draft in drafts):
+            self._tell_scheduler(committed=False)
+        return receipts
+
+    def _check_packet(self, drafts: Sequence[Draft]) -> None:
         """An oversized statement would look like a lost connection, and be repeated for nothing."""
         limit = largest_row(self._database.max_packet())
         for draft in drafts:
@@ -169,12 +196,25 @@ class Publisher:
                 "publish would wait for a lane that the transaction itself may have locked"
             )
 
-    def _announce(self, topic: str) -> None:
+    def _announce(self, topic: str, receipts: Sequence[Receipt]) -> None:
+        if any(receipt.offset != SCHEDULED for receipt in receipts):
+            self._tell(topic)
+        if any(receipt.offset == SCHEDULED for receipt in receipts):
+            self._tell_scheduler(committed=True)
+
+    # The message is committed: nothing that happens here may make its publisher believe otherwise.
+
+    def _tell(self, topic: str) -> None:
         try:
             self._published(topic)
-        except Exception:  # noqa: BLE001 - see below
-            # The message is committed: nothing that happens here may make its publisher believe otherwise.
+        except Exception:  # noqa: BLE001 - see above
             get_logger(topic=topic).exception("publish.notification_failed", exc_info=True)
+
+    def _tell_scheduler(self, *, committed: bool) -> None:
+        try:
+            self._scheduled(committed=committed)
+        except Exception:  # noqa: BLE001 - see above
+            get_logger().exception("publish.notification_failed", exc_info=True)
 
 
 def _items(items: object) -> Iterable[object]:
@@ -183,9 +223,9 @@ def _items(items: object) -> Iterable[object]:
     return items
 
 
-def _parts(item: object) -> tuple[object, object, object, Any]:
+def _outgoing(item: object) -> Outgoing:
     if isinstance(item, Outgoing):
-        return item.key, item.payload, item.id, item.metadata
+        return item
     if isinstance(item, tuple) and len(item) == _PAIR:
-        return item[0], item[1], None, None
+        return Outgoing(*item)
     raise ConfigurationError(f"a message must be (key, payload) or lanelog.Outgoing, not {type(item).__name__}")

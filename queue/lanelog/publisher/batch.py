@@ -40,7 +40,7 @@ class BatchWriter:
 
     _database: Database
     _lanes: LaneCreator
-    _announce: Callable[[str], None]
+    _announce: Callable[[str, Sequence[Receipt]], None]
 
     def commit(
         self, topic: str, keys: set[str], choose: Choose, *, wait: bool, persist: bool, deadline: float
@@ -65,7 +65,7 @@ class BatchWriter:
         return busy
 
     def _transact(self, topic: str, keys: set[str], choose: Choose, *, wait: bool) -> _Left:
-        # heads X, in key order -> messages
+        # heads X, in key order -> messages -> scheduled
         drafts: list[Draft] = []
         receipts: list[Receipt] = []
         try:
@@ -84,5 +84,5 @@ class BatchWriter:
             member.receipt = receipt
             member.signal.set()
         if members:
-            self._announce(topic)
+            self._announce(topic, receipts)
         return _Left(existing, absent - existing)

@@ -43,7 +43,7 @@ class BulkWriter:
     _database: Database
     _lanes: LaneCreator
     _gate: Gate
-    _announce: Callable[[str], None]
+    _announce: Callable[[str, Sequence[Receipt]], None]
 
     def publish(self, topic: str, drafts: Sequence[Draft]) -> list[Receipt]:
         """Return one receipt for each draft when all are committed; after a DatabaseError none is, or it is unknown."""
@@ -58,7 +58,7 @@ class BulkWriter:
                     what="publishing many",
                 )
             if result.receipts:
-                self._announce(topic)
+                self._announce(topic, result.receipts)
                 return result.receipts
             if time.monotonic() >= deadline:
                 raise DatabaseError(
@@ -74,7 +74,7 @@ class BulkWriter:
             busy |= result.busy
 
     def _transact(self, topic: str, drafts: Sequence[Draft], first: set[str]) -> _Result:
-        # heads X: those that were busy, waiting, in key order; then the others, not waiting -> messages
+        # heads X: those that were busy, waiting, in key order; then the others, not waiting -> messages -> scheduled
         receipts: list[Receipt] = []
         keys = {draft.key for draft in drafts}
         try:

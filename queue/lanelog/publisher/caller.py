@@ -15,9 +15,10 @@ from attrs import define
 from lanelog._database import Database, find_open
 from lanelog._stores.messages import Messages
 from lanelog._stores.partitions import Partitions
+from lanelog._stores.scheduled import Scheduled
 from lanelog.errors import ConfigurationError, DatabaseError
 from lanelog.message import Receipt
-from lanelog.publisher.draft import Draft
+from lanelog.publisher.draft import SCHEDULED, Draft
 from lanelog.publisher.foreign import ForeignExecutor, TransactionGone
 from lanelog.publisher.lanes import LaneCreator
 from lanelog.publisher.placing import append, place
@@ -26,6 +27,7 @@ _DUPLICATE: Final = 1062
 
 _messages = Messages()
 _partitions = Partitions()
+_scheduled = Scheduled()
 
 
 @define(eq=False)
@@ -52,10 +54,8 @@ class CallerWriter:
         # On another connection: not from the caller's snapshot, which may be old, and before his first lock of ours.
         deadline = time.monotonic() + self._database.config.publish_timeout
         self._lanes.ensure(topic, keys, deadline=deadline)
-        given = [draft.place for draft in drafts if draft.given]
-        stored = self._lanes.find_ids(topic, given, deadline=deadline) if given else {}
         try:
-            receipts = self._write(cx, topic, drafts, keys, stored)
+            receipts = self._write(cx, topic, drafts, keys, deadline)
             cx.finish()
         except DatabaseError as exc:
             error = cx.undo(exc)
@@ -70,33 +70,44 @@ class CallerWriter:
             cx.undo_quietly()
             raise
         if entry is not None:
-            entry.topics.add(topic)
+            if any(receipt.offset for receipt in receipts):
+                entry.topics.add(topic)
+            entry.scheduled |= any(draft.timing.scheduled for draft in drafts)
         return receipts
 
     def _write(
-        self,
-        cx: ForeignExecutor,
-        topic: str,
-        drafts: Sequence[Draft],
-        keys: set[str],
-        stored: Mapping[tuple[str, str], int],
+        self, cx: ForeignExecutor, topic: str, drafts: Sequence[Draft], keys: set[str], deadline: float
     ) -> list[Receipt]:
-        # heads X, in key order -> messages
+        # heads X, in key order -> messages -> scheduled
         max_packet = self._database.max_packet()
+        heads = self._heads(cx, topic, keys)
+        # On the other connection, which sees what is committed, and takes no lock: with the heads in our hands nobody
+        # else can add an id to these lanes. What this transaction itself has published is met at the insert.
+        given = [draft.place for draft in drafts if draft.given]
+        stored = self._lanes.find_ids(topic, given, deadline=deadline) if given else {}
         try:
-            return append(cx, topic, place(drafts, self._heads(cx, topic, keys), stored), max_packet)
+            return append(cx, topic, place(drafts, heads, stored), max_packet)
         except DatabaseError as exc:
             if exc.code != _DUPLICATE:
                 raise
             cx.execute("ROLLBACK TO SAVEPOINT lanelog_publish")
-            # An id came in between, or was published in this very transaction. Only now is it looked up here: a locking
-            # read of an id that is not there locks a gap, under REPEATABLE READ, and two callers on neighbouring lanes
-            # would wait for each other.
-            asked = [draft.place for draft in drafts if draft.given and draft.place not in stored]
-            found = _messages.find_ids(cx, topic, asked, shared=True) if asked else {}
+            # Only now is it looked up here: a locking read of an id that is not there locks a gap, under REPEATABLE
+            # READ, and two callers on neighbouring lanes would wait for each other.
+            asked = [draft for draft in drafts if draft.given and draft.place not in stored]
+            found = self._find_here(cx, topic, asked)
             if not found:
                 raise
         return append(cx, topic, place(drafts, self._heads(cx, topic, keys), {**stored, **found}), max_packet)
+
+    @staticmethod
+    def _find_here(cx: ForeignExecutor, topic: str, drafts: Sequence[Draft]) -> dict[tuple[str, str], int]:
+        """Where each could not be inserted: the log for what is due at once, the schedule for what is not."""
+        waiting = [draft.place for draft in drafts if draft.timing.scheduled]
+        at_once = [draft.place for draft in drafts if not draft.timing.scheduled]
+        found = _messages.find_in_log(cx, topic, at_once, shared=True) if at_once else {}
+        if waiting:
+            found |= dict.fromkeys(_scheduled.find_shared(cx, topic, waiting), SCHEDULED)
+        return found
 
     def _heads(self, cx: ForeignExecutor, topic: str, keys: set[str]) -> Mapping[str, int]:
         heads = _partitions.lock_heads(cx, topic, keys, wait=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from typing import Final
 
 from attrs import define, field
 
@@ -16,6 +17,10 @@ from lanelog._stores.messages import wire_bytes
 from lanelog.config import check_name
 from lanelog.errors import PayloadTooLarge
 from lanelog.message import Codec, encode_metadata, encode_payload
+from lanelog.publisher.timing import AT_ONCE, Timing
+
+SCHEDULED: Final = 0
+"""The offset in the receipt of a message that is not in the log yet."""
 
 
 @define(eq=False)
@@ -30,10 +35,13 @@ class Draft:
     payload: bytes = field(repr=False)
     metadata: str | None = field(repr=False)
     wire_bytes: int
+    timing: Timing = AT_ONCE
+    target_group: str = ""
+    """The only group it is meant for; empty: every group."""
     repeated: bool = False
     """Whether an attempt has failed, so that it may be there although the id is new."""
-    tried: int = 0
-    """The offset it got in an attempt whose outcome is unknown; 0: there was none."""
+    tried: int | None = None
+    """The offset it got in an attempt whose outcome is unknown, SCHEDULED for none yet; None: there was no attempt."""
 
     @property
     def place(self) -> tuple[str, str]:
@@ -45,6 +53,13 @@ class Draft:
         """Whether its id must be looked up before it gets an offset."""
         return self.given or self.repeated
 
+    def is_own(self, offset: int) -> bool:
+        """Whether what is stored under its id, at `offset`, is what an attempt of unknown outcome wrote.
+
+        What that attempt scheduled may have become due since.
+        """
+        return self.tried is not None and self.tried in (offset, SCHEDULED)
+
 
 def make_draft(
     topic: str,
@@ -55,6 +70,7 @@ def make_draft(
     metadata: Mapping[str, str] | None,
     codec: Codec | None,
     max_payload_bytes: int,
+    timing: Timing = AT_ONCE,
 ) -> Draft:
     """Check and encode one message; `topic` is checked already. Raises ConfigurationError and PayloadTooLarge."""
     checked = check_name("key", key)
@@ -74,6 +90,7 @@ def make_draft(
         payload=encoded,
         metadata=text,
         wire_bytes=wire_bytes(topic, checked, chosen, len(encoded), text),
+        timing=timing,
     )
 
 

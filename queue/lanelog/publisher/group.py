@@ -68,7 +68,7 @@ class GroupCommit:
         if member.error is not None:
             # Every member raises its own copy: threads must not add their tracebacks to one object.
             error = copy(member.error)
-            if isinstance(error, DatabaseError) and member.draft.tried:
+            if isinstance(error, DatabaseError) and member.draft.tried is not None:
                 error.outcome_unknown = True  # of an earlier batch, though not of the one that failed for good
             raise error from member.error
         assert member.receipt is not None  # noqa: S101 - for the type checker: it is done
@@ -199,7 +199,7 @@ class GroupCommit:
                 else f"the lane of key {member.draft.key!r} was locked by others, or the database did not answer"
             ),
             retriable=True,
-            outcome_unknown=member.claimed or member.draft.tried > 0,
+            outcome_unknown=member.claimed or member.draft.tried is not None,
         )
 
 

@@ -1,4 +1,4 @@
-"""Gives drafts their offsets: which are duplicates, which rows to append, how far each head moves; and writes that.
+"""Gives drafts their offsets: which are duplicates, which to append or to schedule, how far heads move; writes that.
 
 It never opens, commits or repeats a transaction, and needs the heads locked. Group commit, `publish_many` and
 publishing in a caller's transaction all end here.
@@ -14,12 +14,14 @@ from attrs import field, frozen
 from lanelog._database import Executor, Transaction
 from lanelog._stores.messages import Messages, NewMessage
 from lanelog._stores.partitions import Partitions
+from lanelog._stores.scheduled import NewScheduled, Scheduled
 from lanelog.errors import DatabaseError
 from lanelog.message import Receipt
-from lanelog.publisher.draft import Draft
+from lanelog.publisher.draft import SCHEDULED, Draft
 
 _messages = Messages()
 _partitions = Partitions()
+_scheduled = Scheduled()
 
 
 @frozen(kw_only=True)
@@ -27,6 +29,8 @@ class Placement:
     """What one transaction will write, and what its publishers will be told."""
 
     rows: list[NewMessage] = field(factory=list)
+    scheduled: list[NewScheduled] = field(factory=list)
+    """What waits outside of the log; it takes no offset."""
     moves: Mapping[str, int]
     """By how many offsets the head of each key moves."""
     receipts: list[Receipt] = field(factory=list)
@@ -36,7 +40,8 @@ class Placement:
 def place(drafts: Sequence[Draft], heads: Mapping[str, int], stored: Mapping[tuple[str, str], int]) -> Placement:
     """Plan the drafts of one topic, in order, behind `heads`; `stored` has the offsets of ids that are there already.
 
-    A duplicate takes no offset. A draft that turns out to be stored by an earlier attempt of its own is no duplicate.
+    A message with a delay is scheduled: its offset is SCHEDULED until it is due, for its receipt and in `stored`. A
+    duplicate takes no offset. A draft that turns out to be stored by an earlier attempt of its own is no duplicate.
     """
     moves: Counter[str] = Counter()
     placement = Placement(moves=moves)
@@ -44,16 +49,43 @@ def place(drafts: Sequence[Draft], heads: Mapping[str, int], stored: Mapping[tup
     for draft in drafts:
         offset = stored.get(draft.place)
         if offset is not None:
-            duplicate = draft.given and (offset != draft.tried or draft.place in placed)
+            duplicate = draft.given and (not draft.is_own(offset) or draft.place in placed)
         elif draft.place in placed:
             offset, duplicate = placed[draft.place], True
+        elif draft.timing.scheduled:
+            offset, duplicate = SCHEDULED, False
+            placement.scheduled.append(_waiting(draft, len(placement.scheduled)))
         else:
             moves[draft.key] += 1
             offset, duplicate = heads[draft.key] + moves[draft.key], False
-            placement.rows.append(NewMessage(draft.key, offset, draft.id, draft.payload, draft.metadata))
+            placement.rows.append(
+                NewMessage(
+                    draft.key,
+                    offset,
+                    draft.id,
+                    draft.payload,
+                    draft.metadata,
+                    draft.timing.ttl_ms,
+                    draft.target_group,
+                )
+            )
         placed.setdefault(draft.place, offset)
         placement.receipts.append(Receipt(offset, draft.id, duplicate))
     return placement
+
+
+def _waiting(draft: Draft, place: int) -> NewScheduled:
+    timing = draft.timing
+    return NewScheduled(
+        key=draft.key,
+        id=draft.id,
+        payload=draft.payload,
+        metadata=draft.metadata,
+        due_ms=timing.delay_ms if timing.due_at_ms is None else timing.due_at_ms,
+        relative=timing.due_at_ms is None,
+        ttl_ms=timing.ttl_ms,
+        place=place,
+    )
 
 
 def write(cx: Transaction, topic: str, drafts: Sequence[Draft], heads: Mapping[str, int]) -> list[Receipt]:
@@ -69,6 +101,8 @@ def append(cx: Executor, topic: str, placement: Placement, max_packet: int) -> l
         if _partitions.advance(cx, topic, placement.moves) != len(placement.moves):
             raise DatabaseError("a lane vanished while its head was locked: repeat the publish", retriable=True)
         _messages.insert(cx, topic, placement.rows, max_packet)
+    if placement.scheduled:
+        _scheduled.insert(cx, topic, placement.scheduled, max_packet)
     return placement.receipts
 
 

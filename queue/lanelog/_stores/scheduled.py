@@ -1,0 +1,205 @@
+"""`queue_scheduled`: messages that are not due yet, until they are moved into the log or cancelled.
+
+Owns the SQL of its table, with the INSERT … SELECT that moves rows into `queue_messages`; never decides when. The
+publisher inserts, with the heads of the lanes locked; the scheduler moves, in the same way; administration looks and
+cancels.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from attrs import field, frozen
+
+from lanelog._database import NOW_MS
+from lanelog._stores._points import chunked, exactly, fitting
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from lanelog._database import Executor
+
+HORIZON_MS: Final = 1500
+"""How far ahead the scheduler looks for the next due message; it looks again before that."""
+
+RECENT_MS: Final = 60_000
+"""How far back it looks, but for now and then: what was moved long ago stays in the index for as long as anybody has an
+old snapshot, and every look that begins before it would read all of that."""
+
+# Insert rows, whose heads are locked; what is due already is due now (PRIMARY).
+INSERT = """INSERT INTO queue_scheduled
+(topic, partition_key, id, payload, payload_bytes, metadata, created_at, published_at, deliver_at, ttl_ms, seq)
+VALUES """
+ROW = (
+    f"(%s,%s,%s,%s,%s,%s,{NOW_MS},{NOW_MS},GREATEST(%s+IF(%s,{NOW_MS},0),{NOW_MS}),%s,"
+    "MICROSECOND(UTC_TIMESTAMP(6)) MOD 1000*1000000+%s)"
+)
+
+# Which of these ids are scheduled, in a caller's transaction that has met one of them (PRIMARY).
+FIND_SHARED = """SELECT partition_key, id FROM queue_scheduled FORCE INDEX (PRIMARY)
+WHERE topic = %s AND (partition_key, id) IN ({points}) LOCK IN SHARE MODE"""
+
+# Milliseconds until the next message is due, of all or of the recent ones; none: there is none soon (by_due).
+NEXT_DUE = f"""SELECT CAST(deliver_at AS SIGNED) - CAST({NOW_MS} AS SIGNED) FROM queue_scheduled FORCE INDEX (by_due)
+WHERE deliver_at >= IF(%s, 0, {NOW_MS} - {RECENT_MS}) AND deliver_at < {NOW_MS} + {HORIZON_MS}
+ORDER BY deliver_at LIMIT 1"""
+
+# What is due, in order, but for lanes that are known to be busy; no lock, and nothing but the index is read (by_due).
+DUE = f"""SELECT topic, partition_key, id FROM queue_scheduled FORCE INDEX (by_due)
+WHERE deliver_at >= IF(%s, 0, {NOW_MS} - {RECENT_MS}) AND deliver_at <= {NOW_MS}
+  AND (topic, partition_key) NOT IN ({{lanes}})
+ORDER BY deliver_at, created_at, seq LIMIT %s"""
+
+# All of it, of some topics only (by_due).
+DUE_OF = f"""SELECT topic, partition_key, id FROM queue_scheduled FORCE INDEX (by_due)
+WHERE deliver_at <= {NOW_MS} AND (topic, partition_key) NOT IN ({{lanes}}) AND topic IN ({{topics}})
+ORDER BY deliver_at, created_at, seq LIMIT %s"""
+
+# Lock what is to be moved, but for rows that somebody is cancelling, and for an id that was cancelled and scheduled
+# anew (PRIMARY, one lookup a point).
+LOCK = f"""SELECT due.partition_key, due.id, due.deliver_at, due.created_at, due.seq, due.payload_bytes
+FROM ({{exact}}) AS exact STRAIGHT_JOIN queue_scheduled AS due FORCE INDEX (PRIMARY)
+ON due.topic = %s AND due.partition_key = exact.k AND due.id = exact.o
+WHERE due.deliver_at <= {NOW_MS} FOR UPDATE SKIP LOCKED"""
+
+# Move locked rows to their offsets in the log; the payload stays at the server (PRIMARY, one lookup a point).
+APPEND = f"""INSERT INTO queue_messages
+(topic, partition_key, `offset`, id, payload, payload_bytes, metadata, created_at, published_at, expires_at,
+ target_group)
+SELECT due.topic, due.partition_key, exact.o, due.id, due.payload, due.payload_bytes, due.metadata, {NOW_MS},
+       due.published_at, IF(due.ttl_ms = 0, 0, {NOW_MS} + due.ttl_ms), due.target_group
+FROM ({{placed}}) AS exact STRAIGHT_JOIN queue_scheduled AS due FORCE INDEX (PRIMARY)
+ON due.topic = %s AND due.partition_key = exact.k AND due.id = exact.i"""
+
+# Delete exact rows (PRIMARY, one lookup a point).
+DELETE = """DELETE gone FROM ({exact}) AS exact STRAIGHT_JOIN queue_scheduled AS gone FORCE INDEX (PRIMARY)
+ON gone.topic = %s AND gone.partition_key = exact.k AND gone.id = exact.o"""
+
+# Is a message scheduled? (PRIMARY)
+EXISTS = "SELECT 1 FROM queue_scheduled WHERE topic = %s AND partition_key = %s AND id = %s"
+
+# Cancel one message; waits for whoever is moving it (PRIMARY).
+CANCEL = """DELETE queue_scheduled FROM queue_scheduled FORCE INDEX (PRIMARY)
+WHERE topic = %s AND partition_key = %s AND id = %s"""
+
+# Some of a topic's messages (PRIMARY, prefix).
+OF_TOPIC = "SELECT partition_key, id FROM queue_scheduled FORCE INDEX (PRIMARY) WHERE topic = %s LIMIT %s"
+
+# How many a topic has (PRIMARY, prefix).
+COUNT = "SELECT COUNT(*) FROM queue_scheduled FORCE INDEX (PRIMARY) WHERE topic = %s"
+
+_ROW_OVERHEAD: Final = len(ROW) + 96
+_STATEMENT_OVERHEAD: Final = len(INSERT) + 1024
+_NO_LANE: Final = ("", "")
+
+
+@frozen(kw_only=True)
+class NewScheduled:
+    """A row to insert: due `due_ms` after now if that is `relative`, else at that time since the epoch."""
+
+    key: str
+    id: str
+    payload: bytes = field(repr=False)
+    metadata: str | None = field(repr=False)
+    due_ms: int
+    relative: bool
+    ttl_ms: int
+    place: int
+
+
+@frozen(order=True)
+class DueRow:
+    """A locked row, in the order in which a lane's messages go into the log."""
+
+    deliver_at: int
+    created_at: int
+    seq: int
+    id: str
+    key: str
+    payload_bytes: int
+
+
+class Scheduled:
+    """SQL of `queue_scheduled`."""
+
+    def insert(self, cx: Executor, topic: str, rows: Sequence[NewScheduled], max_packet: int) -> None:
+        """Insert rows, in as few statements as rows and bytes allow."""
+        sizes = [
+            2 * len(row.payload) + 4 * (len(topic) + len(row.key) + len(row.id) + len(row.metadata or ""))
+            for row in rows
+        ]
+        for part in fitting(rows, [size + _ROW_OVERHEAD for size in sizes], max_packet - _STATEMENT_OVERHEAD):
+            args: list[object] = []
+            for row in part:
+                args += (topic, row.key, row.id, row.payload, len(row.payload), row.metadata)
+                args += (row.due_ms, row.relative, row.ttl_ms, row.place)
+            cx.execute(INSERT + ",".join([ROW] * len(part)), args)
+
+    def find_shared(self, cx: Executor, topic: str, points: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
+        """Those (key, id) that are scheduled, share-locked, whatever an old snapshot shows."""
+        found: set[tuple[str, str]] = set()
+        for chunk in chunked(sorted(set(points))):
+            marks = ",".join(["(%s,%s)"] * len(chunk))
+            found.update(cx.query(FIND_SHARED.format(points=marks), (topic, *(v for point in chunk for v in point))))
+        return found
+
+    def due(
+        self, cx: Executor, busy: Sequence[tuple[str, str]], limit: int, *, everything: bool, topics: Sequence[str] = ()
+    ) -> list[tuple[str, str, str]]:
+        """(topic, key, id) of what is due, the earliest first, but for the lanes in `busy`.
+
+        `everything`: also what has been due for long; in any case so with `topics`, of which then only those.
+        """
+        lanes = [_NO_LANE, *busy]
+        args: list[object] = [value for lane in lanes for value in lane]
+        marks = ",".join(["(%s,%s)"] * len(lanes))
+        if not topics:
+            return cx.query(DUE.format(lanes=marks), (everything, *args, limit))
+        return cx.query(DUE_OF.format(lanes=marks, topics=",".join(["%s"] * len(topics))), (*args, *topics, limit))
+
+    def lock(self, cx: Executor, topic: str, points: Sequence[tuple[str, str]]) -> list[DueRow]:
+        """Lock those (key, id) that are there, due, and nobody else's; unordered."""
+        found: list[DueRow] = []
+        for chunk in chunked(sorted(points)):
+            args = [value for point in chunk for value in point]
+            found += [
+                DueRow(deliver_at, created_at, seq, message_id, key, size)
+                for key, message_id, deliver_at, created_at, seq, size in cx.query(
+                    LOCK.format(exact=exactly(chunk)), (*args, topic)
+                )
+            ]
+        return found
+
+    def append(self, cx: Executor, topic: str, places: Sequence[tuple[str, str, int]]) -> int:
+        """Copy rows into the log, by (key, id) at an offset; how many that were, to be compared."""
+        copied = 0
+        for chunk in chunked(places):
+            placed = " UNION ALL ".join(["SELECT %s AS k, %s AS i, %s AS o"] * len(chunk))
+            args = [value for place in chunk for value in place]
+            copied += cx.execute(APPEND.format(placed=placed), (*args, topic))
+        return copied
+
+    def delete(self, cx: Executor, topic: str, points: Sequence[tuple[str, str]]) -> int:
+        """Delete by exact (key, id); how many there were."""
+        deleted = 0
+        for chunk in chunked(sorted(points)):
+            args = [value for point in chunk for value in point]
+            deleted += cx.execute(DELETE.format(exact=exactly(chunk)), (*args, topic))
+        return deleted
+
+    def exists(self, cx: Executor, topic: str, key: str, message_id: str) -> bool:
+        """Whether it is scheduled."""
+        return cx.one(EXISTS, (topic, key, message_id)) is not None
+
+    def cancel(self, cx: Executor, topic: str, key: str, message_id: str) -> bool:
+        """Delete one row; whether there was one."""
+        return cx.execute(CANCEL, (topic, key, message_id)) > 0
+
+    def of_topic(self, cx: Executor, topic: str, limit: int) -> list[tuple[str, str]]:
+        """(key, id) of some of a topic's messages."""
+        return cx.query(OF_TOPIC, (topic, limit))
+
+    def count(self, cx: Executor, topic: str) -> int:
+        """How many messages of a topic are scheduled."""
+        row = cx.one(COUNT, (topic,))
+        return int(row[0]) if row else 0

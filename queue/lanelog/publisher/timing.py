@@ -1,0 +1,69 @@
+"""When a message is due and for how long it lives: `delay`, `deliver_at` and `ttl`, checked.
+
+It asks no clock for anything but the bound of ten years: when a message is due is decided by the database's.
+`Publisher` checks with it before any SQL is sent.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from attrs import frozen
+
+from lanelog._checks import check_number
+from lanelog.errors import ConfigurationError
+
+TEN_YEARS: Final = 10 * 366 * 86_400.0
+"""Seconds; the longest delay and the longest time to live."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@frozen(kw_only=True)
+class Timing:
+    """Milliseconds: due `delay_ms` after the database's now, or at `due_at_ms` since the epoch; alive for `ttl_ms`."""
+
+    delay_ms: int = 0
+    """0: there is none."""
+    due_at_ms: int | None = None
+    ttl_ms: int = 0
+    """0: for ever."""
+
+    @property
+    def scheduled(self) -> bool:
+        """Whether the message waits outside of the log."""
+        return self.delay_ms > 0 or self.due_at_ms is not None
+
+
+AT_ONCE: Final = Timing()
+
+
+def make_timing(delay: object, deliver_at: object, ttl: object) -> Timing:
+    """Check what the caller gave; None is not given. Raises ConfigurationError."""
+    if delay is None and deliver_at is None and ttl is None:
+        return AT_ONCE
+    if delay is not None and deliver_at is not None:
+        raise ConfigurationError("give delay, in seconds from now, or deliver_at, a time; not both")
+    ttl_ms = 0 if ttl is None else _milliseconds(check_number("ttl", ttl, above=True, most=TEN_YEARS))
+    if deliver_at is not None:
+        return Timing(due_at_ms=_due_at(deliver_at), ttl_ms=ttl_ms)
+    delay_ms = 0 if delay is None else _milliseconds(check_number("delay", delay, most=TEN_YEARS))
+    return Timing(delay_ms=delay_ms, ttl_ms=ttl_ms)
+
+
+def _milliseconds(seconds: float) -> int:
+    return math.ceil(seconds * 1000)
+
+
+def _due_at(moment: object) -> int:
+    if not isinstance(moment, datetime):
+        raise ConfigurationError(f"deliver_at must be an aware datetime, not {type(moment).__name__}")
+    if moment.utcoffset() is None:
+        raise ConfigurationError("deliver_at must be an aware datetime: add tzinfo=datetime.UTC")
+    # A process whose clock is somewhat wrong sees the bound somewhat elsewhere; it is only to catch a slip.
+    if moment - datetime.now(UTC) > timedelta(seconds=TEN_YEARS):
+        raise ConfigurationError("deliver_at must be at most ten years from now")
+    # Rounded up: never before its time. What lies before the epoch is as due as what lies at it.
+    return max(0, -((_EPOCH - moment) // timedelta(milliseconds=1)))

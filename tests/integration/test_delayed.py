@@ -1,0 +1,568 @@
+"""Messages with a delay: when they are appended, in which order, under which ids, and by whom."""
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pymysql
+import pytest
+
+import lanelog
+from lanelog import Client, ConfigurationError, Outgoing, Receipt
+from lanelog._database import Database
+from lanelog._database.wire import Wire
+from lanelog._engine.appending import Appending
+from lanelog._engine.purge import Purge
+from lanelog._engine.scheduler import Scheduler
+from lanelog.publisher import Publisher
+from support.clocks import clock, libfaketime
+from support.processes import Fleet
+from support.sql import one, rows
+from support.waiting import Record, accept, events, eventually, never
+
+NOW_MS = "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6)) DIV 1000"
+
+
+@pytest.fixture
+def appending(database: Database, publisher: Publisher, published: list[str]) -> Iterator[Appending]:
+    """What moves due messages, one page a call; nobody else does."""
+    session = database.session("appending")
+    yield Appending(session, publisher.ensure_lanes, published.append)
+    session.close()
+
+
+def log(raw: Any, key: str = "k", topic: str = "t") -> list[str]:
+    """The ids of a lane in order of their offsets, which are dense."""
+    found = rows(
+        raw, "SELECT `offset`, id FROM queue_messages WHERE topic = %s AND partition_key = %s ORDER BY 1", topic, key
+    )
+    assert [offset for offset, _ in found] == list(range(1, len(found) + 1))
+    return [message_id for _, message_id in found]
+
+
+def waiting(raw: Any) -> list[str]:
+    """The ids that are scheduled."""
+    return [message_id for (message_id,) in rows(raw, "SELECT id FROM queue_scheduled ORDER BY id")]
+
+
+def make_due(raw: Any, *, ago: int = 1) -> None:
+    """Everything that is scheduled becomes due, in the same order."""
+    rows(raw, f"UPDATE queue_scheduled SET deliver_at = deliver_at - 3600000 - {ago}")
+
+
+# -- when ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_message_with_a_delay_is_delivered_when_it_is_due(lanelog_client: Client, raw: Any) -> None:
+    """Not before; its offset is the moment at which it becomes due: what is published meanwhile is before it."""
+    seen = Record()
+    lanelog_client.subscribe("t", "g", lambda message: seen((message.id, message.offset, time.monotonic(), message)))
+    begun = time.monotonic()
+    receipt = lanelog_client.publish("t", "k", b"later", id="a", delay=0.6, metadata={"by": "ann"})
+    assert receipt == Receipt(0, "a", duplicate=False)
+    assert lanelog_client.publish("t", "k", b"now", id="b") == Receipt(1, "b", duplicate=False)
+    got = seen.wait(2)
+    assert [(message_id, offset) for message_id, offset, *_ in got] == [("b", 1), ("a", 2)]
+    at, message = got[1][2:]
+    assert at - begun >= 0.6
+    assert (message.payload, dict(message.metadata)) == (b"later", {"by": "ann"})
+    published, created = rows(raw, "SELECT published_at, created_at FROM queue_messages WHERE id = 'a'")[0]
+    assert created - published >= 600
+    assert int(message.published_at.timestamp() * 1000) == published
+    assert waiting(raw) == []
+
+
+def test_deliver_at_is_an_instant_and_one_in_the_past_is_due_at_once(lanelog_client: Client, raw: Any) -> None:
+    """By the database's clock."""
+    (now,) = rows(raw, f"SELECT {NOW_MS}")[0]
+    at = datetime.fromtimestamp(now / 1000, UTC) + timedelta(seconds=0.7)
+    assert lanelog_client.publish("t", "k", b"x", id="soon", deliver_at=at).offset == 0
+    assert lanelog_client.publish("t", "k", b"x", id="past", deliver_at=datetime(2001, 1, 1, tzinfo=UTC)).offset == 0
+    eventually(lambda: log(raw) == ["past", "soon"])
+    (created,) = rows(raw, "SELECT created_at FROM queue_messages WHERE id = 'soon'")[0]
+    assert 700 <= created - now < 700 + 2000  # how late it may be when idle has a test of its own
+
+
+@pytest.mark.parametrize("subscribes", [True, False], ids=["subscriber", "publisher"])
+def test_an_idle_client_is_late_by_a_quarter_of_a_second_at_most(
+    lanelog_client: Client, raw: Any, subscribes: bool
+) -> None:
+    """Whatever the delay; measured by the database's clock, from when it is due to when it is in the log."""
+    if subscribes:
+        lanelog_client.subscribe("other", "g", accept)
+    late = []
+    for number, delay in enumerate((0.05, 0.35, 0.9, 1.1, 1.45, 2.1)):
+        lanelog_client.publish("t", "k", b"x", id=f"{number}", delay=delay)
+        (due,) = rows(raw, "SELECT deliver_at FROM queue_scheduled")[0]
+        eventually(lambda: not waiting(raw))
+        (created,) = rows(raw, "SELECT created_at FROM queue_messages WHERE id = %s", f"{number}")[0]
+        late.append(created - due)
+    sys.stdout.write(f"late by {late} ms\n")
+    assert all(0 <= each <= 250 for each in late), late
+
+
+def test_what_has_been_due_for_long_is_appended_by_whoever_comes(
+    lanelog_client: Client, publisher: Publisher, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once by a client that starts, now and then by one that runs; which otherwise does not look that far back."""
+    publisher.publish("t", "k", b"x", id="old", delay=3600)
+    make_due(raw, ago=3_600_000)
+    lanelog_client.publish("t", "k", b"x", id="new", delay=0.01)
+    eventually(lambda: log(raw) == ["old", "new"])
+    engine = lanelog_client._engine
+    assert engine is not None
+    eventually(lambda: engine._scheduler._all_at > time.monotonic() + 20)
+    publisher.publish("t", "k", b"x", id="late", delay=3600)
+    make_due(raw, ago=3_600_000)
+    never(lambda: log(raw) != ["old", "new"], during=1.5)
+    engine._scheduler._all_at = 0.0
+    eventually(lambda: log(raw) == ["old", "new", "late"])
+
+
+def test_a_subscriber_sees_what_a_process_that_is_gone_has_scheduled(
+    lanelog_client: Client, publisher: Publisher, raw: Any
+) -> None:
+    """Within its keeper's next turn, although it looks for itself only once a second."""
+    lanelog_client.subscribe("other", "g", accept)
+    eventually(lambda: lanelog_client._engine is not None and lanelog_client._engine._scheduler._look_at > 0)
+    late = []
+    for number in range(5):
+        publisher.publish("t", "k", b"x", id=f"{number}", delay=0.1)  # no client, no loop of its own
+        (due,) = rows(raw, "SELECT deliver_at FROM queue_scheduled")[0]
+        eventually(lambda: not waiting(raw))
+        (created,) = rows(raw, "SELECT created_at FROM queue_messages WHERE id = %s", f"{number}")[0]
+        late.append(created - due)
+    sys.stdout.write(f"late by {late} ms\n")
+    assert max(late) <= 350  # 250 ms a turn, and this test's process is not the only one
+
+
+def test_a_client_that_only_publishes_has_one_loop_from_its_first_delay_on(lanelog_url: str, raw: Any) -> None:
+    """No thread and no connection before, one of each after, none when it is closed; what is left waits for others."""
+
+    def loops() -> list[str]:
+        return sorted(each.name for each in threading.enumerate() if each.name.startswith("lanelog-"))
+
+    before = loops()
+    client = lanelog.connect(lanelog_url)
+    client.publish("t", "k", b"x", delay=0)
+    client.publish("t", "k", b"x", ttl=5)
+    assert loops() == before
+    client.publish("t", "k", b"x", id="a", delay=0.1)
+    assert loops() == sorted([*before, "lanelog-scheduler"])
+    eventually(lambda: log(raw)[2:] == ["a"])
+    client.publish("t", "k", b"x", id="b", delay=3600)
+    assert loops() == sorted([*before, "lanelog-scheduler"])
+    assert client.close()
+    assert loops() == before
+    assert waiting(raw) == ["b"]
+
+
+def test_a_forked_child_has_a_scheduler_of_its_own(fleet: Fleet, raw: Any) -> None:
+    """From its first message with a delay on; the parent's is closed meanwhile."""
+    program = fleet.start("parent", "delaying.py", keys=["k"], delay=0.3, fork=True)
+    assert program.said("appended")[0].fields == {"threads": ["lanelog-scheduler"], "closed": True}
+    assert program.said("forked")[0]["status"] == 0
+    assert "child" in log(raw)
+    assert fleet.heard("log") == []
+
+
+def test_a_client_with_a_scheduler_that_was_never_closed_says_so(lanelog_url: str) -> None:
+    """A ResourceWarning, as for a subscription."""
+    client = lanelog.connect(lanelog_url)
+    client.publish("t", "k", b"x", delay=3600)
+    engine = client._engine
+    assert engine is not None
+    with pytest.warns(ResourceWarning, match="never closed"):
+        del client
+    engine.close()
+
+
+def test_a_delay_costs_an_idle_client_one_statement_a_second_at_most(private_server: Any) -> None:
+    """Counted at a server that nobody else uses, with much that waits and nothing that is due."""
+    url = private_server.create_database("idle")
+    with lanelog.connect(url) as client:
+        client.migrate()
+        client.publish_many("t", [Outgoing(f"k{n}", b"x", delay=3600) for n in range(1000)])
+        raw = pymysql.connect(**connection_of(url), autocommit=True)
+        threading.Event().wait(1.2)  # its first look, with the greeting of a new connection, is over
+
+        def questions() -> int:
+            return int(rows(raw, "SHOW GLOBAL STATUS LIKE 'Questions'")[0][1])
+
+        before, since = questions(), time.monotonic()
+        threading.Event().wait(5.0)
+        sent = questions() - before - 1
+        seconds = time.monotonic() - since
+        raw.close()
+    sys.stdout.write(f"{sent} statements in {seconds:.1f} s\n")
+    assert 1 <= sent <= seconds + 1
+
+
+def connection_of(url: str) -> dict[str, Any]:
+    config = lanelog.config.ConnectConfig.from_url(url)
+    names = ("host", "port", "unix_socket", "user", "password", "database")
+    return {name: getattr(config, name) for name in names}
+
+
+def test_clocks_an_hour_wrong_make_no_difference(fleet: Fleet, lanelog_client: Client, raw: Any) -> None:
+    """Processes an hour fast and slow append at the database's time, and what they schedule is due at that."""
+    library = libfaketime()
+    for name, offset in (("fast", "+1h"), ("slow", "-1h")):
+        program = fleet.start(name, "delaying.py", environment=clock(library, offset), keys=["a", "b"], delay=1.0)
+        program.said("ready")
+        program.said("scheduled")
+    (now,) = rows(raw, f"SELECT {NOW_MS}")[0]
+    dues = [due for (due,) in rows(raw, "SELECT deliver_at FROM queue_scheduled")]
+    assert all(now - 5000 < due <= now + 1000 for due in dues)
+    eventually(lambda: one(raw, "SELECT COUNT(*) FROM queue_messages") == 4)
+    early = one(raw, "SELECT MIN(CAST(created_at AS SIGNED) - CAST(published_at AS SIGNED)) FROM queue_messages")
+    assert early >= 1000
+
+
+# -- ids and duplicates ------------------------------------------------------------------------------------------------
+
+
+def test_an_id_is_there_once_in_the_schedule_and_the_log(publisher: Publisher, appending: Appending, raw: Any) -> None:
+    """Delayed twice, delayed then normal, normal then delayed, in one call or several: the first one counts."""
+    publish = publisher.publish
+    assert publish("t", "k", b"1", id="a", delay=3600) == Receipt(0, "a", duplicate=False)
+    assert publish("t", "k", b"2", id="a", delay=1) == Receipt(0, "a", duplicate=True)
+    assert publish("t", "k", b"3", id="a") == Receipt(0, "a", duplicate=True)
+    assert publish("t", "other", b"3", id="a") == Receipt(1, "a", duplicate=False)  # another lane
+    assert publish("t", "k", b"4", id="b") == Receipt(1, "b", duplicate=False)
+    assert publish("t", "k", b"5", id="b", delay=3600) == Receipt(1, "b", duplicate=True)
+    items = [
+        Outgoing("k", b"6", "c", delay=3600),
+        Outgoing("k", b"7", "c"),
+        Outgoing("k", b"8", "d"),
+        Outgoing("k", b"9", "d", delay=3600),
+        Outgoing("k", b"10", "a"),
+    ]
+    assert [(r.offset, r.duplicate) for r in publisher.publish_many("t", items)] == [
+        (0, False),
+        (0, True),
+        (2, False),
+        (2, True),
+        (0, True),
+    ]
+    make_due(raw)
+    assert appending.append() == 2
+    assert log(raw) == ["b", "d", "a", "c"]
+    assert publish("t", "k", b"11", id="a", delay=3600) == Receipt(3, "a", duplicate=True)
+    payloads = dict(rows(raw, "SELECT id, payload FROM queue_messages WHERE partition_key = 'k'"))
+    assert payloads == {"a": b"1", "b": b"4", "c": b"6", "d": b"8"}
+    assert waiting(raw) == []
+
+
+@pytest.mark.parametrize("isolation", ["READ COMMITTED", "REPEATABLE READ"])
+def test_in_a_callers_transaction_it_is_scheduled_if_and_only_if_that_commits(
+    publisher: Publisher, open_raw: Any, raw: Any, appending: Appending, isolation: str
+) -> None:
+    """Duplicates are met there as well: committed ones, and those of the same transaction."""
+    mine = open_raw()
+    rows(mine, f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation}")
+    rows(mine, "SELECT * FROM queue_groups")  # an old snapshot
+    publisher.publish("t", "k", b"x", id="logged")
+    publisher.publish("t", "k", b"x", id="waiting", delay=3600)
+
+    def publish(message_id: str, delay: float | None = None) -> tuple[int, bool]:
+        receipt = publisher.publish("t", "k", b"x", id=message_id, delay=delay, connection=mine)
+        return receipt.offset, receipt.duplicate
+
+    assert publish("a", 3600) == (0, False)
+    mine.rollback()
+    assert waiting(raw) == ["waiting"]
+    mine.begin()
+    assert publish("logged", 3600) == (1, True)
+    assert publish("waiting", 3600) == (0, True)
+    assert publish("waiting") == (0, True)
+    assert publish("a", 3600) == (0, False)
+    assert publish("a", 3600) == (0, True)
+    assert publish("b") == (2, False)
+    assert publish("b") == (2, True)
+    assert waiting(raw) == ["waiting"]
+    mine.commit()
+    assert waiting(raw) == ["a", "waiting"]
+    make_due(raw)
+    assert appending.append() == 2
+    assert sorted(log(raw)) == ["a", "b", "logged", "waiting"]
+
+
+def test_an_id_used_both_ways_in_one_transaction_of_a_caller_ends_in_one_message(
+    publisher: Publisher, open_raw: Any, raw: Any, appending: Appending
+) -> None:
+    """Nobody but the caller's transaction sees its own rows; when the scheduled one is due, it is dropped."""
+    publisher.publish("t", "k", b"x", id="first")
+    mine = open_raw()
+    for first, second in ((None, 3600.0), (3600.0, None)):
+        mine.begin()
+        publisher.publish("t", "k", b"x", id=f"{first}", delay=first, connection=mine)
+        publisher.publish("t", "k", b"y", id=f"{first}", delay=second, connection=mine)
+        mine.commit()
+    assert len(waiting(raw)) == 2
+    assert publisher.publish("t", "k", b"z", id="None").offset == 2  # what is in the log counts
+    make_due(raw)
+    assert appending.append() == 2
+    assert log(raw) == ["first", "None", "3600.0"]
+    assert waiting(raw) == []
+
+
+def test_our_own_transactions_wake_the_scheduler_when_they_commit(lanelog_client: Client, raw: Any) -> None:
+    """`client.transaction()` and `message.transaction()`: what was scheduled in them is appended in time."""
+    with lanelog_client.transaction() as connection:
+        lanelog_client.publish("t", "k", b"x", id="a", delay=0.2, connection=connection)
+        never(lambda: waiting(raw), during=0.3)
+    committed = time.monotonic()
+    eventually(lambda: log(raw) == ["a"])
+    assert time.monotonic() - committed < 0.5
+
+    def handle(message: lanelog.Message) -> None:
+        with message.transaction() as connection:
+            lanelog_client.publish("out", "k", b"x", id=message.id, delay=0.2, connection=connection)
+
+    told = Record()
+    assert lanelog_client._engine is not None
+    lanelog_client._engine.host.due_in = told
+    lanelog_client.subscribe("t", "g", handle)
+    eventually(lambda: log(raw, topic="out") == ["a"])
+    assert told.items.count(0.0) == 1
+
+
+def test_what_a_transaction_of_the_callers_own_has_scheduled_is_seen_when_it_commits(
+    lanelog_client: Client, open_raw: Any, raw: Any
+) -> None:
+    """Nobody tells the client that only publishes; it looks more often for a while, and then no more."""
+    mine = open_raw()
+    lanelog_client.publish("t", "k", b"x", id="a", delay=0.1, connection=mine)
+    never(lambda: waiting(raw), during=1.3)
+    mine.commit()
+    committed = one(raw, f"SELECT {NOW_MS}")
+    eventually(lambda: log(raw) == ["a"])
+    assert one(raw, "SELECT created_at FROM queue_messages") - committed <= 250 + 50
+    engine = lanelog_client._engine
+    assert engine is not None
+    scheduler = Scheduler(engine.host)
+    scheduler.attend()
+    assert scheduler.turn(time.monotonic()) <= 0.2
+    assert scheduler.turn(time.monotonic() + 10) >= 1.0
+    scheduler.close()
+
+
+def test_one_lane_that_cannot_be_written_to_does_not_hold_up_the_others(
+    publisher: Publisher, appending: Appending, open_raw: Any, raw: Any
+) -> None:
+    """A caller's gap lock, which the insert of one lane meets: each lane goes on by itself, and that one later."""
+    publisher.publish_many("t", [(key, b"x") for key in "abc"])
+    publisher.publish_many("t", [Outgoing(key, b"x", "m", delay=3600) for key in "abc"])
+    make_due(raw)
+    mine = open_raw()
+    rows(mine, "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    mine.begin()
+    rows(mine, "SELECT * FROM queue_messages WHERE topic = 't' AND partition_key = 'b' FOR UPDATE")
+    appending.session.execute("SET SESSION innodb_lock_wait_timeout = 1")
+    with pytest.raises(lanelog.DatabaseError) as caught:
+        appending.append()
+    assert caught.value.code == 1205
+    assert log(raw, "c")[1:] == ["m"]
+    assert "b" in {key for (key,) in rows(raw, "SELECT partition_key FROM queue_scheduled")}
+    assert appending.append() == 0  # at once: what could not be written to is left alone for longer
+    mine.rollback()
+    eventually(lambda: (appending.append(), not waiting(raw))[1], within=10)
+    assert [log(raw, key)[1:] for key in "abc"] == [["m"]] * 3
+
+
+def test_what_is_refused_writes_nothing(publisher: Publisher, raw: Any) -> None:
+    """Not even a lane."""
+    for bad in ({"delay": -1}, {"ttl": 0}, {"deliver_at": datetime(2030, 1, 1)}, {"delay": 1, "ttl": float("nan")}):  # noqa: DTZ001
+        with pytest.raises(ConfigurationError):
+            publisher.publish("t", "k", b"x", **bad)  # type: ignore[arg-type]
+        with pytest.raises(ConfigurationError):
+            publisher.publish_many("t", [Outgoing("k", b"x"), Outgoing("k", b"x", **bad)])  # type: ignore[arg-type]
+    assert one(raw, "SELECT COUNT(*) FROM queue_partitions") == 0
+
+
+def test_the_time_to_live_counts_from_when_the_message_is_due(
+    publisher: Publisher, appending: Appending, raw: Any
+) -> None:
+    """From the publish for one without a delay; a duplicate changes nothing."""
+    publisher.publish("t", "k", b"x", id="now", ttl=10)
+    publisher.publish("t", "k", b"x", id="now", ttl=99)
+    publisher.publish("t", "k", b"x", id="later", delay=3600, ttl=20)
+    publisher.publish_many("t", [Outgoing("k", b"x", "never"), Outgoing("k", b"x", "many", ttl=30)])
+    publisher.publish("t", "k", b"x", id="later", ttl=99)
+    make_due(raw)
+    appending.append()
+    found = rows(raw, "SELECT id, CAST(expires_at AS SIGNED) - CAST(created_at AS SIGNED) FROM queue_messages")
+    assert {name: ttl for name, ttl in found if name != "never"} == {"now": 10_000, "later": 20_000, "many": 30_000}
+    assert one(raw, "SELECT expires_at FROM queue_messages WHERE id = 'never'") == 0
+
+
+# -- order -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_lane_gets_its_messages_in_the_order_in_which_they_are_due(
+    publisher: Publisher, appending: Appending, raw: Any
+) -> None:
+    """By deliver_at, then as they were published: in one call, and one after the other within a millisecond."""
+    at = datetime.now(UTC) + timedelta(seconds=3600)
+    publisher.publish_many("t", [Outgoing("k", b"x", f"z{9 - n}", deliver_at=at) for n in range(10)])
+    for n in range(50):
+        publisher.publish("t", "k", b"x", id=f"s{99 - n}", deliver_at=at)
+    publisher.publish("t", "k", b"x", id="first", deliver_at=at - timedelta(seconds=1))
+    publisher.publish("t", "k", b"x", id="last", deliver_at=at + timedelta(milliseconds=1))
+    make_due(raw, ago=1000)
+    assert appending.append() == 62
+    assert log(raw) == ["first", *(f"z{9 - n}" for n in range(10)), *(f"s{99 - n}" for n in range(50)), "last"]
+
+
+def test_a_page_that_cuts_a_lane_and_a_payload_bound_keep_the_order(
+    publisher: Publisher, appending: Appending, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each transaction takes what comes first of every lane."""
+    monkeypatch.setattr("lanelog._engine.appending.PAGE", 7)
+    monkeypatch.setattr("lanelog._engine.appending.BYTES_A_TRANSACTION", 1000)
+    ids = [f"{n:02}" for n in range(20)]
+    publisher.publish_many(
+        "t", [Outgoing(f"k{n % 2}", b"x" * (400 if n % 3 else 1), ids[n], delay=3600) for n in range(20)]
+    )
+    make_due(raw)
+    moved = [appending.append() for _ in range(20)]
+    assert sum(moved) == 20
+    assert max(moved) <= 5
+    assert log(raw, "k0") == ids[0::2]
+    assert log(raw, "k1") == ids[1::2]
+
+
+# -- lanes -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_lane_that_was_purged_comes_back_above_its_old_end(
+    lanelog_client: Client, database: Database, publisher: Publisher, raw: Any, appending: Appending
+) -> None:
+    """What waits does not keep a drained lane alive, and is not lost with it."""
+    subscription = lanelog_client.subscribe("t", "g", accept, retention=0)
+    publisher.publish_many("t", [("k", b"x")] * 3)
+    publisher.publish("t", "k", b"x", id="later", delay=3600)
+    eventually(lambda: one(raw, "SELECT COUNT(*) FROM queue_messages") == 0)
+    subscription.stop()
+    session = database.session("purge")
+    eventually(lambda: Purge(session).drained("t", "k"))
+    session.close()
+    assert one(raw, "SELECT COUNT(*) FROM queue_partitions WHERE partition_key = 'k'") == 0
+    make_due(raw)
+    assert (appending.append(), appending.append()) == (0, 1)
+    assert rows(raw, "SELECT `offset`, id FROM queue_messages") == [(4, "later")]
+
+
+def test_a_lane_that_somebody_holds_does_not_delay_the_others(
+    publisher: Publisher, appending: Appending, open_raw: Any, raw: Any
+) -> None:
+    """However much waits for it; it is tried again less and less often, and nothing spins meanwhile."""
+    publisher.publish_many("t", [Outgoing("held", b"x", f"{n}", delay=3600) for n in range(3000)])
+    publisher.publish_many("t", [Outgoing(f"k{n}", b"x", f"{n}", delay=3600.0) for n in range(20)])
+    make_due(raw)
+    mine = open_raw()
+    publisher.publish("t", "held", b"x", id="mine", connection=mine)
+    assert appending.append() == 0
+    assert 0 < (appending.wait() or 0) <= 0.025
+    assert appending.append() == 20
+    waits = []
+    for _ in range(8):
+        eventually(lambda: appending.wait() is None)
+        assert appending.append() == 0
+        waits.append(appending.wait() or 0)
+    assert 0.1 < waits[-1] <= 0.25
+    mine.commit()
+    eventually(lambda: appending.wait() is None)
+    assert [appending.append() for _ in range(4)] == [1000, 1000, 1000, 0]
+    assert log(raw, "held") == ["mine", *(f"{n}" for n in range(3000))]
+
+
+def test_the_scheduler_does_not_spin_while_a_lane_is_held(
+    lanelog_client: Client, open_raw: Any, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few looks a second, and the message comes as soon as the lane is free."""
+    looks = Record()
+    append = Appending.append
+
+    def counted(appending: Appending, **options: Any) -> int:
+        looks(time.monotonic())
+        return append(appending, **options)
+
+    monkeypatch.setattr(Appending, "append", counted)
+    lanelog_client.publish("t", "held", b"x", id="first")
+    lanelog_client.publish("t", "held", b"x", id="a", delay=2.0)
+    mine = open_raw()
+    lanelog_client.publish("t", "held", b"x", id="mine", connection=mine)
+    looks.wait(5)
+    before = len(looks)
+    threading.Event().wait(2.0)
+    assert 2 <= len(looks) - before <= 2.0 / 0.125 + 1
+    assert log(raw, "held") == ["first"]
+    mine.commit()
+    eventually(lambda: log(raw, "held") == ["first", "mine", "a"], within=1.0)
+
+
+def test_an_account_that_may_not_delete_leaves_it_to_others(
+    lanelog_client: Client, publisher: Publisher, raw: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    """One WARNING; its subscriptions go on."""
+    subscription = lanelog_client.subscribe("t", "g", accept)
+    denied = lanelog.DatabaseError("DELETE command denied", code=1142)
+
+    def append(_self: object, **_: object) -> int:
+        tried(1)
+        raise denied
+
+    tried = Record()
+    monkeypatch.setattr(Appending, "append", append)
+    monkeypatch.setattr("lanelog._engine.scheduler.DENIED_WAIT", 0.1)
+    publisher.publish("t", "k", b"x", delay=0.01)
+    tried.wait(3)
+    assert len(events(caplog, "scheduling.denied")) == 1
+    assert subscription.state == "running"
+
+
+def test_a_session_that_is_lost_is_replaced(lanelog_client: Client, raw: Any) -> None:
+    """Killed at the server between two looks: the message comes all the same."""
+    lanelog_client.publish("t", "k", b"x", id="a", delay=0.01)
+    eventually(lambda: log(raw) == ["a"])
+    assert lanelog_client._engine is not None
+    scheduler: Scheduler = lanelog_client._engine._scheduler
+    rows(raw, f"KILL {scheduler.session.connection_id}")
+    lanelog_client.publish("t", "k", b"x", id="b", delay=0.3)
+    eventually(lambda: log(raw) == ["a", "b"])
+
+
+# -- costs -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_page_of_due_messages_costs_nine_statements(
+    publisher: Publisher, appending: Appending, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many they are, up to a thousand: none has one of its own, and no payload travels."""
+    publisher.publish_many("t", [Outgoing(f"k{n % 100}", b"x" * 1000, delay=3600) for n in range(1000)])
+    make_due(raw)
+    appending.session.ensure()
+    sent: list[str] = []
+    run = Wire._run
+
+    def counted(wire: Wire, sql: str, args: Any) -> Any:
+        sent.append(" ".join(sql.split()[:2]))
+        return run(wire, sql, args)
+
+    monkeypatch.setattr(Wire, "_run", counted)
+    assert appending.append() == 1000
+    assert sent == [
+        "SELECT topic,",  # what is due
+        "START TRANSACTION",
+        "SELECT partition_key,",  # lock heads
+        "SELECT due.partition_key,",  # lock rows
+        "SELECT partition_key,",  # ids in the log
+        "UPDATE queue_partitions",
+        "INSERT INTO",
+        "DELETE gone",
+    ]  # and COMMIT

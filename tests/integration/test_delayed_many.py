@@ -1,0 +1,46 @@
+"""Ten thousand messages that become due at once, and processes that die while they append them."""
+
+import sys
+from typing import Any
+
+import pytest
+
+from lanelog import Outgoing
+from lanelog.publisher import Publisher
+from support.processes import Fleet
+from support.sql import one, rows
+from support.waiting import eventually
+
+MESSAGES, KEYS = 10_000, 100
+NOW_MS = "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6)) DIV 1000"
+
+
+@pytest.mark.parametrize("spread", [0, 1], ids=["one instant", "one second"])
+def test_ten_thousand_due_at_once_are_each_appended_once_within_five_seconds(
+    fleet: Fleet, publisher: Publisher, raw: Any, spread: int
+) -> None:
+    """Two processes append them, one of them is killed in the middle: none is lost, doubled, or out of order."""
+    processes = [fleet.start(f"p{n}", "delaying.py", keys=[f"own{n}"], delay=7200.0) for n in range(2)]
+    for process in processes:
+        process.said("scheduled")
+    for start in range(0, MESSAGES, 1000):
+        publisher.publish_many(
+            "t",
+            [Outgoing(f"k{n % KEYS}", b"x" * 200, f"{n:05}", delay=3600) for n in range(start, start + 1000)],
+        )
+    mine = "partition_key LIKE 'k%%'"
+    rows(raw, f"UPDATE queue_scheduled SET deliver_at = {NOW_MS} + 2000 + %s * (id DIV 10) WHERE {mine}", spread)
+    first = one(raw, f"SELECT MIN(deliver_at) FROM queue_scheduled WHERE {mine}")
+    eventually(lambda: one(raw, "SELECT COUNT(*) FROM queue_messages") > 500, within=20)
+    processes[0].kill()
+    appended = one(raw, "SELECT COUNT(*) FROM queue_messages")
+    assert appended < MESSAGES
+    eventually(lambda: one(raw, "SELECT COUNT(*) FROM queue_messages") == MESSAGES, within=20)
+    assert one(raw, f"SELECT COUNT(*) FROM queue_scheduled WHERE {mine}") == 0
+    late = one(raw, f"SELECT MAX(created_at) - {first} FROM queue_messages")
+    for number in range(KEYS):
+        found = rows(raw, "SELECT `offset`, id FROM queue_messages WHERE partition_key = %s ORDER BY 1", f"k{number}")
+        assert found == [(place + 1, f"{number + place * KEYS:05}") for place in range(MESSAGES // KEYS)]
+    sys.stdout.write(f"killed after {appended}; {MESSAGES} due within {spread} s, the last appended after {late} ms\n")
+    assert late <= spread * 1000 + 5000
+    assert fleet.heard("log") == []

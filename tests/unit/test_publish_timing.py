@@ -1,0 +1,111 @@
+"""`delay`, `deliver_at` and `ttl`: what is refused before any SQL, and what is made of the rest."""
+
+import math
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from lanelog.errors import ConfigurationError
+from lanelog.message import Receipt
+from lanelog.publisher.draft import SCHEDULED, Draft, make_draft
+from lanelog.publisher.placing import place
+from lanelog.publisher.timing import AT_ONCE, TEN_YEARS, Timing, make_timing
+
+NOW = datetime.now(UTC)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"delay": 1, "deliver_at": NOW}, "not both"),
+        ({"delay": 0, "deliver_at": NOW}, "not both"),
+        ({"delay": -1}, "delay must be a finite number, at least 0"),
+        ({"delay": math.nan}, "delay must be a finite number"),
+        ({"delay": math.inf}, "delay must be a finite number"),
+        ({"delay": TEN_YEARS + 1}, "delay must be a finite number, at least 0 and at most 316224000"),
+        ({"delay": 10**400}, "delay must be a finite number"),
+        ({"delay": "1"}, "delay must be a number"),
+        ({"delay": True}, "delay must be a number"),
+        ({"delay": timedelta(seconds=1)}, "delay must be a number"),
+        ({"deliver_at": NOW.replace(tzinfo=None)}, "deliver_at must be an aware datetime: add tzinfo"),
+        ({"deliver_at": NOW + timedelta(days=10 * 366 + 1)}, "at most ten years"),
+        ({"deliver_at": datetime.max.replace(tzinfo=timezone(timedelta(hours=-23)))}, "at most ten years"),
+        ({"deliver_at": 1.0}, "deliver_at must be an aware datetime, not float"),
+        ({"deliver_at": NOW.date()}, "deliver_at must be an aware datetime, not date"),
+        ({"ttl": 0}, "ttl must be a finite number, more than 0"),
+        ({"ttl": -1}, "ttl must be a finite number, more than 0"),
+        ({"ttl": math.nan}, "ttl must be a finite number"),
+        ({"ttl": math.inf}, "ttl must be a finite number"),
+        ({"ttl": TEN_YEARS + 1}, "ttl must be a finite number"),
+        ({"ttl": "1"}, "ttl must be a number"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(given: dict[str, Any], said: str) -> None:
+    """With an error that names the argument."""
+    with pytest.raises(ConfigurationError, match=said):
+        make_timing(**{"delay": None, "deliver_at": None, "ttl": None, **given})
+
+
+@pytest.mark.parametrize(
+    ("given", "timing"),
+    [
+        ({}, AT_ONCE),
+        ({"delay": 0}, AT_ONCE),
+        ({"delay": 1.5}, Timing(delay_ms=1500)),
+        ({"delay": 1e-9}, Timing(delay_ms=1)),
+        ({"ttl": 1e-9}, Timing(ttl_ms=1)),
+        ({"delay": 2, "ttl": 3}, Timing(delay_ms=2000, ttl_ms=3000)),
+        ({"deliver_at": datetime(1970, 1, 1, 0, 0, 1, 500, tzinfo=UTC)}, Timing(due_at_ms=1001)),
+        ({"deliver_at": datetime(1970, 1, 1, 2, 0, 1, tzinfo=timezone(timedelta(hours=2)))}, Timing(due_at_ms=1000)),
+        ({"deliver_at": datetime(1969, 1, 1, tzinfo=UTC)}, Timing(due_at_ms=0)),
+        ({"deliver_at": datetime.min.replace(tzinfo=timezone(timedelta(hours=23)))}, Timing(due_at_ms=0)),
+    ],
+)
+def test_times_become_milliseconds(given: dict[str, Any], timing: Timing) -> None:
+    """Rounded up: nothing is delivered before its time, and nothing that waits waits for nothing."""
+    made = make_timing(**{"delay": None, "deliver_at": None, "ttl": None, **given})
+    assert made == timing
+    assert made.scheduled == bool(timing.delay_ms or timing.due_at_ms is not None)
+
+
+def draft(message_id: str | None, timing: Timing = AT_ONCE) -> Draft:
+    return make_draft(
+        "t", "k", b"x", message_id=message_id, metadata=None, codec=None, max_payload_bytes=10, timing=timing
+    )
+
+
+def test_a_message_with_a_delay_takes_no_offset() -> None:
+    """It is scheduled, in the order of the call; an id that is there, here or in the log, is a duplicate."""
+    later = Timing(delay_ms=1000)
+    drafts = [
+        draft("a", later),
+        draft("b"),
+        draft("a"),
+        draft("b", later),
+        draft("c", later),
+        draft("logged", later),
+        draft("waiting"),
+    ]
+    stored = {("k", "logged"): 3, ("k", "waiting"): SCHEDULED}
+    placed = place(drafts, {"k": 7}, stored)
+    assert [(row.id, row.place) for row in placed.scheduled] == [("a", 0), ("c", 1)]
+    assert [(row.id, row.offset) for row in placed.rows] == [("b", 8)]
+    assert placed.moves == {"k": 1}
+    assert placed.receipts == [
+        Receipt(0, "a", duplicate=False),
+        Receipt(8, "b", duplicate=False),
+        Receipt(0, "a", duplicate=True),
+        Receipt(8, "b", duplicate=True),
+        Receipt(0, "c", duplicate=False),
+        Receipt(3, "logged", duplicate=True),
+        Receipt(0, "waiting", duplicate=True),
+    ]
+
+
+@pytest.mark.parametrize(("found", "duplicate"), [(0, False), (9, False)])
+def test_what_an_unknown_commit_scheduled_is_no_duplicate(found: int, duplicate: bool) -> None:
+    """Whether it still waits when the attempt is repeated, or has become due since."""
+    own = draft("a", Timing(delay_ms=10))
+    own.tried = SCHEDULED
+    assert place([own], {"k": 9}, {own.place: found}).receipts == [Receipt(found, "a", duplicate=duplicate)]
