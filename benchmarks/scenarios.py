@@ -13,7 +13,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from benchmarks import raw
+from benchmarks import looking, raw
 from benchmarks.bench import PAYLOAD, TOPIC
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ KEYS = 64
 SAMPLES = 40
 IDLE_SECONDS = 6.0
 PATIENCE = 120.0
+STATUS_LOOKS = 3
 
 
 def publish(bench: Bench) -> Iterator[tuple[str, float]]:
@@ -112,7 +113,15 @@ def idle(bench: Bench) -> Iterator[tuple[str, float]]:
         yield "idle_statements_1000_lanes", (bench.statements() - before) / (time.perf_counter() - began)
 
 
-PLAN = (publish, consume_100_lanes, consume_1000_lanes, consume_10000_lanes, latency, idle)
+def admin_status(bench: Bench) -> Iterator[tuple[str, float]]:
+    """Looking at 1 million messages behind."""
+    looking.backlog(bench, bench.messages(1_000_000))
+    # The first look finds little of it in the server's memory, and none of the statements prepared.
+    yield "admin_status_first", looking.status(bench)
+    yield "admin_status_again", min(looking.status(bench) for _ in range(STATUS_LOOKS))
+
+
+PLAN = (publish, consume_100_lanes, consume_1000_lanes, consume_10000_lanes, latency, idle, admin_status)
 
 
 class _Countdown:

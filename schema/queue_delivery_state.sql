@@ -12,6 +12,7 @@ CREATE TABLE IF NOT EXISTS queue_delivery_state (
   postponed        INT UNSIGNED     NOT NULL DEFAULT 0 COMMENT 'how often a handler postponed the message',
   crashed          TINYINT UNSIGNED NOT NULL DEFAULT 0 COMMENT '1: an earlier attempt ended with its process',
   alone            TINYINT UNSIGNED NOT NULL DEFAULT 0 COMMENT '1: the attempt in flight runs with no other message in its process; if none is in flight: the last one died so',
+  released         TINYINT UNSIGNED NOT NULL DEFAULT 0 COMMENT '1: an operator took the last attempt away while it ran; it is delivered again, whatever caps the deliveries',
   lease_epoch      BIGINT UNSIGNED  NOT NULL DEFAULT 0 COMMENT 'fencing token of the delivery in flight; 0: none is',
   first_attempt_at BIGINT UNSIGNED  NOT NULL DEFAULT 0 COMMENT 'when the first attempt started, epoch milliseconds UTC',
   last_attempt_at  BIGINT UNSIGNED  NOT NULL DEFAULT 0 COMMENT 'when the last attempt started, epoch milliseconds UTC',

@@ -219,7 +219,39 @@ def test_a_message_that_keeps_failing_is_among_the_oldest(
     made.row("first", 1, retry_count=3, first_attempt_at=1000)
     made.written("first", 1, ago=900)
     assert [lane.key for lane in admin.lanes("t", "g", limit=1)] == ["first"]
-    assert around(admin.groups("t")[0].oldest_age, 900)
+
+
+def test_the_oldest_message_of_a_group_is_exact_or_said_to_be_a_lower_bound(
+    lanelog_client: Client, made: Situations, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is exact as long as one answer needs no more look-ups than there may be, over all groups together."""
+    monkeypatch.setattr("lanelog.admin._ages.CANDIDATES", 2)
+    monkeypatch.setattr("lanelog.admin._ages.EXACT_LANES", 9)
+    made.register("h")
+    made.register("a")
+    for group in ("a", "g", "h"):
+        made.place("first", 99, group=group)
+    for number in range(6):
+        fill(lanelog_client, f"k{number}", 2)
+        made.place(f"k{number}", 0, updated_at=1_000_000 + number)
+        made.place(f"k{number}", 1, group="h", updated_at=1_000_000 + number)
+    made.written("k5", 1, ago=900)  # in the lane that has made progress last
+    made.written("k5", 2, ago=800)
+    first, second, third = admin.groups("t")
+    assert (first.group, first.lagging_lanes, first.oldest_age_exact) == ("a", 6, True)
+    assert around(first.oldest_age, 900)
+    assert (second.group, second.oldest_age_exact) == ("g", False)  # 6 of the 9 are used up
+    assert around(second.oldest_age, 0)
+    assert not third.oldest_age_exact
+    made.lose("k5", 2)
+    monkeypatch.setattr("lanelog.admin._ages.EXACT_LANES", 18)
+    exact = admin.groups("t")
+    assert [each.oldest_age_exact for each in exact] == [True] * 3
+    assert around(exact[1].oldest_age, 900)
+    assert around(exact[2].oldest_age, 0)  # a hole counts as new
+    for number in range(6):
+        made.place(f"k{number}", 2, group="h")
+    assert admin.groups("t")[2].oldest_age is None
 
 
 # -- what must not happen ----------------------------------------------------------------------------------------------

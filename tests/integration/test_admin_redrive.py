@@ -13,15 +13,11 @@ import lanelog
 from lanelog import Client, ConfigurationError, Message, Reject
 from lanelog.admin import _redrive
 from support.commits import every_commit_unanswered_once
+from support.dead_letters import give_up, letters
 from support.sql import delivery_rows, one, rows, watermark
 from support.waiting import Record, eventually, never
 
 KEYS, EACH = 100, 20
-
-
-def letters(raw: Any, topic: str = "t_dlq") -> int:
-    """Dead letters in the log, settled or not."""
-    return int(one(raw, "SELECT COUNT(*) FROM queue_messages WHERE topic = %s", topic))
 
 
 def in_order(seen: list[tuple[str, int]]) -> dict[str, list[int]]:
@@ -30,18 +26,6 @@ def in_order(seen: list[tuple[str, int]]) -> dict[str, list[int]]:
     for key, number in seen:
         found.setdefault(key, []).append(number)
     return found
-
-
-def give_up(client: Client, raw: Any, items: list[tuple[str, str]], group: str = "a", topic: str = "t") -> None:
-    """Publish these and leave them as dead letters of a group that does not run any more."""
-    before = letters(raw, f"{topic}_dlq")
-
-    def reject(message: Message) -> None:
-        raise Reject(f"no {message.payload.decode()}\nmore")
-
-    client.publish_many(topic, [lanelog.Outgoing(key, body, id=f"{key}-{body}") for key, body in items])
-    with client.subscribe(topic, group, reject):
-        eventually(lambda: letters(raw, f"{topic}_dlq") == before + len(items), within=30)
 
 
 def test_redrive_of_many_dead_letters_beside_another_group(lanelog_client: Client, lanelog_url: str, raw: Any) -> None:
@@ -161,7 +145,7 @@ def test_dead_letters_are_chosen_by_their_ids_their_messages_ids_or_their_reason
     assert len(admin.dead_letters("t", "a")) == 7
     assert admin.redrive("t", "a", ids=chosen).messages == 2
     assert admin.redrive("t", "a", ids=chosen) == lanelog.admin.Redriven(
-        topic="t", group="a", to_topic="t", messages=0, keys=0, missing=3, remaining=0, dry_run=False
+        topic="t", group="a", to_topic="t", messages=0, keys=0, missing=3, remaining=0, delay=0.0, dry_run=False
     )
     assert admin.delete_dead_letters("t", "a", reason="no 0", dry_run=True).messages == 2
     deleted = admin.delete_dead_letters("t_dlq", "a", reason="no 0")
@@ -249,8 +233,9 @@ def test_an_unanswered_commit_adds_nothing(
     monkeypatch.setattr(_redrive, "BATCH", 4)
     give_up(lanelog_client, raw, [(f"k{n % 2}", str(n)) for n in range(20)])
     with every_commit_unanswered_once(monkeypatch, committed=committed) as lost:
-        lanelog_client.admin.redrive("t", "a", all=True)
+        redriven = lanelog_client.admin.redrive("t", "a", all=True)
     assert sum(lost) >= 3
+    assert (redriven.messages, redriven.keys, redriven.remaining) == (20, 2, 0)
     copies = rows(raw, "SELECT payload FROM queue_messages WHERE target_group = 'a' ORDER BY partition_key, `offset`")
     assert [int(payload) for (payload,) in copies] == [*range(0, 20, 2), *range(1, 20, 2)]
     assert len(delivery_rows(raw, "", "t_dlq")) == 20

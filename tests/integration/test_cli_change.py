@@ -153,7 +153,15 @@ def test_what_is_left_to_do_is_an_alarm(
 ) -> None:
     """Lanes whose rows somebody holds are left: exit status 1, and a line that says to run it again."""
     redriven = Redriven(
-        topic="merge", group="builders", to_topic="merge", messages=0, keys=0, missing=0, remaining=2, dry_run=False
+        topic="merge",
+        group="builders",
+        to_topic="merge",
+        messages=0,
+        keys=0,
+        missing=0,
+        remaining=2,
+        delay=0.0,
+        dry_run=False,
     )
     purged = Purged(topic="merge", before=9, messages=0, lanes=0, unsettled={}, remaining=1, dry_run=False)
     monkeypatch.setattr(Admin, "redrive", lambda *_, **__: redriven)
@@ -180,9 +188,10 @@ def test_maintain_that_failed_for_a_topic_is_an_alarm(
     """The others are done, and the exit status is 1; without --once the next turn follows all the same."""
     done = Maintained(
         topics=("merge",),
+        appended=0,
+        fired=0,
         collected=3,
         dead_letters=0,
-        expired=0,
         lanes_purged=0,
         history=0,
         heartbeats=0,

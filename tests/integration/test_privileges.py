@@ -29,6 +29,9 @@ TABLES = (
     "queue_partition_leases",
     "queue_subscriber_heartbeats",
     "queue_groups",
+    "queue_history",
+    "queue_scheduled",
+    "queue_schedules",
 )
 
 

@@ -28,6 +28,7 @@ from lanelog.errors import ConfigurationError
 def test_ages_are_short(seconds: float | None, text: str) -> None:
     """Two units at most, the larger ones without a fraction."""
     assert age(seconds) == text
+    assert age(seconds, exact=False) == (text if seconds is None else f"≥{text}")
 
 
 @pytest.mark.parametrize(

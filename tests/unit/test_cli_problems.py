@@ -30,6 +30,7 @@ GROUP = GroupInfo(
     lagging_lanes=1,
     lag=3,
     oldest_age=30.0,
+    oldest_age_exact=True,
     waiting=0,
     in_flight=0,
 )
@@ -101,6 +102,18 @@ def reason(text: str, count: int) -> DeadLetterReason:
         ({"oldest_age": 61.0}, "behind", "lanelog lanes merge builders --by lag"),
         ({"paused_at": WHEN, "members": 0}, "paused", "lanelog resume merge builders"),
         ({"paused_at": WHEN, "lag": 0}, "paused", "lanelog resume merge builders"),
+        ({"order": "archive", "members": 0, "oldest_age": 86_400.0}, None, None),
+        ({"order": "archive", "oldest_age": 100_000.0}, None, None),
+        (
+            {"order": "archive", "members": 0, "oldest_age": 86_401.0},
+            "not archived",
+            "lanelog delete-group merge builders --execute",
+        ),
+        (
+            {"order": "replay", "members": 0, "oldest_age": 86_401.0},
+            "replay unfinished",
+            "lanelog delete-group merge builders --execute",
+        ),
     ],
 )
 def test_a_group(changes: dict[str, Any], what: str | None, mend: str | None) -> None:

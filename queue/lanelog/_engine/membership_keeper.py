@@ -18,6 +18,7 @@ from lanelog._stores.discovery import Discovery
 from lanelog._stores.groups import Groups
 from lanelog._stores.heartbeats import Heartbeats
 from lanelog._stores.leases import Leases
+from lanelog._stores.offsets import Offsets
 from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError, LanelogError
 
@@ -54,6 +55,8 @@ class MembershipKeeper:
     watch: Watch = field(init=False)
     known: set[str] = field(factory=set)  # every lane of the topic that was ever seen since the last full pass
     _recent: set[str] = field(factory=set)  # what the last look for new lanes found
+    resting: set[str] = field(factory=set)  # lanes that an operator paused
+    _lane_pauses: int = 0  # what the group's row said when they were read
     verdict: Verdict | None = None  # None: the heartbeats cannot be read
     _lock_name: str = ""
     _server_started_ms: int = 0
@@ -95,7 +98,7 @@ class MembershipKeeper:
         now = time.monotonic()
         self.beat_if_due()
         if not membership.stopping:
-            self._check_group()  # before the read-back, which passes its pause on to the lanes: within this turn
+            steered = self._check_group()  # before the read-back, which passes its pause on to the lanes: in this turn
         self._read_back()
         if membership.stopping:
             self._release()
@@ -103,7 +106,7 @@ class MembershipKeeper:
             return
         changed = self._look_at_members(now)
         changed = self._look_for_lanes(now) or changed
-        self._balance(now, changed=changed)
+        self._balance(now, changed=changed or steered)
         self._release()
         self._deregister_dead()
 
@@ -196,7 +199,11 @@ class MembershipKeeper:
             wanted = membership.paused or membership.group_paused or (lease is not None and lease.paused)
             membership.set_paused(lane, paused=wanted)
 
-    def _check_group(self) -> None:
+    def _check_group(self) -> bool:
+        """Is it still registered, what is paused; True when an operator paused or resumed something.
+
+        What is paused is given back when it is idle, taken by nobody, and no part of the fair shares.
+        """
         membership = self.membership
         row = Groups().get(self.session, membership.group, membership.topic)
         if row is None or row.created_at != membership.registered_at:
@@ -206,8 +213,15 @@ class MembershipKeeper:
                     "subscribe again to register it anew"
                 )
             )
-            return
+            return False
+        if row.due_in_ms is not None:
+            self.host.due_in(row.due_in_ms / 1000)
+        steered = row.paused != membership.group_paused or row.lane_pauses != self._lane_pauses
         membership.group_paused = row.paused
+        if row.lane_pauses != self._lane_pauses:
+            self.resting = Offsets().paused(self.session, membership.group, membership.topic)
+            self._lane_pauses = row.lane_pauses
+        return steered
 
     # -- lanes ---------------------------------------------------------------------------------------------------------
 
@@ -233,15 +247,17 @@ class MembershipKeeper:
 
     def _balance(self, now: float, *, changed: bool) -> None:
         membership = self.membership
-        if membership.failure is not None:
+        if membership.failure is not None or membership.group_paused:
             return
-        open_lanes = [lane for lane in list(membership.lanes.values()) if not lane.closing]
+        open_lanes = [
+            lane for lane in list(membership.lanes.values()) if not (lane.closing or lane.key in self.resting)
+        ]
         if self.verdict is None:
             # Availability before fairness: without knowing who lives, whatever is unowned is taken and nothing is
             # stolen.
             missing = ALL
         else:
-            share = fair_share(len(self.known), self.verdict.heirs, membership.owner)
+            share = fair_share(self._shared_out, self.verdict.heirs, membership.owner)
             missing = share - len(open_lanes)
             for lane in to_shed(open_lanes, -missing):
                 membership.close_lane(lane)
@@ -262,9 +278,7 @@ class MembershipKeeper:
         membership = self.membership
         group, topic = membership.group, membership.topic
         for suspect in () if self.verdict is None else self.verdict.dead:
-            if suspect not in self._deregistered and not Leases().held_by(
-                self.session, group, topic, [suspect.owner], 1
-            ):
+            if suspect not in self._deregistered and not Leases().holds(self.session, group, topic, suspect.owner):
                 Heartbeats().deregister_dead(self.session, group, topic, suspect.owner, suspect.heartbeat_at)
                 self._deregistered.add(suspect)
 
@@ -274,7 +288,12 @@ class MembershipKeeper:
             return True
         counts = Leases().counts(self.session, self.membership.group, self.membership.topic)
         live = self.verdict.live
-        return all(counts.get(owner, 0) >= fair_share(len(self.known), live, owner) for owner in live)
+        return all(counts.get(owner, 0) >= fair_share(self._shared_out, live, owner) for owner in live)
+
+    @property
+    def _shared_out(self) -> int:
+        """How many lanes the members share: those that are paused are nobody's."""
+        return len(self.known) - len(self.resting & self.known)
 
     def _acquire(self, missing: int) -> bool:
         """Take up to `missing` lanes that are nobody's or a dead owner's, then lanes that never had a lease row."""
@@ -286,7 +305,7 @@ class MembershipKeeper:
             if self.verdict.trusted:
                 dead += self.verdict.without_heartbeat(leases.counts(self.session, group, topic))
         taken = 0
-        candidates = leases.held_by(
+        candidates = leases.free(
             self.session, group, topic, ["", *(suspect.owner for suspect in dead)], min(missing, PAGE)
         )
         if candidates:
@@ -320,10 +339,11 @@ class MembershipKeeper:
         )
 
     def _release(self) -> None:
-        """Give back closed lanes whose last handler has ended and whose last flush has committed."""
+        """Give back closed lanes whose last handler has ended and whose last flush has committed; and paused ones."""
         membership = self.membership
         failed = membership.failure is not None
         with membership.lock:
+            self._close_resting_locked()
             closed = [lane for lane in membership.lanes.values() if lane.closing]
             # One that failed may never get its writes through: what no handler has any more is left to others, and what
             # was not flushed is delivered again.
@@ -338,6 +358,14 @@ class MembershipKeeper:
                 membership.lose_lane(lane, "the subscription failed")
             else:
                 membership.forget_lane(lane)
+
+    def _close_resting_locked(self) -> None:
+        """Close what an operator paused and what is idle: what is not may go on, as soon as it is resumed."""
+        lanes = self.membership.lanes
+        keys = lanes if self.membership.group_paused else self.resting & lanes.keys()
+        for key in keys:
+            lane = lanes[key]
+            lane.closing = lane.closing or (lane.paused and lane.idle)
 
     def _leave(self) -> None:
         """Deregister, once nothing is held any more; the keeper goes on as long as something is."""

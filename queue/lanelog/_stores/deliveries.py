@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 LOAD = f"""
 SELECT partition_key, message_offset, through_offset, acked,
        CAST(invisible_until AS SIGNED) - CAST({NOW_MS} AS SIGNED), retry_count, postponed, crashed, alone, lease_epoch,
-       IF(first_attempt_at = 0, NULL, CAST({NOW_MS} AS SIGNED) - CAST(first_attempt_at AS SIGNED)), last_error
+       IF(first_attempt_at = 0, NULL, CAST({NOW_MS} AS SIGNED) - CAST(first_attempt_at AS SIGNED)), last_error, released
 FROM queue_delivery_state FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s AND partition_key IN ({{keys}})
 """
@@ -30,16 +30,16 @@ WHERE consumer_group = %s AND topic = %s AND partition_key IN ({{keys}})
 # Write rows, new or known (PRIMARY). `acked` never goes back: a transaction of the handler may have set it meanwhile.
 UPSERT = """
 INSERT INTO queue_delivery_state (consumer_group, topic, partition_key, message_offset, through_offset, acked,
-       invisible_until, retry_count, postponed, crashed, alone, lease_epoch, first_attempt_at, last_attempt_at,
-       last_error)
+       invisible_until, retry_count, postponed, crashed, alone, released, lease_epoch, first_attempt_at,
+       last_attempt_at, last_error)
 VALUES {rows}
 ON DUPLICATE KEY UPDATE through_offset = VALUES(through_offset), acked = GREATEST(acked, VALUES(acked)),
        invisible_until = VALUES(invisible_until), retry_count = VALUES(retry_count), postponed = VALUES(postponed),
-       crashed = VALUES(crashed), alone = VALUES(alone), lease_epoch = VALUES(lease_epoch),
+       crashed = VALUES(crashed), alone = VALUES(alone), released = VALUES(released), lease_epoch = VALUES(lease_epoch),
        first_attempt_at = VALUES(first_attempt_at), last_attempt_at = VALUES(last_attempt_at),
        last_error = VALUES(last_error)
 """
-_ROW = f"(%s, %s, %s, %s, %s, %s, {NOW_MS} + %s, %s, %s, %s, %s, %s, IF(%s, {NOW_MS} - %s, 0), {NOW_MS}, %s)"
+_ROW = f"(%s, %s, %s, %s, %s, %s, {NOW_MS} + %s, %s, %s, %s, %s, %s, %s, IF(%s, {NOW_MS} - %s, 0), {NOW_MS}, %s)"
 
 # Remove rows behind the watermark or merged into a run, by exact key (PRIMARY, one lookup a point): a range would lock
 # the next lane's first row.
@@ -105,6 +105,7 @@ class DeliveryRow:
     lease_epoch: int
     first_age: float | None
     last_error: str | None
+    released: bool = False
 
 
 @frozen(kw_only=True)
@@ -120,6 +121,7 @@ class DeliveryWrite:
     postponed: int = 0
     crashed: bool = False
     alone: bool = False
+    released: bool = False
     lease_epoch: int = 0
     first_age: float | None = None
     last_error: str | None = None
@@ -133,7 +135,7 @@ class Deliveries:
         found: dict[str, list[DeliveryRow]] = {}
         for chunk in chunked(keys):
             for row in cx.query(LOAD.format(keys=placeholders(chunk)), (group, topic, *chunk)):
-                key, offset, through, acked, due_ms, retries, postponed, crashed, alone, epoch, age_ms, error = row
+                key, offset, through, acked, due_ms, retries, postponed, crashed, alone, epoch, age_ms, *last = row
                 found.setdefault(key, []).append(
                     DeliveryRow(
                         offset,
@@ -146,7 +148,8 @@ class Deliveries:
                         bool(alone),
                         epoch,
                         None if age_ms is None else max(0, age_ms) / 1000,
-                        error,
+                        last[0],
+                        bool(last[1]),
                     )
                 )
         return found
@@ -168,8 +171,8 @@ class Deliveries:
                     int(row.delay * 1000),
                     row.retry_count,
                 )
-                args += (row.postponed, row.crashed, row.alone, row.lease_epoch, row.first_age is not None, first_ms)
-                args.append(row.last_error)
+                args += (row.postponed, row.crashed, row.alone, row.released, row.lease_epoch)
+                args += (row.first_age is not None, first_ms, row.last_error)
             cx.execute(UPSERT.format(rows=",".join([_ROW] * len(chunk))), args)
 
     def delete(self, cx: Executor, group: str, topic: str, points: Iterable[tuple[str, int]]) -> None:

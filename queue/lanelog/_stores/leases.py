@@ -39,20 +39,32 @@ LEFT JOIN queue_offsets o FORCE INDEX (PRIMARY)
 WHERE l.consumer_group = %s AND l.topic = %s AND l.leased_by = %s
 """
 
-# Lanes without a lease row (queue_partitions PRIMARY by topic, leases PRIMARY by lane).
+# Lanes without a lease row, but for those that an operator paused (queue_partitions PRIMARY by topic, leases and
+# queue_offsets PRIMARY by lane).
 UNCLAIMED = """
 SELECT p.partition_key
 FROM queue_partitions p FORCE INDEX (PRIMARY)
 LEFT JOIN queue_partition_leases l FORCE INDEX (PRIMARY)
        ON l.consumer_group = %s AND l.topic = p.topic AND l.partition_key = p.partition_key
-WHERE p.topic = %s AND p.partition_key <> '' AND l.leased_by IS NULL
+LEFT JOIN queue_offsets o FORCE INDEX (PRIMARY)
+       ON o.consumer_group = %s AND o.topic = p.topic AND o.partition_key = p.partition_key
+WHERE p.topic = %s AND p.partition_key <> '' AND l.leased_by IS NULL AND COALESCE(o.paused_at, 0) = 0
 ORDER BY p.partition_key LIMIT %s
 """
 
-# Lanes in nobody's name or in the name of these owners (by_owner).
-HELD_BY = """
-SELECT partition_key FROM queue_partition_leases FORCE INDEX (by_owner)
-WHERE consumer_group = %s AND topic = %s AND leased_by IN ({owners}) LIMIT %s
+# Whether an owner has any lane (by_owner).
+HOLDS = """
+SELECT 1 FROM queue_partition_leases FORCE INDEX (by_owner)
+WHERE consumer_group = %s AND topic = %s AND leased_by = %s LIMIT 1
+"""
+
+# Lanes in nobody's name or in the name of these owners, but for those that an operator paused (by_owner; queue_offsets
+# PRIMARY).
+FREE = """
+SELECT l.partition_key FROM queue_partition_leases l FORCE INDEX (by_owner)
+LEFT JOIN queue_offsets o FORCE INDEX (PRIMARY)
+       ON o.consumer_group = l.consumer_group AND o.topic = l.topic AND o.partition_key = l.partition_key
+WHERE l.consumer_group = %s AND l.topic = %s AND l.leased_by IN ({owners}) AND COALESCE(o.paused_at, 0) = 0 LIMIT %s
 """
 
 # Every owner's number of lanes (by_owner).
@@ -147,12 +159,16 @@ class Leases:
         return [OwnedLane(key, epoch, bool(paused)) for key, epoch, paused in cx.query(OWNED, (group, topic, owner))]
 
     def unclaimed(self, cx: Executor, group: str, topic: str, limit: int) -> list[str]:
-        """Lanes of the topic for which this group has no lease row yet."""
-        return [key for (key,) in cx.query(UNCLAIMED, (group, topic, limit))]
+        """Lanes of the topic for which this group has no lease row yet, and which no operator paused."""
+        return [key for (key,) in cx.query(UNCLAIMED, (group, group, topic, limit))]
 
-    def held_by(self, cx: Executor, group: str, topic: str, owners: Sequence[str], limit: int) -> list[str]:
-        """Lanes in the name of one of these owners ('' is nobody)."""
-        sql = HELD_BY.format(owners=placeholders(owners))
+    def holds(self, cx: Executor, group: str, topic: str, owner: str) -> bool:
+        """Whether any lane is in an owner's name."""
+        return cx.one(HOLDS, (group, topic, owner)) is not None
+
+    def free(self, cx: Executor, group: str, topic: str, owners: Sequence[str], limit: int) -> list[str]:
+        """Lanes in the name of one of these owners ('' is nobody) that no operator paused."""
+        sql = FREE.format(owners=placeholders(owners))
         return [key for (key,) in cx.query(sql, (group, topic, *owners, limit))]
 
     def counts(self, cx: Executor, group: str, topic: str) -> dict[str, int]:

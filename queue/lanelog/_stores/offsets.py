@@ -112,6 +112,10 @@ INSERT INTO queue_offsets (consumer_group, topic, partition_key, offset_acked, m
 VALUES (%s, %s, %s, %s, %s, {NOW_MS})
 """
 
+# Lanes that an operator paused for a group, read when such a pause or resume was noted (PRIMARY, prefix).
+PAUSED = """SELECT partition_key FROM queue_offsets FORCE INDEX (PRIMARY)
+WHERE consumer_group = %s AND topic = %s AND paused_at > 0"""
+
 # Whether a group has any row for a topic (PRIMARY, prefix).
 ANY_OF_GROUP = "SELECT 1 FROM queue_offsets FORCE INDEX (PRIMARY) WHERE consumer_group = %s AND topic = %s LIMIT 1"
 
@@ -225,6 +229,10 @@ class Offsets:
     def start_at(self, cx: Executor, group: str, topic: str, key: str, offset: int) -> None:
         """Let a new group begin behind `offset` of one lane."""
         cx.execute(START_AT, (group, topic, key, offset, offset))
+
+    def paused(self, cx: Executor, group: str, topic: str) -> set[str]:
+        """Keys of the lanes that an operator paused for a group."""
+        return {key for (key,) in cx.query(PAUSED, (group, topic))}
 
     def any_of_group(self, cx: Executor, group: str, topic: str) -> bool:
         """Whether a group has any row for a topic."""

@@ -2,7 +2,7 @@
 
 `Admin` is a facade without state: its methods have the public names and documentation, the rooms of this package do the
 work and are the only place with these queries. `_topics`, `_lanes`, `_messages` and `_letters_read` look; `_redrive`,
-`_discard`, `_seek`, `_steer`, `_purge`, `_remove` and `_maintain` change; `_doctor` examines the server.
+`_scheduled`, `_discard`, `_seek`, `_steer`, `_purge`, `_remove` and `_maintain` change; `_doctor` examines the server.
 
 **Looking** never locks, walks no backlog, and every list has a limit. What one answer says of one lane belongs together
 (one statement, or one snapshot); a list of lanes of a busy topic is true lane by lane, and a moment old.
@@ -22,7 +22,9 @@ from typing import TYPE_CHECKING, Literal
 
 from attrs import define, field
 
-from lanelog.admin import _heads, _lanes, _letters_read, _messages, _topics
+from lanelog.admin import _heads, _lanes, _messages, _scheduled, _topics
+from lanelog.admin._letters import Letters
+from lanelog.admin._recurring import Recurring
 from lanelog.admin.views import (
     DeadLetterInfo,
     DeadLetterReason,
@@ -45,6 +47,11 @@ from lanelog.admin.views import (
     Redriven,
     Released,
     Resumed,
+    ScheduledInfo,
+    ScheduleInfo,
+    SchedulePaused,
+    ScheduleRemoved,
+    ScheduleResumed,
     Skipped,
     Sought,
     SoughtLane,
@@ -81,6 +88,11 @@ __all__ = [
     "Redriven",
     "Released",
     "Resumed",
+    "ScheduleInfo",
+    "SchedulePaused",
+    "ScheduleRemoved",
+    "ScheduleResumed",
+    "ScheduledInfo",
     "Skipped",
     "Sought",
     "SoughtLane",
@@ -90,7 +102,7 @@ __all__ = [
 
 
 @define(eq=False, repr=False)
-class Admin:
+class Admin(Letters, Recurring):
     """Administration of one database; get it as `client.admin`. Thread-safe, holds no connection of its own."""
 
     _database: Database
@@ -98,6 +110,8 @@ class Admin:
     """Creates the lanes of a topic that are missing; what is redriven may come back to a purged one."""
     _published: Callable[[str], None] = field()
     """Told the topic after a redrive, so that this process's own fetchers look at once."""
+    _delayed: Callable[[], None] = field()
+    """Told after a redrive with a delay, so that somebody in this process looks after it."""
 
     def __repr__(self) -> str:
         return f"<Admin of {self._database.config.safe_url()}>"
@@ -181,79 +195,12 @@ class Admin:
         """
         return _messages.history(self._database, topic, group, key=key, limit=limit)
 
-    def dead_letters(self, topic: str, group: str | None = None, *, limit: int = 100) -> list[DeadLetterInfo]:
-        """Dead letters of a topic, of one group if given, by key and offset, at most `limit` (1 to 10,000).
+    def scheduled(self, topic: str, key: str | None = None, limit: int = 100) -> list[ScheduledInfo]:
+        """Messages that are not due yet, of one key if given, by key and id, at most `limit` (1 to 10,000).
 
-        `topic` is the original topic or a dead letter topic's own name. Those redriven or deleted are left out. Locks
-        nothing.
+        Locks nothing. One that is due, but not in the log yet, is among them.
         """
-        return _letters_read.dead_letters(self._database, topic, group, limit=limit)
-
-    def dead_letter_reasons(self, topic: str, group: str | None = None) -> list[DeadLetterReason]:
-        """The same dead letters counted by group and reason (the first line of the error), the most frequent first.
-
-        Reads every dead letter of the topic, but no payload; at most 1,000 reasons. Locks nothing.
-        """
-        return _letters_read.dead_letter_reasons(self._database, topic, group)
-
-    # -- dead letters --------------------------------------------------------------------------------------------------
-
-    def redrive(
-        self,
-        topic: str,
-        group: str,
-        *,
-        ids: Collection[str] | None = None,
-        reason: str | None = None,
-        all: bool = False,  # noqa: A002 - reads as it should: redrive(…, all=True)
-        rate: float | None = None,
-        to_topic: str | None = None,
-        dry_run: bool = False,
-    ) -> Redriven:
-        """Put a group's dead letters back into their original topic, for this group only and in per-key order.
-
-        Exactly one choice: `ids` (of the dead letters, see `DeadLetterInfo.id`, or of their original messages),
-        `reason` (see `DeadLetterInfo.reason`) or `all`. `rate`: at most so many messages a second. `to_topic`: another
-        topic than the original, for all of its groups unless this group is registered there, and then for it alone.
-        The copies have ids of their own, keep `published_at`, and the first id as metadata `lanelog.original_id`; one
-        that fails again is dead-lettered again.
-
-        Each dead letter is settled in the transaction that writes its copy, so that repeating the call, also after a
-        lost connection, adds nothing. Locks the heads of the lanes it writes to; a lane that somebody holds is left for
-        later, see `Redriven.remaining`.
-        """
-        from lanelog.admin import _redrive
-
-        return _redrive.redrive(
-            self._database,
-            topic,
-            group,
-            ids=ids,
-            reason=reason,
-            everything=all,
-            rate=rate,
-            to_topic=to_topic,
-            dry_run=dry_run,
-            ensure_lanes=self._ensure_lanes,
-            published=self._published,
-        )
-
-    def delete_dead_letters(
-        self,
-        topic: str,
-        group: str,
-        *,
-        ids: Collection[str] | None = None,
-        reason: str | None = None,
-        all: bool = False,  # noqa: A002 - as redrive
-        dry_run: bool = False,
-    ) -> Deleted:
-        """Settle a group's dead letters for ever; the choice as in `redrive`. Their rows leave with collection."""
-        from lanelog.admin import _discard
-
-        return _discard.delete_dead_letters(
-            self._database, topic, group, ids=ids, reason=reason, everything=all, dry_run=dry_run
-        )
+        return _scheduled.scheduled(self._database, topic, key, limit)
 
     # -- steering ------------------------------------------------------------------------------------------------------
 
@@ -285,8 +232,8 @@ class Admin:
     ) -> Paused:
         """Let a group, or one of its lanes, hand out nothing more until `resume`; in every process, within a second.
 
-        Handlers that run finish and settle. `by` and `reason` are shown by `groups()` and `lanes()`; at most 255 and
-        1,024 characters.
+        Handlers that run finish and settle; idle lanes are given back, and taken by nobody until then. `by` and
+        `reason` are shown by `groups()` and `lanes()`; at most 255 and 1,024 characters.
         """
         from lanelog.admin import _steer
 
@@ -301,8 +248,9 @@ class Admin:
     def skip(self, topic: str, group: str, key: str, offset: int, *, reason: str, dry_run: bool = False) -> Skipped:
         """Settle one message for one group without handling it; recorded in the history, the log keeps it for others.
 
-        Fences the lane's owner, who may take it again: what it has in flight there counts an attempt, is delivered
-        again but for this message, and is refused when it settles.
+        Fences the lane's owner, who may take it again: what it has in flight there counts an attempt, is refused when
+        it settles, and is delivered again but for this message, also if that was the last attempt. It is no crash
+        unless the owner is dead.
         """
         from lanelog.admin import _steer
 
@@ -311,11 +259,22 @@ class Admin:
     def release(self, topic: str, group: str, key: str, *, dry_run: bool = False) -> Released:
         """Take a lane away from its owner by force; any member may take it then.
 
-        An attempt that runs there now counts, is delivered again, and is refused when it settles.
+        An attempt that runs there now counts, is refused when it settles, and is delivered again, also if it was the
+        last one. It is no crash unless the owner is dead.
         """
         from lanelog.admin import _steer
 
         return _steer.release(self._database, topic, group, key, dry_run=dry_run)
+
+    def cancel_scheduled(self, topic: str, key: str, id: str, *, dry_run: bool = False) -> bool:  # noqa: A002 - as message
+        """Take back a message that is not due yet; as `Client.cancel_scheduled`.
+
+        True: it will not be delivered. False: there is none, or it was due and is in the log already.
+        """
+        from lanelog.admin import _known
+
+        _known.read(self._database, _known.known_topic, "looking for the topic", topic)
+        return _scheduled.cancel(self._database, topic, key, id, dry_run=dry_run)
 
     # -- removing ------------------------------------------------------------------------------------------------------
 
@@ -359,7 +318,9 @@ class Admin:
         """
         from lanelog.admin import _maintain
 
-        return _maintain.maintain(self._database, topics=topics)
+        return _maintain.maintain(
+            self._database, topics=topics, ensure_lanes=self._ensure_lanes, published=self._published
+        )
 
     def doctor(self) -> list[Finding]:
         """Examine server, settings, privileges and tables; one finding for each check, with its remedy. No change."""

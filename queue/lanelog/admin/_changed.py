@@ -34,6 +34,8 @@ class Redriven:
     """Given ids that are no dead letter of this group (any more): redriven or deleted before, or never there."""
     remaining: int
     """Chosen dead letters that are still there, because the call ended early; call again."""
+    delay: float
+    """Seconds for which they wait before they are delivered."""
     dry_run: bool
 
 
@@ -201,6 +203,8 @@ class TopicDeleted:
     topic: str
     lanes: int
     messages: int
+    scheduled: int
+    """Messages that were not due yet."""
     groups: tuple[str, ...]
     """Groups that were registered for it and are gone."""
     unsettled: Mapping[str, int]
@@ -211,19 +215,64 @@ class TopicDeleted:
 
 
 @frozen(kw_only=True)
+class SchedulePaused:
+    """What `pause_schedule` paused."""
+
+    name: str
+    changed: bool
+    """False: it was paused already (by, reason and since when are the old ones')."""
+    paused_at: datetime
+    by: str
+    reason: str
+    next_fire_at: datetime
+    """The time that would have been next."""
+    dry_run: bool
+
+
+@frozen(kw_only=True)
+class ScheduleResumed:
+    """What `resume_schedule` set going again."""
+
+    name: str
+    changed: bool
+    """False: it was not paused."""
+    paused_at: datetime | None
+    """Since when it had been paused."""
+    by: str
+    reason: str
+    next_fire_at: datetime
+    """When it fires next; what it would have fired while it was paused is skipped."""
+    dry_run: bool
+
+
+@frozen(kw_only=True)
+class ScheduleRemoved:
+    """What `remove_schedule` removed; the messages it published stay."""
+
+    name: str
+    topic: str
+    key: str
+    fired: int
+    """Messages it had published."""
+    dry_run: bool
+
+
+@frozen(kw_only=True)
 class Maintained:
     """What `maintain` cleared up."""
 
     topics: tuple[str, ...]
     """Topics that were looked at."""
+    appended: int
+    """Delayed messages that were due and are in the log now."""
     collected: int
     """Messages deleted that every group was past."""
     dead_letters: int
     """Dead letters deleted: redriven, deleted or past their retention."""
-    expired: int
-    """Messages settled because their time was over; 0 until messages can expire."""
     lanes_purged: int
     """Drained lanes removed."""
+    fired: int
+    """Messages published for schedules that were due."""
     history: int
     """History rows past their retention that were deleted."""
     heartbeats: int

@@ -3,14 +3,17 @@
 Owns these transactions; never deletes a message itself. Called by `Admin`.
 
 Lock order: floors S of their lanes, which keep collection away, → delivery. Dies right before a COMMIT: nothing of the
-batch has happened. Right after, or with an unanswered COMMIT: the repetition does not find them any more, and does not
-count them. Beside a redrive: whoever inserts a dead letter's row first has it, the other meets a duplicate and looks
-again.
+batch has happened. Right after, or with an unanswered COMMIT: the repetition finds them settled, and counts those that
+bear the mark of this call. Beside a redrive: whoever inserts a dead letter's row first has it, the other meets a
+duplicate and looks again.
 """
 
 from __future__ import annotations
 
+import uuid
 from typing import TYPE_CHECKING
+
+from attrs import define
 
 from lanelog._checks import check_name
 from lanelog._stores._points import chunked
@@ -22,7 +25,7 @@ from lanelog.errors import DatabaseError
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from lanelog._database import Database
+    from lanelog._database import Database, Executor
     from lanelog.admin._chosen import Letter
 
 
@@ -44,16 +47,16 @@ def delete_dead_letters(
     keys: set[str] = set()
     named: set[str] = set()
     count, any_letter = 0, False
-    for dead_topic in dead_topics:
-        for found in _chosen.letters(database, dead_topic, original, group):
-            any_letter = True
-            for batch in chunked([letter for letter in found if chosen.takes(letter)]):
-                named.update(name for letter in batch for name in chosen.named(letter))
-                keys.update(letter.key for letter in batch)
-                if dry_run:
-                    count += len(batch)
-                else:
-                    count += repeated(database, _settle, "deleting dead letters", database, dead_topic, batch)
+    by = f"deleted by call {uuid.uuid4().hex}"
+    for found in _chosen.letters(database, dead_topics, original, group, chosen):
+        any_letter = True
+        for batch in chunked(found):
+            named.update(name for letter in batch for name in chosen.named(letter))
+            keys.update(letter.key for letter in batch)
+            if dry_run:
+                count += len(batch)
+            else:
+                count += repeated(database, _Settling(database, batch, by).attempt, "deleting dead letters")
     if not any_letter:  # a group that was deleted may have left some: only one that nobody knows is refused
         read(database, known_group, "looking for the group", original, group)
     return Deleted(
@@ -66,17 +69,28 @@ def delete_dead_letters(
     )
 
 
-def _settle(database: Database, dead_topic: str, letters: Sequence[Letter]) -> int:
-    try:
-        with database.transaction() as cx:
-            floors = _fence.share_floors(cx, dead_topic, sorted({letter.key for letter in letters}))
-            points = [
-                (letter.key, letter.offset)
-                for letter in letters
-                if letter.key in floors and letter.offset > floors[letter.key].floor
-            ]
-            points = _chosen.unsettled(cx, dead_topic, points)
-            _chosen.settle(cx, dead_topic, points)
-            return len(points)
-    except DatabaseError as error:
-        raise _chosen.settled_meanwhile(error) from error
+@define(eq=False)
+class _Settling:
+    """One batch, of one dead letter topic, until it is known what became of it."""
+
+    database: Database
+    letters: Sequence[Letter]
+    by: str
+    _unknown: bool = False
+
+    def attempt(self) -> int:
+        try:
+            with self.database.transaction() as cx:
+                return self._transaction(cx, self.letters[0].dead_topic)
+        except DatabaseError as error:
+            self._unknown |= error.outcome_unknown
+            raise _chosen.settled_meanwhile(error) from error
+
+    def _transaction(self, cx: Executor, dead_topic: str) -> int:
+        floors = _fence.share_floors(cx, dead_topic, sorted({letter.key for letter in self.letters}))
+        points = [(letter.key, letter.offset) for letter in self.letters]
+        done = len(_chosen.settled_by(cx, dead_topic, points, self.by)) if self._unknown else 0
+        points = [(key, offset) for key, offset in points if key in floors and offset > floors[key].floor]
+        points = _chosen.unsettled(cx, dead_topic, points)
+        _chosen.settle(cx, dead_topic, points, self.by)
+        return done + len(points)

@@ -31,8 +31,16 @@ _CONSUMER: Final = {
     "queue_partition_leases": _ROWS,
     "queue_subscriber_heartbeats": _ROWS,
     "queue_groups": ("INSERT", "UPDATE"),
+    "queue_history": ("INSERT", "UPDATE"),
+    "queue_scheduled": ("INSERT", "DELETE"),
+    "queue_schedules": ("INSERT", "UPDATE"),
 }
-_JANITOR: Final = {**_CONSUMER, "queue_messages": ("INSERT", "DELETE"), "queue_partitions": _ROWS}
+_JANITOR: Final = {
+    **_CONSUMER,
+    "queue_messages": ("INSERT", "DELETE"),
+    "queue_partitions": _ROWS,
+    "queue_history": _ROWS,
+}
 
 
 @frozen
@@ -65,6 +73,8 @@ ROLES: Final = {
                 "queue_partitions": ("INSERT", "UPDATE"),
                 "queue_messages": ("INSERT",),
                 "queue_offsets": ("INSERT",),
+                "queue_scheduled": ("INSERT", "DELETE"),
+                "queue_schedules": ("INSERT", "UPDATE"),
             },
         ),
         Role("consumer", "handles and dead-letters; may publish, too", _CONSUMER),
@@ -72,7 +82,7 @@ ROLES: Final = {
         Role(
             "admin",
             "all rows but the history of the tables; no message is changed, no table",
-            {**_JANITOR, "queue_groups": _ROWS},
+            {**_JANITOR, "queue_groups": _ROWS, "queue_schedules": _ROWS},
         ),
     )
 }

@@ -12,6 +12,7 @@ from attrs import frozen
 
 from lanelog._engine.burials import derived_id
 from lanelog._stores._points import chunked, placeholders
+from lanelog._stores.discovery import Discovery
 from lanelog._stores.groups import Groups
 from lanelog._stores.offsets import Offsets
 from lanelog.admin import _facts, _states
@@ -65,12 +66,27 @@ WHERE consumer_group = '' AND topic = %s AND partition_key = %s AND message_offs
 
 # A dead letter by its derived id (by_id).
 LETTER = """
-SELECT `offset`, failure_count, failed_at, last_error FROM queue_messages FORCE INDEX (by_id)
+SELECT `offset`, id, failure_count, failed_at, last_error FROM queue_messages FORCE INDEX (by_id)
 WHERE topic = %s AND partition_key = %s AND id = %s
 """
 
+# The last dead letters of a lane that are not settled, of one group and from an original offset on, with their first
+# ids (both PRIMARY, bounded range).
+LETTERS = """
+SELECT m.`offset`, m.id, m.failure_count, m.failed_at, m.last_error, m.metadata
+FROM queue_messages m FORCE INDEX (PRIMARY)
+LEFT JOIN queue_delivery_state d FORCE INDEX (PRIMARY)
+       ON d.consumer_group = '' AND d.topic = m.topic AND d.partition_key = m.partition_key
+          AND d.message_offset = m.`offset`
+WHERE m.topic = %s AND m.partition_key = %s AND m.`offset` > %s AND m.failed_group = %s AND m.original_topic = %s
+      AND m.original_offset >= %s AND d.message_offset IS NULL ORDER BY m.`offset` DESC
+"""
+LETTERS_BACK = 1000
+"""How far back in a dead letter lane the letter of a message is looked for that was redriven and failed again."""
+ORIGINAL_ID = "lanelog.original_id"
+
 _LEFT = """partition_key, message_offset, id, outcome, attempts, published_at, first_delivered_at, finished_at, owner,
-       error
+       last_error
 FROM queue_history
 """
 
@@ -196,7 +212,7 @@ def _dead_letter(
 
 def _states_of(cx: Executor, row: tuple[Any, ...]) -> tuple[GroupState, ...]:
     """For every registered group; a handful of look-ups by exact key for each."""
-    topic, key, offset, message_id = row[:4]
+    topic, key, offset = row[:3]
     body = _states.Body(key, offset, created_at=row[8], expires_at=row[9], target_group=row[10])
     groups = readers(cx, topic).get(topic, [])
     facts = _facts.load(cx, topic, groups, [key])
@@ -207,18 +223,31 @@ def _states_of(cx: Executor, row: tuple[Any, ...]) -> tuple[GroupState, ...]:
         standing = _states.judge(group, body, _states.covering(cx, topic, group, key, offset), lane)
         letter = None
         if standing.state is MessageState.COMPLETED:
-            letter = _letter(cx, letters, key, derived_id(group, message_id, offset))
+            letter = _letter(cx, letters, group, row)
         registration = Groups().get(cx, group, topic)
         paused = bool(lane.place.paused_at) or (registration is not None and registration.paused)
         found.append(_group_state(group, standing, lane, letter, paused=paused))
     return tuple(found)
 
 
-def _letter(cx: Executor, topics: Collection[str], key: str, letter_id: str) -> _Letter | None:
-    for topic in topics:
-        row = cx.one(LETTER, (topic, key, letter_id))
-        if row is not None and not _settled(cx, topic, key, [row[0]]):
-            return _Letter(topic, letter_id, *row[1:])
+def _letter(cx: Executor, dead_topics: Collection[str], group: str, row: tuple[Any, ...]) -> _Letter | None:
+    """The dead letter of a message, or of what became of it: it may have been redriven, and have failed again.
+
+    That one's id is derived from those of every letter and copy before, which may be collected by now; its first id is
+    in its metadata. A letter that lies further back than `LETTERS_BACK` and is not the first is not found.
+    """
+    topic, key, offset, message_id = row[:4]
+    first_id = decode_metadata(row[6]).get(ORIGINAL_ID, message_id)
+    for dead_topic in dead_topics:
+        found = cx.one(LETTER, (dead_topic, key, derived_id(group, message_id, offset)))
+        if found is not None and not _settled(cx, dead_topic, key, [found[0]]):
+            return _Letter(dead_topic, *found[1:])
+        head = Discovery().heads(cx, dead_topic, [key]).get(key, 0)
+        floor = Offsets().load(cx, "", dead_topic, [key]).get(("", key))
+        least = max(head - LETTERS_BACK, 0 if floor is None else floor.offset_acked)
+        for letter in cx.query(LETTERS, (dead_topic, key, least, group, topic, offset)):
+            if decode_metadata(letter[5]).get(ORIGINAL_ID) == first_id:
+                return _Letter(dead_topic, *letter[1:5])
     return None
 
 
@@ -250,11 +279,12 @@ def history(database: Database, topic: str, group: str, *, key: str | None, limi
 
     def look() -> list[HistoryInfo]:
         with database.snapshot() as cx:
-            known_group(cx, topic, group)
             if key is None:
                 rows = cx.query(HISTORY, (group, topic, limit))
             else:
                 rows = cx.query(HISTORY_OF, (group, topic, key, limit))
+            if not rows:  # history outlives its group
+                known_group(cx, topic, group)
         return [_left(topic, group, *row) for row in rows]
 
     return repeated(database, look, "reading history")

@@ -4,9 +4,10 @@ Owns the transactions that release them and the deletes behind; never removes a 
 drained). Called by `Admin`, and by `_remove` for a whole topic.
 
 One transaction for a number of lanes: topic row S → floors X (those that somebody holds are tried again later) → leases
-X of every group that is behind → delivery → offsets. It takes those lanes away, raises the groups' watermarks and the
-floors; then the messages are deleted by exact keys, in bounded batches of their own. With the topic row shared, no
-group can be registered or deleted meanwhile.
+X of every group that is behind → delivery → offsets. It takes those lanes away (what a living owner has in flight there
+behind the purged is delivered again, see `_interrupt`), raises the groups' watermarks and the floors; then the messages
+are deleted by exact keys, in bounded batches of their own. With the topic row shared, no group can be registered or
+deleted meanwhile.
 
 Dies right before the COMMIT: nothing has happened to these lanes. Right after, in the middle of the deletes, or with an
 unanswered COMMIT: what is released and not deleted yet is deleted by the repetition, or by the next collection, because
@@ -28,8 +29,9 @@ from lanelog._engine.collection import Span
 from lanelog._stores.deliveries import Deliveries
 from lanelog._stores.discovery import Discovery
 from lanelog._stores.groups import Groups
+from lanelog._stores.moves import Moves
 from lanelog._stores.offsets import FloorRow, Offsets
-from lanelog.admin import _fence
+from lanelog.admin import _fence, _interrupt
 from lanelog.admin._checked import offset_of
 from lanelog.admin._known import known_topic, no_topic, pages, read, repeated
 from lanelog.admin._seek import aware, instants, milliseconds
@@ -61,6 +63,8 @@ def purge(database: Database, topic: str, *, before: datetime | int, dry_run: bo
     check_name("topic", topic)
     targets = _targets(topic, before)
     read(database, known_topic, "looking for the topic", topic)
+    if not dry_run:
+        read(database, may_delete, "looking for the privilege to delete")
     messages, lanes, remaining = 0, 0, 0
     unsettled: dict[str, int] = {}
     for page in pages(database, topic, LANES_A_TRANSACTION):
@@ -81,6 +85,11 @@ def purge(database: Database, topic: str, *, before: datetime | int, dry_run: bo
         remaining=remaining,
         dry_run=dry_run,
     )
+
+
+def may_delete(cx: Executor) -> None:
+    """Refuse who may not delete messages before any is released; there is none in the lane without names."""
+    Moves().delete(cx, "", [("", 0)])
 
 
 def _targets(topic: str, before: object) -> Callable[[Executor, Mapping[str, int]], dict[str, int]]:
@@ -127,9 +136,14 @@ def _transaction(database: Database, topic: str, wanted: Mapping[str, int], *, d
         targets = {key: wanted[key] for key, row in floors.items() if wanted[key] > row.floor}
         places = _places(cx, topic, groups, floors)
         behind = {group: [key for key in targets if places[group, key] < targets[key]] for group in groups}
+        void: dict[str, list[str]] = {}
         if not dry_run:
+            held_by = {}
             for group in groups:
+                held_by[group] = _fence.lock_leases(cx, topic, group, behind[group])
                 _fence.take_away(cx, topic, group, behind[group], topic_row[1] + 1)
+            for group in groups:
+                void[group] = _interrupt.interrupt(cx, topic, group, held_by[group])
             places = _places(cx, topic, groups, floors)  # an owner may have settled more until it was fenced
             _forget_settled_letters(cx, topic, targets)
         unsettled = {}
@@ -141,6 +155,7 @@ def _transaction(database: Database, topic: str, wanted: Mapping[str, int], *, d
         if not dry_run:
             Offsets().raise_floors(cx, topic, targets)
             for group in groups:
+                _interrupt.unmark(cx, topic, group, void[group])
                 _fence.raise_watermarks(cx, topic, group, reached[group])
         lanes = {key: (row.deleted_through, targets.get(key, row.floor)) for key, row in floors.items()}
         return Released(lanes, held, unsettled)

@@ -3,39 +3,51 @@
 Owns these transactions; never reads a payload into this process. Called by `Admin`.
 
 Lock order: groups S → floors S of the dead letters' lanes → heads X of the lanes they go to (those that somebody holds
-are left for later, with everything of their key, so that order is kept) → the dead letters' delivery rows → messages.
-A batch inserts the rows that settle its dead letters (group '') and their copies and moves the heads in one
-transaction. The floors keep collection away: a dead letter that is there stays there until its row stands beside it.
+are left for later, with everything of their key, so that order is kept) → the dead letters' delivery rows → messages,
+or the schedule. A batch inserts the rows that settle its dead letters (group '') and their copies and moves the heads
+in one transaction. The floors keep collection away: a dead letter that is there stays there until its row stands beside
+it.
 
 Dies right before the COMMIT: nothing of the batch has happened. Right after, or with an unanswered COMMIT: the dead
-letters are settled, the repetition does not find them any more (and does not count them). In the middle: whole batches
-are done. Two redrives at once: the second waits for a head or meets the first's row (1062), and looks again. A dead
-letter that was settled is never redriven again, and once collected it is not there.
+letters are settled, the repetition finds them so, and counts those that bear the mark of this call. In the middle:
+whole batches are done. Two redrives at once: the second waits for a head or meets the first's row (1062), and looks
+again. A dead letter that was settled is never redriven again, and once collected it is not there.
 """
 
 from __future__ import annotations
 
 import time
+import uuid
 from collections import deque
+from functools import partial
 from threading import Event
 from typing import TYPE_CHECKING
 
 from attrs import define, field
 
-from lanelog._checks import check_name, check_number
+from lanelog._checks import check_integer, check_name, check_number
 from lanelog._database import NOW_MS
+from lanelog._engine.policy import CAP
 from lanelog._stores.groups import Groups
 from lanelog._stores.partitions import Partitions
 from lanelog.admin import _chosen, _fence
 from lanelog.admin._known import known_group, known_topic, no_group, read, repeated
 from lanelog.admin.views import Redriven
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError
+from lanelog.publisher.timing import make_timing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from lanelog._database import Database, Executor
     from lanelog.admin._chosen import Choice, Letter
+
+    Points = Sequence[tuple[str, int]]
+
+_ID = "CONCAT('rd-', SHA2(CONCAT(m.id, CHAR(31 USING utf8mb4), m.`offset`), 256))"
+# The cap of an earlier redrive goes with it, whatever this one's is.
+_METADATA = f"""IF(%s = 0, JSON_REMOVE(m.metadata, '$."{CAP}"'),
+          JSON_SET(COALESCE(m.metadata, '{{{{}}}}'), '$."{CAP}"', CAST(%s AS CHAR)))"""
 
 # Dead letters as messages again, behind the heads given by key and in their order (PRIMARY). The id is a new one,
 # because a dead letter's id and offset come together only once.
@@ -44,11 +56,23 @@ INSERT INTO queue_messages (topic, partition_key, `offset`, id, payload, payload
        published_at, target_group)
 SELECT %s, m.partition_key,
        CASE m.partition_key {{cases}} END + ROW_NUMBER() OVER (PARTITION BY m.partition_key ORDER BY m.`offset`),
-       CONCAT('rd-', SHA2(CONCAT(m.id, CHAR(31 USING utf8mb4), m.`offset`), 256)), m.payload, m.payload_bytes,
-       m.metadata, {NOW_MS}, m.published_at, %s
+       {_ID}, m.payload, m.payload_bytes, {_METADATA}, {NOW_MS}, m.published_at, %s
 FROM queue_messages m FORCE INDEX (PRIMARY)
 WHERE m.topic = %s AND (m.partition_key, m.`offset`) IN ({{points}})
 """
+
+# The same into the schedule, in the same order (PRIMARY): the log gets them when they are due.
+COPY_LATER = f"""
+INSERT INTO queue_scheduled (topic, partition_key, id, payload, payload_bytes, metadata, created_at, published_at,
+       deliver_at, target_group, seq)
+SELECT %s, m.partition_key, {_ID}, m.payload, m.payload_bytes, {_METADATA}, {NOW_MS}, m.published_at, {NOW_MS} + %s, %s,
+       MICROSECOND(UTC_TIMESTAMP(6)) MOD 1000 * 1000000
+         + ROW_NUMBER() OVER (PARTITION BY m.partition_key ORDER BY m.`offset`)
+FROM queue_messages m FORCE INDEX (PRIMARY)
+WHERE m.topic = %s AND (m.partition_key, m.`offset`) IN ({{points}})
+"""
+
+MAX_DELIVERIES = 1_000_000
 
 BATCH = 500
 BATCH_BYTES = 8 * 1024 * 1024
@@ -70,41 +94,44 @@ def redrive(
     reason: str | None,
     everything: bool,
     rate: float | None,
+    delay: float,
+    max_deliveries: int | None,
     to_topic: str | None,
     dry_run: bool,
     ensure_lanes: Callable[[str, Sequence[str]], None],
     published: Callable[[str], None],
+    scheduled: Callable[[], None],
 ) -> Redriven:
     """See `Admin.redrive`."""
     check_name("topic", topic)
     check_name("group", group)
     chosen = _chosen.choice(ids, reason, everything=everything)
-    if rate is not None:
-        check_number("rate", rate, above=True)
-    if to_topic is not None:
-        check_name("to_topic", to_topic)
+    delay_ms = _check(rate, delay, max_deliveries, to_topic)
     original, dead_topics = _chosen.dead_topics(database, topic)
     if to_topic in dead_topics:
         raise ConfigurationError(
             f"to_topic={to_topic!r} holds these dead letters: they would come back to where they are"
         )
-    if to_topic is None:
-        read(database, known_group, "looking for the group", original, group)
-    else:
-        read(database, known_topic, "looking for the topic", to_topic)
     work = _Redrive(
-        database, original, group, original if to_topic is None else to_topic, to_topic is None, rate, ensure_lanes
+        database=database,
+        topic=original,
+        group=group,
+        target=original if to_topic is None else to_topic,
+        home=to_topic is None,
+        rate=rate,
+        delay_ms=delay_ms,
+        max_deliveries=max_deliveries,
+        ensure_lanes=ensure_lanes,
     )
-    for dead_topic in dead_topics:
-        for found in _chosen.letters(database, dead_topic, original, group):
-            taken = [letter for letter in found if chosen.takes(letter)]
-            work.choose(chosen, taken)
-            if not dry_run:
-                work.put_back(taken)
+    read(database, work.check_target, "looking for the group")
+    for found in _chosen.letters(database, dead_topics, original, group, chosen):
+        work.choose(chosen, found)
+        if not dry_run:
+            work.put_back(found)
     if not dry_run:
         work.finish()
     if work.moved:
-        published(work.target)
+        (scheduled if delay_ms else partial(published, work.target))()
     return Redriven(
         topic=original,
         group=group,
@@ -113,20 +140,23 @@ def redrive(
         keys=len(work.keys),
         missing=0 if chosen.ids is None else len(chosen.ids - work.named),
         remaining=sum(len(waiting) for waiting in work.held.values()),
+        delay=delay_ms / 1000,
         dry_run=dry_run,
     )
 
 
-def _target_group(cx: Executor, topic: str, group: str, *, strict: bool) -> str:
-    """The only group that the copies are for; '' for every group, where this one is not registered."""
-    if Groups().lock_shared(cx, group, topic) is not None:
-        return group
-    if strict:
-        raise no_group(topic, group)
-    return ""
+def _check(rate: float | None, delay: float, max_deliveries: int | None, to_topic: str | None) -> int:
+    """The delay in milliseconds, if all of them are right."""
+    if rate is not None:
+        check_number("rate", rate, above=True)
+    if max_deliveries is not None:
+        check_integer("max_deliveries", max_deliveries, least=1, most=MAX_DELIVERIES)
+    if to_topic is not None:
+        check_name("to_topic", to_topic)
+    return make_timing(delay, None, None).delay_ms
 
 
-@define(eq=False)
+@define(eq=False, kw_only=True)
 class _Redrive:
     """One call, from batch to batch."""
 
@@ -136,6 +166,8 @@ class _Redrive:
     target: str
     home: bool  # the target is the original topic, where the group must be registered
     rate: float | None
+    delay_ms: int
+    max_deliveries: int | None
     ensure_lanes: Callable[[str, Sequence[str]], None]
     chosen: int = 0
     moved: int = 0
@@ -143,8 +175,30 @@ class _Redrive:
     named: set[str] = field(factory=set)
     held: dict[tuple[str, str], deque[Letter]] = field(factory=dict)
     """What waits for a head that somebody holds, and whatever of the same lane comes behind it."""
+    by: str = field(factory=lambda: f"redriven by call {uuid.uuid4().hex}")
+    _unknown: bool = False  # whether the batch was committed by the last attempt
     _not_before: float = 0.0
     _pause: Event = field(factory=Event)
+
+    def check_target(self, cx: Executor) -> None:
+        """Refuse a topic or a group that is not there."""
+        if self.home:
+            known_group(cx, self.target, self.group)
+            return
+        known_topic(cx, self.target)
+        self.target_group(cx)
+
+    def target_group(self, cx: Executor) -> str:
+        """The only group that the copies are for, held in place; '' for every group, where it is not registered."""
+        if Groups().lock_shared(cx, self.group, self.target) is not None:
+            return self.group
+        if self.home:
+            raise no_group(self.target, self.group)
+        if self.max_deliveries is not None:
+            raise ConfigurationError(
+                f"max_deliveries is for group {self.group!r} alone, which is not registered for topic {self.target!r}"
+            )
+        return ""
 
     def choose(self, choice: Choice, letters: Sequence[Letter]) -> None:
         """Count what was chosen."""
@@ -206,6 +260,7 @@ class _Redrive:
                 self._pause.wait(wait)
         keys = sorted({letter.key for letter in letters})
         repeated(self.database, self.ensure_lanes, "creating lanes", self.target, keys)
+        self._unknown = False
         moved, busy = repeated(self.database, self._attempt, "redriving", letters, keys)
         self.moved += moved
         if self.rate is not None:
@@ -217,12 +272,18 @@ class _Redrive:
             with self.database.transaction() as cx:
                 return self._transaction(cx, letters, keys)
         except DatabaseError as error:
+            self._unknown |= error.outcome_unknown
             raise _chosen.settled_meanwhile(error) from error
 
     def _transaction(self, cx: Executor, letters: Sequence[Letter], keys: Sequence[str]) -> tuple[int, set[str]]:
         dead_topic = letters[0].dead_topic
-        for_group = _target_group(cx, self.target, self.group, strict=self.home)
+        for_group = self.target_group(cx)
         floors = _fence.share_floors(cx, dead_topic, keys)
+        if self._unknown:
+            points = [(letter.key, letter.offset) for letter in letters]
+            done = _chosen.settled_by(cx, dead_topic, points, self.by)
+            if done:  # it was; what is left of the batch was left by it, for somebody's lock or to somebody's call
+                return len(done), {key for key, _ in set(points) - done}
         heads = Partitions().lock_heads(cx, self.target, keys, wait=False)
         points = [
             (letter.key, letter.offset)
@@ -233,17 +294,40 @@ class _Redrive:
         busy = set(keys) - heads.keys()
         if not points:
             return 0, busy
-        _chosen.settle(cx, dead_topic, points)
-        counts: dict[str, int] = {}
-        for key, _ in points:
-            counts[key] = counts.get(key, 0) + 1
-        bases = [value for key in counts for value in (key, heads[key])]
-        sql = COPY.format(cases="WHEN %s THEN %s " * len(counts), points=",".join(["(%s, %s)"] * len(points)))
-        flat = [value for point in points for value in point]
-        copied = cx.execute(sql, (self.target, *bases, for_group, dead_topic, *flat))
-        moved = Partitions().advance(cx, self.target, counts)
-        if copied != len(points) or moved != len(counts):
+        _chosen.settle(cx, dead_topic, points, self.by)
+        if self.delay_ms:
+            copied, moved = self._copy_later(cx, dead_topic, points, for_group), True
+        else:
+            copied, moved = self._copy(cx, dead_topic, points, for_group, heads)
+        if copied != len(points) or not moved:
             raise LanelogError(
                 f"{copied} of {len(points)} dead letters of {dead_topic!r} were copied: nothing was changed"
             )
         return copied, busy
+
+    def _copy(
+        self, cx: Executor, dead_topic: str, points: Points, for_group: str, heads: Mapping[str, int]
+    ) -> tuple[int, bool]:
+        """To the ends of their lanes; how many, and whether every head could be moved."""
+        counts: dict[str, int] = {}
+        for key, _ in points:
+            counts[key] = counts.get(key, 0) + 1
+        bases = [value for key in counts for value in (key, heads[key])]
+        sql = COPY.format(cases="WHEN %s THEN %s " * len(counts), points=_marks(points))
+        flat = [value for point in points for value in point]
+        copied = cx.execute(sql, (self.target, *bases, *self._cap, for_group, dead_topic, *flat))
+        return copied, Partitions().advance(cx, self.target, counts) == len(counts)
+
+    def _copy_later(self, cx: Executor, dead_topic: str, points: Points, for_group: str) -> int:
+        """Into the schedule, with the heads locked as by whoever publishes; how many."""
+        sql = COPY_LATER.format(points=_marks(points))
+        flat = [value for point in points for value in point]
+        return cx.execute(sql, (self.target, *self._cap, self.delay_ms, for_group, dead_topic, *flat))
+
+    @property
+    def _cap(self) -> tuple[int, int]:
+        return (self.max_deliveries or 0,) * 2
+
+
+def _marks(points: Points) -> str:
+    return ",".join(["(%s, %s)"] * len(points))

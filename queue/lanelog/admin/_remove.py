@@ -5,9 +5,9 @@ Owns these transactions; never touches a dead letter topic that it was not asked
 The first transaction ends the groups: topic row X → groups X → leases. It raises the topic row's epoch above every
 lease it deletes, so that a group of that name begins above them, and from its commit on nobody can settle anything for
 them: a settlement looks for its lease first. What they leave is deleted by exact keys, in bounded batches of their own,
-each with the topic row locked and the group known to be gone. For a topic the messages follow (see `_purge`), and then
-lane after lane: topic row X → floors X → heads X → delivery → offsets; the topic row stays, with the highest offset and
-epoch.
+each with the topic row locked and the group known to be gone. For a topic what is scheduled follows, then the messages
+(see `_purge`), then lane after lane: topic row X → floors X → heads X → delivery → offsets; the topic row stays, with
+the highest offset and epoch.
 
 Dies before the first COMMIT: nothing has happened. After it, in the middle, or with an unanswered COMMIT: the groups
 are gone and rows without a group are left, which harm nobody: the same call again goes on with them, and so does a
@@ -25,15 +25,17 @@ from lanelog._stores.discovery import Discovery
 from lanelog._stores.groups import Groups
 from lanelog._stores.offsets import Offsets
 from lanelog._stores.partitions import Partitions
+from lanelog._stores.scheduled import Scheduled
 from lanelog.admin import _facts, _fence, _owners, _topics
 from lanelog.admin._known import known_topic, no_group, no_topic, pages, read, repeated
 from lanelog.admin._names import names
-from lanelog.admin._purge import delete_released
+from lanelog.admin._purge import delete_released, may_delete
+from lanelog.admin._scheduled import delete_all
 from lanelog.admin.views import GroupDeleted, TopicDeleted
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from lanelog._database import Database, Executor
 
@@ -92,6 +94,7 @@ def delete_group(database: Database, topic: str, group: str, *, dry_run: bool) -
         lanes, collectable = lanes + some[0], collectable + some[1]
     members = read(database, _owners.load, "reading members", group, topic)
     if not dry_run:
+        repeated(database, _try_to_delete, "looking for the privilege to delete", database, _may_delete_groups)
         repeated(database, _end, "deleting a group", database, topic, [group])
         _clear(database, topic, group, list(members.rows))
     return GroupDeleted(
@@ -104,6 +107,19 @@ def delete_group(database: Database, topic: str, group: str, *, dry_run: bool) -
         groups_left=tuple(others),
         dry_run=dry_run,
     )
+
+
+def _try_to_delete(database: Database, nothing: Callable[[Executor], None]) -> None:
+    """Refuse who may not do the last step before the first is done."""
+    with database.transaction() as cx:
+        nothing(cx)
+
+
+def _may_delete_groups(cx: Executor) -> None:
+    """Delete what nobody has: nothing has empty names."""
+    Deliveries().delete(cx, "", "", [("", 0)])
+    _delete(cx, DELETE_OFFSETS, "", "", [""])
+    _forget(cx, "", "", "")
 
 
 def _readers(cx: Executor, topic: str, group: str) -> set[str]:
@@ -207,9 +223,12 @@ def delete_topic(database: Database, topic: str, *, dry_run: bool) -> TopicDelet
             )
     unsettled = {group: lag for group, lag in _lags(database, topic, groups).items() if lag}
     if not dry_run:
+        repeated(database, _try_to_delete, "looking for the privilege to delete", database, _may_delete_topics)
         repeated(database, _end, "deleting groups", database, topic, groups)
         for group in groups:
             _clear(database, topic, group, list(owners[group].rows))
+    # Before the lanes: what is moved into the log meanwhile leaves with its lane.
+    waiting = read(database, Scheduled().count, "counting", topic) if dry_run else delete_all(database, topic)
     lanes, messages = 0, 0
     for page in pages(database, topic, LANES_A_TRANSACTION):
         keys = [key for key, _ in page]
@@ -219,11 +238,21 @@ def delete_topic(database: Database, topic: str, *, dry_run: bool) -> TopicDelet
         topic=topic,
         lanes=lanes,
         messages=messages,
+        scheduled=waiting,
         groups=tuple(groups),
         unsettled=unsettled,
         dead_letter_topics=letters,
         dry_run=dry_run,
     )
+
+
+def _may_delete_topics(cx: Executor) -> None:
+    """As `_may_delete_groups`."""
+    _may_delete_groups(cx)
+    may_delete(cx)
+    Scheduled().delete(cx, "", [("", "")])
+    Offsets().raise_floors(cx, "", {"": 0})
+    Discovery().purge(cx, "", "")
 
 
 def _letters_of(cx: Executor, topic: str) -> tuple[str, ...]:

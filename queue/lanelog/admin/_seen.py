@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-    from lanelog.message import DeadLetter
 
 # -- states ------------------------------------------------------------------------------------------------------------
 
@@ -27,7 +26,7 @@ class MessageState(StrEnum):
     """Where a message is in its life, for one group."""
 
     SCHEDULED = "scheduled"
-    """Published, not due yet. Messages with a delay are yet to come: no verb returns it today."""
+    """Published, not due yet: `Admin.scheduled` lists these, which are in no group's lane so far."""
     PENDING = "pending"
     """Not handed to anybody yet."""
     PROCESSING = "processing"
@@ -94,7 +93,7 @@ class GroupInfo:
     topic: str
     group: str
     order: str
-    """`strict`, `serial` or `concurrent`."""
+    """`strict`, `serial` or `concurrent`; `archive` or `replay`: these jobs, which are no subscribers."""
     start: str
     """Where it began: `earliest`, `latest` or an instant in UTC."""
     retention: float
@@ -119,8 +118,10 @@ class GroupInfo:
     lag: int
     """Messages not settled by this group, exactly, over all lanes."""
     oldest_age: float | None
-    """Seconds since the oldest of the messages right behind a watermark was written; None: there is none. With more
-    than 500 lanes lagging, of those 500 in which nothing was settled for longest."""
+    """Seconds since the oldest of the messages right behind a watermark was written; None: there is none."""
+    oldest_age_exact: bool
+    """False: there may be an older one. So many lanes lag, more than 10,000 in all groups of one answer, that only the
+    500 were looked into in which nothing was settled for longest."""
     waiting: int
     """Messages with a failed, postponed or crashed attempt that wait for the next one."""
     in_flight: int
@@ -246,118 +247,36 @@ class LeaseInfo:
         return self.owner is not None and self.owner_state is not OwnerState.ALIVE
 
 
-# -- looking: messages -------------------------------------------------------------------------------------------------
+# -- looking: schedules ------------------------------------------------------------------------------------------------
 
 
 @frozen(kw_only=True)
-class GroupState:
-    """Where one message is for one group."""
+class ScheduleInfo:
+    """One schedule: a message that is published again and again."""
 
-    group: str
-    state: MessageState
-    attempts: int
-    """Attempts started since its last postponement, as far as the database still knows; 0 for a completed one."""
-    postponed: int
-    """How often its handler postponed it."""
-    next_attempt_in: float | None
-    """Seconds until it is delivered again, 0 when it is due; None unless retryable or postponed."""
-    first_attempt_at: datetime | None
-    last_attempt_at: datetime | None
-    last_error: str | None
-    owner: str | None
-    """Who has the lane; None: nobody."""
-    paused: bool
-    """Whether an operator paused the group or this lane."""
-    dead_letter_topic: str | None
-    """Where its dead letter is; None unless failed."""
-    dead_letter_id: str | None
-    """What `redrive(ids=…)` and `delete_dead_letters(ids=…)` take; None unless failed."""
-
-
-@frozen(kw_only=True)
-class MessageInfo:
-    """One message of the log."""
-
+    name: str
+    expression: str
+    """Its cron expression."""
+    timezone: str
     topic: str
     key: str
-    offset: int
-    id: str
     payload: bytes = field(repr=False)
-    payload_bytes: int
     metadata: Mapping[str, str] = field(repr=False)
-    published_at: datetime
-    """When it was first published; a copy keeps it."""
+    """As declared; each message also has `lanelog.schedule` and `lanelog.fire_time`."""
+    ttl: float | None
+    """Seconds that each message may be delivered for."""
+    catch_up: str
+    """`latest`, `all` or `none`."""
+    next_fire_at: datetime | None
+    """The earliest time that is not fired yet; None while it is paused."""
+    last_fire_at: datetime | None
+    """The latest time that a message was published for."""
+    fired: int
+    """Messages published so far."""
+    paused_at: datetime | None
+    paused_by: str
+    pause_reason: str
     created_at: datetime
-    """When this row was written."""
-    expires_at: datetime | None
-    target_group: str | None
-    """The only group it is meant for (it was redriven); None: every group."""
-    dead_letter: DeadLetter | None
-    """Where it comes from, if it is a dead letter."""
-    settled: bool
-    """Whether it is a dead letter that was redriven or deleted and waits to be collected."""
-    states: tuple[GroupState, ...] = ()
-    """Per registered group, in order of their names; only `message()` fills it."""
-
-
-@frozen(kw_only=True)
-class HistoryInfo:
-    """How one message left a group that keeps history."""
-
-    topic: str
-    group: str
-    key: str
-    offset: int
-    id: str
-    outcome: str
-    """`success`, `rejected`, `failed`, `lock_expired`, `expired` or `skipped`."""
-    attempts: int
-    published_at: datetime
-    first_delivered_at: datetime | None
-    finished_at: datetime
-    owner: str
-    error: str | None
-
-
-# -- looking: dead letters ---------------------------------------------------------------------------------------------
-
-
-@frozen(kw_only=True)
-class DeadLetterInfo:
-    """One dead letter that was neither redriven nor deleted; its payload: `message(dead_letter_topic, key, id=id)`."""
-
-    dead_letter_topic: str
-    key: str
-    offset: int
-    """Its offset in the dead letter topic."""
-    id: str
-    """Its id in the dead letter topic: what `ids=` of redrive and delete takes."""
-    original_topic: str
-    original_offset: int
-    original_id: str
-    group: str
-    """Which group gave it up."""
-    reason: str
-    """First line of `last_error`, cut: what `dead_letter_reasons` groups by and `reason=` takes."""
-    last_error: str
-    failure_count: int
-    """Attempts that failed."""
-    failed_at: datetime
-    published_at: datetime
-    """When the original was first published."""
-    payload_bytes: int
-
-
-@frozen(kw_only=True)
-class DeadLetterReason:
-    """Dead letters of one group that failed for the same reason."""
-
-    dead_letter_topic: str
-    group: str
-    reason: str
-    """First line of their `last_error`, cut."""
-    count: int
-    keys: int
-    """How many different keys are among them."""
-    oldest_failed_at: datetime
-    newest_failed_at: datetime
+    """When it was first declared."""
+    updated_at: datetime
+    """When it was declared last."""

@@ -3,7 +3,9 @@
 Owns these transactions; never touches the log, nor another group. Called by `Admin`.
 
 A pause is a flag: the owners read it, hand out nothing more, let handlers finish and give the lanes back. Skip and
-release fence the owner (see `_fence` for the lock order), because memory and tables would disagree otherwise.
+release fence the owner, because memory and tables would disagree otherwise: topic row S → groups S (skip alone) → floor
+S → lease X → delivery → offsets → history (skip alone), see `_fence`; what the owner had in flight there is delivered
+again, see `_interrupt`.
 
 Dies right before a COMMIT: nothing has happened. Right after, or with an unanswered COMMIT: the repetition finds it
 done and returns `changed=False`. Two at once: the second waits for the first's row and finds it done.
@@ -16,9 +18,10 @@ from typing import TYPE_CHECKING
 from lanelog._checks import check_integer, check_name
 from lanelog._database import NOW_MS
 from lanelog._stores.deliveries import Deliveries
+from lanelog._stores.history import History
 from lanelog._stores.moves import Moves
 from lanelog._stores.offsets import Offsets
-from lanelog.admin import _facts, _fence, _owners
+from lanelog.admin import _facts, _fence, _interrupt, _owners
 from lanelog.admin._known import known_group, known_lane, no_group, no_lane, read, repeated
 from lanelog.admin.views import MessageState, Paused, Released, Resumed, Skipped
 from lanelog.errors import ConfigurationError
@@ -51,6 +54,10 @@ VALUES (%s, %s, %s, %s, %s, %s, %s, %s, {NOW_MS})
 ON DUPLICATE KEY UPDATE paused_at = VALUES(paused_at), paused_by = VALUES(paused_by),
        pause_reason = VALUES(pause_reason), updated_at = VALUES(updated_at)
 """
+
+# Tell the members that a lane of theirs was paused or resumed (PRIMARY; the row is locked).
+NOTE_LANE = """UPDATE queue_groups FORCE INDEX (PRIMARY) SET lane_pauses = lane_pauses + 1
+WHERE consumer_group = %s AND topic = %s"""
 
 NOW = f"SELECT {NOW_MS}"
 BY_MAX, REASON_MAX = 255, 1024
@@ -138,15 +145,13 @@ def _set(
 ) -> tuple[Flag, int]:
     """One transaction; the flag as it was, and the database's clock, which is when a pause begins."""
     with database.transaction() as cx:
-        if key is None:
-            before = _flag(cx, LOCK_GROUP, group, topic)
-            if before is None:
-                raise no_group(topic, group)
-            floor = 0
-        else:
-            # topic row S → groups S → floor S → offsets. The floor keeps the purge of the lane away, which would take
-            # the flag with it.
-            _fence.begin(cx, topic, group)
+        # groups X → floor S → offsets; a group's pause takes its row alone. The floor keeps the purge of the lane away,
+        # which would take the flag with it.
+        before = _flag(cx, LOCK_GROUP, group, topic)
+        if before is None:
+            raise no_group(topic, group)
+        floor = 0
+        if key is not None:
             held = _fence.share_floors(cx, topic, [key]).get(key)
             if held is None:
                 raise no_lane(topic, key)
@@ -159,6 +164,7 @@ def _set(
             if key is None:
                 cx.execute(FLAG_GROUP, (*flag, group, topic))
             else:
+                cx.execute(NOTE_LANE, (group, topic))
                 cx.execute(FLAG_LANE, (group, topic, key, floor, floor, *flag))
         return before, now
 
@@ -204,8 +210,22 @@ def _skip(database: Database, topic: str, group: str, key: str, offset: int, *, 
         changed = state is not MessageState.COMPLETED
         if changed and not dry_run:
             _fence.take_away(cx, topic, group, [key], epoch)
+            void = _interrupt.interrupt(cx, topic, group, {} if held is None else {key: held})
+            rows = Deliveries().load(cx, group, topic, [key]).get(key, [])
             _settle(cx, topic, group, key, offset, watermark, rows)
-            # The row of `queue_history` with the outcome "skipped" belongs here, into this transaction.
+            _interrupt.unmark(cx, topic, group, void)
+            row = next((row for row in rows if row.offset <= offset <= row.through), None)
+            History().skipped(
+                cx,
+                group,
+                topic,
+                key,
+                offset,
+                attempts=attempts,
+                first_age=None if row is None else row.first_age,
+                owner=held.owner if held is not None else "",
+                reason=reason,
+            )
         return Skipped(
             topic=topic,
             group=group,
@@ -262,12 +282,14 @@ def release(database: Database, topic: str, group: str, key: str, *, dry_run: bo
 
 def _release(database: Database, topic: str, group: str, key: str, *, dry_run: bool) -> Released:
     with database.transaction() as cx:
-        # floor S → lease X: no lease row is born here.
+        # floor S → lease X → delivery → offsets: no lease row is born here.
         _fence.share_floors(cx, topic, [key])
         held = _fence.lock_leases(cx, topic, group, [key]).get(key)
         owned = held is not None and bool(held.owner)
         if held is not None and owned and not dry_run:
             _fence.take_away(cx, topic, group, [key], held.epoch + 1)
+            void = _interrupt.interrupt(cx, topic, group, {key: held})
+            _interrupt.unmark(cx, topic, group, void)
         return Released(
             topic=topic,
             group=group,

@@ -133,7 +133,12 @@ def groups(database: Database, topic: str | None) -> list[GroupInfo]:
             known_topic(cx, topic)
             return cx.query(GROUPS_OF, (topic, GROUPS_MAX))
 
-    return [_group(database, row) for row in repeated(database, look, "listing groups")]
+    found: list[GroupInfo] = []
+    room = _ages.EXACT_LANES
+    for row in repeated(database, look, "listing groups"):
+        found.append(_group(database, row, room))
+        room -= found[-1].lagging_lanes if found[-1].oldest_age_exact else 0
+    return found
 
 
 def members(database: Database, topic: str, group: str) -> list[MemberInfo]:
@@ -223,19 +228,23 @@ def _complete(
     ]
 
 
-def _group(database: Database, row: tuple[Any, ...]) -> GroupInfo:
+def _group(database: Database, row: tuple[Any, ...], room: int) -> GroupInfo:
+    """One group; `room`: so many lanes may be looked into one by one."""
     topic, group, order, start, retention_ms, created_at, paused_at, paused_by, pause_reason = row
 
-    def look() -> tuple[_facts.GroupFacts, float | None, Owners, dict[str, int]]:
+    def look() -> tuple[_facts.GroupFacts, float | None, bool, Owners, dict[str, int]]:
         with database.snapshot() as cx:
+            facts = _facts.total(cx, topic, group)
+            exact = facts.lagging <= max(room, _ages.CANDIDATES)
             return (
-                _facts.total(cx, topic, group),
-                _ages.oldest_age(cx, topic, group),
+                facts,
+                _ages.oldest_age(cx, topic, group, exact=exact),
+                exact,
                 _owners.load(cx, group, topic),
                 Leases().counts(cx, group, topic),
             )
 
-    facts, oldest_age, owners, lanes = repeated(database, look, "reading a group")
+    facts, oldest_age, exact, owners, lanes = repeated(database, look, "reading a group")
     owned, stale = owners.counted(lanes)
     return GroupInfo(
         topic=topic,
@@ -255,6 +264,7 @@ def _group(database: Database, row: tuple[Any, ...]) -> GroupInfo:
         lagging_lanes=facts.lagging,
         lag=facts.lag,
         oldest_age=oldest_age,
+        oldest_age_exact=exact,
         waiting=facts.waiting,
         in_flight=facts.in_flight,
     )

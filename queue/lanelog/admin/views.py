@@ -1,7 +1,7 @@
 """Every value that administration returns, under one roof.
 
-Owns nothing itself: what was seen is in `_seen`, what was changed in `_changed`. Rooms of this package and the command
-line import from here; applications from `lanelog.admin`.
+Owns nothing itself: what was seen is in `_seen` and `_seen_messages`, what was changed in `_changed`. Rooms of this
+package and the command line import from here; applications from `lanelog.admin`.
 """
 
 from __future__ import annotations
@@ -16,25 +16,32 @@ from lanelog.admin._changed import (
     Redriven,
     Released,
     Resumed,
+    SchedulePaused,
+    ScheduleRemoved,
+    ScheduleResumed,
     Skipped,
     Sought,
     SoughtLane,
     TopicDeleted,
 )
 from lanelog.admin._seen import (
-    DeadLetterInfo,
-    DeadLetterReason,
     GroupInfo,
-    GroupState,
-    HistoryInfo,
     LaneInfo,
     LeaseInfo,
     MemberInfo,
-    MessageInfo,
     MessageState,
     OffsetInfo,
     OwnerState,
+    ScheduleInfo,
     TopicInfo,
+)
+from lanelog.admin._seen_messages import (
+    DeadLetterInfo,
+    DeadLetterReason,
+    GroupState,
+    HistoryInfo,
+    MessageInfo,
+    ScheduledInfo,
 )
 
 __all__ = [
@@ -59,6 +66,11 @@ __all__ = [
     "Redriven",
     "Released",
     "Resumed",
+    "ScheduleInfo",
+    "SchedulePaused",
+    "ScheduleRemoved",
+    "ScheduleResumed",
+    "ScheduledInfo",
     "Skipped",
     "Sought",
     "SoughtLane",

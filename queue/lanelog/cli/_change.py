@@ -98,7 +98,7 @@ def pause(
     admin: Admin, *, topic: str, group: str, key: str | None, reason: str, by: str | None, dry_run: bool
 ) -> Answer:
     """Let GROUP hand out nothing more of TOPIC, in every process, until `resume`. Handlers that run finish."""
-    done = admin.pause(topic, group, key=key, by=_login() if by is None else by, reason=reason, dry_run=dry_run)
+    done = admin.pause(topic, group, key=key, by=login() if by is None else by, reason=reason, dry_run=dry_run)
     if not done.changed:
         text = f"{_where(topic, group, key)} is paused already, since {moment(done.paused_at)} by {shown(done.by)}"
     else:
@@ -106,7 +106,8 @@ def pause(
     return Answer(data=done, lines=[f"{text}: {plural(done.lag, 'message')} waiting"])
 
 
-def _login() -> str:
+def login() -> str:
+    """Who runs this."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):  # no name for this user id, as in a container
@@ -184,11 +185,12 @@ def delete_group(admin: Admin, *, topic: str, group: str, dry_run: bool) -> Answ
 @click.argument("topic")
 @changing
 def delete_topic(admin: Admin, *, topic: str, dry_run: bool) -> Answer:
-    """Delete TOPIC: its groups, lanes and messages. Its dead letter topics stay."""
+    """Delete TOPIC: its groups, lanes and messages, also those not due yet. Its dead letter topics stay."""
     done = admin.delete_topic(topic, dry_run=dry_run)
     stay = [f"lanelog delete-topic {shlex.quote(each)}" for each in done.dead_letter_topics]
     text = f"{_would('delete', 'deleted', dry_run=dry_run)} {shown(topic)}: {plural(done.lanes, 'lane')}, "
-    text += f"{plural(done.messages, 'message')}; groups: {', '.join(map(shown, done.groups)) or 'none'}"
+    text += f"{plural(done.messages, 'message')}, {done.scheduled} not due yet; "
+    text += f"groups: {', '.join(map(shown, done.groups)) or 'none'}"
     return Answer(
         data=done,
         lines=[

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lanelog.cli._output import Answer, Table, moment, payload, plural, shown
+from lanelog.cli._output import Answer, Table, age, moment, payload, plural, shown
 from lanelog.cli._verbs import Verbs, changing, limit_option, reading
 from lanelog.errors import ConfigurationError
 
@@ -121,6 +121,8 @@ def _choice(verb: Callable[..., None]) -> Callable[..., None]:
 @click.argument("group")
 @_choice
 @click.option("--rate", type=float, metavar="N", help="At most N messages a second.")
+@click.option("--delay", type=float, default=0.0, metavar="S", help="Deliver them S seconds from now.")
+@click.option("--max-deliveries", type=int, metavar="N", help="Deliver each at most N times.")
 @click.option("--to-topic", metavar="TOPIC", help="Into another topic than the original.")
 @changing
 def redrive(
@@ -132,6 +134,8 @@ def redrive(
     reason: str | None,
     everything: bool,
     rate: float | None,
+    delay: float,
+    max_deliveries: int | None,
     to_topic: str | None,
     dry_run: bool,
 ) -> Answer:
@@ -144,11 +148,15 @@ def redrive(
         reason=reason,
         all=everything,
         rate=rate,
+        delay=delay,
+        max_deliveries=max_deliveries,
         to_topic=to_topic,
         dry_run=dry_run,
     )
     text = f"{'would put' if dry_run else 'put'} {plural(done.messages, 'dead letter')} of {shown(group)} "
     text += f"in {plural(done.keys, 'lane')} back into {shown(done.to_topic)}"
+    if done.delay:
+        text += f", to be delivered in {age(done.delay)}"
     left = f"{plural(done.remaining, 'dead letter')} left, because somebody held their lanes: run it again"
     return Answer(
         data=done,

@@ -122,10 +122,12 @@ def number(value: float | None) -> str:
     return NOTHING if value is None else str(value)
 
 
-def age(seconds: float | None) -> str:
-    """A duration as people read it: `0.3s`, `12s`, `3m05s`, `2h07m`, `4d02h`."""
+def age(seconds: float | None, *, exact: bool = True) -> str:
+    """A duration as people read it: `0.3s`, `12s`, `3m05s`, `2h07m`, `4d02h`; `≥3m05s` if it is a lower bound."""
     if seconds is None:
         return NOTHING
+    if not exact:
+        return f"≥{age(seconds)}"
     if seconds < 1:
         return f"{seconds:.1f}s"
     whole = int(seconds)

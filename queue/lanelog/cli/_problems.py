@@ -19,6 +19,8 @@ SLOW: Final = 60.0
 """Seconds after which a running attempt, or a backlog, is worth a line."""
 UNOWNED: Final = 10.0
 """Seconds within which running members should have taken a lane."""
+JOB_RESTS: Final = 86_400.0
+"""Seconds for which the archive may be behind without a word: it may well run once a day."""
 REASONS: Final = 3
 """Reasons of dead letters that are shown for each topic; `dlq list --reasons` shows all."""
 
@@ -31,6 +33,13 @@ class Rank(IntEnum):
     PAUSED = 3
     BEHIND = 4
     DEAD_LETTERS = 5
+
+
+_JOBS: Final = {
+    "archive": (Rank.BEHIND, "not archived", "run `lanelog archive`"),
+    "replay": (Rank.BEHIND, "replay unfinished", "run the same `lanelog replay` again"),
+}
+"""By order of the group: what reads the log without being a subscriber, and takes no lanes."""
 
 
 @frozen(kw_only=True)
@@ -93,11 +102,24 @@ def of_group(group: GroupInfo, growth: float | None) -> list[Problem]:
                 command=command("resume", *names),
             )
         ]
-    if not group.lag:
+    if not group.lag or (group.order in _JOBS and (group.members or (group.oldest_age or 0) <= JOB_RESTS)):
         return []
     behind = f"{plural(group.lag, 'message')} in {plural(group.lagging_lanes, 'lane')}"
     if growth is not None and growth > 0:
         behind += f", growing by {growth:.1f}/s"
+    if group.order in _JOBS:
+        rank, what, detail = _JOBS[group.order]
+        return [
+            Problem(
+                rank=rank,
+                what=what,
+                topic=group.topic,
+                group=group.group,
+                seconds=group.oldest_age,
+                detail=f"{behind} held back from collection; {detail}, or, if that is not wanted any more:",
+                command=command("delete-group", *names, options=["--execute"]),
+            )
+        ]
     if not group.members:
         return [
             Problem(
@@ -130,7 +152,7 @@ def of_group(group: GroupInfo, growth: float | None) -> list[Problem]:
 
 def of_lane(lane: LaneInfo, group: GroupInfo, running: float | None) -> Problem | None:
     """What is wrong with a lane that its group's problem does not say. `running`: seconds of its attempt in flight."""
-    if lane.group_paused or (not lane.lag and lane.paused_at is None):
+    if group.order in _JOBS or lane.group_paused or (not lane.lag and lane.paused_at is None):
         return None
     offset = lane.watermark + 1 if lane.lag else None
     place = (lane.topic, lane.group, lane.key)

@@ -59,7 +59,7 @@ def groups(admin: Admin, *, topic: str | None, max_lag: int | None, max_age: flo
             str(each.owned_lanes),
             str(each.stale_lanes),
             str(each.lag),
-            age(each.oldest_age),
+            age(each.oldest_age, exact=each.oldest_age_exact),
             _paused(each),
             each.start,
         ]
@@ -197,7 +197,7 @@ def lag(admin: Admin, *, topic: str | None, group: str | None, max_lag: int | No
             str(each.lanes),
             str(each.lagging_lanes),
             str(each.lag),
-            age(each.oldest_age),
+            age(each.oldest_age, exact=each.oldest_age_exact),
             str(each.in_flight),
             str(each.waiting),
             str(each.members),

@@ -39,11 +39,12 @@ def status(admin: Admin, *, max_lag: int | None, max_age: float | None) -> Answe
     problems = worst_first(_problems(admin, topics, groups, growth))
     lag = sum(group.lag for group in groups)
     ages = [group.oldest_age for group in groups if group.oldest_age is not None]
+    oldest = age(max(ages, default=None), exact=all(group.oldest_age_exact for group in groups))
     letters = sum(topic.dead_letters for topic in topics if not topic.holds_dead_letters)
     summary = (
         f"{plural(len(topics), 'topic')}, {plural(len(groups), 'group')}, "
         f"{plural(sum(group.members for group in groups), 'member')}: lag {lag}, "
-        f"oldest {age(max(ages, default=None))}, {plural(letters, 'dead letter')}"
+        f"oldest {oldest}, {plural(letters, 'dead letter')}"
     )
     lagging = sorted((group for group in groups if group.lag), key=lambda group: -(group.oldest_age or 0))[:_SHOWN]
     measured = [(f"{shown(each.topic)} {shown(each.group)}", each.lag, each.oldest_age) for each in groups]
@@ -77,7 +78,7 @@ def _table(groups: list[GroupInfo]) -> Table:
             str(each.members),
             str(each.lagging_lanes),
             str(each.lag),
-            age(each.oldest_age),
+            age(each.oldest_age, exact=each.oldest_age_exact),
             str(each.in_flight),
             str(each.waiting),
         ]

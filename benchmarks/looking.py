@@ -1,0 +1,82 @@
+"""How long `lanelog status` takes with a large backlog behind it, which SQL writes at once instead of a publisher.
+
+A worker stopped in the middle: every lane has a watermark, some have a message that fails. The command runs in this
+process, from its arguments to its JSON, because starting Python is not what is measured.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from benchmarks.bench import PAYLOAD, TOPIC
+from click.testing import CliRunner
+
+from lanelog.cli._main import cli
+
+if TYPE_CHECKING:
+    from benchmarks.bench import Bench
+
+LANES = 10_000
+LANES_A_STATEMENT = 500
+SETTLED = 3
+"""Messages of each lane behind which its group is."""
+
+DIGITS = " UNION ALL ".join(f"SELECT {digit} AS n" for digit in range(10))
+NUMBERS = f"""
+INSERT INTO bench_numbers SELECT a.n + 10 * b.n + 100 * c.n + 1000 * d.n
+FROM ({DIGITS}) a, ({DIGITS}) b, ({DIGITS}) c, ({DIGITS}) d
+"""
+# The lanes were written one after the other in the last hours, so that every lane has an age of its own.
+MESSAGES = """
+INSERT INTO queue_messages (topic, partition_key, `offset`, id, payload, payload_bytes, created_at, published_at)
+SELECT %s, CONCAT('key-', LPAD(lane.n, 5, '0')), message.n + 1, CONCAT('id-', message.n), %s, %s,
+       @now - (lane.n * 7919) %% 10000000 + message.n, @now
+FROM bench_numbers lane, bench_numbers message
+WHERE lane.n >= %s AND lane.n < %s AND message.n < %s ORDER BY lane.n, message.n
+"""
+HEADS = """
+INSERT INTO queue_partitions (topic, partition_key, head_offset, created_at)
+SELECT %s, CONCAT('key-', LPAD(n, 5, '0')), %s, @now - 20000000 FROM bench_numbers WHERE n < %s
+"""
+OFFSETS = """
+INSERT INTO queue_offsets (consumer_group, topic, partition_key, offset_acked, marked_through, updated_at)
+SELECT %s, %s, CONCAT('key-', LPAD(n, 5, '0')), %s, %s, @now - (n * 104729) %% 100000 FROM bench_numbers WHERE n < %s
+"""
+FAILING = """
+INSERT INTO queue_delivery_state (consumer_group, topic, partition_key, message_offset, through_offset, retry_count,
+       invisible_until, first_attempt_at, last_attempt_at, last_error)
+SELECT %s, %s, CONCAT('key-', LPAD(n, 5, '0')), %s, %s, 3, @now, @now - 60000, @now, 'no such branch'
+FROM bench_numbers WHERE n %% 100 = 0 AND n < %s
+"""
+
+
+def backlog(bench: Bench, messages: int) -> int:
+    """Write so many messages over all lanes, and a group that has settled the first of each lane; the lag."""
+    each = max(SETTLED + 1, messages // LANES)
+    bench.client.subscribe(TOPIC, "group", _never).stop()
+    with bench.raw() as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE bench_numbers (n INT PRIMARY KEY)")
+        cursor.execute(NUMBERS)
+        cursor.execute("SET @now = ROUND(UNIX_TIMESTAMP(NOW(3)) * 1000)")
+        for start in range(0, LANES, LANES_A_STATEMENT):
+            end = start + LANES_A_STATEMENT
+            cursor.execute(MESSAGES, (TOPIC, PAYLOAD, len(PAYLOAD), start, end, each))
+        cursor.execute(HEADS, (TOPIC, each, LANES))
+        cursor.execute(OFFSETS, ("", TOPIC, 0, 0, LANES))
+        cursor.execute(OFFSETS, ("group", TOPIC, SETTLED, SETTLED, LANES))
+        cursor.execute(FAILING, ("group", TOPIC, SETTLED + 1, SETTLED + 1, LANES))
+    return (each - SETTLED) * LANES
+
+
+def status(bench: Bench) -> float:
+    """Milliseconds that the command takes."""
+    began = time.perf_counter()
+    result = CliRunner().invoke(cli, ["status", "--json", "--url", bench.url], catch_exceptions=False)
+    if result.exit_code:
+        raise RuntimeError(result.output)
+    return 1000 * (time.perf_counter() - began)
+
+
+def _never(message: object) -> None:
+    raise RuntimeError(f"nothing is published yet, and yet there is {message!r}")
