@@ -19,8 +19,13 @@ A fault that explains too much hides bugs. So each kind explains only what it ca
   `connections` fault of their own, which lasts until new ones are possible.
 * `term`, `grow`, `shrink`: lanes are handed over in good order, and nothing is repeated.
 * `expiry`, a living worker's lease was seen to run out: its lanes are anybody's, as after a `stop`. But only if
-  something kept it from renewing it: a fault in the lease before, or a machine or a proxy so `slow` that a commit of
-  one row took a fifth of a second. A lease that runs out without a reason is a bug, and explains nothing.
+  something kept it from renewing it all the time since the renewal was due: faults, or a machine or a proxy so `slow`
+  that a commit of one row took a fifth of a second, without a gap in which it could have. A lease that runs out
+  without a reason is a bug, and explains nothing.
+* An operator's `seek`, `release` and `skip` take a lane from its owner, who goes on until its keeper's next turn: in
+  this lane and group, what was begun under an older epoch may be begun again and may overlap. A seek alone takes back
+  what was confirmed, and only above the place it went to. A skip is the end of one message. Nothing else is excused by
+  them: what a seek brought back has to be delivered again, see `operators`.
 * `snapshot`, `clock`: nothing. An old snapshot makes scans slow; clocks are never asked for anything but logs.
 """
 
@@ -45,11 +50,16 @@ from chaos.history import (
     Lane,
     Logged,
     Publish,
+    Redriven,
     Settle,
+    Steer,
 )
 
 SETTLING: Final = 5.0
 """Seconds that a fault may have consequences for: flushes are written again and sessions are replaced meanwhile."""
+
+TURN: Final = 1.0
+"""Seconds in which every living keeper has had a turn, and has seen what an operator did: four of them are due."""
 
 LEASE: Final = 6.0
 """The workers' lease_duration, unless the run says otherwise."""
@@ -59,6 +69,9 @@ OVERLAPPING: Final = frozenset({"stop", "connections", "server", "cut", "half-cl
 
 REDELIVERING: Final = OVERLAPPING | {"kill"}
 """Faults after which a message may be delivered once more."""
+
+FENCING: Final = frozenset({"seek", "release", "skip"})
+"""Verbs that take a lane from its owner."""
 
 REASONS: Final = (OVERLAPPING - {"expiry"}) | {"slow", "exhaustion"}
 """What can keep a worker from renewing its lease."""
@@ -120,11 +133,15 @@ class History:
     logged: dict[tuple[str, str, int], str] = field(factory=dict, init=False)
     heads: dict[Lane, int] = field(factory=dict, init=False)
     drained: set[str] = field(factory=set, init=False)
+    steers: list[Steer] = field(factory=list, init=False)
+    skips: dict[tuple[str, str, str, int], float] = field(factory=dict, init=False)
+    redriven: dict[tuple[str, str, str], Redriven] = field(factory=dict, init=False)
     attempted: set[tuple[str, str, str]] = field(factory=set, init=False)
     rolled_back: set[tuple[str, str, str]] = field(factory=set, init=False)
     acknowledged: dict[tuple[str, str, str], Publish] = field(factory=dict, init=False)
     lanes: dict[tuple[str, Lane], list[Run]] = field(init=False)
     groups: set[str] = field(init=False)
+    _targets: dict[tuple[str, str, int], str] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         for event in self.events:
@@ -137,6 +154,8 @@ class History:
                 self.runs[event.run].settle = event
             elif isinstance(event, Effect) and event.run in self.runs:
                 self.runs[event.run].effect = event
+        self._targets = {(new.topic, new.key, new.offset): new.group for new in self.redriven.values()}
+        self._bury_what_was_redriven()
         killed = {name: fault.start for fault in self.faults if fault.kind == "kill" for name in fault.processes or ()}
         lanes = defaultdict(list)
         for run in sorted(self.runs.values(), key=lambda run: run.at):
@@ -161,6 +180,16 @@ class History:
             self.drained.add(event.group)
         elif isinstance(event, Fault):
             self.faults.append(event)
+        elif isinstance(event, Steer | Redriven):
+            self._note_operator(event)
+
+    def _note_operator(self, event: Steer | Redriven) -> None:
+        if isinstance(event, Redriven):
+            self.redriven[event.topic, event.key, event.id] = event
+            return
+        self.steers.append(event)
+        if event.verb == "skip":
+            self.skips.setdefault((event.group, event.topic, event.key or "", event.offset or 0), event.start)
 
     def _note_end(self, event: Event) -> None:
         """What was read from the database when the run was over."""
@@ -170,6 +199,20 @@ class History:
             self.logged[event.topic, event.key, event.offset] = event.id
         elif isinstance(event, Head):
             self.heads[event.topic, event.key] = event.offset
+
+    def _bury_what_was_redriven(self) -> None:
+        """Dead letters that were brought back are collected: what was redriven says of what it failed before."""
+        failed: set[tuple[str, str, str, str]] = set()
+        latest: dict[tuple[str, str, str, str], Redriven] = {}
+        for new in sorted(self.redriven.values(), key=lambda new: new.offset):
+            first = (new.group, new.topic, new.key, new.original)
+            before = latest.get(first)
+            failed.update([first] if before is None else [(*first[:3], before.id)])
+            latest[first] = new
+        for run in self.runs.values():
+            begin = run.begin
+            if (begin.group, begin.topic, begin.key, begin.id) in failed:
+                self.buried.add((begin.group, begin.topic, begin.key, begin.offset))
 
     def cause(self, kinds: Collection[str], processes: set[str], since: float, until: float) -> str | None:
         """The kind of a fault that was felt between the two times, rather one of the processes' than everybody's.
@@ -190,16 +233,51 @@ class History:
         return nearest[0].kind if nearest else None
 
     def _had_reason(self, expiry: Fault) -> bool:
-        return any(
-            fault.kind in REASONS
-            and fault.met(expiry.processes or ())
-            and fault.start <= expiry.start <= fault.end + self.lease
-            for fault in self.faults
-        )
+        """Whether faults hindered every renewal for the last two thirds of the lease: it is due each third of one.
+
+        Each does so for another third after its end, until sessions are replaced and the next renewal is tried.
+        """
+        hindered = expiry.start - self.lease * 2 / 3
+        for fault in sorted(self.faults, key=lambda fault: fault.start):
+            if fault.kind in REASONS and fault.met(expiry.processes or ()) and fault.start <= hindered:
+                hindered = max(hindered, fault.end + self.lease / 3)
+        return hindered >= expiry.start
+
+    def seeks(self, group: str, lane: Lane, offset: int, since: float, until: float) -> list[Steer]:
+        """The seeks between the two times that may have brought a message back, settled or not."""
+        return [
+            steer
+            for steer in self.steers
+            if steer.verb == "seek" and steer.group == group and (steer.topic, steer.key) == lane
+            if (steer.offset is None or steer.offset < offset) and steer.start <= until and since <= steer.end + TURN
+        ]
+
+    def taken_away(self, one: Run, other: Run, until: float) -> str | None:
+        """The operator's verb that took the lane from the owner of the earlier epoch while that had something to do."""
+        early, late = sorted((one, other), key=lambda run: run.begin.epoch)
+        begin = early.begin
+        if begin.epoch == late.begin.epoch:
+            return None
+        for steer in self.steers:
+            mine = (steer.group, steer.topic, steer.key) == (begin.group, begin.topic, begin.key)
+            if mine and steer.verb in FENCING and early.at <= steer.end + TURN and steer.start <= until:
+                return steer.verb
+        return None
+
+    def foreign(self, group: str, topic: str, key: str, offset: int) -> bool:
+        """Whether this is a message that was redriven for another group."""
+        return self._targets.get((topic, key, offset), group) != group
 
     def redelivery(self, first: Run, again: Run) -> str | None:
-        """Which fault explains that the message of `first` was delivered `again`."""
+        """Which fault, or whose verb, explains that the message of `first` was delivered `again`."""
+        begin = again.begin
+        if first.begin.epoch < begin.epoch and self.seeks(
+            begin.group, (begin.topic, begin.key), begin.offset, first.at, again.at
+        ):
+            return "seek"
+        if begin.epoch < first.begin.epoch:
+            return self.taken_away(first, again, again.at)  # by who does not know yet that it lost the lane
         if first.settle and first.accepted and first.settle.at <= again.at:
             return None  # a confirmed settlement is durable: no fault takes it back
         until = min(again.at, first.end.at + self.settling if first.end else inf)
-        return self.cause(REDELIVERING, {first.begin.process}, first.at, until)
+        return self.taken_away(first, again, until) or self.cause(REDELIVERING, {first.begin.process}, first.at, until)

@@ -18,7 +18,7 @@ from typing import Final, Literal
 
 from attrs import frozen
 
-from chaos.account import LEASE, OVERLAPPING, SETTLING, History, Run
+from chaos.account import LEASE, OVERLAPPING, REASONS, SETTLING, TURN, History, Run
 from chaos.history import Event, Lane
 
 Kind = Literal[
@@ -33,6 +33,8 @@ Kind = Literal[
     "effect-twice",
     "effect-lost",
     "ghost-ack",
+    "misdirected",
+    "begun-while-paused",
 ]
 
 
@@ -77,9 +79,11 @@ def missing(history: History) -> Iterator[Anomaly]:
                 for run in all_runs:
                     runs[*lane, run.begin.id].append(run)
         rows = {(row.topic, row.key, row.id) for row in history.effects if row.group == group}
-        for message, publish in history.acknowledged.items():
+        mine = {message: new for message, new in history.redriven.items() if new.group == group}
+        for message, publish in {**history.acknowledged, **mine}.items():
             topic, key, name = message
-            if message in rows or (group, topic, key, publish.offset) in history.buried:
+            place = (group, topic, key, publish.offset or 0)
+            if message in rows or place in history.buried or place in history.skips:
                 continue
             found = _fate(history, group, runs[message], passed=(publish.offset or 0) < last.get((topic, key), 0))
             if found:
@@ -110,6 +114,7 @@ def unacknowledged(history: History) -> Iterator[Anomaly]:
     for lane, head in history.heads.items():
         places.update((*lane, offset) for offset in range(1, head + 1))
     places -= {(*message[:2], publish.offset or 0) for message, publish in history.acknowledged.items()}
+    places -= {(new.topic, new.key, new.offset) for new in history.redriven.values()}
     for group in sorted(history.drained):
         done: dict[tuple[str, str, int], set[str]] = defaultdict(set)  # the ids at an offset whose work was done
         for (of, lane), runs in history.lanes.items():
@@ -119,7 +124,7 @@ def unacknowledged(history: History) -> Iterator[Anomaly]:
         rows = {(row.topic, row.key, row.offset) for row in history.effects if row.group == group}
         for place in sorted(places - rows):
             name = history.logged.get(place, "")
-            if (group, *place) in history.buried:
+            if (group, *place) in history.buried or (group, *place) in history.skips:
                 continue
             if not done[place] or (name and name not in done[place]):
                 kind, fate = "unseen", "its handler never finished"
@@ -158,13 +163,19 @@ def skipped(history: History) -> Iterator[Anomaly]:
     for publish in history.acknowledged.values():
         if publish.offset is not None:
             existing[publish.topic, publish.key].add(publish.offset)
+    for new in history.redriven.values():
+        existing[new.topic, new.key].add(new.offset)
     for (_, lane), runs in history.lanes.items():
         existing[lane].update(run.begin.offset for run in runs)
     for (group, lane), runs in history.lanes.items():
-        done: dict[int, float] = {}
+        done = {place[3]: at for place, at in history.skips.items() if place[:3] == (group, *lane)}
         for run in runs:
             done[run.begin.offset] = min(done.get(run.begin.offset, inf), run.done_at)
-        todo = sorted(offset for offset in existing[lane] if (group, *lane, offset) not in history.buried)
+        todo = sorted(
+            offset
+            for offset in existing[lane]
+            if (group, *lane, offset) not in history.buried and not history.foreign(group, *lane, offset)
+        )
         first = 0  # in todo: what was not done yet when the run began
         for run in runs:
             while first < len(todo) and done.get(todo[first], inf) <= run.at:
@@ -183,6 +194,8 @@ def backwards(history: History) -> Iterator[Anomaly]:
             if run.begin.offset < previous.begin.offset:
                 first = latest.get(run.begin.offset)
                 cause = history.redelivery(first, run) if first else None
+                if history.seeks(*lane, run.begin.offset, previous.at, run.at):
+                    cause = "seek"
                 yield _at(lane, run, "nonmonotonic-poll", f"{run} after {previous}", cause)
 
 
@@ -192,6 +205,8 @@ def offsets(history: History) -> Iterator[Anomaly]:
     for publish in history.acknowledged.values():
         if publish.offset is not None:
             seen[publish.topic, publish.key, publish.offset, publish.id] = inf
+    for new in history.redriven.values():
+        seen[new.topic, new.key, new.offset, new.id] = inf
     for row in history.effects:
         seen[row.topic, row.key, row.offset, row.id] = inf
     for run in history.runs.values():
@@ -226,8 +241,9 @@ def owners(history: History) -> Iterator[Anomaly]:
         longest: Run | None = None
         for run in runs:
             if longest is not None and run.at < longest.over:
-                cause = history.cause(
-                    OVERLAPPING, {longest.begin.process, run.begin.process}, longest.at, min(longest.over, run.over)
+                until = min(longest.over, run.over)
+                cause = history.taken_away(longest, run, until) or history.cause(
+                    OVERLAPPING, {longest.begin.process, run.begin.process}, longest.at, until
                 )
                 yield _at(lane, run, "dual-ownership", f"{run} during {longest}", cause)
             if longest is None or run.over > longest.over:
@@ -239,6 +255,8 @@ def aborted(history: History) -> Iterator[Anomaly]:
     for (group, (topic, key)), runs in history.lanes.items():
         for name, run in {run.begin.id: run for run in runs}.items():
             message = topic, key, name
+            if message in history.redriven:
+                continue  # whose it is, `operators` asks
             if message in history.rolled_back and message not in history.acknowledged:
                 yield _at((group, (topic, key)), run, "aborted-read", f"{run}: it was rolled back", None)
             elif message not in history.attempted:
@@ -248,8 +266,10 @@ def aborted(history: History) -> Iterator[Anomaly]:
 def effects(history: History) -> Iterator[Anomaly]:
     """effect-twice: two rows for one message. effect-lost: a confirmed transaction without its row."""
     rows = Counter((row.group, row.topic, row.key, row.id) for row in history.effects)
+    offset_of = {(row.topic, row.key, row.id): row.offset for row in history.effects}
     for (group, topic, key, name), count in rows.items():
-        if count > 1:
+        # Each seek may have brought it back once.
+        if count > 1 + len(history.seeks(group, (topic, key), offset_of[topic, key, name], 0.0, inf)):
             yield Anomaly(kind="effect-twice", group=group, topic=topic, key=key, id=name, detail=f"{count} rows")
     for (group, lane), runs in history.lanes.items():
         for run in runs:
@@ -286,6 +306,56 @@ def ghosts(history: History) -> Iterator[Anomaly]:
                 yield _at(lane, run, "ghost-ack", f"{run} was settled although {other} had begun", None)
 
 
+def sought(history: History) -> Iterator[Anomaly]:
+    """unseen, ghost-ack: what a seek brought back was not delivered again, or was settled from before the seek.
+
+    A seek is no excuse for a lost message: everything between its place and where the group was has to come again.
+    """
+    for seek in history.steers:
+        if seek.verb != "seek" or not seek.certain or seek.key is None or seek.offset is None:
+            continue
+        lane = seek.topic, seek.key
+        runs = history.lanes.get((seek.group, lane), [])
+        for run in runs:
+            if run.settle and run.accepted and run.at < seek.start and run.settle.asked > seek.end:
+                detail = f"{run} was settled although a seek had taken its lane away"
+                yield _at((seek.group, lane), run, "ghost-ack", detail, None)
+        for offset in range(seek.offset + 1, (seek.before or 0) + 1) if seek.group in history.drained else ():
+            place = (seek.group, *lane, offset)
+            if history.foreign(*place) or history.skips.get(place, -inf) >= seek.start:
+                continue
+            later = [run for run in runs if run.begin.offset == offset and run.at >= seek.start]
+            if any(run.done_at < inf for run in later) or (later and place in history.buried):
+                continue
+            yield Anomaly(
+                kind="unseen",
+                group=seek.group,
+                topic=seek.topic,
+                key=seek.key,
+                offset=offset,
+                detail=f"a seek brought it back from {seek.before} to {seek.offset}, and it was not handled again",
+            )
+
+
+def operators(history: History) -> Iterator[Anomaly]:
+    """misdirected: a redriven message went to another group. begun-while-paused: a pause was not obeyed."""
+    for lane, runs in history.lanes.items():
+        group, (topic, key) = lane
+        pauses = [
+            steer
+            for steer in history.steers
+            if steer.verb == "pause" and steer.certain and steer.group == group and steer.topic == topic
+            if steer.key in (None, key)
+        ]
+        for run in runs:
+            if history.foreign(group, topic, key, run.begin.offset):
+                yield _at(lane, run, "misdirected", f"{run}: it was redriven for another group", None)
+            for pause in pauses:
+                if pause.end + TURN < run.at < (pause.until or inf):
+                    cause = history.cause(OVERLAPPING | REASONS, {run.begin.process}, pause.start, run.at)
+                    yield _at(lane, run, "begun-while-paused", f"{run}: paused since {pause.end:.3f}", cause)
+
+
 def _at(lane: tuple[str, Lane], run: Run, kind: Kind, detail: str, cause: str | None) -> Anomaly:
     group, (topic, key) = lane
     return Anomaly(
@@ -300,4 +370,17 @@ def _at(lane: tuple[str, Lane], run: Run, kind: Kind, detail: str, cause: str | 
     )
 
 
-RULES: Final = (missing, unacknowledged, twice, skipped, backwards, offsets, owners, aborted, effects, ghosts)
+RULES: Final = (
+    missing,
+    unacknowledged,
+    twice,
+    skipped,
+    backwards,
+    offsets,
+    owners,
+    aborted,
+    effects,
+    ghosts,
+    sought,
+    operators,
+)

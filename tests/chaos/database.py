@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import pymysql
 
-from chaos.history import Buried, Drained, Effect, Event, Head, Logged
+from chaos.history import Buried, Drained, Effect, Event, Head, Logged, Redriven
 from chaos.worker import EFFECTS, RECORDS, TOPIC
 
 CREATE: Final = """
@@ -24,6 +24,9 @@ EFFECT_ROWS: Final = "SELECT run, topic, partition_key, message_offset, id FROM 
 DEAD_LETTERS: Final = (
     "SELECT failed_group, original_topic, partition_key, original_offset FROM queue_messages WHERE failed_group <> ''"
 )
+REDRIVEN: Final = """
+SELECT target_group, topic, partition_key, `offset`, id, JSON_UNQUOTE(JSON_EXTRACT(metadata, '$."lanelog.original_id"'))
+FROM queue_messages WHERE topic = %s AND target_group <> ''"""
 LOG: Final = "SELECT topic, partition_key, `offset`, id FROM queue_messages WHERE topic = %s"
 HEADS: Final = "SELECT topic, partition_key, head_offset FROM queue_partitions WHERE topic = %s"
 LEFT: Final = """
@@ -65,6 +68,15 @@ def drain(url: str, within: float) -> list[Drained]:
                 done[group] = Drained(at=time.monotonic(), group=group)
         never.wait(0.25)
     return list(done.values())
+
+
+def redriven(url: str) -> list[Redriven]:
+    """The redriven messages that are in the log."""
+    now = time.monotonic()
+    return [
+        Redriven(at=now, group=group, topic=topic, key=key, offset=offset, id=name, original=original)
+        for group, topic, key, offset, name, original in rows(url, REDRIVEN, TOPIC)
+    ]
 
 
 def outcome(url: str) -> list[Event]:

@@ -121,6 +121,18 @@ def counts(events: Sequence[Event]) -> dict[str, Any]:
     }
 
 
+def operated(history: History) -> list[dict[str, Any]]:
+    """What the operator did, by verb: how often, how often with an unknown outcome, and to how many messages."""
+    counted = []
+    for verb in sorted({steer.verb for steer in history.steers}):
+        steers = [steer for steer in history.steers if steer.verb == verb]
+        moved = sum((steer.before or 0) - (steer.offset or 0) for steer in steers if verb == "seek" and steer.certain)
+        messages = {"seek": moved, "skip": len(steers), "redrive": len(history.redriven)}.get(verb)
+        unknown = sum(not steer.certain for steer in steers)
+        counted.append({"verb": verb, "count": len(steers), "unknown": unknown, "messages": messages})
+    return counted
+
+
 def result(
     history: History, anomalies: Sequence[Anomaly], failures: Sequence[str], impossible: Mapping[str, str]
 ) -> dict[str, Any]:
@@ -135,6 +147,7 @@ def result(
         ],
         "anomalies": dict(sorted(Counter(anomaly.kind for anomaly in broken).items())),
         "anomaly_details": [asdict(anomaly) for anomaly in broken[:SHOWN]],
+        "operator": operated(history),
         "failures": list(failures),
         "left_out": dict(impossible),
         "faults": [
@@ -173,6 +186,10 @@ def summary(found: Mapping[str, Any], title: str) -> Table:
     for kind, faults in sorted(by_kind.items()):
         label = "seen" if kind in {"slow", "expiry"} else "fault"
         table.add_row(f"{label}: {kind}", str(len(faults)), _recovered(faults))
+    for row in found["operator"]:
+        detail = [] if row["messages"] is None else [f"{row['messages']} messages"]
+        detail += [f"{row['unknown']} of unknown outcome"] if row["unknown"] else []
+        table.add_row(f"operator: {row['verb']}", str(row["count"]), ", ".join(detail))
     for kind, reason in found["left_out"].items():
         table.add_row(f"fault: {kind}", "0", f"left out: {reason}")
     return table

@@ -22,7 +22,7 @@ from chaos.disk import isolate
 from chaos.history import Event
 from chaos.plot import timeline
 from chaos.report import about, result, summary
-from chaos.schedule import WEIGHTS, schedule
+from chaos.schedule import WEIGHTS, operations, schedule
 from chaos.stage import stage
 from chaos.worker import EFFECTS
 
@@ -74,7 +74,8 @@ def main() -> int:
         server = play.server
         console.print(f"{server.family} {server.version}, seed {asked.seed}, journals in {directory}")
         console.print("schedule:", " ".join(planned.kind for planned in plan.faults))
-        play.play(plan)
+        with play.operated(operations(asked.seed, asked.seconds, asked.keys)):
+            play.play(plan)
         events: list[Event] = play.end()
         head = about(server, asked.lease)
     anomalies = check(events, effect_groups=[EFFECTS], lease=asked.lease)

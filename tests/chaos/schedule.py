@@ -1,6 +1,7 @@
-"""When which fault comes in a chaos run: drawn from the seed alone.
+"""When which fault comes in a chaos run, and when an operator does what: drawn from the seed alone.
 
-Owns the draw; it is pure and never does anything. The runner gives the plan to the nemesis, a unit test pins it.
+Owns the draws; it is pure and never does anything. The runner gives the plan to the nemesis and the operations to the
+operator, unit tests pin both. They are drawn apart: the faults of a seed do not depend on what operators can do.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Final
 
 from attrs import evolve, frozen
 
-from chaos.history import FaultKind
+from chaos.history import FaultKind, Verb
 
 WEIGHTS: Final[dict[FaultKind, int]] = {
     "kill": 4,
@@ -44,6 +45,12 @@ HOLDS: Final[dict[FaultKind, tuple[float, float]]] = {
     "snapshot": (10.0, 20.0),
     "disk": (2.0, 6.0),
 }
+VERBS: Final[dict[Verb, int]] = {"seek": 4, "release": 2, "skip": 2, "pause": 2, "redrive": 2}
+REST: Final = (0.5, 2.0)
+PAUSED: Final = (1.5, 3.5)
+FARTHEST: Final = 8
+"""Messages that a seek brings back, at the most."""
+
 BACKGROUND: Final = frozenset({"snapshot"})
 """What goes on while other faults come."""
 
@@ -79,6 +86,40 @@ class Plan:
         if "clock" in kinds:
             kept = tuple(evolve(planned, clock=0) for planned in kept)
         return evolve(self, faults=kept)
+
+
+@frozen(kw_only=True)
+class Operation:
+    """One verb of an operator, `rest` seconds after the last one was done.
+
+    `lane` is a lane's number among all keys; None: the whole group, of a pause. `back`: how many messages a seek brings
+    back. `hold`: how long a pause lasts.
+    """
+
+    verb: Verb
+    rest: float
+    group: int
+    lane: int | None
+    back: int
+    hold: float
+
+
+def operations(seed: int, seconds: float, keys: int) -> tuple[Operation, ...]:
+    """What the operator of a run does; each verb comes once before any comes again. Same arguments, same operations."""
+    dice = random.Random(f"operator {seed}")
+    first = list(VERBS)
+    dice.shuffle(first)
+    plan: list[Operation] = []
+    spent = 0.0
+    while True:
+        verb = first.pop() if first else dice.choices(list(VERBS), list(VERBS.values()))[0]
+        rest, group, lane = dice.uniform(*REST), dice.randrange(2), dice.randrange(keys)
+        back, hold, whole = dice.randint(1, FARTHEST), dice.uniform(*PAUSED), dice.random() < 0.5
+        spent += rest + (hold if verb == "pause" else 0.0)
+        if spent > seconds:
+            return tuple(plan)
+        of_group = verb == "redrive" or (verb == "pause" and whole)
+        plan.append(Operation(verb=verb, rest=rest, group=group, lane=None if of_group else lane, back=back, hold=hold))
 
 
 def schedule(seed: int, seconds: float, lease: float, kinds: Collection[FaultKind] = tuple(WEIGHTS)) -> Plan:

@@ -25,8 +25,9 @@ from chaos.fleet import Fleet, faketime, launch, wrong_clock
 from chaos.history import Event, Journal, read
 from chaos.monitor import Monitor
 from chaos.nemesis import CREATE_PROBE, Nemesis
+from chaos.operator import Operator
 from chaos.proxy import Proxy
-from chaos.schedule import Plan
+from chaos.schedule import Operation, Plan
 from chaos.worker import EFFECTS, RECORDS
 from lanelog.devserver import DevServer, start
 
@@ -71,6 +72,14 @@ class Stage:
         """Carry out the faults that this machine can do, and write them down."""
         for fault in self.nemesis.run(plan.without(self.impossible).faults):
             self.journal.write(fault)
+
+    @contextmanager
+    def operated(self, operations: tuple[Operation, ...]) -> Iterator[None]:
+        """Let an operator do these beside the faults; what he has begun is done, and nothing is paused, afterwards."""
+        operator = Operator(self.server.url, self.journal, self.say, operations)
+        with operator:
+            yield
+        self.failures += operator.failures
 
     def rest(self, seconds: float) -> None:
         """Let everything run, without faults."""

@@ -22,7 +22,7 @@ from chaos.plot import timeline
 from chaos.profiles import measure, moved, plan, regained
 from chaos.proxy import Proxy
 from chaos.report import recoveries, recovery, result, summary
-from chaos.schedule import FEWEST, MOST, STARTING, WEIGHTS, schedule
+from chaos.schedule import FEWEST, MOST, STARTING, VERBS, WEIGHTS, operations, schedule
 
 TESTS = Path(__file__).parents[1]
 
@@ -313,10 +313,11 @@ CUT_SEED = 5
 @pytest.mark.chaos
 @pytest.mark.timeout(900)
 def test_a_short_run_has_no_unexplained_anomaly(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """Every kind of fault comes at least once, and every promise holds."""
+    """Every kind of fault comes at least once, and every verb of an operator, and every promise holds."""
     kind = request.config.getoption("--server", default=None) or "auto"
     server = "local" if kind == "auto" else kind
     assert {planned.kind for planned in schedule(CUT_SEED, CUT_SECONDS, 6.0).faults} == set(WEIGHTS)
+    assert {operation.verb for operation in operations(CUT_SEED, CUT_SECONDS, 200)} == set(VERBS)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run(
         [

@@ -28,8 +28,8 @@ EFFECTS, RECORDS = "effects", "records"
 WRITE: Final = "INSERT INTO effects (run, topic, partition_key, message_offset, id) VALUES (%s, %s, %s, %s, %s)"
 PUBLISH_TIMEOUT: Final = 10.0
 """Short, so that outages outlast it, and because what was handled is collected after twice that time."""
-FAILS, DAWDLES, ACKS = 0.02, 0.1, 0.2
-"""How often a handler raises, takes 0.3 seconds, and (records) settles by a blocking ack."""
+FAILS, REJECTS, DAWDLES, ACKS = 0.02, 0.005, 0.1, 0.2
+"""How often a handler raises, gives a message up, takes 0.3 seconds, and (records) settles by a blocking ack."""
 RETRY: Final = lanelog.RetryPolicy(stop=tenacity.stop_after_attempt(50), wait=tenacity.wait_fixed(0.05))
 
 
@@ -70,7 +70,7 @@ class Handlers:
         run = self._begin(message)
         try:
             self._work()
-        except Hiccup:
+        except (Hiccup, lanelog.Reject):
             self._end(run, raised=True)
             raise
         self._end(run)
@@ -108,7 +108,9 @@ class Handlers:
         chance = self._dice.random()
         if chance < FAILS:
             raise Hiccup
-        if chance < FAILS + DAWDLES:
+        if chance < FAILS + REJECTS:
+            raise lanelog.Reject("hopeless")
+        if chance < FAILS + REJECTS + DAWDLES:
             self._never.wait(0.3)
 
 

@@ -13,7 +13,9 @@ from chaos.history import (
     Head,
     Logged,
     Publish,
+    Redriven,
     Settle,
+    Steer,
 )
 
 TOPIC, KEY = "jobs", "k"
@@ -63,6 +65,40 @@ def handled(
 
 def fault(kind: str, start: float, end: float, process: str | None = "p1") -> list[Event]:
     return [Fault(kind=kind, start=start, end=end, processes=process and (process,))]  # type: ignore[arg-type]
+
+
+def steered(
+    verb: str,
+    start: float,
+    *,
+    offset: int | None = None,
+    before: int | None = None,
+    until: float | None = None,
+    group: str = "g",
+    key: str | None = KEY,
+    certain: bool = True,
+) -> list[Event]:
+    """What an operator did, within a tenth of a second."""
+    return [
+        Steer(
+            verb=verb,  # type: ignore[arg-type]
+            group=group,
+            topic=TOPIC,
+            key=key,
+            start=start,
+            end=start + 0.1,
+            certain=certain,
+            offset=offset,
+            before=before,
+            until=until,
+        )
+    ]
+
+
+def redriven(number: int, original: int, *, at: float = 0.0, group: str = "g") -> list[Event]:
+    """A message that was brought back at this offset, which was first another."""
+    place = {"topic": TOPIC, "key": KEY, "offset": number, "id": f"m{number}"}
+    return [Redriven(at=at, group=group, original=f"m{original}", **place)]  # type: ignore[arg-type]
 
 
 def logged(number: int, *, head: int = 0, name: str = "") -> list[Event]:

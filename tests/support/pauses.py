@@ -5,7 +5,8 @@ process of its own; the tests of interleavings arm points there (`support/stage.
 
 A point is text, `before` or `after` something that one connection sends:
 
-* `after leases.FENCE`: the constant `FENCE` of `lanelog/_stores/leases.py` was executed;
+* `after leases.FENCE`: the constant `FENCE` of `lanelog/_stores/leases.py` was executed; `redrive.COPY` is one of
+  `lanelog/admin/_redrive.py`;
 * `before COMMIT following offsets.FLUSH`: the transaction in which that statement was executed is about to commit;
 * `before RELEASE SAVEPOINT lanelog_start`: a statement that is no constant goes by its own text.
 
@@ -31,8 +32,10 @@ IN_THE_BLOCK = "in the block"
 """Where a caller's transaction stops: its user's own code, after what it published."""
 
 LONG_PAUSE = "SET SESSION wait_timeout = 120"  # the server would end a session that is silent for 15 s
+_BLANK = re.compile(r"(?<!\{)\{[a-z]+\}")
 _SQL = re.compile(r"\s*\(?\s*(SELECT|INSERT|UPDATE|DELETE|SET)\b")
 _ENGINE = ("lanelog._engine.delivery", "lanelog._engine.keeper", "lanelog._engine.holes")
+_ADMIN = tuple(f"lanelog.admin._{room}" for room in ("fence", "steer", "chosen", "redrive", "remove"))
 
 
 @cache
@@ -40,11 +43,13 @@ def statements() -> dict[str, re.Pattern[str]]:
     """What each constant's statements begin with, by name."""
     modules = [f"lanelog._stores.{found.name}" for found in pkgutil.iter_modules(lanelog._stores.__path__)]
     named = {}
-    for module in (*modules, *_ENGINE):
+    for module in (*modules, *_ENGINE, *_ADMIN):
         for constant, text in vars(importlib.import_module(module)).items():
             if constant.isupper() and not constant.startswith("_") and isinstance(text, str) and _SQL.match(text):
-                parts = [re.escape(part) for part in re.split(r"\{[a-z]+\}", text)]
-                named[f"{module.rpartition('.')[2]}.{constant}"] = re.compile(".*".join(parts), re.DOTALL)
+                parts = [re.escape(part.replace("{{", "{").replace("}}", "}")) for part in _BLANK.split(text)]
+                named[f"{module.rpartition('.')[2].removeprefix('_')}.{constant}"] = re.compile(
+                    ".*".join(parts), re.DOTALL
+                )
     return named
 
 

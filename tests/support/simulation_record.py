@@ -1,167 +1,43 @@
-"""What the simulation knows of its own: what was published, begun and decided; and what must be true of the tables.
+"""What the simulation knows of its own: what was published, begun, decided and steered; and what must be true then.
 
 Owns the promises as assertions over two consecutive looks at the real tables; never touches a process. The simulation
-calls `look` after every turn, which says whose turn it was, and `began` for every message that a handler gets.
+calls `look` after every turn, which says whose turn it was, or what an operator did, and `began` for every message that
+a handler gets.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
-from attrs import define, field
+from attrs import define, field, frozen
 
 from lanelog._engine.records import CRASHED
 from lanelog._engine.run import State
-from support.simulation import ATTEMPTS, GROUPS, TOPIC
-from support.sql import rows
+from support.simulation import ATTEMPTS, GROUPS
+from support.simulation_tables import Lease, Place, Tables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from support.simulation import Clock, Hand, Process
 
 NOBODY = ("", 0)
 
 
-class Place(NamedTuple):
-    """One message, for one group."""
+@frozen(kw_only=True)
+class Steered:
+    """What an operator did between two looks; nothing else did anything meanwhile."""
 
+    verb: Literal["seek", "skip", "release", "pause", "delete"]
     group: str
-    key: str
-    offset: int
+    watermarks: dict[str, int]
+    """Its lanes, and where the group is to be afterwards."""
+    skipped: int = 0
+    """The offset that is settled now, of a skip."""
 
-
-class Lease(NamedTuple):
-    """Who has a lane, under which fencing token."""
-
-    owner: str
-    epoch: int
-
-
-class Row(NamedTuple):
-    """A delivery row."""
-
-    through: int
-    acked: int
-    count: int
-    postponed: int
-    epoch: int
-    alone: int
-    crashed: int
-    due: int
-    error: str | None
-
-
-class Offsets(NamedTuple):
-    """An offsets row."""
-
-    acked: int
-    mark: int
-    epoch: int
-
-
-@define
-class Tables:
-    """One look at everything that matters."""
-
-    heads: dict[str, int]
-    top: tuple[int, int]
-    log: dict[str, set[int]]
-    offsets: dict[tuple[str, str], Offsets]
-    deliveries: dict[Place, Row]
-    leases: dict[tuple[str, str], Lease]
-    dead: dict[Place, tuple[int, str]]
-    effects: Counter[Place]
-
-    @classmethod
-    def read(cls, raw: Any) -> Tables:
-        heads = {
-            key: (head, epoch)
-            for key, head, epoch in rows(
-                raw, "SELECT partition_key, head_offset, max_epoch FROM queue_partitions WHERE topic = %s", TOPIC
-            )
-        }
-        log: dict[str, set[int]] = defaultdict(set)
-        dead: dict[Place, tuple[int, str]] = {}
-        for topic, key, offset, group, original, count, error in rows(
-            raw,
-            "SELECT topic, partition_key, `offset`, failed_group, original_offset, failure_count, last_error"
-            " FROM queue_messages",
-        ):
-            if topic == TOPIC:
-                log[key].add(offset)
-            else:
-                place = Place(group, key, original)
-                assert place not in dead, f"{place} is twice among the dead letters"
-                dead[place] = (count, error)
-        return cls(
-            top=heads.pop("", (0, 0)),
-            heads={key: head for key, (head, _) in heads.items()},
-            log=log,
-            dead=dead,
-            offsets={
-                (group, key): Offsets(*rest)
-                for group, key, *rest in rows(
-                    raw,
-                    "SELECT consumer_group, partition_key, offset_acked, marked_through, marked_epoch"
-                    " FROM queue_offsets WHERE topic = %s",
-                    TOPIC,
-                )
-            },
-            deliveries={
-                Place(group, key, offset): Row(*rest)
-                for group, key, offset, *rest in rows(
-                    raw,
-                    "SELECT consumer_group, partition_key, message_offset, through_offset, acked, retry_count,"
-                    " postponed, lease_epoch, alone, crashed, invisible_until, last_error FROM queue_delivery_state",
-                )
-            },
-            leases={
-                (group, key): Lease(owner, epoch)
-                for group, key, owner, epoch in rows(
-                    raw, "SELECT consumer_group, partition_key, leased_by, lease_epoch FROM queue_partition_leases"
-                )
-            },
-            effects=Counter(Place(*found) for found in rows(raw, "SELECT * FROM effects")),
-        )
-
-    def floor(self, key: str) -> int:
-        found = self.offsets.get(("", key))
-        return 0 if found is None else found.acked
-
-    def watermark(self, group: str, key: str) -> int:
-        found = self.offsets.get((group, key))
-        return max(self.floor(key), 0 if found is None else found.acked)
-
-    def settled(self, place: Place) -> bool:
-        """Whether this group will never see the message again."""
-        group, key, offset = place
-        if key not in self.heads:
-            return offset <= self.top[0]  # purged
-        if offset <= self.watermark(group, key):
-            return True
-        return any(
-            row.acked and at.offset <= offset <= row.through
-            for at, row in self.deliveries.items()
-            if (at.group, at.key) == (group, key)
-        )
-
-    def in_flight(self, place: Place) -> tuple[int, int]:
-        """(epoch, number) of the attempt that is written down as handed out; (0, 0): none."""
-        group, key, offset = place
-        row = self.deliveries.get(place)
-        if row is not None:
-            return (row.epoch, row.count) if row.epoch and not row.acked else (0, 0)
-        found = self.offsets.get((group, key))
-        if found is not None and found.acked < offset <= found.mark and not self.settled(place):
-            return found.epoch, 1
-        return 0, 0
-
-    def of_lane(self, group: str, key: str) -> tuple[Offsets | None, dict[Place, Row]]:
-        """What only the lane's owner may write."""
-        mine = {place: row for place, row in self.deliveries.items() if (place.group, place.key) == (group, key)}
-        return self.offsets.get((group, key)), mine
+    def __contains__(self, lane: tuple[str, str]) -> bool:
+        return lane[0] == self.group and lane[1] in self.watermarks
 
 
 @define
@@ -175,11 +51,16 @@ class Record:
     tables: Tables = field(init=False)
     published: dict[str, dict[int, float]] = field(factory=lambda: defaultdict(dict))  # key -> offset -> when
     acks: set[tuple[Place, Lease]] = field(factory=set)  # handlers that said so, as long as nobody had fenced them
-    rejects: set[Place] = field(factory=set)
+    rejects: set[tuple[Place, Lease]] = field(factory=set)
     postpones: Counter[Place] = field(factory=Counter)
     counted: Counter[Place] = field(factory=Counter)  # attempts, since the last postponement
     died: dict[Place, bool] = field(factory=dict)  # the last owner of this one was lost with it; True: alone
     begun: set[tuple[Place, int, int]] = field(factory=set)  # (…, epoch, number of the attempt)
+    targets: dict[tuple[str, int], str] = field(factory=dict)  # what was redriven, and for which group alone
+    lives: Counter[Place] = field(factory=Counter)  # how often a settled message was brought back
+    deleted: set[str] = field(factory=set)  # groups, until they are registered anew
+    paused: dict[tuple[str, str], set[Process]] = field(factory=dict)  # lanes (key '': all), and who knows of it
+    _unaware: set[tuple[Process, str, str, int]] = field(factory=set)  # whose lane of this epoch was taken by force
     _postponed: Counter[Place] = field(factory=Counter)
     _epochs: dict[tuple[str, str], int] = field(factory=dict)
 
@@ -187,19 +68,36 @@ class Record:
         self.tables = Tables.read(self.raw)
 
     def places(self) -> Iterator[Place]:
-        for key, offsets in self.published.items():
-            for offset in offsets:
-                for group in GROUPS:
-                    yield Place(group, key, offset)
+        """Every message, for every group that is to see it."""
+        for key in self.published:
+            for group in GROUPS:
+                if group not in self.deleted:
+                    yield from self._of_lane(group, key)
+
+    def _of_lane(self, group: str, key: str) -> Iterator[Place]:
+        for offset in self.published[key]:
+            if self.targets.get((key, offset), group) == group:
+                yield Place(group, key, offset)
+
+    def kept(self, process: Process) -> None:
+        """Its keeper had a turn: it knows which lanes it has lost and which are paused."""
+        self._unaware = {found for found in self._unaware if found[0] is not process}
+        for aware in self.paused.values():
+            aware.add(process)
 
     # -- handlers ------------------------------------------------------------------------------------------------------
 
-    def began(self, hand: Hand, everybody: list[Process]) -> None:
+    def began(self, hand: Hand, everybody: Sequence[Process]) -> None:
         """A handler got a message: was it its turn?"""
         message, process, now = hand.message, hand.process, self.tables
         assert message is not None
         place, lease = _place(hand), Lease(process.owner(message.group), message.fencing_token)
         what = f"{process!r} began {place}, attempt {message.attempt},"
+        for key in ("", message.key):
+            assert process not in self.paused.get((message.group, key), ()), f"{what} which is paused"
+        if (process, message.group, message.key, lease.epoch) in self._unaware:
+            return  # it can settle nothing, and will not go on after its keeper's next turn
+        assert place in self._of_lane(message.group, message.key), f"{what} which is for another group"
         assert now.leases.get((message.group, message.key)) == lease, f"{what} without the lease"
         assert not now.settled(place), f"{what} which is settled"
         assert now.in_flight(place) == (lease.epoch, message.attempt), f"{what} without its mark"
@@ -219,6 +117,8 @@ class Record:
         if self.orders[message.group] == "strict":
             for lower in range(1, message.offset):
                 earlier = place._replace(offset=lower)
+                if self.targets.get((place.key, lower), place.group) != place.group:
+                    continue
                 assert now.settled(earlier) or (earlier, lease) in self.acks, f"{what} before {lower} was done"
         self.counted[place] = message.attempt
         self.begun.add((place, lease.epoch, message.attempt))
@@ -234,7 +134,7 @@ class Record:
         if outcome in ("ack", "ack now", "effect"):
             self.acks.add((place, Lease(hand.process.owner(place.group), message.fencing_token)))
         elif outcome == "reject":
-            self.rejects.add(place)
+            self.rejects.add((place, Lease(hand.process.owner(place.group), message.fencing_token)))
         elif outcome == "postpone":
             self.postpones[place] += 1
 
@@ -245,16 +145,75 @@ class Record:
 
     # -- tables --------------------------------------------------------------------------------------------------------
 
-    def look(self, actor: Process | None, everybody: list[Process]) -> None:
-        """Compare with the last look; in between, at most one process did anything."""
+    def look(self, actor: Process | None, everybody: Sequence[Process], steered: Steered | None = None) -> None:
+        """Compare with the last look; in between, at most one process or operator did anything."""
         was, now = self.tables, Tables.read(self.raw)
+        if steered is not None:
+            self._steered(was, now, steered, everybody)
         self._log(was, now)
         self._purges(was, now)
-        self._leases(was, now, everybody)
-        self._writes(was, now, actor)
-        self._settlements(was, now)
+        self._leases(was, now, everybody, steered)
+        self._writes(was, now, actor, steered)
+        self._settlements(was, now, steered)
         self._dead_letters(was, now)
         self.tables = now
+
+    def _steered(self, was: Tables, now: Tables, steered: Steered, everybody: Sequence[Process]) -> None:
+        """The operator's verb did to these lanes what it says, and nothing else."""
+        if steered.verb == "delete":
+            self.deleted.add(steered.group)
+        for key, watermark in steered.watermarks.items():
+            lane = (steered.group, key)
+            reached = now.watermark(*lane)
+            assert reached == watermark, f"after a {steered.verb} {lane} is at {reached}, not at {watermark}"
+            self._taken_away(was, now, steered.verb, lane)
+            before = was.leases.get(lane)
+            if before is not None and now.leases.get(lane) != before:
+                owners = (one for one in everybody if one.subscriptions and one.owner(lane[0]) == before.owner)
+                self._unaware.update((process, *lane, before.epoch) for process in owners)
+            if steered.verb in ("seek", "delete"):
+                for place in self._of_lane(*lane):
+                    self.lives[place] += was.settled(place) and not now.settled(place)
+                    self.counted[place] = self._postponed[place] = 0  # it begins anew, with its first attempt
+                    self.died.pop(place, None)
+                continue
+            for place in self._of_lane(*lane):
+                skipped = steered.verb == "skip" and place.offset == steered.skipped
+                assert now.settled(place) == (skipped or was.settled(place)), f"after a {steered.verb}: {place}"
+            if before is not None and steered.verb != "pause":
+                self._interrupted(was, now, lane, before, everybody)
+
+    @staticmethod
+    def _taken_away(was: Tables, now: Tables, verb: str, lane: tuple[str, str]) -> None:
+        """Lease, offsets and deliveries of the lane are what the verb makes of them."""
+        before, after = was.leases.get(lane), now.leases.get(lane)
+        offsets, deliveries = now.of_lane(*lane)
+        what = f"after a {verb} {lane}"
+        if verb == "delete":
+            assert (after, offsets, deliveries) == (None, None, {}), f"{what} left something"
+            return
+        if verb == "pause":
+            assert (after, deliveries) == (before, was.of_lane(*lane)[1]), f"{what} has changed"
+            return
+        assert after is not None
+        assert not after.owner, f"{what} is {after}'s"
+        assert before is None or after.epoch == before.epoch + 1, f"{what} has {after} after {before}"
+        if verb == "seek":
+            assert offsets is not None
+            assert (max(offsets.mark, offsets.acked), deliveries) == (offsets.acked, {}), f"{what} has a memory"
+
+    def _interrupted(
+        self, was: Tables, now: Tables, lane: tuple[str, str], before: Lease, everybody: Sequence[Process]
+    ) -> None:
+        """What was in flight was an attempt; and no crash, if its owner lives, which is what its rows say then."""
+        self._lost(was, lane, before, everybody)
+        for place in self._of_lane(*lane):
+            if was.in_flight(place)[0] == before.epoch and not now.in_flight(place)[0]:
+                self.died[place] = False
+
+    def readers(self) -> Iterable[str]:
+        """The groups that hold messages back."""
+        return (group for group in GROUPS if group not in self.deleted)
 
     def _log(self, was: Tables, now: Tables) -> None:
         for key, offsets in self.published.items():
@@ -263,7 +222,7 @@ class Record:
             for offset, when in offsets.items():
                 if offset in now.log[key]:
                     continue
-                for group in GROUPS:
+                for group in self.readers():
                     place = Place(group, key, offset)
                     assert head is None or offset <= now.watermark(group, key), f"{place} was collected"
                 assert offset not in was.log[key] or when + self.retention < self.clock.now + 0.01, (
@@ -279,24 +238,25 @@ class Record:
             if key in now.heads:
                 continue
             assert now.top[0] >= head, f"the offsets of {key} would be handed out again"
-            for group in GROUPS:
+            for group in self.readers():
+                assert (group, key) not in self.paused, f"{key} was purged while {group} is paused there"
                 assert was.watermark(group, key) == head, (
                     f"{key} was purged, and {group} is at {was.of_lane(group, key)}"
                 )
                 assert now.of_lane(group, key) == (None, {})
                 assert (group, key) not in now.leases
 
-    def _leases(self, was: Tables, now: Tables, everybody: list[Process]) -> None:
+    def _leases(self, was: Tables, now: Tables, everybody: Sequence[Process], steered: Steered | None = None) -> None:
         for lane, lease in now.leases.items():
             before = was.leases.get(lane)
             if lease == before:
                 continue
             assert lease.epoch > self._epochs.get(lane, 0), f"{lane}: a fencing token was used twice"
             self._epochs[lane] = lease.epoch
-            if before is not None:
+            if before is not None and (steered is None or lane not in steered):
                 self._lost(was, lane, before, everybody)
 
-    def _lost(self, was: Tables, lane: tuple[str, str], before: Lease, everybody: list[Process]) -> None:
+    def _lost(self, was: Tables, lane: tuple[str, str], before: Lease, everybody: Sequence[Process]) -> None:
         """What the last owner had in flight counts an attempt, whether or not a handler had begun it."""
         for place in self.places():
             if (place.group, place.key) != lane or was.settled(place):
@@ -307,16 +267,17 @@ class Record:
             self.counted[place] = max(self.counted[place], number)
             owner = next((one for one in everybody if one.subscriptions and one.owner(lane[0]) == before.owner), None)
             hands = [] if owner is None else [hand for hand in owner.hands if hand.message is not None]
-            busy = [
-                _place(hand) for hand in hands if hand.attempt.state is not State.SUPERSEDED
-            ]  # given up: not counted
+            # Others that were given up do not count; it was alone also if it was given up itself and nobody wrote so.
+            others = [hand for hand in hands if _place(hand) != place and hand.attempt.state is not State.SUPERSEDED]
             if epoch == before.epoch:
-                self.died[place] = busy == [place]
+                self.died[place] = not others and any(_place(hand) == place for hand in hands)
 
-    def _writes(self, was: Tables, now: Tables, actor: Process | None) -> None:
+    def _writes(self, was: Tables, now: Tables, actor: Process | None, steered: Steered | None) -> None:
         """Watermarks only grow, and nobody but the owner writes anything of a lane."""
         for key in now.heads:
-            for group in GROUPS:
+            for group in self.readers():
+                if steered is not None and (group, key) in steered:
+                    continue
                 before, after = was.watermark(group, key), now.watermark(group, key)
                 assert after >= before or key not in was.heads, f"{group}/{key} went back from {before} to {after}"
                 if key in was.heads and was.of_lane(group, key) != now.of_lane(group, key):
@@ -329,25 +290,40 @@ class Record:
                 self._postponed[place] = row.postponed
                 self.counted[place] = 0
 
-    def _settlements(self, was: Tables, now: Tables) -> None:
+    def _settlements(self, was: Tables, now: Tables, steered: Steered | None) -> None:
         for place in self.places():
-            if now.settled(place):
-                if not was.settled(place):
-                    lease = was.leases.get((place.group, place.key), Lease(*NOBODY))
-                    assert (place, lease) in self.acks or place in now.dead, f"{place} was settled by nobody: {lease}"
-            else:
-                assert not was.settled(place), f"{place} was settled, and is not any more"
-                assert place not in now.effects, f"the effect of {place} is there, and its ack is not"
-        assert set(now.effects.values()) <= {1}, f"an effect happened twice: {now.effects}"
+            lane = (place.group, place.key)
+            settled = now.settled(place)
+            effects = now.effects[place]
+            assert effects <= self.lives[place] + settled, f"{effects} effects of {place}, settled: {settled}"
+            if steered is not None and lane in steered:
+                continue
+            assert settled or not was.settled(place), f"{place} was settled, and is not any more"
+            if settled and not was.settled(place):
+                lease = was.leases.get(lane, Lease(*NOBODY))
+                assert (place, lease) in self.acks or self._given_up(now, place, lease), (
+                    f"{place} was settled by nobody: {lease}"
+                )
+
+    def _given_up(self, now: Tables, place: Place, lease: Lease) -> bool:
+        """Whether it failed often enough, and is among the dead letters."""
+        failed = (place, lease) in self.rejects or self.counted[place] >= ATTEMPTS
+        return failed and any(letter.place == place and not letter.settled for letter in now.letters.values())
 
     def _dead_letters(self, was: Tables, now: Tables) -> None:
-        assert was.dead.keys() <= now.dead.keys()
-        for place in now.dead.keys() - was.dead.keys():
-            count, error = now.dead[place]
+        for at, letter in was.letters.items():
+            after = now.letters.get(at)
+            assert letter.settled or after is not None, f"{letter} is gone"
+            assert after is None or after.settled >= letter.settled, f"{letter} is back"
+        waiting = Counter(letter.place for letter in now.letters.values() if not letter.settled)
+        for at in now.letters.keys() - was.letters.keys():
+            place, count, error, *_ = now.letters[at]
             what = f"{place} is a dead letter after {count} attempts ({error})"
+            assert waiting[place] == 1, f"{what}, and there is another"
             assert not was.settled(place), f"{what}, and was settled"
             assert count == self.counted[place], f"{what}, not {self.counted[place]}"
-            assert place in self.rejects or count >= ATTEMPTS, what
+            lease = was.leases.get((place.group, place.key), Lease(*NOBODY))
+            assert (place, lease) in self.rejects or count >= ATTEMPTS, what
             assert error != CRASHED or self.died.get(place), f"{what}, but did not die alone"
 
     def drained(self) -> None:

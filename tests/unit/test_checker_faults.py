@@ -91,6 +91,27 @@ BAD = {
         {"duplicate"},
         [*sent(1), *handled(1, 10), *fault("slow", 8, 11, None), *handled(1, 12, process="p2", epoch=2)],
     ),
+    "duplicate: slow for a moment, with time for a renewal before": (
+        {"duplicate"},
+        [
+            *sent(1),
+            *handled(1, 10),
+            *fault("slow", 8, 9, None),
+            *fault("expiry", 10.2, 11),
+            *handled(1, 12, process="p2", epoch=2),
+        ],
+    ),
+    "duplicate: slow twice, with time for a renewal between": (
+        {"duplicate"},
+        [
+            *sent(1),
+            *handled(1, 10),
+            *fault("slow", 5, 6, None),
+            *fault("slow", 9, 10, None),
+            *fault("expiry", 10.2, 11),
+            *handled(1, 12, process="p2", epoch=2),
+        ],
+    ),
     "duplicate: slow long before the lease ran out": (
         {"duplicate"},
         [
@@ -106,7 +127,7 @@ BAD = {
         [
             *sent(1),
             *handled(1, 10),
-            *fault("slow", 8, 11, None),
+            *fault("slow", 6, 11, None),
             *fault("expiry", 10.2, 11, "p3"),
             *handled(1, 12, process="p2", epoch=2),
         ],
@@ -135,6 +156,7 @@ GOOD = {
     "its lease ran out because the machine was slow": [
         *sent(1),
         *handled(1, 10, until=14, settled=False, outcome="raised"),
+        *fault("slow", 6, 7, None),
         *fault("slow", 8, 9, None),
         *fault("expiry", 10.2, 14),
         *handled(1, 12, process="p2", epoch=2),

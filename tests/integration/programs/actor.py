@@ -1,7 +1,8 @@
 """A process that does what a test tells it, one JSON line at a time, and stops at the points that the test has armed.
 
 Commands: `arm` and `go` a point, `do` a step in a thread of its own. Payloads of messages (JSON objects) say what the
-handler does with them: `wait` stops it at a point of that name, `how` is then `return`, `transaction` or `reject`.
+handler does with them: `wait` stops its first attempt here at a point of that name, `how` is then `return`,
+`transaction` or `reject`.
 """
 
 import json
@@ -14,10 +15,13 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).parents[2]))
 
+import attrs
 from saying import CONFIG, say, say_what_is_logged
 
 import lanelog
 from lanelog._engine import janitor, membership_keeper
+from lanelog._engine.appending import Appending
+from lanelog._engine.firing import Firing
 from lanelog._engine.purge import Purge
 from lanelog._engine.registration import register
 from lanelog.config import SubscriptionConfig
@@ -28,14 +32,15 @@ membership_keeper.CLAIM_EVERY = 0.2
 client = lanelog.connect(CONFIG["url"], **CONFIG.get("connect", {}))
 pauses = Pauses(say)
 subscriptions: list[lanelog.Subscription] = []
+waited: set[tuple[str, int]] = set()
 
 
 class RolledBackError(Exception):
     """What a block raises to be rolled back."""
 
 
-def publish(topic: str, key: str, payload: str = "{}") -> int:
-    return client.publish(topic, key, payload).offset
+def publish(topic: str, key: str, payload: str = "{}", **options: Any) -> int:
+    return client.publish(topic, key, payload, **options).offset
 
 
 def publish_many(topic: str, keys: list[str]) -> list[int]:
@@ -63,6 +68,19 @@ def publish_in_block(topic: str, keys: list[str], *, commit: bool = True) -> lis
     return offsets
 
 
+def append() -> int:
+    """Move one page of what is due; nobody else in this process does."""
+    session = client._database.session("appending")
+    try:
+        return Appending(session, client._publisher.ensure_lanes, client._announcements).append()
+    finally:
+        session.close()
+
+
+def cancel(topic: str, key: str, message_id: str) -> bool:
+    return client.cancel_scheduled(topic, key, message_id)
+
+
 def purge(topic: str, key: str) -> bool:
     session = client._database.session("purge")
     try:
@@ -71,11 +89,28 @@ def purge(topic: str, key: str) -> bool:
         session.close()
 
 
+def fire() -> int:
+    """Fire what is due, once; how many messages that were."""
+    session = client._database.session("firing")
+    firing = Firing(client._database, client._publisher.ensure_lanes, lambda _topic: None)
+    try:
+        firing.fire_due(session)
+    finally:
+        session.close()
+    return firing.fired
+
+
 def register_group(topic: str, group: str, **options: Any) -> int:
     if "start_ms" in options:
         options["start"] = datetime.fromtimestamp(options.pop("start_ms") / 1000, UTC)
     config = SubscriptionConfig.from_options(**options)
     return register(client._database, group, topic, config)
+
+
+def admin(verb: str, **arguments: Any) -> dict[str, Any]:
+    """What a verb of `client.admin` says that it changed, as far as JSON can say it."""
+    changed = attrs.asdict(getattr(client.admin, verb)(**arguments))
+    return {name: value for name, value in changed.items() if isinstance(value, str | int | None)}
 
 
 def subscribe(topic: str, group: str, **options: Any) -> str:
@@ -93,7 +128,8 @@ def handle(message: lanelog.Message) -> None:
     how = what.get("how", "return")
     fields = {"key": message.key, "offset": message.offset, "attempt": message.attempt, "token": message.fencing_token}
     say("started", **fields)
-    if "wait" in what:
+    if "wait" in what and (message.key, message.offset) not in waited:
+        waited.add((message.key, message.offset))
         pauses.stop_here(what["wait"])
     if how == "reject":
         raise lanelog.Reject("as told")
@@ -111,11 +147,15 @@ def handle(message: lanelog.Message) -> None:
 
 
 STEPS = {
+    "append": append,
+    "cancel": cancel,
+    "fire": fire,
     "publish": publish,
     "publish_many": publish_many,
     "publish_in_block": publish_in_block,
     "purge": purge,
     "register": register_group,
+    "admin": admin,
     "subscribe": subscribe,
     "stop": stop,
 }
