@@ -25,6 +25,8 @@ TABLES = (
     "queue_partition_leases",
     "queue_subscriber_heartbeats",
     "queue_groups",
+    "queue_history",
+    "queue_schedules",
 )
 
 

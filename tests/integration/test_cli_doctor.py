@@ -84,7 +84,8 @@ def test_what_the_account_may_do(lanelog_client: lanelog.Client, raw: Any, lanel
         assert none.status == "error"
         assert "SELECT on queue_messages" in none.detail
         rows(raw, f"GRANT SELECT ON `{config.database}`.* TO '{name}'@'%'")
-        rows(raw, f"GRANT UPDATE ON `{config.database}`.queue_partitions TO '{name}'@'%'")
+        for what in ("UPDATE ON {}.queue_partitions", "DELETE ON {}.queue_scheduled", "UPDATE ON {}.queue_schedules"):
+            rows(raw, f"GRANT {what.format(f'`{config.database}`')} TO '{name}'@'%'")
         with lanelog.connect(url) as client:
             some = finding(client, "privileges")
             assert finding(client, "oldest transaction").status == "warning"  # needs PROCESS

@@ -28,6 +28,8 @@ TABLES = (
     "queue_partition_leases",
     "queue_subscriber_heartbeats",
     "queue_groups",
+    "queue_history",
+    "queue_schedules",
     "queue_schema",
 )
 DENIED = (1044, 1045, 1142, 1227, 1419)  # on a database, a file, a table, for the whole server, a trigger
@@ -41,6 +43,8 @@ MAY: dict[str, set[tuple[str, str]]] = {
         ("UPDATE", "queue_partitions"),
         ("INSERT", "queue_messages"),
         ("INSERT", "queue_offsets"),
+        ("INSERT", "queue_schedules"),
+        ("UPDATE", "queue_schedules"),
     },
     "consumer": {
         *((verb, table) for verb in ("INSERT", "UPDATE", "DELETE") for table in TABLES[2:6]),
@@ -49,17 +53,29 @@ MAY: dict[str, set[tuple[str, str]]] = {
         ("INSERT", "queue_messages"),
         ("INSERT", "queue_groups"),
         ("UPDATE", "queue_groups"),
+        ("INSERT", "queue_history"),
+        ("UPDATE", "queue_history"),
+        ("INSERT", "queue_schedules"),
+        ("UPDATE", "queue_schedules"),
     },
 }
-MAY["janitor"] = MAY["consumer"] | {("DELETE", "queue_messages"), ("DELETE", "queue_partitions")}
-MAY["admin"] = MAY["janitor"] | {("DELETE", "queue_groups")}
+MAY["janitor"] = MAY["consumer"] | {
+    ("DELETE", table) for table in ("queue_messages", "queue_partitions", "queue_history")
+}
+MAY["admin"] = MAY["janitor"] | {("DELETE", "queue_groups"), ("DELETE", "queue_schedules")}
 
 STATEMENTS = {
     "INSERT": "INSERT INTO {table} SELECT * FROM {table} WHERE 1 = 0",
     "UPDATE": "UPDATE {table} SET {column} = {column} WHERE 1 = 0",
     "DELETE": "DELETE FROM {table} WHERE 1 = 0",
 }
-COLUMN = {"queue_messages": "payload", "queue_schema": "checksum", "queue_groups": "retention_ms"}
+COLUMN = {
+    "queue_messages": "payload",
+    "queue_schema": "checksum",
+    "queue_groups": "retention_ms",
+    "queue_history": "id",
+    "queue_schedules": "fired",
+}
 # Nobody but the owner changes tables, and nobody at all what is not a row or a table of lanelog.
 TABLE_STATEMENTS = {
     "DROP TABLE queue_delivery_state",

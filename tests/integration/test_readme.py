@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -92,6 +93,25 @@ def test_publishing_in_a_transaction(run: Run, raw: Raw) -> None:
     run(Example.TRANSACTION)
     assert query(raw, "SELECT state FROM orders") == (("paid",),)
     assert messages(raw, "orders") == [b"paid"]
+
+
+def test_delayed_messages(run: Run, lanelog_client: lanelog.Client, capsys: pytest.CaptureFixture[str]) -> None:
+    """One was taken back, the other one waits for its time."""
+    run(Example.DELAYED)
+    assert capsys.readouterr().out == "True\n"
+    (left,) = lanelog_client.admin.scheduled("mail")
+    assert (left.key, left.deliver_at.year, left.ttl) == ("bob", 2031, 600.0)
+
+
+def test_recurring_messages(run: Run, lanelog_client: lanelog.Client, raw: Raw) -> None:
+    """Declared, each with its next time, and the one that is every ten seconds comes."""
+    run(Example.RECURRING)
+    found = {info.name: info for info in lanelog_client.admin.schedules()}
+    assert found.keys() == {"nightly", "beat"}
+    assert found["nightly"].next_fire_at.astimezone(ZoneInfo("Europe/Berlin")).strftime("%H:%M") in ("02:30", "03:00")
+    eventually(lambda: messages(raw, "beats") == [b""], within=15)
+    run(Example.RECURRING)
+    assert len(lanelog_client.admin.schedules()) == 2
 
 
 def test_handler(run: Run, lanelog_client: lanelog.Client, raw: Raw, capsys: pytest.CaptureFixture[str]) -> None:

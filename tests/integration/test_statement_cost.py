@@ -17,6 +17,7 @@ import lanelog
 from lanelog import Client
 from lanelog.config import ConnectConfig
 from lanelog.devserver import DevServer, start
+from lanelog.publisher import Publisher
 from support.sql import audit, one, rows, watermark
 from support.waiting import accept, eventually
 
@@ -128,6 +129,19 @@ def test_a_single_publish_is_four_statements(client: Client, raw: Any) -> None:
         for number in range(10):
             client.publish("t", "k", b"x", id=f"id-{number}")
     assert sent == total({**PUBLISHED, "select": 2}, 10)
+
+
+def test_a_publish_with_a_delay_is_three_statements(client: Client, raw: Any) -> None:
+    """Lock, insert, commit: no head moves before the message is due; with an id of the caller's, one more."""
+    publisher = Publisher(client._database, accept)  # without a scheduler, whose looks would be counted
+    with counting(raw) as sent:
+        for _ in range(10):
+            publisher.publish("t", "k", b"x", delay=3600)
+    assert sent == total({"select": 1, "insert": 1, "commit": 1}, 10)
+    with counting(raw) as sent:
+        publisher.publish("t", "k", b"x", delay=3600, id="a")
+    assert sent == total({"select": 2, "insert": 1, "commit": 1})
+    publisher.close()
 
 
 def test_a_duplicate_writes_nothing(client: Client, raw: Any) -> None:

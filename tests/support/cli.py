@@ -18,6 +18,9 @@ TABLES = (
     "queue_partition_leases",
     "queue_subscriber_heartbeats",
     "queue_groups",
+    "queue_scheduled",
+    "queue_history",
+    "queue_schedules",
     "queue_schema",
 )
 

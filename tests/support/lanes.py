@@ -13,6 +13,7 @@ from lanelog._engine.run import State
 from lanelog._engine.ticket import Ticket
 from lanelog._stores.deliveries import DeliveryRow
 from lanelog._stores.fetches import Fetched
+from lanelog._stores.history import Ended
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -31,6 +32,7 @@ class Rules:
     batch_size: int = 100
     max_deliveries: int | None = None
     ack_first: bool = False
+    history: bool = False
     run: int = 10
     attempts: int = 5
     group: str = GROUP
@@ -57,6 +59,7 @@ class Row:
     lease_epoch: int = 0
     first_at: float | None = None
     last_error: str | None = None
+    released: bool = False
 
 
 @attrs.define
@@ -87,6 +90,7 @@ class Rows:
                 lease_epoch=new.lease_epoch,
                 first_at=None if new.first_age is None else now - new.first_age,
                 last_error=new.last_error,
+                released=new.released,
             )
         for offset in write.deletes:
             self.rows.pop(offset, None)
@@ -159,6 +163,7 @@ class World:
                 r.lease_epoch,
                 None if r.first_at is None else self.now - r.first_at,
                 r.last_error,
+                r.released,
             )
             for offset, r in self.rows.rows.items()
         ]
@@ -251,7 +256,7 @@ class World:
             burial = self.burials.popleft()
             self.rows.settle(burial.offset)
             self.commits.append(self.rows.copy())
-            self.lane.succeeded(self.lane.running[burial.offset], stored=True)
+            self.lane.succeeded(self.lane.running[burial.offset], self.now, stored=True)
 
     def go(self) -> list[Run]:
         """Until nothing more comes to the workers: fetch, plan, flush; returns what they have not begun."""
@@ -276,7 +281,7 @@ class World:
         return attempt
 
     def ack(self, attempt: Attempt) -> None:
-        self.lane.succeeded(attempt)
+        self.lane.succeeded(attempt, self.now)
 
     def nack(self, attempt: Attempt, wait: float = 10.0, *, postponed: bool = False) -> None:
         self._hold_back(attempt)
@@ -289,14 +294,14 @@ class World:
 
     def reject(self, attempt: Attempt) -> None:
         self._hold_back(attempt)
-        self.burials.append(self.lane.bury(attempt, attempt.number, "bad"))
+        self.burials.append(self.lane.bury(attempt, attempt.number, "bad", Ended.REJECTED))
 
     def commit_with_handler(self, attempt: Attempt) -> None:
         """`message.transaction()`: its own commit writes the acked row."""
         attempt.state = State.CLAIMED
         self.rows.settle(attempt.offset)
         self.commits.append(self.rows.copy())
-        self.lane.succeeded(attempt, stored=True)
+        self.lane.succeeded(attempt, self.now, stored=True)
 
     def finish(self, run: Run) -> None:
         """The worker lets go of a run."""

@@ -63,6 +63,9 @@ class TestSubscriptionOptions:
             "on_dead_letter": None,
             "start": "earliest",
             "retention": 300,
+            "history": False,
+            "history_retention": 604800,
+            "dead_letter_retention": None,
             "middleware": (),
         }
         assert isinstance(retry, RetryPolicy)

@@ -7,10 +7,13 @@ from lanelog.migrations.declared import Column, checksum, compare, declared_tabl
 TABLES = {
     "queue_delivery_state",
     "queue_groups",
+    "queue_history",
     "queue_messages",
     "queue_offsets",
     "queue_partition_leases",
     "queue_partitions",
+    "queue_scheduled",
+    "queue_schedules",
     "queue_schema",
     "queue_subscriber_heartbeats",
 }

@@ -125,8 +125,8 @@ def test_a_transaction_that_committed_before_the_reload_is_known_from_its_row() 
     world.restart()
     assert list(world.lane.settled) == [(2, 2)]
     assert 2 not in world.lane.running
-    two.lane.succeeded(two, stored=True)
-    old.succeeded(two, stored=True)
+    two.lane.succeeded(two, world.now, stored=True)
+    old.succeeded(two, world.now, stored=True)
     world.ack(one)
     world.ack(three)
     finish(world, runs)

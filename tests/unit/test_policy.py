@@ -10,6 +10,7 @@ from tenacity import retry_if_exception_type, stop_after_attempt, stop_after_del
 from lanelog._engine import policy
 from lanelog._engine.policy import ACKED, FALLBACK_WAIT, MAX_ERROR, Outcome, Verb
 from lanelog._engine.run import Attempt
+from lanelog._stores.history import Ended
 from lanelog.config import AckPolicy, RetryPolicy, SubscriptionConfig
 from lanelog.message import Postpone, Reject, Retry
 from support.lanes import row
@@ -38,8 +39,12 @@ def retried(wait: float, error: str) -> Outcome:
     return Outcome(Verb.RETRY, wait, error)
 
 
-def buried(error: str) -> Outcome:
-    return Outcome(Verb.BURY, 0.0, error)
+def buried(error: str, ended: Ended = Ended.FAILED) -> Outcome:
+    return Outcome(Verb.BURY, 0.0, error, ended=ended)
+
+
+def rejected(error: str) -> Outcome:
+    return buried(error, Ended.REJECTED)
 
 
 ASKED = "Retry: the handler asked for another attempt"
@@ -52,7 +57,7 @@ POSTPONED = Outcome(Verb.POSTPONE, 60.0)
     [
         (NACK, None, ACKED),
         (NACK, BOOM, retried(WAIT, "ValueError: boom")),
-        (NACK, Reject("bad"), buried("bad")),
+        (NACK, Reject("bad"), rejected("bad")),
         (NACK, Retry(2.5), retried(2.5, f"{ASKED} in 2.5 s")),
         (NACK, Retry(0), retried(0.0, f"{ASKED} in 0 s")),
         (NACK, Retry(), retried(WAIT, ASKED)),
@@ -60,8 +65,8 @@ POSTPONED = Outcome(Verb.POSTPONE, 60.0)
         (NACK, KeyboardInterrupt(), retried(WAIT, "KeyboardInterrupt")),
         (NACK, SystemExit(3), retried(WAIT, "SystemExit: 3")),
         (REJECT, None, ACKED),
-        (REJECT, BOOM, buried("ValueError: boom")),
-        (REJECT, Reject("bad"), buried("bad")),
+        (REJECT, BOOM, rejected("ValueError: boom")),
+        (REJECT, Reject("bad"), rejected("bad")),
         (REJECT, Retry(2.5), retried(2.5, f"{ASKED} in 2.5 s")),
         (REJECT, Postpone(60), POSTPONED),
         *[(acking, raised, ACKED) for acking in (AckPolicy.ACK, AckPolicy.ACK_FIRST)
