@@ -212,7 +212,8 @@ class Client(Declaring):
     def cancel_scheduled(self, topic: str, key: str, id: str) -> bool:  # noqa: A002 - the field's name
         """Take back a message that is not due yet. True: it will not be delivered.
 
-        False: there is none, or it was due and is in the log already. Raises ConfigurationError and DatabaseError.
+        False: there is none, or it was due and is in the log already. Raises ConfigurationError (also where this thread
+        has a transaction of lanelog open, which it would wait for) and DatabaseError.
         """
         return cancel(self._database, topic, key, id)
 

@@ -82,6 +82,15 @@ def test_a_cancelled_message_is_gone_and_its_id_is_free(lanelog_client: Client, 
             cancel(*bad)
 
 
+def test_cancelling_within_a_transaction_of_the_same_thread_is_refused(lanelog_client: Client, raw: Any) -> None:
+    """It would wait for the transaction's own message, and the transaction for it; the transaction goes on."""
+    with lanelog_client.transaction() as connection:
+        lanelog_client.publish("t", "a", b"x", id="mine", delay=3600, connection=connection)
+        with pytest.raises(ConfigurationError, match="before it or after it"):
+            lanelog_client.cancel_scheduled("t", "a", "mine")
+    assert lanelog_client.cancel_scheduled("t", "a", "mine") is True
+
+
 @pytest.mark.parametrize(("committed", "moved"), [(True, False), (False, False), (False, True)])
 def test_a_cancellation_whose_commit_is_not_answered_says_what_became_of_it(
     database: Database, waiting: None, raw: Any, monkeypatch: pytest.MonkeyPatch, committed: bool, moved: bool

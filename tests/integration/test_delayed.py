@@ -1,19 +1,22 @@
 """Messages with a delay: when they are appended, in which order, under which ids, and by whom."""
 
+import logging
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import pymysql
 import pytest
+from attrs import define
 
 import lanelog
 from lanelog import Client, ConfigurationError, Outgoing, Receipt
 from lanelog._database import Database
 from lanelog._database.wire import Wire
+from lanelog._engine import scheduler
 from lanelog._engine.appending import Appending
 from lanelog._engine.purge import Purge
 from lanelog._engine.scheduler import Scheduler
@@ -331,6 +334,23 @@ def test_our_own_transactions_wake_the_scheduler_when_they_commit(lanelog_client
     assert told.items.count(0.0) == 1
 
 
+def test_what_becomes_visible_during_a_look_is_not_left_to_the_one_a_second_later(
+    lanelog_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who sees it while the scheduler is at work has it look again: this look may have read before that."""
+    answers = Record()
+    append = Appending.append
+
+    def appended(appending: Appending, **options: Any) -> int:
+        assert lanelog_client._engine is not None
+        answers(lanelog_client._engine._scheduler.is_late_for(0.3))
+        return append(appending, **options)
+
+    monkeypatch.setattr(Appending, "append", appended)
+    lanelog_client.publish("t", "k", b"x", delay=0.1)
+    assert answers.wait(1)[0] is True
+
+
 def test_what_a_transaction_of_the_callers_own_has_scheduled_is_seen_when_it_commits(
     lanelog_client: Client, open_raw: Any, raw: Any
 ) -> None:
@@ -504,6 +524,54 @@ def test_the_scheduler_does_not_spin_while_a_lane_is_held(
     assert log(raw, "held") == ["first"]
     mine.commit()
     eventually(lambda: log(raw, "held") == ["first", "mine", "a"], within=1.0)
+
+
+def test_a_scheduler_that_keeps_failing_stops_no_subscription(
+    lanelog_client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Handlers do not need it: it says so once, and tries on."""
+    monkeypatch.setattr(scheduler, "NEXT", "SELECT %s, nothing")
+    seen = Record()
+    with caplog.at_level(logging.ERROR, "lanelog"):
+        subscription = lanelog_client.subscribe("t", "g", lambda m: seen(m.offset))
+        eventually(lambda: events(caplog, "scheduler.failed"), within=30.0)
+    lanelog_client.publish("t", "a", b"x")
+    assert seen.wait(1) == [1]
+    assert subscription.state == "running"
+
+
+def test_many_held_lanes_are_tried_again_together(
+    publisher: Publisher, appending: Appending, open_raw: Any, raw: Any
+) -> None:
+    """A transaction that holds two hundred lanes costs no more looks than one that holds one."""
+    publisher.publish_many("t", [Outgoing(f"k{n}", b"x", f"{n}", delay=3600.0) for n in range(200)])
+    make_due(raw)
+    mine = open_raw()
+    publisher.publish_many("t", [Outgoing(f"k{n}", b"x") for n in range(200)], connection=mine)
+    looks, until = 0, time.monotonic() + 2.0
+    while time.monotonic() < until:
+        looks += 1
+        assert appending.append() == 0
+        threading.Event().wait(appending.wait() or 0.0)
+    assert 2 <= looks <= 2.0 / 0.125 + 5
+    mine.commit()
+
+
+def test_whoever_asks_how_long_to_wait_is_not_disturbed_by_the_scheduler(appending: Appending) -> None:
+    """Keeper and handlers ask it from their own threads, while lanes come and go."""
+
+    @define
+    class Going:
+        seconds: float = 1.0
+
+        @property
+        def until(self) -> float:
+            appending._waits.clear()  # as the scheduler's thread does between two steps of this one
+            return time.monotonic() + 0.1
+
+    appending._waits.update({("t", f"k{n}"): cast("Any", Going()) for n in range(3)})
+    assert appending.wait() is not None
+    assert appending.wait() is None
 
 
 def test_an_account_that_may_not_delete_leaves_it_to_others(

@@ -3,7 +3,8 @@
 import json
 import threading
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from tenacity import stop_after_attempt, wait_fixed
@@ -14,12 +15,16 @@ from lanelog._database.wire import Wire
 from lanelog._engine import janitor, keeping
 from lanelog._stores import history as store
 from lanelog.admin import HistoryInfo
+from lanelog.config import SubscriptionConfig
 from lanelog.message import Postpone
 from support.cli import Command
 from support.processes import Fleet
 from support.sql import delivery_rows, one, rows, watermark
 from support.stage import Stage
 from support.waiting import Record, accept, eventually, never
+
+if TYPE_CHECKING:
+    from lanelog._engine.membership import Membership
 
 ONCE = RetryPolicy(stop=stop_after_attempt(1), wait=wait_fixed(0.01))
 TWICE = RetryPolicy(stop=stop_after_attempt(2), wait=wait_fixed(0.01))
@@ -339,7 +344,6 @@ def test_old_rows_leave_in_batches_and_young_ones_stay(
     """One bounded batch at a time, the oldest first, as long as there is something old; other groups keep theirs."""
     monkeypatch.setattr(keeping, "BATCH", 4)
     monkeypatch.setattr(store, "BATCH", 4)
-    monkeypatch.setattr(keeping, "BETWEEN_BATCHES", 0.05)
     monkeypatch.setattr(janitor, "TURN", 0.05)
     lanelog_client.publish_many("t", [(f"k{n % 3}", b"x") for n in range(15)])
     for group in ("g", "h"):
@@ -361,6 +365,43 @@ def test_old_rows_leave_in_batches_and_young_ones_stay(
     assert deleted.items == [4, 4, 4]
     assert [row[0] for row in left(raw)] == [5, 5, 5]
     assert len(left(raw, "h")) == 15
+
+
+def test_old_rows_are_deleted_as_fast_as_they_come(
+    lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full batch says that more is old: the next is due at once, whatever the group's rate is."""
+    monkeypatch.setattr(keeping, "BATCH", 4)
+    monkeypatch.setattr(store, "BATCH", 4)
+    lanelog_client.publish_many("t", [("k", b"x")] * 10)
+    with lanelog_client.subscribe("t", "g", accept, history=True):
+        eventually(lambda: len(left(raw)) == 10)
+    rows(raw, "UPDATE queue_history SET finished_at = 1000")
+    config = SubscriptionConfig(history=True)
+    membership = cast("Membership", SimpleNamespace(group="g", topic="t", config=config))
+    session, kept = lanelog_client._database.session("test"), keeping.Kept()
+    try:
+        assert [keeping.purge_history(session, membership, kept, 1.0) for _ in range(4)] == [True, True, False, False]
+    finally:
+        session.close()
+    assert left(raw) == []
+
+
+def test_a_message_dropped_for_a_lower_cap_had_the_attempts_that_were_started(lanelog_client: Client, raw: Any) -> None:
+    """With dead letters or without: the one that was not allowed any more does not count."""
+    for topic, suffix in (("t", None), ("u", ".dlq")):
+        lanelog_client.publish(topic, "k", b"x")
+        with lanelog_client.subscribe(topic, "g", lambda m: m.nack(delay=60), ack_policy=AckPolicy.MANUAL):
+            eventually(lambda topic=topic: delivery_rows(raw, "g", topic))  # type: ignore[misc]
+            eventually(
+                lambda topic=topic: one(  # type: ignore[misc]
+                    raw, "SELECT lease_epoch = 0 AND retry_count = 1 FROM queue_delivery_state WHERE topic = %s", topic
+                )
+            )
+        rows(raw, "UPDATE queue_delivery_state SET invisible_until = 0")
+        with lanelog_client.subscribe(topic, "g", accept, history=True, max_deliveries=1, dead_letter_suffix=suffix):
+            eventually(lambda topic=topic: one(raw, "SELECT COUNT(*) FROM queue_history WHERE topic = %s", topic))
+    assert [row[:3] for row in left(raw)] == [(1, "failed", 1), (1, "failed", 1)]
 
 
 def test_a_row_that_was_written_anew_is_not_deleted_for_its_age(

@@ -297,7 +297,42 @@ def test_a_faulty_schedule_stops_no_other_and_says_so_once(
     assert "Atlantis" in event
 
 
+def test_what_is_faulty_is_not_worth_another_try_soon_and_what_is_held_is(
+    database: Database, publisher: Publisher, admin_only: Client, raw: Any, open_raw: Any
+) -> None:
+    """A faulty schedule is due all the time: the loop takes an ordinary turn, not one for what somebody holds."""
+    session = database.session("firing")
+    hand = Firing(database, publisher.ensure_lanes, lambda _topic: None)
+    declared(admin_only, "a")
+    late_by(raw, 0, "a")
+    other = open_raw()
+    rows(other, "SELECT name FROM queue_schedules WHERE name = 'a' FOR UPDATE")
+    assert not hand.fire_due(session)
+    assert hand.held
+    other.rollback()
+    rows(raw, "UPDATE queue_schedules SET timezone = 'Europe/Atlantis' WHERE name = 'a'")
+    for _ in range(2):
+        assert not hand.fire_due(session)
+        assert not hand.held
+    session.close()
+
+
 # -- declaring ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_process_that_cannot_start_what_fires_has_declared_all_the_same(
+    lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is committed, other processes will fire it, and the caller must not believe otherwise."""
+
+    def no_thread(_client: Client, **_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(Client, "_start_scheduler", no_thread)
+    with caplog.at_level(logging.ERROR, "lanelog"):
+        assert declared(lanelog_client).name == "s"
+    assert len(events(caplog, "publish.notification_failed")) == 1
+    assert one(raw, "SELECT COUNT(*) FROM queue_schedules") == 1
 
 
 def test_declaring_again_keeps_the_place_in_time(admin_only: Client, raw: Any, fired: Callable[[], int]) -> None:

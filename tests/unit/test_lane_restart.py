@@ -6,7 +6,7 @@ import pytest
 
 from lanelog._engine.run import Attempt, Run, State
 from lanelog._engine.ticket import Ticket
-from support.lanes import World
+from support.lanes import Row, World
 
 
 def concurrent(count: int = 4) -> World:
@@ -38,6 +38,20 @@ def test_running_attempts_go_on_where_the_message_is_the_same() -> None:
     finish(world, runs)
     assert world.work() == []
     assert (world.rows.acked, world.rows.rows, world.budget.messages) == (4, {}, 0)
+
+
+def test_what_the_restart_took_from_a_suspect_is_not_taken_for_its_death_later() -> None:
+    """Its row said that it ran alone: written anew, or the next owner would bury what never died."""
+    world = World(attempts=3)
+    world.publish(1)
+    (run,) = world.go()
+    world.start(run)
+    world.rows.rows[1] = Row(through=1, acked=False, retry_count=2, crashed=True, alone=True, lease_epoch=world.epoch)
+    world.restart(changed=(1,))
+    world.flush()
+    assert (world.rows.rows[1].lease_epoch, world.rows.rows[1].alone) == (0, False)
+    world.take_over()
+    assert not world.lane.waiting[1].died_alone
 
 
 def test_attempts_at_another_message_are_superseded() -> None:

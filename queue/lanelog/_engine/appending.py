@@ -114,10 +114,10 @@ class Appending:
         return bool(self._waits)
 
     def wait(self) -> float | None:
-        """Seconds until what is due is to be looked for again, because lanes are busy; None: none is."""
+        """Seconds until what is due is to be looked for again, as lanes are busy; None: none is. For any thread."""
         now = time.monotonic()
-        waits = [wait.until - now for wait in self._waits.values() if wait.until > now]
-        return min([*waits, MOST_WAIT]) if waits else None
+        waits = [wait.until - now for wait in list(self._waits.values()) if wait.until > now]
+        return max(LEAST_WAIT / 2, min([*waits, MOST_WAIT])) if waits else None
 
     def _append(self, topic: str, points: Sequence[tuple[str, str]]) -> int:
         with self.session.transaction() as cx:
@@ -125,8 +125,10 @@ class Appending:
         if moved.messages:
             self.published(topic)
         held = moved.busy if self._created(topic, moved.missing) else moved.busy | moved.missing
+        # One for all: lanes that somebody holds together are tried again together.
+        now, jitter = time.monotonic(), random.uniform(0.5, 1.0)
         for key in {key for key, _ in points}:
-            self._remember((topic, key), held=key in held)
+            self._remember((topic, key), now, jitter, held=key in held)
         return moved.messages
 
     def _created(self, topic: str, keys: set[str]) -> bool:
@@ -140,13 +142,13 @@ class Appending:
             return False
         return True
 
-    def _remember(self, lane: tuple[str, str], *, held: bool) -> None:
+    def _remember(self, lane: tuple[str, str], now: float, jitter: float, *, held: bool) -> None:
         if not held:
             self._waits.pop(lane, None)
             return
         before = self._waits.get(lane)
         seconds = LEAST_WAIT if before is None else min(MOST_WAIT, 2 * before.seconds)
-        self._waits[lane] = _Wait(time.monotonic() + seconds * random.uniform(0.5, 1.0), seconds)
+        self._waits[lane] = _Wait(now + seconds * jitter, seconds)
 
     @staticmethod
     def _move(cx: Executor, topic: str, points: Sequence[tuple[str, str]]) -> Moved:

@@ -69,7 +69,7 @@ class Engine:
         fetcher, settler, janitor = Fetcher(host), Settler(host), Janitor(host)
         self._scheduler = scheduler = Scheduler(host)
         self._loops = [
-            Loop(name, part.turn, failed=self._failed, finished=part.close)
+            Loop(name, part.turn, failed=_goes_on if part is scheduler else self._failed, finished=part.close)
             for name, part in (
                 ("fetcher", fetcher),
                 ("janitor", janitor),
@@ -147,3 +147,8 @@ class Engine:
         """A loop failed outside of any one membership: all of the client's have."""
         for membership in self.host.memberships():
             membership.fail(error)
+
+
+def _goes_on(error: BaseException) -> None:
+    """The scheduler failed again and again: no subscription needs it, and it tries on with its back-off."""
+    log.error("scheduler.failed", error=error)

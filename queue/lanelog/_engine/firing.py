@@ -102,6 +102,7 @@ class Firing:
     ensure_lanes: Callable[[str, Sequence[str]], None]
     published: Callable[[str], None]
     fired: int = 0  # messages, since it was made
+    held: bool = False  # whether the last call left what is due because somebody has it: worth another try soon
     _faulty: dict[str, float] = field(factory=dict)  # name -> when it is tried again (monotonic)
 
     def fire_due(self, session: Session, topics: Sequence[str] | None = None) -> bool:
@@ -125,6 +126,7 @@ class Firing:
                 if not session.connected:
                     raise
                 self._failed(names, error, turn)
+        self.held = any(due.name not in self._faulty for due in ready)
         if turn.failure is not None:
             raise turn.failure
         return turn.behind or (turn.advanced and len(found) == SCHEDULES_A_TURN)

@@ -27,7 +27,9 @@ HISTORY_SOONEST, HISTORY_LATEST = 60.0, 3600.0
 """Seconds between two looks for old rows, as far as no full batch was found: not one for every row that gets old, and
 not so late that another retention, given meanwhile, is never heard of."""
 
-BETWEEN_BATCHES = 1.0
+HISTORY_LEAST = 1.0
+"""The same for the shortest retentions."""
+
 LETTERS_EVERY = 60.0
 LANES_A_PASS = 200
 
@@ -42,7 +44,7 @@ class Kept:
 
 
 def purge_history(session: Session, membership: Membership, kept: Kept, now: float) -> bool:
-    """Delete one batch of the group's old rows, when some may be old; False: nothing is urgent."""
+    """Delete one batch of the group's old rows, when some may be old; True when more is old at once."""
     group, topic, config = membership.group, membership.topic, membership.config
     asked = group, config.history_retention
     if not config.history or now < kept.history_at.get(asked, 0.0):
@@ -52,11 +54,9 @@ def purge_history(session: Session, membership: Membership, kept: Kept, now: flo
     retention = config.history_retention if row is None or not row.history_ms else row.history_ms / 1000
     deleted, oldest = History().purge(session, group, topic, int(retention * 1000))
     if deleted == BATCH:
-        wait = BETWEEN_BATCHES
-    else:
-        soonest = min(HISTORY_SOONEST, max(BETWEEN_BATCHES, retention / 10))
-        wait = min(HISTORY_LATEST, max(soonest, retention - (oldest or 0.0)))
-    kept.history_at[asked] = now + wait
+        return True  # no wait between batches: rows are deleted as fast as a group, however busy, writes them
+    soonest = min(HISTORY_SOONEST, max(HISTORY_LEAST, retention / 10))
+    kept.history_at[asked] = now + min(HISTORY_LATEST, max(soonest, retention - (oldest or 0.0)))
     return False
 
 

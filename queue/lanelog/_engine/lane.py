@@ -105,7 +105,7 @@ class Lane(Handout):
             last_error=CRASHED if crashed_now else row.last_error,
             released=row.released,
         )
-        if crashed_now:
+        if row.lease_epoch:  # also after a reload: it must not say any longer that this one runs, and perhaps alone
             self._dirty.add(row.offset)
 
     @staticmethod

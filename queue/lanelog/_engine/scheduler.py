@@ -42,7 +42,7 @@ ALL_EVERY = 30.0
 where somebody held its lane, or where the transaction that scheduled it was open for more than a minute."""
 
 HELD = 0.25
-"""Seconds until it is tried again what somebody holds, or what is faulty."""
+"""Seconds until it is tried again what somebody holds."""
 
 SOON = 0.01
 """A look that is that near need not be brought forward."""
@@ -108,6 +108,8 @@ class Scheduler:
 
     def is_late_for(self, seconds: float) -> bool:
         """Whether its next turn would come too late for a message that is due in so many seconds."""
+        if self._look_at == 0.0:
+            return True  # it may have looked before the message was visible
         return self._appending.wait() is None and time.monotonic() + max(seconds, 0.0) < self._look_at - SOON
 
     def close(self) -> None:
@@ -123,7 +125,9 @@ class Scheduler:
     def _fire(self) -> float:
         before = self._firing.fired
         more = self._firing.fire_due(self.session)
-        return 0.0 if more or self._firing.fired > before else HELD
+        if more or self._firing.fired > before:
+            return 0.0
+        return HELD if self._firing.held else TURN  # one that is faulty is due all the time
 
     def _if_allowed(self, duty: str, work: Callable[[], float], failures: list[LanelogError]) -> float:
         """Do it, unless the account may not: that is a role of its own, and no fault."""

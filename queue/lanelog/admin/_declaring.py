@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from lanelog._telemetry import get_logger
 from lanelog.admin._schedules import declare
 
 if TYPE_CHECKING:
@@ -43,8 +44,8 @@ class Declaring:
 
         To be called by every process that starts: declared again, the schedule goes on where it is, with the payload,
         `catch_up` and all else of the last one who declared it. With a changed expression or `timezone` it counts from
-        now; what was due by then is still published. It stays until `admin.remove_schedule`, and pauses by
-        `admin.pause_schedule`. It is no part of a transaction that the caller has open.
+        now; the oldest time that was due by then is still published. It stays until `admin.remove_schedule`, and pauses
+        by `admin.pause_schedule`. It is no part of a transaction that the caller has open.
 
         `name`: 1 to 200 characters. `expression`: five fields, minute hour day-of-month month day-of-week, or six with
         the second first, in an IANA time zone. Where clocks change, a fixed time of day fires once on each day (at the
@@ -72,7 +73,10 @@ class Declaring:
             ttl=ttl,
             codec=codec,
         )
-        self._announcements.scheduled()
+        try:
+            self._announcements.scheduled()
+        except Exception:  # noqa: BLE001 - it is committed: nothing that happens here may make the caller believe otherwise
+            get_logger(schedule=name).exception("publish.notification_failed", exc_info=True)
         return declared
 
 

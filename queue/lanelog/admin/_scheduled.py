@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 from attrs import define
 
 from lanelog._checks import check_name
-from lanelog._database import NOW_MS
+from lanelog._database import NOW_MS, open_in_this_thread
 from lanelog._stores.messages import Messages
 from lanelog._stores.scheduled import Scheduled
 from lanelog.admin._checked import limit_of, optional
 from lanelog.admin._known import known_topic, read, repeated
 from lanelog.admin.views import ScheduledInfo
-from lanelog.errors import DatabaseError
+from lanelog.errors import ConfigurationError, DatabaseError
 from lanelog.message import decode_metadata, utc_from_ms
 
 if TYPE_CHECKING:
@@ -86,6 +86,11 @@ def cancel(database: Database, topic: str, key: str, message_id: str, *, dry_run
     check_name("topic", topic)
     check_name("key", key)
     check_name("id", message_id)
+    if open_in_this_thread(database):
+        raise ConfigurationError(
+            "this thread has a transaction of lanelog open: cancel before it or after it; within it, that would wait "
+            "for a message that the transaction itself may have scheduled"
+        )
     if dry_run:
         return read(database, Scheduled().exists, "looking for a message", topic, key, message_id)
     return repeated(database, _cancel, "cancelling a message", database, topic, key, message_id, _Attempt())
