@@ -17,7 +17,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Started in the background of a shell, which hands on that Ctrl-C is ignored: programs that tests interrupt would.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-MARKED = ("contract", "integration", "chaos")
+MARKED = ("contract", "integration", "spark", "chaos")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -16,6 +16,8 @@ class Example(StrEnum):
     QUICK_START = "client.run()"
     PUBLISH = "publish_many"
     TRANSACTION = "UPDATE orders SET state"
+    DELAYED = "cancel_scheduled"
+    RECURRING = "client.schedule("
     HANDLER = "def handle("
     RETRY = "stop_after_delay"
     EXACTLY_ONCE = "message.transaction()"
@@ -27,6 +29,7 @@ class Example(StrEnum):
     GUNICORN = "def post_fork("
     OUTBOX = "pymysql.connect"
     PYTEST = "def test_shout("
+    SPARK = "spark.readStream"
 
 
 @frozen

@@ -19,14 +19,18 @@ NAMES = {
 ADMIN_NAMES = {
     "Admin", "DeadLetterInfo", "DeadLetterReason", "Deleted", "Finding", "GroupDeleted", "GroupInfo", "GroupState",
     "HistoryInfo", "LaneInfo", "LeaseInfo", "Maintained", "MemberInfo", "MessageInfo", "MessageState", "OffsetInfo",
-    "OwnerState", "Paused", "Purged", "Redriven", "Released", "Resumed", "Skipped", "Sought", "SoughtLane",
-    "TopicDeleted", "TopicInfo",
+    "OwnerState", "Paused", "Purged", "Redriven", "Released", "Resumed", "ScheduledInfo", "Skipped", "Sought",
+    "SoughtLane", "TopicDeleted", "TopicInfo", "ScheduleInfo", "SchedulePaused", "ScheduleRemoved", "ScheduleResumed",
 }  # fmt: skip
 
 SIGNATURES: list[tuple[Callable[..., object], list[str]]] = [
     (lanelog.connect, ["url", "options"]),
-    (lanelog.Client.publish, ["self", "topic", "key", "payload", "id", "metadata", "codec", "connection"]),
+    (
+        lanelog.Client.publish,
+        ["self", "topic", "key", "payload", "id", "metadata", "codec", "connection", "delay", "deliver_at", "ttl"],
+    ),
     (lanelog.Client.publish_many, ["self", "topic", "items", "codec", "connection"]),
+    (lanelog.Client.cancel_scheduled, ["self", "topic", "key", "id"]),
     (lanelog.Client.transaction, ["self"]),
     (lanelog.Client.subscribe, ["self", "topic", "group", "handler", "options"]),
     (lanelog.Client.subscriber, ["self", "topic", "group", "options"]),
@@ -48,9 +52,17 @@ SIGNATURES: list[tuple[Callable[..., object], list[str]]] = [
     (lanelog.admin.Admin.message, ["self", "topic", "key", "id", "offset"]),
     (lanelog.admin.Admin.messages, ["self", "topic", "key", "from_offset", "limit"]),
     (lanelog.admin.Admin.history, ["self", "topic", "group", "key", "limit"]),
+    (lanelog.admin.Admin.scheduled, ["self", "topic", "key", "limit"]),
+    (lanelog.admin.Admin.cancel_scheduled, ["self", "topic", "key", "id", "dry_run"]),
     (lanelog.admin.Admin.dead_letters, ["self", "topic", "group", "limit"]),
     (lanelog.admin.Admin.dead_letter_reasons, ["self", "topic", "group"]),
-    (lanelog.admin.Admin.redrive, ["self", "topic", "group", "ids", "reason", "all", "rate", "to_topic", "dry_run"]),
+    (
+        lanelog.admin.Admin.redrive,
+        [
+            *("self", "topic", "group", "ids", "reason", "all", "rate", "delay", "max_deliveries", "to_topic"),
+            "dry_run",
+        ],
+    ),
     (lanelog.admin.Admin.delete_dead_letters, ["self", "topic", "group", "ids", "reason", "all", "dry_run"]),
     (lanelog.admin.Admin.seek, ["self", "topic", "group", "key", "to", "dry_run"]),
     (lanelog.admin.Admin.pause, ["self", "topic", "group", "key", "by", "reason", "dry_run"]),
@@ -60,6 +72,15 @@ SIGNATURES: list[tuple[Callable[..., object], list[str]]] = [
     (lanelog.admin.Admin.delete_group, ["self", "topic", "group", "dry_run"]),
     (lanelog.admin.Admin.purge, ["self", "topic", "before", "dry_run"]),
     (lanelog.admin.Admin.delete_topic, ["self", "topic", "dry_run"]),
+    (
+        lanelog.Client.schedule,
+        ["self", "name", "expression", "topic", "key", "payload", "timezone", "catch_up", "metadata", "ttl", "codec"],
+    ),
+    (lanelog.admin.Admin.schedules, ["self", "limit"]),
+    (lanelog.admin.Admin.preview_schedule, ["self", "expression", "timezone", "count", "after"]),
+    (lanelog.admin.Admin.pause_schedule, ["self", "name", "by", "reason", "dry_run"]),
+    (lanelog.admin.Admin.resume_schedule, ["self", "name", "dry_run"]),
+    (lanelog.admin.Admin.remove_schedule, ["self", "name", "dry_run"]),
     (lanelog.admin.Admin.maintain, ["self", "topics"]),
     (lanelog.admin.Admin.doctor, ["self"]),
 ]

@@ -35,9 +35,9 @@ def shown(cell: str) -> object:
 
 
 def test_every_example_is_executed_by_a_test() -> None:
-    """Each Python block is known under one name, and the integration tests use that name."""
+    """Each Python block is known under one name, and a test that executes the README uses that name."""
     assert sorted(example(which).line for which in Example) == [block.line for block in blocks("python")]
-    tests = (ROOT / "tests/integration/test_readme.py").read_text()
+    tests = "".join(path.read_text() for path in (ROOT / "tests").glob("*/test_readme.py"))
     assert [which.name for which in Example if f"Example.{which.name}" not in tests] == []
 
 

@@ -7,7 +7,19 @@ from __future__ import annotations
 
 import click
 
-from lanelog.cli import _change, _letters, _messages, _publish, _read, _setup, _status
+from lanelog.cli import (
+    _analyze,
+    _archive,
+    _change,
+    _letters,
+    _messages,
+    _publish,
+    _read,
+    _schedule,
+    _scheduled,
+    _setup,
+    _status,
+)
 from lanelog.cli._verbs import Verbs
 
 EPILOG = """
@@ -29,6 +41,18 @@ def cli() -> None:
     """
 
 
-for _room in (_status, _read, _messages, _publish, _letters, _change, _setup):
+for _room in (
+    _status,
+    _read,
+    _messages,
+    _publish,
+    _scheduled,
+    _schedule,
+    _letters,
+    _change,
+    _archive,
+    _analyze,
+    _setup,
+):
     for _verb in _room.VERBS:
         cli.add_command(_verb)

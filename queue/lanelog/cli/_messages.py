@@ -184,4 +184,45 @@ def _new(admin: Admin, topic: str, key: str | None, seen: dict[str, int]) -> Ite
             seen[name] = found[-1].offset
 
 
-VERBS = (show, tail)
+@click.command()
+@click.argument("topic")
+@click.argument("group")
+@click.option("--key", help="Only this lane, from its end.")
+@limit_option
+@reading
+def history(admin: Admin, *, topic: str, group: str, key: str | None, limit: int) -> Answer:
+    """List how messages of TOPIC left GROUP, the last first. The group must subscribe with history=True."""
+    found = admin.history(topic, group, key=key, limit=limit)
+    heads = (
+        "TOPIC",
+        "KEY",
+        "OFFSET",
+        "ID",
+        "OUTCOME",
+        "ATTEMPTS",
+        "PUBLISHED",
+        "DELIVERED",
+        "FINISHED",
+        "OWNER",
+        "ERROR",
+    )
+    rows = [
+        [
+            shown(each.topic),
+            shown(each.key),
+            str(each.offset),
+            shown(each.id),
+            each.outcome,
+            str(each.attempts),
+            moment(each.published_at),
+            moment(each.first_delivered_at),
+            moment(each.finished_at),
+            shown(each.owner),
+            shown(each.error),
+        ]
+        for each in found
+    ]
+    return Answer(data=found, table=Table(heads, rows, ("OFFSET", "ATTEMPTS")))
+
+
+VERBS = (show, tail, history)

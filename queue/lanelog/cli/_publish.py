@@ -12,17 +12,18 @@ import sys
 from typing import IO, TYPE_CHECKING
 
 import click
+from attrs import evolve
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from lanelog.cli._output import Answer, plural, shown
-from lanelog.cli._verbs import Unfinished, finish, json_option, url_option
+from lanelog.cli._verbs import Unfinished, finish, instant, json_option, url_option
 from lanelog.errors import ConfigurationError, LanelogError, PayloadTooLarge
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lanelog import Client
+    from lanelog import Client, Outgoing, Receipt
 
 _BATCH, _CHUNK = 1000, 1024 * 1024
 
@@ -33,6 +34,9 @@ _BATCH, _CHUNK = 1000, 1024 * 1024
 @click.argument("message", required=False)
 @click.option("--file", "file", type=click.File("rb"), help="One message a line; `-`: standard input.")
 @click.option("--id", "message_id", metavar="ID", help="Makes MESSAGE idempotent: a second time it is a duplicate.")
+@click.option("--delay", type=float, metavar="S", help="Deliver in S seconds, and not at once.")
+@click.option("--deliver-at", metavar="TIME", help="Deliver at a time such as 2026-01-31T12:00:00Z.")
+@click.option("--ttl", type=float, metavar="S", help="Deliver within S seconds, or not at all.")
 @click.option("--metadata", "pairs", multiple=True, metavar="NAME=VALUE", help="Of each message; may be repeated.")
 @json_option
 @url_option
@@ -43,6 +47,9 @@ def publish(
     message: str | None,
     file: IO[bytes] | None,
     message_id: str | None,
+    delay: float | None,
+    deliver_at: str | None,
+    ttl: float | None,
     pairs: tuple[str, ...],
     as_json: bool,
     url: str | None,
@@ -53,7 +60,7 @@ def publish(
     """
     import lanelog
 
-    metadata = _metadata(pairs)
+    metadata = metadata_of(pairs)
     if message is not None and file is not None:
         raise ConfigurationError("give MESSAGE or --file, not both")
     if message is None and file is None:
@@ -62,21 +69,31 @@ def publish(
         file = sys.stdin.buffer
     if message is None and message_id is not None:
         raise ConfigurationError("--id is for one MESSAGE: the lines of a file would all be the same one")
+    at = None if deliver_at is None else instant(deliver_at)
+    if deliver_at is not None and at is None:
+        raise ConfigurationError(f"--deliver-at {deliver_at!r} is no time: write it as 2026-01-31T12:00:00Z")
+    model = lanelog.Outgoing(key, b"", None, metadata, delay, at, ttl)
     with lanelog.connect(url) as client:
         if file is not None:
-            found = _lines(client, topic, key, file, metadata)
+            found = _lines(client, topic, model, file)
             text = f"published {plural(found['messages'] or 0, 'message')} to {shown(topic)}, lane {shown(key)}"
             finish(Answer(data=found, lines=[text]), as_json=as_json)
             return
         assert message is not None  # noqa: S101 - for the type checker
-        receipt = client.publish(topic, key, message, id=message_id, metadata=metadata)
-    text = f"published offset {receipt.offset} of {shown(topic)}, lane {shown(key)}"
-    if receipt.duplicate:
-        text = f"{shown(receipt.id)} is there already, at offset {receipt.offset} of {shown(topic)}, lane {shown(key)}"
+        (receipt,) = client.publish_many(topic, [evolve(model, payload=message, id=message_id)])
+    text = f"{_placed(receipt)} of {shown(topic)}, lane {shown(key)}"
     finish(Answer(data=receipt, lines=[text]), as_json=as_json)
 
 
-def _metadata(pairs: tuple[str, ...]) -> dict[str, str] | None:
+def _placed(receipt: Receipt) -> str:
+    place = f"offset {receipt.offset}" if receipt.offset else f"{shown(receipt.id)}, not due yet,"
+    if not receipt.duplicate:
+        return f"published {place}"
+    return f"{shown(receipt.id)} is there already, at {place}" if receipt.offset else f"there already: {place}"
+
+
+def metadata_of(pairs: tuple[str, ...]) -> dict[str, str] | None:
+    """What --metadata gave. Raises ConfigurationError."""
     found = {}
     for pair in pairs:
         name, separator, value = pair.partition("=")
@@ -86,18 +103,14 @@ def _metadata(pairs: tuple[str, ...]) -> dict[str, str] | None:
     return found or None
 
 
-def _lines(
-    client: Client, topic: str, key: str, file: IO[bytes], metadata: dict[str, str] | None
-) -> dict[str, int | None]:
-    """Publish the lines; how many there were, and the first and the last one's offset."""
-    from lanelog import Outgoing
-
+def _lines(client: Client, topic: str, model: Outgoing, file: IO[bytes]) -> dict[str, int | None]:
+    """Publish the lines as `model` says; how many there were, and the first and the last one's offset."""
     count, first, last = 0, None, None
     with _progress(file) as progress:
         task = progress.add_task("publish", total=_size(file))
         try:
             for batch in _batches(file, client.config.max_payload_bytes):
-                receipts = client.publish_many(topic, [Outgoing(key, line, metadata=metadata) for line in batch])
+                receipts = client.publish_many(topic, [evolve(model, payload=line) for line in batch])
                 count += len(receipts)
                 first, last = first or receipts[0].offset, receipts[-1].offset
                 progress.update(task, advance=sum(map(len, batch)) + len(batch))

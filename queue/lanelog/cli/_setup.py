@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from lanelog.cli import _demo_spark as demo_spark
 from lanelog.cli._output import Answer, Table, plural, shown
 from lanelog.cli._verbs import Refused, finish, json_option, reading, rest, url_option
 
@@ -72,13 +73,19 @@ def migrate(url: str | None) -> None:
     help="A git repository to rebuild; may be repeated. Default: the one around the working directory.",
 )
 @click.option("--url", metavar="URL", help="A database to use. Default: LANELOG_URL, else one started for the demo.")
-def demo(repos: tuple[str, ...], url: str | None) -> None:
+@click.option(
+    "--archive",
+    metavar="DIRECTORY",
+    help="Afterwards archive the log there with Spark, write a report of it, and replay its busiest lane.",
+)
+def demo(repos: tuple[str, ...], url: str | None, archive: str | None) -> None:
     """Rebuild a git history through the queue, kill a worker meanwhile, and compare the result with git's own."""
     from lanelog import demo
 
+    afterwards = None if archive is None else demo_spark.afterwards(archive)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C: workers and server stop
     try:
-        status = demo.main(repos, url=url)
+        status = demo.main(repos, url=url, afterwards=afterwards)
     except KeyboardInterrupt:
         click.echo("stopped", err=True)
         status = 130
@@ -132,7 +139,7 @@ def grants(role: str, user: str | None, host: str, database: str | None, url: st
 @json_option
 @url_option
 def maintain(*, topics: tuple[str, ...], once: bool, interval: float, as_json: bool, url: str | None) -> None:
-    """Collect, purge and forget what is over, of TOPICS or of all: for topics that nobody consumes.
+    """Append what is due, collect, purge and forget what is over, of TOPICS or of all: where nobody consumes.
 
     Running subscribers do the same for theirs. Status 1 if a topic could not be done.
     """
@@ -162,7 +169,10 @@ def _maintained(done: Maintained) -> Answer:
     )
     return Answer(
         data=done,
-        lines=[f"{plural(len(done.topics), 'topic')}: deleted {gone}"],
+        lines=[
+            f"{plural(len(done.topics), 'topic')}: deleted {gone}",
+            *([f"appended {plural(done.appended, 'message')} that had become due"] if done.appended else []),
+        ],
         alarms=[f"{shown(topic)}: {shown(error, 1000)}" for topic, error in done.failed.items()],
     )
 

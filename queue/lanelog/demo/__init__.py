@@ -12,7 +12,8 @@ is, `view` shows it, `verify` compares with git at the end, `report` says so; `r
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 
 from rich.console import Console
 
@@ -32,11 +33,20 @@ HOLD = 200.0
 LONGEST_PAUSE = 10.0
 
 
-def main(repos: Sequence[str] = (), *, url: str | None = None, workers: int = 3, console: Console | None = None) -> int:
+def main(
+    repos: Sequence[str] = (),
+    *,
+    url: str | None = None,
+    workers: int = 3,
+    console: Console | None = None,
+    afterwards: Callable[[str, str, int], bool] | None = None,
+) -> int:
     """Rebuild the repositories at `repos` (default: the one around the working directory); returns the exit status.
 
     0: identical to HEAD, every job applied exactly once. 1: not. 2: there is no git history. The database is the one at
-    `url` or LANELOG_URL, else one that is started for the run. Raises LanelogError when the database cannot be used.
+    `url` or LANELOG_URL, else one that is started for the run. `afterwards` is called with its URL, the topic and the
+    number of messages there, before the database goes; returning False makes the status 1. Raises LanelogError when
+    the database cannot be used.
     """
     console = console or Console()
     errors = Console(stderr=True)
@@ -55,15 +65,20 @@ def main(repos: Sequence[str] = (), *, url: str | None = None, workers: int = 3,
     pause = 0.0 if changes >= MANY else min(LONGEST_PAUSE, HOLD / changes)
     given = bool(url or os.environ.get("LANELOG_URL"))
     try:
-        with devserver.start(url or "auto") as server, view_for(console) as view:
+        with ExitStack() as stack:
+            server = stack.enter_context(devserver.start(url or "auto"))
             _introduce(console, repositories, server, changes, pause)
-            run = Run(repositories=repositories, url=server.url, workers=workers, pause=pause, leave_nothing=given)
-            report = run(view)
+            run = Run(repositories=repositories, url=server.url, workers=workers, pause=pause)
+            if given:
+                stack.callback(run.remove)
+            with view_for(console) as view:
+                report = run(view)
+            report.print(console)
+            done = afterwards is None or afterwards(server.url, run.topic, report.jobs + 1)  # and the malformed one
     except (GitError, WorkerEnded, Stalled) as exc:
         print_plain(errors, f"failed: {exc}")
         return 1
-    report.print(console)
-    return report.status
+    return report.status if done else 1
 
 
 def _introduce(

@@ -14,12 +14,15 @@ from lanelog.demo.tables import Tables
 from lanelog.errors import LanelogError
 
 BATCH: Final = 2000
+REPLAYED: Final = "_replayed"
+"""Behind the run's topic: where messages of its archive are replayed to."""
 
 TABLES: Final = (
     "queue_subscriber_heartbeats",
     "queue_groups",
     "queue_partition_leases",
     "queue_delivery_state",
+    "queue_history",
     "queue_offsets",
     "queue_messages",
     "queue_partitions",
@@ -32,6 +35,6 @@ def remove(database: Database, topic: str, tables: Tables) -> None:
         tables.drop(database)
         with database.autocommit() as cx:
             for name in TABLES:
-                for each in (topic, f"{topic}_dlq"):
+                for each in (topic, f"{topic}_dlq", f"{topic}{REPLAYED}"):
                     while cx.execute(f"DELETE FROM {name} WHERE topic = %s LIMIT {BATCH}", (each,)) == BATCH:
                         pass

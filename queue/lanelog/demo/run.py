@@ -63,19 +63,29 @@ class Run:
     url: str = field(repr=False)
     workers: int
     pause: float
-    leave_nothing: bool
     name: str = field(factory=lambda: secrets.token_hex(6))
+
+    @property
+    def topic(self) -> str:
+        """Where the jobs are published."""
+        return f"demo-{self.name}"
+
+    def remove(self) -> None:
+        """Leave nothing of the run in the database; for when it is over."""
+        database = Database(ConnectConfig.from_url(self.url))
+        try:
+            cleanup.remove(database, self.topic, Tables(self.name))
+        finally:
+            database.close()
 
     def __call__(self, view: View) -> Report:
         """Do it. Raises GitError, LanelogError, WorkerEnded, Stalled."""
-        topic = f"demo-{self.name}"
+        topic = self.topic
         tables = Tables(self.name)
         letters = DeadLetters()
         with ExitStack() as stack:
             database = Database(ConnectConfig.from_url(self.url))
             stack.callback(database.close)
-            if self.leave_nothing:
-                stack.callback(cleanup.remove, database, topic, tables)
             client = stack.enter_context(lanelog.connect(self.url))
             client.migrate()
             tables.create(database)

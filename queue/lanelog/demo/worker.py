@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     threading.Thread(target=listen, args=(sys.stdin, rebuild.released, stop), name="listen", daemon=True).start()
     client = lanelog.connect(pool_size=POOL)
     try:
-        common = {"name": options.name, "workers": HANDLERS}
+        common = {"name": options.name, "workers": HANDLERS, "history": True}
         subscriptions = [
             client.subscribe(options.topic, REBUILD, rebuild, **common),
             client.subscribe(options.topic, STATS, Stats(tables), **common),

@@ -1,0 +1,105 @@
+"""Rows a second of a batch read with Spark: `python -m benchmarks.spark_read [messages] [lanes]`.
+
+On a private database, two cores (`local[2]`), payloads of 200 bytes, about 260 a row. It reads every column and lets
+Spark drop the rows (the `noop` sink). The driver is mysqlclient where it is installed, else PyMySQL; JDBC is measured
+beside it where MariaDB's jar is at hand.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import statistics
+import sys
+import time
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+import lanelog
+from lanelog._connect import ConnectConfig
+from lanelog.devserver import start
+
+MESSAGES, LANES, ROUNDS = 200_000, 500, 5
+PAYLOAD = b"x" * 200
+JAR = Path("/usr/share/java/mariadb-java-client.jar")
+TOPIC = "spark"
+JDBC_QUERY = (
+    "SELECT topic, partition_key, `offset`, id, payload, metadata, published_at, created_at,"
+    " CRC32(partition_key) % 4 AS part FROM queue_messages"
+)
+
+
+def main(messages: int = MESSAGES, lanes: int = LANES) -> None:
+    """Publish, read in turns, print the median of each way."""
+    with start() as server:
+        url = server.create_database("benchmark")
+        fill(url, messages, lanes)
+        spark = session()
+        try:
+            report(spark, url, messages)
+        finally:
+            spark.stop()
+
+
+def session() -> SparkSession:
+    """A small one."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "1g",
+        "spark.driver.extraClassPath": str(JAR),
+        "spark.log.level": "ERROR",
+    }
+    builder = SparkSession.builder.master("local[2]").appName("benchmark")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def fill(url: str, messages: int, lanes: int) -> None:
+    """Publish into all lanes in turn."""
+    with lanelog.connect(url) as client:
+        client.migrate()
+        for begin in range(0, messages, 1000):
+            numbers = range(begin, min(begin + 1000, messages))
+            client.publish_many(TOPIC, [(f"key-{n % lanes:05d}", PAYLOAD) for n in numbers])
+
+
+def report(spark: SparkSession, url: str, messages: int) -> None:
+    """Rows a second of each way to read, in turns; the first turn warms up and is not counted."""
+    driver = "mysqlclient" if importlib.util.find_spec("MySQLdb") else "PyMySQL"
+    ways = {f"lanelog, {driver}": ours, **({"JDBC, the bare table": jdbc} if JAR.exists() else {})}
+    found: dict[str, list[float]] = {way: [] for way in ways}
+    for turn in range(ROUNDS + 1):
+        for way, frame in ways.items():
+            began = time.perf_counter()
+            frame(spark, url).write.format("noop").mode("overwrite").save()
+            if turn:
+                found[way].append(messages / (time.perf_counter() - began))
+            elif (rows := frame(spark, url).count()) != messages:
+                raise SystemExit(f"{way} read {rows} of {messages} rows")
+    for way, speeds in found.items():
+        print(f"{way:24} {statistics.median(speeds):>10,.0f} rows/s   ({min(speeds):,.0f} to {max(speeds):,.0f})")
+
+
+def ours(spark: SparkSession, url: str) -> DataFrame:
+    """By the data source."""
+    return spark.read.format("lanelog").options(url=url, subscribe=TOPIC).load()
+
+
+def jdbc(spark: SparkSession, url: str) -> DataFrame:
+    """By Spark's own JDBC source, on the table itself; MariaDB's driver, under the name that Spark quotes well."""
+    config = ConnectConfig.from_url(url)
+    reader = spark.read.format("jdbc").option("driver", "org.mariadb.jdbc.Driver")
+    place = f"jdbc:mysql://{config.host}:{config.port}/{config.database}?permitMysqlScheme"
+    options = {"url": place, "user": config.user, "password": config.password, "dbtable": f"({JDBC_QUERY}) AS log"}
+    parts = {"partitionColumn": "part", "lowerBound": 0, "upperBound": 4, "numPartitions": 4}
+    return reader.options(**options, **parts, fetchsize=5000).load()
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

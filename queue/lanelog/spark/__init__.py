@@ -1,0 +1,26 @@
+"""The log on Spark: the format `lanelog`, for batches and streams, reading and writing. Needs `lanelog[spark]`, Java.
+
+Owns what is about Spark; it never consumes as a subscriber does. Applications import it, and nothing else of lanelog.
+
+    import lanelog.spark
+
+    lanelog.spark.register(spark)  # or nothing: Spark finds the format by itself
+    df = spark.read.format("lanelog").option("url", "mysql://…").option("subscribe", "orders").load()
+
+Columns: `lanelog.spark._schema`. Options of a read: url (or LANELOG_URL), passwordEnv, subscribe, subscribePattern,
+groupId, table, startingOffsets, startingTimestamp, endingOffsets, maxOffsetsPerTrigger, minPartitions, failOnDataLoss,
+includePayload; of a write: url, passwordEnv.
+
+How it holds together: `_options` checks, `_planning` looks at heads and floors on the driver, `_splits` cuts lanes into
+tasks, `_reading` reads pages in the executors, `_offsets` and `_stream` are the positions of a stream, `_writer`
+publishes. `_source` is what Spark calls.
+"""
+
+from __future__ import annotations
+
+from lanelog.spark._archive_read import read_archive
+from lanelog.spark._reading import DataLost
+from lanelog.spark._register import register
+from lanelog.spark.replay import Replayed, replay
+
+__all__ = ["DataLost", "Replayed", "read_archive", "register", "replay"]

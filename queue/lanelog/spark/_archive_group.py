@@ -1,0 +1,271 @@
+"""The archive as a consumer group: registered, one job at a time, and its watermarks.
+
+Owns the topic leases of the group, the rise of its watermarks and the look for holes; never reads a payload and never
+decides what is archived, which the manifest says. Called by `archive`.
+
+The group is registered with the order "archive", so that nobody can subscribe to it: a watermark that somebody else
+raised would let collection delete what the archive does not hold. Instead of single lanes a job leases a whole topic,
+by the lease row of the empty key, which is no lane. Its epoch is the fencing token: a job raises watermarks only while
+the row has its name and epoch, so that one which was stopped and goes on when another has taken over changes nothing.
+
+A seek of the group needs no fence of its own. What counts is the manifest: a seek back holds collection until the job
+raises the watermark again to what the manifest holds, and nothing is archived twice; a seek forward lets collection
+have what lies between, and what is gone then is a hole.
+
+Every transaction that raises watermarks may be repeated: they only grow. Dies before its COMMIT, or its answer never
+arrives: the next start raises them from the manifest.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from attrs import define, field, frozen
+
+from lanelog._database import NOW_MS
+from lanelog._engine.registration import register
+from lanelog._stores._points import chunked
+from lanelog._stores.deliveries import Deliveries
+from lanelog._stores.discovery import Discovery
+from lanelog._stores.groups import Groups
+from lanelog._stores.history import History
+from lanelog._stores.leases import Leases
+from lanelog._stores.offsets import Offsets
+from lanelog._telemetry import get_logger
+from lanelog.admin import _fence, _owners
+from lanelog.admin._known import pages, read, repeated
+from lanelog.admin.views import OwnerState
+from lanelog.config import SubscriptionConfig
+from lanelog.errors import ConfigurationError, DatabaseError, LeaseLost
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from lanelog._database import Database, Executor
+    from lanelog.spark._archive_presence import Presence
+
+ORDER: Final = "archive"
+"""`delivery_order` of an archive's group."""
+LEASE: Final = ""
+"""The key of a topic's lease: the empty one is no lane's."""
+LANES_A_TRANSACTION: Final = 500
+_RANGES_A_STATEMENT: Final = 100
+
+# Who archives a topic, locked to be changed (PRIMARY).
+LOCK_LEASE = """SELECT leased_by, lease_epoch FROM queue_partition_leases FORCE INDEX (PRIMARY)
+WHERE consumer_group = %s AND topic = %s AND partition_key = %s FOR UPDATE"""
+
+# Take a topic for an archive job (PRIMARY). A row that is born begins above every epoch ever used in the topic.
+TAKE = """
+INSERT INTO queue_partition_leases (consumer_group, topic, partition_key, leased_by, lease_epoch, leased_at)
+VALUES {rows}
+ON DUPLICATE KEY UPDATE leased_by = VALUES(leased_by), lease_epoch = lease_epoch + 1, leased_at = VALUES(leased_at)
+"""
+_ROW = f"(%s, %s, %s, %s, %s, {NOW_MS})"
+
+# The first message behind one offset and up to another, if there is any, many ranges joined by UNION ALL (PRIMARY).
+BETWEEN = """(SELECT partition_key, `offset` FROM queue_messages FORCE INDEX (PRIMARY)
+ WHERE topic = %s AND partition_key = %s AND `offset` > %s AND `offset` <= %s ORDER BY `offset` LIMIT 1)"""
+
+# When the tables were created, which tells one database from another (PRIMARY).
+BORN = "SELECT applied_at FROM queue_schema WHERE version = 1"
+
+_CLOCK = f"SELECT {NOW_MS}"
+
+log = get_logger()
+
+
+@frozen(kw_only=True)
+class Hole:
+    """Offsets `first` to `last` of a lane, which were not among what was read."""
+
+    key: str
+    first: int
+    last: int
+
+
+@define(eq=False)
+class ArchiveGroup:
+    """The topics that this job holds for its group."""
+
+    database: Database
+    group: str
+    owner: str
+    epochs: dict[str, int] = field(factory=dict)
+    """The fencing token of each topic that is held."""
+
+    # -- membership ----------------------------------------------------------------------------------------------------
+
+    def take(self, topic: str, presence: Presence) -> None:
+        """Register the group for a topic and hold it. Raises ConfigurationError while a living job has it."""
+        register(self.database, self.group, topic, SubscriptionConfig(), order=ORDER)
+        presence.beat([topic])  # before the lease says so, or another job would take us for dead
+        self.epochs[topic] = repeated(self.database, self._take, "taking a topic for the archive", topic)
+
+    def _take(self, topic: str) -> int:
+        # topic row X -> groups S -> leases X. The topic row keeps two jobs that start at once apart.
+        with self.database.transaction() as cx:
+            row = Discovery().lock_topic(cx, topic)
+            if row is None or Groups().lock_shared(cx, self.group, topic) is None:
+                raise LeaseLost(f"group {self.group!r} of topic {topic!r} was deleted while the archive started")
+            held = cx.one(LOCK_LEASE, (self.group, topic, LEASE))
+            if held is not None and held[0] not in ("", self.owner):
+                state = _owners.load(cx, self.group, topic).state(held[0])
+                if state is OwnerState.ALIVE:
+                    raise ConfigurationError(
+                        f"topic {topic!r} is being archived for group {self.group!r} by {held[0]}: one job at a time; "
+                        "stop it first"
+                    )
+                log.warning("archive.taken_over", topic=topic, group=self.group, owner=held[0], state=state.value)
+            cx.execute(TAKE.format(rows=_ROW), (self.group, topic, LEASE, self.owner, row[1] + 1))
+            taken = cx.one(LOCK_LEASE, (self.group, topic, LEASE))
+            assert taken is not None  # noqa: S101 - it was just written
+            return int(taken[1])
+
+    def leave(self) -> None:
+        """Give the topics back; where the database does not answer, the next job finds out that this one is gone."""
+        for topic, epoch in self.epochs.items():
+            try:
+                repeated(self.database, self._leave, "leaving a topic", topic, epoch)
+            except DatabaseError as error:
+                log.warning("archive.leave_failed", topic=topic, group=self.group, error=error)
+        self.epochs.clear()
+
+    def _leave(self, topic: str, epoch: int) -> None:
+        with self.database.transaction() as cx:
+            Leases().release(cx, self.group, topic, self.owner, [(LEASE, epoch)])
+
+    def paused(self) -> str | None:
+        """A topic for which an operator has paused the group; None: it runs. LeaseLost if the group is gone."""
+
+        def look(cx: Executor) -> str | None:
+            found = None
+            for topic in list(self.epochs):
+                row = Groups().get(cx, self.group, topic)
+                if row is None:
+                    raise self._lost(topic)
+                found = topic if row.paused else found
+            return found
+
+        return read(self.database, look, "looking for a pause")
+
+    def with_outcomes(self) -> list[str]:
+        """Those of the topics that are held of which some group has outcomes."""
+        found = {topic for _, topic in read(self.database, History().kept, "looking for outcomes")}
+        return sorted(found & self.epochs.keys())
+
+    # -- watermarks ----------------------------------------------------------------------------------------------------
+
+    def recover(self, topic: str, archived: Mapping[str, int]) -> None:
+        """Raise the watermarks to what the manifest holds: the last job may have died before it did.
+
+        Raises ConfigurationError if the manifest holds more than was ever published.
+        """
+        for page in pages(self.database, topic):
+            ahead = [(key, head) for key, head in page if archived.get(key, 0) > head]
+            if ahead:
+                key, head = ahead[0]
+                raise ConfigurationError(
+                    f"lane {key!r} of topic {topic!r} is at offset {head} and the archive holds {archived[key]}: the "
+                    "database is older than the archive; archive it elsewhere, for another group"
+                )
+            keys = [key for key, _ in page if key in archived]
+            rows = read(self.database, Offsets().load, "reading watermarks", self.group, topic, keys)
+            marks = {key: rows[self.group, key].offset_acked if (self.group, key) in rows else 0 for key in keys}
+            self.advance(topic, {key: archived[key] for key in keys if marks[key] < archived[key]})
+
+    def lanes(self, topic: str) -> set[str]:
+        """The keys of a topic that have a lane."""
+        return {key for page in pages(self.database, topic) for key, _ in page}
+
+    def advance(self, topic: str, through: Mapping[str, int]) -> None:
+        """Raise watermarks to what the manifest holds. Raises LeaseLost when another job has the topic."""
+        for keys in chunked(sorted(through, key=str.encode), LANES_A_TRANSACTION):
+            marks = {key: through[key] for key in keys}
+            repeated(self.database, self._advance, "raising the archive's watermarks", topic, marks)
+
+    def _advance(self, topic: str, through: Mapping[str, int]) -> None:
+        # floors S -> leases S -> delivery -> offsets. A lane without a floor was purged: it gets no row again.
+        with self.database.transaction() as cx:
+            floors = _fence.share_floors(cx, topic, list(through))
+            held = Leases().fence(cx, self.group, topic, self.owner, [LEASE])
+            if topic not in self.epochs or held.get(LEASE) != self.epochs[topic]:
+                raise self._lost(topic)
+            # What an operator skipped ahead of the watermark, one by one, has rows.
+            rows = Deliveries().load(cx, self.group, topic, list(floors))
+            marks = {key: _fence.advanced(rows.get(key, ()), max(through[key], floors[key].floor)) for key in floors}
+            behind = [(key, row.offset) for key in rows for row in rows[key] if row.through <= marks[key]]
+            if behind:
+                Deliveries().delete(cx, self.group, topic, behind)
+            _fence.raise_watermarks(cx, topic, self.group, marks)
+
+    def _lost(self, topic: str) -> LeaseLost:
+        return LeaseLost(f"topic {topic!r} is not this job's any more: another one has it, or the group was deleted")
+
+    # -- holes ---------------------------------------------------------------------------------------------------------
+
+    def check(self, topic: str, holes: Sequence[Hole]) -> None:
+        """Judge what is missing between what was archived before and what was read now.
+
+        Raises ConfigurationError if it is in the log: whoever read has passed it over. What is gone from the log
+        although nobody released it is an ERROR event, as for any consumer, and the job goes on.
+        """
+        if holes:
+            read(self.database, self._check, "looking into a hole", topic, holes)
+
+    def _check(self, cx: Executor, topic: str, holes: Sequence[Hole]) -> None:
+        keys = sorted({hole.key for hole in holes})
+        places = Offsets().load(cx, self.group, topic, keys)
+        for chunk in chunked(holes, _RANGES_A_STATEMENT):
+            args: list[object] = []
+            for hole in chunk:  # what is released is still there for a moment, and nobody reads it
+                floor = places["", hole.key].offset_acked if ("", hole.key) in places else 0
+                args += (topic, hole.key, max(hole.first - 1, floor), hole.last)
+            found = cx.query(" UNION ALL ".join([BETWEEN] * len(chunk)), args)
+            if found:
+                key, offset = found[0]
+                raise ConfigurationError(
+                    f"offset {offset} of topic {topic!r}, lane {key!r}, was passed over: the checkpoint is ahead of "
+                    "the archive; remove the checkpoint, what is archived already is not archived twice"
+                )
+        rows = Deliveries().load(cx, self.group, topic, keys)
+        for hole in holes:
+            marks = [places[group, hole.key].offset_acked for group in ("", self.group) if (group, hole.key) in places]
+            if _fence.advanced(rows.get(hole.key, ()), max([hole.first - 1, *marks])) >= hole.last:
+                continue  # an operator has let it go, or it left before the archive began
+            log.error("archive.hole", topic=topic, key=hole.key, group=self.group, offset=hole.first, through=hole.last)
+
+
+def refuse_begun(database: Database, group: str, topic: str) -> None:
+    """Refuse a topic of which the manifest holds nothing, though the group has watermarks there: another archive's."""
+
+    def look(cx: Executor) -> bool:
+        return Groups().get(cx, group, topic) is not None and Offsets().any_of_group(cx, group, topic)
+
+    if read(database, look, "looking for the group"):
+        raise ConfigurationError(
+            f"group {group!r} has archived topic {topic!r} to another place: go on there, give another --group, or "
+            f"begin anew after `lanelog delete-group {topic} {group} --execute`"
+        )
+
+
+def born(database: Database) -> int:
+    """When the tables of a database were created, in its milliseconds. Raises DatabaseError, SchemaError."""
+    row = read(database, lambda cx: cx.one(BORN), "looking at the tables")
+    return 0 if row is None else int(row[0])
+
+
+def now_ms(database: Database) -> int:
+    """The database's clock."""
+    row = read(database, lambda cx: cx.one(_CLOCK), "reading the clock")
+    assert row is not None  # noqa: S101 - it has no table that could be empty
+    return int(row[0])
+
+
+def holes_of(archived: int, offsets: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Ranges, first and last, that are missing between the highest offset archived and these, which are sorted."""
+    last = archived
+    for offset in offsets:
+        if offset > last + 1:
+            yield last + 1, offset - 1
+        last = max(last, offset)

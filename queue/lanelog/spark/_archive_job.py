@@ -1,0 +1,322 @@
+"""The archive job: what becomes of a micro-batch, of outcomes, and of small files.
+
+Owns the order of the steps, and with it that the archive holds every (topic, key, offset) once; never plans what is
+read. `archive` runs it under a streaming query.
+
+For each micro-batch: leave out what the manifest holds; write the rest as a segment of Parquet files, flushed to the
+disk; look into the holes; prove by a heartbeat that what was read is durable and that the server has not restarted
+since; make the next version of the manifest; raise the watermarks of the group to it. Dies
+
+* before the manifest: the files have no name in it. The batch is read again, and a later sweep removes them.
+* between manifest and watermarks: the batch is read again and all of it left out; the next start raises the watermarks.
+* after the watermarks, before Spark's checkpoint has the batch: it is read again and left out.
+
+The checkpoint only saves reading again. Without it, with another one, or after a seek, the start is what the manifest
+holds; a checkpoint that is ahead of the manifest leaves a hole that is in the log, and is refused. Two jobs at once: a
+lease for each topic, and the manifest, of which each version is made once.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+from attrs import define, evolve, field
+
+from lanelog._telemetry import get_logger
+from lanelog.errors import ClosedError, DatabaseError, LanelogError
+from lanelog.spark import _archive_files as files
+from lanelog.spark._archive_group import ArchiveGroup, now_ms, refuse_begun
+from lanelog.spark._manifest import MESSAGES, OUTCOMES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from lanelog.spark._archive_presence import Presence
+    from lanelog.spark._manifest import Manifest, ManifestStore
+
+LATE_MS: Final = 900_000
+"""Outcomes are read again from this long before the last time on, because they may become visible late: a settlement
+that waited for its database. What is archived already is left out."""
+TEND_EVERY: Final = 300.0
+"""Seconds between two looks at outcomes, and at files and lanes, while the job runs on."""
+FORGET_FROM: Final = 10_000
+"""So many lanes that were purged are forgotten at once: the manifest is written anew with every batch."""
+PAUSE_LOOKS: Final = 1.0
+_MERGED_AT_ONCE: Final = 64
+
+log = get_logger()
+
+
+@define(eq=False)
+class ArchiveJob:
+    """One run of the archive; `process` is called by Spark's query, in one thread, the rest by the job's main thread.
+
+    `topics` names what is to be archived, as it is now.
+    """
+
+    spark: SparkSession
+    root: Path
+    store: ManifestStore
+    manifest: Manifest
+    group: ArchiveGroup
+    presence: Presence
+    topics: Callable[[], list[str]]
+    outcomes: Callable[[list[str], int], DataFrame]
+    """The outcomes of some topics that finished since then (epoch milliseconds)."""
+    writer: str
+    """Hexadecimal; names the segments of this run."""
+    parts: int
+    grace_ms: int
+    stopping: threading.Event = field(factory=threading.Event)
+    error: LanelogError | None = field(default=None, init=False)
+    """Why the job cannot go on; what else fails may be tried again."""
+    failure: Exception | None = field(default=None, init=False)
+    """How the last batch that did not end well failed, which Spark tells at length."""
+    archived: int = field(default=0, init=False)
+    """Messages, by this run."""
+    archived_outcomes: int = field(default=0, init=False)
+    batches: int = field(default=0, init=False)
+    """Micro-batches that ended well."""
+    _lock: threading.Lock = field(factory=threading.Lock, init=False)  # one step to the next version at a time
+    _taking: threading.Lock = field(factory=threading.Lock, init=False)
+    _closed: bool = field(default=False, init=False)
+    _behind: dict[str, dict[str, int]] = field(factory=dict, init=False)
+    """Watermarks that are still to be raised to what the manifest holds, by topic and key."""
+    _tend_at: float = field(default=0.0, init=False)
+
+    # -- topics --------------------------------------------------------------------------------------------------------
+
+    def hold(self, topics: Iterable[str]) -> None:
+        """Take the topics that are not held yet, and raise their watermarks to what the manifest holds."""
+        with self._taking:
+            for topic in topics:
+                if topic not in self.group.epochs:
+                    if topic not in self.manifest.lanes:
+                        refuse_begun(self.group.database, self.group.group, topic)
+                    self._take(topic)
+                    log.info("archive.topic", topic=topic, group=self.group.group)
+
+    def _take(self, topic: str) -> None:
+        self.group.take(topic, self.presence)
+        try:
+            self.group.recover(topic, self.manifest.lanes.get(topic, {}))
+        except LanelogError:
+            del self.group.epochs[topic]  # held only when both are done: it is taken and recovered again
+            raise
+
+    def look(self) -> None:
+        """Take what has appeared: from its registration on, collection waits for the archive."""
+        self.hold(self.topics())
+
+    # -- messages ------------------------------------------------------------------------------------------------------
+
+    def process(self, batch: DataFrame, _batch_id: int) -> None:
+        """Archive a micro-batch: what Spark calls."""
+        try:
+            self._wait_while_paused()
+            with self._lock:
+                self._refuse_if_closed()
+                self._archive(batch)
+                self._raise_watermarks()
+                self._merge()
+        except ClosedError:
+            raise
+        except Exception as error:
+            self.failure = error
+            if isinstance(error, LanelogError) and not error.retriable:
+                self.error = error
+            raise
+        self.batches += 1
+
+    def begin(self) -> None:
+        """Make the first version of a new archive, which holds nothing; of an older one, remove what is over.
+
+        Before the first commit, which then names none of the files that are gone.
+        """
+        with self._lock:
+            if not self.manifest.version:
+                self._commit(evolve(self.manifest, version=1))
+            self._sweep()
+
+    def open(self) -> None:
+        """Let batches begin."""
+        self._closed, self.failure = False, None
+
+    def close(self) -> None:
+        """Wait for the batch that is under way, and let no other one begin: each is refused at once.
+
+        The lock must not be held while Spark stops the query: it waits for the batch that waits for the lock.
+        """
+        with self._lock:
+            self._closed = True
+
+    def fail(self, error: BaseException) -> None:
+        """End the run with this error."""
+        self.error = error if isinstance(error, LanelogError) else LanelogError(f"{type(error).__name__}: {error}")
+        self.stopping.set()
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise ClosedError("the archive job was stopped before this batch")
+
+    def _wait_while_paused(self) -> None:
+        told = False
+        while (topic := self.group.paused()) is not None:
+            if not told:
+                log.warning("archive.paused", topic=topic, group=self.group.group)
+                told = True
+            if self.stopping.wait(PAUSE_LOOKS):
+                raise ClosedError("the archive job was stopped while its group was paused")
+        if told:
+            log.info("archive.resumed", group=self.group.group)
+
+    def _archive(self, batch: DataFrame) -> None:
+        connection = self.presence.beat([])
+        manifest = self.manifest
+        segment = files.write(
+            _new(batch, manifest), self.root, MESSAGES, manifest.next_segment(self.writer), self.parts
+        )
+        if not segment.files:
+            return
+        self.hold(segment.lanes)
+        for topic in segment.lanes:
+            self.group.check(topic, segment.holes(topic, manifest.archived))
+        self._prove(connection)
+        self._commit(manifest.extended(segment.files, segment.through))
+        for topic, lanes in segment.through.items():
+            self._behind.setdefault(topic, {}).update(lanes)
+        rows = sum(file.rows for file in segment.files)
+        self.archived += rows
+        log.info("archive.batch", version=self.manifest.version, messages=rows, files=len(segment.files))
+
+    def _raise_watermarks(self) -> None:
+        """Let collection have what is archived; also what an attempt that failed behind its commit has left."""
+        for topic in list(self._behind):
+            self.group.advance(topic, self._behind[topic])
+            del self._behind[topic]
+
+    def _prove(self, connection: int) -> None:
+        """Raise unless what was read since `connection` was noted cannot be lost any more."""
+        if self.presence.beat(list(self.group.epochs)) != connection:
+            raise DatabaseError(
+                "the connection was lost while a batch was read: the server may have restarted, it is read again",
+                retriable=True,
+            )
+
+    def _commit(self, manifest: Manifest) -> None:
+        self.store.commit(manifest)
+        self.manifest = manifest
+
+    # -- outcomes ------------------------------------------------------------------------------------------------------
+
+    def tend_if_due(self) -> None:
+        """Archive outcomes and tidy up, every now and then."""
+        if time.monotonic() >= self._tend_at:
+            self._tend_at = time.monotonic() + TEND_EVERY
+            self.archive_outcomes()
+            self.tidy()
+
+    def archive_outcomes(self) -> None:
+        """Archive the outcomes of the topics that are held, each (group, topic, key, offset, finished_at) once."""
+        with self._lock:
+            before = now_ms(self.group.database)
+            connection = self.presence.beat([])
+            manifest, topics = self.manifest, self.group.with_outcomes()
+            known = [topic for topic in topics if topic in manifest.outcomes]
+            new = [topic for topic in topics if topic not in manifest.outcomes]
+            found = []
+            if known:
+                since = max(0, min(manifest.outcomes[topic] for topic in known) - LATE_MS)
+                found.append(self._outcomes_since(known, since, before))
+            if new:
+                found.append(self._outcomes_since(new, 0, before))
+            if not found:
+                return
+            rows = functools.reduce(lambda one, other: one.unionByName(other), found)
+            segment = files.write(rows, self.root, OUTCOMES, manifest.next_segment(self.writer), self.parts)
+            count = sum(file.rows for file in segment.files)
+            if not count and known == topics:
+                return  # nothing new: the next look reads these few again
+            self._prove(connection)
+            self._commit(manifest.with_outcomes(segment.files, dict.fromkeys(topics, before)))
+            self.archived_outcomes += count
+            if count:
+                log.info("archive.outcomes", version=self.manifest.version, outcomes=count)
+
+    def _outcomes_since(self, topics: list[str], since_ms: int, before_ms: int) -> DataFrame:
+        from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own documentation gives it
+
+        key = ["consumer_group", "topic", "key", "message_offset", "finished_at"]
+        finished = F.unix_millis("finished_at")
+        found = self.outcomes(topics, since_ms).where((finished >= since_ms) & (finished < before_ms))
+        there = self.manifest.chosen(OUTCOMES, topics, since_ms)
+        if not there:
+            return found
+        return found.join(files.read(self.spark, self.root, OUTCOMES, there).select(*key), on=key, how="left_anti")
+
+    # -- files ---------------------------------------------------------------------------------------------------------
+
+    def tidy(self) -> None:
+        """Merge and remove files, and forget lanes that were purged."""
+        with self._lock:
+            self._forget_purged()
+            self._merge()
+
+    def _forget_purged(self) -> None:
+        # Under the lock: what comes back meanwhile is not archived before the manifest without it stands.
+        lanes = {topic: keys for topic, keys in self.manifest.lanes.items() if topic in self.group.epochs}
+        if sum(map(len, lanes.values())) < FORGET_FROM:
+            return
+        there = {topic: self.group.lanes(topic) for topic in lanes}
+        gone = sum(len(keys.keys() - there[topic]) for topic, keys in lanes.items())
+        if gone >= FORGET_FROM:
+            self._commit(self.manifest.without_purged(there))
+            log.info("archive.forgot", version=self.manifest.version, lanes=gone)
+
+    def _merge(self) -> None:
+        """Merge small files, and remove what has been replaced for longer than the grace."""
+        small = self.manifest.small_files()[:_MERGED_AT_ONCE]
+        for table in (MESSAGES, OUTCOMES):
+            old = [file for chosen in small if chosen[0].table == table for file in chosen]
+            if old:
+                new = files.merge(self.spark, self.root, old, self.manifest.next_segment(self.writer))
+                self._commit(self.manifest.merged(old, new, now_ms(self.group.database)))
+                log.info("archive.merged", version=self.manifest.version, table=table, files=len(old), into=len(new))
+        self._sweep()
+
+    def _sweep(self) -> None:
+        self.manifest = self.store.sweep(self.manifest, now_ms(self.group.database), self.grace_ms)
+
+
+def _new(batch: DataFrame, manifest: Manifest) -> DataFrame:
+    """The rows that the manifest does not hold."""
+    if not any(manifest.lanes.values()):
+        return batch
+    from pyspark.sql import functions as F  # noqa: N812 - as above
+
+    held = batch.sparkSession.createDataFrame(_lanes_table(manifest.lanes))
+    return (
+        batch.join(F.broadcast(held), on=["topic", "key"], how="left")
+        .where(F.col("archived").isNull() | (F.col("offset") > F.col("archived")))
+        .select(*batch.columns)
+    )
+
+
+def _lanes_table(lanes: Mapping[str, Mapping[str, int]]) -> object:
+    import pyarrow as pa
+
+    places = [(topic, key, through) for topic, keys in lanes.items() for key, through in keys.items()]
+    topics, keys, archived = zip(*places, strict=True)
+    return pa.table(
+        {
+            "topic": pa.array(topics, pa.string()),
+            "key": pa.array(keys, pa.string()),
+            "archived": pa.array(archived, pa.int64()),
+        }
+    )

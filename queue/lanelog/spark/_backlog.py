@@ -1,0 +1,121 @@
+"""What is still to do: lag and age per group, and the lanes that stall. DataFrames in, a DataFrame out.
+
+Owns the arithmetic of what is unsettled; never reads anything and asks no clock. `analytics` shows its functions.
+
+`messages` is the live log up to the cut-off (an unsettled message is always there, archived or not); `groups`,
+`offsets` and `states` are the tables `groups`, `offsets` and `delivery_state` of `spark.read.format("lanelog")`. They
+must be read later than the messages, and `states` before `offsets`: what is settled meanwhile is then never counted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own documentation gives it
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_LANE = ["topic", "key"]
+_PLACE = ["consumer_group", "topic", "key"]
+
+
+def backlog(messages: DataFrame, groups: DataFrame, offsets: DataFrame, states: DataFrame) -> DataFrame:
+    """What each group has not settled, lane by lane; a lane without lag has no row.
+
+    Unsettled is a message above the group's watermark, or the lane's floor if that is higher, which no acked row of
+    the group covers.
+
+    Columns: consumer_group, topic, key STRING; lag BIGINT (messages); oldest_offset BIGINT; oldest_at TIMESTAMP (when
+    the oldest of them was written); moved_at TIMESTAMP (when the group's row of the lane last changed; NULL: never);
+    paused BOOLEAN (the group, or the lane for it).
+    """
+    floors = offsets.where("consumer_group = ''").select(*_LANE, F.col("offset_acked").alias("floor"))
+    places = offsets.where("consumer_group <> ''").select(
+        *_PLACE,
+        "offset_acked",
+        F.col("updated_at").alias("moved_at"),
+        F.col("paused_at").alias("lane_paused_at"),
+    )
+    readers = groups.select("consumer_group", "topic", F.col("paused_at").alias("group_paused_at"))
+    settled = states.where("acked").select(*_PLACE, "message_offset", "through_offset")
+    mark = F.greatest(F.coalesce("offset_acked", F.lit(0)), F.coalesce("floor", F.lit(0)))
+    waiting = (
+        messages.join(readers, on="topic")
+        .join(places, on=_PLACE, how="left")
+        .join(floors, on=_LANE, how="left")
+        .where(F.col("offset") > mark)
+    )
+    covered = F.col("m.offset").between(F.col("s.message_offset"), F.col("s.through_offset"))
+    same = [F.col(f"m.{name}") == F.col(f"s.{name}") for name in _PLACE]
+    return (
+        waiting.alias("m")
+        .join(settled.alias("s"), on=[*same, covered], how="left_anti")
+        .groupBy(*_PLACE)
+        .agg(
+            F.count("*").alias("lag"),
+            F.min("offset").alias("oldest_offset"),
+            F.min("created_at").alias("oldest_at"),
+            F.first("moved_at").alias("moved_at"),
+            F.coalesce(F.first("group_paused_at"), F.first("lane_paused_at")).isNotNull().alias("paused"),
+        )
+        .select(*_PLACE, "lag", "oldest_offset", "oldest_at", "moved_at", "paused")
+    )
+
+
+def lag(unsettled: DataFrame, groups: DataFrame, cutoff_ms: int) -> DataFrame:
+    """How far behind each group is, from its `backlog`; a group that has settled everything has a row too.
+
+    Columns: consumer_group, topic STRING; lanes BIGINT (that have lag); lag BIGINT (messages); oldest_ms BIGINT (age
+    of the oldest at the cut-off, milliseconds; NULL: nothing is unsettled); paused BOOLEAN (the whole group).
+    """
+    known = groups.select("consumer_group", "topic", F.col("paused_at").isNotNull().alias("paused"))
+    summed = unsettled.groupBy("consumer_group", "topic").agg(
+        F.count("*").alias("lanes"), F.sum("lag").alias("lag"), F.min("oldest_at").alias("oldest_at")
+    )
+    return known.join(summed, on=["consumer_group", "topic"], how="left").select(
+        "consumer_group",
+        "topic",
+        F.coalesce("lanes", F.lit(0)).cast("bigint").alias("lanes"),
+        F.coalesce("lag", F.lit(0)).cast("bigint").alias("lag"),
+        _before(cutoff_ms, "oldest_at").alias("oldest_ms"),
+        "paused",
+    )
+
+
+def stalled_lanes(unsettled: DataFrame, states: DataFrame, cutoff_ms: int, still_ms: int) -> DataFrame:
+    """The lanes that stall, from `backlog`: something is unsettled, and nothing was settled for `still_ms`.
+
+    Still since: when the group's row of the lane last changed, or when the oldest unsettled message was written if
+    that was later; a lane that is still at least `still_ms` before the cut-off stalls. So one long-running handler
+    stalls its lane, and so does a message that fails again and again.
+
+    Columns: consumer_group, topic, key STRING; lag BIGINT (messages); still_ms BIGINT (milliseconds); state STRING:
+    `paused` by an operator, `retrying` (the oldest has failed before), else `waiting` (for its handler, or for an
+    owner); attempts BIGINT (started so far for the oldest) and last_error STRING (NULL: it has not failed).
+    """
+    since = F.greatest("oldest_at", "moved_at")  # the greatest of what is not NULL
+    oldest = states.where("not acked").select(
+        *_PLACE,
+        F.col("message_offset").alias("oldest_offset"),
+        F.col("retry_count").cast("bigint").alias("attempts"),
+        "last_error",
+    )
+    state = F.when(F.col("paused"), "paused").when(F.col("last_error").isNotNull(), "retrying").otherwise("waiting")
+    return (
+        unsettled.withColumn("still_ms", F.lit(cutoff_ms) - F.unix_millis(since))
+        .where(F.col("still_ms") >= still_ms)
+        .join(oldest, on=[*_PLACE, "oldest_offset"], how="left")
+        .select(
+            *_PLACE,
+            "lag",
+            F.col("still_ms").cast("bigint").alias("still_ms"),
+            state.alias("state"),
+            F.coalesce("attempts", F.lit(0)).cast("bigint").alias("attempts"),
+            "last_error",
+        )
+    )
+
+
+def _before(cutoff_ms: int, column: str) -> Column:
+    return (F.lit(cutoff_ms) - F.unix_millis(F.col(column))).cast("bigint")

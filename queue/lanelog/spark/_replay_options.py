@@ -1,0 +1,136 @@
+"""What a replay is: which messages of an archive go where, for whom and how fast; checked.
+
+It never talks to a database or to Spark. Called by `replay` and the command line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from attrs import frozen
+
+from lanelog._checks import check_name, check_number
+from lanelog.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+NAME_MAX: Final = 200
+_FASTEST: Final = 1e9
+
+
+def _names(kind: str, values: Sequence[str] | None) -> tuple[str, ...]:
+    if isinstance(values, str):
+        raise ConfigurationError(f"{kind}s must be several: write [{values!r}]")
+    return tuple(sorted({check_name(kind, value) for value in values or ()}))
+
+
+@frozen(kw_only=True)
+class ReplayOptions:
+    """One replay; a filter that is empty or None lets everything pass. See `replay`. Raises ConfigurationError."""
+
+    path: str
+    topics: tuple[str, ...]
+    to: str | None
+    keys: tuple[str, ...]
+    ids: tuple[str, ...]
+    since: datetime | None
+    until: datetime | None
+    dead_letters_of: str | None
+    target_group: str | None
+    rate: float | None
+    name: str
+
+    @property
+    def digest(self) -> str:
+        """What is replayed where, as a short text; how fast is left out."""
+        return _digest(
+            self.topics,
+            self.to,
+            self.keys,
+            self.ids,
+            self.since,
+            self.until,
+            self.dead_letters_of,
+            self.target_group,
+        )
+
+    @property
+    def holder(self) -> str:
+        """The group that keeps what was replayed in the log until the replay is over."""
+        return f"_replay-{self.name}"
+
+    @property
+    def state_file(self) -> str:
+        """What is told of this replay in the archive; a name may hold what no file name may."""
+        return f"{hashlib.sha256(self.name.encode()).hexdigest()[:32]}.json"
+
+
+def checked(
+    *,
+    path: str,
+    topics: Sequence[str] | None,
+    to: str | None,
+    keys: Sequence[str] | None,
+    ids: Sequence[str] | None,
+    since: datetime | None,
+    until: datetime | None,
+    dead_letters_of: str | None,
+    target_group: str | None,
+    all_groups: bool,
+    rate: float | None,
+    name: str | None,
+) -> ReplayOptions:
+    """The options of a replay. Raises ConfigurationError."""
+    chosen = _names("topic", topics)
+    if dead_letters_of is not None:
+        check_name("dead_letters_of", dead_letters_of)
+    elif not chosen:
+        raise ConfigurationError("what is to be replayed? give topics, or the group whose dead letters are meant")
+    if target_group is not None and all_groups:
+        raise ConfigurationError("target_group is one group: leave it out, or all_groups")
+    target = target_group if target_group is not None or all_groups else dead_letters_of
+    _check_names(to=to, target_group=target)
+    if rate is not None:
+        check_number("rate", rate, above=True, most=_FASTEST)
+    _check_span(since, until)
+    filters = (chosen, to, _names("key", keys), _names("id", ids), since, until, dead_letters_of, target)
+    if name is None:
+        name = _digest(*filters)
+    elif len(check_name("name", name)) > NAME_MAX:
+        raise ConfigurationError(f"name must have at most {NAME_MAX} characters")
+    return ReplayOptions(
+        path=path,
+        topics=chosen,
+        to=to,
+        keys=filters[2],
+        ids=filters[3],
+        since=since,
+        until=until,
+        dead_letters_of=dead_letters_of,
+        target_group=target,
+        rate=rate,
+        name=name,
+    )
+
+
+def _check_names(**names: str | None) -> None:
+    for what, name in names.items():
+        if name is not None:
+            check_name(what, name)
+
+
+def _check_span(since: datetime | None, until: datetime | None) -> None:
+    for what, when in (("since", since), ("until", until)):
+        if when is not None and when.utcoffset() is None:
+            raise ConfigurationError(f"{what} must be an aware datetime: add tzinfo=datetime.UTC")
+    if since is not None and until is not None and since >= until:
+        raise ConfigurationError("since must be before until: nothing lies between them")
+
+
+def _digest(*parts: object) -> str:
+    texts = [part.astimezone(UTC).isoformat() if isinstance(part, datetime) else part for part in parts]
+    return hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]

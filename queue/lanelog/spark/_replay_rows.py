@@ -1,0 +1,195 @@
+"""The rows of a replay: chosen from an archive, in the order in which they are published, and published.
+
+Owns the derived ids; never registers a group and keeps no account of the replay. Called by `replay`.
+
+All rows of a key are one task's, in the order in which they were written, so that a task that is run again, or a whole
+replay, meets the messages that are there already in their order, under their ids, and goes on behind them.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from attrs import define, field, frozen
+
+from lanelog._database import Database
+from lanelog.message import Outgoing
+from lanelog.publisher import Publisher
+from lanelog.spark._archive_read import read_archive
+from lanelog.spark._clear import clear
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from pyspark.sql import Column, DataFrame, Row, SparkSession
+
+    from lanelog.spark._options import Place
+    from lanelog.spark._replay_options import ReplayOptions
+
+ORIGINAL_ID: Final = "lanelog.original_id"
+"""In the metadata of a replayed message: the id under which it was first published. Dead letters have it too."""
+REPLAY: Final = "lanelog.replay"
+"""Likewise: the name of the replay. Such messages are never replayed themselves: what they repeat is archived."""
+
+ROWS: Final = 1_000
+"""The most messages of one transaction."""
+BYTES: Final = 4 * 1024 * 1024
+"""Payload bytes after which a transaction is full."""
+
+
+def chosen(spark: SparkSession, options: ReplayOptions) -> DataFrame:
+    """What is to be replayed: the archive's columns, and `to_topic`."""
+    from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own documentation gives it
+
+    letters = options.dead_letters_of
+    rows = read_archive(
+        spark,
+        options.path,
+        topics=None if letters is not None or not options.topics else options.topics,
+        since=options.since,
+        until=options.until,
+    ).where(F.col("metadata").isNull() | F.element_at("metadata", F.lit(REPLAY)).isNull())
+    if letters is not None:
+        rows = rows.where(F.col("failed_group") == F.lit(letters))
+        if options.topics:
+            rows = rows.where(F.col("original_topic").isin(*options.topics))
+    if options.keys:
+        rows = rows.where(F.col("key").isin(*options.keys))
+    if options.ids:
+        rows = rows.where(_first_id().isin(*options.ids))
+    back = F.col("topic") if letters is None else F.col("original_topic")
+    return rows.withColumn("to_topic", back if options.to is None else F.lit(options.to))
+
+
+def counted(rows: DataFrame) -> list[dict[str, Any]]:
+    """By topic that it would go to: messages, keys, bytes, and when the first and the last were written (ms)."""
+    from pyspark.sql import functions as F  # noqa: N812 - as above
+
+    found = (
+        rows.groupBy("to_topic")
+        .agg(
+            F.count("*").alias("messages"),
+            F.countDistinct("key").alias("keys"),
+            F.coalesce(F.sum(F.col("payload_bytes").cast("bigint")), F.lit(0)).alias("bytes"),
+            F.unix_millis(F.min("created_at")).alias("first_ms"),
+            F.unix_millis(F.max("created_at")).alias("last_ms"),
+        )
+        .orderBy("to_topic")
+    )
+    return [row.asDict() for row in found.collect()]
+
+
+def publish(rows: DataFrame, options: ReplayOptions, place: Place, parts: int) -> tuple[int, int]:
+    """Publish them, in `parts` tasks; how many were published, and how many were there already."""
+    from pyspark.sql import functions as F  # noqa: N812 - as above
+
+    share = None if options.rate is None else options.rate / parts
+    task = Task(place, options.target_group or "", share)
+    chosen = (
+        rows.withColumn("derived", _derived_id(options))
+        .withColumn("marks", F.create_map(F.lit(ORIGINAL_ID), _first_id(), F.lit(REPLAY), F.lit(options.name)))
+        .withColumn("others", F.coalesce("metadata", F.create_map().cast("map<string,string>")))
+        .withColumn("metadata", F.map_concat(F.map_filter("others", lambda name, _: name != ORIGINAL_ID), "marks"))
+        .repartition(parts, "to_topic", "key")
+        .sortWithinPartitions("to_topic", "key", "created_at", "topic", "offset")
+        .select("to_topic", "key", F.col("derived").alias("id"), "value", "metadata")
+    )
+    # Not mapInArrow, which asks for pandas; publishing takes longer than what rows cost.
+    done = chosen.rdd.mapPartitions(task.run).collect()
+    return sum(published for published, _ in done), sum(duplicates for _, duplicates in done)
+
+
+def _first_id() -> Column:
+    """The id under which a message was first published."""
+    from pyspark.sql import functions as F  # noqa: N812 - as above
+
+    return F.coalesce(F.element_at("metadata", F.lit(ORIGINAL_ID)), F.col("id"))
+
+
+def _derived_id(options: ReplayOptions) -> Column:
+    """The same for the same archived message in the same replay; different in any other."""
+    from pyspark.sql import functions as F  # noqa: N812 - as above
+
+    separator = "\x1f"  # names hold no control characters
+    source = F.concat_ws(
+        separator,
+        F.lit(options.name),
+        F.lit(options.target_group or ""),
+        "to_topic",
+        "topic",
+        "key",
+        F.col("offset").cast("string"),
+    )
+    return F.concat(F.lit("replay-"), F.sha2(source.cast("binary"), 256))
+
+
+@frozen
+class Task:
+    """Publishes the rows of one task; sent to the executors. `rate`: messages a second, None for no bound."""
+
+    place: Place
+    target_group: str
+    rate: float | None
+
+    def run(self, rows: Iterable[Row]) -> Iterator[tuple[int, int]]:
+        """In an executor: publish every row (to_topic, key, id, value, metadata); how many, and how many were there."""
+        with clear():
+            database = Database(self.place.config())
+            publisher = Publisher(database, lambda _topic: None)
+            try:
+                publishing = Publishing(publisher, self.target_group, self.rate)
+                for topic, key, message_id, value, metadata in rows:
+                    publishing.take(topic, key, message_id, bytes(value), metadata)
+                publishing.flush()
+            finally:
+                publisher.close()
+                database.close()
+        yield publishing.published, publishing.duplicates
+
+
+@define(eq=False)
+class Publishing:
+    """Rows on their way: collected into transactions of one topic, in their order, not faster than the rate."""
+
+    publisher: Publisher
+    target_group: str
+    rate: float | None
+    published: int = 0
+    duplicates: int = 0
+    _topic: str = ""
+    _waiting: list[Outgoing] = field(factory=list)
+    _bytes: int = 0
+    _free_at: float = field(factory=time.monotonic)
+    _pause: threading.Event = field(factory=threading.Event, kw_only=True)
+
+    def take(self, topic: str, key: str, message_id: str, value: bytes, metadata: Mapping[str, str]) -> None:
+        """Take a row, and publish what fills a transaction."""
+        if topic != self._topic:
+            self.flush()
+            self._topic = topic
+        self._waiting.append(Outgoing(key, value, message_id, metadata))
+        self._bytes += len(value)
+        most = ROWS if self.rate is None else max(1, min(ROWS, int(self.rate)))
+        if len(self._waiting) >= most or self._bytes >= BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Publish what is waiting, in one transaction."""
+        if not self._waiting:
+            return
+        self._pause.wait(max(0.0, self._free_at - time.monotonic()))
+        began = time.monotonic()
+        receipts = self.publisher.publish_many(self._topic, self._waiting, target_group=self.target_group)
+        duplicates = sum(receipt.duplicate for receipt in receipts)
+        self.duplicates += duplicates
+        self.published += len(receipts) - duplicates
+        if self.rate is not None:  # what was there already costs no worker anything
+            self._free_at = began + (len(receipts) - duplicates) / self.rate
+        self._waiting, self._bytes = [], 0
+
+
+def topics_of(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Where `counted` rows would go."""
+    return [row["to_topic"] for row in rows]

@@ -1,0 +1,93 @@
+"""What a report is made of: facts, tables, plots, sections. Values only.
+
+They know neither HTML nor Spark. `_report_sections` makes them, `_report` hands them to the template.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from attrs import field, frozen
+from markupsafe import Markup
+
+Row = Mapping[str, Any]
+"""A row of a table of `analyze`, by column."""
+
+
+@frozen(kw_only=True)
+class Facts:
+    """What was read, up to which instant. `archive` and `live` are names for people, None where it was not read."""
+
+    archive: str | None
+    live: str | None
+    cutoff: datetime
+    topics: Sequence[str]
+    messages: int
+    size: int
+    lanes: int
+    first: datetime | None
+    last: datetime | None
+    step_ms: int
+    """Of the table `timeline`."""
+    stalled_after_ms: int
+    files: str
+    """Which files hold the tables: `parquet` or `csv`."""
+
+
+@frozen
+class Cell:
+    """One place of a table: text, and how long its bar is (0 to 1), if it has one."""
+
+    text: str
+    bar: float | None = None
+    tone: str = ""
+
+
+@frozen(kw_only=True)
+class Table:
+    """Heads and rows; `numbers` are heads whose cells are aligned to the right."""
+
+    heads: tuple[str, ...]
+    rows: Sequence[Sequence[Cell]]
+    numbers: tuple[str, ...] = ()
+    more: str = ""
+
+
+@frozen(kw_only=True)
+class Plot:
+    """A plot, what it shows, and the names of its colours."""
+
+    svg: Markup = field(repr=False)
+    title: str
+    note: str = ""
+    legend: Sequence[str] = ()
+
+
+@frozen(kw_only=True)
+class Section:
+    """A part of the report."""
+
+    name: str
+    title: str
+    text: str
+    plots: Sequence[Plot] = ()
+    tables: Sequence[Table] = ()
+    nothing: str = ""
+    """Said instead, where there is nothing to show."""
+
+
+@frozen
+class Tile:
+    """A figure at the top of the page."""
+
+    label: str
+    value: str
+    note: str
+    tone: str = ""
+
+
+def total(rows: Iterable[Row], column: str) -> int:
+    """The sum of a column."""
+    return sum(row[column] or 0 for row in rows)

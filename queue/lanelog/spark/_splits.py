@@ -1,0 +1,80 @@
+"""How much of the log one task reads, and one statement: many small lanes together, a long lane cut by offset.
+
+Pure: it takes numbers and returns numbers. The driver plans splits with it, a task plans its pages.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from attrs import frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+SPLIT_ROWS: Final = 50_000
+"""About so many messages are one task's, unless minPartitions asks for smaller ones."""
+PAGE_ROWS: Final = 5_000
+"""The most messages of one statement."""
+PAGE_LANES: Final = 250
+"""The most lanes of one statement."""
+
+
+@frozen
+class LaneRange:
+    """The messages of one lane behind `after`, up to and with `through`."""
+
+    topic: str
+    key: str
+    after: int
+    through: int
+
+    @property
+    def rows(self) -> int:
+        """How many messages that is: offsets are dense."""
+        return self.through - self.after
+
+
+def plan_splits(ranges: Iterable[LaneRange], *, min_partitions: int = 1) -> list[tuple[LaneRange, ...]]:
+    """Cut the ranges, in their order, into splits of the same size: together exactly the ranges, each message once.
+
+    As many as SPLIT_ROWS and `min_partitions` ask for, but none without a message.
+    """
+    kept = [each for each in ranges if each.rows > 0]
+    total = sum(each.rows for each in kept)
+    count = min(total, max(min_partitions, -(-total // SPLIT_ROWS)))
+    return [tuple(split) for split in _cut(kept, [total * n // count for n in range(1, count + 1)])]
+
+
+def _cut(ranges: Sequence[LaneRange], ends: Sequence[int]) -> Iterator[list[LaneRange]]:
+    """One list for each end, counted in messages from the beginning; the ends grow."""
+    split: list[LaneRange] = []
+    at, place = 0, 0
+    for each in ranges:
+        after = each.after
+        while after < each.through:
+            taken = min(each.through - after, ends[at] - place)
+            split.append(LaneRange(each.topic, each.key, after, after + taken))
+            after += taken
+            place += taken
+            if place == ends[at]:
+                yield split
+                split, at = [], at + 1
+
+
+def pages(ranges: Iterable[LaneRange]) -> Iterator[list[LaneRange]]:
+    """The ranges of a split, statement by statement: at most PAGE_ROWS messages of PAGE_LANES lanes of one topic."""
+    page: list[LaneRange] = []
+    room = PAGE_ROWS
+    for each in ranges:
+        after = each.after
+        while after < each.through:
+            if page and (room == 0 or len(page) == PAGE_LANES or page[0].topic != each.topic):
+                yield page
+                page, room = [], PAGE_ROWS
+            through = min(each.through, after + room)
+            page.append(LaneRange(each.topic, each.key, after, through))
+            room -= through - after
+            after = through
+    if page:
+        yield page

@@ -1,0 +1,123 @@
+"""The streaming read: where a query starts, how far each micro-batch goes, and what it reads.
+
+It keeps nothing but Spark's checkpoint (see `_offsets`), and advances no group. Spark runs one of it in a process of
+the driver, and `read` in the executors.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from lanelog.spark._clear import clear
+from lanelog.spark._offsets import NOTHING, Positions, advance, came_back, pinned, ranges, up_to
+from lanelog.spark._planning import Planner
+from lanelog.spark._reading import DataLost, MessageSplit, Reading, read_split
+from lanelog.spark._splits import plan_splits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql.datasource import InputPartition
+
+    from lanelog.spark._offsets import Lanes
+    from lanelog.spark._options import ReadOptions
+
+REST: Final = 0.1
+"""Seconds between two looks that find nothing, at least; Spark itself asks a hundred times a second."""
+SHARE: Final = 20
+"""Of the time, looks that find nothing take one part in so many."""
+REST_MOST: Final = 5.0
+"""Seconds between two looks, at most: the longest that Spark waits for a new message."""
+
+
+class LanelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads new messages, micro-batch by micro-batch."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._reading = Reading(
+            place=options.place,
+            fail_on_data_loss=options.fail_on_data_loss,
+            include_payload=options.include_payload,
+        )
+        # Made when the driver first looks: what goes to the executors has no connection.
+        self._planner: Planner | None = None
+        self._target: Lanes | None = None
+        self._rest_until = 0.0
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Nothing: Spark asks in every run, and the first micro-batch pins the start in the checkpoint once."""
+        return NOTHING.json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """What maxOffsetsPerTrigger says."""
+        limit = self._options.max_offsets
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Remember the heads: messages that come later are another run's."""
+        with clear():
+            self._target = self._look().look().lanes
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """How far the next micro-batch goes, `start` if there is nothing new. Raises DataLost, and as the planner."""
+        with clear():
+            positions = Positions.from_json(start)
+            end = self._next(positions, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+            return start if end is positions else end.json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The splits of a micro-batch, from its two positions alone: a restart plans the same messages."""
+        with clear():
+            found = ranges(Positions.from_json(start), Positions.from_json(end))
+            return [MessageSplit(split) for split in plan_splits(found, min_partitions=self._options.min_partitions)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """In an executor: the messages of one split."""
+        return read_split(self._reading, partition)
+
+    def stop(self) -> None:
+        """Close the driver's connection."""
+        if self._planner is not None:
+            self._planner.close()
+
+    def _look(self) -> Planner:
+        if self._planner is None:
+            self._planner = Planner(self._options)
+        return self._planner
+
+    def _next(self, start: Positions, limit: int | None) -> Positions:
+        threading.Event().wait(max(0.0, self._rest_until - time.monotonic()))
+        began = time.monotonic()
+        planner = self._look()
+        seen = planner.look()
+        if self._options.fail_on_data_loss:
+            _check(start, seen.lanes)
+        lanes = seen.lanes if self._target is None else up_to(seen.lanes, self._target)
+        if not start.begun:
+            starts = planner.starts(seen)
+            return pinned({topic: {key: starts[topic][key] for key in found} for topic, found in lanes.items()}, lanes)
+        end = advance(start, lanes, limit=limit)
+        if end is start:
+            now = time.monotonic()
+            self._rest_until = now + min(REST_MOST, max(REST, (SHARE - 1) * (now - began)))
+        return end
+
+
+def _check(start: Positions, seen: Lanes) -> None:
+    """Raise DataLost if messages behind a position are gone, or the position is one that the log never had."""
+    for topic, lanes in start.lanes.items():
+        for key, following in lanes.items():
+            lane = seen.get(topic, {}).get(key)
+            if lane is None or came_back(start, topic, lane):
+                continue
+            if lane.deleted >= following:
+                raise DataLost(topic, key, following, lane.deleted)
+            if lane.head + 1 < following:
+                raise DataLost(topic, key, lane.head + 1, following - 1)

@@ -1,0 +1,298 @@
+"""What the log says of itself: throughput, latency, attempts, dead letters, skew. DataFrames in, a DataFrame out.
+
+Owns the arithmetic of what went through the log (`_backlog` has that of what is still in it); never reads or writes
+anything, keeps no state, asks no clock. `analyze` calls it, and so can any notebook that has the log as a DataFrame.
+
+`messages` is what `read_archive` and `spark.read.format("lanelog")` give, through `slim`; `outcomes` is the table
+`history` of either, through `last_outcomes`. Every function ends in the select that is its schema. Counts, bytes and
+milliseconds are integers to the end; a ratio is one division of two exact integers, so that the order of rows changes
+no digit.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import Window
+from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own documentation gives it
+
+from lanelog.spark._backlog import backlog, lag, stalled_lanes
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = [
+    "attempts",
+    "backlog",
+    "dead_letters",
+    "hot_lanes",
+    "lag",
+    "lane_sizes",
+    "last_outcomes",
+    "latency",
+    "latency_spread",
+    "reason_of",
+    "skew",
+    "slim",
+    "stalled_lanes",
+    "throughput",
+    "until",
+]
+
+HOUR_MS: Final = 3_600_000
+REASON_MAX: Final = 200
+SUCCESS: Final = "success"
+
+STEPS_MS: Final = tuple(step * 10**power for power in range(10) for step in (1, 2, 5))
+"""Upper bounds of the classes of `latency_spread`: 1, 2, 5, 10 … milliseconds, up to 58 days."""
+
+_EXACT = "decimal(38,0)"  # sums of ranks times sizes leave 64 bits behind at some hundred million lanes
+
+# An id (8-4-4-4-12), a hexadecimal number, a long hexadecimal name with at least one digit, and numbers as people
+# write them: 7, 3.5, 1,234.5, 10.11.19.
+_VARIABLE = (
+    r"(?i)\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"
+    r"|\b0x[0-9a-f]+\b"
+    r"|\b(?=[a-f]*[0-9])[0-9a-f]{12,}\b"
+    r"|[0-9]+(?:[.,][0-9]+)*"
+)
+
+
+def slim(messages: DataFrame) -> DataFrame:
+    """What the analyses need of messages, without payloads.
+
+    Columns: topic, key STRING; offset BIGINT; bytes BIGINT (size of the payload);
+    created_at, failed_at TIMESTAMP; failed_group, last_error, original_topic STRING (NULL unless a dead letter).
+    """
+    return messages.select(
+        "topic",
+        "key",
+        "offset",
+        F.col("payload_bytes").cast("bigint").alias("bytes"),
+        "created_at",
+        "failed_at",
+        "failed_group",
+        "last_error",
+        "original_topic",
+    )
+
+
+def until(archived: DataFrame, live: DataFrame, cutoff_ms: int, *, instant: str, key: tuple[str, ...]) -> DataFrame:
+    """Archive and live log as one: every row once, none newer than the cut-off (epoch milliseconds, itself included).
+
+    Both have the same columns, in any order; the result has those of `live`. `key` names a row, `instant` is the
+    column that the cut-off is about. A row that both hold is the same in both; the live one is taken, because the
+    live log is the smaller side, which every task of the join can be given.
+    """
+    before = F.unix_millis(F.col(instant)) <= F.lit(cutoff_ms)
+    inside = live.where(before)
+    return (
+        archived.where(before)
+        .join(inside.select(*key), on=list(key), how="left_anti")
+        .unionByName(inside)
+        .select(*live.columns)
+    )
+
+
+def last_outcomes(outcomes: DataFrame) -> DataFrame:
+    """The last outcome of each message and group; a seek can make a message leave a group a second time.
+
+    Columns: consumer_group, topic, key STRING; message_offset BIGINT; finished_at, published_at TIMESTAMP; outcome
+    STRING; attempts BIGINT.
+    """
+    last = F.max(F.struct("finished_at", "published_at", "outcome", "attempts"))
+    return (
+        outcomes.groupBy("consumer_group", "topic", "key", "message_offset")
+        .agg(last.alias("last"))
+        .select("consumer_group", "topic", "key", "message_offset", "last.*")
+    )
+
+
+def throughput(messages: DataFrame, step_ms: int = HOUR_MS) -> DataFrame:
+    """Messages and bytes that were written to each topic, hour by hour; an hour without any has no row.
+
+    `step_ms`: other steps than hours, in milliseconds; they begin at multiples of themselves since 1970, UTC.
+
+    Columns: topic STRING; start TIMESTAMP (of the hour); messages BIGINT; bytes BIGINT (of payloads).
+    """
+    at = F.unix_millis("created_at")
+    return (
+        messages.groupBy("topic", F.timestamp_millis(at - F.pmod(at, F.lit(step_ms))).alias("start"))
+        .agg(F.count("*").alias("messages"), F.sum("bytes").alias("bytes"))
+        .select("topic", "start", "messages", "bytes")
+    )
+
+
+def latency(outcomes: DataFrame, groups: DataFrame) -> DataFrame:
+    """Time from publish to ack of the messages that succeeded, for each group and topic.
+
+    A percentile is the nearest rank: the smallest measured latency that at least so many per cent are not above.
+    A group that keeps no history has a row too, with 0 samples and NULL latencies.
+
+    Columns: consumer_group, topic STRING; keeps_history BOOLEAN (NULL: no such group is registered any more);
+    samples BIGINT; p50_ms, p95_ms, p99_ms, max_ms BIGINT (milliseconds).
+    """
+    lane = Window.partitionBy("consumer_group", "topic")
+    ranked = (
+        _latencies(outcomes)
+        .groupBy("consumer_group", "topic", "ms")
+        .agg(F.count("*").alias("n"))
+        .withColumn("upto", F.sum("n").over(lane.orderBy("ms").rowsBetween(Window.unboundedPreceding, 0)))
+        .withColumn("of", F.sum("n").over(lane))
+    )
+    measured = ranked.groupBy("consumer_group", "topic").agg(
+        F.sum("n").alias("samples"), *(_rank(percent) for percent in (50, 95, 99)), F.max("ms").alias("max_ms")
+    )
+    known = groups.select("consumer_group", "topic", (F.col("history_ms") > 0).alias("keeps_history"))
+    return known.join(measured, on=["consumer_group", "topic"], how="full").select(
+        "consumer_group",
+        "topic",
+        "keeps_history",
+        F.coalesce("samples", F.lit(0)).cast("bigint").alias("samples"),
+        "p50_ms",
+        "p95_ms",
+        "p99_ms",
+        "max_ms",
+    )
+
+
+def _latencies(outcomes: DataFrame) -> DataFrame:
+    return outcomes.where(F.col("outcome") == SUCCESS).select(
+        "consumer_group", "topic", (F.unix_millis("finished_at") - F.unix_millis("published_at")).alias("ms")
+    )
+
+
+def _rank(percent: int) -> Column:
+    return F.min(F.when(F.col("upto") * 100 >= F.col("of") * percent, F.col("ms"))).alias(f"p{percent}_ms")
+
+
+def latency_spread(outcomes: DataFrame) -> DataFrame:
+    """How the same latencies are spread: successes in classes of 1, 2, 5, 10 … milliseconds.
+
+    Columns: consumer_group, topic STRING; upto_ms BIGINT (upper bound of the class, included; what is longer than the
+    last bound is in the last class); messages BIGINT.
+    """
+    longest = F.lit(STEPS_MS[-1])
+    bound = F.coalesce(*(F.when(F.col("ms") <= step, F.lit(step)) for step in STEPS_MS[:-1]), longest)
+    return (
+        _latencies(outcomes)
+        .groupBy("consumer_group", "topic", bound.cast("bigint").alias("upto_ms"))
+        .agg(F.count("*").alias("messages"))
+        .select("consumer_group", "topic", "upto_ms", "messages")
+    )
+
+
+def attempts(outcomes: DataFrame) -> DataFrame:
+    """How many messages ended how, after how many attempts.
+
+    Columns: consumer_group, topic STRING; attempts BIGINT (0: never handed out); outcome STRING; messages BIGINT.
+    """
+    return (
+        outcomes.groupBy("consumer_group", "topic", F.col("attempts").cast("bigint").alias("attempts"), "outcome")
+        .agg(F.count("*").alias("messages"))
+        .select("consumer_group", "topic", "attempts", "outcome", "messages")
+    )
+
+
+def dead_letters(messages: DataFrame) -> DataFrame:
+    """Dead letters by what they failed of: the first line of the last error, in which every number is `#`.
+
+    All that were written are counted, also those that were redriven or deleted since. The example is the last one.
+
+    Columns: original_topic, failed_group, reason STRING (empty: no error was recorded); dead_letters BIGINT;
+    first_failed_at, last_failed_at TIMESTAMP; example_topic, example_key STRING; example_offset BIGINT.
+    """
+    last = F.max(F.struct("failed_at", "topic", "key", "offset"))
+    return (
+        messages.where(F.coalesce("failed_group", F.lit("")) != "")
+        .groupBy("original_topic", "failed_group", reason_of("last_error").alias("reason"))
+        .agg(F.count("*").alias("dead_letters"), F.min("failed_at").alias("first_failed_at"), last.alias("last"))
+        .select(
+            "original_topic",
+            "failed_group",
+            "reason",
+            "dead_letters",
+            "first_failed_at",
+            F.col("last.failed_at").alias("last_failed_at"),
+            F.col("last.topic").alias("example_topic"),
+            F.col("last.key").alias("example_key"),
+            F.col("last.offset").alias("example_offset"),
+        )
+    )
+
+
+def reason_of(error: str) -> Column:
+    """The reason in the error of that column: its first line that is not blank, without what differs each time."""
+    first = F.regexp_extract(F.coalesce(F.col(error), F.lit("")), r"\A\s*([^\r\n]*)", 1)
+    return F.substring(F.trim(F.regexp_replace(first, _VARIABLE, "#")), 1, REASON_MAX)
+
+
+def hot_lanes(messages: DataFrame, most: int = 20) -> DataFrame:
+    """The busiest lanes of each topic, at most `most`; of equally busy ones the first by key.
+
+    Columns: topic STRING; place INT (1: the busiest); key STRING; messages BIGINT; bytes BIGINT; share DOUBLE (of the
+    topic's messages, 0 to 1).
+    """
+    topic = Window.partitionBy("topic")
+    return (
+        messages.groupBy("topic", "key")
+        .agg(F.count("*").alias("messages"), F.sum("bytes").alias("bytes"))
+        .withColumn("place", F.row_number().over(topic.orderBy(F.desc("messages"), F.asc("key"))))
+        .withColumn("share", F.col("messages").cast("double") / F.sum("messages").over(topic))
+        .where(F.col("place") <= most)
+        .select("topic", "place", "key", "messages", "bytes", "share")
+    )
+
+
+def lane_sizes(messages: DataFrame) -> DataFrame:
+    """How many lanes of a topic hold how many messages: few rows, however many lanes there are.
+
+    Columns: topic STRING; messages BIGINT (in each of these lanes, at least 1); lanes BIGINT.
+    """
+    return (
+        messages.groupBy("topic", "key")
+        .agg(F.count("*").alias("messages"))
+        .groupBy("topic", "messages")
+        .agg(F.count("*").alias("lanes"))
+        .select("topic", "messages", "lanes")
+    )
+
+
+def skew(sizes: DataFrame) -> DataFrame:
+    """How unevenly a topic's messages are spread over its lanes, from `lane_sizes`.
+
+    The Gini coefficient of n lanes with x_1 <= … <= x_n messages is sum((2i - n - 1) x_i) / (n sum(x_i)): 0 when all
+    are equal, (n - 1) / n when one has everything. The top 1 % of the lanes is rounded up to whole lanes.
+
+    Columns: topic STRING; lanes, messages BIGINT; top_lanes BIGINT (how many are the top 1 %); top_share DOUBLE (their
+    part of the messages, 0 to 1); gini DOUBLE (0 to 1).
+    """
+    topic = Window.partitionBy("topic")
+    smaller = topic.orderBy("messages").rowsBetween(Window.unboundedPreceding, -1)
+    larger = topic.orderBy(F.desc("messages")).rowsBetween(Window.unboundedPreceding, -1)
+    size, lanes, total = (F.col(name).cast(_EXACT) for name in ("messages", "lanes", "total"))
+    below, above = (F.coalesce(F.sum("lanes").over(window), F.lit(0)) for window in (smaller, larger))
+    # Lanes of one size take the ranks below + 1 … below + lanes: the sum of 2i - n - 1 over them has a closed form.
+    weight = lanes * (2 * F.col("below") + lanes - total)
+    return (
+        sizes.withColumn("total", F.sum("lanes").over(topic))
+        .withColumn("below", below.cast(_EXACT))
+        .withColumn("top", F.ceil(F.col("total") / 100).cast("bigint"))
+        .withColumn("taken", F.least("lanes", F.greatest(F.lit(0), F.col("top") - above)))
+        .groupBy("topic")
+        .agg(
+            F.first("total").alias("lanes"),
+            F.sum(F.col("messages") * F.col("lanes")).alias("messages"),
+            F.first("top").alias("top_lanes"),
+            F.sum(F.col("messages") * F.col("taken")).alias("top_messages"),
+            F.sum((size * weight).cast(_EXACT)).alias("moment"),
+        )
+        .select(
+            "topic",
+            "lanes",
+            "messages",
+            "top_lanes",
+            (F.col("top_messages").cast("double") / F.col("messages")).alias("top_share"),
+            (F.col("moment").cast("double") / (F.col("lanes").cast("double") * F.col("messages"))).alias("gini"),
+        )
+    )

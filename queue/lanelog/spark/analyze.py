@@ -1,0 +1,204 @@
+"""The program that analyses archive and live log: tables as files, and an HTML report over them.
+
+Owns the options, the files and their names; what is read is `_analysis`'s, what is computed `analytics`', and the page
+`_report`'s. Called by `lanelog analyze` and `python -m lanelog.spark.analyze`.
+
+Every file is written beside its name and then renamed, the report last: whoever dies in between leaves whole tables,
+and an earlier report beside newer ones. Two at once on one directory mix their tables; give each its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from attrs import asdict, frozen
+
+from lanelog._checks import check_name, check_number
+from lanelog._connect import URL_VARIABLE
+from lanelog.errors import ConfigurationError, LanelogError, SchemaError
+from lanelog.spark._analysis import Analysis, Wanted, analysed
+from lanelog.spark._manifest import ManifestStore, local_path
+from lanelog.spark._options import parse_write
+from lanelog.spark._report import render
+from lanelog.spark._session import check_java, start
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+REPORT: Final = "report.html"
+FORMATS: Final = ("parquet", "csv")
+STALLED_AFTER: Final = 300.0
+
+
+@frozen(kw_only=True)
+class AnalyzeOptions:
+    """What is read and where the results go. Raises ConfigurationError."""
+
+    output: str
+    path: str | None = None
+    """The archive; None: only the live log is read."""
+    url: str | None = None
+    """The database; None: LANELOG_URL, and without that only the archive is read."""
+    password_env: str | None = None
+    live: bool = True
+    """False: the live log is not read, wherever it is."""
+    topics: tuple[str, ...] = ()
+    """Empty: all. The dead letters of the topics are read with them."""
+    until: datetime | None = None
+    """The cut-off, aware; None, or in the future: now."""
+    stalled_after: float = STALLED_AFTER
+    """Seconds without progress after which a lane with something to do stalls."""
+    format: str = "parquet"
+
+    def __attrs_post_init__(self) -> None:
+        for topic in self.topics:
+            check_name("topic", topic)
+        check_number("stalled_after", self.stalled_after)
+        if self.format not in FORMATS:
+            raise ConfigurationError(f"format must be one of {', '.join(FORMATS)}, not {self.format!r}")
+        if self.until is not None and self.until.utcoffset() is None:
+            raise ConfigurationError("until must be an aware datetime: add tzinfo=datetime.UTC")
+        if self.path is None and not self.reads_live:
+            raise ConfigurationError(f"nothing to read: give the path of an archive, or a URL, or set {URL_VARIABLE}")
+
+    @property
+    def reads_live(self) -> bool:
+        """Whether there is a live log to read."""
+        return self.live and bool(self.url or os.environ.get(URL_VARIABLE))
+
+    def wanted(self) -> Wanted:
+        """The same for the analysis."""
+        given = {"url": self.url, "passwordEnv": self.password_env}
+        source = {name: value for name, value in given.items() if value is not None}
+        return Wanted(
+            path=self.path,
+            place=parse_write(source) if self.reads_live else None,
+            topics=self.topics,
+            until=self.until,
+            stalled_after_ms=round(self.stalled_after * 1000),
+            files=self.format,
+        )
+
+
+@frozen(kw_only=True)
+class Analyzed:
+    """What a run wrote."""
+
+    report: str
+    cutoff: datetime
+    topics: Sequence[str]
+    messages: int
+    lanes: int
+    dead_letters: int
+    stalled_lanes: int
+    busiest: Mapping[str, tuple[str, int]]
+    """By topic: the key that has most messages, and how many."""
+
+
+def run(options: AnalyzeOptions, spark: SparkSession | None = None) -> Analyzed:
+    """Read, compute and write. Raises ConfigurationError, SchemaError and DatabaseError before anything is written."""
+    output = local_path(options.output)
+    _refuse_foreign(output)
+    wanted = options.wanted()
+    if options.path is not None:
+        ManifestStore(local_path(options.path)).required()
+    if spark is None:
+        check_java()
+    analysis = analysed(spark or start("lanelog analyze"), wanted)
+    write(analysis, output, options.format)
+    return Analyzed(
+        report=str(output / REPORT),
+        cutoff=analysis.facts.cutoff,
+        topics=analysis.facts.topics,
+        messages=analysis.facts.messages,
+        lanes=analysis.facts.lanes,
+        dead_letters=sum(analysis.tables["dead_letters"].column("dead_letters").to_pylist()),
+        stalled_lanes=analysis.tables["stalled_lanes"].num_rows,
+        busiest={
+            row["topic"]: (row["key"], row["messages"])
+            for row in analysis.tables["hot_lanes"].to_pylist()
+            if row["place"] == 1
+        },
+    )
+
+
+def write(analysis: Analysis, output: Path, form: str) -> None:
+    """Write `<table>.<form>` for every table, and the report, into a directory; replaces those of an earlier run."""
+    rows = {name: table.to_pylist() for name, table in {**analysis.tables, "timeline": analysis.timeline}.items()}
+    page = render(analysis.facts, rows)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        for name, table in analysis.tables.items():
+            unfinished = _beside(output / f"{name}.{form}")
+            _write_table(table, unfinished, form)
+            unfinished.replace(output / f"{name}.{form}")
+        unfinished = _beside(output / REPORT)
+        unfinished.write_text(page, encoding="utf-8")
+        unfinished.replace(output / REPORT)
+    except OSError as exc:
+        raise ConfigurationError(f"{str(output)!r} cannot be written: {exc.strerror or exc}") from exc
+
+
+def _write_table(table: pa.Table, path: Path, form: str) -> None:
+    if form == "csv":
+        from pyarrow import csv
+
+        csv.write_csv(table, path)
+    else:
+        from pyarrow import parquet
+
+        parquet.write_table(table, path, compression="zstd")
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+
+
+def _refuse_foreign(output: Path) -> None:
+    """Only an empty directory, or one with an earlier report, is written into."""
+    try:
+        if output.exists() and not (output / REPORT).is_file() and any(output.iterdir()):
+            raise ConfigurationError(
+                f"{str(output)!r} is not empty and holds no earlier report: give the output a directory of its own"
+            )
+    except OSError as exc:
+        raise ConfigurationError(f"{str(output)!r} cannot hold the output: {exc.strerror}") from exc
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """`python -m lanelog.spark.analyze`, for spark-submit; the exit status: 0 done, 1 it failed, 2 refused."""
+    parser = argparse.ArgumentParser(prog="python -m lanelog.spark.analyze", description="Analyse archive and log.")
+    parser.add_argument("--output", required=True, help="directory for the tables and report.html")
+    parser.add_argument("--path", help="directory of the archive")
+    parser.add_argument("--url", help="the database; default: LANELOG_URL")
+    parser.add_argument("--password-env", help="environment variable with the password of the URL's user")
+    parser.add_argument("--no-live", dest="live", action="store_false", help="read the archive alone")
+    parser.add_argument("--topics", default="", help="names, separated by commas; default: all")
+    parser.add_argument("--until", type=datetime.fromisoformat, help="the cut-off, as 2026-06-01T10:00:00Z")
+    parser.add_argument("--stalled-after", type=float, default=STALLED_AFTER, help="seconds without progress")
+    parser.add_argument("--format", choices=FORMATS, default=FORMATS[0])
+    given = vars(parser.parse_args(arguments))
+    given["topics"] = tuple(filter(None, given["topics"].split(",")))
+    try:
+        done = run(AnalyzeOptions(**given))
+    except (ConfigurationError, SchemaError) as error:
+        print(f"Error: {error}", file=sys.stderr)  # noqa: T201 - a program prints
+        return 2
+    except LanelogError as error:
+        print(f"Error: {error}", file=sys.stderr)  # noqa: T201 - a program prints
+        return 1
+    print(json.dumps({**asdict(done), "cutoff": done.cutoff.isoformat()}))  # noqa: T201 - a program prints
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,233 @@
+"""Replay: messages of an archive, published again.
+
+Owns the run of a replay and the account of it in the archive; rows and ids are `_replay_rows`'s. Applications call
+`replay`, and so does `lanelog replay`.
+
+A replay may be run again, whatever stopped it: each message has an id that follows from where it stands in the archive
+and from the replay's name, and one that is in the log under its id is not published again. So that no message of a
+replay leaves the log before the replay is over, a group of its own, `_replay-NAME`, is registered for the topics that
+it goes to, starts behind what is there, and never moves. Whoever dies in the middle leaves that group, and collection
+waits for it, until the same replay is run again or the group is deleted. What is done is written down in the archive
+before the group goes: the same replay then does nothing, also after its messages were collected.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from typing import TYPE_CHECKING, Any, Final
+
+from attrs import frozen
+
+from lanelog import migrations
+from lanelog._database import Database
+from lanelog._engine.registration import register
+from lanelog._telemetry import get_logger
+from lanelog.admin._known import known_group, read
+from lanelog.admin._names import readers
+from lanelog.admin._remove import delete_group
+from lanelog.config import SubscriptionConfig
+from lanelog.errors import ConfigurationError
+from lanelog.spark import _replay_rows as rows
+from lanelog.spark._archive_presence import Presence
+from lanelog.spark._manifest import ManifestStore, flush_directory, local_path
+from lanelog.spark._options import parse_write
+from lanelog.spark._replay_options import ReplayOptions, checked
+from lanelog.spark._session import check_java, start
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from lanelog.spark._options import Place
+
+ORDER: Final = "replay"
+"""`delivery_order` of the group that keeps what is replayed in the log."""
+DIRECTORY: Final = "_replays"
+
+log = get_logger()
+
+
+@frozen(kw_only=True)
+class Replayed:
+    """What a replay did, or would do."""
+
+    name: str
+    chosen: int
+    """Messages of the archive that the filters let pass; of a replay that was done before, as many as there were."""
+    published: int
+    duplicates: int
+    """Messages that an earlier run of the same replay had published."""
+    done_before: bool
+    dry_run: bool
+    topics: tuple[dict[str, Any], ...]
+    """By topic it goes to: to_topic, messages, keys, bytes, first_ms, last_ms (when they were written)."""
+
+
+def replay(
+    path: str | os.PathLike[str],
+    *,
+    topics: Sequence[str] | None = None,
+    to: str | None = None,
+    keys: Sequence[str] | None = None,
+    ids: Sequence[str] | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    dead_letters_of: str | None = None,
+    target_group: str | None = None,
+    all_groups: bool = False,
+    rate: float | None = None,
+    name: str | None = None,
+    dry_run: bool = False,
+    url: str | None = None,
+    password_env: str | None = None,
+    spark: SparkSession | None = None,
+) -> Replayed:
+    """Publish messages of the archive at `path` again, in the order in which each key had them.
+
+    `topics`: where they were published; `to`: where they go (default: back there). `keys`, `ids` (the first ones),
+    `since` and `until` (aware; when they were written into the log, until excluded) leave others out.
+    `dead_letters_of`: the dead letters of this group instead, of `topics` or of all, which go back to their original
+    topics and to that group alone, unless `all_groups`. `target_group`: one group that must be registered; the others
+    pass the messages by. `rate`: at most so many messages a second.
+
+    `name`: running a replay of the same name again goes on with it, and adds nothing when it is done; default: one that
+    follows from the filters. `dry_run` only counts.
+
+    Replayed messages have new ids; metadata `lanelog.original_id` has the first one, `lanelog.replay` the name.
+    Messages that are replayed ones themselves are left out. Raises ConfigurationError before anything is written, and
+    DatabaseError.
+    """
+    options = checked(
+        path=os.fspath(path),
+        topics=topics,
+        to=to,
+        keys=keys,
+        ids=ids,
+        since=since,
+        until=until,
+        dead_letters_of=dead_letters_of,
+        target_group=target_group,
+        all_groups=all_groups,
+        rate=rate,
+        name=name,
+    )
+    root = local_path(options.path)
+    manifest = ManifestStore(root).required()
+    unknown = set(options.topics) - manifest.lanes.keys() if options.dead_letters_of is None else set()
+    if unknown:
+        raise ConfigurationError(f"the archive at {str(root)!r} holds nothing of topic {min(unknown)!r}")
+    given = {"url": url, "passwordEnv": password_env}
+    place = parse_write({option: value for option, value in given.items() if value is not None})
+    if spark is None:
+        check_java()
+    account = _Account(root / DIRECTORY / options.state_file)
+    done = account.read(options)
+    database = Database(place.config())
+    try:
+        migrations.check(database)
+        if done is not None:
+            if not dry_run:
+                _let_go(database, options, done["topics"])
+            return Replayed(
+                name=options.name,
+                chosen=done["chosen"],
+                published=0,
+                duplicates=0,
+                done_before=True,
+                dry_run=dry_run,
+                topics=(),
+            )
+        return _run(database, spark or start("lanelog replay"), place, options, account, dry_run=dry_run)
+    finally:
+        database.close()
+
+
+def _run(
+    database: Database, spark: SparkSession, place: Place, options: ReplayOptions, account: _Account, *, dry_run: bool
+) -> Replayed:
+    chosen = rows.chosen(spark, options)
+    counted = rows.counted(chosen)
+    topics = rows.topics_of(counted)
+    if options.target_group is not None:
+        for topic in topics:
+            read(database, known_group, "looking for the group", topic, options.target_group)
+    published, duplicates = 0, 0
+    if topics and not dry_run:
+        account.write(options, "begun", counted)
+        presence = Presence(database, options.holder, f"replay-{secrets.token_hex(8)}")
+        try:
+            for topic in topics:
+                register(database, options.holder, topic, SubscriptionConfig(start="latest"), order=ORDER)
+                presence.beat([topic])
+            presence.start(lambda: topics, lambda: None, lambda error: log.error("replay.presence_failed", error=error))
+            parts = max(1, spark.sparkContext.defaultParallelism)
+            published, duplicates = rows.publish(chosen, options, place, parts)
+        finally:
+            presence.stop(topics)
+    if not dry_run:
+        account.write(options, "done", counted)
+        _let_go(database, options, topics)
+        log.info("replay.done", name=options.name, published=published, duplicates=duplicates)
+    return Replayed(
+        name=options.name,
+        chosen=sum(row["messages"] for row in counted),
+        published=published,
+        duplicates=duplicates,
+        done_before=False,
+        dry_run=dry_run,
+        topics=tuple(counted),
+    )
+
+
+def _let_go(database: Database, options: ReplayOptions, topics: Sequence[str]) -> None:
+    """Collection waits no more. A run that died before this is made up for by the next one."""
+    for topic in topics:
+        if options.holder in read(database, readers, "looking for the group", topic).get(topic, []):
+            delete_group(database, topic, options.holder, dry_run=False)
+
+
+@frozen
+class _Account:
+    """What is written down about a replay, in a file of the archive."""
+
+    path: Path
+
+    def read(self, options: ReplayOptions) -> dict[str, Any] | None:
+        """What was done by a replay of that name that is over; None: it is not, or never began.
+
+        Raises ConfigurationError if that was another replay.
+        """
+        try:
+            found: dict[str, Any] = json.loads(self.path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as exc:
+            raise ConfigurationError(f"{str(self.path)!r} cannot be read ({type(exc).__name__}): remove it") from exc
+        if found.get("digest") != options.digest:
+            raise ConfigurationError(
+                f"a replay named {options.name!r} was {found.get('state')} with other options: give another name"
+            )
+        return found if found.get("state") == "done" else None
+
+    def write(self, options: ReplayOptions, state: str, counted: Sequence[dict[str, Any]]) -> None:
+        """Write it down, in one step, to the disk."""
+        content = {
+            "name": options.name,
+            "digest": options.digest,
+            "state": state,
+            "chosen": sum(row["messages"] for row in counted),
+            "topics": rows.topics_of(counted),
+        }
+        self.path.parent.mkdir(exist_ok=True)
+        unfinished = self.path.with_suffix(f".{secrets.token_hex(4)}")
+        with unfinished.open("x") as file:
+            json.dump(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(self.path)
+        flush_directory(self.path.parent)

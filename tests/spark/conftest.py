@@ -1,0 +1,97 @@
+"""One small Spark session for all tests of this tier, and what they put into the log."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pymysql
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import lanelog
+import lanelog.spark
+from lanelog.client import Client
+from lanelog.config import ConnectConfig
+from lanelog.errors import ConfigurationError
+from lanelog.spark._session import check_java
+from support.spark import PASSWORD, PASSWORD_VARIABLE, Read
+from support.waiting import accept, eventually
+
+# A hung task is a failure, not the end of the run; and what the JVM inherits is set before it starts.
+os.environ.update({"PYSPARK_PYTHON": sys.executable, PASSWORD_VARIABLE: PASSWORD, "SPARK_LOCAL_IP": "127.0.0.1"})
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """Two cores, one JVM, and three attempts at each task."""
+    try:
+        check_java()
+    except ConfigurationError as exc:
+        pytest.fail(str(exc), pytrace=False)
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "768m",
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        "spark.log.level": "ERROR",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.streaming.metricsEnabled": "false",
+    }
+    builder = SparkSession.builder.master("local[2,3]").appName("lanelog tests")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    lanelog.spark.register(session)
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def client(lanelog_url: str) -> Iterator[Client]:
+    """A client of the test's database, which purges idle lanes at once when it is asked to maintain."""
+    with lanelog.connect(lanelog_url, lane_idle_purge=0) as client:
+        yield client
+
+
+@pytest.fixture
+def read(spark: SparkSession, lanelog_url: str) -> Read:
+    """Reads the test's database: `read(subscribe="t", …)`."""
+
+    def load(**options: Any) -> DataFrame:
+        return spark.read.format("lanelog").options(url=lanelog_url, **options).load()
+
+    return load
+
+
+@pytest.fixture
+def consume(lanelog_url: str) -> Callable[[str, int], None]:
+    """Handles so many messages of a topic in group `readers`, and has them collected; no lane is purged."""
+
+    def run(topic: str, count: int) -> None:
+        with lanelog.connect(lanelog_url) as client:
+            with client.subscribe(topic, "readers", accept, retention=0) as subscription:
+                eventually(lambda: subscription.stats().acked >= count, within=30)
+            client.admin.maintain()
+
+    return run
+
+
+@pytest.fixture
+def raw(lanelog_url: str) -> Iterator[Any]:
+    """A connection past the library, with autocommit on."""
+    config = ConnectConfig.from_url(lanelog_url)
+    connection = pymysql.connect(
+        host=config.host,
+        port=config.port,
+        unix_socket=config.unix_socket,
+        user=config.user,
+        password=config.password,
+        database=config.database,
+        autocommit=True,
+    )
+    yield connection
+    connection.close()

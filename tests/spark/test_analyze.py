@@ -1,0 +1,259 @@
+"""Analyses of a real log and its archive: every message once, up to one instant, whatever moves meanwhile."""
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+
+import lanelog
+from lanelog._database import NOW_MS
+from lanelog.cli._main import cli
+from lanelog.client import Client
+from lanelog.errors import ConfigurationError
+from lanelog.spark import _analysis
+from lanelog.spark.analyze import Analyzed, AnalyzeOptions, run
+from lanelog.spark.archive import ArchiveOptions
+from lanelog.spark.archive import run as archive
+from support.sql import rows
+from support.waiting import accept, eventually
+
+Analyze = Callable[..., Analyzed]
+ODD = "ключ 🦊"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Where the archive is."""
+    return tmp_path / "archive"
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    """Where the results go."""
+    return tmp_path / "results"
+
+
+@pytest.fixture
+def analyze(spark: SparkSession, lanelog_url: str, output: Path) -> Analyze:
+    """Analyses the live log, and what else it is told."""
+
+    def run_(**options: Any) -> Analyzed:
+        return run(AnalyzeOptions(**{"output": str(output), "url": lanelog_url, **options}), spark)
+
+    return run_
+
+
+@pytest.fixture
+def collect(spark: SparkSession, lanelog_url: str, client: Client, store: Path, raw: Any) -> Callable[[str], None]:
+    """Handles a topic's messages in group `readers`, archives them, and has the log collected."""
+
+    def run_(topic: str) -> None:
+        def done() -> bool:
+            return all(lag.lag == 0 for lag in client.admin.groups(topic) if lag.group == "readers")
+
+        with client.subscribe(topic, "readers", accept, retention=0, history=True):
+            eventually(done, within=30)
+        archive(ArchiveOptions(path=str(store), url=lanelog_url), spark)
+        rows(raw, "UPDATE queue_groups SET retention_ms = 0")
+        client.admin.maintain()
+
+    return run_
+
+
+def table(output: Path, name: str) -> list[dict[str, Any]]:
+    """A table that was written."""
+    rows: list[dict[str, Any]] = pyarrow.parquet.read_table(output / f"{name}.parquet").to_pylist()
+    return rows
+
+
+def publish(client: Client, topic: str, first: int, last: int, keys: tuple[str, ...] = ("a", ODD)) -> None:
+    """Messages of ten bytes, as many under each key."""
+    client.publish_many(
+        topic, [lanelog.Outgoing(key, b"x" * 10, id=f"m{n}") for n in range(first, last + 1) for key in keys]
+    )
+
+
+def test_archive_and_live_log_are_counted_once(
+    client: Client, analyze: Analyze, collect: Callable[[str], None], store: Path, output: Path
+) -> None:
+    """What only the archive has, what both have, and what only the log has: together what was published."""
+    publish(client, "t", 1, 20)
+    collect("t")  # only in the archive
+    assert client.admin.topics()[0].messages == 0
+    with client.subscribe("t", "late", accept, start="latest") as late:
+        late.pause()
+    publish(client, "t", 21, 30)
+    collect("t")  # collection waits for `late`: in both
+    publish(client, "t", 31, 33)  # only in the log
+    done = analyze(path=str(store))
+    assert (done.messages, done.lanes, list(done.topics)) == (66, 2, ["t"])
+    assert sum(row["messages"] for row in table(output, "throughput")) == 66
+    assert sum(row["bytes"] for row in table(output, "throughput")) == 660
+    assert [(row["key"], row["messages"]) for row in table(output, "hot_lanes")] == [("a", 33), (ODD, 33)]
+    assert [(row["gini"], row["lanes"]) for row in table(output, "skew")] == [(0.0, 2)]
+    assert [(row["attempts"], row["outcome"], row["messages"]) for row in table(output, "attempts")] == [
+        (1, "success", 60)
+    ]
+    latency = {row["consumer_group"]: (row["samples"], row["keeps_history"]) for row in table(output, "latency")}
+    assert latency == {"readers": (60, True), "late": (0, False), "_archive": (0, False)}
+    lags = {row["consumer_group"]: (row["lag"], row["lanes"]) for row in table(output, "lag")}
+    assert lags == {"readers": (6, 2), "late": (26, 2), "_archive": (6, 2)}
+    assert analyze(path=str(store), live=False).messages == 60
+    assert table(output, "lag") == []  # in the log alone
+    assert "Only the archive was read" in (output / "report.html").read_text()
+    assert analyze().messages == 26
+
+
+def test_what_is_archived_and_collected_while_the_log_is_read_is_not_lost(
+    client: Client,
+    analyze: Analyze,
+    collect: Callable[[str], None],
+    store: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Between the look at the log and the look at the archive everything moves from the one into the other."""
+    publish(client, "t", 1, 5)
+    collect("t")
+    publish(client, "t", 6, 9)
+    real, moved = _analysis.read_archive, []
+
+    def late(*args: Any, **options: Any) -> Any:
+        if not moved:
+            moved.append(True)
+            publish(client, "t", 10, 12)  # beyond the cut-off
+            collect("t")
+            assert client.admin.topics()[0].messages == 0
+        return real(*args, **options)
+
+    monkeypatch.setattr(_analysis, "read_archive", late)
+    assert analyze(path=str(store)).messages == 18
+    assert moved
+
+
+def test_a_cut_off_in_the_past_gives_the_same_result_whenever_it_is_asked_for(
+    client: Client, analyze: Analyze, collect: Callable[[str], None], store: Path, output: Path, raw: Any
+) -> None:
+    """Byte for byte, whether the messages are in the log or in the archive; what came later is in neither."""
+
+    def tables_until(cutoff: datetime, **options: Any) -> list[bytes]:
+        done = analyze(until=cutoff, format="csv", **options)
+        assert (done.messages, done.cutoff) == (14, cutoff)
+        names = ("throughput", "hot_lanes", "skew", "lane_sizes", "dead_letters")
+        return [(output / f"{name}.csv").read_bytes() for name in names]
+
+    publish(client, "t", 1, 7)
+    cutoff = datetime.fromtimestamp(rows(raw, "SELECT MAX(created_at) FROM queue_messages")[0][0] / 1000, UTC)
+    eventually(lambda: rows(raw, f"SELECT {NOW_MS}")[0][0] > cutoff.timestamp() * 1000)
+    publish(client, "t", 8, 9)
+    in_the_log = tables_until(cutoff)
+    collect("t")
+    assert client.admin.topics()[0].messages == 0
+    assert tables_until(cutoff, path=str(store)) == in_the_log
+
+
+def test_dead_letters_and_stalled_lanes_of_a_real_log(client: Client, analyze: Analyze, output: Path) -> None:
+    """A rejected message by its reason, with its topic; a lane that nobody works on stalls."""
+
+    def handle(message: lanelog.Message) -> None:
+        raise lanelog.Reject(f"order {message.json()} is <b>odd</b>\nand more")
+
+    for n in range(3):
+        client.publish("t", f"k{n}", n)
+    with client.subscribe("t", "g", handle):
+        eventually(lambda: client.admin.topics() and len(client.admin.topics()) == 2, within=30)
+        eventually(lambda: all(group.lag == 0 for group in client.admin.groups("t")), within=30)
+    client.publish("t", ODD, b"waits")
+    done = analyze(topics=("t",), stalled_after=0.001)
+    assert list(done.topics) == ["t", "t_dlq"]
+    assert (done.dead_letters, done.stalled_lanes) == (3, 1)
+    letters = [(row["original_topic"], row["failed_group"], row["reason"]) for row in table(output, "dead_letters")]
+    assert letters == [("t", "g", "order # is <b>odd</b>")]
+    assert [(row["key"], row["lag"], row["state"]) for row in table(output, "stalled_lanes")] == [(ODD, 1, "waiting")]
+    page = (output / "report.html").read_text()
+    assert "order # is &lt;b&gt;odd&lt;/b&gt;" in page
+    assert "<b>odd" not in page
+
+
+def test_the_command_writes_tables_and_a_report(
+    spark: SparkSession, client: Client, lanelog_url: str, output: Path, store: Path
+) -> None:
+    """It says what it counted and where the report is; there is a file for every table, and nothing else."""
+    publish(client, "t", 1, 3)
+    ran = CliRunner().invoke(
+        cli, ["analyze", "--url", lanelog_url, "--output", str(output), "--format", "csv", "--topics", "t", "--json"]
+    )
+    assert ran.exit_code == 0, ran.output
+    answer = json.loads(ran.stdout[ran.stdout.index("{") :])
+    assert (answer["messages"], answer["lanes"], answer["report"]) == (6, 2, str(output / "report.html"))
+    assert sorted(path.name for path in output.iterdir()) == sorted(
+        ["report.html", *(f"{name}.csv" for name in _analysis.ORDER)]
+    )
+    assert pyarrow.csv.read_csv(output / "skew.csv").to_pylist()[0]["messages"] == 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--topics", "missing"], "topic 'missing' is neither in the archive nor in the live log"),
+        (["--until", "soon"], "'soon' is no time"),
+        (["--until", "2026-06-01T10:00:00"], "has no time zone"),
+        (["--path", "/nonexistent/archive"], "there is no archive at"),
+        (["--no-live"], "nothing to read: give the path of an archive"),
+        (["--url", "mysql://root@127.0.0.1:1/jobs"], "127.0.0.1"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_and_writes_nothing(
+    spark: SparkSession, lanelog_url: str, output: Path, arguments: list[str], said: str
+) -> None:
+    """Exit status 2, no file."""
+    lanelog.connect(lanelog_url).migrate()
+    ran = CliRunner().invoke(cli, ["analyze", "--url", lanelog_url, "--output", str(output), *arguments])
+    assert ran.exit_code == 2
+    assert said in ran.stderr
+    assert len(ran.stderr.strip().splitlines()) == 1
+    assert not output.exists()
+
+
+def test_a_directory_of_something_else_is_left_alone(spark: SparkSession, analyze: Analyze, output: Path) -> None:
+    """Only an empty directory, or one with a report, is written into."""
+    output.mkdir()
+    (output / "lag.parquet").write_text("precious")
+    with pytest.raises(ConfigurationError, match="is not empty and holds no earlier report"):
+        analyze()
+    assert [path.name for path in output.iterdir()] == ["lag.parquet"]
+
+
+def test_an_archive_of_another_database_is_refused(
+    client: Client, analyze: Analyze, collect: Callable[[str], None], store: Path, raw: Any
+) -> None:
+    """Offsets of two databases are not offsets of one log."""
+    publish(client, "t", 1, 1)
+    collect("t")
+    with raw.cursor() as cursor:
+        cursor.execute("UPDATE queue_schema SET applied_at = applied_at + 1")
+    with pytest.raises(ConfigurationError, match="is one of another database"):
+        analyze(path=str(store))
+
+
+@pytest.mark.parametrize(
+    ("span", "step_ms"),
+    [
+        (timedelta(0), 1000),
+        (timedelta(seconds=72), 1000),
+        (timedelta(seconds=73), 5000),
+        (timedelta(days=3), 3_600_000),
+        (timedelta(days=365 * 3), 2_592_000_000),
+    ],
+)
+def test_plots_have_as_many_bars_as_can_be_told_apart(span: timedelta, step_ms: int) -> None:
+    """From seconds to months; hours where there is nothing."""
+    first = datetime(2026, 6, 1, tzinfo=UTC)
+    assert _analysis.step_for(first, first + span) == step_ms
+    assert _analysis.step_for(None, None) == 3_600_000

@@ -1,0 +1,320 @@
+"""The archive: everything once, whatever happens in between, and nothing collected that it does not hold."""
+
+import shutil
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import lanelog
+from lanelog.cli._problems import of_group
+from lanelog.client import Client
+from lanelog.errors import ConfigurationError, LanelogError
+from lanelog.spark import _archive_files, _archive_job, read_archive
+from lanelog.spark._archive_group import ArchiveGroup
+from lanelog.spark._archive_job import ArchiveJob
+from lanelog.spark._archive_options import GROUP, ArchiveOptions
+from lanelog.spark._manifest import MESSAGES, OUTCOMES, Manifest, ManifestStore
+from lanelog.spark.archive import Archived, run
+from support.spark import Read
+from support.sql import one, rows, watermark
+from support.waiting import accept, eventually
+
+Place = tuple[str, str, int]
+Archive = Callable[..., Archived]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "archive")
+
+
+@pytest.fixture
+def archive(spark: SparkSession, lanelog_url: str, path: str) -> Archive:
+    """Runs the job once on the test's database and archive."""
+
+    def once(**options: Any) -> Archived:
+        return run(ArchiveOptions(**{"path": path, "url": lanelog_url, **options}), spark)
+
+    return once
+
+
+@pytest.fixture
+def archived(spark: SparkSession, path: str) -> Callable[[], Counter[Place]]:
+    """How often the archive holds each (topic, key, offset)."""
+
+    def look() -> Counter[Place]:
+        found = read_archive(spark, path).select("topic", "key", "offset").collect()
+        return Counter((row.topic, row.key, row.offset) for row in found)
+
+    return look
+
+
+def publish(client: Client, topic: str, count: int, lanes: int = 5) -> Counter[Place]:
+    """Publish so many messages, and return what they must be in the archive."""
+    keys = [f"k{n % lanes}" for n in range(count)]
+    receipts = client.publish_many(topic, [(key, f"{topic} {n}") for n, key in enumerate(keys)])
+    return Counter((topic, key, receipt.offset) for key, receipt in zip(keys, receipts, strict=True))
+
+
+def test_everything_is_archived_once_and_as_it_was(
+    spark: SparkSession, client: Client, read: Read, archive: Archive, archived: Callable[[], Counter[Place]], path: str
+) -> None:
+    """All columns as the live log has them; what the manifest holds comes only once.
+
+    A second run adds what is new; neither a lost nor another checkpoint matters, nor a seek.
+    """
+    wanted = publish(client, "t", 40) + publish(client, "häh/ü=%1," + "x" * 200, 10)
+    client.publish("u", "schlüssel 🔑", b"\x00\xff", id="eins", metadata={"häh": "é🙂", "": "leer"})
+    wanted["u", "schlüssel 🔑", 1] += 1
+    with client.subscribe("u", "workers", refuse) as subscription:
+        eventually(lambda: subscription.stats().dead_lettered == 1, within=30)
+    wanted["u_dlq", "schlüssel 🔑", 1] += 1
+    done = archive()
+    assert (done.messages, done.total) == (52, 52)
+    assert archived() == wanted
+    live = read(subscribePattern=".*").orderBy("topic", "key", "offset").collect()
+    assert read_archive(spark, path).orderBy("topic", "key", "offset").collect() == live
+    assert [row.last_error for row in live if row.topic == "u_dlq"] == ["no"]
+
+    wanted += publish(client, "t", 7, lanes=9)
+    assert archive().messages == 7
+    client.admin.seek("t", GROUP, to="earliest", dry_run=False)
+    shutil.rmtree(Path(path) / "_checkpoints")
+    assert archive().messages == 0
+    wanted += publish(client, "t", 3)
+    assert archive(checkpoint=path + "-checkpoint", max_messages=1).messages == 3
+    assert archived() == wanted
+    assert client.admin.groups("t")[0].lag == 0
+
+
+def refuse(_message: object) -> None:
+    raise lanelog.Reject("no")
+
+
+def test_a_run_that_dies_at_any_step_is_made_up_for(
+    client: Client,
+    archive: Archive,
+    archived: Callable[[], Counter[Place]],
+    raw: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Before the files, between files and manifest, between manifest and watermark.
+
+    The next run has each message once, and no watermark was ever ahead of the archive.
+    """
+    wanted = publish(client, "t", 30)
+    broken: list[str] = []
+
+    def fail() -> None:
+        broken.append("yes")
+        raise RuntimeError("this run dies here")
+
+    for owner, name in ((_archive_files, "_looked_into"), (ManifestStore, "commit"), (ArchiveGroup, "advance")):
+        with monkeypatch.context() as patch:
+            works = getattr(owner, name)
+            # The first version of the manifest, which holds nothing, and the start, which raises nothing, may pass.
+            nothing = {"commit": lambda _, manifest: not manifest.files, "advance": lambda *given: not given[-1]}
+            passes = nothing.get(name, lambda *_: False)
+            patch.setattr(owner, name, lambda *given, p=passes, w=works: w(*given) if p(*given) else fail())
+            with pytest.raises(LanelogError, match="the archive's query failed: this run dies here"):
+                archive()
+        assert broken.pop()
+        held = archived()
+        assert held == (wanted if owner is ArchiveGroup else Counter()), name
+        assert watermark(raw, GROUP, "t", "k0") == 0
+    assert archive().messages == 0
+    assert archived() == wanted
+    assert watermark(raw, GROUP, "t", "k0") == 6
+    assert not client.admin.groups("t")[0].stale_lanes
+
+
+def test_a_server_that_may_have_restarted_is_read_again(
+    client: Client,
+    archive: Archive,
+    archived: Callable[[], Counter[Place]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What was read may be gone with it, and its offset another message's: nothing of it is named by the manifest."""
+    wanted = publish(client, "t", 10)
+    proofs: list[Counter[Place]] = []
+    prove = ArchiveJob._prove
+
+    def lose_the_connection_once(job: ArchiveJob, connection: int) -> None:
+        if not proofs:
+            job.presence._session.drop()
+        proofs.append(archived())
+        prove(job, connection)
+
+    monkeypatch.setattr(ArchiveJob, "_prove", lose_the_connection_once)
+    assert archive().messages == 10
+    assert proofs == [Counter(), Counter()]
+    assert "archive.query_failed" in caplog.text
+    assert archived() == wanted
+
+
+def test_collection_never_outruns_the_archive(
+    client: Client,
+    archive: Archive,
+    archived: Callable[[], Counter[Place]],
+    consume: Callable[[str, int], None],
+    raw: Any,
+    path: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What all others have acked stays until it is archived, then it goes.
+
+    Lanes that were purged are forgotten; when they come back they continue above, and are archived from there.
+    """
+    monkeypatch.setattr(_archive_job, "FORGET_FROM", 1)
+    wanted = publish(client, "t", 10)
+    assert archive().messages == 10
+    rows(raw, "UPDATE queue_groups SET retention_ms = 0")
+    wanted += publish(client, "t", 10)
+    consume("t", 20)
+    assert one(raw, "SELECT COUNT(*) FROM queue_messages") == 10
+    assert archive().messages == 10
+    for _ in range(3):
+        rows(raw, "UPDATE queue_groups SET retention_ms = 0")
+        client.admin.maintain()
+    assert one(raw, "SELECT COUNT(*) FROM queue_messages") == 0
+    assert one(raw, "SELECT COUNT(*) FROM queue_partitions WHERE partition_key <> ''") == 0
+    assert archive().messages == 0
+    assert ManifestStore(Path(path)).required().lanes == {"t": {}}
+    wanted += publish(client, "t", 5)
+    assert archive().messages == 5
+    assert archived() == wanted
+
+
+def test_a_checkpoint_ahead_of_the_archive_is_refused(
+    client: Client, archive: Archive, archived: Callable[[], Counter[Place]], path: str
+) -> None:
+    """As after a restore of the archive alone: nothing is passed over; without the checkpoint everything is there."""
+    wanted = publish(client, "t", 5)
+    archive()
+    version = ManifestStore(Path(path)).required().version
+    wanted += publish(client, "t", 5)
+    archive()
+    for later in (Path(path) / "_manifest").iterdir():
+        if int(later.name[:10]) > version:
+            later.unlink()
+    wanted += publish(client, "t", 5)
+    with pytest.raises(ConfigurationError, match="the checkpoint is ahead of the archive") as caught:
+        archive()
+    assert "\n" not in str(caught.value)
+    shutil.rmtree(Path(path) / "_checkpoints")
+    assert archive().messages == 10
+    assert archived() == wanted
+
+
+def test_what_operators_let_go_is_no_loss(
+    client: Client, archive: Archive, archived: Callable[[], Counter[Place]], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Messages that were purged are not waited for; the archive goes on behind them, without an error."""
+    wanted = publish(client, "t", 10, lanes=1)
+    archive()
+    publish(client, "t", 5, lanes=1)
+    client.admin.purge("t", before=14, dry_run=False)
+    wanted += publish(client, "t", 1, lanes=1)
+    wanted.update({("t", "k0", 14): 1, ("t", "k0", 15): 1})
+    archive()
+    assert archived() == wanted
+    assert "archive.hole" not in caplog.text
+
+
+def test_a_running_archive_takes_what_appears(
+    spark: SparkSession,
+    client: Client,
+    archive: Archive,
+    archived: Callable[[], Counter[Place]],
+    lanelog_url: str,
+    path: str,
+) -> None:
+    """It is a living member that takes topics that appear, and ends when it is told.
+
+    Meanwhile a second one is refused; while an operator has paused the group, no run begins.
+    """
+    wanted = publish(client, "t", 5)
+    stopping, ended = threading.Event(), []
+    options = ArchiveOptions(path=path, url=lanelog_url, pattern="[tu]", once=False, interval=0.1)
+    job = threading.Thread(target=lambda: ended.append(run(options, spark, stopping)))
+    job.start()
+    try:
+        eventually(lambda: ManifestStore(Path(path)).latest() and archived() == wanted, within=60)
+        with pytest.raises(ConfigurationError, match="is being archived for group '_archive' by archive@"):
+            archive(pattern="[tu]")
+        wanted += publish(client, "u", 5)
+        eventually(lambda: archived() == wanted, within=60)
+        group = client.admin.groups("u")[0]
+        assert (group.group, group.order, group.members) == (GROUP, "archive", 1)
+        assert of_group(group, None) == []
+        client.admin.pause("u", GROUP, by="me", reason="maintenance")
+    finally:
+        stopping.set()
+        job.join()
+    assert [done.total for done in ended] == [10]
+    assert client.admin.groups("u")[0].members == 0
+    with pytest.raises(ConfigurationError, match="is paused for topic 'u': `lanelog resume u _archive`"):
+        archive(pattern="[tu]")
+
+
+def test_readers_see_a_constant_count_while_files_are_merged(
+    spark: SparkSession, client: Client, archive: Archive, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many small files become few; whoever reads meanwhile finds every message once, and no file missing."""
+    publish(client, "t", 100, lanes=10)
+    with monkeypatch.context() as patch:
+        patch.setattr(Manifest, "small_files", lambda _: [])
+        archive(max_messages=20)
+    before = ManifestStore(Path(path)).required()
+    assert len(before.files) >= 8
+    frame = read_archive(spark, path)
+    counts, over = [], threading.Event()
+
+    def read_on() -> None:
+        while not over.is_set():
+            counts.append(read_archive(spark, path).count())
+
+    reader = threading.Thread(target=read_on)
+    reader.start()
+    try:
+        archive()
+    finally:
+        over.set()
+        reader.join()
+    after = ManifestStore(Path(path)).required()
+    assert len(after.files) == 1
+    assert after.rows == before.rows == 100
+    assert set(counts) == {100}
+    assert frame.count() == 100  # planned before, read after: the grace
+    publish(client, "t", 1)
+    archive(grace=0.0)
+    assert ManifestStore(Path(path)).required().retired == ()
+    assert len(list(Path(path).glob("messages/**/*.parquet"))) == 2
+    assert read_archive(spark, path).select("topic", "key", "offset").distinct().count() == 101
+
+
+def test_outcomes_are_archived_once(spark: SparkSession, client: Client, archive: Archive, path: str) -> None:
+    """Each (group, topic, key, offset, finished_at) of a group that keeps history.
+
+    A message that is handled again after a seek has another outcome.
+    """
+    publish(client, "t", 6)
+    with client.subscribe("t", "workers", accept, history=True) as subscription:
+        eventually(lambda: subscription.stats().acked == 6, within=30)
+    assert archive().outcomes == 6
+    assert archive().outcomes == 0
+    client.admin.seek("t", "workers", key="k0", to="earliest", dry_run=False)
+    with client.subscribe("t", "workers", accept, history=True) as subscription:
+        eventually(lambda: subscription.stats().acked == 2, within=30)
+    assert archive().outcomes == 2
+    found = read_archive(spark, path, OUTCOMES)
+    assert found.count() == 8
+    assert found.select("consumer_group", "topic", "key", "message_offset").distinct().count() == 6
+    assert {row.outcome for row in found.select("outcome").collect()} == {"success"}
+    assert read_archive(spark, path, MESSAGES, topics=["t"]).count() == 6

@@ -1,0 +1,199 @@
+"""The archive as a consumer group: one job at a time, and watermarks that only its manifest raises. Needs no Spark."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from lanelog._database import Database
+from lanelog.admin.views import OwnerState
+from lanelog.client import Client
+from lanelog.config import ConnectConfig
+from lanelog.errors import ConfigurationError, LeaseLost
+from lanelog.spark._archive_group import ArchiveGroup, Hole, holes_of
+from lanelog.spark._archive_options import GROUP
+from lanelog.spark._archive_presence import Presence
+from support.sql import one, rows, watermark
+from support.waiting import accept, eventually
+
+Job = tuple[ArchiveGroup, Presence]
+
+
+@pytest.fixture
+def database(lanelog_url: str) -> Iterator[Database]:
+    database = Database(ConnectConfig.from_url(lanelog_url))
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def job(database: Database) -> Iterator[Callable[[str], Job]]:
+    """Jobs of the archive, by name; they give their connections back after the test."""
+    with ExitStack() as stack:
+
+        def make(name: str) -> Job:
+            presence = Presence(database, GROUP, name)
+            stack.callback(presence.stop, [])
+            return ArchiveGroup(database, GROUP, name), presence
+
+        yield make
+
+
+def test_one_job_at_a_time(client: Client, job: Callable[[str], Job], raw: Any) -> None:
+    """A topic of a living job is refused; one whose process died is taken at once, under a higher token.
+
+    The first one, should it go on after all, raises no watermark any more.
+    """
+    client.publish("t", "k", b"x")
+    (first, alive), (second, other) = job("first"), job("second")
+    first.take("t", alive)
+    with pytest.raises(ConfigurationError, match="by first: one job at a time") as caught:
+        second.take("t", other)
+    assert "\n" not in str(caught.value)
+    alive._session.close()  # what a kill does: the server frees the lock
+    second.take("t", other)
+    assert second.epochs["t"] > first.epochs["t"]
+    with pytest.raises(LeaseLost, match="not this job's any more"):
+        first.advance("t", {"k": 1})
+    assert watermark(raw, GROUP, "t", "k") == 0
+    second.advance("t", {"k": 1})
+    assert watermark(raw, GROUP, "t", "k") == 1
+    second.leave()
+    other.stop(["t"])
+    assert {member.state for member in client.admin.members("t", GROUP)} <= {OwnerState.STOPPED, OwnerState.DEAD}
+
+
+def test_nobody_subscribes_to_its_group(client: Client, job: Callable[[str], Job]) -> None:
+    """A subscriber's acks would let collection have what is not archived; and a subscriber's group is no archive's."""
+    group, presence = job("it")
+    client.publish("t", "k", b"x")
+    group.take("t", presence)
+    with pytest.raises(ConfigurationError, match="is registered with order='archive'"):
+        client.subscribe("t", GROUP, accept)
+    client.subscribe("u", GROUP, accept).stop()
+    with pytest.raises(ConfigurationError, match="is registered with order='strict'"):
+        group.take("u", presence)
+
+
+def test_watermarks_only_grow_and_only_of_lanes_that_are_there(
+    client: Client, job: Callable[[str], Job], raw: Any
+) -> None:
+    """A late or repeated rise changes nothing; a lane that was purged gets no row again; settled rows go."""
+    group, presence = job("it")
+    client.publish_many("t", [("k", b"x")] * 6)
+    group.take("t", presence)
+    client.admin.skip("t", GROUP, "k", 4, reason="broken", dry_run=False)
+    group.advance("t", {"k": 2, "purged": 9})
+    assert rows(raw, "SELECT partition_key, offset_acked FROM queue_offsets WHERE consumer_group = %s", GROUP) == [
+        ("k", 2)
+    ]
+    group.advance("t", {"k": 3})
+    assert watermark(raw, GROUP, "t", "k") == 4  # what was skipped ahead is passed
+    assert one(raw, "SELECT COUNT(*) FROM queue_delivery_state WHERE consumer_group = %s", GROUP) == 0
+    group.advance("t", {"k": 1})
+    assert watermark(raw, GROUP, "t", "k") == 4
+
+
+def test_a_start_raises_what_the_last_run_left(client: Client, job: Callable[[str], Job], raw: Any) -> None:
+    """Whatever died between manifest and watermark, or was sought back; and an older database is refused."""
+    group, presence = job("it")
+    client.publish_many("t", [("a", b"x"), ("a", b"x"), ("b", b"x")])
+    group.take("t", presence)
+    group.advance("t", {"a": 2})
+    client.admin.seek("t", GROUP, to="earliest", dry_run=False)
+    group.recover("t", {"a": 2, "b": 1, "purged": 7})
+    assert (watermark(raw, GROUP, "t", "a"), watermark(raw, GROUP, "t", "b")) == (2, 1)
+    with pytest.raises(ConfigurationError, match="the database is older than the archive"):
+        group.recover("t", {"b": 2})
+
+
+def test_a_deleted_group_ends_the_job(client: Client, job: Callable[[str], Job]) -> None:
+    """It never registers again by itself: collection may have had what it does not hold."""
+    group, presence = job("it")
+    client.publish("t", "k", b"x")
+    group.take("t", presence)
+    assert group.paused() is None
+    client.admin.pause("t", GROUP, by="me", reason="x", dry_run=False)
+    assert group.paused() == "t"
+    client.admin.delete_group("t", GROUP, dry_run=False)
+    with pytest.raises(LeaseLost, match="or the group was deleted"):
+        group.paused()
+    with pytest.raises(LeaseLost, match="or the group was deleted"):
+        group.advance("t", {"k": 1})
+
+
+def test_a_hole_in_what_was_read(
+    client: Client, job: Callable[[str], Job], raw: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is in the log was passed over, and is refused; what is gone is an error, unless an operator let it go."""
+    group, presence = job("it")
+    client.publish_many("t", [("k", b"x")] * 9)
+    group.take("t", presence)
+    with pytest.raises(ConfigurationError, match=r"offset 3 of topic 't', lane 'k', was passed over"):
+        group.check("t", [Hole(key="k", first=3, last=4)])
+    rows(raw, "DELETE FROM queue_messages WHERE `offset` IN (3, 4)")
+    group.check("t", [Hole(key="k", first=3, last=4)])
+    assert "archive.hole topic=t key=k group=_archive offset=3 through=4" in caplog.text
+    caplog.clear()
+    group.advance("t", {"k": 4})
+    group.check("t", [Hole(key="k", first=3, last=4)])
+    client.admin.purge("t", before=6, dry_run=False)
+    group.check("t", [Hole(key="k", first=1, last=5)])
+    assert not caplog.text
+
+
+def test_what_is_released_is_no_hole(
+    client: Client, job: Callable[[str], Job], raw: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Messages below the floor left the log before the archive began, though collection has not deleted them yet."""
+    group, presence = job("it")
+    client.publish_many("t", [("k", b"x")] * 9)
+    rows(raw, "UPDATE queue_offsets SET offset_acked = 4 WHERE consumer_group = ''")
+    group.take("t", presence)
+    group.check("t", [Hole(key="k", first=1, last=4)])
+    assert not caplog.text
+    with pytest.raises(ConfigurationError, match="offset 5 of topic 't'"):
+        group.check("t", [Hole(key="k", first=1, last=5)])
+
+
+def test_a_member_as_others_are(client: Client, job: Callable[[str], Job]) -> None:
+    """`lanelog members` shows it alive while its connection lasts, and dead as soon as that is gone."""
+    group, presence = job("it")
+    client.publish("t", "k", b"x")
+    group.take("t", presence)
+    (member,) = client.admin.members("t", GROUP)
+    assert (member.name, member.state) == ("it", OwnerState.ALIVE)
+    found: list[str] = []
+    presence.start(lambda: ["t"], lambda: found.append("looked"), lambda _error: None)
+    eventually(lambda: found)
+    presence._session.drop()
+    eventually(lambda: client.admin.members("t", GROUP)[0].state is OwnerState.DEAD)
+
+
+def test_a_lost_connection_is_noticed(client: Client, job: Callable[[str], Job], raw: Any) -> None:
+    """The number changes with the connection: what was read before may be gone with the server."""
+    group, presence = job("it")
+    client.publish("t", "k", b"x")
+    group.take("t", presence)
+    lock = "SELECT liveness_lock FROM queue_subscriber_heartbeats"
+    before, name = presence.beat(["t"]), one(raw, lock)
+    assert (presence.beat(["t"]), one(raw, lock)) == (before, name)
+    presence._session.drop()
+    assert presence.beat(["t"]) != before
+    assert one(raw, lock) not in ("", name)  # the old session may still have the old one
+
+
+@pytest.mark.parametrize(
+    ("archived", "offsets", "holes"),
+    [
+        (0, [1, 2, 3], []),
+        (3, [4], []),
+        (3, [5], [(4, 4)]),
+        (0, [4, 5, 9], [(1, 3), (6, 8)]),
+        (3, [], []),
+    ],
+)
+def test_holes(archived: int, offsets: list[int], holes: list[tuple[int, int]]) -> None:
+    """What is missing between the highest offset archived and those that were read."""
+    assert list(holes_of(archived, offsets)) == holes

@@ -1,0 +1,136 @@
+"""Bad input of archive and replay: one clear line, and nothing written."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import lanelog
+from lanelog.client import Client
+from lanelog.devserver import DevServer
+from lanelog.errors import ConfigurationError, DatabaseError, SchemaError
+from lanelog.spark import read_archive
+from lanelog.spark._archive_options import ArchiveOptions
+from lanelog.spark.archive import run
+from support.cli import Command, everything
+
+Refused = Callable[..., str]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "archive"
+
+
+@pytest.fixture
+def refused(spark: SparkSession, client: Client, lanelog_url: str, path: Path, raw: Any) -> Refused:
+    """The line with which a run is refused, after which database and path are as before."""
+
+    def run_it(*, error: type[Exception] = ConfigurationError, **options: Any) -> str:
+        before = everything(raw)
+        with pytest.raises(error) as caught:
+            run(ArchiveOptions(**{"path": str(path), "url": lanelog_url, **options}), spark)
+        assert everything(raw) == before
+        assert not path.exists()
+        line = str(caught.value)
+        assert "\n" not in line
+        return line
+
+    return run_it
+
+
+def test_options_that_cannot_be(refused: Refused, tmp_path: Path, client: Client) -> None:
+    """Topics that are not there, no topic at all, expressions that are none, paths that cannot be."""
+    assert refused() == "no topic matches '.*': `lanelog topics` lists those there are"
+    client.publish("merge", "k", b"x")
+    assert refused(topics=("merg",)).startswith("no topic 'merg': did you mean 'merge'?")
+    assert "is no regular expression" in refused(pattern="[")
+    assert "is none" in refused(path="s3a://bucket/archive")
+    assert "max_messages must be 1 to" in refused(max_messages=0)
+    assert "interval must be" in refused(interval=-1.0)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    assert "is not empty and holds no archive" in refused(path=str(tmp_path / "full"))
+
+
+def test_a_database_that_does_not_answer(refused: Refused, lanelog_server: DevServer) -> None:
+    """Neither an unreachable one nor one without tables is waited for."""
+    refused(url="mysql://root@127.0.0.1:1/jobs", error=DatabaseError)
+    url = lanelog_server.create_database("lanelog_empty")
+    try:
+        assert "migrate" in refused(url=url, error=SchemaError)
+    finally:
+        lanelog_server.drop_database("lanelog_empty")
+
+
+def test_an_archive_of_something_else(
+    spark: SparkSession, client: Client, lanelog_url: str, lanelog_server: DevServer, path: Path, tmp_path: Path
+) -> None:
+    """Another database, another group, another path for the same group: each would leave something out of it."""
+    client.publish("merge", "k", b"x")
+    run(ArchiveOptions(path=str(path), url=lanelog_url), spark)
+    with pytest.raises(ConfigurationError, match="is of group '_archive': give that one, or another path"):
+        run(ArchiveOptions(path=str(path), url=lanelog_url, group="_other"), spark)
+    with pytest.raises(ConfigurationError, match="has archived topic 'merge' to another place"):
+        run(ArchiveOptions(path=str(tmp_path / "second"), url=lanelog_url), spark)
+    assert not (tmp_path / "second").exists()
+    url = lanelog_server.create_database("lanelog_second")
+    try:
+        with lanelog.connect(url) as other:
+            other.migrate()
+            other.publish("merge", "k", b"x")
+        with pytest.raises(ConfigurationError, match="is of another database"):
+            run(ArchiveOptions(path=str(path), url=url), spark)
+    finally:
+        lanelog_server.drop_database("lanelog_second")
+    with pytest.raises(ConfigurationError, match="an archive has the tables messages, outcomes, not 'leases'"):
+        read_archive(spark, path, "leases")
+
+
+def test_on_the_command_line(lanelog_url: str, client: Client, path: Path, tmp_path: Path) -> None:
+    """One line and status 2, before Spark is started."""
+    lanelog_command = Command(lanelog_url)
+    client.publish("merge", "k", b"x")
+    assert lanelog_command.refused("archive", "--path", str(path), "--topics", "merg").startswith("no topic 'merg'")
+    both = lanelog_command.refused("archive", "--path", str(path), "--topics", "merge", "--pattern", "x")
+    assert both == "give --topics or --pattern, not both"
+    assert "there is no archive at" in lanelog_command.refused("replay", "--path", str(path), "--topic", "merge")
+    when = lanelog_command.refused("replay", "--path", str(path), "--topic", "merge", "--since", "yesterday")
+    assert when == "--since 'yesterday' is no time: write 2026-01-31T12:00:00Z"
+    assert not path.exists()
+
+
+def test_without_java_or_spark(
+    lanelog_url: str, client: Client, path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The line says what to install."""
+    client.publish("merge", "k", b"x")
+    with monkeypatch.context() as patch:
+        patch.setenv("JAVA_HOME", str(tmp_path))
+        line = Command(lanelog_url).refused("archive", "--path", str(path))
+    assert line.startswith("JAVA_HOME is")
+    assert "apt-get install openjdk-17-jre-headless" in line
+    with monkeypatch.context() as patch:
+        patch.setattr("lanelog.cli._archive.find_spec", lambda _: None)
+        line = Command(lanelog_url).refused("replay", "--path", str(path), "--topic", "merge")
+    assert line.startswith("this verb needs pyspark and pyarrow: pip install 'lanelog[spark]', and Java 17")
+    assert not path.exists()
+
+
+def test_as_a_program(lanelog_url: str, path: Path) -> None:
+    """`python -m lanelog.spark.archive`, as spark-submit runs it: one line, status 2."""
+    done = subprocess.run(
+        [sys.executable, "-m", "lanelog.spark.archive", "--path", str(path), "--topics", "none"],
+        env={**os.environ, "LANELOG_URL": lanelog_url},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[-1].startswith("Error: no topic 'none': there is none")
+    assert not path.exists()

@@ -1,0 +1,64 @@
+"""The demo with archive, report and replay behind it, as a user starts it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet
+import pytest
+from pyspark.sql import SparkSession
+
+from lanelog.spark import read_archive
+
+COMMAND = [sys.executable, "-m", "lanelog", "demo"]
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A git repository of ten commits, each of two files."""
+    root = tmp_path / "small"
+    root.mkdir()
+    environ = os.environ | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+    git = ["git", "-C", str(root), "-c", "user.name=Ann", "-c", "user.email=ann@example.org"]
+    subprocess.run([*git, "init", "-q", "-b", "main"], check=True, env=environ)
+    for number in range(10):
+        for name in ("src/one", "doc/two"):
+            (root / name).parent.mkdir(exist_ok=True)
+            (root / name).write_text(f"{number}\n")
+        subprocess.run([*git, "add", "-A"], check=True, env=environ)
+        subprocess.run([*git, "commit", "-qm", "more"], check=True, env=environ)
+    return root
+
+
+@pytest.mark.local_server
+@pytest.mark.timeout(300)
+def test_the_demo_is_archived_reported_on_and_replayed(
+    spark: SparkSession, repository: Path, tmp_path: Path, local_kind: str
+) -> None:
+    """Everything that was published is in the archive and in the report; the busiest lane comes again, complete."""
+    place = tmp_path / "out"
+    environ = {name: value for name, value in os.environ.items() if name != "LANELOG_URL"}
+    ran = subprocess.run(
+        [*COMMAND, "--repo", str(repository), "--archive", str(place)],
+        capture_output=True,
+        text=True,
+        env=environ,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "identical to HEAD: yes" in ran.stdout
+    assert "archive, report and replay are complete: yes" in ran.stdout
+    assert read_archive(spark, place / "archive").count() == 22  # twenty changes, one malformed job, its dead letter
+    attempts = pyarrow.parquet.read_table(place / "report" / "attempts.parquet").to_pylist()
+    assert {row["consumer_group"] for row in attempts} == {"rebuild", "stats"}
+    assert (place / "report" / "report.html").is_file()
+
+
+def test_a_directory_in_use_is_refused_before_the_demo_begins(tmp_path: Path) -> None:
+    """One line, status 2, nothing touched."""
+    (tmp_path / "mine").write_text("precious")
+    ran = subprocess.run([*COMMAND, "--archive", str(tmp_path)], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert "is not empty: give a directory for this run alone" in ran.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]

@@ -1,0 +1,82 @@
+"""Bad input: one clear line, the password in none, and nothing written."""
+
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from lanelog.client import Client
+from lanelog.config import ConnectConfig
+from lanelog.devserver import DevServer
+from support.spark import PASSWORD, PASSWORD_VARIABLE, Read, last_line
+from support.sql import one, rows
+
+SCHEMA = "topic string, key string, value binary, id string"
+UNREACHABLE = "mysql://app:s3cret-in-url@127.0.0.1:1/jobs"
+
+
+def refused(run: Any) -> str:
+    with pytest.raises(Exception, match=r"lanelog\.\w+") as caught:
+        run()
+    assert "s3cret" not in str(caught.value)
+    return last_line(caught.value)
+
+
+def test_what_cannot_be_read_says_so(spark: SparkSession, client: Client, read: Read, raw: Any) -> None:
+    """An unknown option, a topic that is not there, another's schema, tables of another version: one line each."""
+    client.publish("t", "k", b"x")
+    assert "unknown option 'subscribee'" in refused(lambda: read(subscribee="t"))
+    assert "topic 'nope' does not exist" in refused(read(subscribe="nope").count)
+    own = spark.read.format("lanelog").schema("a int").option("url", UNREACHABLE).option("subscribe", "t")
+    assert "leave out schema()" in refused(own.load().count)
+    with raw.cursor() as cursor:
+        cursor.execute("UPDATE queue_schema SET version = 99")
+    assert "are of version 99" in refused(read(subscribe="t").count)
+
+
+def test_a_database_that_does_not_answer_fails_at_once(spark: SparkSession) -> None:
+    """Reading and writing, without showing the password."""
+    options = {"url": UNREACHABLE, "subscribe": "t"}
+    assert "DatabaseError" in refused(spark.read.format("lanelog").options(**options).load().count)
+    frame = spark.createDataFrame([("t", "k", b"x", "1")], SCHEMA)
+    writer = frame.write.format("lanelog").option("url", UNREACHABLE).mode("append")
+    assert "DatabaseError" in refused(writer.save)
+
+
+def test_the_log_is_never_overwritten(spark: SparkSession, client: Client, lanelog_url: str, read: Read) -> None:
+    """Every mode but append is refused, and what was there stays."""
+    client.publish("t", "k", b"x")
+    frame = spark.createDataFrame([("t", "k", b"y", "1")], SCHEMA)
+    writer = frame.write.format("lanelog").option("url", lanelog_url)
+    assert 'write with mode("append")' in refused(writer.mode("overwrite").save)
+    for mode in ("error", "ignore"):
+        with pytest.raises(Exception, match="UNSUPPORTED_DATA_SOURCE_SAVE_MODE"):
+            writer.mode(mode).save()
+    assert [row.value for row in read(subscribe="t").collect()] == [bytearray(b"x")]
+
+
+def test_the_password_may_stay_in_the_environment(
+    spark: SparkSession, client: Client, lanelog_server: DevServer, lanelog_url: str, raw: Any
+) -> None:
+    """With passwordEnv, driver and tasks log in, and no plan shows the password; nor does one show that of a URL."""
+    config = ConnectConfig.from_url(lanelog_url)
+    user = config.database[-12:]
+    rows(raw, f"CREATE USER '{user}'@'%%' IDENTIFIED BY %s", PASSWORD)
+    try:
+        rows(raw, f"GRANT SELECT, INSERT, UPDATE ON `{config.database}`.* TO '{user}'@'%'")
+        url = f"mysql://{user}@{config.host}:{config.port}/{config.database}"
+        frame = spark.createDataFrame([("t", "k", b"x", "1")], SCHEMA)
+        options = {"url": url, "passwordEnv": PASSWORD_VARIABLE}
+        frame.write.format("lanelog").options(**options).mode("append").save()
+        found = spark.read.format("lanelog").options(**options).option("subscribe", "t").load()
+        assert found.count() == 1
+        with_url = url.replace("@", f":{PASSWORD}@")
+        shown = spark.read.format("lanelog").options(url=with_url, subscribe="t").load()
+        assert shown.count() == 1
+        for each in (found, shown):
+            plan = each._jdf.queryExecution().toString()  # type: ignore[operator] # all four plans
+            assert "lanelog" in plan
+            assert PASSWORD not in plan
+        assert one(raw, "SELECT COUNT(*) FROM queue_messages") == 1
+    finally:
+        rows(raw, f"DROP USER '{user}'@'%'")

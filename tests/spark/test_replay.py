@@ -1,0 +1,217 @@
+"""Replay: what an archive holds, back in the log, in order, and once for each replay."""
+
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import lanelog
+from lanelog.client import Client
+from lanelog.errors import ConfigurationError, LanelogError
+from lanelog.spark import Replayed, _replay_rows, replay
+from lanelog.spark._archive_options import ArchiveOptions
+from lanelog.spark._replay_options import checked
+from lanelog.spark.archive import run
+from support.spark import Read
+from support.sql import one, rows
+from support.waiting import accept, eventually
+
+Replay = Callable[..., Replayed]
+LANES, MESSAGES = 6, 60
+
+
+@pytest.fixture
+def archived(spark: SparkSession, client: Client, lanelog_url: str, tmp_path: Path) -> str:
+    """An archive of topic `t`, and of the dead letters of group `workers`; where it is."""
+    items = [lanelog.Outgoing(f"k{n % LANES}", f"{n}", f"id-{n}", {"n": str(n)}) for n in range(MESSAGES)]
+    client.publish_many("t", items)
+
+    def handle(message: lanelog.Message) -> None:
+        if message.offset == 3:
+            raise lanelog.Reject("no")
+
+    with client.subscribe("t", "workers", handle) as subscription:
+        eventually(lambda: subscription.stats().dead_lettered == LANES and subscription.stats().acked, within=30)
+        eventually(lambda: client.admin.groups("t")[0].lag == 0, within=30)
+    path = str(tmp_path / "archive")
+    run(ArchiveOptions(path=path, url=lanelog_url), spark)
+    return path
+
+
+@pytest.fixture
+def again(spark: SparkSession, archived: str, lanelog_url: str) -> Replay:
+    """Replays that archive into the test's database."""
+
+    def run_it(**options: Any) -> Replayed:
+        return replay(archived, url=lanelog_url, spark=spark, **options)
+
+    return run_it
+
+
+def by_key(read: Read, topic: str) -> dict[str, list[int]]:
+    """The numbers that the messages of a topic had, in the order of their offsets."""
+    found: dict[str, list[int]] = {}
+    for row in sorted(read(subscribe=topic).collect(), key=lambda row: (row.key, row.offset)):
+        found.setdefault(row.key, []).append(int(row.metadata["n"]))
+    return found
+
+
+WHOLE = {f"k{lane}": list(range(lane, MESSAGES, LANES)) for lane in range(LANES)}
+
+
+def test_a_replay_is_the_same_messages_in_their_order_once(
+    spark: SparkSession, client: Client, again: Replay, read: Read, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Into another topic, through a run that fails half-way, with collection running: nothing twice, nothing astray.
+
+    What was published before the failure is acked and would be collected, but the replay's group keeps it; when it is
+    done, that group is gone, and the same replay adds nothing, though the log has forgotten its messages.
+    """
+    looked = again(topics=["t"], to="copy", dry_run=True)
+    assert (looked.chosen, looked.published, looked.topics[0]["keys"]) == (MESSAGES, 0, LANES)
+    assert "copy" not in [topic.topic for topic in client.admin.topics()]
+
+    monkeypatch.setattr(_replay_rows, "publish", half_of(_replay_rows.publish))
+    with pytest.raises(RuntimeError, match="half-way"):
+        again(topics=["t"], to="copy")
+    monkeypatch.undo()
+    group, *_ = client.admin.groups("copy")
+    assert (group.group, group.order, group.lag) == (f"_replay-{looked.name}", "replay", MESSAGES // 2)
+    with client.subscribe("copy", "readers", accept, retention=0) as subscription:
+        eventually(lambda: subscription.stats().acked == MESSAGES // 2, within=30)
+    rows(raw, "UPDATE queue_groups SET retention_ms = 0")
+    client.admin.maintain()
+
+    done = again(topics=["t"], to="copy")
+    assert (done.chosen, done.published, done.duplicates) == (MESSAGES, MESSAGES // 2, MESSAGES // 2)
+    assert by_key(read, "copy") == WHOLE
+    first = read(subscribe="copy").where("key = 'k0' and offset = 1").collect()[0]
+    assert bytes(first.value) == b"0"
+    assert first.metadata == {"n": "0", "lanelog.original_id": "id-0", "lanelog.replay": done.name}
+    assert [group.group for group in client.admin.groups("copy")] == ["readers"]
+
+    with client.subscribe("copy", "readers", accept, retention=0) as subscription:
+        eventually(lambda: subscription.stats().acked == MESSAGES // 2, within=30)
+    client.admin.maintain()
+    assert one(raw, "SELECT COUNT(*) FROM queue_messages WHERE topic = 'copy'") == 0
+    same = again(topics=["t"], to="copy")
+    assert (same.done_before, same.published) == (True, 0)
+    assert one(raw, "SELECT COUNT(*) FROM queue_messages WHERE topic = 'copy'") == 0
+
+
+def half_of(publish: Callable[..., Any]) -> Callable[..., Any]:
+    """Publish the first half of each lane, and die."""
+
+    def run_it(chosen: Any, *args: Any) -> None:
+        publish(chosen.where(f"offset <= {MESSAGES // LANES // 2}"), *args)
+        raise RuntimeError("half-way")
+
+    return run_it
+
+
+def test_filters(client: Client, again: Replay, read: Read) -> None:
+    """By key, first id and time; what was replayed is not replayed again, unless by another name."""
+    assert again(topics=["t"], to="a", keys=["k1", "k2"], dry_run=True).chosen == 2 * len(WHOLE["k1"])
+    assert again(topics=["t"], to="a", ids=["id-7", "id-8", "none"], dry_run=True).chosen == 2
+    now = datetime.now(UTC)
+    assert again(topics=["t"], to="a", until=now - timedelta(hours=1), dry_run=True).chosen == 0
+    assert again(topics=["t"], to="a", since=now - timedelta(hours=1), dry_run=True).chosen == MESSAGES
+    again(topics=["t"], to="b", keys=["k1"], name="first")
+    again(topics=["t"], to="b", keys=["k1"], name="second")
+    assert by_key(read, "b") == {"k1": WHOLE["k1"] * 2}
+    with pytest.raises(ConfigurationError, match="a replay named 'first' was done with other options"):
+        again(topics=["t"], to="b", keys=["k2"], name="first")
+
+
+def test_dead_letters_go_back_to_their_group_alone(client: Client, again: Replay) -> None:
+    """Into their original topic; the others of its groups pass them by. Later replays do not take them along."""
+    seen: dict[str, list[str]] = {"workers": [], "others": []}
+
+    def note(message: lanelog.Message) -> None:
+        seen[message.group].append(message.metadata["lanelog.original_id"] if message.metadata else "")
+
+    client.subscribe("t", "others", accept, start="latest").stop()
+    done = again(dead_letters_of="workers")
+    assert done.published == LANES
+    for group in seen:
+        with client.subscribe("t", group, note):
+            eventually(lambda group=group: next(g for g in client.admin.groups("t") if g.group == group).lag == 0)
+    assert sorted(seen["workers"]) == sorted(f"id-{n}" for n in range(2 * LANES, 3 * LANES))
+    assert not seen["others"]
+
+
+def test_a_new_group_gets_history(client: Client, again: Replay) -> None:
+    """Register it behind what is there, replay what was written before for it alone, and let it run."""
+    client.subscribe("t", "new", accept, start="latest").stop()
+    client.publish("t", "k0", b"live", metadata={"n": "live"})
+    again(topics=["t"], target_group="new", until=datetime.now(UTC))
+    seen: list[tuple[str, str]] = []
+    with client.subscribe("t", "new", lambda message: seen.append((message.key, message.metadata["n"]))):
+        eventually(lambda: len(seen) == MESSAGES + 1, within=30)
+    assert [n for key, n in seen if key == "k1"] == [str(n) for n in WHOLE["k1"]]
+    assert [n for key, n in seen if key == "k0"] == ["live", *(str(n) for n in WHOLE["k0"])]
+
+
+def test_not_faster_than_the_rate() -> None:
+    """A task waits until what it has published is due; what was there already costs nothing."""
+    pauses: list[float] = []
+
+    class Pause(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            pauses.append(timeout or 0.0)
+            return False
+
+    class Log:
+        def publish_many(self, _topic: str, items: list[Any], *, target_group: str) -> list[Any]:
+            assert target_group == "g"
+            return [lanelog.Receipt(1, item.id, item.id.startswith("old")) for item in items]
+
+    log: Any = Log()
+    publishing = _replay_rows.Publishing(log, "g", 10.0, pause=Pause())
+    for prefix in ("old", "old", "new", "new", "new"):
+        for n in range(10):
+            publishing.take("t", "k", f"{prefix}-{n}", b"x", {})
+    assert (publishing.published, publishing.duplicates) == (30, 20)
+    assert pauses[:3] == [0.0, 0.0, 0.0]
+    assert all(0.5 < pause <= 1.0 for pause in pauses[3:])
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({}, "give topics, or the group whose dead letters are meant"),
+        ({"topics": "t"}, r"topics must be several: write \['t'\]"),
+        ({"topics": ["t"], "target_group": "g", "all_groups": True}, "target_group is one group"),
+        ({"topics": ["t"], "rate": 0.0}, "rate must be a finite number, more than 0"),
+        ({"topics": ["t"], "since": datetime(2026, 1, 1)}, "since must be an aware datetime"),  # noqa: DTZ001
+        ({"topics": ["t"], "to": " "}, "to must not begin or end with white space"),
+        ({"topics": ["t"], "name": "x" * 201}, "name must have at most 200 characters"),
+        (
+            {"topics": ["t"], "since": datetime(2026, 1, 2, tzinfo=UTC), "until": datetime(2026, 1, 1, tzinfo=UTC)},
+            "since must be before until",
+        ),
+    ],
+)
+def test_bad_options(options: dict[str, Any], line: str) -> None:
+    """One clear line, before anything is looked at."""
+    known = dict.fromkeys(
+        ("topics", "to", "keys", "ids", "since", "until", "dead_letters_of", "target_group", "rate", "name")
+    )
+    with pytest.raises(ConfigurationError, match=line) as caught:
+        checked(**{"path": "/a", "all_groups": False, **known, **options})
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_not_there_is_refused(client: Client, again: Replay, spark: SparkSession, tmp_path: Path) -> None:
+    """A topic that the archive lacks, a group that is not registered, a directory without an archive."""
+    with pytest.raises(ConfigurationError, match="holds nothing of topic 'unknown'"):
+        again(topics=["unknown"])
+    with pytest.raises(ConfigurationError, match="no group 'nobody' is registered for topic 't'"):
+        again(topics=["t"], target_group="nobody")
+    with pytest.raises(LanelogError, match="there is no archive at"):
+        replay(tmp_path / "none", topics=["t"], spark=spark, url="mysql://root@127.0.0.1:1/x")
+    assert {group.group for group in client.admin.groups("t")} == {"workers", "_archive"}

@@ -1,0 +1,207 @@
+"""The report: complete, self-contained, and safe whatever the log holds."""
+
+import re
+from datetime import UTC, datetime
+from functools import cache
+from html.parser import HTMLParser
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lanelog.spark._analysis import step_for
+from lanelog.spark._report import render
+from lanelog.spark._report_plots import days_of, over_time, ticks_within
+from support.reports import HOSTILE, ODD, facts, full, nothing
+
+SECTIONS = ["Throughput", "Latency", "Attempts", "Dead letters", "Lanes", "Lag", "Stalled lanes"]
+ACTIVE = {
+    "script",
+    "iframe",
+    "object",
+    "embed",
+    "link",
+    "base",
+    "form",
+    "img",
+    "image",
+    "audio",
+    "video",
+    "foreignobject",
+}
+
+
+@cache
+def page_of(text: str = ODD) -> str:
+    """The report in which that text stands wherever the log's own words do."""
+    return render(*full(text))
+
+
+class Elements(HTMLParser):
+    """What is in a page: elements with their attributes, and text by the element that it stands in."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[tuple[str, str]] = []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        if data.strip() and self.elements:
+            self.text.append((self.elements[-1][0], data.strip()))
+
+    def within(self, tag: str) -> list[str]:
+        return [text for where, text in self.text if where == tag]
+
+
+def test_the_report_has_every_section_and_says_what_was_read() -> None:
+    """Headings in order; archive, live log and cut-off in the first line and in the window's title."""
+    page = Elements(page_of())
+    assert page.within("h2") == SECTIONS
+    read = next(text for tag, text in page.text if text.startswith("Read:") and tag == "p")
+    assert "the archive /data/archive and the live log mysql://reports@db.example.net:3306/jobs" in read
+    assert read.endswith("up to 2026-06-04 05:17:00 UTC.")
+    assert page.within("title") == [f"lanelog: {read}"]
+    assert len([tag for tag, _ in page.elements if tag == "svg"]) == 6 + 3
+    assert sum(ODD in text for _, text in page.text) >= 10
+
+
+def test_numbers_have_units() -> None:
+    """A latency in ms, a size in MiB, a share in per cent; what a group does not record is said."""
+    texts = [text for _, text in Elements(page_of()).text]
+    for expected in ("42 ms", "1 min 04 s", "138 MiB", "37.2 %", "keeps no history", "1 h 31 min", "9 lanes"):
+        assert expected in texts
+
+
+@pytest.mark.parametrize(
+    "hostile", [HOSTILE, '"><svg onload=alert(1)>', "' onmouseover='alert(1)", "{{ 7 * 7 }}</style>"]
+)
+def test_text_of_the_log_is_text(hostile: str) -> None:
+    """Whatever a key, a group, a reason or an error holds, the page has the same elements and shows it as it is."""
+    plain, attacked = Elements(page_of()), Elements(page_of(hostile))
+    assert [tag for tag, _ in attacked.elements] == [tag for tag, _ in plain.elements]
+    assert [sorted(attrs) for _, attrs in attacked.elements] == [sorted(attrs) for _, attrs in plain.elements]
+    assert sum(hostile in text for _, text in attacked.text) >= 5
+
+
+def test_hostile_topics_and_paths_are_text_in_every_place() -> None:
+    """Also in the title, in the first line, and in what plots are called for those who cannot see them."""
+    _, tables = full()
+    for rows in tables.values():
+        for row in rows:
+            row.update({name: HOSTILE for name in ("topic", "original_topic") if name in row})
+    known = facts(topics=[HOSTILE], archive=f"/{HOSTILE}", live=HOSTILE)
+    page = Elements(render(known, {**tables, "skew": tables["skew"][:1]}))
+    assert not ACTIVE & {tag for tag, _ in page.elements}
+    assert any(HOSTILE in (attrs.get("aria-label") or "") for _, attrs in page.elements)
+
+
+def test_nothing_is_loaded_and_nothing_runs() -> None:
+    """No element that fetches or runs, no address but places in the page, and a policy that forbids the rest."""
+    html = page_of(HOSTILE)
+    page = Elements(html)
+    assert not ACTIVE & {tag for tag, _ in page.elements}
+    for _, attrs in page.elements:
+        for name, value in attrs.items():
+            assert not name.startswith("on"), (name, value)
+            if name in {"src", "href", "xlink:href", "data", "action", "poster", "srcset"}:
+                assert value is not None
+                assert value.startswith("#"), (name, value)
+    styles = " ".join([*page.within("style"), *(attrs.get("style") or "" for _, attrs in page.elements)])
+    assert "@import" not in styles
+    assert re.findall(r"url\((?!#)[^)]*\)", styles) == []
+    policy = next(
+        attrs["content"] for _, attrs in page.elements if attrs.get("http-equiv") == "Content-Security-Policy"
+    )
+    assert policy is not None
+    assert policy.startswith("default-src 'none'; style-src 'unsafe-inline'")
+
+
+def test_a_report_of_nothing_says_so() -> None:
+    """Every section stands there and says what is missing; there is no empty table and no empty plot."""
+    page = Elements(render(facts(topics=[], first=None, last=None), nothing()))
+    assert page.within("h2") == SECTIONS
+    assert not {"table", "svg"} & {tag for tag, _ in page.elements}
+    assert "No message is in what was read." in page.within("p")
+    assert "No lane stalls." in page.within("p")
+
+
+def test_without_the_live_log_the_report_says_what_it_cannot_know() -> None:
+    """Lag and stalled lanes are unknown, not nought."""
+    page = Elements(render(facts(live=None, topics=[]), nothing()))
+    assert "Only the archive was read: lag is in the live log." in page.within("p")
+    assert "Stalled lanes" not in page.within("span")
+
+
+def test_long_tables_are_cut_and_say_so() -> None:
+    """Fifteen rows, and how many there are."""
+    known, tables = full()
+    tables["stalled_lanes"] = [{**tables["stalled_lanes"][0], "key": f"k{n}"} for n in range(1234)]
+    page = Elements(render(known, tables))
+    assert "The first 15 of 1,234; the file has all of them." in page.within("p")
+    assert "k14" in page.within("span")
+    assert "k15" not in page.within("span")
+
+
+def test_the_same_results_give_the_same_page() -> None:
+    """Byte for byte, plots included."""
+    assert render(*full()) == page_of()
+
+
+def test_plots_take_their_colours_from_the_page() -> None:
+    """No colour of its own: what is dark in light must be light in dark."""
+    html = page_of()
+    body = html[html.index("<body>") :]
+    assert re.findall(r"#[0-9a-f]{6}\b", body) == []
+    assert "var(--c1)" in body
+    assert "var(--ink)" in body
+
+
+SECOND, DAY = 1000, 86_400_000
+NOW = 1_780_308_000_000
+
+
+@given(begin=st.integers(0, 2 * NOW), span=st.integers(SECOND, 9000 * DAY))
+def test_any_time_has_round_ticks(begin: int, span: int) -> None:
+    """From a second to decades: one to five, within the axis, in order, no two neighbours written alike."""
+    ticks = ticks_within(begin, begin + span)
+    moments, labels = [ms for ms, _ in ticks], [label for _, label in ticks]
+    assert len(moments) <= 5
+    assert span < 2 * SECOND or moments
+    assert moments == sorted(set(moments))
+    assert all(begin <= ms <= begin + span and ms % SECOND == 0 for ms in moments)
+    assert all(label != following for label, following in pairwise(labels))
+
+
+@pytest.mark.parametrize(
+    ("begin", "span", "labels"),
+    [
+        (NOW, 4 * SECOND, ["10:00:00", "10:00:01", "10:00:02", "10:00:03", "10:00:04"]),
+        (NOW, 174 * SECOND, ["10:00", "10:01", "10:02"]),
+        (NOW, DAY, ["12:00", "18:00", "02 Jun", "06:00"]),
+        (NOW, 4 * DAY, ["02 Jun", "03 Jun", "04 Jun", "05 Jun"]),
+    ],
+)
+def test_ticks_are_where_people_look_for_them(begin: int, span: int, labels: list[str]) -> None:
+    """At full seconds, minutes, hours and days, UTC."""
+    assert [label for _, label in ticks_within(begin, begin + span)] == labels
+
+
+@pytest.mark.parametrize("span", [0, 1, 999, 2 * SECOND, 174 * SECOND, 3600 * SECOND, 40 * DAY, 4000 * DAY])
+def test_every_span_of_time_can_be_drawn(span: int) -> None:
+    """Also a single moment, whose one bar does not fill the plot; the day, or the days, stand below."""
+    step = step_for(*(datetime.fromtimestamp(ms / 1000, UTC) for ms in (NOW, NOW + span)))
+    plot = over_time([(NOW - NOW % step, 3)], step, (NOW, NOW + span))
+    assert plot.startswith("<svg")
+    assert days_of(NOW, NOW + span).startswith("2026-06-01")
+
+
+def test_the_days_of_a_plot_are_named() -> None:
+    """One, or from the first to the last."""
+    assert days_of(NOW, NOW + SECOND) == "2026-06-01"
+    assert days_of(NOW, NOW + 3 * DAY) == "2026-06-01 to 2026-06-04"

@@ -1,0 +1,261 @@
+"""The manifest of an archive: versions that follow each other, and what is removed behind them."""
+
+import gzip
+import json
+import threading
+from pathlib import Path
+
+import pytest
+from attrs import evolve
+
+from lanelog.errors import ConfigurationError, LeaseLost
+from lanelog.spark._manifest import (
+    MERGED_AT_ONCE,
+    MESSAGES,
+    OUTCOMES,
+    SMALL_BYTES,
+    VERSIONS_KEPT,
+    DataFile,
+    Manifest,
+    ManifestStore,
+    encoded,
+    local_path,
+    new_manifest,
+)
+
+
+def data_file(path: str, **fields: object) -> DataFile:
+    known = {"table": MESSAGES, "topic": "t", "date": "2026-01-31", "rows": 1, "bytes": 10, "first_ms": 5, "last_ms": 9}
+    return DataFile(path=path, **{**known, **fields})  # type: ignore[arg-type]
+
+
+def written(store: ManifestStore, manifest: Manifest, name: str = "a.parquet", **fields: object) -> DataFile:
+    """A file of the next version, with something in it."""
+    path = f"messages/{manifest.next_segment('ab12')}/by_topic=t/by_date=2026-01-31/{name}"
+    (store.root / path).parent.mkdir(parents=True, exist_ok=True)
+    (store.root / path).write_bytes(b"rows")
+    return data_file(path, **fields)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ManifestStore:
+    return ManifestStore(tmp_path / "archive")
+
+
+@pytest.fixture
+def first(store: ManifestStore) -> Manifest:
+    manifest = evolve(new_manifest(database=7, group="_archive"), version=1)
+    store.commit(manifest)
+    return manifest
+
+
+def test_what_is_committed_is_read(store: ManifestStore, first: Manifest) -> None:
+    """Files, lanes with unusual keys, outcomes and retired files come back as they were; the highest version counts."""
+    assert store.latest() == first
+    second = first.extended([written(store, first)], {"t": {"schlüssel 🔑": 3, "k": 1}})
+    store.commit(second)
+    third = second.with_outcomes([data_file("outcomes/x/y", table=OUTCOMES)], {"t": 99})
+    store.commit(third)
+    fourth = third.merged([second.files[0]], [data_file("messages/z")], at_ms=5)
+    store.commit(fourth)
+    assert store.latest() == fourth
+    assert fourth.archived("t", "schlüssel 🔑") == 3
+    assert fourth.archived("t", "unknown") == fourth.archived("unknown", "k") == 0
+    assert fourth.rows == 1
+    assert [file.path for file in fourth.retired] == [second.files[0].path]
+
+
+def test_a_lane_never_goes_back(first: Manifest) -> None:
+    """A later version holds at least what an earlier one did, key by key."""
+    manifest = first.extended([], {"t": {"a": 5, "b": 2}}).extended([], {"t": {"a": 3, "b": 4}, "u": {"a": 1}})
+    assert manifest.lanes == {"t": {"a": 5, "b": 4}, "u": {"a": 1}}
+    assert manifest.version == 3
+
+
+def test_purged_lanes_are_forgotten(first: Manifest) -> None:
+    """Those of the topics that were looked at; the topics stay, and other topics' lanes."""
+    manifest = first.extended([], {"t": {"a": 5, "b": 2}, "u": {"a": 1}, "v": {"a": 1}})
+    pruned = manifest.without_purged({"t": {"b", "new"}, "u": set()})
+    assert pruned.lanes == {"t": {"b": 2}, "u": {}, "v": {"a": 1}}
+    assert pruned.version == manifest.version + 1
+
+
+def test_a_version_is_made_once(store: ManifestStore, first: Manifest) -> None:
+    """Of many writers that go on from the same version one makes the next; the others are told, and leave nothing."""
+    versions = [first.extended([], {"t": {"k": n}}) for n in range(1, 9)]
+    begin, outcomes = threading.Barrier(len(versions)), []
+
+    def commit(manifest: Manifest) -> None:
+        begin.wait()
+        try:
+            store.commit(manifest)
+        except LeaseLost as error:
+            outcomes.append(str(error))
+        else:
+            outcomes.append("made")
+
+    threads = [threading.Thread(target=commit, args=(manifest,)) for manifest in versions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert outcomes.count("made") == 1
+    assert all("made by another job" in outcome for outcome in outcomes if outcome != "made")
+    assert store.latest() in versions
+    assert sorted(path.name for path in (store.root / "_manifest").iterdir()) == [
+        "0000000001.json.gz",
+        "0000000002.json.gz",
+    ]
+
+
+def test_an_unfinished_version_is_none(store: ManifestStore, first: Manifest) -> None:
+    """What a writer that died has left in the directory is not read, and goes with the next sweep."""
+    left = store.root / "_manifest" / ".unfinished-abc"
+    left.write_bytes(encoded(first.extended([], {"t": {"k": 1}}))[:20])
+    assert store.latest() == first
+    store.sweep(first, 0, 0)
+    assert not left.exists()
+
+
+def test_files_of_dead_writers_are_swept(store: ManifestStore, first: Manifest) -> None:
+    """What no version can name any more goes; what is being written for the next one, and what is foreign, stays."""
+    named = written(store, first)
+    dead = store.root / written(store, evolve(first, version=0), "dead.parquet").path
+    second = first.extended([named], {})
+    store.commit(second)
+    being_written = store.root / written(store, second, "next.parquet").path
+    foreign = store.root / MESSAGES / "notes" / "x.parquet"
+    foreign.parent.mkdir()
+    foreign.touch()
+    store.sweep(second, 0, 0)
+    assert (store.root / named.path).exists()
+    assert being_written.exists()
+    assert foreign.exists()
+    assert not dead.exists()
+
+
+def test_replaced_files_stay_for_the_grace(store: ManifestStore, first: Manifest) -> None:
+    """A reader of an earlier version finds its files until the grace is over; then they go, their names as well."""
+    old = written(store, first)
+    second = first.extended([old], {})
+    store.commit(second)
+    new = written(store, second, "new.parquet")
+    third = second.merged([old], [new], at_ms=1_000)
+    store.commit(third)
+    assert store.sweep(third, 1_999, 1_000) == third
+    assert (store.root / old.path).exists()
+    swept = store.sweep(third, 2_000, 1_000)
+    assert swept.retired == ()
+    assert swept.files == (new,)
+    assert not (store.root / old.path).parents[2].exists()
+    assert (store.root / new.path).exists()
+    store.sweep(third, 2_000, 1_000)  # who died before the next commit does it again
+
+
+def test_old_versions_go(store: ManifestStore, first: Manifest) -> None:
+    """Only the last few versions stay, for readers that are about to open one."""
+    manifest = first
+    for _ in range(VERSIONS_KEPT + 3):
+        manifest = manifest.extended([], {})
+        store.commit(manifest)
+    store.sweep(manifest, 0, 0)
+    left = sorted(path.name for path in (store.root / "_manifest").iterdir())
+    assert len(left) == VERSIONS_KEPT
+    assert left[-1] == f"{manifest.version:010d}.json.gz"
+    assert store.latest() == manifest
+
+
+def test_small_files_are_merged_by_size(first: Manifest) -> None:
+    """Files of a topic and day are merged when enough of one size are there; large ones never."""
+    sizes = [1_000] * (MERGED_AT_ONCE - 1) + [100_000] * MERGED_AT_ONCE + [SMALL_BYTES] * (2 * MERGED_AT_ONCE)
+    files = [data_file(f"f{n}", bytes=size) for n, size in enumerate(sizes)]
+    files += [data_file(f"g{n}", topic="u", bytes=100_000) for n in range(MERGED_AT_ONCE - 1)]
+    (group,) = first.extended(files, {}).small_files()
+    assert [file.bytes for file in group] == [100_000] * MERGED_AT_ONCE
+    assert {file.topic for file in group} == {"t"}
+
+
+def test_merging_comes_to_an_end(first: Manifest) -> None:
+    """Merged files are of a larger class: a byte is rewritten once per class, however many files come."""
+    manifest, rewritten, count = first, 0, 2_000
+    for n in range(count):
+        manifest = manifest.extended([data_file(f"f{n}", bytes=1_000)], {})
+        while groups := manifest.small_files():
+            for group in groups:
+                total = sum(file.bytes for file in group)
+                rewritten += total
+                merged = data_file(f"m{manifest.version}", bytes=total, rows=sum(file.rows for file in group))
+                manifest = manifest.merged(group, [merged], at_ms=0)
+    assert manifest.rows == count
+    assert len(manifest.files) < 4 * MERGED_AT_ONCE
+    assert rewritten < 5 * count * 1_000
+
+
+def test_files_are_chosen_by_what_they_hold(first: Manifest) -> None:
+    """By table, topic and time; a file that may hold a row of the span is chosen, `until` itself is not in it."""
+    manifest = first.extended(
+        [
+            data_file("a", first_ms=10, last_ms=20),
+            data_file("b", first_ms=20, last_ms=30),
+            data_file("c", topic="u", first_ms=10, last_ms=30),
+            data_file("o", table=OUTCOMES, first_ms=10, last_ms=30),
+        ],
+        {},
+    )
+
+    def chosen(**filters: object) -> list[str]:
+        return [file.path for file in manifest.chosen(MESSAGES, **filters)]  # type: ignore[arg-type]
+
+    assert chosen() == ["a", "b", "c"]
+    assert chosen(topics=["t"]) == ["a", "b"]
+    assert chosen(since_ms=21) == ["b", "c"]
+    assert chosen(until_ms=20) == ["a", "c"]
+    assert chosen(topics=["t"], since_ms=20, until_ms=21) == ["a", "b"]
+    assert chosen(topics=[]) == []
+
+
+def test_another_schema_version_is_refused(store: ManifestStore, first: Manifest) -> None:
+    """An archive of a later lanelog is not guessed at: one line that says what it is."""
+    fields = json.loads(gzip.decompress(encoded(first)))
+    (store.root / "_manifest" / "0000000002.json.gz").write_bytes(
+        gzip.compress(json.dumps({**fields, "schema": 2}).encode())
+    )
+    with pytest.raises(ConfigurationError, match="is of schema version 2, this lanelog reads 1") as caught:
+        store.latest()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"no gzip", gzip.compress(b"[]"), gzip.compress(b"{}"), gzip.compress(b"\xff")]
+)
+def test_a_damaged_manifest_is_refused(store: ManifestStore, first: Manifest, content: bytes) -> None:
+    """Not read as an empty archive, which would be archived over."""
+    (store.root / "_manifest" / "0000000002.json.gz").write_bytes(content)
+    with pytest.raises(ConfigurationError, match="has a damaged manifest"):
+        store.latest()
+
+
+def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
+    """An archive is made in a directory that is empty or not there; no archive is said to be none."""
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(ConfigurationError, match="is not empty and holds no archive"):
+        ManifestStore(tmp_path).refuse_foreign()
+    with pytest.raises(ConfigurationError, match="cannot hold an archive: Not a directory"):
+        ManifestStore(tmp_path / "thesis.tex").refuse_foreign()
+    with pytest.raises(ConfigurationError, match="there is no archive at"):
+        ManifestStore(tmp_path).required()
+    ManifestStore(tmp_path / "new").refuse_foreign()
+
+
+@pytest.mark.parametrize("path", ["s3a://bucket/x", "hdfs://name/x", "gs://b", "", "a\nb", "C:/x"])
+def test_only_mounted_file_systems_are_taken(path: str) -> None:
+    """Where a version cannot be made by one step that refuses a taken name, there is no archive."""
+    with pytest.raises(ConfigurationError, match="directory of a mounted file system"):
+        local_path(path)
+
+
+def test_a_path_with_a_pattern_is_refused(tmp_path: Path) -> None:
+    """Spark would read other files than those named."""
+    with pytest.raises(ConfigurationError, match="takes for a pattern"):
+        local_path(tmp_path / "a[1]")
+    assert local_path(f"file://{tmp_path}/x") == tmp_path / "x"

@@ -1,0 +1,120 @@
+"""The positions of a stream: their JSON, how they advance, and what purged lanes do to them."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lanelog.errors import ConfigurationError
+from lanelog.spark._offsets import NOTHING, Lanes, LaneState, Positions, admit, advance, pinned, ranges, up_to
+from lanelog.spark._splits import LaneRange
+
+BACKLOGS = st.dictionaries(st.tuples(st.sampled_from("tu"), st.text("abcde", min_size=1)), st.integers(0, 100))
+
+
+def seen(**heads: int) -> Lanes:
+    return {"t": {key: LaneState(head, 0, 0, 5) for key, head in heads.items()}}
+
+
+def at(**offsets: int) -> Positions:
+    return Positions({"t": offsets}, {"t": 5})
+
+
+def test_the_json_has_plain_numbers_in_a_stable_order() -> None:
+    """Spark compares positions as texts: the same positions are the same text, whatever order they were found in."""
+    one = Positions({"u": {"b": 2, "a": 1}, "t": {"é": 3}}, {"u": 7, "t": 5})
+    other = Positions({"t": {"é": 3}, "u": {"a": 1, "b": 2}}, {"t": 5, "u": 7})
+    assert json.dumps(one.json()) == json.dumps(other.json())
+    assert one.json() == {"": 1, "t": {"": 5, "é": 3}, "u": {"": 7, "a": 1, "b": 2}}
+    assert Positions.from_json(json.loads(json.dumps(one.json()))) == one
+
+
+def test_ten_thousand_lanes_are_a_few_hundred_kilobytes() -> None:
+    """The checkpoint of a batch holds a name and a number for each lane, and nothing else."""
+    many = Positions({"t": {f"repository-{n:05d}": 1000 + n for n in range(10_000)}}, {"t": 1_700_000_000_000})
+    assert len(json.dumps(many.json())) < 300_000
+
+
+def test_a_checkpoint_of_another_form_is_refused() -> None:
+    """What another version wrote is not guessed at."""
+    with pytest.raises(ConfigurationError, match="new checkpointLocation"):
+        Positions.from_json({"": 2, "t": {"": 5, "k": 7}})
+    with pytest.raises(ConfigurationError, match="new checkpointLocation"):
+        Positions.from_json({"t": {"k": 7}})
+
+
+def test_before_the_start_there_is_nothing() -> None:
+    """The initial offset is the same in every run, and differs from a start without any lane."""
+    assert NOTHING.json() == {}
+    assert not Positions.from_json({}).begun
+    assert pinned({}, {}).begun
+    assert Positions.from_json(pinned({}, {}).json()).begun
+
+
+def test_a_lane_is_pinned_before_it_is_read() -> None:
+    """The first step knows where a new lane starts, the second reads it: both ends of a range are in the checkpoint."""
+    lanes = {"t": {"old": LaneState(3, 0, 0, 5), "new": LaneState(9, 4, 4, 8)}}
+    first = advance(at(old=1), lanes)
+    assert first == Positions({"t": {"old": 4, "new": 5}}, {"t": 8})
+    assert list(ranges(at(old=1), first)) == [LaneRange("t", "old", 0, 3)]
+    second = advance(first, lanes)
+    assert list(ranges(first, second)) == [LaneRange("t", "new", 4, 9)]
+    assert advance(second, lanes) is second
+
+
+def test_a_new_topic_starts_at_its_oldest_message() -> None:
+    """A topic that appears later, by subscribePattern, is pinned like a new lane."""
+    end = advance(at(k=2), {**seen(k=1), "u": {"a": LaneState(3, 1, 1, 6)}})
+    assert end == Positions({"t": {"k": 2}, "u": {"a": 2}}, {"t": 5, "u": 6})
+
+
+def test_a_purged_lane_leaves_and_is_pinned_anew() -> None:
+    """A lane that is gone is forgotten; one that came back meanwhile, further up, is forgotten and pinned again."""
+    assert advance(at(gone=4, k=2), seen(k=1)) == at(k=2)
+    reborn = {"t": {"k": LaneState(12, 10, 10, 6)}}
+    forgotten = advance(at(k=4), reborn)
+    assert forgotten == Positions({"t": {}}, {"t": 6})
+    assert list(ranges(at(k=4), forgotten)) == []
+    again = advance(forgotten, reborn)
+    assert again == Positions({"t": {"k": 11}}, {"t": 6})
+
+
+@given(BACKLOGS, st.integers(1, 300), st.integers(0, 1000))
+def test_admission_is_exact_and_even(behind: dict[tuple[str, str], int], limit: int, turn: int) -> None:
+    """As many as the limit allows, none more than it has; who is cut short gets no less than anybody else, less one."""
+    admitted = admit(behind, limit, turn)
+    assert sum(admitted.values()) == min(limit, sum(behind.values()))
+    assert all(0 < rows <= behind[lane] for lane, rows in admitted.items())
+    short = [admitted.get(lane, 0) for lane, rows in behind.items() if admitted.get(lane, 0) < rows]
+    assert not short or max(admitted.values()) <= min(short) + 1
+
+
+@given(st.integers(1, 12), st.integers(1, 5))
+def test_no_lane_waits_for_ever(lanes: int, limit: int) -> None:
+    """With fewer messages than lanes in every step, each lane has its turn."""
+    position = Positions({"t": {f"k{n}": 1 for n in range(lanes)}}, {"t": 5})
+    heads = seen(**{f"k{n}": 4 for n in range(lanes)})
+    steps = 0
+    while (end := advance(position, heads, limit=limit)) is not position:
+        assert sum(each.rows for each in ranges(position, end)) <= limit
+        position, steps = end, steps + 1
+    assert position.lanes["t"] == {f"k{n}": 5 for n in range(lanes)}
+    assert steps == -(-4 * lanes // limit)
+
+
+@given(st.integers(2, 9), st.integers(1, 4))
+def test_no_lane_waits_for_busy_ones(lanes: int, limit: int) -> None:
+    """As many messages are published as every step may take, all under the first keys: the others get their turn."""
+    heads = {f"k{n}": 100 for n in range(lanes)}
+    position = Positions({"t": dict.fromkeys(heads, 1)}, {"t": 5})
+    for step in range(2 * lanes):
+        heads[f"k{step % 2}"] += limit
+        position = advance(position, seen(**heads), limit=limit)
+    assert min(position.lanes["t"].values()) > 1
+
+
+def test_what_came_after_the_target_is_another_run() -> None:
+    """With availableNow, heads are those of the beginning, and a lane that was made since does not exist."""
+    now = {"t": {"k": LaneState(9, 0, 0, 5), "new": LaneState(1, 0, 0, 6)}, "u": {}}
+    assert up_to(now, seen(k=4)) == seen(k=4)

@@ -1,0 +1,142 @@
+"""The options of the data source: what is understood, and what is refused in one line before anything happens."""
+
+import json
+from typing import Any
+
+import pytest
+
+from lanelog.errors import ConfigurationError
+from lanelog.spark._options import Place, parse_read, parse_write
+
+URL = "mysql://root@127.0.0.1:3306/jobs"
+
+
+def read(streaming: bool | None = False, **options: str) -> Any:
+    return parse_read({"url": URL, **{name.lower(): value for name, value in options.items()}}, streaming=streaming)
+
+
+def test_options_are_found_in_any_case() -> None:
+    """Spark hands names over in lower case; people write them as in the Kafka connector."""
+    options = read(subscribe="b, a", minPartitions="4", failOnDataLoss="FALSE", includePayload="false")
+    assert options.topics == ("a", "b")
+    assert (options.min_partitions, options.fail_on_data_loss, options.include_payload) == (4, False, False)
+    assert parse_read({"URL": URL, "SubscribePattern": "a.*"}).pattern == "a.*"
+
+
+def test_defaults() -> None:
+    """A batch reads everything, a stream what is new; both fail on data loss and include payloads."""
+    assert read(subscribe="t").starting == "earliest"
+    assert read(streaming=True, subscribe="t").starting == "latest"
+    options = read(subscribe="t")
+    assert (options.table, options.ending, options.min_partitions, options.max_offsets) == (
+        "messages",
+        "latest",
+        1,
+        None,
+    )
+    assert options.fail_on_data_loss
+    assert options.include_payload
+
+
+def test_offsets_are_read_from_json() -> None:
+    """Topic, key, next offset; -2 is earliest, -1 latest; what a stream's checkpoint holds is understood, too."""
+    checkpoint = json.dumps({"": 1, "t": {"": 1_700_000_000_000, "k": 7, "l": 1}})
+    assert read(subscribe="t", startingOffsets=checkpoint).starting == {"t": {"k": 7, "l": 1}}
+    assert read(subscribe="t", endingOffsets='{"t": {"k": -1}}').ending == {"t": {"k": -1}}
+    assert read(streaming=True, subscribe="t", startingOffsets='{"t": {"k": -2}}').starting == {"t": {"k": -2}}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"subscibe": "t"},
+            "unknown option 'subscibe' where table=messages is read as a batch; did you mean 'subscribe'",
+        ),
+        ({"nonsense": "t", "subscribe": "t"}, "unknown option 'nonsense'"),
+        ({}, "give subscribe"),
+        ({"subscribe": "t", "subscribePattern": "t"}, "exclude each other"),
+        ({"subscribe": "t", "startingOffsets": "earliest", "startingTimestamp": "5"}, "exclude each other"),
+        ({"subscribe": "t", "groupId": "g", "startingOffsets": "earliest"}, "a group starts at its watermark"),
+        ({"subscribe": "t", "groupId": "g", "startingTimestamp": "5"}, "a group starts at its watermark"),
+        ({"subscribe": "t", "startingOffsets": "latest"}, "reads nothing"),
+        ({"subscribe": "t", "endingOffsets": "earliest"}, "reads nothing"),
+        ({"subscribe": "t", "endingOffsets": '{"t": {"k": -2}}'}, "reads nothing"),
+        ({"subscribe": "t", "startingOffsets": '{"t": {"k": -1}}'}, "cannot be latest"),
+        ({"subscribe": "t", "startingOffsets": "now"}, "must be earliest, latest or JSON"),
+        ({"subscribe": "t", "startingOffsets": '{"t": 5}'}, "must be earliest, latest or JSON"),
+        ({"subscribe": "t", "startingOffsets": '{"t": {"k": 0}}'}, "must be earliest, latest or JSON"),
+        ({"subscribe": "t", "startingOffsets": '{"t": {"k": true}}'}, "must be earliest, latest or JSON"),
+        ({"subscribe": "t", "startingOffsets": "[1]"}, "must be earliest, latest or JSON"),
+        ({"subscribe": "t", "minPartitions": "0"}, "minPartitions must be a whole number, at least 1"),
+        ({"subscribe": "t", "startingTimestamp": "yesterday"}, "startingTimestamp must be a whole number"),
+        ({"subscribe": "t", "failOnDataLoss": "maybe"}, "failOnDataLoss must be true or false"),
+        ({"subscribe": "t,"}, "topic in subscribe must have 1 to 255 characters"),
+        ({"subscribePattern": "("}, "no regular expression"),
+        ({"subscribe": "t", "table": "queue_messages"}, "table must be one of messages, delivery_state"),
+        ({"subscribe": "t", "maxOffsetsPerTrigger": "5"}, "unknown option 'maxoffsetspertrigger'"),
+        ({"table": "offsets", "startingOffsets": "earliest"}, "unknown option"),
+    ],
+)
+def test_a_batch_refuses(options: dict[str, str], said: str) -> None:
+    """What cannot be, or would have no effect, is said in one line that names the option."""
+    with pytest.raises(ConfigurationError) as refused:
+        read(**options)
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"subscribe": "t", "endingOffsets": "latest"}, "unknown option 'endingoffsets'"),
+        ({"table": "offsets"}, "a stream reads messages"),
+        ({"subscribe": "t", "maxOffsetsPerTrigger": "0"}, "at least 1"),
+    ],
+)
+def test_a_stream_refuses(options: dict[str, str], said: str) -> None:
+    """A stream has no end, and no other table."""
+    with pytest.raises(ConfigurationError, match=said):
+        read(streaming=True, **options)
+
+
+def test_a_write_takes_the_place_alone() -> None:
+    """Nothing else steers it; what Spark hands every sink is let through."""
+    assert parse_write({"url": URL, "checkpointlocation": "/tmp/x", "queryname": "q"}).url == URL  # noqa: S108
+    with pytest.raises(ConfigurationError, match="unknown option 'topic' where written; known are passwordEnv, url"):
+        parse_write({"url": URL, "topic": "t"})
+
+
+def test_the_url_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LANELOG_URL of the driver; without either, one line says so."""
+    monkeypatch.setenv("LANELOG_URL", URL)
+    assert parse_write({}).url == URL
+    monkeypatch.delenv("LANELOG_URL")
+    with pytest.raises(ConfigurationError, match="LANELOG_URL"):
+        parse_write({})
+
+
+def test_the_password_may_come_from_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is looked up where a connection is made, travels with nothing, and is in no repr."""
+    place = parse_write({"url": "mysql://app@db/jobs", "passwordEnv": "JOBS_PASSWORD"})
+    with pytest.raises(ConfigurationError, match="'JOBS_PASSWORD', which is not set in this process"):
+        place.config()
+    monkeypatch.setenv("JOBS_PASSWORD", "s3cret/#@")
+    assert place.config().password == "s3cret/#@"
+    assert "s3cret" not in repr(place) + repr(place.config())
+    assert "0ther" not in repr(parse_write({"url": "mysql://app:0ther@db/jobs"}))
+
+
+def test_two_passwords_are_one_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One in the URL and one in a variable: which of them is meant is not guessed, and neither is shown."""
+    monkeypatch.setenv("JOBS_PASSWORD", "s3cret")
+    with pytest.raises(ConfigurationError, match="leave one of them out") as refused:
+        Place(url="mysql://app:0ther@db/jobs", password_env="JOBS_PASSWORD").config()
+    assert "0ther" not in str(refused.value)
+
+
+def test_a_url_that_cannot_be_read_fails_on_the_driver() -> None:
+    """Not in each task, and without showing the password."""
+    with pytest.raises(ConfigurationError) as refused:
+        parse_write({"url": "postgres://app:s3cret@db/jobs"})
+    assert "s3cret" not in str(refused.value)
