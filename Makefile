@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench chaos proof dev-server clean database clocks mysql
+.PHONY: help demo demo-spark test lint bench chaos proof dev-server clean database clocks browser java mysql
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -10,8 +10,13 @@ help: ## Show this list
 demo: .venv/installed database ## Rebuild this repository's history through the queue, and kill a worker meanwhile
 	@$(BIN)/lanelog demo
 
-test: .venv/installed database clocks ## Run the unit, contract and integration tests
-	@$(BIN)/python -m pytest
+demo-spark: .venv/installed database java ## The demo, then its log archived, reported on and replayed with Spark
+	@rm -rf demo-spark
+	@$(BIN)/lanelog demo --archive demo-spark
+
+test: .venv/installed database clocks browser java ## Run the unit, contract, integration and Spark tests
+	@$(BIN)/python -m pytest -n 2 --dist=loadfile tests/unit tests/contract tests/integration
+	@$(BIN)/python -m pytest tests/spark
 
 lint: .venv/installed ## Check style, types, the direction of imports, and security
 	$(BIN)/ruff check .
@@ -37,7 +42,7 @@ dev-server: .venv/installed database ## Start a private database and print its U
 	@$(BIN)/lanelog dev-server
 
 clean: ## Remove the virtual environment and everything generated
-	rm -rf .venv dist .hypothesis .*_cache
+	rm -rf .venv dist demo-spark .hypothesis .*_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 database:
@@ -45,6 +50,12 @@ database:
 
 clocks:
 	@.ci/setup-clocks
+
+browser:
+	@.ci/setup-browser
+
+java:
+	@.ci/setup-java
 
 mysql:
 	@tests/servers/mysql
