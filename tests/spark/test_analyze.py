@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
@@ -14,11 +15,13 @@ from pyspark.sql import SparkSession
 
 import lanelog
 from lanelog._database import NOW_MS
+from lanelog._engine.registration import register
 from lanelog.cli._main import cli
 from lanelog.client import Client
-from lanelog.errors import ConfigurationError
+from lanelog.config import SubscriptionConfig
+from lanelog.errors import ConfigurationError, LanelogError
 from lanelog.spark import _analysis
-from lanelog.spark.analyze import Analyzed, AnalyzeOptions, run
+from lanelog.spark.analyze import Analyzed, AnalyzeOptions, _foremost, run
 from lanelog.spark.archive import ArchiveOptions
 from lanelog.spark.archive import run as archive
 from support.sql import rows
@@ -181,6 +184,53 @@ def test_dead_letters_and_stalled_lanes_of_a_real_log(client: Client, analyze: A
     assert "<b>odd" not in page
 
 
+def test_the_groups_of_archives_and_replays_are_no_readers_that_stall(
+    client: Client, analyze: Analyze, collect: Callable[[str], None], output: Path
+) -> None:
+    """An archive that runs now and then is behind in between, and a replay's group never moves: no lane stalls."""
+    publish(client, "t", 1, 2)
+    collect("t")
+    register(client._database, "_replay-x", "t", SubscriptionConfig(), order="replay")
+    with client.subscribe("t", "other", accept):
+        publish(client, "t", 3, 6)
+        eventually(lambda: next(each for each in client.admin.groups("t") if each.group == "other").lag == 0)
+    assert analyze(stalled_after=0.001).stalled_lanes == 2  # those of `readers`
+    assert {row["consumer_group"] for row in table(output, "stalled_lanes")} == {"readers"}
+    lags = {row["consumer_group"]: (row["lag"], row["role"]) for row in table(output, "lag")}
+    assert lags == {
+        "readers": (8, "consumer"),
+        "other": (0, "consumer"),
+        "_archive": (8, "archive"),
+        "_replay-x": (8, "replay"),
+    }
+
+
+@pytest.mark.parametrize("from_archive", [True, False])
+def test_what_spark_cannot_read_is_one_line(
+    client: Client,
+    analyze: Analyze,
+    collect: Callable[[str], None],
+    store: Path,
+    output: Path,
+    raw: Any,
+    from_archive: bool,
+) -> None:
+    """A file of the archive that is none, a table that is gone: what it is, and not where in Spark it was."""
+    publish(client, "t", 1, 1)
+    collect("t")
+    if from_archive:
+        for file in store.rglob("*.parquet"):
+            file.write_bytes(b"nonsense" * 100)
+    else:
+        rows(raw, "ALTER TABLE queue_messages RENAME COLUMN payload TO elsewhere")
+    with pytest.raises(LanelogError, match="the analysis failed: ") as caught:
+        analyze(path=str(store))
+    assert "\n" not in str(caught.value)
+    assert ("parquet" if from_archive else "payload") in str(caught.value).lower()
+    assert caught.value.__cause__ is None
+    assert not output.exists()
+
+
 def test_the_command_writes_tables_and_a_report(
     spark: SparkSession, client: Client, lanelog_url: str, output: Path, store: Path
 ) -> None:
@@ -240,6 +290,14 @@ def test_an_archive_of_another_database_is_refused(
         cursor.execute("UPDATE queue_schema SET applied_at = applied_at + 1")
     with pytest.raises(ConfigurationError, match="is one of another database"):
         analyze(path=str(store))
+
+
+def test_the_page_is_given_the_rows_that_it_shows() -> None:
+    """Of a table that has a row for every lane: those that are still longest, equal ones in the file's order."""
+    lanes = pa.table({"key": [f"k{n}" for n in range(1000)], "still_ms": [n // 10 for n in range(1000)]})
+    kept = _foremost("stalled_lanes", lanes)
+    assert kept.column("key").to_pylist() == [f"k{n}" for n in (*range(990, 1000), *range(980, 985))]
+    assert _foremost("skew", lanes) is lanes
 
 
 @pytest.mark.parametrize(

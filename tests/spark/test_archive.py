@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 import lanelog
 from lanelog.cli._problems import of_group
 from lanelog.client import Client
-from lanelog.errors import ConfigurationError, LanelogError
-from lanelog.spark import _archive_files, _archive_job, read_archive
+from lanelog.errors import ConfigurationError, LanelogError, LeaseLost
+from lanelog.spark import _archive_files, _archive_job, _manifest, read_archive
 from lanelog.spark._archive_group import ArchiveGroup
 from lanelog.spark._archive_job import ArchiveJob
 from lanelog.spark._archive_options import GROUP, ArchiveOptions
@@ -133,6 +133,103 @@ def test_a_run_that_dies_at_any_step_is_made_up_for(
     assert not client.admin.groups("t")[0].stale_lanes
 
 
+def test_a_version_that_stands_though_the_disk_failed(
+    spark: SparkSession,
+    client: Client,
+    archive: Archive,
+    archived: Callable[[], Counter[Place]],
+    lanelog_url: str,
+    path: str,
+    raw: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A job that goes on after that deletes nothing that the version names; it ends, and the next one goes on."""
+    wanted = publish(client, "t", 30)
+    flush, broken = _manifest.flush_directory, []
+
+    def fail_once(directory: Path) -> None:
+        found = ManifestStore(Path(path)).latest()
+        if not broken and found is not None and found.files:
+            broken.append(directory)
+            raise OSError("the disk fails here")
+        flush(directory)
+
+    monkeypatch.setattr(_manifest, "flush_directory", fail_once)
+    with pytest.raises(LeaseLost, match="was made already"):
+        run(ArchiveOptions(path=path, url=lanelog_url, once=False, interval=0.1), spark)
+    assert broken
+    assert archived() == wanted
+    assert watermark(raw, GROUP, "t", "k0") == 0
+    assert archive().messages == 0
+    assert archived() == wanted
+    assert watermark(raw, GROUP, "t", "k0") == 6
+
+
+def test_an_operators_act_on_a_topic_without_a_message(
+    client: Client,
+    archive: Archive,
+    archived: Callable[[], Counter[Place]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The archive goes on, because it names its topics from the beginning; another archive is refused all the same."""
+    wanted = publish(client, "t", 10, lanes=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(_archive_files, "write", lambda *_: 1 / 0)
+        with pytest.raises(LanelogError, match="division by zero"):
+            archive()
+    with pytest.raises(ConfigurationError, match="has archived topic 't' to another place"):
+        archive(path=str(tmp_path / "second"))
+    client.admin.pause("t", GROUP, key="k0", by="me", reason="x", dry_run=False)
+    client.admin.skip("t", GROUP, "k1", 1, reason="broken", dry_run=False)
+    assert archive().messages == 10
+    assert archived() == wanted
+
+
+def test_a_topic_that_appears_is_named_at_once(
+    spark: SparkSession, client: Client, lanelog_url: str, path: str
+) -> None:
+    """Though it has no message yet: what an operator does to it is no other archive's."""
+    publish(client, "t", 1)
+    stopping = threading.Event()
+    options = ArchiveOptions(path=path, url=lanelog_url, once=False, interval=0.1)
+    job = threading.Thread(target=lambda: run(options, spark, stopping))
+    job.start()
+    try:
+        eventually(lambda: (found := ManifestStore(Path(path)).latest()) and found.rows == 1, within=60)
+        client.subscribe("u", "readers", accept).stop()
+        eventually(lambda: ManifestStore(Path(path)).required().lanes.keys() == {"t", "u"}, within=60)
+    finally:
+        stopping.set()
+        job.join()
+
+
+def test_a_group_that_was_deleted_is_told(client: Client, archive: Archive, caplog: pytest.LogCaptureFixture) -> None:
+    """Collection may have had what the archive lacks: it goes on, with an error that says so, once."""
+    publish(client, "t", 5)
+    archive()
+    assert "archive.group_was_deleted" not in caplog.text
+    client.admin.delete_group("t", GROUP, dry_run=False)
+    publish(client, "t", 5)
+    assert archive().messages == 5
+    assert caplog.text.count("archive.group_was_deleted topic=t group=_archive") == 1
+    archive()
+    assert caplog.text.count("archive.group_was_deleted") == 1
+
+
+def test_a_run_that_is_stopped_is_not_done(
+    spark: SparkSession, client: Client, archive: Archive, lanelog_url: str, path: str
+) -> None:
+    """With `once`, being told to end before everything is archived is an error; the next run goes on."""
+    publish(client, "t", 5)
+    stopping = threading.Event()
+    stopping.set()
+    with pytest.raises(LanelogError, match="stopped before everything was archived"):
+        run(ArchiveOptions(path=path, url=lanelog_url), spark, stopping)
+    assert archive(max_messages=1).messages == 5
+    assert len(list(Path(path).glob("_checkpoints/*/offsets/[0-9]*"))) <= 3  # each tells the place of every lane
+
+
 def test_a_server_that_may_have_restarted_is_read_again(
     client: Client,
     archive: Archive,
@@ -191,10 +288,15 @@ def test_collection_never_outruns_the_archive(
     assert archived() == wanted
 
 
-def test_a_checkpoint_ahead_of_the_archive_is_refused(
-    client: Client, archive: Archive, archived: Callable[[], Counter[Place]], path: str
+def test_a_checkpoint_ahead_of_the_archive_is_removed(
+    client: Client,
+    archive: Archive,
+    archived: Callable[[], Counter[Place]],
+    path: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As after a restore of the archive alone: nothing is passed over; without the checkpoint everything is there."""
+    """As after a restore of the archive alone: nothing is passed over, and it is read again; but only once in a run."""
     wanted = publish(client, "t", 5)
     archive()
     version = ManifestStore(Path(path)).required().version
@@ -204,11 +306,14 @@ def test_a_checkpoint_ahead_of_the_archive_is_refused(
         if int(later.name[:10]) > version:
             later.unlink()
     wanted += publish(client, "t", 5)
-    with pytest.raises(ConfigurationError, match="the checkpoint is ahead of the archive") as caught:
-        archive()
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", lambda *_, **__: None)
+        with pytest.raises(ConfigurationError, match="the checkpoint is ahead of the archive") as caught:
+            archive()
     assert "\n" not in str(caught.value)
-    shutil.rmtree(Path(path) / "_checkpoints")
+    assert archived() != wanted
     assert archive().messages == 10
+    assert caplog.text.count("archive.checkpoint_removed") == 2
     assert archived() == wanted
 
 

@@ -59,7 +59,7 @@ def test_one_job_at_a_time(client: Client, job: Callable[[str], Job], raw: Any) 
     assert watermark(raw, GROUP, "t", "k") == 0
     second.advance("t", {"k": 1})
     assert watermark(raw, GROUP, "t", "k") == 1
-    second.leave()
+    second.leave({"t"})
     other.stop(["t"])
     assert {member.state for member in client.admin.members("t", GROUP)} <= {OwnerState.STOPPED, OwnerState.DEAD}
 

@@ -56,6 +56,8 @@ def test_options_that_cannot_be(refused: Refused, tmp_path: Path, client: Client
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
     assert "is not empty and holds no archive" in refused(path=str(tmp_path / "full"))
+    below = refused(path=str(tmp_path / "full" / "file" / "archive"))
+    assert below.endswith("file/archive' cannot hold an archive: Not a directory")
 
 
 def test_a_database_that_does_not_answer(refused: Refused, lanelog_server: DevServer) -> None:

@@ -10,7 +10,7 @@ from pyspark.testing import assertDataFrameEqual
 from lanelog.spark import analytics
 
 LOG = "topic string, key string, offset bigint, created_at timestamp"
-GROUPS = "consumer_group string, topic string, paused_at timestamp"
+GROUPS = "consumer_group string, topic string, paused_at timestamp, delivery_order string"
 OFFSETS = (
     "consumer_group string, topic string, key string, offset_acked bigint, paused_at timestamp, updated_at timestamp"
 )
@@ -20,7 +20,7 @@ STATES = (
 )
 BACKLOG = (
     "consumer_group string, topic string, key string, lag bigint, oldest_offset bigint, oldest_at timestamp, "
-    "moved_at timestamp, paused boolean"
+    "moved_at timestamp, paused boolean, role string"
 )
 GLYPH = "𝄞🦊"
 
@@ -62,7 +62,7 @@ def test_unsettled_is_what_no_watermark_floor_or_acked_row_covers(spark: SparkSe
     found = backlog(
         spark,
         messages(spark, ("t", GLYPH, 3, 9), ("t", "new", 1, 2), ("other", GLYPH, 1, 5)),
-        [("g", "t", None), ("h", "t", None)],
+        [("g", "t", None, "strict"), ("h", "t", None, "strict")],
         [
             ("", "t", GLYPH, 4, None, at("09:00:00")),
             ("g", "t", GLYPH, 6, None, at("10:01:00")),
@@ -79,10 +79,10 @@ def test_unsettled_is_what_no_watermark_floor_or_acked_row_covers(spark: SparkSe
         found,
         spark.createDataFrame(
             [
-                ("g", "t", GLYPH, 1, 7, at("10:00:07"), at("10:01:00"), False),
-                ("g", "t", "new", 2, 1, at("10:00:01"), None, False),
-                ("h", "t", GLYPH, 5, 5, at("10:00:05"), None, False),
-                ("h", "t", "new", 1, 2, at("10:00:02"), None, False),
+                ("g", "t", GLYPH, 1, 7, at("10:00:07"), at("10:01:00"), False, "consumer"),
+                ("g", "t", "new", 2, 1, at("10:00:01"), None, False, "consumer"),
+                ("h", "t", GLYPH, 5, 5, at("10:00:05"), None, False, "consumer"),
+                ("h", "t", "new", 1, 2, at("10:00:02"), None, False, "consumer"),
             ],
             BACKLOG,
         ),
@@ -91,7 +91,7 @@ def test_unsettled_is_what_no_watermark_floor_or_acked_row_covers(spark: SparkSe
 
 def test_a_group_that_has_settled_everything_has_no_backlog_and_lag_nought(spark: SparkSession) -> None:
     """It is in the list of lags all the same, and nothing of it has an age."""
-    groups = [("done", "t", None), ("late", "t", at("10:00:30"))]
+    groups = [("done", "t", None, "strict"), ("late", "t", at("10:00:30"), "replay")]
     unsettled = backlog(
         spark,
         messages(spark, ("t", "k", 1, 3), ("t", "l", 2, 2)),
@@ -102,15 +102,24 @@ def test_a_group_that_has_settled_everything_has_no_backlog_and_lag_nought(spark
     assertDataFrameEqual(
         found,
         spark.createDataFrame(
-            [("done", "t", 0, 0, None, False), ("late", "t", 2, 4, 59_000, True)],
-            "consumer_group string, topic string, lanes bigint, lag bigint, oldest_ms bigint, paused boolean",
+            [("done", "t", 0, 0, None, False, "consumer"), ("late", "t", 2, 4, 59_000, True, "replay")],
+            "consumer_group string, topic string, lanes bigint, lag bigint, oldest_ms bigint, paused boolean, "
+            "role string",
         ),
     )
 
 
 def test_a_lane_stalls_that_had_something_to_do_and_did_nothing(spark: SparkSession) -> None:
-    """Still since its row last moved, or since its oldest message came if that was later; a second less is no stall."""
-    groups = [("g", "t", None), ("p", "t", at("10:00:00"))]
+    """Still since its row last moved, or since its oldest message came if that was later; a second less is no stall.
+
+    Nothing stalls an archive, which runs now and then, or a replay's group, which never moves.
+    """
+    groups = [
+        ("g", "t", None, "strict"),
+        ("p", "t", at("10:00:00"), "concurrent"),
+        ("_archive", "t", None, "archive"),
+        ("_replay-x", "t", None, "replay"),
+    ]
     states = [
         ("g", "t", "failing", 2, 2, False, 3, "boom"),
         ("g", "t", "failing", 3, 3, False, 1, "another"),
@@ -153,7 +162,7 @@ def test_a_lane_paused_for_one_group_is_paused_for_that_group(spark: SparkSessio
     found = backlog(
         spark,
         messages(spark, ("t", "k", 1, 1)),
-        [("g", "t", None), ("h", "t", None)],
+        [("g", "t", None, "strict"), ("h", "t", None, "strict")],
         [("g", "t", "k", 0, at("10:00:00"), at("10:00:00")), ("h", "t", "k", 0, None, at("10:00:00"))],
     )
     assert {row.consumer_group: (row.lag, row.paused) for row in found.collect()} == {"g": (1, True), "h": (1, False)}
@@ -161,9 +170,9 @@ def test_a_lane_paused_for_one_group_is_paused_for_that_group(spark: SparkSessio
 
 def test_no_log_no_backlog(spark: SparkSession) -> None:
     """Empty tables give empty tables, and groups without anything to do."""
-    unsettled = backlog(spark, messages(spark), [("g", "t", None)])
+    unsettled = backlog(spark, messages(spark), [("g", "t", None, "strict")])
     states = spark.createDataFrame([], STATES)
     assert unsettled.collect() == []
     assert analytics.stalled_lanes(unsettled, states, 0, 0).collect() == []
-    lags = analytics.lag(unsettled, spark.createDataFrame([("g", "t", None)], GROUPS), 0).collect()
-    assert [tuple(row) for row in lags] == [("g", "t", 0, 0, None, False)]
+    lags = analytics.lag(unsettled, spark.createDataFrame([("g", "t", None, "strict")], GROUPS), 0).collect()
+    assert [tuple(row) for row in lags] == [("g", "t", 0, 0, None, False, "consumer")]

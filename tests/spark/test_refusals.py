@@ -1,5 +1,6 @@
 """Bad input: one clear line, the password in none, and nothing written."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from pyspark.sql import SparkSession
 from lanelog.client import Client
 from lanelog.config import ConnectConfig
 from lanelog.devserver import DevServer
+from lanelog.spark._clear import one_line
 from support.spark import PASSWORD, PASSWORD_VARIABLE, Read, last_line
 from support.sql import one, rows
 
@@ -32,6 +34,51 @@ def test_what_cannot_be_read_says_so(spark: SparkSession, client: Client, read: 
     with raw.cursor() as cursor:
         cursor.execute("UPDATE queue_schema SET version = 99")
     assert "are of version 99" in refused(read(subscribe="t").count)
+
+
+@pytest.mark.parametrize("what", [{"subscribe": "t"}, {"subscribePattern": "t.*"}])
+@pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
+def test_offsets_of_a_topic_that_is_not_read_are_refused(
+    client: Client, read: Read, what: dict[str, str], option: str
+) -> None:
+    """A name that is spelt wrong in the offsets would be read wholly, without a word."""
+    client.publish("t", "k", b"x")
+    client.publish("u", "k", b"x")
+    for other in ("u", "tt"):
+        offsets = f'{{"t": {{"k": 1}}, "{other}": {{"k": 1}}}}'
+        said = refused(read(**what, **{option: offsets}).count)
+        assert f"{option} names topic '{other}', which is not read" in said
+
+
+def test_a_stream_does_not_begin_with_offsets_of_a_topic_that_it_does_not_read(
+    spark: SparkSession, client: Client, lanelog_url: str, tmp_path: Path
+) -> None:
+    """As a batch: one line, and no message."""
+    client.publish("t", "k", b"x")
+    options = {"url": lanelog_url, "subscribe": "t", "startingOffsets": '{"tt": {"k": 1}}'}
+    writer = spark.readStream.format("lanelog").options(**options).load().writeStream.format("noop")
+    query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+    assert "startingOffsets names topic 'tt', which is not read" in refused(lambda: query.awaitTermination(90))
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            "An error occurred while calling o7.collect.\n: org.apache.spark.SparkException: Job aborted\n\tat a.B",
+            "org.apache.spark.SparkException: Job aborted",
+        ),
+        (
+            "[X] Failed: Traceback (most recent call last):\n  File 1\nlanelog.errors.DatabaseError: denied\n\tat a.B",
+            "denied",
+        ),
+        ("\n  no file at mysql://app:s3cret@db:3306/jobs, app@db", "no file at mysql://***@db:3306/jobs, app@db"),
+        ("", ""),
+    ],
+)
+def test_of_what_spark_says_one_line_is_told(text: str, line: str) -> None:
+    """The first that says something, or that of an error of this package; no password of a URL."""
+    assert one_line(text) == line
 
 
 def test_a_database_that_does_not_answer_fails_at_once(spark: SparkSession) -> None:

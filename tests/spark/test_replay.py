@@ -11,12 +11,13 @@ from pyspark.sql import SparkSession
 
 import lanelog
 from lanelog.client import Client
+from lanelog.config import ConnectConfig
 from lanelog.errors import ConfigurationError, LanelogError
 from lanelog.spark import Replayed, _replay_rows, replay
 from lanelog.spark._archive_options import ArchiveOptions
 from lanelog.spark._replay_options import checked
 from lanelog.spark.archive import run
-from support.spark import Read
+from support.spark import PASSWORD, Read
 from support.sql import one, rows
 from support.waiting import accept, eventually
 
@@ -204,6 +205,43 @@ def test_bad_options(options: dict[str, Any], line: str) -> None:
     with pytest.raises(ConfigurationError, match=line) as caught:
         checked(**{"path": "/a", "all_groups": False, **known, **options})
     assert "\n" not in str(caught.value)
+
+
+def test_a_task_that_may_not_write_is_one_line(
+    spark: SparkSession, client: Client, archived: str, lanelog_url: str, raw: Any
+) -> None:
+    """What the database said, without the pages that Spark adds; no password. The replay goes on when it may."""
+    config = ConnectConfig.from_url(lanelog_url)
+    user = config.database[-12:]
+    rows(raw, f"CREATE USER '{user}'@'%%' IDENTIFIED BY %s", PASSWORD)
+    try:
+        rows(raw, f"GRANT SELECT, INSERT, UPDATE, DELETE ON `{config.database}`.* TO '{user}'@'%'")
+        url = f"mysql://{user}:{PASSWORD}@{config.host}:{config.port}/{config.database}"
+        rows(
+            raw,
+            "CREATE TRIGGER refusing BEFORE INSERT ON queue_messages FOR EACH ROW "
+            "SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'not this one'",
+        )
+        with pytest.raises(LanelogError, match=r"the replay failed: .*not this one") as caught:
+            replay(archived, topics=["t"], to="copy", url=url, spark=spark)
+        assert "\n" not in str(caught.value)
+        assert PASSWORD not in str(caught.value)
+        rows(raw, "DROP TRIGGER refusing")
+        done = replay(archived, topics=["t"], to="copy", url=url, spark=spark)
+        # A task that Spark gave up with the job may have had its last attempt only now: what it wrote is there already.
+        assert done.published + done.duplicates == MESSAGES
+        assert one(raw, "SELECT COUNT(*) FROM queue_messages WHERE topic = 'copy'") == MESSAGES
+    finally:
+        rows(raw, f"DROP USER '{user}'@'%'")
+
+
+def test_an_account_that_cannot_be_written_is_one_line(client: Client, again: Replay, archived: str) -> None:
+    """Before anything is published; an archive that is mounted for reading is an archive."""
+    (Path(archived) / "_replays").symlink_to("nowhere")
+    with pytest.raises(LanelogError, match=r"_replays.* cannot be written") as caught:
+        again(topics=["t"], to="copy")
+    assert "\n" not in str(caught.value)
+    assert "copy" not in [topic.topic for topic in client.admin.topics()]
 
 
 def test_what_is_not_there_is_refused(client: Client, again: Replay, spark: SparkSession, tmp_path: Path) -> None:

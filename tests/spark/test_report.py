@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 from itertools import pairwise
 
 import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -139,13 +140,23 @@ def test_without_the_live_log_the_report_says_what_it_cannot_know() -> None:
 
 
 def test_long_tables_are_cut_and_say_so() -> None:
-    """Fifteen rows, and how many there are."""
+    """Fifteen rows, and how many there are, also where no more than those are handed over."""
     known, tables = full()
-    tables["stalled_lanes"] = [{**tables["stalled_lanes"][0], "key": f"k{n}"} for n in range(1234)]
+    tables["stalled_lanes"] = [{**tables["stalled_lanes"][0], "key": f"k{n}"} for n in range(15)]
+    known = evolve(known, counted={**known.counted, "stalled_lanes": 1234})
     page = Elements(render(known, tables))
     assert "The first 15 of 1,234; the file has all of them." in page.within("p")
     assert "k14" in page.within("span")
     assert "k15" not in page.within("span")
+
+
+def test_the_largest_lag_is_a_consumers() -> None:
+    """An archive that is further behind is in the table, as what it is, and not among the figures at the top."""
+    page = Elements(page_of())
+    values = page.within("span")
+    at = values.index("Largest lag")
+    assert values[at : at + 3] == ["Largest lag", "1,204", "group billing"]
+    assert {"archive", "consumer"} <= set(values)
 
 
 def test_the_same_results_give_the_same_page() -> None:

@@ -2,12 +2,16 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
+import lanelog
 from lanelog.client import Client
+from lanelog.spark import _writer
 from support.spark import Read, last_line
 
 Write = Callable[[DataFrame], None]
@@ -109,6 +113,26 @@ def test_a_stream_writes_once_through_a_crash(
     run()
     found = read(subscribe="u").groupBy("key").count().collect()
     assert {row.key: row["count"] for row in found} == {"k0": 11, "k1": 10, "k2": 10}
+
+
+def test_a_transaction_is_bounded_in_bytes_of_text_too() -> None:
+    """A character of a payload that is text has up to four bytes; bytes as such are counted the same."""
+    sizes: list[int] = []
+
+    class Log:
+        def publish_many(self, _topic: str, items: list[lanelog.Outgoing]) -> list[lanelog.Receipt]:
+            sizes.append(len(items))
+            return [lanelog.Receipt(1, item.id or "", duplicate=False) for item in items]
+
+    text = "🦊" * (_writer.BYTES // 16)  # a quarter of the bound
+    for values in ([text] * 8, [text.encode()] * 8):
+        sizes.clear()
+        log: Any = Log()
+        publishing = _writer._Publishing(log)
+        same, ids = ["t"] * 8, [str(n) for n in range(8)]
+        publishing.add(pa.RecordBatch.from_pydict({"topic": same, "key": same, "value": values, "id": ids}))
+        publishing.flush()
+        assert sizes == [4, 4]
 
 
 @pytest.mark.parametrize("column", ["key", "value"])

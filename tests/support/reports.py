@@ -36,6 +36,9 @@ def facts(**changed: Any) -> Facts:
         "last": CUTOFF,
         "step_ms": 3_600_000,
         "stalled_after_ms": 300_000,
+        "dead_letters": 0,
+        "reasons": 0,
+        "counted": {"dead_letters": 0, "stalled_lanes": 0},
         "files": "parquet",
     }
     return Facts(**{**made, **changed})
@@ -106,11 +109,11 @@ def full(text: str = ODD) -> tuple[Facts, Tables]:
         ("orders_dlq", 1, "customer-17", 31, 18_600, 0.082),
     )
     tables["lag"] = rows(
-        "consumer_group topic lanes lag oldest_ms paused",
-        ("_archive", "orders", 12, 48, 4_210, False),
-        ("billing", "orders", 3, 1_204, 5_462_000, False),
-        (text, "orders", 0, 0, None, False),
-        ("sender", "mails", 100, 310, 1_920_000, True),
+        "consumer_group topic lanes lag oldest_ms paused role",
+        ("_archive", "orders", 12, 4_800, 4_210, False, "archive"),
+        ("billing", "orders", 3, 1_204, 5_462_000, False, "consumer"),
+        (text, "orders", 0, 0, None, False, "consumer"),
+        ("sender", "mails", 100, 310, 1_920_000, True, "consumer"),
     )
     tables["stalled_lanes"] = rows(
         "consumer_group topic key lag still_ms state attempts last_error",
@@ -120,4 +123,5 @@ def full(text: str = ODD) -> tuple[Facts, Tables]:
     )  # fmt: skip
     messages = sum(row["messages"] for row in tables["throughput"])
     size = sum(row["bytes"] for row in tables["throughput"])
-    return facts(messages=messages, size=size, lanes=980), tables
+    counted = {name: len(tables[name]) for name in ("dead_letters", "stalled_lanes")}
+    return facts(messages=messages, size=size, lanes=980, dead_letters=380, reasons=4, counted=counted), tables

@@ -1,7 +1,9 @@
 """The manifest of an archive: versions that follow each other, and what is removed behind them."""
 
+import errno
 import gzip
 import json
+import os
 import threading
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 from attrs import evolve
 
 from lanelog.errors import ConfigurationError, LeaseLost
+from lanelog.spark import _manifest
 from lanelog.spark._manifest import (
     MERGED_AT_ONCE,
     MESSAGES,
@@ -39,7 +42,9 @@ def written(store: ManifestStore, manifest: Manifest, name: str = "a.parquet", *
 
 @pytest.fixture
 def store(tmp_path: Path) -> ManifestStore:
-    return ManifestStore(tmp_path / "archive")
+    store = ManifestStore(tmp_path / "archive")
+    store.prepare()
+    return store
 
 
 @pytest.fixture
@@ -100,12 +105,52 @@ def test_a_version_is_made_once(store: ManifestStore, first: Manifest) -> None:
     for thread in threads:
         thread.join()
     assert outcomes.count("made") == 1
-    assert all("made by another job" in outcome for outcome in outcomes if outcome != "made")
+    assert all("was made already, by another job" in outcome for outcome in outcomes if outcome != "made")
     assert store.latest() in versions
     assert sorted(path.name for path in (store.root / "_manifest").iterdir()) == [
         "0000000001.json.gz",
         "0000000002.json.gz",
     ]
+
+
+def test_a_version_whose_name_was_not_flushed_stands(
+    store: ManifestStore, first: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk's error is raised, and whoever tries again is told that the version was made; its files stay."""
+    second = first.extended([written(store, first)], {"t": {"k": 1}})
+    with monkeypatch.context() as patch:
+        patch.setattr(_manifest, "flush_directory", fail)
+        with pytest.raises(OSError, match="No space"):
+            store.commit(second)
+    again = first.extended([written(store, first)], {"t": {"k": 2}})
+    with pytest.raises(LeaseLost, match="or by an attempt whose disk failed"):
+        store.commit(again)
+    assert store.latest() == second
+    assert again.files[0].path != second.files[0].path
+    store.sweep(second, 0, 0)
+    assert (store.root / second.files[0].path).exists()
+    assert not (store.root / again.files[0].path).exists()
+
+
+def fail(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_writer_that_was_swept_is_told(
+    store: ManifestStore, first: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It slept in its commit, and another one has gone on meanwhile: it lost, and its file system is not to blame."""
+    link = os.link
+
+    def link_late(*paths: str | os.PathLike[str]) -> None:
+        store.sweep(first, 0, 0)
+        link(*paths)
+
+    monkeypatch.setattr(_manifest.os, "link", link_late)
+    with pytest.raises(LeaseLost, match="one job at a time"):
+        store.commit(first.extended([], {}))
+    assert store.latest() == first
+    store.prepare()  # a run that starts while another one sweeps
 
 
 def test_an_unfinished_version_is_none(store: ManifestStore, first: Manifest) -> None:
@@ -245,6 +290,36 @@ def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="there is no archive at"):
         ManifestStore(tmp_path).required()
     ManifestStore(tmp_path / "new").refuse_foreign()
+
+
+def test_a_path_that_cannot_hold_an_archive_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Below a file, without permission, without hard links: one line; a path that can is left as it was, but made."""
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigurationError, match="file/x' cannot hold an archive: Not a directory"):
+        ManifestStore(tmp_path / "file" / "x").prepare()
+    store = ManifestStore(tmp_path / "archive")
+    with monkeypatch.context() as patch:
+        patch.setattr(_manifest.os, "link", refuse)
+        with pytest.raises(ConfigurationError, match=r"it has no hard links \(Operation not permitted\)"):
+            store.prepare()
+        patch.setattr(Path, "touch", refuse)
+        with pytest.raises(ConfigurationError, match="cannot hold an archive: Operation not permitted"):
+            store.prepare()
+    store.prepare()
+    store.refuse_foreign()
+    assert list(store.root.rglob("*")) == [store.root / "_manifest"]
+    assert store.latest() is None
+
+
+def refuse(*_: object, **__: object) -> None:
+    raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+
+def test_topics_are_named_without_a_lane(first: Manifest) -> None:
+    """What is held from the beginning is told from what another archive holds; what is archived stays."""
+    manifest = first.extended([], {"t": {"k": 1}}).naming(["t", "u"])
+    assert manifest.lanes == {"t": {"k": 1}, "u": {}}
+    assert manifest.version == first.version + 1
 
 
 @pytest.mark.parametrize("path", ["s3a://bucket/x", "hdfs://name/x", "gs://b", "", "a\nb", "C:/x"])

@@ -59,6 +59,10 @@ def test_offsets_are_read_from_json() -> None:
         ({"subscribe": "t", "startingOffsets": "earliest", "startingTimestamp": "5"}, "exclude each other"),
         ({"subscribe": "t", "groupId": "g", "startingOffsets": "earliest"}, "a group starts at its watermark"),
         ({"subscribe": "t", "groupId": "g", "startingTimestamp": "5"}, "a group starts at its watermark"),
+        (
+            {"subscribe": "t", "table": "MESSAGES", "groupId": "g", "startingTimestamp": "5"},
+            "a group starts at its watermark",
+        ),
         ({"subscribe": "t", "startingOffsets": "latest"}, "reads nothing"),
         ({"subscribe": "t", "endingOffsets": "earliest"}, "reads nothing"),
         ({"subscribe": "t", "endingOffsets": '{"t": {"k": -2}}'}, "reads nothing"),

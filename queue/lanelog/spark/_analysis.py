@@ -31,7 +31,7 @@ from lanelog.spark._archive_options import one_of
 from lanelog.spark._archive_read import read_archive
 from lanelog.spark._manifest import MESSAGES, OUTCOMES, Manifest, ManifestStore, local_path
 from lanelog.spark._options import FORMAT, Place
-from lanelog.spark._report_parts import Facts
+from lanelog.spark._report_parts import FOREMOST, Facts
 from lanelog.spark._schema import TABLES
 
 if TYPE_CHECKING:
@@ -233,18 +233,25 @@ def _facts(
     span: tuple[datetime | None, datetime | None],
     step_ms: int,
 ) -> Facts:
-    hours, lanes = tables["throughput"].to_pylist(), tables["lane_sizes"].to_pylist()
+    from pyarrow import compute
+
+    def total(table: str, column: str) -> int:
+        return compute.sum(tables[table].column(column)).as_py() or 0
+
     return Facts(
         archive=None if wanted.path is None else str(local_path(wanted.path)),
         live=None if wanted.place is None else wanted.place.config().safe_url(),
         cutoff=datetime.fromtimestamp(cutoff_ms / 1000, UTC),
         topics=topics,
-        messages=sum(row["messages"] for row in hours),
-        size=sum(row["bytes"] or 0 for row in hours),
-        lanes=sum(row["lanes"] for row in lanes),
+        messages=total("throughput", "messages"),
+        size=total("throughput", "bytes"),
+        lanes=total("lane_sizes", "lanes"),
         first=span[0],
         last=span[1],
         step_ms=step_ms,
         stalled_after_ms=wanted.stalled_after_ms,
+        dead_letters=total("dead_letters", "dead_letters"),
+        reasons=compute.count_distinct(tables["dead_letters"].column("reason")).as_py(),
+        counted={name: tables[name].num_rows for name in FOREMOST},
         files=wanted.files,
     )

@@ -15,7 +15,8 @@ from attrs import field, frozen
 
 from lanelog.errors import LanelogError
 from lanelog.spark._archive_group import Hole, holes_of
-from lanelog.spark._manifest import MESSAGES, OUTCOMES, DataFile, flush_files
+from lanelog.spark._flush import flush_files
+from lanelog.spark._manifest import MESSAGES, OUTCOMES, DataFile
 from lanelog.spark._schema import HISTORY
 from lanelog.spark._schema import MESSAGES as MESSAGE_COLUMNS
 
@@ -71,7 +72,7 @@ def write(rows: DataFrame, root: Path, table: str, segment: str, parts: int) -> 
         .sortWithinPartitions(_BY_TOPIC, _BY_DATE, *order)
         .write.partitionBy(_BY_TOPIC, _BY_DATE)
         .option("compression", "zstd")
-        .mode("overwrite")  # what an attempt that failed in this process has left
+        .mode("error")  # each attempt has a directory of its own: a version may name what is there
         .parquet(_uri(directory))
     )
     return _looked_into(root, table, directory)
@@ -91,7 +92,7 @@ def merge(spark: SparkSession, root: Path, files: Sequence[DataFile], segment: s
         .sortWithinPartitions(_BY_TOPIC, _BY_DATE, "topic", "key", _OFFSET[table])
         .write.partitionBy(_BY_TOPIC, _BY_DATE)
         .option("compression", "zstd")
-        .mode("overwrite")
+        .mode("error")
         .parquet(_uri(directory))
     )
     merged = _looked_into(root, table, directory).files

@@ -39,7 +39,7 @@ from lanelog.config import SubscriptionConfig
 from lanelog.errors import ConfigurationError, DatabaseError, LeaseLost
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
     from lanelog._database import Database, Executor
     from lanelog.spark._archive_presence import Presence
@@ -84,6 +84,10 @@ class Hole:
     last: int
 
 
+class PassedOver(ConfigurationError):
+    """What is in the log was not read: the checkpoint is ahead of the archive."""
+
+
 @define(eq=False)
 class ArchiveGroup:
     """The topics that this job holds for its group."""
@@ -122,9 +126,18 @@ class ArchiveGroup:
             assert taken is not None  # noqa: S101 - it was just written
             return int(taken[1])
 
-    def leave(self) -> None:
-        """Give the topics back; where the database does not answer, the next job finds out that this one is gone."""
+    def registered(self, topic: str) -> bool:
+        """Whether the group is there for a topic, so that collection waits for it."""
+        return read(self.database, lambda cx: Groups().get(cx, self.group, topic) is not None, "looking for the group")
+
+    def leave(self, named: Container[str]) -> None:
+        """Give the topics back that the manifest has `named`, which tells other archives to keep away from them.
+
+        Of the others, and where the database does not answer, the next job finds out that this one is gone.
+        """
         for topic, epoch in self.epochs.items():
+            if topic not in named:
+                continue
             try:
                 repeated(self.database, self._leave, "leaving a topic", topic, epoch)
             except DatabaseError as error:
@@ -207,7 +220,7 @@ class ArchiveGroup:
     def check(self, topic: str, holes: Sequence[Hole]) -> None:
         """Judge what is missing between what was archived before and what was read now.
 
-        Raises ConfigurationError if it is in the log: whoever read has passed it over. What is gone from the log
+        Raises PassedOver if it is in the log: whoever read has passed it over. What is gone from the log
         although nobody released it is an ERROR event, as for any consumer, and the job goes on.
         """
         if holes:
@@ -224,7 +237,7 @@ class ArchiveGroup:
             found = cx.query(" UNION ALL ".join([BETWEEN] * len(chunk)), args)
             if found:
                 key, offset = found[0]
-                raise ConfigurationError(
+                raise PassedOver(
                     f"offset {offset} of topic {topic!r}, lane {key!r}, was passed over: the checkpoint is ahead of "
                     "the archive; remove the checkpoint, what is archived already is not archived twice"
                 )
@@ -237,10 +250,16 @@ class ArchiveGroup:
 
 
 def refuse_begun(database: Database, group: str, topic: str) -> None:
-    """Refuse a topic of which the manifest holds nothing, though the group has watermarks there: another archive's."""
+    """Refuse a topic that the manifest does not name, though the group has watermarks there: another archive's.
+
+    Or though a job has given it back, as it does when its manifest names the topic. A job that died before that has
+    done neither.
+    """
 
     def look(cx: Executor) -> bool:
-        return Groups().get(cx, group, topic) is not None and Offsets().any_of_group(cx, group, topic)
+        if Groups().get(cx, group, topic) is None:
+            return False
+        return Leases().holds(cx, group, topic, "") or Offsets().any_of_group(cx, group, topic)
 
     if read(database, look, "looking for the group"):
         raise ConfigurationError(

@@ -12,8 +12,8 @@ since; make the next version of the manifest; raise the watermarks of the group 
 * after the watermarks, before Spark's checkpoint has the batch: it is read again and left out.
 
 The checkpoint only saves reading again. Without it, with another one, or after a seek, the start is what the manifest
-holds; a checkpoint that is ahead of the manifest leaves a hole that is in the log, and is refused. Two jobs at once: a
-lease for each topic, and the manifest, of which each version is made once.
+holds; a checkpoint that is ahead of the manifest leaves a hole that is in the log, and is removed, once in a run. Two
+jobs at once: a lease for each topic, and the manifest, of which each version is made once.
 """
 
 from __future__ import annotations
@@ -99,6 +99,8 @@ class ArchiveJob:
                 if topic not in self.group.epochs:
                     if topic not in self.manifest.lanes:
                         refuse_begun(self.group.database, self.group.group, topic)
+                    elif not self.group.registered(topic):  # collection may have had what is not archived
+                        log.error("archive.group_was_deleted", topic=topic, group=self.group.group)
                     self._take(topic)
                     log.info("archive.topic", topic=topic, group=self.group.group)
 
@@ -137,12 +139,13 @@ class ArchiveJob:
     def begin(self) -> None:
         """Make the first version of a new archive, which holds nothing; of an older one, remove what is over.
 
-        Before the first commit, which then names none of the files that are gone.
+        Before another commit, which then names none of the files that are gone. Every topic that is held is named.
         """
         with self._lock:
             if not self.manifest.version:
                 self._commit(evolve(self.manifest, version=1))
             self._sweep()
+            self._name_topics()
 
     def open(self) -> None:
         """Let batches begin."""
@@ -210,13 +213,21 @@ class ArchiveJob:
             )
 
     def _commit(self, manifest: Manifest) -> None:
+        manifest = manifest.naming(list(self.group.epochs))
         self.store.commit(manifest)
         self.manifest = manifest
+
+    def _name_topics(self) -> None:
+        """Name what is held: an operator's act on a topic without a message must not look like another archive's."""
+        if not set(self.group.epochs) <= self.manifest.lanes.keys():
+            self._commit(evolve(self.manifest, version=self.manifest.version + 1))
 
     # -- outcomes ------------------------------------------------------------------------------------------------------
 
     def tend_if_due(self) -> None:
-        """Archive outcomes and tidy up, every now and then."""
+        """Name topics that have appeared; archive outcomes and tidy up, every now and then."""
+        with self._lock:
+            self._name_topics()
         if time.monotonic() >= self._tend_at:
             self._tend_at = time.monotonic() + TEND_EVERY
             self.archive_outcomes()
@@ -265,6 +276,7 @@ class ArchiveJob:
     def tidy(self) -> None:
         """Merge and remove files, and forget lanes that were purged."""
         with self._lock:
+            self._name_topics()
             self._forget_purged()
             self._merge()
 

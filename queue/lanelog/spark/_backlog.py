@@ -9,12 +9,19 @@ must be read later than the messages, and `states` before `offsets`: what is set
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own documentation gives it
 
+from lanelog.spark._archive_group import ORDER as ARCHIVE
+from lanelog.spark._replay_options import ORDER as REPLAY
+
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
+CONSUMER: Final = "consumer"
+"""The role of a group that handlers read; an archive's and a replay's have their `delivery_order` as their role."""
+_OWN: Final = (ARCHIVE, REPLAY)
 
 _LANE = ["topic", "key"]
 _PLACE = ["consumer_group", "topic", "key"]
@@ -28,7 +35,7 @@ def backlog(messages: DataFrame, groups: DataFrame, offsets: DataFrame, states: 
 
     Columns: consumer_group, topic, key STRING; lag BIGINT (messages); oldest_offset BIGINT; oldest_at TIMESTAMP (when
     the oldest of them was written); moved_at TIMESTAMP (when the group's row of the lane last changed; NULL: never);
-    paused BOOLEAN (the group, or the lane for it).
+    paused BOOLEAN (the group, or the lane for it); role STRING (as in `lag`).
     """
     floors = offsets.where("consumer_group = ''").select(*_LANE, F.col("offset_acked").alias("floor"))
     places = offsets.where("consumer_group <> ''").select(
@@ -37,7 +44,7 @@ def backlog(messages: DataFrame, groups: DataFrame, offsets: DataFrame, states: 
         F.col("updated_at").alias("moved_at"),
         F.col("paused_at").alias("lane_paused_at"),
     )
-    readers = groups.select("consumer_group", "topic", F.col("paused_at").alias("group_paused_at"))
+    readers = groups.select("consumer_group", "topic", F.col("paused_at").alias("group_paused_at"), _role())
     settled = states.where("acked").select(*_PLACE, "message_offset", "through_offset")
     mark = F.greatest(F.coalesce("offset_acked", F.lit(0)), F.coalesce("floor", F.lit(0)))
     waiting = (
@@ -58,8 +65,9 @@ def backlog(messages: DataFrame, groups: DataFrame, offsets: DataFrame, states: 
             F.min("created_at").alias("oldest_at"),
             F.first("moved_at").alias("moved_at"),
             F.coalesce(F.first("group_paused_at"), F.first("lane_paused_at")).isNotNull().alias("paused"),
+            F.first("role").alias("role"),
         )
-        .select(*_PLACE, "lag", "oldest_offset", "oldest_at", "moved_at", "paused")
+        .select(*_PLACE, "lag", "oldest_offset", "oldest_at", "moved_at", "paused", "role")
     )
 
 
@@ -67,9 +75,10 @@ def lag(unsettled: DataFrame, groups: DataFrame, cutoff_ms: int) -> DataFrame:
     """How far behind each group is, from its `backlog`; a group that has settled everything has a row too.
 
     Columns: consumer_group, topic STRING; lanes BIGINT (that have lag); lag BIGINT (messages); oldest_ms BIGINT (age
-    of the oldest at the cut-off, milliseconds; NULL: nothing is unsettled); paused BOOLEAN (the whole group).
+    of the oldest at the cut-off, milliseconds; NULL: nothing is unsettled); paused BOOLEAN (the whole group); role
+    STRING: `consumer`, `archive` (behind until it runs again) or `replay` (never moves).
     """
-    known = groups.select("consumer_group", "topic", F.col("paused_at").isNotNull().alias("paused"))
+    known = groups.select("consumer_group", "topic", F.col("paused_at").isNotNull().alias("paused"), _role())
     summed = unsettled.groupBy("consumer_group", "topic").agg(
         F.count("*").alias("lanes"), F.sum("lag").alias("lag"), F.min("oldest_at").alias("oldest_at")
     )
@@ -80,6 +89,7 @@ def lag(unsettled: DataFrame, groups: DataFrame, cutoff_ms: int) -> DataFrame:
         F.coalesce("lag", F.lit(0)).cast("bigint").alias("lag"),
         _before(cutoff_ms, "oldest_at").alias("oldest_ms"),
         "paused",
+        "role",
     )
 
 
@@ -88,7 +98,7 @@ def stalled_lanes(unsettled: DataFrame, states: DataFrame, cutoff_ms: int, still
 
     Still since: when the group's row of the lane last changed, or when the oldest unsettled message was written if
     that was later; a lane that is still at least `still_ms` before the cut-off stalls. So one long-running handler
-    stalls its lane, and so does a message that fails again and again.
+    stalls its lane, and so does a message that fails again and again. Lanes of an archive or a replay do not stall.
 
     Columns: consumer_group, topic, key STRING; lag BIGINT (messages); still_ms BIGINT (milliseconds); state STRING:
     `paused` by an operator, `retrying` (the oldest has failed before), else `waiting` (for its handler, or for an
@@ -104,7 +114,7 @@ def stalled_lanes(unsettled: DataFrame, states: DataFrame, cutoff_ms: int, still
     state = F.when(F.col("paused"), "paused").when(F.col("last_error").isNotNull(), "retrying").otherwise("waiting")
     return (
         unsettled.withColumn("still_ms", F.lit(cutoff_ms) - F.unix_millis(since))
-        .where(F.col("still_ms") >= still_ms)
+        .where((F.col("still_ms") >= still_ms) & (F.col("role") == CONSUMER))
         .join(oldest, on=[*_PLACE, "oldest_offset"], how="left")
         .select(
             *_PLACE,
@@ -115,6 +125,11 @@ def stalled_lanes(unsettled: DataFrame, states: DataFrame, cutoff_ms: int, still
             "last_error",
         )
     )
+
+
+def _role() -> Column:
+    order = F.col("delivery_order")
+    return F.when(order.isin(*_OWN), order).otherwise(CONSUMER).alias("role")
 
 
 def _before(cutoff_ms: int, column: str) -> Column:

@@ -1,16 +1,27 @@
 """Errors as Spark shows them: Spark prints the whole traceback of an error in Python, and ours shall be one line.
 
-It changes no error but what led to it. `_source`, `_stream`, `_reading` and `_writer` wrap what Spark calls in it.
+It changes no error of lanelog but what led to it. `_source`, `_stream`, `_reading` and `_writer` wrap what Spark calls
+in `clear`, for the tasks; `replay` and `analyze` wrap what calls Spark in `in_one_line`, for the driver.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
 
 from lanelog.errors import LanelogError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
+
+_OWN: Final = re.compile(r"^\s*lanelog(?:\.\w+)+: (.+)$", re.MULTILINE)
+"""The line of an error of lanelog in a traceback of a task, without its class."""
+_CREDENTIALS: Final = re.compile(r"(?<=://)[^\s/]*@")
+_EMPTY: Final = re.compile(r"^(?:: )?(?:An error occurred while calling .*)?$")
+"""What comes before Spark's own message in an error that crossed over from Java."""
+_MOST: Final = 1_000
 
 
 class clear:  # noqa: N801 - a context manager, as contextlib.suppress; contextlib's own would put the traceback back
@@ -25,3 +36,23 @@ class clear:  # noqa: N801 - a context manager, as contextlib.suppress; contextl
         if isinstance(exc, LanelogError):
             exc.__cause__ = None
             raise exc.with_traceback(None) from None
+
+
+@contextmanager
+def in_one_line(what: str) -> Iterator[None]:
+    """Around what calls Spark: its errors, and those of the disk, become a LanelogError that says `what` and why."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (Py4JError, PySparkException, OSError) as exc:
+        raise LanelogError(f"{what}: {one_line(str(exc)) or type(exc).__name__}") from None
+
+
+def one_line(text: str) -> str:
+    """What a text of Spark's says first, or rather what an error of lanelog in it says; without a URL's password."""
+    own = _OWN.search(text)
+    lines = (line.strip() for line in text.splitlines())
+    first = own[1].strip() if own else next((line for line in lines if not _EMPTY.match(line)), "")
+    return _CREDENTIALS.sub("***@", first.removeprefix(": "))[:_MOST]

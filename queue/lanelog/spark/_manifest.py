@@ -7,16 +7,19 @@ A version is one file, `_manifest/0000000013.json.gz`, written beside, flushed t
 Linking refuses a name that is taken, so that of two writers who both go on from version 12 one alone makes version 13.
 A version is never changed. A reader opens the highest and sees exactly its files, whatever is written meanwhile.
 
-Data files lie in directories that are named after the version that will name them first, and after their writer. What
-is found in a directory of version 13 or lower, while 13 is the highest, and is not named by it, was left by a writer
-that died: no later version can name it.
+Data files lie in directories that are named after the version that will name them first, their writer and the attempt:
+no directory is written twice. What is found in a directory of version 13 or lower, while 13 is the highest, and is not
+named by it, was left by a writer that died: no later version can name it.
 
-Dies before the link: a file without a name, removed by a later sweep. After it: the version stands. Two at once: see
-above. The power fails: file and directory were flushed before, and data files are flushed by the caller before that.
+Dies before the link: a file without a name, removed by a later sweep. After it: the version stands, and so it does
+when flushing its name fails; that writer goes on from the version before, and is told that its next one was made
+already. Two at once: see above. The power fails: file and directory were flushed before, and data files are flushed by
+the caller before that. What a writer that died has not flushed, the next one flushes before it relies on it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import os
@@ -30,6 +33,7 @@ from attrs import asdict, evolve, field, frozen
 from attrs import fields as attrs_fields
 
 from lanelog.errors import ConfigurationError, LeaseLost
+from lanelog.spark._flush import flush_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -159,6 +163,10 @@ class Manifest:
         }
         return evolve(self, version=self.version + 1, lanes=lanes)
 
+    def naming(self, topics: Iterable[str]) -> Manifest:
+        """The same version, that names these topics: of those it did not name, nothing is archived."""
+        return evolve(self, lanes={**{topic: {} for topic in topics}, **self.lanes})
+
     def small_files(self) -> list[list[DataFile]]:
         """Files to be merged, each list into one: `MERGED_AT_ONCE` or more of one topic, date and size class."""
         classes: dict[tuple[str, str, str, int], list[DataFile]] = {}
@@ -169,8 +177,11 @@ class Manifest:
         return [files for files in classes.values() if len(files) >= MERGED_AT_ONCE]
 
     def next_segment(self, writer: str) -> str:
-        """The directory for files that the next version will name, written by `writer` (hexadecimal)."""
-        return f"{self.version + 1:010d}-{writer}"
+        """A new directory for files that the next version will name, written by `writer` (hexadecimal).
+
+        Another one for each attempt: what failed may have failed when the version that names its files was made.
+        """
+        return f"{self.version + 1:010d}-{writer}{secrets.token_hex(4)}"
 
 
 def new_manifest(*, database: int, group: str) -> Manifest:
@@ -235,12 +246,46 @@ class ManifestStore:
         except OSError as exc:
             raise ConfigurationError(f"{str(self.root)!r} cannot hold an archive: {exc.strerror}") from exc
 
-    def commit(self, manifest: Manifest) -> None:
-        """Make a version that follows the highest one; LeaseLost if somebody else has made it meanwhile."""
+    def prepare(self) -> None:
+        """Make the directories, and see that a version can be made there. Raises ConfigurationError.
+
+        Before anything is done about what `latest` has told: its name may not have been flushed by who made it.
+        """
         directory = self.root / DIRECTORY
-        made = not directory.exists()
-        directory.mkdir(parents=True, exist_ok=True)
-        unfinished = directory / f"{_UNFINISHED}{secrets.token_hex(8)}"
+        tried = directory / self._unfinished()
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            tried.touch(exist_ok=False)
+            try:
+                self._try_link(tried)
+            finally:
+                tried.unlink(missing_ok=True)
+            flush_directory(directory)
+            flush_directory(self.root)
+            with contextlib.suppress(PermissionError):  # it may be closed to us, and was not made by us then
+                flush_directory(self.root.parent)
+        except OSError as exc:
+            raise ConfigurationError(f"{str(self.root)!r} cannot hold an archive: {exc.strerror}") from exc
+
+    def _try_link(self, tried: Path) -> None:
+        linked = tried.with_name(self._unfinished())
+        try:
+            os.link(tried, linked)
+        except FileNotFoundError:  # swept: another job is at work here, which has made its versions by links
+            return
+        except OSError as exc:
+            raise ConfigurationError(
+                f"the file system of {str(self.root)!r} cannot hold an archive: it has no hard links ({exc.strerror})"
+            ) from exc
+        linked.unlink(missing_ok=True)
+
+    def commit(self, manifest: Manifest) -> None:
+        """Make a version that follows the highest one; LeaseLost if it was made already.
+
+        Raises OSError where the disk fails; the version may stand then, and must not be relied upon.
+        """
+        directory = self.root / DIRECTORY
+        unfinished = directory / self._unfinished()
         try:
             with unfinished.open("xb") as file:
                 file.write(encoded(manifest))
@@ -248,22 +293,18 @@ class ManifestStore:
                 os.fsync(file.fileno())
             try:
                 os.link(unfinished, self._file(manifest.version))
-            except FileExistsError:
+            except (FileExistsError, FileNotFoundError):  # it is there, or whoever made it has swept ours
                 raise LeaseLost(
-                    f"version {manifest.version} of the archive at {str(self.root)!r} was made by another job: "
-                    "one job at a time writes an archive"
+                    f"version {manifest.version} of the archive at {str(self.root)!r} was made already, by another job "
+                    "or by an attempt whose disk failed: one job at a time writes an archive; start it again"
                 ) from None
-            except OSError as exc:
-                raise ConfigurationError(
-                    f"the file system of {str(self.root)!r} cannot hold an archive: it has no hard links "
-                    f"({exc.strerror})"
-                ) from exc
         finally:
             unfinished.unlink(missing_ok=True)
         flush_directory(directory)
-        if made:
-            flush_directory(self.root)
-            flush_directory(self.root.parent)
+
+    @staticmethod
+    def _unfinished() -> str:
+        return f"{_UNFINISHED}{secrets.token_hex(8)}"
 
     def sweep(self, manifest: Manifest, now_ms: int, grace_ms: int) -> Manifest:
         """Remove what `manifest`, the highest version, does not need: for its writer alone, right after its commit.
@@ -341,26 +382,6 @@ def encoded(manifest: Manifest) -> bytes:
     fields["retired"] = [asdict(file) for file in manifest.retired]
     fields = {"format": FORMAT, "schema": SCHEMA_VERSION, **fields}
     return gzip.compress(json.dumps(fields, separators=(",", ":")).encode(), compresslevel=1, mtime=0)
-
-
-def flush_directory(directory: Path) -> None:
-    """Make the names in a directory survive a power failure."""
-    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def flush_files(root: Path, paths: Iterable[str]) -> None:
-    """Make files, and every directory from there up to `root`, survive a power failure."""
-    directories = {root}
-    for path in paths:
-        with (root / path).open("rb") as file:
-            os.fsync(file.fileno())
-        directories.update(parent for parent in (root / path).parents if root in parent.parents)
-    for directory in sorted(directories, key=lambda each: -len(each.parts)):
-        flush_directory(directory)
 
 
 def _paths(manifest: Manifest) -> Iterator[str]:

@@ -115,7 +115,7 @@ def parse_read(options: Mapping[str, str], *, streaming: bool | None = None) -> 
         raise ConfigurationError(f"table={table} can be read as a batch only: a stream reads messages")
     what = f"table={table} is read" + ("" if streaming is None else " as a stream" if streaming else " as a batch")
     given = _known(options, known, what)
-    _exclusive(given)
+    _exclusive(given, table)
     if table == "messages" and not {"subscribe", "subscribePattern"} & given.keys():
         raise ConfigurationError("what is to be read? give subscribe (topics, separated by commas) or subscribePattern")
     starting = _offsets("startingOffsets", given.get("startingOffsets", "latest" if streaming else "earliest"))
@@ -157,7 +157,7 @@ def _known(options: Mapping[str, str], known: tuple[str, ...], what: str) -> dic
     return given
 
 
-def _exclusive(given: Mapping[str, str]) -> None:
+def _exclusive(given: Mapping[str, str], table: str) -> None:
     for one, other in (
         ("subscribe", "subscribePattern"),
         ("startingOffsets", "startingTimestamp"),
@@ -166,7 +166,7 @@ def _exclusive(given: Mapping[str, str]) -> None:
         if one in given and other in given:
             why = ": a group starts at its watermark" if one == "groupId" else ""
             raise ConfigurationError(f"{one} and {other} exclude each other{why}; leave one of them out")
-    if "groupId" in given and "startingTimestamp" in given and given.get("table", "messages") == "messages":
+    if "groupId" in given and "startingTimestamp" in given and table == "messages":
         raise ConfigurationError(
             "groupId and startingTimestamp exclude each other: a group starts at its watermark; leave one of them out"
         )

@@ -67,8 +67,13 @@ class Planner:
         return self._repeat(self._pairs, "reading the groups")
 
     def starts(self, seen: Seen) -> Offsets:
-        """The first offset to be read in each lane: the options' starting point, or the group's watermark."""
+        """The first offset to be read in each lane: the options' starting point, or the group's watermark.
+
+        Raises ConfigurationError for starting offsets of a topic that is not read, or beyond the end of a lane, and
+        DataLost.
+        """
         options = self.options
+        _all_read("startingOffsets", options.starting, seen)
         if options.starting_ms is not None:
             return {topic: self._since(topic, lanes) for topic, lanes in seen.lanes.items()}
         if options.group is not None:
@@ -88,6 +93,7 @@ class Planner:
         """What a batch reads."""
         seen = self.look()
         starts = self.starts(seen)
+        _all_read("endingOffsets", self.options.ending, seen)
         return [
             LaneRange(topic, key, starts[topic][key] - 1, _end(topic, key, lane, self.options.ending))
             for topic, lanes in seen.lanes.items()
@@ -146,6 +152,15 @@ class Planner:
     def _written(self, topic: str, places: list[tuple[str, int]]) -> dict[str, int]:
         with self._database.autocommit() as cx:
             return _store.written_at(cx, topic, places)
+
+
+def _all_read(option: str, offsets: str | Offsets, seen: Seen) -> None:
+    """Offsets of a topic that is not read would be passed over, and the topic that was meant read wholly."""
+    unread = offsets.keys() - seen.lanes.keys() if isinstance(offsets, dict) else set()
+    if unread:
+        raise ConfigurationError(
+            f"{option} names topic {min(unread)!r}, which is not read: name the topics as they are"
+        )
 
 
 def _start(topic: str, key: str, lane: LaneState, starting: Bound | Offsets, *, strict: bool) -> int:

@@ -18,6 +18,8 @@ from lanelog.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+ORDER: Final = "replay"
+"""`delivery_order` of the group that keeps what is replayed in the log."""
 NAME_MAX: Final = 200
 _FASTEST: Final = 1e9
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from lanelog.spark._report_parts import Facts, Row, Tile, total
+from lanelog.spark._report_parts import Facts, Row, Tile
 from lanelog.spark._report_sections import sections
 from lanelog.spark._report_text import count, duration, hour, moment, plain, plural, size
 
@@ -20,7 +20,7 @@ _TOPICS_NAMED: Final = 12
 
 
 def render(facts: Facts, tables: Mapping[str, Sequence[Row]]) -> str:
-    """The page. `tables` are those of `analyze`, by name, each a list of rows in the order of its file."""
+    """The page. `tables` are those of `analyze`, by name, as lists of rows; of those in `FOREMOST` the first ones."""
     environment = Environment(
         loader=PackageLoader("lanelog.spark", "."),
         autoescape=True,
@@ -53,7 +53,7 @@ def _read(facts: Facts) -> str:
 
 
 def _tiles(facts: Facts, tables: Mapping[str, Sequence[Row]]) -> list[Tile]:
-    letters = total(tables["dead_letters"], "dead_letters")
+    letters, stalled = facts.dead_letters, facts.counted["stalled_lanes"]
     tiles = [
         Tile("Messages", count(facts.messages), f"{size(facts.size)} of payload"),
         Tile("Lanes", count(facts.lanes), f"in {plural(len(facts.topics), 'topic')}"),
@@ -67,10 +67,10 @@ def _tiles(facts: Facts, tables: Mapping[str, Sequence[Row]]) -> list[Tile]:
                 f"messages of {plain(peak['topic'], 24)}, {hour(peak['start'])}",
             )
         )
-    tiles.append(Tile("Dead letters", count(letters), _reasons(tables["dead_letters"]), "warn" if letters else "good"))
+    tiles.append(Tile("Dead letters", count(letters), _reasons(facts), "warn" if letters else "good"))
     if facts.live:
-        behind = max(tables["lag"], key=lambda row: row["lag"], default=None)
-        stalled = len(tables["stalled_lanes"])
+        consumers = [row for row in tables["lag"] if row["role"] == "consumer"]
+        behind = max(consumers, key=lambda row: row["lag"], default=None)
         tiles += [
             Tile("Largest lag", count(behind["lag"] if behind else 0), _who(behind)),
             Tile(
@@ -83,8 +83,8 @@ def _tiles(facts: Facts, tables: Mapping[str, Sequence[Row]]) -> list[Tile]:
     return tiles
 
 
-def _reasons(rows: Sequence[Row]) -> str:
-    return f"of {plural(len({row['reason'] for row in rows}), 'reason')}" if rows else "none were written"
+def _reasons(facts: Facts) -> str:
+    return f"of {plural(facts.reasons, 'reason')}" if facts.dead_letters else "none were written"
 
 
 def _who(row: Row | None) -> str:

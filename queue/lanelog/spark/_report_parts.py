@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from attrs import field, frozen
 from markupsafe import Markup
+
+FOREMOST: Final[Mapping[str, str]] = {"dead_letters": "dead_letters", "stalled_lanes": "still_ms"}
+"""Tables that can be long, and of which the page needs only the first rows: by which column, the largest first."""
 
 Row = Mapping[str, Any]
 """A row of a table of `analyze`, by column."""
@@ -32,6 +35,11 @@ class Facts:
     step_ms: int
     """Of the table `timeline`."""
     stalled_after_ms: int
+    dead_letters: int
+    reasons: int
+    """Of the dead letters, different ones."""
+    counted: Mapping[str, int]
+    """Rows of the tables of which only the first are shown, by name."""
     files: str
     """Which files hold the tables: `parquet` or `csv`."""
 

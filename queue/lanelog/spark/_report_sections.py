@@ -140,7 +140,7 @@ def _attempts(_: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
     )
 
 
-def _dead_letters(_: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
+def _dead_letters(facts: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
     order = sorted(tables["dead_letters"], key=lambda row: -row["dead_letters"])  # stable
     most = max((row["dead_letters"] for row in order), default=0)
     rows = [
@@ -158,8 +158,9 @@ def _dead_letters(_: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
     return Section(
         name="dead-letters",
         title="Dead letters",
-        text="What groups gave up, by the first line of the error, where every number is #. Redriven ones are counted.",
-        tables=_table(heads, rows, numbers=("Dead letters",)),
+        text="What groups gave up, by the first line of the error, where every number is #. What was redriven "
+        "or deleted is counted if it was archived before.",
+        tables=_table(heads, rows, numbers=("Dead letters",), of=facts.counted["dead_letters"]),
         nothing="No dead letter is in what was read.",
     )
 
@@ -218,6 +219,7 @@ def _lag(facts: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
     rows = [
         [
             Cell(plain(row["consumer_group"])),
+            Cell(row["role"]),
             Cell(plain(row["topic"])),
             Cell(count(row["lag"]), row["lag"] / most if most else None),
             Cell(count(row["lanes"])),
@@ -226,12 +228,12 @@ def _lag(facts: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
         ]
         for row in order
     ]
-    heads = ("Group", "Topic", "Lag, messages", "Lanes behind", "Age of the oldest", "State")
+    heads = ("Group", "Role", "Topic", "Lag, messages", "Lanes behind", "Age of the oldest", "State")
     return Section(
         name="lag",
         title="Lag",
         text="Messages written up to the cut-off that a group had not settled when its progress was read, just after.",
-        tables=_table(heads, rows, numbers=heads[2:5]),
+        tables=_table(heads, rows, numbers=heads[3:6]),
         nothing="No group is registered." if facts.live else "Only the archive was read: lag is in the live log.",
     )
 
@@ -256,7 +258,9 @@ def _stalled(facts: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
         name="stalled",
         title="Stalled lanes",
         text=f"Lanes with something to do in which a group has settled nothing for {duration(facts.stalled_after_ms)}.",
-        tables=_table(heads, rows, numbers=("Still for", "Lag, messages", "Attempts")),
+        tables=_table(
+            heads, rows, numbers=("Still for", "Lag, messages", "Attempts"), of=facts.counted["stalled_lanes"]
+        ),
         nothing="No lane stalls." if facts.live else "Only the archive was read: progress is in the live log.",
     )
 
@@ -276,10 +280,16 @@ _SECTIONS: Final[tuple[Callable[[Facts, Mapping[str, Sequence[Row]]], Section], 
 
 
 def _table(
-    heads: tuple[str, ...], rows: Sequence[Sequence[Cell]], *, numbers: tuple[str, ...], most: int = SHOWN
+    heads: tuple[str, ...],
+    rows: Sequence[Sequence[Cell]],
+    *,
+    numbers: tuple[str, ...],
+    most: int = SHOWN,
+    of: int | None = None,
 ) -> list[Table]:
-    """No table where there is no row."""
-    more = f"The first {most} of {count(len(rows))}; the file has all of them." if len(rows) > most else ""
+    """No table where there is no row; `of`: how many there are, if not all of them are in `rows`."""
+    there = len(rows) if of is None else of
+    more = f"The first {most} of {count(there)}; the file has all of them." if there > most else ""
     return [Table(heads=heads, rows=rows[:most], numbers=numbers, more=more)] if rows else []
 
 

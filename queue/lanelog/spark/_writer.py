@@ -119,17 +119,20 @@ class _Publishing:
         self.duplicates = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
+        import pyarrow.compute
+
         names = batch.schema.names
         for name in _REQUIRED:
             if batch.column(names.index(name)).null_count:
                 raise ConfigurationError(f"a row has no {name}: topic, key, value and id must not be NULL")
         columns = {name: batch.column(index).to_pylist() for index, name in enumerate(names)}
         metadata: Sequence[Any] = columns.get("metadata") or [None] * batch.num_rows
-        rows = zip(*(columns[name] for name in _REQUIRED), metadata, strict=True)
-        for topic, key, value, message_id, pairs in rows:
+        sizes = pyarrow.compute.binary_length(batch.column(names.index("value"))).to_pylist()  # bytes, of text too
+        rows = zip(*(columns[name] for name in _REQUIRED), metadata, sizes, strict=True)
+        for topic, key, value, message_id, pairs, size in rows:
             self._waiting.setdefault(topic, []).append(Outgoing(key, value, message_id, _mapping(pairs)))
             self._rows += 1
-            self._bytes += len(value)
+            self._bytes += size
             if self._rows >= ROWS or self._bytes >= BYTES:
                 self.flush()
 

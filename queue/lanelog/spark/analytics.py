@@ -197,7 +197,8 @@ def attempts(outcomes: DataFrame) -> DataFrame:
 def dead_letters(messages: DataFrame) -> DataFrame:
     """Dead letters by what they failed of: the first line of the last error, in which every number is `#`.
 
-    All that were written are counted, also those that were redriven or deleted since. The example is the last one.
+    What `messages` has is counted: of those that were redriven or deleted since, the ones that had been archived
+    before they left the log. The example is the last one.
 
     Columns: original_topic, failed_group, reason STRING (empty: no error was recorded); dead_letters BIGINT;
     first_failed_at, last_failed_at TIMESTAMP; example_topic, example_key STRING; example_offset BIGINT.

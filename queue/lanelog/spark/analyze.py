@@ -25,9 +25,12 @@ from lanelog._checks import check_name, check_number
 from lanelog._connect import URL_VARIABLE
 from lanelog.errors import ConfigurationError, LanelogError, SchemaError
 from lanelog.spark._analysis import Analysis, Wanted, analysed
+from lanelog.spark._clear import in_one_line
 from lanelog.spark._manifest import ManifestStore, local_path
 from lanelog.spark._options import parse_write
 from lanelog.spark._report import render
+from lanelog.spark._report_parts import FOREMOST
+from lanelog.spark._report_sections import SHOWN
 from lanelog.spark._session import check_java, start
 
 if TYPE_CHECKING:
@@ -105,7 +108,10 @@ class Analyzed:
 
 
 def run(options: AnalyzeOptions, spark: SparkSession | None = None) -> Analyzed:
-    """Read, compute and write. Raises ConfigurationError, SchemaError and DatabaseError before anything is written."""
+    """Read, compute and write. Raises ConfigurationError, SchemaError and DatabaseError before anything is written.
+
+    What else Spark cannot do is a LanelogError with a line of what it said.
+    """
     output = local_path(options.output)
     _refuse_foreign(output)
     wanted = options.wanted()
@@ -113,7 +119,8 @@ def run(options: AnalyzeOptions, spark: SparkSession | None = None) -> Analyzed:
         ManifestStore(local_path(options.path)).required()
     if spark is None:
         check_java()
-    analysis = analysed(spark or start("lanelog analyze"), wanted)
+    with in_one_line("the analysis failed"):
+        analysis = analysed(spark or start("lanelog analyze"), wanted)
     write(analysis, output, options.format)
     return Analyzed(
         report=str(output / REPORT),
@@ -121,7 +128,7 @@ def run(options: AnalyzeOptions, spark: SparkSession | None = None) -> Analyzed:
         topics=analysis.facts.topics,
         messages=analysis.facts.messages,
         lanes=analysis.facts.lanes,
-        dead_letters=sum(analysis.tables["dead_letters"].column("dead_letters").to_pylist()),
+        dead_letters=analysis.facts.dead_letters,
         stalled_lanes=analysis.tables["stalled_lanes"].num_rows,
         busiest={
             row["topic"]: (row["key"], row["messages"])
@@ -133,8 +140,8 @@ def run(options: AnalyzeOptions, spark: SparkSession | None = None) -> Analyzed:
 
 def write(analysis: Analysis, output: Path, form: str) -> None:
     """Write `<table>.<form>` for every table, and the report, into a directory; replaces those of an earlier run."""
-    rows = {name: table.to_pylist() for name, table in {**analysis.tables, "timeline": analysis.timeline}.items()}
-    page = render(analysis.facts, rows)
+    shown = {**analysis.tables, "timeline": analysis.timeline}
+    page = render(analysis.facts, {name: _foremost(name, table).to_pylist() for name, table in shown.items()})
     try:
         output.mkdir(parents=True, exist_ok=True)
         for name, table in analysis.tables.items():
@@ -146,6 +153,16 @@ def write(analysis: Analysis, output: Path, form: str) -> None:
         unfinished.replace(output / REPORT)
     except OSError as exc:
         raise ConfigurationError(f"{str(output)!r} cannot be written: {exc.strerror or exc}") from exc
+
+
+def _foremost(name: str, table: pa.Table) -> pa.Table:
+    """The rows that the page needs: of a table that can have one for every lane, those that it shows."""
+    from pyarrow import compute
+
+    if name not in FOREMOST:
+        return table
+    order = compute.sort_indices(table, sort_keys=[(FOREMOST[name], "descending")])  # stable
+    return table.take(order.slice(0, SHOWN))
 
 
 def _write_table(table: pa.Table, path: Path, form: str) -> None:

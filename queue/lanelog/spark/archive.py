@@ -14,6 +14,7 @@ import logging
 import os
 import re
 import secrets
+import shutil
 import signal
 import socket
 import sys
@@ -30,7 +31,7 @@ from lanelog._telemetry import get_logger
 from lanelog.admin._known import known_topic, read
 from lanelog.errors import ConfigurationError, LanelogError
 from lanelog.spark import _store
-from lanelog.spark._archive_group import ArchiveGroup, born, refuse_begun
+from lanelog.spark._archive_group import ArchiveGroup, PassedOver, born, refuse_begun
 from lanelog.spark._archive_job import ArchiveJob
 from lanelog.spark._archive_options import GROUP, ArchiveOptions, one_of
 from lanelog.spark._archive_presence import Presence
@@ -70,10 +71,10 @@ class Archived:
 def run(
     options: ArchiveOptions, spark: SparkSession | None = None, stopping: threading.Event | None = None
 ) -> Archived:
-    """Archive; returns when everything is archived (`once`) or `stopping` is set.
+    """Archive; returns when everything is archived (`once`), else when `stopping` is set.
 
     Raises ConfigurationError before anything is written; LeaseLost when another job has taken over; DatabaseError and
-    LanelogError when it cannot go on. Running it again is always safe.
+    LanelogError when it cannot go on, or was stopped before everything was archived. Running it again is always safe.
     """
     root = local_path(options.path)
     store = ManifestStore(root)
@@ -85,8 +86,11 @@ def run(
     try:
         migrations.check(database)
         manifest = _manifest(database, store, options)
+        store.prepare()
         session = spark or start("lanelog archive")
         return _run(options, session, database, store, manifest, checkpoints, stopping or threading.Event())
+    except OSError as error:
+        raise LanelogError(f"archiving to {str(root)!r} failed: {error.strerror or error}") from error
     finally:
         database.close()
 
@@ -131,6 +135,8 @@ def _run(
     stopping: threading.Event,
 ) -> Archived:
     spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    # Each batch of the checkpoint tells every lane's place, and none but the last is ever gone back to.
+    spark.conf.set("spark.sql.streaming.minBatchesToRetain", "2")
     writer = secrets.token_hex(4)
     group = ArchiveGroup(database, options.group, f"archive@{socket.gethostname()[:200]}-{os.getpid()}-{writer}")
     presence = Presence(database, options.group, group.owner)
@@ -157,15 +163,17 @@ def _run(
             )
         presence.start(lambda: list(group.epochs), job.look, job.fail)
         job.begin()
-        _repeat(job, options, checkpoints)
+        done = _repeat(job, options, checkpoints)
         if job.error is not None:
             raise job.error
+        if options.once and not done:
+            raise LanelogError("the job was stopped before everything was archived")
         job.archive_outcomes()
         job.tidy()
     finally:
         job.close()
         presence.stop(list(group.epochs))
-        group.leave()
+        group.leave(job.manifest.lanes)
     return Archived(
         path=str(store.root),
         version=job.manifest.version,
@@ -180,13 +188,23 @@ def _outcomes(spark: SparkSession, options: ArchiveOptions, topics: list[str], s
     return reader.option("subscribePattern", one_of(topics)).option("startingTimestamp", str(since_ms)).load()
 
 
-def _repeat(job: ArchiveJob, options: ArchiveOptions, checkpoints: Path) -> None:
-    """Run the query until it is done or stopped; what fails is tried again, a batch of `once` only if that may help."""
-    failures, batches = 0, 0
+def _repeat(job: ArchiveJob, options: ArchiveOptions, checkpoints: Path) -> bool:
+    """Run the query until it is done or stopped; what fails is tried again, a batch of `once` only if that may help.
+
+    Returns whether it was done. A checkpoint ahead of the archive, as when the archive was restored or the server lost
+    what was read, is removed once: what counts is the manifest.
+    """
+    failures, batches, removed = 0, 0, False
+    checkpoint = checkpoints / f"{job.manifest.archive}-{_digest(options.selection)}"
     while not job.stopping.is_set():
         try:
-            _query(job, options, checkpoints)
+            return _query(job, options, checkpoint)
         except Exception as error:
+            if isinstance(job.error, PassedOver) and not removed:
+                log.warning("archive.checkpoint_removed", checkpoint=str(checkpoint), error=job.error)
+                shutil.rmtree(checkpoint)
+                job.error, removed = None, True
+                continue
             if job.error is not None:
                 raise job.error from None
             if isinstance(error, LanelogError) and not error.retriable:
@@ -199,12 +217,11 @@ def _repeat(job: ArchiveJob, options: ArchiveOptions, checkpoints: Path) -> None
                 raise LanelogError(f"the archive's query failed: {told}") from error
             log.warning("archive.query_failed", failures=failures, error=told)
             job.stopping.wait(backoff(failures))
-        else:
-            return
+    return False
 
 
-def _query(job: ArchiveJob, options: ArchiveOptions, checkpoints: Path) -> None:
-    checkpoint = checkpoints / f"{job.manifest.archive}-{_digest(options.selection)}"
+def _query(job: ArchiveJob, options: ArchiveOptions, checkpoint: Path) -> bool:
+    """Run the query; whether it ended by itself."""
     reader = job.spark.readStream.format(FORMAT).options(**options.source, **options.selection)
     writer = (
         reader.option("failOnDataLoss", "false")  # holes are judged by the manifest, see `ArchiveGroup.check`
@@ -220,18 +237,19 @@ def _query(job: ArchiveJob, options: ArchiveOptions, checkpoints: Path) -> None:
     )
     query = writer.trigger(**trigger).start()
     try:
-        _watch(job, query, options)
+        return _watch(job, query, options)
     finally:
         job.close()
         query.stop()
 
 
-def _watch(job: ArchiveJob, query: StreamingQuery, options: ArchiveOptions) -> None:
+def _watch(job: ArchiveJob, query: StreamingQuery, options: ArchiveOptions) -> bool:
     while not query.awaitTermination(_LOOKS):
         if job.stopping.is_set():
-            return
+            return False
         if not options.once:
             job.tend_if_due()
+    return True
 
 
 def _starting(job: ArchiveJob) -> str:

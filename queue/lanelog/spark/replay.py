@@ -28,12 +28,14 @@ from lanelog.admin._known import known_group, read
 from lanelog.admin._names import readers
 from lanelog.admin._remove import delete_group
 from lanelog.config import SubscriptionConfig
-from lanelog.errors import ConfigurationError
+from lanelog.errors import ConfigurationError, LanelogError
 from lanelog.spark import _replay_rows as rows
 from lanelog.spark._archive_presence import Presence
-from lanelog.spark._manifest import ManifestStore, flush_directory, local_path
+from lanelog.spark._clear import in_one_line
+from lanelog.spark._flush import flush_directory
+from lanelog.spark._manifest import ManifestStore, local_path
 from lanelog.spark._options import parse_write
-from lanelog.spark._replay_options import ReplayOptions, checked
+from lanelog.spark._replay_options import ORDER, ReplayOptions, checked
 from lanelog.spark._session import check_java, start
 
 if TYPE_CHECKING:
@@ -45,8 +47,6 @@ if TYPE_CHECKING:
 
     from lanelog.spark._options import Place
 
-ORDER: Final = "replay"
-"""`delivery_order` of the group that keeps what is replayed in the log."""
 DIRECTORY: Final = "_replays"
 
 log = get_logger()
@@ -99,8 +99,8 @@ def replay(
     follows from the filters. `dry_run` only counts.
 
     Replayed messages have new ids; metadata `lanelog.original_id` has the first one, `lanelog.replay` the name.
-    Messages that are replayed ones themselves are left out. Raises ConfigurationError before anything is written, and
-    DatabaseError.
+    Messages that are replayed ones themselves are left out. Raises ConfigurationError before anything is written,
+    DatabaseError, and LanelogError with a line of what Spark or the disk said.
     """
     options = checked(
         path=os.fspath(path),
@@ -142,7 +142,8 @@ def replay(
                 dry_run=dry_run,
                 topics=(),
             )
-        return _run(database, spark or start("lanelog replay"), place, options, account, dry_run=dry_run)
+        with in_one_line("the replay failed"):
+            return _run(database, spark or start("lanelog replay"), place, options, account, dry_run=dry_run)
     finally:
         database.close()
 
@@ -215,7 +216,7 @@ class _Account:
         return found if found.get("state") == "done" else None
 
     def write(self, options: ReplayOptions, state: str, counted: Sequence[dict[str, Any]]) -> None:
-        """Write it down, in one step, to the disk."""
+        """Write it down, in one step, to the disk. Raises LanelogError."""
         content = {
             "name": options.name,
             "digest": options.digest,
@@ -223,11 +224,16 @@ class _Account:
             "chosen": sum(row["messages"] for row in counted),
             "topics": rows.topics_of(counted),
         }
-        self.path.parent.mkdir(exist_ok=True)
-        unfinished = self.path.with_suffix(f".{secrets.token_hex(4)}")
-        with unfinished.open("x") as file:
-            json.dump(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(self.path)
-        flush_directory(self.path.parent)
+        try:
+            self.path.parent.mkdir(exist_ok=True)
+            unfinished = self.path.with_suffix(f".{secrets.token_hex(4)}")
+            with unfinished.open("x") as file:
+                json.dump(content, file)
+                file.flush()
+                os.fsync(file.fileno())
+            unfinished.replace(self.path)
+            flush_directory(self.path.parent)
+        except OSError as exc:
+            raise LanelogError(
+                f"{str(self.path)!r} cannot be written ({exc.strerror or exc}): a replay keeps its account there"
+            ) from exc
