@@ -344,6 +344,8 @@ class Client(Declaring):
     def close(self, timeout: float | None = 30.0) -> bool:
         """Stop every subscription, waiting at most `timeout` seconds for handlers, and close all connections.
 
+        A pulled message that is not settled is waited for as well, as long as somebody holds it: it may be in another
+        thread. Close its iterator, or leave its block, to give it back at once.
         A handler that still runs then keeps its lane, and the connections that protect it, until it ends; False.
         Called again, it waits for the first call's outcome in the same way.
         """

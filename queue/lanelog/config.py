@@ -122,7 +122,8 @@ def _start(value: str | datetime) -> str | datetime:
             raise ConfigurationError("start must be between the years 1970 and 9998")
         return value.astimezone(UTC)
     if value not in ("earliest", "latest"):
-        raise ConfigurationError(f"start must be 'earliest', 'latest' or an aware datetime, not {value!r}")
+        hint = ": history comes into the log by `lanelog replay --target-group`" if value == "archive" else ""
+        raise ConfigurationError(f"start must be 'earliest', 'latest' or an aware datetime, not {value!r}{hint}")
     return value
 
 

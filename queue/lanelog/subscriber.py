@@ -232,6 +232,7 @@ class Subscription:
                 return False
             if self.handler is None:
                 self.drain()  # a run whose mark was on its way when the iterator ended
+                membership.hand_back(forgotten=True)
             membership.ended.wait(left)
         return True
 
@@ -305,8 +306,7 @@ class Subscription:
         with self._lock:
             if self._failure is not None:
                 return
-            self._failure = error
-            self._state = SubscriptionState.FAILED
+            self._failure, self._state = error, SubscriptionState.FAILED
         self.ask_to_stop()
         if self._on_failure is not None:
             self._on_failure()

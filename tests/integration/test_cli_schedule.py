@@ -98,3 +98,26 @@ def test_what_is_wrong_is_one_line_and_changes_nothing(
     before = everything(raw)
     assert said in command.refused("schedule", *arguments)
     assert everything(raw) == before
+
+
+def test_a_deleted_topic_names_the_schedules_that_make_it_anew(
+    command: Command, lanelog_client: Client, raw: Any
+) -> None:
+    """All of them, paused or not, and nobody else's; before it is deleted and when it is, to programs and to people."""
+    for name, topic in (("z", "reports"), ("a b", "reports"), ("m", "reports_dlq"), ("n", "other")):
+        lanelog_client.schedule(name, "30 2 * * *", topic, "daily", b"x" * 1000)
+    lanelog_client.admin.pause_schedule("z")
+    for topic in ("reports", "other"):
+        lanelog_client.publish(topic, "daily", b"x")
+    before = rows(raw, "SELECT * FROM queue_schedules")
+    assert lanelog_client.admin.delete_topic("reports", dry_run=True).schedules == ("a b", "z")
+    named = [
+        "a schedule publishes to it and makes it anew: lanelog schedule remove 'a b'",
+        "a schedule publishes to it and makes it anew: lanelog schedule remove z",
+    ]
+    assert command("delete-topic", "reports").stdout.splitlines()[1:] == named
+    assert command.json("delete-topic", "reports")["schedules"] == ["a b", "z"]
+    assert command("delete-topic", "reports", "--execute").stdout.splitlines()[1:] == named
+    assert rows(raw, "SELECT * FROM queue_schedules") == before
+    lanelog_client.admin.remove_schedule("n")
+    assert lanelog_client.admin.delete_topic("other").schedules == ()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tenacity import stop_after_attempt, wait_fixed
 
-from lanelog import Client, ConfigurationError, Message, Reject, RetryPolicy
+from lanelog import AckPolicy, Client, ConfigurationError, Message, Reject, RetryPolicy
 from support.sql import delivery_rows, one, rows, watermark
 from support.waiting import Record, accept, events, eventually, never
 
@@ -189,6 +189,40 @@ def test_a_failing_hook_changes_nothing(lanelog_client: Client, caplog: pytest.L
     assert seen.wait(1) == [2]
     assert subscription.stats().dead_lettered == 1
     eventually(lambda: events(caplog, "hook.failed", logging.ERROR))
+
+
+@pytest.mark.parametrize(
+    ("left", "outcome"),
+    [
+        ("retry_count = 5, lease_epoch = 77, alone = 1", "lock_expired"),
+        ("retry_count = 5", "failed"),
+        ("retry_count = 4", "rejected"),
+    ],
+    ids=["after a crash loop", "beyond a lower cap", "after its last attempt"],
+)
+def test_hook_dead_letter_history_and_log_agree_about_the_attempts(
+    lanelog_client: Client, raw: Any, caplog: pytest.LogCaptureFixture, left: str, outcome: str
+) -> None:
+    """Of five that were allowed five were made, whether the fifth one gives the message up or the sixth is refused."""
+    told, handled = Record(), Record()
+
+    def reject(message: Message) -> None:
+        handled(message.attempt)
+        raise Reject("no")
+
+    lanelog_client.publish("t", "k", b"x")
+    manual = {"ack_policy": AckPolicy.MANUAL, "history": True}
+    with lanelog_client.subscribe("t", "g", lambda m: m.nack(delay=60), **manual) as subscription:
+        eventually(lambda: subscription.stats().retried == 1)
+    rows(raw, f"UPDATE queue_delivery_state SET invisible_until = 0, {left}")
+    options = {"history": True, "max_deliveries": 5, "on_dead_letter": lambda m, _why: told(m.attempt)}
+    with lanelog_client.subscribe("t", "g", reject, **options):
+        assert told.wait(1) == [5]
+    assert handled.items == ([5] if outcome == "rejected" else [])
+    assert one(raw, "SELECT failure_count FROM queue_messages WHERE topic = 't_dlq'") == 5
+    assert rows(raw, "SELECT attempts, outcome FROM queue_history") == [(5, outcome)]
+    (line,) = events(caplog, "message.dead_lettered", logging.WARNING)
+    assert "attempt=5" in line
 
 
 def test_a_nack_and_a_pause_are_the_groups_own(lanelog_client: Client, raw: Any) -> None:

@@ -1,17 +1,21 @@
-"""How the pull style ends: in a forked child at once, and when acked first without waiting for what nobody took."""
+"""How the pull style ends: in a forked child at once, without waiting for what nobody took, or what nobody has left."""
 
+import gc
 import os
 import signal
 import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import lanelog
 from lanelog import AckPolicy, Client
 from lanelog.errors import ClosedError
 from support.sql import owners, rows, watermark
 from support.waiting import Record, eventually, never
 
 CHILD_ENDS_WITHIN = 30
+WITHIN = 20.0
 
 
 def child_of(client: Client, action: Any) -> int:
@@ -82,3 +86,42 @@ def test_closing_a_pulled_subscription_that_acks_first_does_not_wait(
     assert deliveries.subscription.state == "stopped"
     assert watermark(raw, "g", "t", "a") == 2
     assert set(owners(raw, "g", "t").values()) == {""}
+
+
+def test_closing_the_client_gives_back_what_nobody_can_settle_any_more(
+    lanelog_client: Client, lanelog_url: str, raw: Any
+) -> None:
+    """An iterator that was left in the middle, and its message forgotten: no wait, no attempt lost, no lane kept."""
+    lanelog_client.publish_many("t", [("k", b"1"), ("k", b"2")])
+    client = lanelog.connect(lanelog_url)
+    for message in client.deliveries("t", "g", visibility_timeout=600.0):
+        assert (message.offset, message.attempt) == (1, 1)
+        break
+    del message
+    gc.collect()
+    assert client.close(timeout=WITHIN)
+    assert owners(raw, "g", "t") == {"k": ""}
+    with lanelog_client.deliveries("t", "g", timeout=WITHIN) as deliveries:
+        again = next(deliveries)
+        assert (again.offset, again.attempt) == (1, 1)
+        again.ack()
+
+
+def test_closing_the_client_waits_for_what_another_thread_may_have(
+    lanelog_client: Client, lanelog_url: str, raw: Any
+) -> None:
+    """A message that somebody holds is settled as ever while the client closes; one let go of ends the wait."""
+    lanelog_client.publish_many("t", [("a", b"1"), ("b", b"1")])
+    client = lanelog.connect(lanelog_url)
+    deliveries = client.deliveries("t", "g", visibility_timeout=600.0)
+    held = {message.key: message for message in (next(deliveries), next(deliveries))}
+    with ThreadPoolExecutor() as pool:
+        closing = pool.submit(client.close, 2 * WITHIN)
+        never(closing.done, during=0.5, what="the end before the message is settled")
+        pool.submit(held["a"].ack).result(WITHIN)
+        never(closing.done, during=0.5, what="the end while a message is held")
+        held.clear()
+        gc.collect()
+        assert closing.result(WITHIN)
+    assert (watermark(raw, "g", "t", "a"), watermark(raw, "g", "t", "b")) == (1, 0)
+    assert owners(raw, "g", "t") == {"a": "", "b": ""}

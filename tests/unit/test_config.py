@@ -137,6 +137,7 @@ class TestSubscriptionOptions:
             ({"dead_letter_suffix": 1}, "must be a str"),
             ({"on_dead_letter": "hook"}, "on_dead_letter must be callable"),
             ({"start": "now"}, "'earliest', 'latest' or an aware datetime, not 'now'"),
+            ({"start": "archive"}, "not 'archive': history comes into the log by `lanelog replay --target-group`"),
             ({"start": None}, "start must be"),
             ({"start": datetime(2026, 1, 1)}, "aware datetime"),  # noqa: DTZ001 - the naive one is refused
             ({"start": datetime(1969, 12, 31, tzinfo=UTC)}, "between the years 1970 and 9998"),

@@ -292,9 +292,7 @@ class LaneMachine(Process, RuleBasedStateMachine):
         if not hasattr(self, "world") or self.writing is not None or self.world.lane.needs_write:
             return
         lane, rows = self.world.lane, self.world.rows.rows
-        again = sum(1 for attempt in lane.running.values() if attempt.number > 1 or not attempt.run.first)
-        unsettled = len(lane.running) - again
-        assert len(rows) <= len(lane.settled) + len(lane.waiting) + again + unsettled
+        assert len(rows) <= len(lane.settled) + len(lane.waiting) + len(lane.running)
         assert all(offset > lane.watermark for offset in rows), "a row behind the watermark was forgotten"
 
     def teardown(self) -> None:

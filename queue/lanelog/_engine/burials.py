@@ -138,7 +138,7 @@ class Burials:
     def _remember(self, cx: Executor, membership: Membership, burial: Burial) -> None:
         if membership.rules.history and burial.attempt is not None:
             now = time.monotonic()
-            row = burial.attempt.left_as(burial.ended, burial.error, now)._replace(attempts=burial.failures)
+            row = burial.attempt.left_as(burial.ended, burial.error, now)
             History().upsert(cx, membership.group, membership.topic, membership.owner, [row], now)
 
     def _announce(self, membership: Membership, burial: Burial, dead_topic: str, outcome: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from attrs import define
 
@@ -194,6 +195,8 @@ def message_of(attempt: Attempt, membership: Membership, host: Host) -> Message:
             failure_count=row.failure_count,
             last_error=row.last_error or "",
         )
+    delivery = Delivery(attempt, membership, host)
+    attempt.handle = ref(delivery)
     return Message(
         topic=membership.topic,
         key=row.key,
@@ -206,7 +209,7 @@ def message_of(attempt: Attempt, membership: Membership, host: Host) -> Message:
         group=membership.group,
         fencing_token=attempt.lane.epoch,
         dead_letter=dead_letter,
-        delivery=Delivery(attempt, membership, host),
+        delivery=delivery,
     )
 
 

@@ -264,8 +264,12 @@ class Handout(Ledger):
         self._dirty.add(attempt.offset)
 
     def bury(self, attempt: Attempt, failures: int, error: str, ended: Ended, state: State = State.BURYING) -> Burial:
-        """Hand a message to the dead letters; it stays out until that transaction is known."""
-        attempt.state = state
+        """Hand a message to the dead letters; it stays out until that transaction is known.
+
+        `failures`: attempts that were made. One that is refused before its handler has begun is none of them, and
+        whoever hears of it (the hook, the history, the log) is told of those that were.
+        """
+        attempt.state, attempt.number = state, failures
         burial = Burial(self._lane, attempt.offset, failures, error, ended, attempt, attempt.row)
         self.burials[attempt.offset] = burial
         return burial

@@ -148,7 +148,6 @@ class MembershipState:
 
     def _bury_planned_locked(self, burial: Burial, now: float) -> None:
         if self.config.dead_letter_suffix is None and burial.attempt is not None:
-            burial.attempt.number = burial.failures  # this one never starts
             burial.lane.succeeded(burial.attempt, now, ended=burial.ended, error=burial.error)
             self._dropped.append((burial.attempt, burial.error))
         else:

@@ -16,6 +16,7 @@ from lanelog._stores.history import HistoryWrite
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from weakref import ref
 
     from lanelog._engine.lane import Lane
     from lanelog._engine.policy import Outcome
@@ -55,6 +56,12 @@ class Attempt:
     left: bool = False  # its handler returned while another thread was committing it: nobody else decides it
     run: Run | None = field(default=None, repr=False)
     on_release: Callable[[], None] | None = field(default=None, repr=False)  # what a detached attempt still holds
+    handle: ref[object] | None = field(default=None, repr=False)  # by which the user settles it; dead: nobody can
+
+    @property
+    def forgotten(self) -> bool:
+        """Whether the user has thrown the message away, and with it the only way to settle or extend it."""
+        return self.handle is not None and self.handle() is None
 
     def release(self) -> None:
         """Let go of what was held while the user had the message; once."""

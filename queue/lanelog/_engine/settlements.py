@@ -138,17 +138,21 @@ class Settlements(MembershipState):
         attempt.release()
         return True
 
-    def hand_back(self) -> None:
-        """What the user was handed and has not settled goes back, as if never delivered."""
+    def hand_back(self, *, forgotten: bool = False) -> None:
+        """What the user was handed and has not settled goes back, as if never delivered.
+
+        `forgotten`: only what nobody can settle any more. Any other message may be in the hands of another thread.
+        """
         now = time.monotonic()
         with self.lock:
-            for attempt in list(self.detached):
-                if attempt.state is State.RUNNING:
-                    attempt.lane.returned(attempt, now)
-                    attempt.state = State.SUPERSEDED
-                    self._finish_detached_locked(attempt)
-                    self._after_change_locked(attempt.lane, now)
-        self.signals.wake_settler()
+            back = [a for a in self.detached if a.state is State.RUNNING and (a.forgotten or not forgotten)]
+            for attempt in back:
+                attempt.lane.returned(attempt, now)
+                attempt.state = State.SUPERSEDED
+                self._finish_detached_locked(attempt)
+                self._after_change_locked(attempt.lane, now)
+        if back:
+            self.signals.wake_settler()
 
     def give_up(self, attempt: Attempt, outcome: Outcome) -> bool:
         """The delivery timed out: fence the attempt and go on without it. False when it was settled just now."""

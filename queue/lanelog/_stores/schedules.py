@@ -45,6 +45,10 @@ LIST = f"SELECT {_COLUMNS}, {NOW_MS} FROM queue_schedules FORCE INDEX (PRIMARY) 
 # The names there are (PRIMARY).
 NAMES = "SELECT name FROM queue_schedules FORCE INDEX (PRIMARY) WHERE name > '' ORDER BY name LIMIT 1000"
 
+# The names of those that publish to a topic; reads them all, which are few, without their payloads (PRIMARY).
+OF_TOPIC = """SELECT name FROM queue_schedules FORCE INDEX (PRIMARY)
+WHERE name > '' AND topic = %s ORDER BY name"""
+
 # Declare a schedule, or declare it again (PRIMARY). From left to right: the times come before what they depend on. A
 # time that is due already is still to be fired, whatever the expression is from now on.
 DECLARE = f"""INSERT INTO queue_schedules
@@ -140,6 +144,10 @@ class Schedules:
     def names(self, cx: Executor) -> Sequence[str]:
         """The first thousand names."""
         return [name for (name,) in cx.query(NAMES)]
+
+    def of_topic(self, cx: Executor, topic: str) -> Sequence[str]:
+        """The names of those that publish to a topic, in order."""
+        return [name for (name,) in cx.query(OF_TOPIC, (topic,))]
 
     def declare(self, cx: Executor, row: ScheduleRow) -> None:
         """Insert it, or replace what is declared; the place in time stays if expression and time zone do."""

@@ -300,10 +300,11 @@ class Admin(Letters, Recurring):
         return _purge.purge(self._database, topic, before=before, dry_run=dry_run)
 
     def delete_topic(self, topic: str, *, dry_run: bool = False) -> TopicDeleted:
-        """Delete a topic: its groups, lanes and messages. Its dead letter topics stay.
+        """Delete a topic: its groups, lanes and messages. Its dead letter topics stay, and so do schedules.
 
         Refused while a member of one of its groups is alive. Offsets and fencing tokens go on above the old ones if it
-        comes back; what is published meanwhile makes lanes again. Bounded batches, one transaction each.
+        comes back; what is published meanwhile makes lanes again, and so does the next fire of a schedule that
+        publishes to it (`TopicDeleted.schedules`). Bounded batches, one transaction each.
         """
         from lanelog.admin import _remove
 

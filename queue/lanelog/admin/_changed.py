@@ -211,6 +211,8 @@ class TopicDeleted:
     """Per group: messages that it had not settled."""
     dead_letter_topics: tuple[str, ...]
     """Its dead letter topics, which stay; delete them by their own names."""
+    schedules: tuple[str, ...]
+    """Schedules that publish to it, which stay and make it anew; remove them by their own names."""
     dry_run: bool
 
 

@@ -1,6 +1,7 @@
 """Groups and topics, removed.
 
-Owns these transactions; never touches a dead letter topic that it was not asked for. Called by `Admin`.
+Owns these transactions; never touches a dead letter topic that it was not asked for, nor a schedule: it names those
+that are left. Called by `Admin`.
 
 The first transaction ends the groups: topic row X → groups X → leases. It raises the topic row's epoch above every
 lease it deletes, so that a group of that name begins above them, and from its commit on nobody can settle anything for
@@ -26,6 +27,7 @@ from lanelog._stores.groups import Groups
 from lanelog._stores.offsets import Offsets
 from lanelog._stores.partitions import Partitions
 from lanelog._stores.scheduled import Scheduled
+from lanelog._stores.schedules import Schedules
 from lanelog.admin import _facts, _fence, _owners, _topics
 from lanelog.admin._known import known_topic, no_group, no_topic, pages, read, repeated
 from lanelog.admin._names import names
@@ -213,6 +215,8 @@ def delete_topic(database: Database, topic: str, *, dry_run: bool) -> TopicDelet
     """See `Admin.delete_topic`."""
     check_name("topic", topic)
     letters = read(database, _letters_of, "looking for the topic", topic)
+    # Before anything is changed, as all that is only read: one that is declared meanwhile is not among them.
+    schedules = tuple(read(database, Schedules().of_topic, "listing schedules", topic))
     groups = sorted(read(database, Groups().readers, "reading groups", topic))
     owners = {group: read(database, _owners.load, "reading members", group, topic) for group in groups}
     for group, members in owners.items():
@@ -242,6 +246,7 @@ def delete_topic(database: Database, topic: str, *, dry_run: bool) -> TopicDelet
         groups=tuple(groups),
         unsettled=unsettled,
         dead_letter_topics=letters,
+        schedules=schedules,
         dry_run=dry_run,
     )
 

@@ -185,9 +185,13 @@ def delete_group(admin: Admin, *, topic: str, group: str, dry_run: bool) -> Answ
 @click.argument("topic")
 @changing
 def delete_topic(admin: Admin, *, topic: str, dry_run: bool) -> Answer:
-    """Delete TOPIC: its groups, lanes and messages, also those not due yet. Its dead letter topics stay."""
+    """Delete TOPIC: its groups, lanes and messages, also those not due yet.
+
+    Its dead letter topics stay, and so do schedules that publish to it.
+    """
     done = admin.delete_topic(topic, dry_run=dry_run)
     stay = [f"lanelog delete-topic {shlex.quote(each)}" for each in done.dead_letter_topics]
+    anew = [f"lanelog schedule remove {shlex.quote(each)}" for each in done.schedules]
     text = f"{_would('delete', 'deleted', dry_run=dry_run)} {shown(topic)}: {plural(done.lanes, 'lane')}, "
     text += f"{plural(done.messages, 'message')}, {done.scheduled} not due yet; "
     text += f"groups: {', '.join(map(shown, done.groups)) or 'none'}"
@@ -197,6 +201,7 @@ def delete_topic(admin: Admin, *, topic: str, dry_run: bool) -> Answer:
             text,
             *_unsettled(done.unsettled),
             *(f"its dead letters stay: {shown(each)}" for each in stay),
+            *(f"a schedule publishes to it and makes it anew: {shown(each)}" for each in anew),
         ],
     )
 
