@@ -3,7 +3,7 @@ CREATE TABLE IF NOT EXISTS queue_groups (
   consumer_group VARCHAR(255)    NOT NULL            COMMENT 'consumer group',
   topic          VARCHAR(255)    NOT NULL            COMMENT 'topic it reads',
   delivery_order VARCHAR(16)     NOT NULL            COMMENT 'strict, serial or concurrent, the same for every member; archive or replay: no subscribers',
-  start_at       VARCHAR(32)     NOT NULL            COMMENT 'where it began: earliest, latest or an instant in UTC; used at registration only',
+  start_at       VARCHAR(32)     NOT NULL            COMMENT 'where it began: earliest, latest or an instant in UTC; used at registration only. Of an archive: which one',
   paused_at      BIGINT UNSIGNED NOT NULL DEFAULT 0  COMMENT 'when an operator paused it, epoch milliseconds UTC; 0: it runs',
   paused_by      VARCHAR(255)    NOT NULL DEFAULT '' COMMENT 'who paused it',
   pause_reason   VARCHAR(1024)   NOT NULL DEFAULT '' COMMENT 'why it was paused',

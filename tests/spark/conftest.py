@@ -2,7 +2,9 @@
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pymysql
@@ -14,7 +16,11 @@ import lanelog.spark
 from lanelog.client import Client
 from lanelog.config import ConnectConfig
 from lanelog.errors import ConfigurationError
+from lanelog.spark import read_archive
+from lanelog.spark._archive_options import ArchiveOptions
 from lanelog.spark._session import check_java
+from lanelog.spark.archive import Archived, run
+from support.archives import Archive, Held, Place
 from support.spark import PASSWORD, PASSWORD_VARIABLE, Read
 from support.waiting import accept, eventually
 
@@ -78,6 +84,33 @@ def consume(lanelog_url: str) -> Callable[[str, int], None]:
             client.admin.maintain()
 
     return run
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """Where the test's archive is."""
+    return str(tmp_path / "archive")
+
+
+@pytest.fixture
+def archive(spark: SparkSession, lanelog_url: str, path: str) -> Archive:
+    """Runs the archive job once on the test's database and archive."""
+
+    def once(**options: Any) -> Archived:
+        return run(ArchiveOptions(**{"path": path, "url": lanelog_url, **options}), spark)
+
+    return once
+
+
+@pytest.fixture
+def archived(spark: SparkSession, path: str) -> Held:
+    """How often the archive holds each (topic, key, offset)."""
+
+    def look() -> Counter[Place]:
+        found = read_archive(spark, path).select("topic", "key", "offset").collect()
+        return Counter((row.topic, row.key, row.offset) for row in found)
+
+    return look
 
 
 @pytest.fixture

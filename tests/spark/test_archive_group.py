@@ -11,7 +11,7 @@ from lanelog.admin.views import OwnerState
 from lanelog.client import Client
 from lanelog.config import ConnectConfig
 from lanelog.errors import ConfigurationError, LeaseLost
-from lanelog.spark._archive_group import ArchiveGroup, Hole, holes_of
+from lanelog.spark._archive_group import ArchiveGroup, Hole, PassedOver, holes_of
 from lanelog.spark._archive_options import GROUP
 from lanelog.spark._archive_presence import Presence
 from support.sql import one, rows, watermark
@@ -35,7 +35,7 @@ def job(database: Database) -> Iterator[Callable[[str], Job]]:
         def make(name: str) -> Job:
             presence = Presence(database, GROUP, name)
             stack.callback(presence.stop, [])
-            return ArchiveGroup(database, GROUP, name), presence
+            return ArchiveGroup(database, GROUP, name, "a" * 32), presence
 
         yield make
 
@@ -130,7 +130,7 @@ def test_a_hole_in_what_was_read(
     group, presence = job("it")
     client.publish_many("t", [("k", b"x")] * 9)
     group.take("t", presence)
-    with pytest.raises(ConfigurationError, match=r"offset 3 of topic 't', lane 'k', was passed over"):
+    with pytest.raises(PassedOver, match=r"offset 3 of topic 't', lane 'k', was passed over"):
         group.check("t", [Hole(key="k", first=3, last=4)])
     rows(raw, "DELETE FROM queue_messages WHERE `offset` IN (3, 4)")
     group.check("t", [Hole(key="k", first=3, last=4)])
@@ -153,7 +153,7 @@ def test_what_is_released_is_no_hole(
     group.take("t", presence)
     group.check("t", [Hole(key="k", first=1, last=4)])
     assert not caplog.text
-    with pytest.raises(ConfigurationError, match="offset 5 of topic 't'"):
+    with pytest.raises(PassedOver, match="offset 5 of topic 't'"):
         group.check("t", [Hole(key="k", first=1, last=5)])
 
 

@@ -124,6 +124,20 @@ def test_without_java_or_spark(
     assert not path.exists()
 
 
+def test_what_is_told_comes_to_standard_error() -> None:
+    """Also of a run that ends by itself: what is missing from the archive, though the status is 0."""
+    program = """if True:
+        import logging
+        from lanelog.spark import _archive_group, archive
+
+        archive.tell_events(logging.WARNING)
+        _archive_group.log.error("archive.hole", topic="t")
+        _archive_group.log.info("archive.batch")
+    """
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert [line.split(" ", 2)[2] for line in done.stderr.splitlines()] == ["ERROR archive.hole topic=t"]
+
+
 def test_as_a_program(lanelog_url: str, path: Path) -> None:
     """`python -m lanelog.spark.archive`, as spark-submit runs it: one line, status 2."""
     done = subprocess.run(

@@ -311,6 +311,21 @@ def test_a_path_that_cannot_hold_an_archive_is_refused(tmp_path: Path, monkeypat
     assert store.latest() is None
 
 
+def test_a_version_that_was_removed_is_not_made_again(store: ManifestStore, first: Manifest) -> None:
+    """Who is still at an old version, of which the next one is gone, is told that it was made; the highest stands."""
+    newest = first
+    for _ in range(VERSIONS_KEPT + 1):
+        newest = newest.extended([], {})
+        store.commit(newest)
+    store.sweep(newest, 0, 0)
+    late = first.extended([written(store, first)], {"t": {"k": 1}})
+    assert not (store.root / "_manifest" / f"{late.version:010d}.json.gz").exists()
+    with pytest.raises(LeaseLost, match=f"version {late.version} of the archive at .* was made already"):
+        store.commit(late)
+    assert store.latest() == newest
+    store.commit(newest.extended([], {}))
+
+
 def refuse(*_: object, **__: object) -> None:
     raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 

@@ -95,7 +95,7 @@ class GroupInfo:
     order: str
     """`strict`, `serial` or `concurrent`; `archive` or `replay`: these jobs, which are no subscribers."""
     start: str
-    """Where it began: `earliest`, `latest` or an instant in UTC."""
+    """Where it began: `earliest`, `latest` or an instant in UTC. Of an archive's group: the archive's identity."""
     retention: float
     """Seconds for which acked messages stay."""
     created_at: datetime

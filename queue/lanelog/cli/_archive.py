@@ -6,6 +6,7 @@ Owns their options and what they tell; the work is `lanelog.spark`'s, which is i
 
 from __future__ import annotations
 
+import logging
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -78,8 +79,7 @@ def archive(*, topics: str | None, pattern: str | None, group: str | None, as_js
         group=GROUP if group is None else group,
         **options,
     )
-    if not chosen.once:
-        tell_events()
+    tell_events(logging.WARNING if chosen.once else logging.INFO)
     try:
         with stopped_by_signals() as stopping:
             done = run(chosen, stopping=stopping)

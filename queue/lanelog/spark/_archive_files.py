@@ -9,6 +9,7 @@ files themselves, after they were written: the manifest then names what is there
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Final
 
 from attrs import field, frozen
@@ -137,10 +138,17 @@ def _uri(path: Path) -> str:
     return f"file://{path}"  # not percent-encoded: Hadoop takes it as it is
 
 
+def remove(root: Path, table: str, segment: str) -> None:
+    """Remove a segment that no version names; what cannot be removed is left to a later sweep."""
+    shutil.rmtree(root / table / segment, ignore_errors=True)
+
+
 def _looked_into(root: Path, table: str, directory: Path) -> Segment:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    if not directory.is_dir():  # Spark makes it, also for no rows
+        raise LanelogError(f"{directory} is gone, where Spark has just written: somebody has removed it")
     found: list[DataFile] = []
     places: list[pa.Table] = []
     for path in sorted(directory.glob(f"{_BY_TOPIC}=*/{_BY_DATE}=*/*.parquet")):

@@ -7,10 +7,12 @@ The group is registered with the order "archive", so that nobody can subscribe t
 raised would let collection delete what the archive does not hold. Instead of single lanes a job leases a whole topic,
 by the lease row of the empty key, which is no lane. Its epoch is the fencing token: a job raises watermarks only while
 the row has its name and epoch, so that one which was stopped and goes on when another has taken over changes nothing.
+The group's row names the archive that the topic goes to (`start_at`, which means nothing for it): what was archived to
+one place is not in another.
 
 A seek of the group needs no fence of its own. What counts is the manifest: a seek back holds collection until the job
-raises the watermark again to what the manifest holds, and nothing is archived twice; a seek forward lets collection
-have what lies between, and what is gone then is a hole.
+raises the watermark again to what the manifest holds, some minutes later, and nothing is archived twice; a seek forward
+lets collection have what lies between, and what is gone then is a hole.
 
 Every transaction that raises watermarks may be repeated: they only grow. Dies before its COMMIT, or its answer never
 arrives: the next start raises them from the manifest.
@@ -36,7 +38,7 @@ from lanelog.admin import _fence, _owners
 from lanelog.admin._known import pages, read, repeated
 from lanelog.admin.views import OwnerState
 from lanelog.config import SubscriptionConfig
-from lanelog.errors import ConfigurationError, DatabaseError, LeaseLost
+from lanelog.errors import ConfigurationError, DatabaseError, LanelogError, LeaseLost
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -51,9 +53,12 @@ LEASE: Final = ""
 LANES_A_TRANSACTION: Final = 500
 _RANGES_A_STATEMENT: Final = 100
 
-# Who archives a topic, locked to be changed (PRIMARY).
-LOCK_LEASE = """SELECT leased_by, lease_epoch FROM queue_partition_leases FORCE INDEX (PRIMARY)
-WHERE consumer_group = %s AND topic = %s AND partition_key = %s FOR UPDATE"""
+# Who archives a topic (PRIMARY).
+HELD = """SELECT leased_by, lease_epoch FROM queue_partition_leases FORCE INDEX (PRIMARY)
+WHERE consumer_group = %s AND topic = %s AND partition_key = %s"""
+
+# The same, locked to be changed (PRIMARY).
+LOCK_LEASE = f"{HELD} FOR UPDATE"
 
 # Take a topic for an archive job (PRIMARY). A row that is born begins above every epoch ever used in the topic.
 TAKE = """
@@ -66,6 +71,10 @@ _ROW = f"(%s, %s, %s, %s, %s, {NOW_MS})"
 # The first message behind one offset and up to another, if there is any, many ranges joined by UNION ALL (PRIMARY).
 BETWEEN = """(SELECT partition_key, `offset` FROM queue_messages FORCE INDEX (PRIMARY)
  WHERE topic = %s AND partition_key = %s AND `offset` > %s AND `offset` <= %s ORDER BY `offset` LIMIT 1)"""
+
+# The archive that a topic goes to; locked by whoever takes the topic (PRIMARY).
+BOUND = "SELECT start_at FROM queue_groups FORCE INDEX (PRIMARY) WHERE consumer_group = %s AND topic = %s"
+BIND = "UPDATE queue_groups FORCE INDEX (PRIMARY) SET start_at = %s WHERE consumer_group = %s AND topic = %s"
 
 # When the tables were created, which tells one database from another (PRIMARY).
 BORN = "SELECT applied_at FROM queue_schema WHERE version = 1"
@@ -84,8 +93,10 @@ class Hole:
     last: int
 
 
-class PassedOver(ConfigurationError):
-    """What is in the log was not read: the checkpoint is ahead of the archive."""
+class PassedOver(LanelogError):
+    """What is in the log was not read: it is read again from where the archive ends."""
+
+    retriable = True
 
 
 @define(eq=False)
@@ -95,32 +106,36 @@ class ArchiveGroup:
     database: Database
     group: str
     owner: str
+    archive: str
+    """The archive's identity, of 32 characters."""
     epochs: dict[str, int] = field(factory=dict)
     """The fencing token of each topic that is held."""
 
     # -- membership ----------------------------------------------------------------------------------------------------
 
     def take(self, topic: str, presence: Presence) -> None:
-        """Register the group for a topic and hold it. Raises ConfigurationError while a living job has it."""
+        """Register the group for a topic and hold it, for this archive.
+
+        Raises ConfigurationError while a living job has it, and if the group has archived it to another place.
+        """
         register(self.database, self.group, topic, SubscriptionConfig(), order=ORDER)
         presence.beat([topic])  # before the lease says so, or another job would take us for dead
         self.epochs[topic] = repeated(self.database, self._take, "taking a topic for the archive", topic)
 
     def _take(self, topic: str) -> int:
-        # topic row X -> groups S -> leases X. The topic row keeps two jobs that start at once apart.
+        # topic row X -> groups X -> leases X. The topic row keeps two jobs that start at once apart.
         with self.database.transaction() as cx:
             row = Discovery().lock_topic(cx, topic)
-            if row is None or Groups().lock_shared(cx, self.group, topic) is None:
+            if row is None or Groups().lock(cx, self.group, topic) is None:
                 raise LeaseLost(f"group {self.group!r} of topic {topic!r} was deleted while the archive started")
             held = cx.one(LOCK_LEASE, (self.group, topic, LEASE))
             if held is not None and held[0] not in ("", self.owner):
                 state = _owners.load(cx, self.group, topic).state(held[0])
                 if state is OwnerState.ALIVE:
-                    raise ConfigurationError(
-                        f"topic {topic!r} is being archived for group {self.group!r} by {held[0]}: one job at a time; "
-                        "stop it first"
-                    )
+                    raise _at_work(topic, self.group, held[0])
                 log.warning("archive.taken_over", topic=topic, group=self.group, owner=held[0], state=state.value)
+            _refuse_elsewhere(cx, self.group, topic, self.archive)
+            cx.execute(BIND, (self.archive, self.group, topic))
             cx.execute(TAKE.format(rows=_ROW), (self.group, topic, LEASE, self.owner, row[1] + 1))
             taken = cx.one(LOCK_LEASE, (self.group, topic, LEASE))
             assert taken is not None  # noqa: S101 - it was just written
@@ -169,11 +184,13 @@ class ArchiveGroup:
 
     # -- watermarks ----------------------------------------------------------------------------------------------------
 
-    def recover(self, topic: str, archived: Mapping[str, int]) -> None:
+    def recover(self, topic: str, archived: Mapping[str, int]) -> list[str]:
         """Raise the watermarks to what the manifest holds: the last job may have died before it did.
 
-        Raises ConfigurationError if the manifest holds more than was ever published.
+        Returns lanes whose watermark is above it: what lies between may have been collected. Raises ConfigurationError
+        if the manifest holds more than was ever published.
         """
+        above: list[str] = []
         for page in pages(self.database, topic):
             ahead = [(key, head) for key, head in page if archived.get(key, 0) > head]
             if ahead:
@@ -186,6 +203,8 @@ class ArchiveGroup:
             rows = read(self.database, Offsets().load, "reading watermarks", self.group, topic, keys)
             marks = {key: rows[self.group, key].offset_acked if (self.group, key) in rows else 0 for key in keys}
             self.advance(topic, {key: archived[key] for key in keys if marks[key] < archived[key]})
+            above += [key for key in keys if marks[key] > archived[key]]
+        return above
 
     def lanes(self, topic: str) -> set[str]:
         """The keys of a topic that have a lane."""
@@ -238,8 +257,8 @@ class ArchiveGroup:
             if found:
                 key, offset = found[0]
                 raise PassedOver(
-                    f"offset {offset} of topic {topic!r}, lane {key!r}, was passed over: the checkpoint is ahead of "
-                    "the archive; remove the checkpoint, what is archived already is not archived twice"
+                    f"offset {offset} of topic {topic!r}, lane {key!r}, was passed over: it is in the log, and was not "
+                    "among what was read"
                 )
         rows = Deliveries().load(cx, self.group, topic, keys)
         for hole in holes:
@@ -249,23 +268,40 @@ class ArchiveGroup:
             log.error("archive.hole", topic=topic, key=hole.key, group=self.group, offset=hole.first, through=hole.last)
 
 
-def refuse_begun(database: Database, group: str, topic: str) -> None:
-    """Refuse a topic that the manifest does not name, though the group has watermarks there: another archive's.
+def refuse_elsewhere(database: Database, group: str, topic: str, archive: str) -> None:
+    """Refuse a topic that the group has archived to another place. Raises ConfigurationError."""
+    read(database, _refuse_elsewhere, "looking for the group", group, topic, archive)
 
-    Or though a job has given it back, as it does when its manifest names the topic. A job that died before that has
-    done neither.
-    """
 
-    def look(cx: Executor) -> bool:
-        if Groups().get(cx, group, topic) is None:
-            return False
-        return Leases().holds(cx, group, topic, "") or Offsets().any_of_group(cx, group, topic)
-
-    if read(database, look, "looking for the group"):
+def _refuse_elsewhere(cx: Executor, group: str, topic: str, archive: str) -> None:
+    # Has archived: there are watermarks, or the topic was given back, which a job does once its manifest names it. One
+    # that died before that has left nothing, and nothing stands in the way of another place.
+    bound = cx.one(BOUND, (group, topic))
+    if bound is None or bound[0] == archive:
+        return
+    if Leases().holds(cx, group, topic, "") or Offsets().any_of_group(cx, group, topic):
         raise ConfigurationError(
             f"group {group!r} has archived topic {topic!r} to another place: go on there, give another --group, or "
             f"begin anew after `lanelog delete-group {topic} {group} --execute`"
         )
+
+
+def refuse_at_work(database: Database, group: str, topics: Iterable[str]) -> None:
+    """Refuse to begin while a living job holds any of these topics. Raises ConfigurationError."""
+
+    def look(cx: Executor) -> None:
+        for topic in topics:
+            held = cx.one(HELD, (group, topic, LEASE))
+            if held is not None and _owners.load(cx, group, topic).alive(held[0]):
+                raise _at_work(topic, group, held[0])
+
+    read(database, look, "looking for other jobs")
+
+
+def _at_work(topic: str, group: str, owner: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"topic {topic!r} is being archived for group {group!r} by {owner}: one job at a time; stop it first"
+    )
 
 
 def born(database: Database) -> int:

@@ -9,11 +9,12 @@ since; make the next version of the manifest; raise the watermarks of the group 
 
 * before the manifest: the files have no name in it. The batch is read again, and a later sweep removes them.
 * between manifest and watermarks: the batch is read again and all of it left out; the next start raises the watermarks.
-* after the watermarks, before Spark's checkpoint has the batch: it is read again and left out.
+* after the watermarks: the next start goes on behind them.
 
-The checkpoint only saves reading again. Without it, with another one, or after a seek, the start is what the manifest
-holds; a checkpoint that is ahead of the manifest leaves a hole that is in the log, and is removed, once in a run. Two
-jobs at once: a lease for each topic, and the manifest, of which each version is made once.
+Each query starts where the manifest ends, whatever a checkpoint says: one that is ahead of the manifest, as when the
+archive was restored, or the server lost what was read, would leave something out. A query that has lost its connection
+to the server is such a case, and is begun anew. Two jobs at once: a lease for each topic, a look at all topics of the
+manifest before a run, and the manifest itself, in which only the highest version counts, and is made once.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from attrs import define, evolve, field
@@ -28,11 +30,11 @@ from attrs import define, evolve, field
 from lanelog._telemetry import get_logger
 from lanelog.errors import ClosedError, DatabaseError, LanelogError
 from lanelog.spark import _archive_files as files
-from lanelog.spark._archive_group import ArchiveGroup, now_ms, refuse_begun
+from lanelog.spark._archive_group import ArchiveGroup, now_ms, refuse_elsewhere
 from lanelog.spark._manifest import MESSAGES, OUTCOMES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -86,6 +88,8 @@ class ArchiveJob:
     _lock: threading.Lock = field(factory=threading.Lock, init=False)  # one step to the next version at a time
     _taking: threading.Lock = field(factory=threading.Lock, init=False)
     _closed: bool = field(default=False, init=False)
+    _connection: int | None = field(default=None, init=False)
+    """The connection before anything of the query was read; None: no query was opened yet."""
     _behind: dict[str, dict[str, int]] = field(factory=dict, init=False)
     """Watermarks that are still to be raised to what the manifest holds, by topic and key."""
     _tend_at: float = field(default=0.0, init=False)
@@ -97,9 +101,10 @@ class ArchiveJob:
         with self._taking:
             for topic in topics:
                 if topic not in self.group.epochs:
-                    if topic not in self.manifest.lanes:
-                        refuse_begun(self.group.database, self.group.group, topic)
-                    elif not self.group.registered(topic):  # collection may have had what is not archived
+                    refuse_elsewhere(self.group.database, self.group.group, topic, self.manifest.archive)
+                    if topic in self.manifest.lanes and not self.group.registered(
+                        topic
+                    ):  # collection may have had what is not archived
                         log.error("archive.group_was_deleted", topic=topic, group=self.group.group)
                     self._take(topic)
                     log.info("archive.topic", topic=topic, group=self.group.group)
@@ -107,10 +112,17 @@ class ArchiveJob:
     def _take(self, topic: str) -> None:
         self.group.take(topic, self.presence)
         try:
-            self.group.recover(topic, self.manifest.lanes.get(topic, {}))
+            above = self.group.recover(topic, self.manifest.lanes.get(topic, {}))
         except LanelogError:
             del self.group.epochs[topic]  # held only when both are done: it is taken and recovered again
             raise
+        if above:  # it was sought forward, or the archive restored
+            log.error("archive.watermark_ahead", topic=topic, group=self.group.group, lanes=len(above), key=above[0])
+
+    def _recover(self) -> None:
+        """As at the start: a seek back, or a server that has lost commits, may have changed the watermarks."""
+        for topic in list(self.group.epochs):
+            self.group.recover(topic, self.manifest.lanes.get(topic, {}))
 
     def look(self) -> None:
         """Take what has appeared: from its registration on, collection waits for the archive."""
@@ -148,8 +160,12 @@ class ArchiveJob:
             self._name_topics()
 
     def open(self) -> None:
-        """Let batches begin."""
-        self._closed, self.failure = False, None
+        """Let the batches of a new query begin; nothing of it may have been read before."""
+        with self._lock:
+            connection = self.presence.beat(list(self.group.epochs))
+            if self._connection not in (None, connection):
+                self._recover()
+            self._connection, self._closed, self.failure = connection, False, None
 
     def close(self) -> None:
         """Wait for the batch that is under way, and let no other one begin: each is refused at once.
@@ -180,18 +196,16 @@ class ArchiveJob:
             log.info("archive.resumed", group=self.group.group)
 
     def _archive(self, batch: DataFrame) -> None:
-        connection = self.presence.beat([])
         manifest = self.manifest
-        segment = files.write(
-            _new(batch, manifest), self.root, MESSAGES, manifest.next_segment(self.writer), self.parts
-        )
-        if not segment.files:
-            return
-        self.hold(segment.lanes)
-        for topic in segment.lanes:
-            self.group.check(topic, segment.holes(topic, manifest.archived))
-        self._prove(connection)
-        self._commit(manifest.extended(segment.files, segment.through))
+        with self._attempt(MESSAGES) as name:
+            segment = files.write(_new(batch, manifest), self.root, MESSAGES, name, self.parts)
+            self.hold(segment.lanes)
+            for topic in segment.lanes:
+                self.group.check(topic, segment.holes(topic, manifest.archived))
+            self._prove(self._connection)  # also of nothing: what was planned may be gone, and come again
+            if not segment.files:
+                return
+            self._commit(manifest.extended(segment.files, segment.through))
         for topic, lanes in segment.through.items():
             self._behind.setdefault(topic, {}).update(lanes)
         rows = sum(file.rows for file in segment.files)
@@ -204,7 +218,20 @@ class ArchiveJob:
             self.group.advance(topic, self._behind[topic])
             del self._behind[topic]
 
-    def _prove(self, connection: int) -> None:
+    @contextmanager
+    def _attempt(self, table: str) -> Iterator[str]:
+        """The name of a segment, of which nothing stays unless the version that may name it was made.
+
+        Otherwise a disk that is full would get fuller with each attempt.
+        """
+        name, version = self.manifest.next_segment(self.writer), self.manifest.version
+        try:
+            yield name
+        finally:
+            if self.store.highest() == version:
+                files.remove(self.root, table, name)
+
+    def _prove(self, connection: int | None) -> None:
         """Raise unless what was read since `connection` was noted cannot be lost any more."""
         if self.presence.beat(list(self.group.epochs)) != connection:
             raise DatabaseError(
@@ -250,12 +277,13 @@ class ArchiveJob:
             if not found:
                 return
             rows = functools.reduce(lambda one, other: one.unionByName(other), found)
-            segment = files.write(rows, self.root, OUTCOMES, manifest.next_segment(self.writer), self.parts)
-            count = sum(file.rows for file in segment.files)
-            if not count and known == topics:
-                return  # nothing new: the next look reads these few again
-            self._prove(connection)
-            self._commit(manifest.with_outcomes(segment.files, dict.fromkeys(topics, before)))
+            with self._attempt(OUTCOMES) as name:
+                segment = files.write(rows, self.root, OUTCOMES, name, self.parts)
+                count = sum(file.rows for file in segment.files)
+                if not count and known == topics:
+                    return  # nothing new: the next look reads these few again
+                self._prove(connection)
+                self._commit(manifest.with_outcomes(segment.files, dict.fromkeys(topics, before)))
             self.archived_outcomes += count
             if count:
                 log.info("archive.outcomes", version=self.manifest.version, outcomes=count)
@@ -274,9 +302,10 @@ class ArchiveJob:
     # -- files ---------------------------------------------------------------------------------------------------------
 
     def tidy(self) -> None:
-        """Merge and remove files, and forget lanes that were purged."""
+        """Merge and remove files, forget lanes that were purged, and undo what a seek back holds up."""
         with self._lock:
             self._name_topics()
+            self._recover()
             self._forget_purged()
             self._merge()
 
@@ -297,8 +326,9 @@ class ArchiveJob:
         for table in (MESSAGES, OUTCOMES):
             old = [file for chosen in small if chosen[0].table == table for file in chosen]
             if old:
-                new = files.merge(self.spark, self.root, old, self.manifest.next_segment(self.writer))
-                self._commit(self.manifest.merged(old, new, now_ms(self.group.database)))
+                with self._attempt(table) as name:
+                    new = files.merge(self.spark, self.root, old, name)
+                    self._commit(self.manifest.merged(old, new, now_ms(self.group.database)))
                 log.info("archive.merged", version=self.manifest.version, table=table, files=len(old), into=len(new))
         self._sweep()
 

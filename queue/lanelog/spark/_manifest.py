@@ -5,6 +5,8 @@ never reads or writes a data file, and talks to neither Spark nor a database. Ca
 
 A version is one file, `_manifest/0000000013.json.gz`, written beside, flushed to the disk and then linked to its name.
 Linking refuses a name that is taken, so that of two writers who both go on from version 12 one alone makes version 13.
+Old versions are removed, which frees their names: who is still at 12 when others have made 25 can link a 13 again.
+So a writer looks whether its version is the highest, which is never removed; one that is not stands for nothing.
 A version is never changed. A reader opens the highest and sees exactly its files, whatever is written meanwhile.
 
 Data files lie in directories that are named after the version that will name them first, their writer and the attempt:
@@ -253,6 +255,7 @@ class ManifestStore:
         """
         directory = self.root / DIRECTORY
         tried = directory / self._unfinished()
+        above = {self.root.parent, *(each.parent for each in self.root.parents if not each.exists())}
         try:
             directory.mkdir(parents=True, exist_ok=True)
             tried.touch(exist_ok=False)
@@ -262,8 +265,9 @@ class ManifestStore:
                 tried.unlink(missing_ok=True)
             flush_directory(directory)
             flush_directory(self.root)
-            with contextlib.suppress(PermissionError):  # it may be closed to us, and was not made by us then
-                flush_directory(self.root.parent)
+            for each in above:  # where the archive's own directory, and what leads there, got its name
+                with contextlib.suppress(PermissionError):  # it may be closed to us
+                    flush_directory(each)
         except OSError as exc:
             raise ConfigurationError(f"{str(self.root)!r} cannot hold an archive: {exc.strerror}") from exc
 
@@ -280,10 +284,14 @@ class ManifestStore:
         linked.unlink(missing_ok=True)
 
     def commit(self, manifest: Manifest) -> None:
-        """Make a version that follows the highest one; LeaseLost if it was made already.
+        """Make a version that follows the highest one; LeaseLost if that was made already.
 
         Raises OSError where the disk fails; the version may stand then, and must not be relied upon.
         """
+        what = (
+            f"version {manifest.version} of the archive at {str(self.root)!r} was made already, by another job or by an"
+        )
+        made = LeaseLost(f"{what} attempt whose disk failed: one job at a time writes an archive; start it again")
         directory = self.root / DIRECTORY
         unfinished = directory / self._unfinished()
         try:
@@ -294,13 +302,16 @@ class ManifestStore:
             try:
                 os.link(unfinished, self._file(manifest.version))
             except (FileExistsError, FileNotFoundError):  # it is there, or whoever made it has swept ours
-                raise LeaseLost(
-                    f"version {manifest.version} of the archive at {str(self.root)!r} was made already, by another job "
-                    "or by an attempt whose disk failed: one job at a time writes an archive; start it again"
-                ) from None
+                raise made from None
         finally:
             unfinished.unlink(missing_ok=True)
+        if self.highest() != manifest.version:  # the name was free because others have gone far beyond it
+            raise made
         flush_directory(directory)
+
+    def highest(self) -> int:
+        """The highest version's number; 0: there is none."""
+        return max(self._versions(), default=0)
 
     @staticmethod
     def _unfinished() -> str:
@@ -385,7 +396,4 @@ def encoded(manifest: Manifest) -> bytes:
 
 
 def _paths(manifest: Manifest) -> Iterator[str]:
-    for file in manifest.files:
-        yield file.path
-    for retired in manifest.retired:
-        yield retired.path
+    yield from (file.path for file in (*manifest.files, *manifest.retired))

@@ -8,7 +8,6 @@ writes go through `read_archive`.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import logging
 import os
@@ -19,6 +18,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,12 +29,13 @@ from lanelog._database import Database
 from lanelog._loop import backoff
 from lanelog._telemetry import get_logger
 from lanelog.admin._known import known_topic, read
-from lanelog.errors import ConfigurationError, LanelogError
+from lanelog.errors import ConfigurationError, DatabaseError, LanelogError, LeaseLost
 from lanelog.spark import _store
-from lanelog.spark._archive_group import ArchiveGroup, PassedOver, born, refuse_begun
+from lanelog.spark._archive_group import ArchiveGroup, born, refuse_at_work, refuse_elsewhere
 from lanelog.spark._archive_job import ArchiveJob
 from lanelog.spark._archive_options import GROUP, ArchiveOptions, one_of
 from lanelog.spark._archive_presence import Presence
+from lanelog.spark._clear import in_one_line, one_line
 from lanelog.spark._manifest import Manifest, ManifestStore, local_path, new_manifest
 from lanelog.spark._options import FORMAT, parse_write
 from lanelog.spark._session import check_java, start
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
 
 FAILURES: Final = 5
 """Failures of the query in a row, without a batch between them, after which the run ends."""
+WORKED: Final = 60.0
+"""Seconds after which a query that fails has worked until then."""
 _LOOKS: Final = 1
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -85,34 +88,33 @@ def run(
     database = Database(parse_write(options.source).config())
     try:
         migrations.check(database)
-        manifest = _manifest(database, store, options)
+        _manifest(database, store, options)  # what is refused is refused before Spark is started
         store.prepare()
         session = spark or start("lanelog archive")
-        return _run(options, session, database, store, manifest, checkpoints, stopping or threading.Event())
-    except OSError as error:
-        raise LanelogError(f"archiving to {str(root)!r} failed: {error.strerror or error}") from error
+        with in_one_line(f"archiving to {str(root)!r} failed"):
+            return _run(options, session, database, store, checkpoints, stopping or threading.Event())
     finally:
         database.close()
 
 
 def _manifest(database: Database, store: ManifestStore, options: ArchiveOptions) -> Manifest:
     """The manifest to go on from; refuse an archive of something else, and a group that archives elsewhere."""
-    found, birth = store.latest(), born(database)
+    manifest, birth = store.latest(), born(database)
     topics = read(database, _there, "looking for topics", options)
     if options.once and not topics:
         raise ConfigurationError(f"no topic matches {options.pattern!r}: `lanelog topics` lists those there are")
-    for topic in topics:
-        if found is None or topic not in found.lanes:
-            refuse_begun(database, options.group, topic)
-    if found is None:
-        return new_manifest(database=birth, group=options.group)
-    if found.database != birth:
+    if manifest is None:
+        manifest = new_manifest(database=birth, group=options.group)
+    if manifest.database != birth:
         raise ConfigurationError(f"the archive at {str(store.root)!r} is of another database: give another path")
-    if found.group != options.group:
+    if manifest.group != options.group:
         raise ConfigurationError(
-            f"the archive at {str(store.root)!r} is of group {found.group!r}: give that one, or another path"
+            f"the archive at {str(store.root)!r} is of group {manifest.group!r}: give that one, or another path"
         )
-    return found
+    refuse_at_work(database, options.group, {*topics, *manifest.lanes})
+    for topic in topics:
+        refuse_elsewhere(database, options.group, topic, manifest.archive)
+    return manifest
 
 
 def _there(cx: Executor, options: ArchiveOptions) -> list[str]:
@@ -130,15 +132,16 @@ def _run(
     spark: SparkSession,
     database: Database,
     store: ManifestStore,
-    manifest: Manifest,
     checkpoints: Path,
     stopping: threading.Event,
 ) -> Archived:
+    manifest = _manifest(database, store, options)  # anew: another job may have gone on while Spark started
     spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     # Each batch of the checkpoint tells every lane's place, and none but the last is ever gone back to.
     spark.conf.set("spark.sql.streaming.minBatchesToRetain", "2")
     writer = secrets.token_hex(4)
-    group = ArchiveGroup(database, options.group, f"archive@{socket.gethostname()[:200]}-{os.getpid()}-{writer}")
+    owner = f"archive@{socket.gethostname()[:200]}-{os.getpid()}-{writer}"
+    group = ArchiveGroup(database, options.group, owner, manifest.archive)
     presence = Presence(database, options.group, group.owner)
     job = ArchiveJob(
         spark=spark,
@@ -156,6 +159,8 @@ def _run(
     )
     try:
         job.look()
+        if store.highest() != manifest.version:  # before the topics were held: from now on nobody else begins
+            raise LeaseLost(f"another job has just written the archive at {str(store.root)!r}: start this one again")
         paused = group.paused()
         if options.once and paused is not None:
             raise ConfigurationError(
@@ -191,47 +196,61 @@ def _outcomes(spark: SparkSession, options: ArchiveOptions, topics: list[str], s
 def _repeat(job: ArchiveJob, options: ArchiveOptions, checkpoints: Path) -> bool:
     """Run the query until it is done or stopped; what fails is tried again, a batch of `once` only if that may help.
 
-    Returns whether it was done. A checkpoint ahead of the archive, as when the archive was restored or the server lost
-    what was read, is removed once: what counts is the manifest.
+    Returns whether it was done. A job that goes on waits for its database, for as long as it takes.
     """
-    failures, batches, removed = 0, 0, False
-    checkpoint = checkpoints / f"{job.manifest.archive}-{_digest(options.selection)}"
+    failures = 0
     while not job.stopping.is_set():
+        batches, began = job.batches, time.monotonic()
         try:
-            return _query(job, options, checkpoint)
+            return _query(job, options, checkpoints)
         except Exception as error:
-            if isinstance(job.error, PassedOver) and not removed:
-                log.warning("archive.checkpoint_removed", checkpoint=str(checkpoint), error=job.error)
-                shutil.rmtree(checkpoint)
-                job.error, removed = None, True
-                continue
             if job.error is not None:
                 raise job.error from None
             if isinstance(error, LanelogError) and not error.retriable:
                 raise
-            failures = 1 if job.batches > batches else failures + 1
-            batches = job.batches
-            told = _first_line(job.failure or error)
+            worked = job.batches > batches or time.monotonic() - began > WORKED
+            failures = 1 if worked else failures + 1
+            told = one_line(str(job.failure or error)) or type(error).__name__
             may_pass = job.failure is None or (isinstance(job.failure, LanelogError) and job.failure.retriable)
             if failures >= FAILURES or (options.once and not may_pass):
                 raise LanelogError(f"the archive's query failed: {told}") from error
             log.warning("archive.query_failed", failures=failures, error=told)
             job.stopping.wait(backoff(failures))
+            if not options.once:
+                _wait_for_database(job)
     return False
 
 
-def _query(job: ArchiveJob, options: ArchiveOptions, checkpoint: Path) -> bool:
-    """Run the query; whether it ended by itself."""
+def _wait_for_database(job: ArchiveJob) -> None:
+    """Return when it answers, or when the job is to stop."""
+    looks = 0
+    while not job.stopping.is_set():
+        try:
+            job.presence.beat([])
+        except DatabaseError as error:
+            if not error.retriable:
+                raise
+            looks += 1
+            job.stopping.wait(backoff(looks))
+        else:
+            return
+
+
+def _query(job: ArchiveJob, options: ArchiveOptions, checkpoints: Path) -> bool:
+    """Run the query, from where the manifest ends; whether it ended by itself."""
+    for old in checkpoints.glob(f"{job.manifest.archive}-*"):
+        shutil.rmtree(old, ignore_errors=True)
+    checkpoint = checkpoints / f"{job.manifest.archive}-{secrets.token_hex(4)}"
+    job.open()
     reader = job.spark.readStream.format(FORMAT).options(**options.source, **options.selection)
     writer = (
         reader.option("failOnDataLoss", "false")  # holes are judged by the manifest, see `ArchiveGroup.check`
-        .option("startingOffsets", "earliest" if checkpoint.exists() else _starting(job))
+        .option("startingOffsets", _starting(job))
         .option("maxOffsetsPerTrigger", str(options.max_messages))
         .load()
         .writeStream.foreachBatch(job.process)
         .option("checkpointLocation", f"file://{checkpoint}")
     )
-    job.open()
     trigger: dict[str, Any] = (
         {"availableNow": True} if options.once else {"processingTime": f"{int(options.interval * 1000)} milliseconds"}
     )
@@ -253,7 +272,7 @@ def _watch(job: ArchiveJob, query: StreamingQuery, options: ArchiveOptions) -> b
 
 
 def _starting(job: ArchiveJob) -> str:
-    """Behind what the manifest holds, for a query without a checkpoint."""
+    """Behind what the manifest holds."""
     lanes = {
         topic: {key: through + 1 for key, through in keys.items()}
         for topic, keys in job.manifest.lanes.items()
@@ -262,18 +281,13 @@ def _starting(job: ArchiveJob) -> str:
     return json.dumps(lanes) if lanes else "earliest"
 
 
-def _digest(selection: dict[str, str]) -> str:
-    return hashlib.sha256(json.dumps(selection, sort_keys=True).encode()).hexdigest()[:12]
-
-
-def _first_line(error: BaseException) -> str:
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-
-
-def tell_events() -> None:
-    """Write what happens to standard error, as a program that goes on for days does."""
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
-    logging.getLogger("lanelog").setLevel(logging.INFO)
+def tell_events(level: int = logging.INFO) -> None:
+    """Write what lanelog tells to standard error, from this level on, as a program that goes on for days does."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logger = logging.getLogger("lanelog")
+    logger.addHandler(handler)
+    logger.setLevel(level)
 
 
 @contextmanager
