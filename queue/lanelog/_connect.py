@@ -28,7 +28,8 @@ _FORM = "mysql://user:password@host:3306/database"
 _PARAMETERS = ("unix_socket", "ssl", "ssl_ca", "ssl_cert", "ssl_key", "ssl_verify")
 _BOOLEANS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 _DATABASE_MAX = 64
-_PAYLOAD_MAX = 512 * 1024 * 1024  # a payload travels as hex, and no packet is larger than 1 GiB
+PAYLOAD_MAX = 512 * 1024 * 1024
+"""Bytes: a payload travels as hex, and no packet is larger than 1 GiB."""
 _TIMEOUT_MAX = 31_536_000.0  # PyMySQL's own bound
 
 
@@ -84,7 +85,7 @@ class ConnectConfig:
     pool_size: int = field(default=8, validator=integer(least=2, most=10_000))
     publish_timeout: float = field(default=30.0, validator=number(above=True))
     lane_idle_purge: float = field(default=600.0, validator=number())
-    max_payload_bytes: int = field(default=1_048_576, validator=integer(least=1, most=_PAYLOAD_MAX))
+    max_payload_bytes: int = field(default=1_048_576, validator=integer(least=1, most=PAYLOAD_MAX))
     connect_timeout: float = field(default=5.0, validator=number(above=True, most=_TIMEOUT_MAX))
     read_timeout: float = field(default=30.0, validator=number(above=True, most=_TIMEOUT_MAX))
     driver: str = field(default="pymysql", validator=_driver)

@@ -21,7 +21,8 @@ OUTCOMES = (
     "consumer_group string, topic string, key string, message_offset bigint, outcome string, attempts bigint, "
     "published_at timestamp, finished_at timestamp"
 )
-GROUPS = "consumer_group string, topic string, history_ms bigint"
+GROUPS = "consumer_group string, topic string, history_ms bigint, delivery_order string"
+SUCCESSES = "consumer_group string, topic string, key string, message_offset bigint, ms bigint"
 GLYPH = "schlüssel-𝄞-🦊"  # the last two take four bytes each
 
 
@@ -75,7 +76,63 @@ def test_hours_are_those_of_utc_whatever_the_session(spark: SparkSession) -> Non
         spark.conf.set("spark.sql.session.timeZone", before)
 
 
+def test_topics_are_added_up_with_their_busiest_hour(spark: SparkSession) -> None:
+    """Of equally busy hours the first."""
+    hours = spark.createDataFrame(
+        [
+            ("a", at("09:00:00"), 1, 10),
+            ("a", at("11:00:00"), 3, 5),
+            ("a", at("10:00:00"), 3, 1),
+            (GLYPH, at("10:00:00"), 2, 7),
+        ],
+        "topic string, start timestamp, messages bigint, bytes bigint",
+    )
+    assertDataFrameEqual(
+        analytics.busiest(hours),
+        spark.createDataFrame(
+            [("a", 7, 16, 3, at("10:00:00")), (GLYPH, 2, 7, 2, at("10:00:00"))],
+            "topic string, messages bigint, bytes bigint, peak_messages bigint, peak_start timestamp",
+        ),
+    )
+
+
 # -- latency and attempts ----------------------------------------------------------------------------------------------
+
+
+def succeeded(spark: SparkSession, *rows: tuple[str, int]) -> DataFrame:
+    """Successes of topic t: group, milliseconds."""
+    return spark.createDataFrame([(group, "t", "k", n, ms_) for n, (group, ms_) in enumerate(rows, 1)], SUCCESSES)
+
+
+def test_a_success_counts_from_when_its_message_was_written(spark: SparkSession) -> None:
+    """Not from the first publish, which a delay or a redrive lies behind; where the message is gone, from that."""
+    left = [
+        ("g", "t", GLYPH, 1, "success", 1, at("09:00:00"), at("10:00:00.007")),
+        ("g", "t", GLYPH, 2, "success", 1, at("09:59:59"), at("10:00:00.500")),
+        ("g", "other", GLYPH, 1, "success", 1, at("10:00:00"), at("10:00:00.003")),
+        ("g", "t", GLYPH, 3, "failed", 5, at("10:00:00"), at("10:00:09")),
+    ]
+    written = log(spark, ("t", GLYPH, 1, 1, at("10:00:00")), ("t", GLYPH, 3, 1, at("10:00:00")))
+    assertDataFrameEqual(
+        analytics.successes(spark.createDataFrame(left, OUTCOMES), written),
+        spark.createDataFrame(
+            [("g", "t", GLYPH, 1, 7), ("g", "t", GLYPH, 2, 1500), ("g", "other", GLYPH, 1, 3)], SUCCESSES
+        ),
+    )
+
+
+def test_the_first_success_of_a_message_counts(spark: SparkSession) -> None:
+    """What succeeds again after a seek took no longer for that; what failed before, took until it succeeded."""
+    left = [
+        ("g", "t", GLYPH, 1, "success", 1, at("10:00:00"), at("12:00:00")),
+        ("g", "t", GLYPH, 1, "success", 1, at("10:00:00"), at("10:00:01")),
+        ("h", "t", GLYPH, 1, "rejected", 1, at("10:00:00"), at("10:00:02")),
+        ("h", "t", GLYPH, 1, "success", 1, at("10:00:00"), at("10:00:03")),
+    ]
+    assertDataFrameEqual(
+        analytics.successes(spark.createDataFrame(left, OUTCOMES), log(spark, ("t", GLYPH, 1, 1, at("10:00:00")))),
+        spark.createDataFrame([("g", "t", GLYPH, 1, 1000), ("h", "t", GLYPH, 1, 3000)], SUCCESSES),
+    )
 
 
 def outcomes(spark: SparkSession, *rows: tuple[str, str, int, int]) -> DataFrame:
@@ -96,12 +153,12 @@ LATENCIES = (
 
 
 def test_percentiles_are_latencies_that_were_measured(spark: SparkSession) -> None:
-    """Of 1 to 100 ms each percentile is its own number; of four the median is the second; failures are left out."""
-    hundred = [("g", "success", 1, ms) for ms in range(100, 0, -1)]
-    four = [("h", "success", 1, ms) for ms in (40, 10, 30, 20)]
+    """Of 1 to 100 ms each percentile is its own number; of four the median is the second."""
+    hundred = [("g", ms) for ms in range(100, 0, -1)]
+    four = [("h", ms) for ms in (40, 10, 30, 20)]
     found = analytics.latency(
-        outcomes(spark, *hundred, *four, ("h", "failed", 5, 9000)),
-        spark.createDataFrame([("g", "t", 1), ("h", "t", 1)], GROUPS),
+        succeeded(spark, *hundred, *four),
+        spark.createDataFrame([("g", "t", 1, "strict"), ("h", "t", 1, "serial")], GROUPS),
     )
     assertDataFrameEqual(
         found,
@@ -111,15 +168,18 @@ def test_percentiles_are_latencies_that_were_measured(spark: SparkSession) -> No
 
 def test_one_sample_is_every_percentile(spark: SparkSession) -> None:
     """A group with a single success has that latency throughout."""
-    found = analytics.latency(outcomes(spark, ("g", "success", 1, 7)), spark.createDataFrame([("g", "t", 1)], GROUPS))
+    groups = spark.createDataFrame([("g", "t", 1, "strict")], GROUPS)
+    found = analytics.latency(succeeded(spark, ("g", 7)), groups)
     assertDataFrameEqual(found, spark.createDataFrame([("g", "t", True, 1, 7, 7, 7, 7)], LATENCIES))
 
 
 def test_a_group_without_history_says_so(spark: SparkSession) -> None:
-    """It has a row without figures; one that is archived, but no longer registered, has figures."""
-    found = analytics.latency(
-        outcomes(spark, ("gone", "success", 1, 3)), spark.createDataFrame([("silent", "t", 0)], GROUPS)
-    )
+    """It has a row without figures; one that is archived, but no longer registered, has figures.
+
+    An archive's group, and a replay's, have no handlers, and no row.
+    """
+    groups = [("silent", "t", 0, "strict"), ("_archive", "t", 0, "archive"), ("_replay-x", "t", 0, "replay")]
+    found = analytics.latency(succeeded(spark, ("gone", 3)), spark.createDataFrame(groups, GROUPS))
     assertDataFrameEqual(
         found,
         spark.createDataFrame(
@@ -131,9 +191,7 @@ def test_a_group_without_history_says_so(spark: SparkSession) -> None:
 def test_latencies_are_spread_over_classes(spark: SparkSession) -> None:
     """A class includes its upper bound; what is longer than the last is in the last."""
     longest = analytics.STEPS_MS[-1]
-    found = analytics.latency_spread(
-        outcomes(spark, *(("g", "success", 1, ms) for ms in (0, 1, 2, 3, 5, 6, longest, longest + 1)))
-    )
+    found = analytics.latency_spread(succeeded(spark, *(("g", ms) for ms in (0, 1, 2, 3, 5, 6, longest, longest + 1))))
     assertDataFrameEqual(
         found,
         spark.createDataFrame(
@@ -196,7 +254,10 @@ def test_a_reason_is_the_first_line_without_its_numbers(spark: SparkSession, err
 
 
 def test_dead_letters_are_grouped_by_reason(spark: SparkSession) -> None:
-    """By original topic, group and reason, with the first, the last and the last one's place; the rest is left out."""
+    """By original topic, group and reason, with the first, the last and the last one's place; the rest is left out.
+
+    And how many of them still wait for somebody, if that is known.
+    """
     rows = [
         ("a_dlq", "k", 1, 1, at("10:00:00"), at("09:00:01"), "g", "timeout after 5 s", "a"),
         ("a_dlq", GLYPH, 1, 1, at("10:00:00"), at("09:00:03"), "g", "timeout after 17 s", "a"),
@@ -205,19 +266,24 @@ def test_dead_letters_are_grouped_by_reason(spark: SparkSession) -> None:
         ("a", "k", 1, 1, at("10:00:00"), None, None, None, None),
         ("a", "k", 2, 1, at("10:00:00"), None, "", "a note", ""),
     ]
-    assertDataFrameEqual(
-        analytics.dead_letters(spark.createDataFrame(rows, LOG)),
-        spark.createDataFrame(
-            [
-                ("a", "g", "timeout after # s", 2, at("09:00:01"), at("09:00:03"), "a_dlq", GLYPH, 1),
-                ("a", "g", "", 1, at("09:00:02"), at("09:00:02"), "a_dlq", "k", 2),
-                ("a", "h", "timeout after # s", 1, at("09:00:04"), at("09:00:04"), "a_dlq", "k", 3),
-            ],
-            "original_topic string, failed_group string, reason string, dead_letters bigint, "
-            "first_failed_at timestamp, last_failed_at timestamp, example_topic string, example_key string, "
-            "example_offset bigint",
-        ),
+    left = spark.createDataFrame([("a_dlq", GLYPH, 1), ("a_dlq", "k", 2)], "topic string, key string, offset bigint")
+    columns = (
+        "original_topic string, failed_group string, reason string, dead_letters bigint, outstanding bigint, "
+        "first_failed_at timestamp, last_failed_at timestamp, example_topic string, example_key string, "
+        "example_offset bigint"
     )
+    for (first, second, third), waiting in (((1, 1, 0), left), ((None, None, None), None)):
+        assertDataFrameEqual(
+            analytics.dead_letters(spark.createDataFrame(rows, LOG), waiting),
+            spark.createDataFrame(
+                [
+                    ("a", "g", "timeout after # s", 2, first, at("09:00:01"), at("09:00:03"), "a_dlq", GLYPH, 1),
+                    ("a", "g", "", 1, second, at("09:00:02"), at("09:00:02"), "a_dlq", "k", 2),
+                    ("a", "h", "timeout after # s", 1, third, at("09:00:04"), at("09:00:04"), "a_dlq", "k", 3),
+                ],
+                columns,
+            ),
+        )
 
 
 # -- lanes -------------------------------------------------------------------------------------------------------------
@@ -360,14 +426,16 @@ def test_any_step_of_time_can_be_counted_by(spark: SparkSession) -> None:
 
 def test_nothing_at_all_is_empty_everywhere(spark: SparkSession) -> None:
     """Empty input gives empty tables of the same columns."""
-    nothing, none_left = log(spark), outcomes(spark)
+    nothing, none_left, no_success = log(spark), outcomes(spark), succeeded(spark)
     assert not nothing.collect()
     tables = [
         analytics.throughput(nothing),
-        analytics.latency(none_left, spark.createDataFrame([], GROUPS)),
-        analytics.latency_spread(none_left),
+        analytics.busiest(analytics.throughput(nothing)),
+        analytics.successes(none_left, nothing),
+        analytics.latency(no_success, spark.createDataFrame([], GROUPS)),
+        analytics.latency_spread(no_success),
         analytics.attempts(none_left),
-        analytics.dead_letters(nothing),
+        analytics.dead_letters(nothing, nothing.select("topic", "key", "offset")),
         analytics.hot_lanes(nothing),
         analytics.skew(analytics.lane_sizes(nothing)),
         analytics.until(nothing, nothing, 0, instant="created_at", key=KEY),

@@ -21,14 +21,23 @@ from lanelog.client import Client
 from lanelog.config import SubscriptionConfig
 from lanelog.errors import ConfigurationError, LanelogError
 from lanelog.spark import _analysis
-from lanelog.spark.analyze import Analyzed, AnalyzeOptions, _foremost, run
+from lanelog.spark._analysis import Analysis
+from lanelog.spark._clear import one_line
+from lanelog.spark._report_sections import SHOWN
+from lanelog.spark.analyze import Analyzed, AnalyzeOptions, _shown, run
 from lanelog.spark.archive import ArchiveOptions
 from lanelog.spark.archive import run as archive
+from support.reports import facts
 from support.sql import rows
 from support.waiting import accept, eventually
 
 Analyze = Callable[..., Analyzed]
 ODD = "ключ 🦊"
+WAITED = (
+    "An error occurred while calling o97.getResult.\n: E: {0}\n\tat a.b(C.scala:70)\n"
+    "Caused by: E: {0}\n\tat a.b(C.scala:7)\nCaused by: E: {1}\n\tat a.b(C.scala:1)\nCaused by: E: another"
+)
+"""An error of Spark's, with causes."""
 
 
 @pytest.fixture
@@ -105,7 +114,7 @@ def test_archive_and_live_log_are_counted_once(
         (1, "success", 60)
     ]
     latency = {row["consumer_group"]: (row["samples"], row["keeps_history"]) for row in table(output, "latency")}
-    assert latency == {"readers": (60, True), "late": (0, False), "_archive": (0, False)}
+    assert latency == {"readers": (60, True), "late": (0, False)}
     lags = {row["consumer_group"]: (row["lag"], row["lanes"]) for row in table(output, "lag")}
     assert lags == {"readers": (6, 2), "late": (26, 2), "_archive": (6, 2)}
     assert analyze(path=str(store), live=False).messages == 60
@@ -293,17 +302,46 @@ def test_an_archive_of_another_database_is_refused(
 
 
 def test_the_page_is_given_the_rows_that_it_shows() -> None:
-    """Of a table that has a row for every lane: those that are still longest, equal ones in the file's order."""
-    lanes = pa.table({"key": [f"k{n}" for n in range(1000)], "still_ms": [n // 10 for n in range(1000)]})
-    kept = _foremost("stalled_lanes", lanes)
-    assert kept.column("key").to_pylist() == [f"k{n}" for n in (*range(990, 1000), *range(980, 985))]
-    assert _foremost("skew", lanes) is lanes
+    """The first of those that are long, lanes of the busiest topics, no topics by hours; the files have the rest."""
+    topics = [f"t{n:03}" for n in range(1000)]
+    page = dict.fromkeys(("dead_letters", "stalled_lanes", "topics"), pa.table({"topic": topics}))
+    tables = dict.fromkeys(_analysis.ORDER, pa.table({"topic": topics[::-1]}))
+    shown = _shown(Analysis(facts=facts(), tables=tables, page=page))
+    assert "throughput" not in shown
+    few = ("dead_letters", "stalled_lanes", "hot_lanes", "lane_sizes")
+    assert [sorted(row["topic"] for row in shown.pop(name)) for name in few] == [topics[:SHOWN]] * len(few)
+    assert {len(rows) for rows in shown.values()} == {1000}
+
+
+def test_tables_of_the_other_format_do_not_stay_beside_a_newer_report(analyze: Analyze, output: Path) -> None:
+    """They are removed by the names of the tables; nothing else is."""
+    analyze()
+    (output / "notes.parquet").write_text("precious")
+    analyze(format="csv")
+    names = [path.name for path in output.iterdir()]
+    assert sorted(names) == sorted(["notes.parquet", "report.html", *(f"{name}.csv" for name in _analysis.ORDER)])
+    analyze()
+    assert not list(output.glob("*.csv"))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (WAITED.format("Exception thrown in awaitResult: ", "Job aborted: too big"), "E: Job aborted: too big"),
+        (WAITED.format("no", "why"), "E: no"),
+        ("SparkException: Exception thrown in awaitResult: ", "SparkException: Exception thrown in awaitResult:"),
+    ],
+)
+def test_an_error_that_says_only_that_it_waited_is_told_by_its_cause(text: str, said: str) -> None:
+    """The first cause that says more; other errors are told by their own first line."""
+    assert one_line(text) == said
 
 
 @pytest.mark.parametrize(
     ("span", "step_ms"),
     [
-        (timedelta(0), 1000),
+        (timedelta(0), 100),
+        (timedelta(seconds=7.2), 100),
         (timedelta(seconds=72), 1000),
         (timedelta(seconds=73), 5000),
         (timedelta(days=3), 3_600_000),

@@ -359,7 +359,7 @@ def test_readers_see_a_constant_count_while_files_are_merged(
 def test_outcomes_are_archived_once(spark: SparkSession, client: Client, archive: Archive, path: str) -> None:
     """Each (group, topic, key, offset, finished_at) of a group that keeps history.
 
-    A message that is handled again after a seek has another outcome.
+    A message that is handled again after a seek has another outcome. Outcomes outlive their group.
     """
     publish(client, "t", 6)
     with client.subscribe("t", "workers", accept, history=True) as subscription:
@@ -370,7 +370,11 @@ def test_outcomes_are_archived_once(spark: SparkSession, client: Client, archive
     with client.subscribe("t", "workers", accept, history=True) as subscription:
         eventually(lambda: subscription.stats().acked == 2, within=30)
     assert archive().outcomes == 2
-    found = read_archive(spark, path, OUTCOMES)
+    with client.subscribe("t", "former", accept, history=True) as subscription:
+        eventually(lambda: subscription.stats().acked == 6, within=30)
+    client.admin.delete_group("t", "former", dry_run=False)
+    assert archive().outcomes == 6
+    found = read_archive(spark, path, OUTCOMES).where("consumer_group = 'workers'")
     assert found.count() == 8
     assert found.select("consumer_group", "topic", "key", "message_offset").distinct().count() == 6
     assert {row.outcome for row in found.select("outcome").collect()} == {"success"}

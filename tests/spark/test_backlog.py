@@ -1,4 +1,4 @@
-"""Lag, ages and stalled lanes over small logs whose results are worked out by hand."""
+"""Lag, ages, stalled lanes and dead letters left over small logs whose results are worked out by hand."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -16,7 +16,11 @@ OFFSETS = (
 )
 STATES = (
     "consumer_group string, topic string, key string, message_offset bigint, through_offset bigint, acked boolean, "
-    "retry_count int, last_error string"
+    "retry_count int, last_error string, postponed int, invisible_until timestamp, first_attempt_at timestamp"
+)
+STALLED = (
+    "consumer_group string, topic string, key string, lag bigint, still_ms bigint, state string, attempts bigint, "
+    "last_error string"
 )
 BACKLOG = (
     "consumer_group string, topic string, key string, lag bigint, oldest_offset bigint, oldest_at timestamp, "
@@ -39,6 +43,11 @@ def messages(spark: SparkSession, *lanes: tuple[str, str, int, int]) -> DataFram
     """Topic, key, first and last offset; offset n was written at 10:00 and n seconds."""
     rows = [(topic, key, n, at(f"10:00:{n:02}")) for topic, key, first, last in lanes for n in range(first, last + 1)]
     return spark.createDataFrame(rows, LOG)
+
+
+def state(*row: Any, postponed: int = 0, until: str | None = None, first: str | None = None) -> tuple[Any, ...]:
+    """A delivery row: the columns up to last_error, how often it was postponed, until when, when it was first tried."""
+    return (*row, postponed, until and at(until), first and at(first))
 
 
 def backlog(
@@ -69,10 +78,10 @@ def test_unsettled_is_what_no_watermark_floor_or_acked_row_covers(spark: SparkSe
             ("g", "other", GLYPH, 2, None, at("10:01:00")),
         ],
         [
-            ("g", "t", GLYPH, 8, 9, True, 0, None),
-            ("h", "t", GLYPH, 5, 5, False, 2, "no"),
-            ("h", "t", "new", 1, 1, True, 0, None),
-            ("h", "other", GLYPH, 1, 9, True, 0, None),
+            state("g", "t", GLYPH, 8, 9, True, 0, None),
+            state("h", "t", GLYPH, 5, 5, False, 2, "no"),
+            state("h", "t", "new", 1, 1, True, 0, None),
+            state("h", "other", GLYPH, 1, 9, True, 0, None),
         ],
     )
     assertDataFrameEqual(
@@ -121,9 +130,9 @@ def test_a_lane_stalls_that_had_something_to_do_and_did_nothing(spark: SparkSess
         ("_replay-x", "t", None, "replay"),
     ]
     states = [
-        ("g", "t", "failing", 2, 2, False, 3, "boom"),
-        ("g", "t", "failing", 3, 3, False, 1, "another"),
-        ("g", "t", "busy", 1, 1, False, 1, None),
+        state("g", "t", "failing", 2, 2, False, 3, "boom"),
+        state("g", "t", "failing", 3, 3, False, 1, "another"),
+        state("g", "t", "busy", 1, 1, False, 1, None),
     ]
     unsettled = backlog(
         spark,
@@ -151,9 +160,95 @@ def test_a_lane_stalls_that_had_something_to_do_and_did_nothing(spark: SparkSess
                 ("g", "t", "recent", 1, 260_000, "waiting", 0, None),
                 ("p", "t", "moves", 1, 300_000, "paused", 0, None),
             ],
-            "consumer_group string, topic string, key string, lag bigint, still_ms bigint, state string, "
-            "attempts bigint, last_error string",
+            STALLED,
         ),
+    )
+
+
+def test_an_oldest_message_that_fails_stalls_its_lane_since_its_first_attempt(spark: SparkSession) -> None:
+    """Whatever changed the lane's row since; not since before it was written, as after a seek; later, not earlier."""
+    groups = [("g", "t", None, "serial")]
+    states = [
+        state("g", "t", "fails", 1, 1, False, 9, "boom", first="10:01:00"),
+        state("g", "t", "runs", 1, 1, False, 2, None, first="10:01:00"),
+        state("g", "t", "later", 1, 1, False, 1, "boom", first="10:04:59"),
+        state("g", "t", "unmoved", 1, 1, False, 1, "boom", first="10:04:59"),
+        state("g", "t", "again", 5, 5, False, 2, "boom", first="09:00:00"),
+    ]
+    unsettled = backlog(
+        spark,
+        messages(spark, *(("t", key, 1, 1) for key in ("fails", "runs", "later", "unmoved")), ("t", "again", 5, 5)),
+        groups,
+        [
+            *(("g", "t", key, 0, None, at("10:05:00")) for key in ("fails", "runs")),
+            ("g", "t", "later", 0, None, at("10:00:30")),
+            ("g", "t", "again", 4, None, at("10:05:00")),
+        ],
+        states,
+    )
+    found = analytics.stalled_lanes(unsettled, spark.createDataFrame(states, STATES), ms("10:05:00"), 60_000)
+    assertDataFrameEqual(
+        found,
+        spark.createDataFrame(
+            [
+                ("g", "t", "fails", 1, 240_000, "retrying", 9, "boom"),
+                ("g", "t", "runs", 1, 240_000, "retrying", 2, None),
+                ("g", "t", "later", 1, 270_000, "retrying", 1, "boom"),
+                ("g", "t", "unmoved", 1, 299_000, "retrying", 1, "boom"),
+                ("g", "t", "again", 1, 295_000, "retrying", 2, "boom"),
+            ],
+            STALLED,
+        ),
+    )
+
+
+def test_a_lane_whose_handler_wants_it_still_is_postponed(spark: SparkSession) -> None:
+    """Until after the cut-off, and while no attempt has begun since; not where an operator has paused it."""
+    states = [
+        state("g", "t", "long", 1, 1, False, 0, None, postponed=2, until="10:05:00.001"),
+        state("g", "t", "over", 1, 1, False, 0, None, postponed=2, until="10:05:00"),
+        state("g", "t", "failed", 1, 1, False, 1, "boom", postponed=2, until="11:00:00"),
+        state("g", "t", "never", 1, 1, False, 0, None, until="11:00:00"),
+        state("g", "t", "stopped", 1, 1, False, 0, None, postponed=1, until="11:00:00"),
+    ]
+    unsettled = backlog(
+        spark,
+        messages(spark, *(("t", row[2], 1, 1) for row in states)),
+        [("g", "t", None, "strict")],
+        [("g", "t", "stopped", 0, at("10:00:02"), at("10:00:02"))],
+        states,
+    )
+    found = analytics.stalled_lanes(unsettled, spark.createDataFrame(states, STATES), ms("10:05:00"), 60_000)
+    assert {row.key: row.state for row in found.collect()} == {
+        "long": "postponed",
+        "over": "waiting",
+        "failed": "retrying",
+        "never": "waiting",
+        "stopped": "paused",
+    }
+
+
+def test_an_error_is_told_in_one_line(spark: SparkSession) -> None:
+    """The first that is not blank, at most 500 characters of it."""
+    error = "\r\n  " + GLYPH + "x" * 600 + "\nTraceback …"
+    states = [state("g", "t", "k", 1, 1, False, 1, error)]
+    unsettled = backlog(spark, messages(spark, ("t", "k", 1, 1)), [("g", "t", None, "strict")], (), states)
+    found = analytics.stalled_lanes(unsettled, spark.createDataFrame(states, STATES), ms("10:05:00"), 60_000)
+    assert [row.last_error for row in found.collect()] == [GLYPH + "x" * 498]
+
+
+def test_outstanding_is_a_dead_letter_that_no_row_of_the_reserved_group_settles(spark: SparkSession) -> None:
+    """The alerting group that has read it settles nothing; what is no dead letter is none."""
+    columns = "topic string, key string, offset bigint, failed_group string"
+    log = [("d", GLYPH, 1, "g"), ("d", GLYPH, 2, "g"), ("d", "k", 1, "g"), ("d", "k", 2, None), ("d", "k", 3, "")]
+    states = [
+        state("", "d", GLYPH, 1, 1, True, 0, "redrive"),
+        state("alert", "d", GLYPH, 2, 2, True, 0, None),
+        state("", "other", "k", 1, 1, True, 0, None),
+    ]
+    assertDataFrameEqual(
+        analytics.outstanding(spark.createDataFrame(log, columns), spark.createDataFrame(states, STATES)),
+        spark.createDataFrame([("d", GLYPH, 2), ("d", "k", 1)], "topic string, key string, offset bigint"),
     )
 
 

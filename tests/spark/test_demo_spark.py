@@ -1,6 +1,7 @@
 """The demo with archive, report and replay behind it, as a user starts it."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -53,6 +54,22 @@ def test_the_demo_is_archived_reported_on_and_replayed(
     attempts = pyarrow.parquet.read_table(place / "report" / "attempts.parquet").to_pylist()
     assert {row["consumer_group"] for row in attempts} == {"rebuild", "stats"}
     assert (place / "report" / "report.html").is_file()
+    said = ran.stdout.splitlines()
+    steps = said[said.index("starting Spark") + 1 :]
+    jobs = "20 jobs, one more that is malformed on purpose, and its dead letter"
+    expected = (
+        rf"archiving {jobs} …",
+        r"archived 22 messages and 42 outcomes in \S+ s",
+        r"analysing archive and live log …",
+        r"analysed 22 messages in \d+ lanes, one of them the dead letter's, in \S+ s",
+        r"replaying lane \S+, the busiest, into a topic of its own …",
+        r"replayed 1\d messages of lane \S+ in \S+ s",
+        r"archive, report and replay are complete: yes",
+        re.escape(f"report: {(place / 'report' / 'report.html').as_uri()}"),
+    )
+    for line, pattern in zip(steps, expected, strict=True):
+        assert re.fullmatch(pattern, line), (line, pattern)
+    assert [line for line in ran.stderr.splitlines() if not line.startswith("WARNING: Using incubator modules")] == []
 
 
 def test_a_directory_in_use_is_refused_before_the_demo_begins(tmp_path: Path) -> None:

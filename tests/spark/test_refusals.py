@@ -12,6 +12,7 @@ from lanelog.devserver import DevServer
 from lanelog.spark._clear import one_line
 from support.spark import PASSWORD, PASSWORD_VARIABLE, Read, last_line
 from support.sql import one, rows
+from support.waiting import accept, eventually
 
 SCHEMA = "topic string, key string, value binary, id string"
 UNREACHABLE = "mysql://app:s3cret-in-url@127.0.0.1:1/jobs"
@@ -34,6 +35,22 @@ def test_what_cannot_be_read_says_so(spark: SparkSession, client: Client, read: 
     with raw.cursor() as cursor:
         cursor.execute("UPDATE queue_schema SET version = 99")
     assert "are of version 99" in refused(read(subscribe="t").count)
+
+
+def test_a_group_that_is_registered_nowhere_is_refused(client: Client, read: Read) -> None:
+    """A name that is spelt wrong would show no rows, of messages or of a table; outcomes alone outlive their group."""
+    client.publish("t", "k", b"x")
+    client.publish("u", "k", b"x")
+    with client.subscribe("t", "g", accept) as subscription:
+        eventually(lambda: subscription.stats().acked == 1)
+    for table in ("offsets", "delivery_state", "leases", "groups"):
+        said = refused(read(table=table, groupId="gg").count)
+        assert said.endswith("group 'gg' is not registered for any topic")
+    assert read(table="history", groupId="gg").count() == 0
+    assert read(table="groups", groupId="g").count() == 1
+    assert read(table="offsets", groupId="g", subscribe="u").count() == 0
+    for what in ({"subscribe": "t,u"}, {"subscribePattern": "."}):
+        assert "group 'g' is not registered for topic 'u'" in refused(read(groupId="g", **what).count)
 
 
 @pytest.mark.parametrize("what", [{"subscribe": "t"}, {"subscribePattern": "t.*"}])

@@ -1,7 +1,7 @@
 """Replay: what an archive holds, back in the log, in order, and once for each replay."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -166,13 +166,10 @@ def test_not_faster_than_the_rate() -> None:
             pauses.append(timeout or 0.0)
             return False
 
-    class Log:
-        def publish_many(self, _topic: str, items: list[Any], *, target_group: str) -> list[Any]:
-            assert target_group == "g"
-            return [lanelog.Receipt(1, item.id, item.id.startswith("old")) for item in items]
+    def publish(_topic: str, items: Sequence[Any]) -> list[lanelog.Receipt]:
+        return [lanelog.Receipt(1, item.id, item.id.startswith("old")) for item in items]
 
-    log: Any = Log()
-    publishing = _replay_rows.Publishing(log, "g", 10.0, pause=Pause())
+    publishing = _replay_rows.Publishing(publish, 10.0, pause=Pause())
     for prefix in ("old", "old", "new", "new", "new"):
         for n in range(10):
             publishing.take("t", "k", f"{prefix}-{n}", b"x", {})

@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 
 from lanelog.spark._analysis import step_for
 from lanelog.spark._report import render
-from lanelog.spark._report_plots import days_of, over_time, ticks_within
+from lanelog.spark._report_plots import axis_of, byte_ticks, days_of, over_time, ticks_within, unevenness
+from lanelog.spark._report_text import short_size
 from support.reports import HOSTILE, ODD, facts, full, nothing
 
 SECTIONS = ["Throughput", "Latency", "Attempts", "Dead letters", "Lanes", "Lag", "Stalled lanes"]
+TILES = {"Messages", "Lanes", "Busiest hour", "Dead letters", "Largest lag", "Stalled lanes"}
 ACTIVE = {
     "script",
     "iframe",
@@ -60,6 +62,22 @@ class Elements(HTMLParser):
         return [text for where, text in self.text if where == tag]
 
 
+def tile(page: Elements, label: str) -> list[str]:
+    """The figure and the note of a tile."""
+    values = page.within("span")
+    at = values.index(label)
+    return values[at + 1 : at + 3]
+
+
+def tone_of(page: Elements, label: str) -> str:
+    """In which colour the figure of a tile is written."""
+    labels = [text for text in page.within("span") if text in TILES]
+    tones = [
+        attrs["class"] or "" for tag, attrs in page.elements if tag == "span" and "value" in (attrs.get("class") or "")
+    ]
+    return tones[labels.index(label)].removeprefix("value").strip()
+
+
 def test_the_report_has_every_section_and_says_what_was_read() -> None:
     """Headings in order; archive, live log and cut-off in the first line and in the window's title."""
     page = Elements(page_of())
@@ -75,7 +93,7 @@ def test_the_report_has_every_section_and_says_what_was_read() -> None:
 def test_numbers_have_units() -> None:
     """A latency in ms, a size in MiB, a share in per cent; what a group does not record is said."""
     texts = [text for _, text in Elements(page_of()).text]
-    for expected in ("42 ms", "1 min 04 s", "138 MiB", "37.2 %", "keeps no history", "1 h 31 min", "9 lanes"):
+    for expected in ("42 ms", "1 min 04 s", "138 MiB", "37.2 %", "keeps no history", "1 h 31 min", "9 lanes", "2 KiB"):
         assert expected in texts
 
 
@@ -140,12 +158,14 @@ def test_without_the_live_log_the_report_says_what_it_cannot_know() -> None:
 
 
 def test_long_tables_are_cut_and_say_so() -> None:
-    """Fifteen rows, and how many there are, also where no more than those are handed over."""
+    """Fifteen rows, how many there are, also where no more than those are handed over, and how many the file has."""
     known, tables = full()
     tables["stalled_lanes"] = [{**tables["stalled_lanes"][0], "key": f"k{n}"} for n in range(15)]
-    known = evolve(known, counted={**known.counted, "stalled_lanes": 1234})
+    known = evolve(known, counted={"dead_letters": 23_456, "stalled_lanes": 1234})
+    tables["dead_letters"] *= 4
     page = Elements(render(known, tables))
     assert "The first 15 of 1,234; the file has all of them." in page.within("p")
+    assert "The first 15 of 23,456; the file has the first 10,000." in page.within("p")
     assert "k14" in page.within("span")
     assert "k15" not in page.within("span")
 
@@ -153,10 +173,91 @@ def test_long_tables_are_cut_and_say_so() -> None:
 def test_the_largest_lag_is_a_consumers() -> None:
     """An archive that is further behind is in the table, as what it is, and not among the figures at the top."""
     page = Elements(page_of())
-    values = page.within("span")
-    at = values.index("Largest lag")
-    assert values[at : at + 3] == ["Largest lag", "1,204", "group billing"]
-    assert {"archive", "consumer"} <= set(values)
+    assert tile(page, "Largest lag") == ["1,204", "group billing on orders"]
+    assert {"archive", "consumer"} <= set(page.within("span"))
+
+
+def test_dead_letters_alarm_while_they_are_outstanding() -> None:
+    """Those that were redriven or deleted are counted and alarm nobody; without the live log, all of them do."""
+    known, tables = full()
+    for outstanding, note, tone in (
+        (44, "of 4 reasons, 44 outstanding", "warn"),
+        (380, "of 4 reasons, all outstanding", "warn"),
+        (0, "of 4 reasons, none outstanding", "good"),
+        (None, "of 4 reasons", "warn"),
+    ):
+        page = Elements(render(evolve(known, outstanding=outstanding), tables))
+        assert tile(page, "Dead letters") == ["380", note]
+        assert tone_of(page, "Dead letters") == tone
+        assert ("Outstanding" in page.within("th")) == (outstanding is not None)
+    page = Elements(render(facts(), nothing()))
+    assert tile(page, "Dead letters") == ["0", "none in what was read"]
+
+
+def test_dead_letters_are_told_as_part_of_the_messages() -> None:
+    """Each is a message of its own in a lane of its own, and counted as one."""
+    page = Elements(page_of())
+    assert tile(page, "Messages") == ["265,584", "217 MiB of payload, with 380 dead letters"]
+    assert tile(page, "Lanes") == ["980", "in 3 topics, with those of dead letters"]
+
+
+def test_postponed_lanes_alarm_nobody() -> None:
+    """They are in the table, and told apart from those that stall."""
+    known, tables = full()
+    assert tile(Elements(page_of()), "Stalled lanes") == ["3", "still for 5 min or longer; 1 more postponed"]
+    tables["stalled_lanes"] = [row for row in tables["stalled_lanes"] if row["state"] == "postponed"]
+    page = Elements(render(evolve(known, stalled=0, counted={**known.counted, "stalled_lanes": 1}), tables))
+    assert tile(page, "Stalled lanes")[0] == "0"
+    assert tone_of(page, "Stalled lanes") == "good"
+    assert "postponed" in page.within("span")
+
+
+def test_no_outcome_is_not_no_history() -> None:
+    """A group that keeps history and has finished nothing yet is not said to keep none."""
+    assert "No outcome yet." in Elements(render(facts(keeps_history=True), nothing())).within("p")
+    assert "No group that was read keeps history." in Elements(render(facts(), nothing())).within("p")
+
+
+def test_lag_claims_no_process() -> None:
+    """Whether anybody runs a group is not known; whether an operator has paused it is."""
+    states = Elements(page_of()).within("span")
+    assert {"paused", "not paused"} <= set(states)
+    assert "running" not in states
+
+
+def test_a_group_has_one_colour() -> None:
+    """In the plots of latency and of attempts, also where one has more messages and the other more successes."""
+    known, tables = full()
+    tables["attempts"].append({**tables["attempts"][-1], "attempts": 5, "outcome": "failed", "messages": 900_000})
+    html = render(known, tables)
+    for group in ("billing", ODD):
+        colours = re.findall(rf'<li style="--colour: var\(--c(\d)\)">{group} on orders(?:: half|</li>)', html)
+        assert colours == [("2" if group == "billing" else "1")] * 2
+
+
+def test_a_logarithmic_axis_is_told() -> None:
+    """Of attempts too, where the bars need one, and only there."""
+    known, tables = full()
+    assert "messages by number of attempts; logarithmic axis" in Elements(page_of()).within("span")
+    tables["attempts"] = tables["attempts"][-1:]
+    assert "messages by number of attempts" in Elements(render(known, tables)).within("span")
+
+
+def test_a_single_bar_is_no_plot() -> None:
+    """A topic that was written to in one step of the time line stands in the table alone."""
+    known, tables = full()
+    first = next(row for row in tables["timeline"] if row["topic"] == "orders_dlq")
+    tables["timeline"] = [row for row in tables["timeline"] if row["topic"] != "orders_dlq"] + [first]
+    html = render(known, tables)
+    assert html.count('aria-label="orders: ') == 2
+    assert 'aria-label="orders_dlq: ' not in html
+    assert "orders_dlq" in Elements(html).within("span")
+
+
+def test_equal_lanes_leave_the_line_of_equality_in_sight() -> None:
+    """It is drawn above the curves, of which that of an even topic lies on it."""
+    plot = unevenness([[(7, 100)]])
+    assert plot.index("stroke-dasharray") > plot.rindex("var(--c1)")
 
 
 def test_the_same_results_give_the_same_page() -> None:
@@ -183,15 +284,17 @@ def test_any_time_has_round_ticks(begin: int, span: int) -> None:
     ticks = ticks_within(begin, begin + span)
     moments, labels = [ms for ms, _ in ticks], [label for _, label in ticks]
     assert len(moments) <= 5
-    assert span < 2 * SECOND or moments
+    assert moments
     assert moments == sorted(set(moments))
-    assert all(begin <= ms <= begin + span and ms % SECOND == 0 for ms in moments)
+    assert all(begin <= ms <= begin + span and ms % 100 == 0 for ms in moments)
+    assert span < 2 * SECOND or all(ms % SECOND == 0 for ms in moments)
     assert all(label != following for label, following in pairwise(labels))
 
 
 @pytest.mark.parametrize(
     ("begin", "span", "labels"),
     [
+        (NOW + 240, 1300, ["10:00:00.5", "10:00:01.0", "10:00:01.5"]),
         (NOW, 4 * SECOND, ["10:00:00", "10:00:01", "10:00:02", "10:00:03", "10:00:04"]),
         (NOW, 174 * SECOND, ["10:00", "10:01", "10:02"]),
         (NOW, DAY, ["12:00", "18:00", "02 Jun", "06:00"]),
@@ -199,8 +302,44 @@ def test_any_time_has_round_ticks(begin: int, span: int) -> None:
     ],
 )
 def test_ticks_are_where_people_look_for_them(begin: int, span: int, labels: list[str]) -> None:
-    """At full seconds, minutes, hours and days, UTC."""
+    """At full tenths of a second, seconds, minutes, hours and days, UTC."""
     assert [label for _, label in ticks_within(begin, begin + span)] == labels
+
+
+@given(first=st.integers(0, 2 * NOW), span=st.integers(0, 9000 * DAY))
+def test_the_axis_holds_every_bar(first: int, span: int) -> None:
+    """From the beginning of the first message's step to the end of the last one's."""
+    step = step_for(*(datetime.fromtimestamp(ms / 1000, UTC) for ms in (first, first + span)))
+    begin, end = axis_of((first, first + span), step)
+    assert begin <= first - first % step
+    assert end > first + span
+    assert end >= first + span - (first + span) % step + step
+
+
+def test_the_room_at_the_sides_is_no_day_of_the_log() -> None:
+    """A message of ten past midnight is one of that day, though the axis begins before it."""
+    hour, began = 3600 * SECOND, NOW - NOW % DAY
+    plot = over_time([(began, 1)], hour, (began + 600 * SECOND, began + 20 * hour))
+    assert ">2026-06-01<" in plot
+
+
+@given(st.integers(0, 1 << 60))
+def test_bytes_have_binary_ticks(highest: int) -> None:
+    """Nought and one to four more, evenly, up to the highest bar, in the units of the tables."""
+    ticks = byte_ticks(highest)
+    assert ticks[0] == 0
+    assert 1 <= len(ticks) - 1 <= 4 or highest == 0
+    assert ticks[-1] <= highest
+    assert len({later - earlier for earlier, later in pairwise(ticks)}) <= 1
+    assert all(len(short_size(each)) <= len("1.875 MiB") for each in ticks)
+
+
+def test_sizes_at_an_axis() -> None:
+    """Short, and in the units of the tables."""
+    sizes = [0, 3, 512, 1024, 96 * 1024, 3 << 19, 1 << 40]
+    assert [short_size(each) for each in sizes] == [
+        *("0", "3 bytes", "512 bytes", "1 KiB", "96 KiB", "1.5 MiB", "1 TiB")
+    ]
 
 
 @pytest.mark.parametrize("span", [0, 1, 999, 2 * SECOND, 174 * SECOND, 3600 * SECOND, 40 * DAY, 4000 * DAY])

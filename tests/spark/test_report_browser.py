@@ -63,6 +63,36 @@ def test_headings_tables_and_plots_are_there(page: Page, tmp_path: Path) -> None
     assert page.ask(f"document.body.innerText.includes({ODD!r})")
 
 
+def test_plots_can_be_read_on_a_phone(page: Page, report: Path) -> None:
+    """Their text is hardly smaller there than the page's, and not larger than it on a desk."""
+    size = (
+        "[...document.querySelectorAll('svg text')].map(t => parseFloat(getComputedStyle(t).fontSize)"
+        " * t.ownerSVGElement.getBoundingClientRect().width / t.ownerSVGElement.viewBox.baseVal.width)"
+    )
+    page.open(report)
+    for width, smallest, largest in ((390, 9.5, 13), (768, 9.5, 15), (1280, 11, 15)):
+        page.show_as(width=width)
+        sizes = page.ask(size)
+        assert smallest <= min(sizes) <= max(sizes) <= largest, (width, min(sizes), max(sizes))
+
+
+def test_short_names_are_on_one_line_within_their_card(page: Page, tmp_path: Path) -> None:
+    """A hyphen in a lane's name is no place to break it at where there is room, and no table leaves its card."""
+    path = tmp_path / "report.html"
+    path.write_text(render(*full("customer-00014")), encoding="utf-8")
+    page.open(path)
+    lines = (
+        "[...document.querySelectorAll('td.short span')].filter(s => s.innerText.includes('customer-'))"
+        ".map(s => Math.round(s.getBoundingClientRect().height / parseFloat(getComputedStyle(s).lineHeight)))"
+    )
+    out = "[...document.querySelectorAll('table')].filter(t => t.scrollWidth > t.parentElement.clientWidth).length"
+    for width in (840, 960, 1100, 1280):
+        page.show_as(width=width)
+        assert page.ask(out) == 0, width
+        if width >= 960:
+            assert set(page.ask(lines)) == {1}, width
+
+
 @pytest.mark.parametrize("width", [320, 390, 768, 840, 1100, 1600])
 def test_nothing_stands_out_at_the_side(page: Page, report: Path, width: int) -> None:
     """From a small phone to a wide screen, with names without a space in them, nobody scrolls sideways."""

@@ -68,6 +68,16 @@ def lane(key: str, *offsets: int, topic: str = "t") -> Places:
     return [(topic, key, offset) for offset in offsets]
 
 
+def purge(client: Client, topic: str) -> None:
+    """Remove the lanes of a topic that everybody has drained."""
+
+    def purged() -> bool:
+        client.admin.maintain()  # a lane that was emptied in this very millisecond is not idle yet
+        return client.admin.topic(topic).lanes == 0
+
+    eventually(purged)
+
+
 def test_a_restart_goes_on_where_the_checkpoint_is(client: Client, stream: Stream) -> None:
     """Three runs read what was published before each of them: everything once, lanes made meanwhile included."""
     client.publish_many("t", [(key, b"x") for key in "ab" for _ in range(3)])
@@ -150,11 +160,7 @@ def test_a_running_stream_follows(client: Client, stream: Stream) -> None:
         with client.subscribe("t-1", "g", accept, retention=0) as subscription:
             eventually(lambda: subscription.stats().acked == 2)
 
-        def purged() -> bool:
-            client.admin.maintain()  # a lane that was emptied in this very millisecond is not idle yet
-            return client.admin.topic("t-1").lanes == 0
-
-        eventually(purged)
+        purge(client, "t-1")
         client.publish("t-1", "k", b"x")
         eventually(lambda: len(stream.places) == 4, within=WITHIN)
     finally:
@@ -179,6 +185,81 @@ def test_what_is_gone_below_a_checkpoint_is_an_error(
     assert stream.places == lane("k", 1, 5) + lane("other", 1)
 
 
+def test_what_is_gone_of_a_lane_that_the_stream_never_saw_is_an_error(
+    client: Client, stream: Stream, consume: Callable[[str, int], None]
+) -> None:
+    """A lane is born, and partly collected, between two runs: the second says so, or goes on with what is left."""
+    client.publish_many("t", [("old", b"x")] * 2)
+    stream.run(subscribe="t", startingOffsets="earliest")
+    client.publish_many("t", [("new", b"x")] * 5)
+    consume("t", 7)
+    client.publish_many("t", [("new", b"y")] * 2)
+    with pytest.raises(StreamingQueryException) as failed:
+        stream.run(subscribe="t")
+    assert "5 messages of topic 't', key 'new' are gone, among offsets 1 to 5" in last_line(failed.value)
+    stream.run(subscribe="t", failOnDataLoss="false")
+    assert stream.places == lane("new", 6, 7) + lane("old", 1, 2)
+
+
+def test_what_is_gone_of_a_lane_that_came_back_is_an_error(
+    client: Client, stream: Stream, consume: Callable[[str, int], None]
+) -> None:
+    """Purged lanes come back above their last message, and new ones begin there: a loss only from there on."""
+    client.publish_many("t", [("k", b"x")] * 3)
+    stream.run(subscribe="t", startingOffsets="earliest")
+    consume("t", 3)
+    purge(client, "t")
+    client.publish_many("t", [(key, b"x") for key in ("k", "new") for _ in range(2)])
+    stream.run(subscribe="t")
+    assert stream.places == lane("k", 1, 2, 3, 4, 5) + lane("new", 4, 5)
+    consume("t", 4)
+    purge(client, "t")
+    client.publish_many("t", [("k", b"x")] * 3)
+    consume("t", 3)
+    client.publish("t", "k", b"y")
+    with pytest.raises(StreamingQueryException) as failed:
+        stream.run(subscribe="t")
+    assert "3 messages of topic 't', key 'k' are gone, among offsets 6 to 8" in last_line(failed.value)
+
+
+def test_what_was_gone_before_a_stream_came_is_no_error(
+    client: Client, stream: Stream, consume: Callable[[str, int], None]
+) -> None:
+    """Lanes half collected when the first micro-batch pins them, and in a topic that is added to the options later."""
+    for topic in "tu":
+        client.publish_many(topic, [("k", b"x")] * 3)
+        consume(topic, 3)
+        client.publish(topic, "k", b"y")
+    stream.run(subscribePattern="t")
+    assert stream.places == []
+    client.publish_many("t", [("k", b"x"), ("new", b"x")])
+    stream.run(subscribe="t")
+    stream.run(subscribe="t,u")
+    seen = [*lane("k", 5), *lane("new", 1), *lane("k", 4, topic="u")]
+    assert stream.places == seen
+    client.publish_many("v", [("k", b"x")] * 3)
+    consume("v", 3)
+    client.publish("v", "k", b"y")
+    client.publish("t", "newer", b"x")
+    stream.run(subscribe="t,u")
+    stream.run(subscribePattern=".")
+    assert stream.places == sorted([*seen, *lane("newer", 1), *lane("k", 4, topic="v")])
+
+
+def test_what_is_gone_of_a_topic_that_appeared_is_an_error(
+    client: Client, stream: Stream, consume: Callable[[str, int], None]
+) -> None:
+    """A topic that matches is created, and partly collected, between two runs."""
+    client.publish("t-1", "k", b"x")
+    stream.run(subscribePattern="t-.*", startingOffsets="earliest")
+    client.publish_many("t-2", [("k", b"x")] * 3)
+    consume("t-2", 3)
+    client.publish("t-2", "k", b"y")
+    with pytest.raises(StreamingQueryException) as failed:
+        stream.run(subscribePattern="t-.*")
+    assert "3 messages of topic 't-2', key 'k' are gone, among offsets 1 to 3" in last_line(failed.value)
+
+
 def test_a_log_that_went_back_is_an_error(client: Client, stream: Stream, raw: Any) -> None:
     """A checkpoint beyond the lane's head, as after a restore of an old backup, would skip what comes next."""
     client.publish_many("t", [("k", b"x")] * 3)
@@ -201,3 +282,35 @@ def test_a_stream_of_a_group_starts_at_its_watermark(client: Client, stream: Str
     client.publish_many("t", [("k", b"x"), ("l", b"x")])
     stream.run(subscribe="t", groupId="g")
     assert stream.places == lane("k", 4) + lane("l", 1)
+
+
+def test_a_stream_of_a_group_waits_for_it_in_new_topics(client: Client, stream: Stream) -> None:
+    """By pattern, a topic is left out until the group is registered there; its watermark is the start, as ever."""
+    client.publish("t-1", "k", b"x")
+    with client.subscribe("t-1", "g", accept, retention=0) as subscription:
+        eventually(lambda: subscription.stats().acked == 1)
+    query = stream.start(once=False, subscribePattern="t-.*", groupId="g")
+    try:
+        query.processAllAvailable()
+        client.publish_many("t-2", [("k", b"x")] * 2)
+        client.publish("t-1", "k", b"x")
+        eventually(lambda: stream.places == lane("k", 2, topic="t-1"), within=WITHIN)
+    finally:
+        query.stop()
+    with client.subscribe("t-2", "g", accept, start="latest"):
+        pass
+    client.publish("t-2", "k", b"y")
+    stream.run(subscribePattern="t-.*", groupId="g")
+    assert stream.places == lane("k", 2, topic="t-1") + lane("k", 3, topic="t-2")
+    client.admin.delete_group("t-1", "g")
+    with pytest.raises(StreamingQueryException) as refused:
+        stream.run(subscribePattern="t-.*", groupId="g")
+    assert last_line(refused.value).endswith("group 'g' is not registered for topic 't-1'")
+
+
+def test_a_stream_of_a_group_that_nobody_knows_is_refused(client: Client, stream: Stream) -> None:
+    """A name that is registered for no topic that matches would wait for ever; a batch refuses any such topic."""
+    client.publish("t", "k", b"x")
+    with pytest.raises(StreamingQueryException) as refused:
+        stream.run(subscribePattern="t.*", groupId="nobody")
+    assert last_line(refused.value).endswith("group 'nobody' is not registered for topic 't'")

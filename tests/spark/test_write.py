@@ -37,6 +37,17 @@ def test_rows_become_messages(spark: SparkSession, client: Client, write: Write,
     ]
 
 
+def test_what_can_be_read_can_be_written(client: Client, lanelog_url: str, write: Write, read: Read) -> None:
+    """A payload that is larger than publishers may send unless they raise their bound is copied like any other."""
+    payload = bytes(range(256)) * 8192
+    with lanelog.connect(lanelog_url, max_payload_bytes=len(payload)) as generous:
+        generous.publish_many("t", [("k", payload)] * 3)
+    write(read(subscribe="t").selectExpr("'u' AS topic", "key", "value", "id"))
+    found = read(subscribe="u").orderBy("offset").select("offset", "value").collect()
+    assert [row.offset for row in found] == [1, 2, 3]
+    assert all(row.value == payload for row in found)
+
+
 def test_a_second_write_adds_nothing(spark: SparkSession, client: Client, write: Write, read: Read) -> None:
     """Ids decide: the rows of a run that is repeated are duplicates, and what is new among them is added."""
     frame = spark.range(2500).selectExpr(

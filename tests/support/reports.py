@@ -13,8 +13,8 @@ BEGAN = datetime(2026, 6, 1, 6, tzinfo=UTC)
 CUTOFF = BEGAN + timedelta(hours=71, minutes=17)
 HOSTILE = "<script>document.title = 'owned'</script><img src=https://example.org/x.png>"
 ODD = "ключ 🦊 鍵"
-NAMES = ("throughput", "latency", "latency_spread", "attempts", "dead_letters", "hot_lanes", "lane_sizes", "skew")
-NAMES += ("lag", "stalled_lanes", "timeline")
+NAMES = ("latency", "latency_spread", "attempts", "dead_letters", "hot_lanes", "lane_sizes", "skew")
+NAMES += ("lag", "stalled_lanes", "timeline", "topics")
 
 
 def rows(columns: str, *values: Sequence[Any]) -> list[dict[str, Any]]:
@@ -36,8 +36,11 @@ def facts(**changed: Any) -> Facts:
         "last": CUTOFF,
         "step_ms": 3_600_000,
         "stalled_after_ms": 300_000,
+        "keeps_history": False,
         "dead_letters": 0,
+        "outstanding": 0,
         "reasons": 0,
+        "stalled": 0,
         "counted": {"dead_letters": 0, "stalled_lanes": 0},
         "files": "parquet",
     }
@@ -51,14 +54,28 @@ def nothing() -> Tables:
 
 def full(text: str = ODD) -> tuple[Facts, Tables]:
     """Something in every table; `text` stands wherever the log's own words do."""
-    hours = [
+    hours: list[tuple[str, datetime, int, int]] = [
         (topic, BEGAN + timedelta(hours=n), messages, messages * each)
         for topic, most, each in (("mails", 900, 2100), ("orders", 5200, 640), ("orders_dlq", 9, 600))
         for n in range(72)
         if (messages := round(most * (0.55 - 0.45 * math.cos((n + 6) / 24 * 2 * math.pi)) * (0.9 + 0.1 * (n * 7 % 5))))
     ]
     tables = nothing()
-    tables["throughput"] = tables["timeline"] = rows("topic start messages bytes", *hours)
+    tables["timeline"] = rows("topic start messages bytes", *hours)
+    peaks = {topic: max((each for each in hours if each[0] == topic), key=lambda each: each[2]) for topic, *_ in hours}
+    tables["topics"] = rows(
+        "topic messages bytes peak_messages peak_start",
+        *(
+            (
+                topic,
+                sum(h[2] for h in hours if h[0] == topic),
+                sum(h[3] for h in hours if h[0] == topic),
+                peak[2],
+                peak[1],
+            )
+            for topic, peak in sorted(peaks.items(), key=lambda item: -sum(h[2] for h in hours if h[0] == item[0]))
+        ),
+    )
     tables["latency"] = rows(
         "consumer_group topic keeps_history samples p50_ms p95_ms p99_ms max_ms",
         ("billing", "orders", True, 198_412, 42, 310, 2_150, 64_400),
@@ -83,12 +100,12 @@ def full(text: str = ODD) -> tuple[Facts, Tables]:
         (text, "orders", 1, "success", 198_377),
     )
     tables["dead_letters"] = rows(
-        "original_topic failed_group reason dead_letters first_failed_at last_failed_at example_topic example_key "
-        "example_offset",
-        ("orders", "billing", "TimeoutError: no answer within # s", 291, BEGAN, CUTOFF, "orders_dlq", "customer-17", 4),
-        ("orders", "billing", "KeyError: 'customer-#'", 57, BEGAN, CUTOFF, "orders_dlq", "customer-4", 1),
-        ("orders", "billing", text, 31, BEGAN, CUTOFF, "orders_dlq", text, 12),
-        ("orders", "billing", "", 1, BEGAN, BEGAN, "orders_dlq", "customer-9", 2),
+        "original_topic failed_group reason dead_letters outstanding first_failed_at last_failed_at example_topic "
+        "example_key example_offset",
+        ("orders", "billing", "TimeoutError: no answer in # s", 291, 12, BEGAN, CUTOFF, "orders_dlq", "customer-17", 4),
+        ("orders", "billing", "KeyError: 'customer-#'", 57, 0, BEGAN, CUTOFF, "orders_dlq", "customer-4", 1),
+        ("orders", "billing", text, 31, 31, BEGAN, CUTOFF, "orders_dlq", text, 12),
+        ("orders", "billing", "", 1, 1, BEGAN, BEGAN, "orders_dlq", "customer-9", 2),
     )  # fmt: skip
     sizes = {"orders": [(round(40_000 / n**1.2), n) for n in range(40, 0, -1)], "mails": [(300, 60), (420, 40)]}
     sizes["orders_dlq"] = [(1, 30), (2, 20), (31, 10)]
@@ -117,11 +134,23 @@ def full(text: str = ODD) -> tuple[Facts, Tables]:
     )
     tables["stalled_lanes"] = rows(
         "consumer_group topic key lag still_ms state attempts last_error",
-        ("billing", "orders", "customer-17", 1_180, 5_462_000, "retrying", 14, "TimeoutError: no answer in 30 s\n…"),
+        ("billing", "orders", "customer-17", 1_180, 5_462_000, "retrying", 14, "TimeoutError: no answer in 30 s"),
         ("billing", "orders", text, 20, 371_000, "waiting", 1, None),
         ("sender", "mails", "box-1", 4, 1_920_000, "paused", 0, text),
+        ("billing", "orders", "customer-014", 2, 9_462_000, "postponed", 1, None),
     )  # fmt: skip
-    messages = sum(row["messages"] for row in tables["throughput"])
-    size = sum(row["bytes"] for row in tables["throughput"])
+    messages = sum(row["messages"] for row in tables["topics"])
+    size = sum(row["bytes"] for row in tables["topics"])
     counted = {name: len(tables[name]) for name in ("dead_letters", "stalled_lanes")}
-    return facts(messages=messages, size=size, lanes=980, dead_letters=380, reasons=4, counted=counted), tables
+    found = facts(
+        messages=messages,
+        size=size,
+        lanes=980,
+        keeps_history=True,
+        dead_letters=380,
+        outstanding=44,
+        reasons=4,
+        stalled=3,
+        counted=counted,
+    )
+    return found, tables

@@ -7,7 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lanelog.errors import ConfigurationError
-from lanelog.spark._offsets import NOTHING, Lanes, LaneState, Positions, admit, advance, pinned, ranges, up_to
+from lanelog.spark._offsets import (
+    NOTHING,
+    Lanes,
+    LaneState,
+    Positions,
+    TopicState,
+    admit,
+    advance,
+    pinned,
+    ranges,
+    skipped,
+    up_to,
+)
 from lanelog.spark._splits import LaneRange
 
 BACKLOGS = st.dictionaries(st.tuples(st.sampled_from("tu"), st.text("abcde", min_size=1)), st.integers(0, 100))
@@ -67,6 +79,25 @@ def test_a_new_topic_starts_at_its_oldest_message() -> None:
     """A topic that appears later, by subscribePattern, is pinned like a new lane."""
     end = advance(at(k=2), {**seen(k=1), "u": {"a": LaneState(3, 1, 1, 6)}})
     assert end == Positions({"t": {"k": 2}, "u": {"a": 2}}, {"t": 5, "u": 6})
+
+
+def test_a_new_topic_of_a_group_starts_at_its_watermarks() -> None:
+    """And a new lane of a topic that is known at its oldest message: the group may be ahead of the stream."""
+    lanes = {"t": {"k": LaneState(1, 0, 0, 5), "new": LaneState(9, 0, 0, 6)}, "u": {"a": LaneState(9, 1, 1, 6)}}
+    end = advance(at(k=2), lanes, watermarks={"t": {"k": 1, "new": 4}, "u": {"a": 7}})
+    assert end.lanes == {"t": {"k": 2, "new": 1}, "u": {"a": 8}}
+
+
+@pytest.mark.parametrize(("floor", "gone"), [(4, None), (5, None), (6, LaneRange("t", "k", 5, 6))])
+@pytest.mark.parametrize("start", [at(other=1), at(k=2, other=1), Positions({}, {})])
+def test_a_new_lane_lost_messages_if_its_floor_is_above_every_purged_lane(
+    start: Positions, floor: int, gone: LaneRange | None
+) -> None:
+    """No lane is born above where the purged ones end: one that is new, or came back, and is released further."""
+    lanes = {"t": {"k": LaneState(9, floor, floor, 6), "other": LaneState(9, 1, 1, 5)}}
+    assert skipped(start, lanes, {"t": TopicState(5, 1)}) == gone
+    assert skipped(start, lanes, {}) is None
+    assert skipped(Positions({"t": {"k": 9, "other": 1}}, {"t": 6}), lanes, {"t": TopicState(0, 1)}) is None
 
 
 def test_a_purged_lane_leaves_and_is_pinned_anew() -> None:

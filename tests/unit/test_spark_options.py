@@ -44,6 +44,10 @@ def test_offsets_are_read_from_json() -> None:
     assert read(subscribe="t", startingOffsets=checkpoint).starting == {"t": {"k": 7, "l": 1}}
     assert read(subscribe="t", endingOffsets='{"t": {"k": -1}}').ending == {"t": {"k": -1}}
     assert read(streaming=True, subscribe="t", startingOffsets='{"t": {"k": -2}}').starting == {"t": {"k": -2}}
+    empty = dict.fromkeys(("startingOffsets", "endingOffsets"), '{"t": {"k": 4}, "u": {"k": 7}}')
+    assert read(subscribe="t,u", **empty).ending == {"t": {"k": 4}, "u": {"k": 7}}
+    apart = {"startingOffsets": '{"t": {"k": 4, "l": -2}}', "endingOffsets": '{"t": {"k": -1, "m": 2}, "u": {"k": 2}}'}
+    assert read(subscribe="t,u", **apart).starting == {"t": {"k": 4, "l": -2}}
 
 
 @pytest.mark.parametrize(
@@ -67,6 +71,10 @@ def test_offsets_are_read_from_json() -> None:
         ({"subscribe": "t", "endingOffsets": "earliest"}, "reads nothing"),
         ({"subscribe": "t", "endingOffsets": '{"t": {"k": -2}}'}, "reads nothing"),
         ({"subscribe": "t", "startingOffsets": '{"t": {"k": -1}}'}, "cannot be latest"),
+        (
+            {"subscribe": "t", "startingOffsets": '{"t": {"k": 4}}', "endingOffsets": '{"t": {"k": 2}}'},
+            "endingOffsets ends at 2 in lane 't' 'k', where startingOffsets begins at 4",
+        ),
         ({"subscribe": "t", "startingOffsets": "now"}, "must be earliest, latest or JSON"),
         ({"subscribe": "t", "startingOffsets": '{"t": 5}'}, "must be earliest, latest or JSON"),
         ({"subscribe": "t", "startingOffsets": '{"t": {"k": 0}}'}, "must be earliest, latest or JSON"),

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     Points = Sequence[tuple[str, int]]
 
+# The copy's id, which a replay of the archive computes too (`spark._replay_rows`).
 _ID = "CONCAT('rd-', SHA2(CONCAT(m.id, CHAR(31 USING utf8mb4), m.`offset`), 256))"
 # The cap of an earlier redrive goes with it, whatever this one's is.
 _METADATA = f"""IF(%s = 0, JSON_REMOVE(m.metadata, '$."{CAP}"'),

@@ -22,7 +22,7 @@ from lanelog.cli._verbs import finish, instant, json_option
 )
 @password_option
 @click.option("--no-live", is_flag=True, help="Read the archive alone, also where LANELOG_URL is set.")
-@click.option("--topics", default="", metavar="A,B", help="Only these, and their dead letters. Default: all.")
+@click.option("--topics", default="", metavar="A,B", help="Only these, and where their dead letters lie. Default: all.")
 @click.option("--output", required=True, metavar="DIR", help="Where the tables and report.html go.")
 @click.option(
     "--format",

@@ -7,10 +7,13 @@ and `replay` call it. It refuses before the demo begins what would fail behind i
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
+from rich.console import Console
+from rich.text import Text
 
 from lanelog.cli._archive import need_spark
 from lanelog.cli._output import plural, shown
@@ -36,27 +39,45 @@ def _steps(place: Path, url: str, topic: str, messages: int) -> bool:
     from lanelog.spark._session import start
     from lanelog.spark.replay import replay
 
-    spark = start("lanelog demo", **{"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"})
+    click.echo("starting Spark")  # no spinner: what the JVM has to say goes to the terminal past it
+    spark = start("lanelog demo")
     try:
         store = str(place / "archive")
+        jobs = f"{plural(messages - 1, 'job')}, one more that is malformed on purpose, and its dead letter"
         began = time.monotonic()
-        kept = archive.run(ArchiveOptions(path=store, url=url, topics=(topic, f"{topic}_dlq")), spark)
+        with _told(f"archiving {jobs}"):
+            kept = archive.run(ArchiveOptions(path=store, url=url, topics=(topic, f"{topic}_dlq")), spark)
         _say(f"archived {plural(kept.total, 'message')} and {plural(kept.outcomes, 'outcome')}", began)
         began = time.monotonic()
-        told = analyze.run(
-            analyze.AnalyzeOptions(output=str(place / "report"), path=store, url=url, topics=(topic,)), spark
-        )
-        _say(f"analysed {plural(told.messages, 'message')} in {plural(told.lanes, 'lane')}", began)
+        with _told("analysing archive and live log"):
+            told = analyze.run(
+                analyze.AnalyzeOptions(output=str(place / "report"), path=store, url=url, topics=(topic,)), spark
+            )
+        lanes = f"{plural(told.lanes, 'lane')}, one of them the dead letter's"
+        _say(f"analysed {plural(told.messages, 'message')} in {lanes},", began)
         key, length = told.busiest[topic]
         began = time.monotonic()
-        again = replay(store, topics=[topic], keys=[key], to=f"{topic}{REPLAYED}", url=url, spark=spark)
+        with _told(f"replaying lane {shown(key)}, the busiest, into a topic of its own"):
+            again = replay(store, topics=[topic], keys=[key], to=f"{topic}{REPLAYED}", url=url, spark=spark)
         _say(f"replayed {plural(again.published, 'message')} of lane {shown(key)}", began)
     finally:
         spark.stop()
     complete = (kept.total, told.messages, again.published) == (messages + 1, messages + 1, length)  # and a dead letter
     click.echo(f"archive, report and replay are complete: {'yes' if complete else 'NO'}")
-    click.echo(f"report: {shown(told.report, 1000)}")
+    click.echo(f"report: {Path(told.report).absolute().as_uri()}")
     return complete
+
+
+@contextmanager
+def _told(doing: str) -> Iterator[None]:
+    """Say what is being done before it is: a spinner in a terminal, a line elsewhere."""
+    console = Console()
+    if console.is_terminal and not console.is_dumb_terminal:
+        with console.status(Text(f"{doing} …")):
+            yield
+    else:
+        click.echo(f"{doing} …")
+        yield
 
 
 def _say(what: str, began: float) -> None:

@@ -6,7 +6,9 @@ collect; never writes anything but Spark's own temporary data, and no file. Call
 First the cut-off, by the database's clock. Then the live log, pinned in the executors: what is computed from it sees
 one log. Then the archive's manifest: what collection removed from the log meanwhile was archived before that,
 so it is found there; what was there before the look is found in both and counted once. Delivery rows are read before
-watermarks: what is settled between the two looks is covered by the one or the other.
+watermarks: what is settled between the two looks is covered by the one or the other. Groups are read before both and
+after both, and only those count that were there both times: of one that is registered or deleted in between, some of
+the rows are there and some not.
 
 Not seen is what was written before the cut-off in a transaction that had not committed when its lane was read. A lane
 that is drained and then purged while this reads, after `lane_idle_purge` at the least, can show a lag that it has not.
@@ -14,7 +16,7 @@ that is drained and then purged while this reads, after `lane_idle_purge` at the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -22,30 +24,38 @@ from attrs import field, frozen
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own documentation gives it
 
 from lanelog._database import Database
+from lanelog._stores._points import placeholders
 from lanelog.admin._known import read
+from lanelog.admin._names import names
 from lanelog.errors import ConfigurationError
-from lanelog.spark import _store, analytics
+from lanelog.spark import analytics
 from lanelog.spark._archive_files import COLUMNS
 from lanelog.spark._archive_group import born, now_ms
 from lanelog.spark._archive_options import one_of
 from lanelog.spark._archive_read import read_archive
+from lanelog.spark._backlog import POSTPONED
 from lanelog.spark._manifest import MESSAGES, OUTCOMES, Manifest, ManifestStore, local_path
 from lanelog.spark._options import FORMAT, Place
-from lanelog.spark._report_parts import FOREMOST, Facts
+from lanelog.spark._report_parts import MOST_ROWS, Facts
+from lanelog.spark._report_sections import TOPICS_DRAWN
 from lanelog.spark._schema import TABLES
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
-SUFFIX: Final = "_dlq"
-"""Topics of dead letters are read with the topics that are asked for."""
+    from lanelog._database import Executor
+
+# Does a topic hold a dead letter of one of these topics? (PRIMARY)
+LETTER_OF = """SELECT 1 FROM queue_messages FORCE INDEX (PRIMARY)
+WHERE topic = %s AND original_topic IN ({topics}) LIMIT 1"""
 
 _ROW: Final = ("topic", "key", "offset")
 _OUTCOME: Final = ("consumer_group", "topic", "key", "message_offset", "finished_at")
+_OF_OUTCOME: Final = (*_OUTCOME, "published_at", "outcome", "attempts")
 _STEPS: Final = (
-    1000, 5000, 15_000, 60_000, 300_000, 900_000, 3_600_000, 10_800_000, 43_200_000, 86_400_000, 604_800_000,
-    2_592_000_000,
+    100, 200, 500, 1000, 5000, 15_000, 60_000, 300_000, 900_000, 3_600_000, 10_800_000, 43_200_000, 86_400_000,
+    604_800_000, 2_592_000_000,
 )  # fmt: skip
 _BARS: Final = 72
 
@@ -62,6 +72,9 @@ ORDER: Final[Mapping[str, tuple[str, ...]]] = {
     "stalled_lanes": ("consumer_group", "topic", "key"),
 }
 """The tables, and how each is sorted: the same log gives the same files."""
+
+LONG: Final = ("dead_letters", "stalled_lanes")
+"""Tables that can have a row for every error or lane: only the foremost `MOST_ROWS` leave Spark."""
 
 
 @frozen(kw_only=True)
@@ -82,16 +95,19 @@ class Wanted:
 
 @frozen(kw_only=True)
 class Analysis:
-    """What came out: the tables by name, sorted, and the one that only the plots need."""
+    """What came out."""
 
     facts: Facts
     tables: Mapping[str, pa.Table] = field(repr=False)
-    timeline: pa.Table = field(repr=False)
+    """By name, sorted by `ORDER`."""
+    page: Mapping[str, pa.Table] = field(repr=False)
+    """What the page has instead: those in `LONG` with the foremost first; `topics` added up; a few of them by
+    `timeline`."""
 
 
 @frozen(kw_only=True)
 class _Live:
-    """The live log, pinned."""
+    """The live log, pinned. `groups`: those that were there all the time."""
 
     messages: DataFrame
     states: DataFrame
@@ -102,8 +118,8 @@ class _Live:
 
 def analysed(spark: SparkSession, wanted: Wanted) -> Analysis:
     """Read and compute. Raises ConfigurationError, SchemaError, DatabaseError."""
-    cutoff_ms, known = _looked(wanted)
-    topics = _chosen(wanted.topics, known | _archived_topics(_manifest(wanted)))
+    cutoff_ms, known, letters = _looked(wanted)
+    topics = _chosen(spark, wanted, known, letters)
     live = _live(spark, wanted, sorted(set(topics) & known), cutoff_ms)
     beyond = datetime.fromtimestamp((cutoff_ms + 1) / 1000, UTC)
 
@@ -115,8 +131,12 @@ def analysed(spark: SparkSession, wanted: Wanted) -> Analysis:
     messages = analytics.until(
         analytics.slim(archived(MESSAGES)), live.messages, cutoff_ms, instant="created_at", key=_ROW
     ).persist()
-    outcomes = analytics.last_outcomes(
-        analytics.until(archived(OUTCOMES), live.outcomes, cutoff_ms, instant="finished_at", key=_OUTCOME)
+    outcomes = analytics.until(
+        archived(OUTCOMES).select(*_OF_OUTCOME),
+        live.outcomes,
+        cutoff_ms,
+        instant="finished_at",
+        key=_OUTCOME,
     ).persist()
     try:
         return _computed(wanted, topics, cutoff_ms, live, messages, outcomes)
@@ -130,25 +150,56 @@ def _computed(
 ) -> Analysis:
     unsettled = analytics.backlog(live.messages, live.groups, live.offsets, live.states).localCheckpoint()
     sizes = analytics.lane_sizes(messages).localCheckpoint()
+    hours = analytics.throughput(messages).localCheckpoint()
+    succeeded = analytics.successes(outcomes, messages).localCheckpoint()
+    left = None if wanted.place is None else analytics.outstanding(live.messages, live.states)
+    letters = analytics.dead_letters(messages, left).localCheckpoint()
+    stalled = analytics.stalled_lanes(unsettled, live.states, cutoff_ms, wanted.stalled_after_ms).localCheckpoint()
     first, last = messages.agg(F.min("created_at"), F.max("created_at")).toArrow().to_pylist()[0].values()
     step_ms = step_for(first, last)
     frames = {
-        "throughput": analytics.throughput(messages),
-        "latency": analytics.latency(outcomes, live.groups),
-        "latency_spread": analytics.latency_spread(outcomes),
-        "attempts": analytics.attempts(outcomes),
-        "dead_letters": analytics.dead_letters(messages),
+        "throughput": hours,
+        "latency": analytics.latency(succeeded, live.groups),
+        "latency_spread": analytics.latency_spread(succeeded),
+        "attempts": analytics.attempts(analytics.last_outcomes(outcomes)),
         "hot_lanes": analytics.hot_lanes(messages),
         "lane_sizes": sizes,
         "skew": analytics.skew(sizes),
         "lag": analytics.lag(unsettled, live.groups, cutoff_ms),
-        "stalled_lanes": analytics.stalled_lanes(unsettled, live.states, cutoff_ms, wanted.stalled_after_ms),
     }
     tables = {name: frame.orderBy(*ORDER[name]).toArrow() for name, frame in frames.items()}
-    timeline = analytics.throughput(messages, step_ms).orderBy("topic", "start").toArrow()
+    page = {
+        "dead_letters": _foremost(letters, "dead_letters", F.desc("dead_letters")),
+        "stalled_lanes": _foremost(stalled, "stalled_lanes", F.col("state") == POSTPONED, F.desc("still_ms")),
+        "topics": analytics.busiest(hours).orderBy(F.desc("messages"), "topic").toArrow(),
+    }
+    for name in LONG:
+        tables[name] = page[name].sort_by([(column, "ascending") for column in ORDER[name]])
+    drawn = page["topics"].column("topic").slice(0, TOPICS_DRAWN).to_pylist()
+    of_drawn = messages.where(F.col("topic").isin(drawn))
+    page["timeline"] = analytics.throughput(of_drawn, step_ms).orderBy("topic", "start").toArrow()
     return Analysis(
-        facts=_facts(wanted, topics, cutoff_ms, tables, (first, last), step_ms), tables=tables, timeline=timeline
+        facts=_facts(wanted, topics, cutoff_ms, tables, page, _totals(letters, stalled), (first, last), step_ms),
+        tables=tables,
+        page=page,
     )
+
+
+def _foremost(frame: DataFrame, name: str, *by: Column) -> pa.Table:
+    return frame.orderBy(*by, *ORDER[name]).limit(MOST_ROWS).toArrow()
+
+
+def _totals(letters: DataFrame, stalled: DataFrame) -> dict[str, int]:
+    """What is counted of all rows of two tables, of which the files hold the foremost."""
+    counted = letters.agg(
+        F.count("*").alias("dead_letter_rows"),
+        F.sum("dead_letters").alias("dead_letters"),
+        F.sum("outstanding").alias("outstanding"),
+        F.count_distinct("reason").alias("reasons"),
+    ).crossJoin(
+        stalled.agg(F.count("*").alias("stalled_rows"), F.count_if(F.col("state") != POSTPONED).alias("stalled_lanes"))
+    )
+    return {name: value or 0 for name, value in counted.toArrow().to_pylist()[0].items()}
 
 
 def step_for(first: datetime | None, last: datetime | None) -> int:
@@ -159,20 +210,28 @@ def step_for(first: datetime | None, last: datetime | None) -> int:
     return next((step for step in _STEPS if span_ms / step <= _BARS), _STEPS[-1])
 
 
-def _looked(wanted: Wanted) -> tuple[int, set[str]]:
-    """The cut-off in epoch milliseconds, and the topics of the live log."""
+def _looked(wanted: Wanted) -> tuple[int, set[str], set[str]]:
+    """The cut-off in epoch milliseconds, the topics of the live log, and where it has dead letters of those asked for.
+
+    The name of a topic of dead letters begins with that of the topic that they are of, whatever its suffix is.
+    """
     given = None if wanted.until is None else round(wanted.until.timestamp() * 1000)
     if wanted.place is None:
-        return given if given is not None else round(datetime.now(UTC).timestamp() * 1000), set()
+        return given if given is not None else round(datetime.now(UTC).timestamp() * 1000), set(), set()
     database = Database(wanted.place.config())
     try:
         _refuse_another(database, wanted)
         clock = now_ms(database)
-        return min(clock, given or clock), set(
-            read(database, lambda cx: list(_store.topics(cx)), "looking at the topics")
-        )
+        found = dict(read(database, names, "looking at the topics"))
+        named = [name for name, holds in found.items() if holds and name.startswith(tuple(wanted.topics))]
+        letters = {name for name in named if read(database, _holds, "looking for dead letters", name, wanted.topics)}
+        return min(clock, given or clock), set(found), letters
     finally:
         database.close()
+
+
+def _holds(cx: Executor, name: str, topics: Sequence[str]) -> bool:
+    return cx.one(LETTER_OF.format(topics=placeholders(topics)), (name, *topics)) is not None
 
 
 def _refuse_another(database: Database, wanted: Wanted) -> None:
@@ -188,41 +247,60 @@ def _manifest(wanted: Wanted) -> Manifest | None:
     return None if wanted.path is None else ManifestStore(local_path(wanted.path)).required()
 
 
-def _archived_topics(manifest: Manifest | None) -> set[str]:
-    return {file.topic for file in manifest.files} if manifest else set()
+def _chosen(spark: SparkSession, wanted: Wanted, live: set[str], letters: set[str]) -> list[str]:
+    """The topics that are read: those asked for, and where dead letters of them lie (`letters`: in the live log).
 
-
-def _chosen(asked: Sequence[str], known: set[str]) -> list[str]:
-    missing = [topic for topic in asked if topic not in known]
+    The live log was looked into before: what left it since is in the archive.
+    """
+    manifest = _manifest(wanted)
+    archived = {file.topic for file in manifest.files} if manifest else set()
+    asked = set(wanted.topics)
+    missing = [topic for topic in wanted.topics if topic not in live | archived]
     if missing:
         raise ConfigurationError(f"topic {missing[0]!r} is neither in the archive nor in the live log that were read")
-    return sorted(known & {name for topic in asked for name in (topic, topic + SUFFIX)} if asked else known)
+    if not asked:
+        return sorted(live | archived)
+    named = sorted(topic for topic in archived - asked - letters if topic.startswith(tuple(asked)))
+    if wanted.path is not None and named:
+        rows = read_archive(spark, wanted.path, MESSAGES, topics=named).where(F.col("original_topic").isin(list(asked)))
+        letters = letters | set(rows.select("topic").distinct().toArrow().column("topic").to_pylist())
+    return sorted(asked | letters)
 
 
 def _live(spark: SparkSession, wanted: Wanted, topics: Sequence[str], cutoff_ms: int) -> _Live:
     """The live log of these topics; empty without a database, or without any of them in it."""
-    instants = {"messages": "created_at", "history": "finished_at"}
 
-    def pinned(table: str, shape: Callable[[DataFrame], DataFrame] = lambda frame: frame) -> DataFrame:
-        if wanted.place is None or not topics:
-            return shape(spark.createDataFrame([], TABLES[table]))
+    def read_now(table: str) -> DataFrame:
+        return _pinned(spark, wanted, topics, cutoff_ms, table)
+
+    messages, registered = read_now("messages"), read_now("groups")
+    states, offsets = read_now("delivery_state"), read_now("offsets")
+    same = ["consumer_group", "topic", "created_at"]
+    return _Live(
+        messages=messages,
+        states=states,
+        offsets=offsets,
+        groups=registered.join(read_now("groups"), on=same, how="left_semi"),
+        outcomes=read_now("history"),
+    )
+
+
+def _pinned(spark: SparkSession, wanted: Wanted, topics: Sequence[str], cutoff_ms: int, table: str) -> DataFrame:
+    """A table of the live log as it is now; of messages and outcomes what the analyses need, up to the cut-off."""
+    if wanted.place is None or not topics:
+        frame = spark.createDataFrame([], TABLES[table])
+    else:
         options = {"url": wanted.place.url, "table": table, "subscribePattern": one_of(topics)}
         if wanted.place.password_env is not None:
             options["passwordEnv"] = wanted.place.password_env
         if table == "messages":
             options |= {"includePayload": "false", "failOnDataLoss": "false"}  # collected meanwhile: archived before
         frame = spark.read.format(FORMAT).options(**options).load()
-        if table in instants:
-            frame = frame.where(F.unix_millis(instants[table]) <= cutoff_ms)
-        return shape(frame).localCheckpoint()
-
-    return _Live(
-        messages=pinned("messages", analytics.slim),
-        states=pinned("delivery_state"),
-        offsets=pinned("offsets"),
-        groups=pinned("groups"),
-        outcomes=pinned("history"),
-    )
+    if table == "messages":
+        frame = analytics.slim(frame.where(F.unix_millis("created_at") <= cutoff_ms))
+    elif table == "history":
+        frame = frame.where(F.unix_millis("finished_at") <= cutoff_ms).select(*_OF_OUTCOME)
+    return frame.localCheckpoint()
 
 
 def _facts(
@@ -230,28 +308,34 @@ def _facts(
     topics: Sequence[str],
     cutoff_ms: int,
     tables: Mapping[str, pa.Table],
+    page: Mapping[str, pa.Table],
+    totals: Mapping[str, int],
     span: tuple[datetime | None, datetime | None],
     step_ms: int,
 ) -> Facts:
     from pyarrow import compute
 
-    def total(table: str, column: str) -> int:
-        return compute.sum(tables[table].column(column)).as_py() or 0
+    def total(table: pa.Table, column: str) -> int:
+        return compute.sum(table.column(column)).as_py() or 0
 
+    kept = compute.any(tables["latency"].column("keeps_history")).as_py()
     return Facts(
         archive=None if wanted.path is None else str(local_path(wanted.path)),
         live=None if wanted.place is None else wanted.place.config().safe_url(),
         cutoff=datetime.fromtimestamp(cutoff_ms / 1000, UTC),
         topics=topics,
-        messages=total("throughput", "messages"),
-        size=total("throughput", "bytes"),
-        lanes=total("lane_sizes", "lanes"),
+        messages=total(page["topics"], "messages"),
+        size=total(page["topics"], "bytes"),
+        lanes=total(tables["lane_sizes"], "lanes"),
         first=span[0],
         last=span[1],
         step_ms=step_ms,
         stalled_after_ms=wanted.stalled_after_ms,
-        dead_letters=total("dead_letters", "dead_letters"),
-        reasons=compute.count_distinct(tables["dead_letters"].column("reason")).as_py(),
-        counted={name: tables[name].num_rows for name in FOREMOST},
+        keeps_history=bool(kept) or tables["attempts"].num_rows > 0,
+        dead_letters=totals["dead_letters"],
+        outstanding=None if wanted.place is None else totals["outstanding"],
+        reasons=totals["reasons"],
+        stalled=totals["stalled_lanes"],
+        counted={"dead_letters": totals["dead_letter_rows"], "stalled_lanes": totals["stalled_rows"]},
         files=wanted.files,
     )

@@ -72,8 +72,9 @@ _ROW = f"(%s, %s, %s, %s, %s, {NOW_MS})"
 BETWEEN = """(SELECT partition_key, `offset` FROM queue_messages FORCE INDEX (PRIMARY)
  WHERE topic = %s AND partition_key = %s AND `offset` > %s AND `offset` <= %s ORDER BY `offset` LIMIT 1)"""
 
-# The archive that a topic goes to; locked by whoever takes the topic (PRIMARY).
+# The archive that a topic goes to (PRIMARY).
 BOUND = "SELECT start_at FROM queue_groups FORCE INDEX (PRIMARY) WHERE consumer_group = %s AND topic = %s"
+# A topic goes to this archive from now on (PRIMARY; the row is locked).
 BIND = "UPDATE queue_groups FORCE INDEX (PRIMARY) SET start_at = %s WHERE consumer_group = %s AND topic = %s"
 
 # When the tables were created, which tells one database from another (PRIMARY).

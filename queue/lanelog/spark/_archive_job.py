@@ -252,13 +252,15 @@ class ArchiveJob:
     # -- outcomes ------------------------------------------------------------------------------------------------------
 
     def tend_if_due(self) -> None:
-        """Name topics that have appeared; archive outcomes and tidy up, every now and then."""
+        """Name topics that have appeared; archive outcomes, tidy up and undo seeks back, every now and then."""
         with self._lock:
             self._name_topics()
         if time.monotonic() >= self._tend_at:
             self._tend_at = time.monotonic() + TEND_EVERY
             self.archive_outcomes()
             self.tidy()
+            with self._lock:
+                self._recover()
 
     def archive_outcomes(self) -> None:
         """Archive the outcomes of the topics that are held, each (group, topic, key, offset, finished_at) once."""
@@ -302,10 +304,9 @@ class ArchiveJob:
     # -- files ---------------------------------------------------------------------------------------------------------
 
     def tidy(self) -> None:
-        """Merge and remove files, forget lanes that were purged, and undo what a seek back holds up."""
+        """Merge and remove files, and forget lanes that were purged."""
         with self._lock:
             self._name_topics()
-            self._recover()
             self._forget_purged()
             self._merge()
 

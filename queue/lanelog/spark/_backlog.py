@@ -1,4 +1,4 @@
-"""What is still to do: lag and age per group, and the lanes that stall. DataFrames in, a DataFrame out.
+"""What is still to do: lag and age per group, lanes that stall, dead letters left. DataFrames in, a DataFrame out.
 
 Owns the arithmetic of what is unsettled; never reads anything and asks no clock. `analytics` shows its functions.
 
@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 CONSUMER: Final = "consumer"
 """The role of a group that handlers read; an archive's and a replay's have their `delivery_order` as their role."""
 _OWN: Final = (ARCHIVE, REPLAY)
+POSTPONED: Final = "postponed"
+"""The state of a stalled lane that is still because its handler wants it so."""
+
+ERROR_MAX: Final = 500
+"""Characters of an error that a row of a table holds."""
 
 _LANE = ["topic", "key"]
 _PLACE = ["consumer_group", "topic", "key"]
@@ -44,7 +49,7 @@ def backlog(messages: DataFrame, groups: DataFrame, offsets: DataFrame, states: 
         F.col("updated_at").alias("moved_at"),
         F.col("paused_at").alias("lane_paused_at"),
     )
-    readers = groups.select("consumer_group", "topic", F.col("paused_at").alias("group_paused_at"), _role())
+    readers = groups.select("consumer_group", "topic", F.col("paused_at").alias("group_paused_at"), role())
     settled = states.where("acked").select(*_PLACE, "message_offset", "through_offset")
     mark = F.greatest(F.coalesce("offset_acked", F.lit(0)), F.coalesce("floor", F.lit(0)))
     waiting = (
@@ -78,7 +83,7 @@ def lag(unsettled: DataFrame, groups: DataFrame, cutoff_ms: int) -> DataFrame:
     of the oldest at the cut-off, milliseconds; NULL: nothing is unsettled); paused BOOLEAN (the whole group); role
     STRING: `consumer`, `archive` (behind until it runs again) or `replay` (never moves).
     """
-    known = groups.select("consumer_group", "topic", F.col("paused_at").isNotNull().alias("paused"), _role())
+    known = groups.select("consumer_group", "topic", F.col("paused_at").isNotNull().alias("paused"), role())
     summed = unsettled.groupBy("consumer_group", "topic").agg(
         F.count("*").alias("lanes"), F.sum("lag").alias("lag"), F.min("oldest_at").alias("oldest_at")
     )
@@ -96,26 +101,41 @@ def lag(unsettled: DataFrame, groups: DataFrame, cutoff_ms: int) -> DataFrame:
 def stalled_lanes(unsettled: DataFrame, states: DataFrame, cutoff_ms: int, still_ms: int) -> DataFrame:
     """The lanes that stall, from `backlog`: something is unsettled, and nothing was settled for `still_ms`.
 
-    Still since: when the group's row of the lane last changed, or when the oldest unsettled message was written if
-    that was later; a lane that is still at least `still_ms` before the cut-off stalls. So one long-running handler
-    stalls its lane, and so does a message that fails again and again. Lanes of an archive or a replay do not stall.
+    Still since: when the group's row of the lane last changed, or when the first attempt at the oldest unsettled
+    message began if that was earlier (a failed attempt changes the row too, and settles nothing); but not before that
+    message was written. A lane that is still at least `still_ms` before the cut-off stalls. So one long-running handler
+    stalls its lane, and so does a message that fails again and again, also where others of its lane overtake it.
+    Lanes of an archive or a replay do not stall.
 
     Columns: consumer_group, topic, key STRING; lag BIGINT (messages); still_ms BIGINT (milliseconds); state STRING:
-    `paused` by an operator, `retrying` (the oldest has failed before), else `waiting` (for its handler, or for an
-    owner); attempts BIGINT (started so far for the oldest) and last_error STRING (NULL: it has not failed).
+    `paused` by an operator, `postponed` (the oldest, by its handler, until after the cut-off), `retrying` (the oldest
+    has failed before), else `waiting` (for its handler, or for an owner); attempts BIGINT (started so far for the
+    oldest) and last_error STRING (of the oldest's last attempt, one line of at most 500 characters; NULL: there is
+    none, or the next attempt runs).
     """
-    since = F.greatest("oldest_at", "moved_at")  # the greatest of what is not NULL
+    moved = F.when(F.col("moved_at").isNotNull(), F.least("moved_at", "first_attempt_at"))  # the least that is there
+    since = F.greatest("oldest_at", moved)  # likewise
     oldest = states.where("not acked").select(
         *_PLACE,
         F.col("message_offset").alias("oldest_offset"),
         F.col("retry_count").cast("bigint").alias("attempts"),
-        "last_error",
+        F.substring(first_line("last_error"), 1, ERROR_MAX).alias("last_error"),
+        "first_attempt_at",
+        ((F.col("postponed") > 0) & (F.col("retry_count") == 0) & (F.unix_millis("invisible_until") > cutoff_ms)).alias(
+            "postponed"
+        ),
     )
-    state = F.when(F.col("paused"), "paused").when(F.col("last_error").isNotNull(), "retrying").otherwise("waiting")
+    state = (
+        F.when(F.col("paused"), "paused")
+        .when(F.col("postponed"), POSTPONED)
+        .when(F.col("last_error").isNotNull() | (F.col("attempts") > 1), "retrying")
+        .otherwise("waiting")
+    )
     return (
-        unsettled.withColumn("still_ms", F.lit(cutoff_ms) - F.unix_millis(since))
-        .where((F.col("still_ms") >= still_ms) & (F.col("role") == CONSUMER))
+        unsettled.where(F.col("role") == CONSUMER)
         .join(oldest, on=[*_PLACE, "oldest_offset"], how="left")
+        .withColumn("still_ms", F.lit(cutoff_ms) - F.unix_millis(since))
+        .where(F.col("still_ms") >= still_ms)
         .select(
             *_PLACE,
             "lag",
@@ -127,7 +147,23 @@ def stalled_lanes(unsettled: DataFrame, states: DataFrame, cutoff_ms: int, still
     )
 
 
-def _role() -> Column:
+def outstanding(messages: DataFrame, states: DataFrame) -> DataFrame:
+    """The dead letters of the live log that nobody has redriven or deleted: those that wait for somebody.
+
+    Columns: topic, key STRING; offset BIGINT.
+    """
+    row = [*_LANE, "offset"]
+    settled = states.where("consumer_group = ''").select(*_LANE, F.col("message_offset").alias("offset"))
+    return messages.where("failed_group <> ''").join(settled, on=row, how="left_anti").select(*row)
+
+
+def first_line(text: str) -> Column:
+    """The first line that is not blank of the text in that column; NULL stays NULL."""
+    return F.trim(F.regexp_extract(F.col(text), r"\A\s*([^\r\n]*)", 1))
+
+
+def role() -> Column:
+    """The role of a group of the table `groups`."""
     order = F.col("delivery_order")
     return F.when(order.isin(*_OWN), order).otherwise(CONSUMER).alias("role")
 

@@ -21,6 +21,9 @@ _OWN: Final = re.compile(r"^\s*lanelog(?:\.\w+)+: (.+)$", re.MULTILINE)
 _CREDENTIALS: Final = re.compile(r"(?<=://)[^\s/]*@")
 _EMPTY: Final = re.compile(r"^(?:: )?(?:An error occurred while calling .*)?$")
 """What comes before Spark's own message in an error that crossed over from Java."""
+_WAITED: Final = "awaitResult:"
+"""How a line ends that says only that something failed elsewhere."""
+_CAUSE: Final = "Caused by: "
 _MOST: Final = 1_000
 
 
@@ -53,6 +56,9 @@ def in_one_line(what: str) -> Iterator[None]:
 def one_line(text: str) -> str:
     """What a text of Spark's says first, or rather what an error of lanelog in it says; without a URL's password."""
     own = _OWN.search(text)
-    lines = (line.strip() for line in text.splitlines())
+    lines = [line.strip() for line in text.splitlines()]
     first = own[1].strip() if own else next((line for line in lines if not _EMPTY.match(line)), "")
+    if first.endswith(_WAITED):
+        causes = (line.removeprefix(_CAUSE) for line in lines if line.startswith(_CAUSE))
+        first = next((cause for cause in causes if not cause.endswith(_WAITED)), first)
     return _CREDENTIALS.sub("***@", first.removeprefix(": "))[:_MOST]

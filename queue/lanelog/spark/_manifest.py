@@ -396,4 +396,5 @@ def encoded(manifest: Manifest) -> bytes:
 
 
 def _paths(manifest: Manifest) -> Iterator[str]:
-    yield from (file.path for file in (*manifest.files, *manifest.retired))
+    yield from (file.path for file in manifest.files)
+    yield from (file.path for file in manifest.retired)

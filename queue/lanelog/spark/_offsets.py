@@ -46,6 +46,15 @@ Lanes = dict[str, dict[str, LaneState]]
 
 
 @frozen
+class TopicState:
+    """What the database shows of a topic."""
+
+    purged: int
+    """The highest offset that a purged lane ended with: no lane began above it, because it never falls."""
+    created_ms: int
+
+
+@frozen
 class Positions:
     """The next offset of every known lane."""
 
@@ -90,16 +99,26 @@ def pinned(starts: Mapping[str, Mapping[str, int]], seen: Lanes) -> Positions:
     )
 
 
-def advance(start: Positions, seen: Lanes, *, limit: int | None = None) -> Positions:
-    """As far as the lanes go, by at most `limit` messages; `start` itself if there is nothing to do."""
+def advance(
+    start: Positions,
+    seen: Lanes,
+    *,
+    limit: int | None = None,
+    watermarks: Mapping[str, Mapping[str, int]] | None = None,
+) -> Positions:
+    """As far as the lanes go, by at most `limit` messages; `start` itself if there is nothing to do.
+
+    A new lane is pinned to its oldest message; those of a new topic to what follows `watermarks`, if that is more.
+    """
     known: dict[str, dict[str, int]] = {}
     behind: dict[tuple[str, str], int] = {}
     for topic, lanes in seen.items():
         old = start.lanes.get(topic, {})
         known[topic] = {}
+        marks = {} if watermarks is None or topic in start.lanes else watermarks.get(topic, {})
         for key, lane in lanes.items():
             if key not in old:
-                known[topic][key] = lane.floor + 1
+                known[topic][key] = 1 + max(lane.floor, marks.get(key, 0))
             elif not came_back(start, topic, lane):
                 known[topic][key] = old[key]
                 behind[topic, key] = lane.head + 1 - old[key]
@@ -115,6 +134,20 @@ def advance(start: Positions, seen: Lanes, *, limit: int | None = None) -> Posit
 def came_back(start: Positions, topic: str, lane: LaneState) -> bool:
     """Whether a lane that `start` knows was purged since, and born again further up."""
     return lane.created_ms > start.youngest_ms.get(topic, 0)
+
+
+def skipped(start: Positions, seen: Lanes, topics: Mapping[str, TopicState]) -> LaneRange | None:
+    """Messages of a new lane that pinning it to its oldest one would pass over for certain.
+
+    New is what was born after `start`: whatever a lane was given since its birth, the stream has not read. It was born
+    with head and floor where the purged lanes of its topic ended, which is not above where they end now; so a floor
+    above that has been raised over messages. One that is not may have been, too: nobody can tell any more.
+    """
+    for topic, state in topics.items():
+        for key, lane in seen[topic].items():
+            if lane.floor > state.purged and (key not in start.lanes.get(topic, {}) or came_back(start, topic, lane)):
+                return LaneRange(topic, key, state.purged, lane.floor)
+    return None
 
 
 def admit(behind: Mapping[tuple[str, str], int], limit: int | None, turn: int) -> dict[tuple[str, str], int]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import attrs
 from attrs import field, frozen
 
-from lanelog._connect import URL_VARIABLE
+from lanelog._connect import PAYLOAD_MAX, URL_VARIABLE
 from lanelog.config import ConnectConfig, check_name
 from lanelog.errors import ConfigurationError
 
@@ -64,7 +64,8 @@ class Place:
         Raises ConfigurationError, also for a variable that is not set here.
         """
         driver = "mysqlclient" if importlib.util.find_spec("MySQLdb") else "pymysql"
-        config = ConnectConfig.from_url(self.url, driver=driver, pool_size=2)
+        # What is in a log was let in by its publishers: whoever copies it sets no bound of its own.
+        config = ConnectConfig.from_url(self.url, driver=driver, pool_size=2, max_payload_bytes=PAYLOAD_MAX)
         if self.password_env is None:
             return config
         if config.password:
@@ -126,6 +127,8 @@ def parse_read(options: Mapping[str, str], *, streaming: bool | None = None) -> 
         raise ConfigurationError("endingOffsets=earliest reads nothing: give latest or offsets")
     if isinstance(starting, dict) and streaming is False and LATEST in _values(starting):
         raise ConfigurationError("startingOffsets of a batch cannot be latest (-1): give earliest (-2) or an offset")
+    if isinstance(starting, dict) and isinstance(ending, dict):
+        _refuse_backwards(starting, ending)
     return ReadOptions(
         place=_place(given),
         table=table,
@@ -245,6 +248,16 @@ def _offsets(name: str, text: str) -> Any:
             check_name(f"key in {name}", key): named[key] for key in named
         }
     return offsets
+
+
+def _refuse_backwards(starting: Offsets, ending: Offsets) -> None:
+    for topic, lanes in starting.items():
+        for key, begin in lanes.items():
+            end = ending.get(topic, {}).get(key, LATEST)
+            if 0 < end < begin:
+                raise ConfigurationError(
+                    f"endingOffsets ends at {end} in lane {topic!r} {key!r}, where startingOffsets begins at {begin}"
+                )
 
 
 def _is_offset(value: object) -> bool:

@@ -21,10 +21,10 @@ from lanelog.spark._reading import DataLost
 from lanelog.spark._splits import LaneRange
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from lanelog._database import Executor
-    from lanelog.spark._offsets import Lanes, LaneState
+    from lanelog.spark._offsets import Lanes, LaneState, TopicState
     from lanelog.spark._options import Bound, Offsets, ReadOptions
 
 T = TypeVar("T")
@@ -37,6 +37,10 @@ class Seen:
     lanes: Lanes
     watermarks: Mapping[str, Mapping[str, int]]
     """Of the options' group; empty without one."""
+    topics: Mapping[str, TopicState]
+    """The same topics."""
+    unregistered: frozenset[str]
+    """Topics that match the pattern and are left out, because the options' group is not registered for them."""
 
 
 @define(eq=False)
@@ -57,13 +61,13 @@ class Planner:
     def look(self) -> Seen:
         """Heads, floors and the group's watermarks, as they are at one moment.
 
-        Raises ConfigurationError for a topic that does not exist or a group that is not registered, SchemaError,
-        DatabaseError.
+        Raises ConfigurationError for a topic that does not exist, or a group that is not registered for a topic that is
+        named, SchemaError, DatabaseError.
         """
         return self._repeat(self._look, "reading the heads")
 
     def pairs(self) -> list[tuple[str, str]]:
-        """The (group, topic) whose rows of the table are to be read. Raises as `look`."""
+        """The (group, topic) whose rows of the table are to be read. Raises as `look`, also for an unknown group."""
         return self._repeat(self._pairs, "reading the groups")
 
     def starts(self, seen: Seen) -> Offsets:
@@ -89,9 +93,16 @@ class Planner:
             for topic, lanes in seen.lanes.items()
         }
 
+    def refuse_unregistered(self, topics: Iterable[str]) -> None:
+        """Raise ConfigurationError if there is any of these, which the group is not registered for."""
+        topic = min(topics, default=None)
+        if topic is not None:
+            raise ConfigurationError(f"group {self.options.group!r} is not registered for topic {topic!r}")
+
     def ranges(self) -> list[LaneRange]:
         """What a batch reads."""
         seen = self.look()
+        self.refuse_unregistered(seen.unregistered)
         starts = self.starts(seen)
         _all_read("endingOffsets", self.options.ending, seen)
         return [
@@ -111,27 +122,39 @@ class Planner:
         group = self.options.group
         with self._database.snapshot() as cx:
             topics = self._topics(cx)
+            unregistered: set[str] = set()
             if group is not None:
-                for topic in topics:
-                    if not _store.registered(cx, group, topic):
-                        raise ConfigurationError(f"group {group!r} is not registered for topic {topic!r}")
+                unregistered = {topic for topic in topics if not _store.registered(cx, group, topic)}
+                if self.options.topics:
+                    self.refuse_unregistered(unregistered)
+            read = {topic: state for topic, state in topics.items() if topic not in unregistered}
             return Seen(
-                {topic: _store.lanes(cx, topic) for topic in topics},
-                {topic: _store.watermarks(cx, group, topic) for topic in topics if group is not None},
+                {topic: _store.lanes(cx, topic) for topic in read},
+                {topic: _store.watermarks(cx, group, topic) for topic in read if group is not None},
+                read,
+                frozenset(unregistered),
             )
 
     def _pairs(self) -> list[tuple[str, str]]:
+        group, table = self.options.group, self.options.table
         with self._database.snapshot() as cx:
-            return _store.pairs(cx, self._topics(cx), self.options.group, self.options.table)
+            topics = self._topics(cx)
+            # Outcomes outlive their group.
+            if group is not None and table != "history" and not _store.registered_anywhere(cx, group):
+                raise ConfigurationError(f"group {group!r} is not registered for any topic")
+            return _store.pairs(cx, topics, group, table)
 
-    def _topics(self, cx: Executor) -> list[str]:
-        if self.options.topics:
-            for topic in self.options.topics:
-                if not _store.topic_exists(cx, topic):
-                    raise ConfigurationError(f"topic {topic!r} does not exist")
-            return list(self.options.topics)
-        pattern = re.compile(self.options.pattern or "", re.DOTALL)
-        return [topic for topic in _store.topics(cx) if self.options.pattern is None or pattern.fullmatch(topic)]
+    def _topics(self, cx: Executor) -> dict[str, TopicState]:
+        named = self.options.topics
+        pattern = None if self.options.pattern is None else re.compile(self.options.pattern, re.DOTALL)
+        found: dict[str, TopicState] = {}
+        for topic in named or (each for each in _store.topics(cx) if pattern is None or pattern.fullmatch(each)):
+            state = _store.topic_state(cx, topic)
+            if state is not None:
+                found[topic] = state
+            elif named:
+                raise ConfigurationError(f"topic {topic!r} does not exist")
+        return found
 
     def _since(self, topic: str, lanes: Mapping[str, LaneState]) -> dict[str, int]:
         """The first offset written at or after the starting timestamp, by binary search in all lanes at once."""

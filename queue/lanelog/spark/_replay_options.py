@@ -32,7 +32,7 @@ def _names(kind: str, values: Sequence[str] | None) -> tuple[str, ...]:
 
 @frozen(kw_only=True)
 class ReplayOptions:
-    """One replay; a filter that is empty or None lets everything pass. See `replay`. Raises ConfigurationError."""
+    """One replay; a filter that is empty or None lets everything pass. See `replay`."""
 
     path: str
     topics: tuple[str, ...]
@@ -44,12 +44,22 @@ class ReplayOptions:
     dead_letters_of: str | None
     target_group: str | None
     rate: float | None
-    name: str
+    given_name: str | None
+    source: int = 0
+    """Which database the archive is of, and `target`, which one it is replayed into: when the tables were created."""
+    target: int = 0
+
+    @property
+    def name(self) -> str:
+        """The one that was given, or one that follows from everything else."""
+        return self.digest if self.given_name is None else self.given_name
 
     @property
     def digest(self) -> str:
         """What is replayed where, as a short text; how fast is left out."""
         return _digest(
+            self.source,
+            self.target,
             self.topics,
             self.to,
             self.keys,
@@ -62,8 +72,11 @@ class ReplayOptions:
 
     @property
     def holder(self) -> str:
-        """The group that keeps what was replayed in the log until the replay is over."""
-        return f"_replay-{self.name}"
+        """The group that keeps what was replayed in the log until the replay is over.
+
+        Another one for each archived database, though somebody gives two replays the same name.
+        """
+        return f"_replay-{self.name}" if self.given_name is None else f"_replay-{self.name}-{self.digest}"
 
     @property
     def state_file(self) -> str:
@@ -99,23 +112,20 @@ def checked(
     if rate is not None:
         check_number("rate", rate, above=True, most=_FASTEST)
     _check_span(since, until)
-    filters = (chosen, to, _names("key", keys), _names("id", ids), since, until, dead_letters_of, target)
-    if name is None:
-        name = _digest(*filters)
-    elif len(check_name("name", name)) > NAME_MAX:
+    if name is not None and len(check_name("name", name)) > NAME_MAX:
         raise ConfigurationError(f"name must have at most {NAME_MAX} characters")
     return ReplayOptions(
         path=path,
         topics=chosen,
         to=to,
-        keys=filters[2],
-        ids=filters[3],
+        keys=_names("key", keys),
+        ids=_names("id", ids),
         since=since,
         until=until,
         dead_letters_of=dead_letters_of,
         target_group=target,
         rate=rate,
-        name=name,
+        given_name=name,
     )
 
 

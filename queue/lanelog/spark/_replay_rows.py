@@ -1,9 +1,14 @@
 """The rows of a replay: chosen from an archive, in the order in which they are published, and published.
 
-Owns the derived ids; never registers a group and keeps no account of the replay. Called by `replay`.
+Owns the choice and the derived ids; never registers a group and keeps no account of the replay. Called by `replay`.
 
 All rows of a key are one task's, in the order in which they were written, so that a task that is run again, or a whole
 replay, meets the messages that are there already in their order, under their ids, and goes on behind them.
+
+Every message is replayed once: what repeats another one that is archived is left out. That is a message with a mark of
+a replay or for one group alone, for what it repeats lies in the archive too. A dead letter inherits the marks of what
+died and is none of these. Of several of one message, which was put back and died again, the last counts, and none if
+that one was redriven and its copy is archived.
 """
 
 from __future__ import annotations
@@ -15,28 +20,39 @@ from typing import TYPE_CHECKING, Any, Final
 from attrs import define, field, frozen
 
 from lanelog._database import Database
+from lanelog._engine.policy import CAP
 from lanelog.message import Outgoing
 from lanelog.publisher import Publisher
 from lanelog.spark._archive_read import read_archive
 from lanelog.spark._clear import clear
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import Column, DataFrame, Row, SparkSession
 
+    from lanelog.message import Receipt
     from lanelog.spark._options import Place
+    from lanelog.spark._replay_holder import Fence
     from lanelog.spark._replay_options import ReplayOptions
+
+    Publish = Callable[[str, Sequence[Outgoing]], list[Receipt]]
 
 ORIGINAL_ID: Final = "lanelog.original_id"
 """In the metadata of a replayed message: the id under which it was first published. Dead letters have it too."""
 REPLAY: Final = "lanelog.replay"
-"""Likewise: the name of the replay. Such messages are never replayed themselves: what they repeat is archived."""
+"""Likewise: the name of the replay."""
+_OWN: Final = (ORIGINAL_ID, REPLAY, CAP)
+"""What a replayed message does not take over: of these it has its own. An operator's cap ends with what it was for."""
+REDRIVEN: Final = "rd-"
+"""How the ids of redriven dead letters begin, see `admin._redrive`."""
 
 ROWS: Final = 1_000
 """The most messages of one transaction."""
 BYTES: Final = 4 * 1024 * 1024
 """Payload bytes after which a transaction is full."""
+_SEPARATOR: Final = "\x1f"
+"""Names hold no control characters."""
 
 
 def chosen(spark: SparkSession, options: ReplayOptions) -> DataFrame:
@@ -50,17 +66,48 @@ def chosen(spark: SparkSession, options: ReplayOptions) -> DataFrame:
         topics=None if letters is not None or not options.topics else options.topics,
         since=options.since,
         until=options.until,
-    ).where(F.col("metadata").isNull() | F.element_at("metadata", F.lit(REPLAY)).isNull())
+    )
     if letters is not None:
         rows = rows.where(F.col("failed_group") == F.lit(letters))
         if options.topics:
             rows = rows.where(F.col("original_topic").isin(*options.topics))
+    else:
+        repeats = _mark().isNotNull() | F.col("target_group").isNotNull()
+        rows = rows.where(F.col("failed_group").isNotNull() | ~repeats)
     if options.keys:
         rows = rows.where(F.col("key").isin(*options.keys))
     if options.ids:
         rows = rows.where(_first_id().isin(*options.ids))
+    if letters is not None:
+        rows = _last_letters(spark, rows, options)
     back = F.col("topic") if letters is None else F.col("original_topic")
     return rows.withColumn("to_topic", back if options.to is None else F.lit(options.to))
+
+
+def _last_letters(spark: SparkSession, rows: DataFrame, options: ReplayOptions) -> DataFrame:
+    """The last dead letter of each message, unless it was redriven since and what became of it is archived.
+
+    A message is told by key, first id and payload: an id may come again when its message was collected. Letters of what
+    this very replay has put back are not looked at: it would be put back twice, by a run that died and the next one.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F  # noqa: N812 - as above
+
+    message = Window.partitionBy("original_topic", "key", _first_id(), F.xxhash64("value"))
+    last_first = message.orderBy(F.desc("created_at"), F.desc("topic"), F.desc("offset"))
+    last = (
+        rows.where(_mark().isNull() | (_mark() != F.lit(options.name)))
+        .withColumn("place", F.row_number().over(last_first))
+        .where("place = 1")
+        .drop("place")
+    )
+    redriven = (
+        read_archive(spark, options.path, since=options.since)
+        .where(F.col("id").startswith(REDRIVEN))
+        .select(F.col("key").alias("redriven_key"), F.col("id").alias("redriven_id"))
+    )
+    put_back = (F.col("key") == F.col("redriven_key")) & (_redriven_id() == F.col("redriven_id"))
+    return last.join(redriven, put_back, "left_anti")
 
 
 def counted(rows: DataFrame) -> list[dict[str, Any]]:
@@ -81,17 +128,17 @@ def counted(rows: DataFrame) -> list[dict[str, Any]]:
     return [row.asDict() for row in found.collect()]
 
 
-def publish(rows: DataFrame, options: ReplayOptions, place: Place, parts: int) -> tuple[int, int]:
+def publish(rows: DataFrame, options: ReplayOptions, place: Place, fence: Fence, parts: int) -> tuple[int, int]:
     """Publish them, in `parts` tasks; how many were published, and how many were there already."""
     from pyspark.sql import functions as F  # noqa: N812 - as above
 
     share = None if options.rate is None else options.rate / parts
-    task = Task(place, options.target_group or "", share)
+    task = Task(place, fence, options.target_group or "", share)
     chosen = (
         rows.withColumn("derived", _derived_id(options))
         .withColumn("marks", F.create_map(F.lit(ORIGINAL_ID), _first_id(), F.lit(REPLAY), F.lit(options.name)))
         .withColumn("others", F.coalesce("metadata", F.create_map().cast("map<string,string>")))
-        .withColumn("metadata", F.map_concat(F.map_filter("others", lambda name, _: name != ORIGINAL_ID), "marks"))
+        .withColumn("metadata", F.map_concat(F.map_filter("others", lambda name, _: ~name.isin(*_OWN)), "marks"))
         .repartition(parts, "to_topic", "key")
         .sortWithinPartitions("to_topic", "key", "created_at", "topic", "offset")
         .select("to_topic", "key", F.col("derived").alias("id"), "value", "metadata")
@@ -108,15 +155,33 @@ def _first_id() -> Column:
     return F.coalesce(F.element_at("metadata", F.lit(ORIGINAL_ID)), F.col("id"))
 
 
-def _derived_id(options: ReplayOptions) -> Column:
-    """The same for the same archived message in the same replay; different in any other."""
+def _mark() -> Column:
+    """The name of the replay that has published a message, or what a dead letter was; NULL for none."""
     from pyspark.sql import functions as F  # noqa: N812 - as above
 
-    separator = "\x1f"  # names hold no control characters
+    return F.element_at("metadata", F.lit(REPLAY))
+
+
+def _redriven_id() -> Column:
+    """The id that a dead letter's copy has when it is redriven: as in `admin._redrive`."""
+    from pyspark.sql import functions as F  # noqa: N812 - as above
+
+    source = F.concat_ws(_SEPARATOR, "id", F.col("offset").cast("string"))
+    return F.concat(F.lit(REDRIVEN), F.sha2(source.cast("binary"), 256))
+
+
+def _derived_id(options: ReplayOptions) -> Column:
+    """The same for the same archived message in the same replay; different in any other.
+
+    The message is told by its place in the database that was archived: another one has the same places.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - as above
+
     source = F.concat_ws(
-        separator,
+        _SEPARATOR,
         F.lit(options.name),
         F.lit(options.target_group or ""),
+        F.lit(str(options.source)),
         "to_topic",
         "topic",
         "key",
@@ -130,6 +195,7 @@ class Task:
     """Publishes the rows of one task; sent to the executors. `rate`: messages a second, None for no bound."""
 
     place: Place
+    fence: Fence
     target_group: str
     rate: float | None
 
@@ -139,7 +205,7 @@ class Task:
             database = Database(self.place.config())
             publisher = Publisher(database, lambda _topic: None)
             try:
-                publishing = Publishing(publisher, self.target_group, self.rate)
+                publishing = Publishing(self._publishing(database, publisher), self.rate)
                 for topic, key, message_id, value, metadata in rows:
                     publishing.take(topic, key, message_id, bytes(value), metadata)
                 publishing.flush()
@@ -148,13 +214,28 @@ class Task:
                 database.close()
         yield publishing.published, publishing.duplicates
 
+    def _publishing(self, database: Database, publisher: Publisher) -> Publish:
+        def fenced(topic: str, items: Sequence[Outgoing]) -> list[Receipt]:
+            # lease S here, held while the other connection of the pool, which has two for this thread, has: heads X ->
+            # messages. Whoever takes the replay over waits for it, holding the topic row, which a lane's birth needs:
+            # so lanes are born before.
+            with database.transaction() as cx:
+                self.fence.check(cx, topic)
+                return publisher.publish_many(topic, items, target_group=self.target_group)
+
+        def publish(topic: str, items: Sequence[Outgoing]) -> list[Receipt]:
+            deadline = time.monotonic() + database.config.publish_timeout
+            publisher.ensure_lanes(topic, {item.key for item in items}, deadline=deadline)
+            return database.retry(lambda: fenced(topic, items), deadline=deadline, what="publishing for a replay")
+
+        return publish
+
 
 @define(eq=False)
 class Publishing:
     """Rows on their way: collected into transactions of one topic, in their order, not faster than the rate."""
 
-    publisher: Publisher
-    target_group: str
+    publish: Publish
     rate: float | None
     published: int = 0
     duplicates: int = 0
@@ -181,7 +262,7 @@ class Publishing:
             return
         self._pause.wait(max(0.0, self._free_at - time.monotonic()))
         began = time.monotonic()
-        receipts = self.publisher.publish_many(self._topic, self._waiting, target_group=self.target_group)
+        receipts = self.publish(self._topic, self._waiting)
         duplicates = sum(receipt.duplicate for receipt in receipts)
         self.duplicates += duplicates
         self.published += len(receipts) - duplicates

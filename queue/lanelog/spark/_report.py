@@ -20,7 +20,7 @@ _TOPICS_NAMED: Final = 12
 
 
 def render(facts: Facts, tables: Mapping[str, Sequence[Row]]) -> str:
-    """The page. `tables` are those of `analyze`, by name, as lists of rows; of those in `FOREMOST` the first ones."""
+    """The page. `tables` are those of `analyze`, by name, as lists of rows; of long ones the first rows."""
     environment = Environment(
         loader=PackageLoader("lanelog.spark", "."),
         autoescape=True,
@@ -53,21 +53,27 @@ def _read(facts: Facts) -> str:
 
 
 def _tiles(facts: Facts, tables: Mapping[str, Sequence[Row]]) -> list[Tile]:
-    letters, stalled = facts.dead_letters, facts.counted["stalled_lanes"]
+    letters = facts.dead_letters
+    copies = f", with {plural(letters, 'dead letter')}" if letters else ""
     tiles = [
-        Tile("Messages", count(facts.messages), f"{size(facts.size)} of payload"),
-        Tile("Lanes", count(facts.lanes), f"in {plural(len(facts.topics), 'topic')}"),
+        Tile("Messages", count(facts.messages), f"{size(facts.size)} of payload{copies}"),
+        Tile(
+            "Lanes",
+            count(facts.lanes),
+            f"in {plural(len(facts.topics), 'topic')}{', with those of dead letters' if letters else ''}",
+        ),
     ]
-    peak = max(tables["throughput"], key=lambda row: row["messages"], default=None)
+    peak = max(tables["topics"], key=lambda row: row["peak_messages"], default=None)
     if peak:
         tiles.append(
             Tile(
                 "Busiest hour",
-                count(peak["messages"]),
-                f"messages of {plain(peak['topic'], 24)}, {hour(peak['start'])}",
+                count(peak["peak_messages"]),
+                f"messages of {plain(peak['topic'], 24)}, {hour(peak['peak_start'])}",
             )
         )
-    tiles.append(Tile("Dead letters", count(letters), _reasons(facts), "warn" if letters else "good"))
+    alarming = letters if facts.outstanding is None else facts.outstanding
+    tiles.append(Tile("Dead letters", count(letters), _reasons(facts), "warn" if alarming else "good"))
     if facts.live:
         consumers = [row for row in tables["lag"] if row["role"] == "consumer"]
         behind = max(consumers, key=lambda row: row["lag"], default=None)
@@ -75,19 +81,32 @@ def _tiles(facts: Facts, tables: Mapping[str, Sequence[Row]]) -> list[Tile]:
             Tile("Largest lag", count(behind["lag"] if behind else 0), _who(behind)),
             Tile(
                 "Stalled lanes",
-                count(stalled),
-                f"still for {duration(facts.stalled_after_ms)} or longer",
-                "warn" if stalled else "good",
+                count(facts.stalled),
+                f"still for {duration(facts.stalled_after_ms)} or longer{_postponed(facts)}",
+                "warn" if facts.stalled else "good",
             ),
         ]
     return tiles
 
 
 def _reasons(facts: Facts) -> str:
-    return f"of {plural(facts.reasons, 'reason')}" if facts.dead_letters else "none were written"
+    if not facts.dead_letters:
+        return "none in what was read"
+    reasons = f"of {plural(facts.reasons, 'reason')}"
+    if facts.outstanding is None:
+        return reasons
+    number = {0: "none", facts.dead_letters: "all"}.get(facts.outstanding, count(facts.outstanding))
+    return f"{reasons}, {number} outstanding"
+
+
+def _postponed(facts: Facts) -> str:
+    postponed = facts.counted["stalled_lanes"] - facts.stalled
+    return f"; {count(postponed)} more postponed" if postponed else ""
 
 
 def _who(row: Row | None) -> str:
     if row is None:
         return "no group is registered"
-    return f"group {plain(row['consumer_group'], 40)}" if row["lag"] else "every group is at the end"
+    if not row["lag"]:
+        return "every group is at the end"
+    return f"group {plain(row['consumer_group'], 40)} on {plain(row['topic'], 40)}"

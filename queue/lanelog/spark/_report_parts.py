@@ -12,8 +12,12 @@ from typing import Any, Final
 from attrs import field, frozen
 from markupsafe import Markup
 
-FOREMOST: Final[Mapping[str, str]] = {"dead_letters": "dead_letters", "stalled_lanes": "still_ms"}
-"""Tables that can be long, and of which the page needs only the first rows: by which column, the largest first."""
+from lanelog.spark._report_text import UNKNOWN
+
+MOST_ROWS: Final = 10_000
+"""Of tables that can be longer, dead letters and stalled lanes, the files hold so many rows: the foremost."""
+
+_SHORT: Final = 14
 
 Row = Mapping[str, Any]
 """A row of a table of `analyze`, by column."""
@@ -35,11 +39,17 @@ class Facts:
     step_ms: int
     """Of the table `timeline`."""
     stalled_after_ms: int
+    keeps_history: bool
+    """Whether any group of consumers does."""
     dead_letters: int
+    outstanding: int | None
+    """Dead letters that nobody has redriven or deleted; None: the live log was not read."""
     reasons: int
     """Of the dead letters, different ones."""
+    stalled: int
+    """Stalled lanes, but for the postponed ones."""
     counted: Mapping[str, int]
-    """Rows of the tables of which only the first are shown, by name."""
+    """All rows that there are for `dead_letters` and `stalled_lanes`, of which only the foremost are in the tables."""
     files: str
     """Which files hold the tables: `parquet` or `csv`."""
 
@@ -51,6 +61,16 @@ class Cell:
     text: str
     bar: float | None = None
     tone: str = ""
+
+    @property
+    def short(self) -> bool:
+        """Whether it is better not broken: hyphens in names are no places to break them at."""
+        return len(self.text) <= _SHORT
+
+    @property
+    def absent(self) -> bool:
+        """Whether there is nothing in it, so that a phone need not show it."""
+        return self.text == UNKNOWN
 
 
 @frozen(kw_only=True)
@@ -70,7 +90,8 @@ class Plot:
     svg: Markup = field(repr=False)
     title: str
     note: str = ""
-    legend: Sequence[str] = ()
+    legend: Sequence[tuple[int, str]] = ()
+    """Number of the colour, from 1, and what has it."""
 
 
 @frozen(kw_only=True)

@@ -15,13 +15,15 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from lanelog.spark import _report_plots as plots
-from lanelog.spark._report_parts import Cell, Facts, Plot, Row, Section, Table, total
-from lanelog.spark._report_text import UNKNOWN, count, duration, hour, moment, plain, plural, share, size, span
+from lanelog.spark._report_parts import MOST_ROWS, Cell, Facts, Plot, Row, Section, Table, total
+from lanelog.spark._report_text import count, duration, hour, moment, plain, plural, share, size, span
 
 SHOWN: Final = 15
 """Rows of a table that the report shows; the files hold all of them."""
-_TOPICS_DRAWN: Final = 3
+TOPICS_DRAWN: Final = 3
+"""Topics whose time line the report draws, the largest first."""
 _LANES_SHOWN: Final = 5
+_TONES: Final = {"retrying": "warn", "postponed": "muted"}
 
 
 def sections(facts: Facts, tables: Mapping[str, Sequence[Row]]) -> list[Section]:
@@ -30,30 +32,28 @@ def sections(facts: Facts, tables: Mapping[str, Sequence[Row]]) -> list[Section]
 
 
 def _throughput(facts: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
-    hours = _by(tables["throughput"], "topic")
-    order = sorted(hours, key=lambda topic: (-total(hours[topic], "messages"), topic))
-    most = max((total(rows, "messages") for rows in hours.values()), default=0)
-    rows = []
-    for topic in order:
-        peak = max(hours[topic], key=lambda row: row["messages"])
-        messages = total(hours[topic], "messages")
-        rows.append(
-            [
-                Cell(plain(topic)),
-                Cell(count(messages), messages / most),
-                Cell(size(total(hours[topic], "bytes"))),
-                Cell(count(peak["messages"])),
-                Cell(hour(peak["start"])),
-            ]
-        )
+    topics = tables["topics"]
+    most = max((row["messages"] for row in topics), default=0)
+    rows = [
+        [
+            Cell(plain(row["topic"])),
+            Cell(count(row["messages"]), row["messages"] / most),
+            Cell(size(row["bytes"])),
+            Cell(count(row["peak_messages"])),
+            Cell(hour(row["peak_start"])),
+        ]
+        for row in topics
+    ]
     heads = ("Topic", "Messages", "Payload", "In its busiest hour", "which was")
     drawn: list[Plot] = []
     timeline = _by(tables["timeline"], "topic")
     within = (_ms(facts.first), _ms(facts.last)) if facts.first and facts.last else (0, 0)
-    for colour, topic in enumerate(order[:_TOPICS_DRAWN]):
-        for column, what in (("messages", "messages"), ("bytes", "bytes of payload")):
+    for colour, topic in enumerate(row["topic"] for row in topics[:TOPICS_DRAWN]):
+        if len(timeline[topic]) == 1:
+            continue  # one bar shows less than its row in the table says
+        for column, what, sizes in (("messages", "messages", False), ("bytes", "payload", True)):
             points = [(_ms(row["start"]), row[column] or 0) for row in timeline[topic]]
-            bars = partial(plots.over_time, step_ms=facts.step_ms, within=within, colour=colour)
+            bars = partial(plots.over_time, step_ms=facts.step_ms, within=within, colour=colour, sizes=sizes)
             drawn += _plot(bars, points, title=plain(topic), note=f"{what} per {span(facts.step_ms)}, UTC")
     return Section(
         name="throughput",
@@ -66,7 +66,8 @@ def _throughput(facts: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
 
 
 def _latency(_: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
-    order = sorted(tables["latency"], key=lambda row: (-row["samples"], row["topic"], row["consumer_group"]))
+    ranks = _ranks(tables)
+    order = sorted(tables["latency"], key=lambda row: (ranks.get(_pair(row), len(ranks)), _pair(row)))
     columns = ("p50_ms", "p95_ms", "p99_ms", "max_ms")
     rows = [
         [
@@ -78,19 +79,21 @@ def _latency(_: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
         for row in order
     ]
     curves = _by(tables["latency_spread"], "consumer_group", "topic")
-    chosen = [row for row in order if row["samples"]][: plots.COLOURS]
+    chosen = [(ranks[_pair(row)], row) for row in order if row["samples"]]
+    chosen = [(colour, row) for colour, row in chosen if colour < plots.COLOURS]
     drawn = _plot(
         plots.spread,
-        [[(each["upto_ms"], each["messages"]) for each in curves[_pair(row)]] for row in chosen],
-        title="How many were acked within …",
+        [(colour, [(each["upto_ms"], each["messages"]) for each in curves[_pair(row)]]) for colour, row in chosen],
+        title="How many had succeeded within …",
         note="share of the messages that succeeded; logarithmic time",
-        legend=[f"{_name(row)}: half within {duration(row['p50_ms'])}" for row in chosen],
+        legend=[(colour + 1, f"{_name(row)}: half within {duration(row['p50_ms'])}") for colour, row in chosen],
     )
     heads = ("Group", "Topic", "Samples", "p50", "p95", "p99", "Longest")
     return Section(
         name="latency",
         title="Latency",
-        text="From publish to ack, of the messages that succeeded. p95 is the time that 95 % of them did not exceed.",
+        text="From a message's writing to its first success; neither a delay counts nor how long it was a dead letter. "
+        "p95 is the time that 95\u00a0% of the messages did not exceed.",
         plots=drawn,
         tables=_table(heads, rows, numbers=heads[2:]),
         nothing="No group is registered, and no outcome is archived.",
@@ -101,14 +104,19 @@ def _without(row: Row) -> str:
     return "no success yet" if row["keeps_history"] else "keeps no history"
 
 
-def _attempts(_: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
+def _attempts(facts: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
     pairs = _by(tables["attempts"], "consumer_group", "topic")
-    order = sorted(pairs, key=lambda pair: (-total(pairs[pair], "messages"), pair))
-    rows, series = [], []
-    for pair in order:
+    rows: list[list[Cell]] = []
+    series: list[tuple[int, dict[int, int]]] = []
+    legend: list[tuple[int, str]] = []
+    for pair, colour in _ranks(tables).items():
+        if pair not in pairs:
+            continue
         of = total(pairs[pair], "messages")
         by_number = _by(pairs[pair], "attempts")
-        series.append({number: total(each, "messages") for number, each in by_number.items()})
+        if colour < plots.COLOURS:
+            series.append((colour, {number: total(each, "messages") for number, each in by_number.items()}))
+            legend.append((colour + 1, f"{plain(pair[0], 40)} on {plain(pair[1], 40)}"))
         for number in sorted(by_number):
             number_of = total(by_number[number], "messages")
             ended = ", ".join(f"{count(each['messages'])} {plain(each['outcome'])}" for each in by_number[number])
@@ -122,13 +130,15 @@ def _attempts(_: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
                     Cell(ended),
                 ]
             )
+    logarithmic = series and plots.is_logarithmic([each for _, each in series])
     drawn = _plot(
         plots.tries,
-        series[: plots.COLOURS],
+        series,
         title="Attempts that a message needed",
-        note="messages by number of attempts",
-        legend=[f"{plain(group, 40)} on {plain(topic, 40)}" for group, topic in order[: plots.COLOURS]],
+        note="messages by number of attempts" + ("; logarithmic axis" if logarithmic else ""),
+        legend=legend,
     )
+    none = "No group that was read keeps history." if facts.live else "No outcome is in the archive."
     heads = ("Group", "Topic", "Attempts", "Messages", "Share", "How they ended")
     return Section(
         name="attempts",
@@ -136,31 +146,35 @@ def _attempts(_: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
         text="How often a message was started before it was done with, of the groups that keep history.",
         plots=drawn,
         tables=_table(heads, rows, numbers=heads[2:5]),
-        nothing="No group that was read keeps history.",
+        nothing="No outcome yet." if facts.keeps_history else none,
     )
 
 
 def _dead_letters(facts: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
-    order = sorted(tables["dead_letters"], key=lambda row: -row["dead_letters"])  # stable
+    order = tables["dead_letters"]
     most = max((row["dead_letters"] for row in order), default=0)
+    live = facts.outstanding is not None
     rows = [
         [
             Cell(plain(row["reason"]) or "no error was recorded", tone="" if row["reason"] else "muted"),
             Cell(count(row["dead_letters"]), row["dead_letters"] / most),
+            *([Cell(count(row["outstanding"]), tone="warn" if row["outstanding"] else "")] if live else []),
             Cell(plain(row["original_topic"])),
             Cell(plain(row["failed_group"])),
-            Cell(moment(row["last_failed_at"])),
+            Cell(moment(row["last_failed_at"]).removesuffix(" UTC")),
             Cell(f"{plain(row['example_key'], 60)}, offset {row['example_offset']}"),
         ]
         for row in order
     ]
-    heads = ("Reason", "Dead letters", "Topic", "Group", "Last", "Last one's key")
+    numbers = ("Dead letters", "Outstanding") if live else ("Dead letters",)
+    heads = ("Reason", *numbers, "Topic", "Group", "Last, UTC", "Last one's key")
     return Section(
         name="dead-letters",
         title="Dead letters",
-        text="What groups gave up, by the first line of the error, where every number is #. What was redriven "
-        "or deleted is counted if it was archived before.",
-        tables=_table(heads, rows, numbers=("Dead letters",), of=facts.counted["dead_letters"]),
+        text="What groups gave up, by the first line of the error, where every number is #; also those redriven or "
+        "deleted since, as long as log or archive holds them."
+        + (" Outstanding are those that are neither." if live else ""),
+        tables=_table(heads, rows, numbers=numbers, of=facts.counted["dead_letters"]),
         nothing="No dead letter is in what was read.",
     )
 
@@ -187,7 +201,7 @@ def _lanes(_: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
             Cell(share(row["share"]), row["share"]),
             Cell(size(row["bytes"])),
         ]
-        for skewed in skews[:_TOPICS_DRAWN]
+        for skewed in skews[:TOPICS_DRAWN]
         for row in lanes[skewed["topic"]][:_LANES_SHOWN]
     ]
     sizes = _by(tables["lane_sizes"], "topic")
@@ -196,9 +210,12 @@ def _lanes(_: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
         [[(each["messages"], each["lanes"]) for each in sizes[row["topic"]]] for row in skews[: plots.COLOURS]],
         title="Lanes, the smallest first, and their share of the messages",
         note="along the dashed line all lanes are equal",
-        legend=[f"{plain(row['topic'])}: Gini {row['gini']:.3f}" for row in skews[: plots.COLOURS]],
+        legend=[
+            (colour, f"{plain(row['topic'])}: Gini {row['gini']:.3f}")
+            for colour, row in enumerate(skews[: plots.COLOURS], 1)
+        ],
     )
-    heads = ("Topic", "Lanes", "Gini", "Share of the top 1 %", "which are")
+    heads = ("Topic", "Lanes", "Gini", "Share of the top 1\u00a0%", "which are")
     hot_heads = ("Topic", "Place", "Lane", "Messages", "Share", "Payload")
     return Section(
         name="lanes",
@@ -224,7 +241,7 @@ def _lag(facts: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
             Cell(count(row["lag"]), row["lag"] / most if most else None),
             Cell(count(row["lanes"])),
             Cell(duration(row["oldest_ms"])),
-            Cell("paused" if row["paused"] else "running", tone="warn" if row["paused"] else ""),
+            Cell("paused", tone="warn") if row["paused"] else Cell("not paused", tone="muted"),
         ]
         for row in order
     ]
@@ -239,7 +256,6 @@ def _lag(facts: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
 
 
 def _stalled(facts: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
-    order = sorted(tables["stalled_lanes"], key=lambda row: -row["still_ms"])  # stable
     rows = [
         [
             Cell(plain(row["consumer_group"])),
@@ -247,17 +263,23 @@ def _stalled(facts: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
             Cell(plain(row["key"])),
             Cell(duration(row["still_ms"])),
             Cell(count(row["lag"])),
-            Cell(row["state"], tone="warn" if row["state"] == "retrying" else ""),
+            Cell(row["state"], tone=_TONES.get(row["state"], "")),
             Cell(count(row["attempts"])),
-            Cell(plain((row["last_error"] or "").strip().partition("\n")[0]) or UNKNOWN),
+            Cell(plain(row["last_error"])),
         ]
-        for row in order
+        for row in tables["stalled_lanes"]
     ]
     heads = ("Group", "Topic", "Lane", "Still for", "Lag, messages", "State", "Attempts", "Last error")
     return Section(
         name="stalled",
         title="Stalled lanes",
-        text=f"Lanes with something to do in which a group has settled nothing for {duration(facts.stalled_after_ms)}.",
+        text=f"Lanes with something to do in which a group has settled nothing for {duration(facts.stalled_after_ms)}, "
+        "or whose oldest message has been failing for as long."
+        + (
+            " A postponed one waits as its handler wants it to."
+            if facts.counted["stalled_lanes"] > facts.stalled
+            else ""
+        ),
         tables=_table(
             heads, rows, numbers=("Still for", "Lag, messages", "Attempts"), of=facts.counted["stalled_lanes"]
         ),
@@ -289,18 +311,27 @@ def _table(
 ) -> list[Table]:
     """No table where there is no row; `of`: how many there are, if not all of them are in `rows`."""
     there = len(rows) if of is None else of
-    more = f"The first {most} of {count(there)}; the file has all of them." if there > most else ""
+    held = "all of them" if there <= MOST_ROWS else f"the first {count(MOST_ROWS)}"
+    more = f"The first {most} of {count(there)}; the file has {held}." if there > most else ""
     return [Table(heads=heads, rows=rows[:most], numbers=numbers, more=more)] if rows else []
 
 
 def _plot(
-    draw: Callable[[Any], str], series: Sequence[Any], *, title: str, note: str, legend: Sequence[str] = ()
+    draw: Callable[[Any], str], series: Sequence[Any], *, title: str, note: str, legend: Sequence[tuple[int, str]] = ()
 ) -> list[Plot]:
     """No plot where there is nothing to draw."""
     if not series:
         return []
     svg = Markup(draw(series))  # noqa: S704 - a plot is made of numbers alone
     return [Plot(svg=svg, title=title, note=note, legend=legend)]
+
+
+def _ranks(tables: Mapping[str, Sequence[Row]]) -> dict[tuple[str, str], int]:
+    """Groups and topics of which outcomes are known, those with most first: their colours in every plot."""
+    known = {_pair(row): row["samples"] for row in tables["latency"] if row["samples"]}
+    for pair, rows in _by(tables["attempts"], "consumer_group", "topic").items():
+        known[pair] = total(rows, "messages")
+    return {pair: rank for rank, pair in enumerate(sorted(known, key=lambda pair: (-known[pair], pair)))}
 
 
 def _by(rows: Iterable[Row], *columns: str) -> dict[Any, list[Row]]:

@@ -44,6 +44,14 @@ def size(value: int | None) -> str:
     return f"{scaled:.1f} {_UNITS[power]}" if scaled < _TENS else f"{scaled:.0f} {_UNITS[power]}"
 
 
+def short_size(value: float) -> str:
+    """For an axis: `0`, `512 bytes`, `64 KiB`, `1.5 MiB`."""
+    power = 0
+    while value >= _STEP and power < len(_UNITS) - 1:
+        value, power = value / _STEP, power + 1
+    return f"{value:g} {_UNITS[power]}" if value else "0"
+
+
 def duration(ms: int | None) -> str:
     """Milliseconds: `7 ms`, `1.25 s`, `59.9 s`, `3 min 05 s`, `5 min`, `2 h 07 min`, `4 d 02 h`; rounded down."""
     if ms is None:
@@ -66,7 +74,9 @@ def _in_two(ms: int, unit: int, name: str, part: int, part_name: str) -> str:
 
 
 def span(ms: int) -> str:
-    """A step of a time axis in words: `second`, `10 seconds`, `hour`, `7 days`."""
+    """A step of a time axis in words: `200 ms`, `second`, `10 seconds`, `hour`, `7 days`."""
+    if ms < _SECOND:
+        return f"{ms} ms"
     for unit, name in ((_DAY, "day"), (_HOUR, "hour"), (_MINUTE, "minute")):
         if ms % unit == 0:
             return name if ms == unit else f"{ms // unit} {name}s"

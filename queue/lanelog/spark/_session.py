@@ -1,6 +1,7 @@
-"""A Spark session for the programs of this package: Java looked for first, small where nobody says how large.
+"""A Spark session for the programs of this package: Java looked for first, small and quiet where nobody says otherwise.
 
-It never configures what spark-submit or a cluster has configured. `archive`, `replay` and `analyze` call it.
+It never configures what spark-submit, a cluster or a configuration directory of Spark's has configured. `archive`,
+`replay` and `analyze` call it.
 """
 
 from __future__ import annotations
@@ -8,8 +9,11 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import threading
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +21,8 @@ from lanelog.errors import ConfigurationError
 from lanelog.spark._register import register
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import SparkSession
 
 OLDEST_JAVA: Final = 17
@@ -30,11 +36,11 @@ _PATIENCE: Final = 30.0
 _LOCAL: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.log.level": "ERROR",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.sql.shuffle.partitions": "2",
 }
+_LOGGING: Final = Path(__file__).with_name("_log4j2.properties")
 
 
 def start(app_name: str, **settings: str) -> SparkSession:
@@ -50,15 +56,38 @@ def start(app_name: str, **settings: str) -> SparkSession:
 
     conf = SparkConf()
     local = settings.get("spark.master", conf.get("spark.master", "local")) or "local"
-    defaults = {"spark.master": "local[2]", **_LOCAL} if local.startswith("local") else {}
+    defaults = {"spark.master": "local[2]", **_LOCAL, **_logging()} if local.startswith("local") else {}
     for name, value in {**defaults, "spark.sql.session.timeZone": "UTC"}.items():
         if not conf.contains(name):
             conf.set(name, value)
     for name, value in settings.items():
         conf.set(name, value)
-    session = SparkSession.builder.appName(app_name).config(conf=conf).getOrCreate()
+    with _own_interrupt():
+        session = SparkSession.builder.appName(app_name).config(conf=conf).getOrCreate()
     register(session)
     return session
+
+
+@contextmanager
+def _own_interrupt() -> Iterator[None]:
+    """Keep what Ctrl-C does: a context of Spark's would cancel its jobs instead, and tell the program nothing."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, before)
+
+
+def _logging() -> dict[str, str]:
+    """Errors alone, from the JVM's first line on; whoever has configured Spark or its log has said what it logs."""
+    from pyspark.find_spark_home import _find_spark_home
+
+    place = Path(os.environ.get("SPARK_CONF_DIR") or Path(_find_spark_home()) / "conf")
+    names = (*(f"log4j2.{form}" for form in ("properties", "xml", "yaml", "yml", "json")), "spark-defaults.conf")
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # the JVM is running
+    if submitted or "LOG4J_CONFIGURATION_FILE" in os.environ or any((place / name).exists() for name in names):
+        return {}
+    # These stand before spark.driver.extraJavaOptions on the JVM's command line: what is said there goes.
+    return {"spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"}
 
 
 def check_java() -> None:

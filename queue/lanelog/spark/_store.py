@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from lanelog._stores._points import chunked
-from lanelog.spark._offsets import LaneState
+from lanelog._stores.history import History
+from lanelog.spark._offsets import LaneState, TopicState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
 PAGE: Final = 2_000
 """Rows of one page of lanes, or of a table."""
 
-# Is there such a topic? (PRIMARY)
-TOPIC_EXISTS = "SELECT 1 FROM queue_partitions FORCE INDEX (PRIMARY) WHERE topic = %s AND partition_key = ''"
+# Is there such a topic, since when, and where have its purged lanes ended? (PRIMARY)
+TOPIC = """SELECT head_offset, created_at FROM queue_partitions FORCE INDEX (PRIMARY)
+WHERE topic = %s AND partition_key = ''"""
 
 # The topic with the next name, one look-up each (PRIMARY).
 NEXT_TOPIC = """SELECT topic FROM queue_partitions FORCE INDEX (PRIMARY)
@@ -40,6 +42,9 @@ WHERE consumer_group = %s AND topic = %s AND partition_key > %s ORDER BY partiti
 
 # Is the group registered for the topic? (PRIMARY)
 REGISTERED = "SELECT 1 FROM queue_groups FORCE INDEX (PRIMARY) WHERE consumer_group = %s AND topic = %s"
+
+# Is the group registered for any topic? (PRIMARY, prefix)
+REGISTERED_ANYWHERE = "SELECT 1 FROM queue_groups FORCE INDEX (PRIMARY) WHERE consumer_group = %s LIMIT 1"
 
 # The groups of a topic (by_topic).
 READERS = "SELECT consumer_group FROM queue_groups FORCE INDEX (by_topic) WHERE topic = %s ORDER BY consumer_group"
@@ -104,9 +109,10 @@ _BY_OFFSET: Final = {"delivery_state": DELIVERY_STATE, "history": HISTORY}
 _KEY, _OFFSET, _FINISHED = 2, 3, 9
 
 
-def topic_exists(cx: Executor, topic: str) -> bool:
-    """Whether anybody has published to the topic, or registered for it."""
-    return cx.one(TOPIC_EXISTS, (topic,)) is not None
+def topic_state(cx: Executor, topic: str) -> TopicState | None:
+    """None: nobody has published to the topic, or registered for it."""
+    row = cx.one(TOPIC, (topic,))
+    return None if row is None else TopicState(*map(int, row))
 
 
 def topics(cx: Executor) -> Iterator[str]:
@@ -144,6 +150,11 @@ def watermarks(cx: Executor, group: str, topic: str) -> dict[str, int]:
 def registered(cx: Executor, group: str, topic: str) -> bool:
     """Whether collection waits for the group in this topic."""
     return cx.one(REGISTERED, (group, topic)) is not None
+
+
+def registered_anywhere(cx: Executor, group: str) -> bool:
+    """Whether there is a topic that the group is registered for."""
+    return cx.one(REGISTERED_ANYWHERE, (group,)) is not None
 
 
 def readers(cx: Executor, topic: str) -> list[str]:
@@ -203,6 +214,9 @@ def table_pages(
 
 def pairs(cx: Executor, found: Iterable[str], group: str | None, table: str) -> list[tuple[str, str]]:
     """Every (group, topic) that a table may have rows of; the reserved group '' has the floors, and settled letters."""
+    if table == "history" and group is None:  # outcomes outlive their group
+        there = set(found)
+        return [(each, topic) for each, topic in History().kept(cx) if topic in there]
     reserved = [""] if table in {"offsets", "delivery_state"} else []
     return [
         (each, topic) for topic in found for each in ([*reserved, *readers(cx, topic)] if group is None else [group])

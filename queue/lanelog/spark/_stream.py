@@ -14,19 +14,20 @@ from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from lanelog.spark._clear import clear
-from lanelog.spark._offsets import NOTHING, Positions, advance, came_back, pinned, ranges, up_to
+from lanelog.spark._offsets import NOTHING, Positions, advance, came_back, pinned, ranges, skipped, up_to
 from lanelog.spark._planning import Planner
 from lanelog.spark._reading import DataLost, MessageSplit, Reading, read_split
 from lanelog.spark._splits import plan_splits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from pyspark.sql.datasource import InputPartition
 
-    from lanelog.spark._offsets import Lanes
+    from lanelog.spark._offsets import Lanes, TopicState
     from lanelog.spark._options import ReadOptions
+    from lanelog.spark._planning import Seen
 
 REST: Final = 0.1
 """Seconds between two looks that find nothing, at least; Spark itself asks a hundred times a second."""
@@ -97,21 +98,40 @@ class LanelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         began = time.monotonic()
         planner = self._look()
         seen = planner.look()
-        if self._options.fail_on_data_loss:
-            _check(start, seen.lanes)
+        # A topic that appears is left out until the group is registered there. But what was read must not go missing,
+        # and a group that is registered nowhere at the start is a name that was spelt wrong.
+        planner.refuse_unregistered(
+            seen.unregistered & start.lanes.keys() if start.begun or seen.lanes else seen.unregistered
+        )
+        if self._options.fail_on_data_loss and start.begun:
+            _check(start, seen.lanes, self._followed(start, seen))
         lanes = seen.lanes if self._target is None else up_to(seen.lanes, self._target)
         if not start.begun:
             starts = planner.starts(seen)
             return pinned({topic: {key: starts[topic][key] for key in found} for topic, found in lanes.items()}, lanes)
-        end = advance(start, lanes, limit=limit)
+        end = advance(start, lanes, limit=limit, watermarks=seen.watermarks)
         if end is start:
             now = time.monotonic()
             self._rest_until = now + min(REST_MOST, max(REST, (SHARE - 1) * (now - began)))
         return end
 
+    def _followed(self, start: Positions, seen: Seen) -> dict[str, TopicState]:
+        """The topics whose new lanes the stream was to read from their first message on.
 
-def _check(start: Positions, seen: Lanes) -> None:
-    """Raise DataLost if messages behind a position are gone, or the position is one that the log never had."""
+        Those that it knows; and those that appear, if it reads all that match: a name was added to the options, a group
+        starts at its watermark, and a topic older than what the stream knows was there under another pattern.
+        """
+        appear = self._options.pattern is not None and self._options.group is None
+        youngest = max(start.youngest_ms.values(), default=0)
+        return {
+            topic: state
+            for topic, state in seen.topics.items()
+            if topic in start.lanes or (appear and state.created_ms >= youngest)
+        }
+
+
+def _check(start: Positions, seen: Lanes, followed: Mapping[str, TopicState]) -> None:
+    """Raise DataLost if messages behind a position or of a new lane are gone, or the log never had the position."""
     for topic, lanes in start.lanes.items():
         for key, following in lanes.items():
             lane = seen.get(topic, {}).get(key)
@@ -121,3 +141,6 @@ def _check(start: Positions, seen: Lanes) -> None:
                 raise DataLost(topic, key, following, lane.deleted)
             if lane.head + 1 < following:
                 raise DataLost(topic, key, lane.head + 1, following - 1)
+    gone = skipped(start, seen, followed)
+    if gone is not None:
+        raise DataLost(gone.topic, gone.key, gone.after + 1, gone.through)

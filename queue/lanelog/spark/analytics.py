@@ -4,9 +4,9 @@ Owns the arithmetic of what went through the log (`_backlog` has that of what is
 anything, keeps no state, asks no clock. `analyze` calls it, and so can any notebook that has the log as a DataFrame.
 
 `messages` is what `read_archive` and `spark.read.format("lanelog")` give, through `slim`; `outcomes` is the table
-`history` of either, through `last_outcomes`. Every function ends in the select that is its schema. Counts, bytes and
-milliseconds are integers to the end; a ratio is one division of two exact integers, so that the order of rows changes
-no digit.
+`history` of either, through `last_outcomes` or `successes`. Every function ends in the select that is its schema.
+Counts, bytes and milliseconds are integers to the end; a ratio is one division of two exact integers, so that the order
+of rows changes no digit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own documentation gives it
 
-from lanelog.spark._backlog import backlog, lag, stalled_lanes
+from lanelog.spark._backlog import CONSUMER, backlog, first_line, lag, outstanding, role, stalled_lanes
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "attempts",
     "backlog",
+    "busiest",
     "dead_letters",
     "hot_lanes",
     "lag",
@@ -31,10 +32,12 @@ __all__ = [
     "last_outcomes",
     "latency",
     "latency_spread",
+    "outstanding",
     "reason_of",
     "skew",
     "slim",
     "stalled_lanes",
+    "successes",
     "throughput",
     "until",
 ]
@@ -108,6 +111,30 @@ def last_outcomes(outcomes: DataFrame) -> DataFrame:
     )
 
 
+def successes(outcomes: DataFrame, messages: DataFrame) -> DataFrame:
+    """How long each message took to succeed in each group: from when the database wrote it to its first success.
+
+    So neither a delay counts (a delayed message is written into its topic when it is due), nor how long a dead letter
+    lay there before it was redriven (which writes it anew), nor what succeeds again after a seek. Where `messages`
+    has not got the message any more, it counts from when it was first published. `outcomes` are all there are, archived
+    ones too: the live log alone keeps of a message the last outcome only, so that a first success from before a seek
+    is known if it was archived by then.
+
+    Columns: consumer_group, topic, key STRING; message_offset BIGINT; ms BIGINT (milliseconds).
+    """
+    place = ["topic", "key", "message_offset"]
+    first = F.min(F.struct("finished_at", "published_at"))
+    written = messages.select("topic", "key", F.col("offset").alias("message_offset"), "created_at")
+    began = F.coalesce("created_at", "first.published_at")
+    return (
+        outcomes.where(F.col("outcome") == SUCCESS)
+        .groupBy("consumer_group", *place)
+        .agg(first.alias("first"))
+        .join(written, on=place, how="left")
+        .select("consumer_group", *place, (F.unix_millis("first.finished_at") - F.unix_millis(began)).alias("ms"))
+    )
+
+
 def throughput(messages: DataFrame, step_ms: int = HOUR_MS) -> DataFrame:
     """Messages and bytes that were written to each topic, hour by hour; an hour without any has no row.
 
@@ -123,19 +150,37 @@ def throughput(messages: DataFrame, step_ms: int = HOUR_MS) -> DataFrame:
     )
 
 
-def latency(outcomes: DataFrame, groups: DataFrame) -> DataFrame:
-    """Time from publish to ack of the messages that succeeded, for each group and topic.
+def busiest(hours: DataFrame) -> DataFrame:
+    """Each topic added up, and the busiest of its hours (the first of equally busy ones), from `throughput`.
+
+    Columns: topic STRING; messages, bytes BIGINT; peak_messages BIGINT; peak_start TIMESTAMP (of that hour).
+    """
+    peak = F.max(F.struct("messages", (-F.unix_millis("start")).alias("sooner")))
+    return (
+        hours.groupBy("topic")
+        .agg(F.sum("messages").alias("messages"), F.sum("bytes").alias("bytes"), peak.alias("peak"))
+        .select(
+            "topic",
+            "messages",
+            "bytes",
+            F.col("peak.messages").alias("peak_messages"),
+            F.timestamp_millis(-F.col("peak.sooner")).alias("peak_start"),
+        )
+    )
+
+
+def latency(succeeded: DataFrame, groups: DataFrame) -> DataFrame:
+    """The latencies of `successes`, for each group of consumers and topic.
 
     A percentile is the nearest rank: the smallest measured latency that at least so many per cent are not above.
-    A group that keeps no history has a row too, with 0 samples and NULL latencies.
+    A group that keeps no history has a row too, with 0 samples and NULL latencies; an archive's or a replay's has none.
 
     Columns: consumer_group, topic STRING; keeps_history BOOLEAN (NULL: no such group is registered any more);
     samples BIGINT; p50_ms, p95_ms, p99_ms, max_ms BIGINT (milliseconds).
     """
     lane = Window.partitionBy("consumer_group", "topic")
     ranked = (
-        _latencies(outcomes)
-        .groupBy("consumer_group", "topic", "ms")
+        succeeded.groupBy("consumer_group", "topic", "ms")
         .agg(F.count("*").alias("n"))
         .withColumn("upto", F.sum("n").over(lane.orderBy("ms").rowsBetween(Window.unboundedPreceding, 0)))
         .withColumn("of", F.sum("n").over(lane))
@@ -143,7 +188,9 @@ def latency(outcomes: DataFrame, groups: DataFrame) -> DataFrame:
     measured = ranked.groupBy("consumer_group", "topic").agg(
         F.sum("n").alias("samples"), *(_rank(percent) for percent in (50, 95, 99)), F.max("ms").alias("max_ms")
     )
-    known = groups.select("consumer_group", "topic", (F.col("history_ms") > 0).alias("keeps_history"))
+    known = groups.where(role() == CONSUMER).select(
+        "consumer_group", "topic", (F.col("history_ms") > 0).alias("keeps_history")
+    )
     return known.join(measured, on=["consumer_group", "topic"], how="full").select(
         "consumer_group",
         "topic",
@@ -156,18 +203,12 @@ def latency(outcomes: DataFrame, groups: DataFrame) -> DataFrame:
     )
 
 
-def _latencies(outcomes: DataFrame) -> DataFrame:
-    return outcomes.where(F.col("outcome") == SUCCESS).select(
-        "consumer_group", "topic", (F.unix_millis("finished_at") - F.unix_millis("published_at")).alias("ms")
-    )
-
-
 def _rank(percent: int) -> Column:
     return F.min(F.when(F.col("upto") * 100 >= F.col("of") * percent, F.col("ms"))).alias(f"p{percent}_ms")
 
 
-def latency_spread(outcomes: DataFrame) -> DataFrame:
-    """How the same latencies are spread: successes in classes of 1, 2, 5, 10 … milliseconds.
+def latency_spread(succeeded: DataFrame) -> DataFrame:
+    """How the same latencies are spread: `successes` in classes of 1, 2, 5, 10 … milliseconds.
 
     Columns: consumer_group, topic STRING; upto_ms BIGINT (upper bound of the class, included; what is longer than the
     last bound is in the last class); messages BIGINT.
@@ -175,8 +216,7 @@ def latency_spread(outcomes: DataFrame) -> DataFrame:
     longest = F.lit(STEPS_MS[-1])
     bound = F.coalesce(*(F.when(F.col("ms") <= step, F.lit(step)) for step in STEPS_MS[:-1]), longest)
     return (
-        _latencies(outcomes)
-        .groupBy("consumer_group", "topic", bound.cast("bigint").alias("upto_ms"))
+        succeeded.groupBy("consumer_group", "topic", bound.cast("bigint").alias("upto_ms"))
         .agg(F.count("*").alias("messages"))
         .select("consumer_group", "topic", "upto_ms", "messages")
     )
@@ -194,25 +234,37 @@ def attempts(outcomes: DataFrame) -> DataFrame:
     )
 
 
-def dead_letters(messages: DataFrame) -> DataFrame:
+def dead_letters(messages: DataFrame, left: DataFrame | None) -> DataFrame:
     """Dead letters by what they failed of: the first line of the last error, in which every number is `#`.
 
-    What `messages` has is counted: of those that were redriven or deleted since, the ones that had been archived
-    before they left the log. The example is the last one.
+    What `messages` has is counted, also those that were redriven or deleted since, as long as log or archive holds
+    them; those that `left` has (`outstanding`; None: the live log is not known) wait for somebody. The example is the
+    last one.
 
     Columns: original_topic, failed_group, reason STRING (empty: no error was recorded); dead_letters BIGINT;
-    first_failed_at, last_failed_at TIMESTAMP; example_topic, example_key STRING; example_offset BIGINT.
+    outstanding BIGINT (of these; NULL: not known); first_failed_at, last_failed_at TIMESTAMP; example_topic,
+    example_key STRING; example_offset BIGINT.
     """
     last = F.max(F.struct("failed_at", "topic", "key", "offset"))
+    letters = messages.where(F.coalesce("failed_group", F.lit("")) != "")
+    waits: Column = F.lit(None)
+    if left is not None:
+        letters = letters.join(left.withColumn("waits", F.lit(1)), on=["topic", "key", "offset"], how="left")
+        waits = F.coalesce("waits", F.lit(0))
     return (
-        messages.where(F.coalesce("failed_group", F.lit("")) != "")
-        .groupBy("original_topic", "failed_group", reason_of("last_error").alias("reason"))
-        .agg(F.count("*").alias("dead_letters"), F.min("failed_at").alias("first_failed_at"), last.alias("last"))
+        letters.groupBy("original_topic", "failed_group", reason_of("last_error").alias("reason"))
+        .agg(
+            F.count("*").alias("dead_letters"),
+            F.sum(waits.cast("bigint")).alias("outstanding"),
+            F.min("failed_at").alias("first_failed_at"),
+            last.alias("last"),
+        )
         .select(
             "original_topic",
             "failed_group",
             "reason",
             "dead_letters",
+            "outstanding",
             "first_failed_at",
             F.col("last.failed_at").alias("last_failed_at"),
             F.col("last.topic").alias("example_topic"),
@@ -224,7 +276,7 @@ def dead_letters(messages: DataFrame) -> DataFrame:
 
 def reason_of(error: str) -> Column:
     """The reason in the error of that column: its first line that is not blank, without what differs each time."""
-    first = F.regexp_extract(F.coalesce(F.col(error), F.lit("")), r"\A\s*([^\r\n]*)", 1)
+    first = F.coalesce(first_line(error), F.lit(""))
     return F.substring(F.trim(F.regexp_replace(first, _VARIABLE, "#")), 1, REASON_MAX)
 
 

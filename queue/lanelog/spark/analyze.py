@@ -4,7 +4,9 @@ Owns the options, the files and their names; what is read is `_analysis`'s, what
 `_report`'s. Called by `lanelog analyze` and `python -m lanelog.spark.analyze`.
 
 Every file is written beside its name and then renamed, the report last: whoever dies in between leaves whole tables,
-and an earlier report beside newer ones. Two at once on one directory mix their tables; give each its own.
+and an earlier report beside newer ones. Tables of an earlier run in the other format are removed before the report is
+there, so that what lies beside a report belongs to it: files with the names of these tables, no others. Two at once on
+one directory mix their tables; give each its own.
 """
 
 from __future__ import annotations
@@ -16,20 +18,20 @@ import secrets
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from attrs import asdict, frozen
 
 from lanelog._checks import check_name, check_number
 from lanelog._connect import URL_VARIABLE
 from lanelog.errors import ConfigurationError, LanelogError, SchemaError
-from lanelog.spark._analysis import Analysis, Wanted, analysed
+from lanelog.spark._analysis import LONG, ORDER, Analysis, Wanted, analysed
 from lanelog.spark._clear import in_one_line
 from lanelog.spark._manifest import ManifestStore, local_path
 from lanelog.spark._options import parse_write
 from lanelog.spark._report import render
-from lanelog.spark._report_parts import FOREMOST
 from lanelog.spark._report_sections import SHOWN
 from lanelog.spark._session import check_java, start
 
@@ -55,7 +57,7 @@ class AnalyzeOptions:
     live: bool = True
     """False: the live log is not read, wherever it is."""
     topics: tuple[str, ...] = ()
-    """Empty: all. The dead letters of the topics are read with them."""
+    """Empty: all. The topics where dead letters of these lie are read with them."""
     until: datetime | None = None
     """The cut-off, aware; None, or in the future: now."""
     stalled_after: float = STALLED_AFTER
@@ -102,7 +104,10 @@ class Analyzed:
     messages: int
     lanes: int
     dead_letters: int
+    outstanding: int | None
+    """Dead letters that nobody has redriven or deleted; None: the live log was not read."""
     stalled_lanes: int
+    """But for those whose oldest message its handler has postponed."""
     busiest: Mapping[str, tuple[str, int]]
     """By topic: the key that has most messages, and how many."""
 
@@ -129,7 +134,8 @@ def run(options: AnalyzeOptions, spark: SparkSession | None = None) -> Analyzed:
         messages=analysis.facts.messages,
         lanes=analysis.facts.lanes,
         dead_letters=analysis.facts.dead_letters,
-        stalled_lanes=analysis.tables["stalled_lanes"].num_rows,
+        outstanding=analysis.facts.outstanding,
+        stalled_lanes=analysis.facts.stalled,
         busiest={
             row["topic"]: (row["key"], row["messages"])
             for row in analysis.tables["hot_lanes"].to_pylist()
@@ -139,15 +145,20 @@ def run(options: AnalyzeOptions, spark: SparkSession | None = None) -> Analyzed:
 
 
 def write(analysis: Analysis, output: Path, form: str) -> None:
-    """Write `<table>.<form>` for every table, and the report, into a directory; replaces those of an earlier run."""
-    shown = {**analysis.tables, "timeline": analysis.timeline}
-    page = render(analysis.facts, {name: _foremost(name, table).to_pylist() for name, table in shown.items()})
+    """Write `<table>.<form>` for every table, and the report, into a directory; replaces those of an earlier run.
+
+    Removes `<table>.<another form>` of an earlier run.
+    """
+    page = render(analysis.facts, _shown(analysis))
     try:
         output.mkdir(parents=True, exist_ok=True)
         for name, table in analysis.tables.items():
             unfinished = _beside(output / f"{name}.{form}")
             _write_table(table, unfinished, form)
             unfinished.replace(output / f"{name}.{form}")
+        for name, other in product(ORDER, FORMATS):
+            if other != form:
+                (output / f"{name}.{other}").unlink(missing_ok=True)
         unfinished = _beside(output / REPORT)
         unfinished.write_text(page, encoding="utf-8")
         unfinished.replace(output / REPORT)
@@ -155,14 +166,17 @@ def write(analysis: Analysis, output: Path, form: str) -> None:
         raise ConfigurationError(f"{str(output)!r} cannot be written: {exc.strerror or exc}") from exc
 
 
-def _foremost(name: str, table: pa.Table) -> pa.Table:
-    """The rows that the page needs: of a table that can have one for every lane, those that it shows."""
+def _shown(analysis: Analysis) -> dict[str, list[dict[str, Any]]]:
+    """The rows that the page needs: of a table that can be long, those that it shows; topics by hours it does not."""
     from pyarrow import compute
 
-    if name not in FOREMOST:
-        return table
-    order = compute.sort_indices(table, sort_keys=[(FOREMOST[name], "descending")])  # stable
-    return table.take(order.slice(0, SHOWN))
+    shown = {**analysis.tables, **analysis.page}
+    for name in LONG:
+        shown[name] = shown[name].slice(0, SHOWN)
+    busiest = shown["topics"].column("topic").slice(0, SHOWN)
+    for name in ("hot_lanes", "lane_sizes"):
+        shown[name] = shown[name].filter(compute.is_in(shown[name].column("topic"), value_set=busiest))
+    return {name: table.to_pylist() for name, table in shown.items() if name != "throughput"}
 
 
 def _write_table(table: pa.Table, path: Path, form: str) -> None:
@@ -199,7 +213,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--url", help="the database; default: LANELOG_URL")
     parser.add_argument("--password-env", help="environment variable with the password of the URL's user")
     parser.add_argument("--no-live", dest="live", action="store_false", help="read the archive alone")
-    parser.add_argument("--topics", default="", help="names, separated by commas; default: all")
+    parser.add_argument(
+        "--topics", default="", help="names, separated by commas, read with their dead letters; default: all"
+    )
     parser.add_argument("--until", type=datetime.fromisoformat, help="the cut-off, as 2026-06-01T10:00:00Z")
     parser.add_argument("--stalled-after", type=float, default=STALLED_AFTER, help="seconds without progress")
     parser.add_argument("--format", choices=FORMATS, default=FORMATS[0])

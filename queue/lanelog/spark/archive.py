@@ -283,11 +283,9 @@ def _starting(job: ArchiveJob) -> str:
 
 def tell_events(level: int = logging.INFO) -> None:
     """Write what lanelog tells to standard error, from this level on, as a program that goes on for days does."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    logger = logging.getLogger("lanelog")
-    logger.addHandler(handler)
-    logger.setLevel(level)
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("lanelog").setLevel(level)
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # the traceback of what lanelog says in a line
 
 
 @contextmanager

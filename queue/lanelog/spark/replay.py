@@ -1,14 +1,14 @@
 """Replay: messages of an archive, published again.
 
-Owns the run of a replay and the account of it in the archive; rows and ids are `_replay_rows`'s. Applications call
-`replay`, and so does `lanelog replay`.
+Owns the run of a replay and the account of it in the archive; rows and ids are `_replay_rows`'s, the group
+`_replay_holder`'s. Applications call `replay`, and so does `lanelog replay`.
 
 A replay may be run again, whatever stopped it: each message has an id that follows from where it stands in the archive
 and from the replay's name, and one that is in the log under its id is not published again. So that no message of a
-replay leaves the log before the replay is over, a group of its own, `_replay-NAME`, is registered for the topics that
-it goes to, starts behind what is there, and never moves. Whoever dies in the middle leaves that group, and collection
-waits for it, until the same replay is run again or the group is deleted. What is done is written down in the archive
-before the group goes: the same replay then does nothing, also after its messages were collected.
+replay leaves the log before the replay is over, a group of its own, `_replay-NAME`, holds them there. Whoever dies in
+the middle leaves that group, and collection waits for it, until the same replay is run again or the group is deleted.
+What is done is written down in the archive before the group goes: the same replay then does nothing, also after its
+messages were collected. Of a replay that found nothing to publish nothing is written down: it may find something later.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import socket
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from lanelog import migrations
 from lanelog._database import Database
-from lanelog._engine.registration import register
 from lanelog._telemetry import get_logger
 from lanelog.admin._known import known_group, read
-from lanelog.admin._names import readers
-from lanelog.admin._remove import delete_group
-from lanelog.config import SubscriptionConfig
 from lanelog.errors import ConfigurationError, LanelogError
 from lanelog.spark import _replay_rows as rows
+from lanelog.spark._archive_group import born
 from lanelog.spark._archive_presence import Presence
 from lanelog.spark._clear import in_one_line
 from lanelog.spark._flush import flush_directory
 from lanelog.spark._manifest import ManifestStore, local_path
 from lanelog.spark._options import parse_write
-from lanelog.spark._replay_options import ORDER, ReplayOptions, checked
+from lanelog.spark._replay_holder import Holder, let_go
+from lanelog.spark._replay_options import ReplayOptions, checked
 from lanelog.spark._session import check_java, start
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from datetime import datetime
     from pathlib import Path
 
@@ -96,11 +96,13 @@ def replay(
     pass the messages by. `rate`: at most so many messages a second.
 
     `name`: running a replay of the same name again goes on with it, and adds nothing when it is done; default: one that
-    follows from the filters. `dry_run` only counts.
+    follows from the filters and from both databases. One run at a time. `dry_run` only counts.
 
     Replayed messages have new ids; metadata `lanelog.original_id` has the first one, `lanelog.replay` the name.
-    Messages that are replayed ones themselves are left out. Raises ConfigurationError before anything is written,
-    DatabaseError, and LanelogError with a line of what Spark or the disk said.
+    Each message is replayed once: copies that were replayed or redriven are left out, dead letters are not. Of several
+    dead letters of one message the last is replayed, and none that was redriven if its copy is archived. Raises
+    ConfigurationError before anything is written, DatabaseError, and LanelogError with a line of what Spark or the disk
+    said.
     """
     options = checked(
         path=os.fspath(path),
@@ -125,27 +127,28 @@ def replay(
     place = parse_write({option: value for option, value in given.items() if value is not None})
     if spark is None:
         check_java()
-    account = _Account(root / DIRECTORY / options.state_file)
-    done = account.read(options)
     database = Database(place.config())
     try:
         migrations.check(database)
-        if done is not None:
-            if not dry_run:
-                _let_go(database, options, done["topics"])
-            return Replayed(
-                name=options.name,
-                chosen=done["chosen"],
-                published=0,
-                duplicates=0,
-                done_before=True,
-                dry_run=dry_run,
-                topics=(),
-            )
-        with in_one_line("the replay failed"):
-            return _run(database, spark or start("lanelog replay"), place, options, account, dry_run=dry_run)
+        options = evolve(options, source=manifest.database, target=born(database))
+        account = _Account(root / DIRECTORY / options.state_file)
+        done = account.done(options)
+        if done is None:
+            with in_one_line("the replay failed"):
+                replayed = _run(database, spark or start("lanelog replay"), place, options, account, dry_run=dry_run)
+        else:
+            replayed = _done_before(options, done, dry_run=dry_run)
+        if not dry_run:
+            let_go(database, options.holder)
+        return replayed
     finally:
         database.close()
+
+
+def _done_before(options: ReplayOptions, chosen: int, *, dry_run: bool) -> Replayed:
+    return Replayed(
+        name=options.name, chosen=chosen, published=0, duplicates=0, done_before=True, dry_run=dry_run, topics=()
+    )
 
 
 def _run(
@@ -158,25 +161,28 @@ def _run(
         for topic in topics:
             read(database, known_group, "looking for the group", topic, options.target_group)
     published, duplicates = 0, 0
+    number = sum(row["messages"] for row in counted)
     if topics and not dry_run:
-        account.write(options, "begun", counted)
-        presence = Presence(database, options.holder, f"replay-{secrets.token_hex(8)}")
+        account.begin(options)
+        owner = f"replay@{socket.gethostname()[:200]}-{os.getpid()}-{secrets.token_hex(4)}"
+        holder, presence = Holder(database, options.holder, owner), Presence(database, options.holder, owner)
         try:
-            for topic in topics:
-                register(database, options.holder, topic, SubscriptionConfig(start="latest"), order=ORDER)
-                presence.beat([topic])
+            holder.take(topics, presence)
+            # Another run may have been done since the last look; what it published may be collected.
+            done = account.done(options)
+            if done is not None:
+                return _done_before(options, done, dry_run=dry_run)
             presence.start(lambda: topics, lambda: None, lambda error: log.error("replay.presence_failed", error=error))
-            parts = max(1, spark.sparkContext.defaultParallelism)
-            published, duplicates = rows.publish(chosen, options, place, parts)
+            # No more tasks than keys: each has its share of the rate, and one without a key would waste it.
+            parts = max(1, min(spark.sparkContext.defaultParallelism, sum(row["keys"] for row in counted)))
+            published, duplicates = rows.publish(chosen, options, place, holder.fence, parts)
+            account.end(options, number)
         finally:
             presence.stop(topics)
-    if not dry_run:
-        account.write(options, "done", counted)
-        _let_go(database, options, topics)
         log.info("replay.done", name=options.name, published=published, duplicates=duplicates)
     return Replayed(
         name=options.name,
-        chosen=sum(row["messages"] for row in counted),
+        chosen=number,
         published=published,
         duplicates=duplicates,
         done_before=False,
@@ -185,21 +191,17 @@ def _run(
     )
 
 
-def _let_go(database: Database, options: ReplayOptions, topics: Sequence[str]) -> None:
-    """Collection waits no more. A run that died before this is made up for by the next one."""
-    for topic in topics:
-        if options.holder in read(database, readers, "looking for the group", topic).get(topic, []):
-            delete_group(database, topic, options.holder, dry_run=False)
-
-
 @frozen
 class _Account:
-    """What is written down about a replay, in a file of the archive."""
+    """What is written down about a replay, in a file of the archive: that it has begun, later that it is done.
+
+    What is done stays so: a run that slept while another one finished writes over nothing when it begins at last.
+    """
 
     path: Path
 
-    def read(self, options: ReplayOptions) -> dict[str, Any] | None:
-        """What was done by a replay of that name that is over; None: it is not, or never began.
+    def done(self, options: ReplayOptions) -> int | None:
+        """How many messages a replay of that name had that is over; None: it is not, or never began.
 
         Raises ConfigurationError if that was another replay.
         """
@@ -213,25 +215,33 @@ class _Account:
             raise ConfigurationError(
                 f"a replay named {options.name!r} was {found.get('state')} with other options: give another name"
             )
-        return found if found.get("state") == "done" else None
+        return int(found["chosen"]) if found.get("state") == "done" else None
 
-    def write(self, options: ReplayOptions, state: str, counted: Sequence[dict[str, Any]]) -> None:
-        """Write it down, in one step, to the disk. Raises LanelogError."""
-        content = {
-            "name": options.name,
-            "digest": options.digest,
-            "state": state,
-            "chosen": sum(row["messages"] for row in counted),
-            "topics": rows.topics_of(counted),
-        }
+    def begin(self, options: ReplayOptions) -> None:
+        """Write down that it has begun, unless something is written down. Raises ConfigurationError, LanelogError."""
+        if self.done(options) is None:
+            self._write({"name": options.name, "digest": options.digest, "state": "begun"}, os.link)
+        self.done(options)  # whose account it is, if two were begun at once
+
+    def end(self, options: ReplayOptions, chosen: int) -> None:
+        """Write down that it is done. Raises LanelogError."""
+        content = {"name": options.name, "digest": options.digest, "state": "done", "chosen": chosen}
+        self._write(content, os.replace)
+
+    def _write(self, content: dict[str, Any], place: Callable[[Path, Path], None]) -> None:
+        # In one step, and to the disk.
+        unfinished = self.path.with_suffix(f".{secrets.token_hex(4)}")
         try:
             self.path.parent.mkdir(exist_ok=True)
-            unfinished = self.path.with_suffix(f".{secrets.token_hex(4)}")
-            with unfinished.open("x") as file:
-                json.dump(content, file)
-                file.flush()
-                os.fsync(file.fileno())
-            unfinished.replace(self.path)
+            try:
+                with unfinished.open("x") as file:
+                    json.dump(content, file)
+                    file.flush()
+                    os.fsync(file.fileno())
+                with suppress(FileExistsError):
+                    place(unfinished, self.path)
+            finally:
+                unfinished.unlink(missing_ok=True)
             flush_directory(self.path.parent)
         except OSError as exc:
             raise LanelogError(

@@ -1,0 +1,305 @@
+"""What an analysis says of a log is what happened there: real subscriptions, and what became of their messages."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from tenacity import stop_never, wait_fixed
+
+import lanelog
+from lanelog import RetryPolicy
+from lanelog._database import NOW_MS
+from lanelog._engine.registration import register
+from lanelog.client import Client
+from lanelog.config import SubscriptionConfig
+from lanelog.spark import _analysis
+from lanelog.spark._analysis import Analysis, analysed
+from lanelog.spark.analyze import AnalyzeOptions
+from lanelog.spark.archive import ArchiveOptions
+from lanelog.spark.archive import run as archive
+from support.sql import rows
+from support.waiting import accept, eventually
+
+Analyze = Callable[..., Analysis]
+ODD = "ключ 🦊"
+
+
+@pytest.fixture
+def store(spark: SparkSession, lanelog_url: str, tmp_path: Path) -> Callable[[], str]:
+    """Archives everything, and says where."""
+
+    def run() -> str:
+        path = str(tmp_path / "archive")
+        archive(ArchiveOptions(path=path, url=lanelog_url), spark)
+        return path
+
+    return run
+
+
+@pytest.fixture
+def analyze(spark: SparkSession, lanelog_url: str, tmp_path: Path) -> Analyze:
+    """Analyses the live log, and what else it is told."""
+
+    def run(**options: Any) -> Analysis:
+        return analysed(spark, AnalyzeOptions(**{"output": str(tmp_path), "url": lanelog_url, **options}).wanted())
+
+    return run
+
+
+@pytest.fixture
+def settled(client: Client) -> Callable[[str], None]:
+    """Waits until the groups of a topic have nothing left to do."""
+
+    def wait(topic: str) -> None:
+        eventually(lambda: all(group.lag == 0 for group in client.admin.groups(topic)), within=30)
+
+    return wait
+
+
+@pytest.fixture
+def running() -> Iterator[ExitStack]:
+    """What runs until the test ends."""
+    with ExitStack() as stack:
+        yield stack
+
+
+def age_ms(raw: Any, instant: str, where: str) -> int:
+    """How long ago the latest of some instants was, by the database's clock; 0: there is none."""
+    return int(rows(raw, f"SELECT COALESCE({NOW_MS} - MAX({instant}), 0) FROM {where}")[0][0])
+
+
+def reject(message: lanelog.Message) -> None:
+    raise lanelog.Reject(f"order {message.offset} of {message.key} is odd")
+
+
+# -- stalled lanes -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", ["strict", "serial", "concurrent"])
+def test_a_message_that_fails_again_and_again_stalls_its_lane(
+    client: Client, analyze: Analyze, running: ExitStack, raw: Any, order: str
+) -> None:
+    """Every failed attempt writes the lane's rows anew and settles nothing; with others of the lane it is the same."""
+
+    def handle(message: lanelog.Message) -> None:
+        if message.offset == 1:
+            raise ValueError("no answer\nand much more")
+
+    retry = RetryPolicy(stop=stop_never, wait=wait_fixed(0.1))
+    client.publish_many("t", [lanelog.Outgoing(ODD, b"x") for _ in range(3)])
+    subscription = client.subscribe("t", "g", handle, order=order, retry=retry, max_deliveries=None)
+    running.enter_context(subscription)
+    tried = "queue_delivery_state WHERE topic = 't' AND acked = 0 AND first_attempt_at > 0 AND retry_count > 3"
+    eventually(lambda: age_ms(raw, "first_attempt_at", tried) > 4000, within=30)
+    found = analyze(stalled_after=3)
+    moved = f"SELECT MAX(updated_at) > {found.facts.cutoff.timestamp() * 1000} FROM queue_offsets"
+    eventually(lambda: rows(raw, moved)[0][0], what="a row that every attempt writes")
+    assert found.facts.stalled == 1
+    (lane,) = found.tables["stalled_lanes"].to_pylist()
+    assert (lane["key"], lane["state"], lane["lag"]) == (ODD, "retrying", 3 if order == "strict" else 1)
+    assert lane["still_ms"] > 3500  # each attempt writes the first one's time anew, to a millisecond
+    assert lane["attempts"] > 3
+    assert lane["last_error"] in {"ValueError: no answer", None}  # None while the next attempt runs
+
+
+def test_a_lane_that_its_handler_postponed_is_no_warning(
+    client: Client, analyze: Analyze, running: ExitStack, raw: Any
+) -> None:
+    """It is in the table, last, in a state of its own, and not among those that are counted."""
+
+    def handle(_: lanelog.Message) -> None:
+        raise lanelog.Postpone(delay=86_400)
+
+    client.publish("t", ODD, b"x")
+    running.enter_context(client.subscribe("t", "g", handle))
+    eventually(lambda: rows(raw, "SELECT 1 FROM queue_delivery_state WHERE postponed = 1 AND lease_epoch = 0"))
+    register(client._database, "idle", "later", SubscriptionConfig())
+    client.publish("later", "k", b"x")
+    eventually(lambda: age_ms(raw, "created_at", "queue_messages WHERE topic = 'later'") > 100)
+    found = analyze(stalled_after=0.1)
+    assert (found.facts.stalled, found.facts.counted["stalled_lanes"]) == (1, 2)
+    first, last = found.page["stalled_lanes"].to_pylist()
+    assert (first["key"], first["state"]) == ("k", "waiting")
+    assert (last["key"], last["state"], last["attempts"], last["lag"]) == (ODD, "postponed", 0, 1)
+    assert last["still_ms"] > first["still_ms"]
+
+
+# -- latency -----------------------------------------------------------------------------------------------------------
+
+WAITED_MS = 4000
+"""What is made to wait in these tests waits longer; a handler that runs at once is much faster."""
+
+
+def longest(found: Analysis) -> dict[str, tuple[int, int]]:
+    """By topic: samples of the group g, and the longest latency."""
+    table = found.tables["latency"].to_pylist()
+    return {row["topic"]: (row["samples"], row["max_ms"]) for row in table if row["consumer_group"] == "g"}
+
+
+def test_what_a_message_waited_for_on_purpose_is_no_latency(
+    client: Client, analyze: Analyze, running: ExitStack, settled: Callable[[str], None], raw: Any
+) -> None:
+    """A delayed one counts from when it was due, a redriven one from when it was redriven."""
+    mended = threading.Event()
+
+    def handle(message: lanelog.Message) -> None:
+        if not mended.is_set():
+            reject(message)
+
+    running.enter_context(client.subscribe("delayed", "g", accept, history=True))
+    running.enter_context(client.subscribe("red", "g", handle, history=True))
+    client.publish("delayed", ODD, b"x", delay=WAITED_MS / 1000)
+    client.publish("red", ODD, b"x")
+    eventually(lambda: age_ms(raw, "failed_at", "queue_messages WHERE failed_at > 0") > WAITED_MS, within=30)
+    mended.set()
+    client.admin.redrive("red", "g", all=True)
+    eventually(lambda: len(client.admin.history("delayed", "g")) == 1, within=30)
+    eventually(lambda: any(row.outcome == "success" for row in client.admin.history("red", "g")), within=30)
+    found = longest(analyze())
+    assert found["delayed"] == (1, pytest.approx(0, abs=WAITED_MS - 1))
+    assert found["red"] == (1, pytest.approx(0, abs=WAITED_MS - 1))
+
+
+def test_what_succeeds_again_after_a_seek_counts_as_it_succeeded_first(
+    client: Client,
+    analyze: Analyze,
+    store: Callable[[], str],
+    running: ExitStack,
+    settled: Callable[[str], None],
+    raw: Any,
+) -> None:
+    """The archive has the first outcome, the log the second."""
+    client.publish_many("t", [lanelog.Outgoing(ODD, b"x") for _ in range(3)])
+    running.enter_context(client.subscribe("t", "g", accept, history=True, retention=3600))
+    settled("t")
+    path = store()
+    eventually(lambda: age_ms(raw, "published_at", "queue_messages") > WAITED_MS, within=30)
+    before = rows(raw, f"SELECT {NOW_MS}")[0][0]
+    client.admin.seek("t", "g", to="earliest")
+    again = "SELECT COUNT(*) FROM queue_history WHERE finished_at - published_at > %s AND finished_at >= %s"
+    eventually(lambda: rows(raw, again, WAITED_MS, before)[0][0] == 3, within=30)
+    assert longest(analyze(path=path))["t"] == (3, pytest.approx(0, abs=WAITED_MS - 1))
+
+
+# -- dead letters ------------------------------------------------------------------------------------------------------
+
+
+def test_dead_letters_of_a_topic_are_found_wherever_they_lie(
+    client: Client,
+    spark: SparkSession,
+    lanelog_url: str,
+    analyze: Analyze,
+    store: Callable[[], str],
+    settled: Callable[[str], None],
+    raw: Any,
+) -> None:
+    """Whatever the suffix is, in log and archive; those of another topic, whose name begins so too, are not its own."""
+
+    def chosen(asked: tuple[str, ...], **options: Any) -> list[str]:
+        wanted = AnalyzeOptions(**{"output": "unused", "url": lanelog_url, "topics": asked, **options}).wanted()
+        _, known, letters = _analysis._looked(wanted)
+        return _analysis._chosen(spark, wanted, known, letters)
+
+    for topic in ("cust", "customers"):
+        client.publish_many(topic, [lanelog.Outgoing(f"k{n}", b"x") for n in range(2)])
+    for topic, suffix in (("cust", ".failed"), ("cust", "_dlq"), ("customers", ".failed")):
+        with client.subscribe(topic, f"g{suffix}", reject, dead_letter_suffix=suffix):
+            settled(topic)
+    path = store()
+    topics = ["cust", "cust.failed", "cust_dlq"]
+    assert chosen(("cust",)) == topics
+    assert chosen(("cust",), path=path, live=False) == topics
+    rows(raw, "DELETE FROM queue_messages WHERE topic = 'cust.failed'")
+    assert chosen(("cust",), path=path) == topics
+    assert chosen(("cust",)) == ["cust", "cust_dlq"]
+    assert chosen(("cust.failed",), path=path) == ["cust.failed"]
+    found = analyze(topics=("cust",), path=path, live=False)
+    assert (found.facts.topics, found.facts.dead_letters) == (topics, 4)
+
+
+def test_dead_letters_that_somebody_dealt_with_are_not_outstanding(
+    client: Client, analyze: Analyze, store: Callable[[], str], settled: Callable[[str], None]
+) -> None:
+    """They are counted, as long as log or archive has them; what the live log alone knows is not guessed."""
+    client.publish_many("t", [lanelog.Outgoing(key, b"x") for key in ("a", ODD, "c")])
+    with client.subscribe("t", "g", reject):
+        settled("t")
+    with client.subscribe("t_dlq", "alert", accept):
+        settled("t_dlq")  # has read them, and dealt with none
+    path = store()
+
+    def letters(**options: Any) -> tuple[int, int | None, int | None]:
+        found = analyze(**options)
+        summed = [row["outstanding"] for row in found.tables["dead_letters"].to_pylist()]
+        return found.facts.dead_letters, found.facts.outstanding, None if None in summed else sum(summed)
+
+    ids = {letter.key: letter.id for letter in client.admin.dead_letters("t")}
+    client.admin.redrive("t", "g", ids=[ids[ODD]])
+    client.admin.delete_dead_letters("t", "g", ids=[ids["c"]])
+    assert letters() == (3, 1, 1)
+    assert letters(path=path, live=False) == (3, None, None)
+
+
+# -- what is large, what changes meanwhile -----------------------------------------------------------------------------
+
+
+def test_a_table_with_a_row_for_every_lane_is_cut_and_counted_whole(
+    client: Client, analyze: Analyze, settled: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lanes that are still longest, the reasons that are most frequent; the sums are of all of them."""
+
+    def handle(message: lanelog.Message) -> None:
+        raise lanelog.Reject("often" if message.offset > 1 else f"once {message.key}")
+
+    monkeypatch.setattr(_analysis, "MOST_ROWS", 2)
+    for key in ("b", "a", ODD):
+        client.publish_many("t", [lanelog.Outgoing(key, b"x") for _ in range(2)])
+    with client.subscribe("t", "g", handle):
+        settled("t")
+    for key in ("z", "b", "a"):
+        client.publish("t", key, b"x")
+    found = analyze(stalled_after=0.001, topics=("t",))
+    assert found.facts.counted == {"dead_letters": 4, "stalled_lanes": 3}
+    assert (found.facts.dead_letters, found.facts.outstanding, found.facts.reasons, found.facts.stalled) == (6, 6, 4, 3)
+    reasons = [(row["reason"], row["dead_letters"]) for row in found.page["dead_letters"].to_pylist()]
+    assert reasons == [("often", 3), ("once a", 1)]
+    assert [row["reason"] for row in found.tables["dead_letters"].to_pylist()] == ["often", "once a"]
+    assert [row["key"] for row in found.page["stalled_lanes"].to_pylist()] == ["z", "b"]
+    assert [row["key"] for row in found.tables["stalled_lanes"].to_pylist()] == ["b", "z"]
+
+
+def test_a_group_that_comes_or_goes_while_the_log_is_read_has_no_lag(
+    client: Client, analyze: Analyze, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One has no watermarks yet, the other none any more: neither is behind by the whole log."""
+    tail = SubscriptionConfig(start="latest")
+    client.publish_many("t", [lanelog.Outgoing(ODD, b"x") for _ in range(5)])
+    for group in ("stays", "goes"):
+        register(client._database, group, "t", tail)
+    real = _analysis._pinned
+
+    def meanwhile(*args: Any) -> Any:
+        if args[-1] == "offsets":
+            client.admin.delete_group("t", "goes")
+        found = real(*args)
+        if args[-1] == "offsets":
+            register(client._database, "comes", "t", tail)
+        return found
+
+    monkeypatch.setattr(_analysis, "_pinned", meanwhile)
+    found = analyze()
+    assert [(row["consumer_group"], row["lag"]) for row in found.tables["lag"].to_pylist()] == [("stays", 0)]
+
+
+def test_whether_a_group_keeps_history_is_told_apart_from_having_none_yet(client: Client, analyze: Analyze) -> None:
+    """Both have no outcome."""
+    register(client._database, "g", "t", SubscriptionConfig())
+    assert not analyze().facts.keeps_history
+    register(client._database, "h", "t", SubscriptionConfig(history=True))
+    found = analyze()
+    assert found.facts.keeps_history
+    assert found.tables["attempts"].num_rows == 0

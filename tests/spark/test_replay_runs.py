@@ -1,0 +1,265 @@
+"""Runs of a replay: one at a time, one that died or slept, one that found nothing; and which replays are the same."""
+
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import lanelog
+from lanelog._database import Database
+from lanelog.admin.views import OwnerState
+from lanelog.client import Client
+from lanelog.config import ConnectConfig
+from lanelog.devserver import DevServer
+from lanelog.errors import ConfigurationError, LanelogError
+from lanelog.spark import Replayed, _replay_rows, replay
+from lanelog.spark._archive_options import ArchiveOptions
+from lanelog.spark._archive_presence import Presence
+from lanelog.spark._manifest import ManifestStore
+from lanelog.spark._replay_holder import let_go
+from lanelog.spark._replay_options import ReplayOptions, checked
+from lanelog.spark.archive import run
+from lanelog.spark.replay import _Account
+from support.spark import Read
+from support.sql import one, rows
+from support.waiting import accept, eventually
+
+Replay = Callable[..., Replayed]
+LANES, MESSAGES = 4, 20
+
+
+def publish(client: Client) -> None:
+    client.publish_many("t", [lanelog.Outgoing(f"k{n % LANES}", f"{n}", f"id-{n}") for n in range(MESSAGES)])
+
+
+@pytest.fixture
+def archived(spark: SparkSession, client: Client, lanelog_url: str, tmp_path: Path) -> str:
+    """An archive of topic `t`; where it is."""
+    publish(client)
+    path = str(tmp_path / "archive")
+    run(ArchiveOptions(path=path, url=lanelog_url), spark)
+    return path
+
+
+@pytest.fixture
+def again(spark: SparkSession, archived: str, lanelog_url: str) -> Replay:
+    """Replays that archive into topic `copy` of the test's database."""
+
+    def run_it(**options: Any) -> Replayed:
+        given = {"path": archived, "topics": ["t"], "to": "copy", "url": lanelog_url, "spark": spark, **options}
+        return replay(**given)
+
+    return run_it
+
+
+def held(client: Client) -> list[str]:
+    """The groups of topic `copy` that hold what was replayed."""
+    return [group.group for group in client.admin.groups("copy") if group.order == "replay"]
+
+
+def before_publishing(monkeypatch: pytest.MonkeyPatch, then: Callable[[], None]) -> None:
+    """The next run to publish does that before it publishes; the runs after it publish at once."""
+    works = _replay_rows.publish
+
+    def run_it(*args: Any) -> tuple[int, int]:
+        monkeypatch.setattr(_replay_rows, "publish", works)
+        then()
+        return works(*args)
+
+    monkeypatch.setattr(_replay_rows, "publish", run_it)
+
+
+def test_one_run_at_a_time(client: Client, again: Replay, lanelog_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one is alive, the same replay is refused, and nobody lets go what the first has. Another one may run."""
+    database = Database(ConnectConfig.from_url(lanelog_url))
+
+    def others() -> None:
+        with pytest.raises(
+            ConfigurationError, match=r"being replayed to by replay@.*: one run of a replay at a time"
+        ) as e:
+            again()
+        assert "\n" not in str(e.value)
+        let_go(database, held(client)[0])
+        assert len(held(client)) == 1
+        assert again(keys=["k1"], name="other").published == MESSAGES // LANES
+        assert len(held(client)) == 1
+
+    before_publishing(monkeypatch, others)
+    done = again()
+    assert (done.published, done.duplicates) == (MESSAGES, 0)
+    assert held(client) == []
+    database.close()
+
+
+def test_a_run_that_slept_delivers_nothing_twice(
+    client: Client, again: Replay, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another run takes over when nobody hears from it, and is done; what that published is read and collected.
+
+    When the first one wakes, it publishes nothing, and its end leaves the account as it is.
+    """
+    presences: list[Presence] = []
+
+    beats = Presence.start
+
+    def noted(self: Presence, *args: Any) -> None:
+        presences.append(self)
+        beats(self, *args)
+
+    def sleep() -> None:
+        asleep = presences[0]
+        assert asleep._loop is not None
+        asleep._loop.stop()
+        asleep._session.close()  # and the server frees its lock
+        assert again().published == MESSAGES
+        with client.subscribe("copy", "readers", accept, retention=0) as subscription:
+            eventually(lambda: subscription.stats().acked == MESSAGES, within=30)
+        client.admin.maintain()
+        assert one(raw, "SELECT COUNT(*) FROM queue_messages WHERE topic = 'copy'") == 0
+
+    monkeypatch.setattr(Presence, "start", noted)
+    before_publishing(monkeypatch, sleep)
+    with pytest.raises(LanelogError, match=r"the replay failed: .*does not hold topic 'copy' any more") as caught:
+        again()
+    assert "\n" not in str(caught.value)
+    assert one(raw, "SELECT COUNT(*) FROM queue_messages WHERE topic = 'copy'") == 0
+    assert again().done_before
+    assert held(client) == []
+
+
+def test_a_run_that_died_is_taken_over_at_once(
+    client: Client, again: Replay, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks of it that live on publish nothing any more; what it published is there, and the next run goes on."""
+    left: list[Callable[[], Any]] = []
+    works = _replay_rows.publish
+
+    def run_it(chosen: Any, *args: Any) -> None:
+        left.append(lambda: works(chosen, *args))
+        works(chosen.where("offset = 1"), *args)
+        raise RuntimeError("this run dies here")
+
+    monkeypatch.setattr(_replay_rows, "publish", run_it)
+    monkeypatch.setattr(Presence, "stop", lambda self, _topics: (self._loop.stop(), self._session.close()))
+    with pytest.raises(RuntimeError, match="dies here"):
+        again()
+    monkeypatch.undo()
+    (name,) = held(client)
+    assert OwnerState.ALIVE not in {member.state for member in client.admin.members("copy", name)}
+
+    def late() -> None:
+        with pytest.raises(Exception, match="does not hold topic 'copy' any more"):
+            left[0]()
+        assert one(raw, "SELECT COUNT(*) FROM queue_messages WHERE topic = 'copy'") == LANES
+
+    before_publishing(monkeypatch, late)
+    done = again()
+    assert (done.published, done.duplicates) == (MESSAGES - LANES, LANES)
+    assert held(client) == []
+
+
+def test_a_run_that_begins_when_another_one_ends(
+    client: Client, again: Replay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has counted, and is about to take the topics: then it finds that all is done, and lets go what it took."""
+    works = _replay_rows.counted
+
+    def counted(chosen: Any) -> Any:
+        monkeypatch.setattr(_replay_rows, "counted", works)
+        assert again().published == MESSAGES
+        return works(chosen)
+
+    monkeypatch.setattr(_replay_rows, "counted", counted)
+    done = again()
+    assert (done.done_before, done.published, done.chosen) == (True, 0, MESSAGES)
+    assert held(client) == []
+
+
+def test_what_is_done_stays_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that slept before it wrote down that it begins finds what was done meanwhile, and writes over nothing."""
+    account = _Account(tmp_path / "account.json")
+    known = dict.fromkeys(("to", "since", "until", "dead_letters_of", "target_group", "rate", "name"))
+    options = checked(path="/a", topics=["t"], keys=None, ids=None, all_groups=False, **known)
+    looks = _Account.done
+
+    def asleep(_self: _Account, _options: ReplayOptions) -> None:
+        monkeypatch.setattr(_Account, "done", looks)
+        account.begin(options)
+        account.end(options, 7)
+
+    monkeypatch.setattr(_Account, "done", asleep)
+    account.begin(options)
+    assert account.done(options) == 7
+    assert [path.name for path in tmp_path.iterdir()] == ["account.json"]
+
+
+def test_what_found_nothing_is_not_done(
+    spark: SparkSession, client: Client, again: Replay, archived: str, lanelog_url: str
+) -> None:
+    """The same replay finds what was archived since."""
+    assert (again(keys=["later"]).chosen, again(keys=["later"]).done_before) == (0, False)
+    assert "copy" not in [topic.topic for topic in client.admin.topics()]
+    client.publish("t", "later", b"x")
+    run(ArchiveOptions(path=archived, url=lanelog_url), spark)
+    assert again(keys=["later"]).published == 1
+    assert again(keys=["later"]).done_before
+
+
+def test_replays_of_two_databases_are_two(
+    spark: SparkSession,
+    again: Replay,
+    lanelog_server: DevServer,
+    tmp_path: Path,
+    archived: str,
+    read: Read,
+) -> None:
+    """The same topics, keys, offsets and ids into one topic, under one name; and one archive into both databases."""
+    name = f"lanelog_test_{secrets.token_hex(6)}"
+    url = lanelog_server.create_database(name)
+    try:
+        with lanelog.connect(url) as other:
+            other.migrate()
+            publish(other)
+        path = str(tmp_path / "other")
+        run(ArchiveOptions(path=path, url=url), spark)
+        databases = {ManifestStore(Path(each)).required().database for each in (archived, path)}
+        assert len(databases) == 2
+        assert again(name="both").published == MESSAGES
+        assert again(path=path, name="both").published == MESSAGES
+        assert read(subscribe="copy").count() == 2 * MESSAGES
+
+        first = again(keys=["k0"], to="k0")
+        second = again(keys=["k0"], to="k0", url=url)
+        assert (first.published, second.published) == (MESSAGES // LANES, MESSAGES // LANES)
+        assert first.name != second.name
+    finally:
+        lanelog_server.drop_database(name)
+
+
+def test_no_more_tasks_than_keys(again: Replay, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has its share of the rate: what has none of the keys would waste it."""
+    seen: list[int] = []
+    works = _replay_rows.publish
+
+    def publish(*args: Any) -> tuple[int, int]:
+        seen.append(args[-1])
+        return works(*args)
+
+    monkeypatch.setattr(_replay_rows, "publish", publish)
+    again(keys=["k0"], rate=1000.0)
+    again(rate=1000.0)
+    assert seen == [1, 2]
+
+
+def test_a_large_message_is_replayed(
+    spark: SparkSession, client: Client, again: Replay, archived: str, lanelog_url: str, raw: Any
+) -> None:
+    """What was let into the log once is let in again."""
+    with lanelog.connect(lanelog_url, max_payload_bytes=4 * 1024 * 1024) as large:
+        large.publish("t", "large", b"x" * 2 * 1024 * 1024)
+    run(ArchiveOptions(path=archived, url=lanelog_url), spark)
+    assert again(keys=["large"]).published == 1
+    assert rows(raw, "SELECT payload_bytes FROM queue_messages WHERE topic = 'copy'") == [(2 * 1024 * 1024,)]

@@ -1,0 +1,53 @@
+"""The session of this package's own programs: what it says when it starts, and who else decides that."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+PROGRAM = """
+import signal
+from lanelog.spark._session import start
+interrupted = lambda *_: None
+signal.signal(signal.SIGINT, interrupted)
+session = start("quiet")
+assert signal.getsignal(signal.SIGINT) is interrupted, "Ctrl-C is the program's own"
+log = session._jvm.org.apache.logging.log4j.LogManager.getLogger("org.example.Printer")
+log.warn("warm")
+log.error("on fire")
+session.stop()
+"""
+THEIRS = """
+rootLogger.level = warn
+rootLogger.appenderRef.out.ref = out
+appender.out.type = Console
+appender.out.name = out
+appender.out.target = SYSTEM_ERR
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = theirs: %m%n
+"""
+
+
+def said(**environ: str) -> list[str]:
+    """What a session that starts and ends says, but for what Java itself says of its modules."""
+    theirs = {"SPARK_LOCAL_IP", "SPARK_CONF_DIR", "PYSPARK_GATEWAY_PORT", "LOG4J_CONFIGURATION_FILE"}
+    clean = {name: value for name, value in os.environ.items() if name not in theirs}
+    ran = subprocess.run(
+        [sys.executable, "-c", PROGRAM], env=clean | environ, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == ""
+    return [line for line in ran.stderr.splitlines() if not line.startswith("WARNING: Using incubator modules")]
+
+
+def test_a_session_of_our_own_starts_quietly_and_shows_errors() -> None:
+    """Not a word of profiles, levels and host names; an error is told. What Ctrl-C does is not changed."""
+    (line,) = said()
+    assert line.endswith(" ERROR Printer: on fire")
+
+
+def test_whoever_configures_spark_says_what_it_logs(tmp_path: Path) -> None:
+    """With a configuration directory of Spark's, its log4j2.properties is in charge, from the level to the form."""
+    (tmp_path / "log4j2.properties").write_text(THEIRS)
+    lines = said(SPARK_CONF_DIR=str(tmp_path))
+    assert {"theirs: warm", "theirs: on fire"} <= set(lines)
