@@ -16,7 +16,7 @@ demo-spark: .venv/installed database java ## The demo, then its log archived, re
 
 test: .venv/installed database clocks browser java ## Run the unit, contract, integration and Spark tests
 	@$(BIN)/python -m pytest -n 2 --dist=loadfile tests/unit tests/contract tests/integration
-	@$(BIN)/python -m pytest tests/spark
+	@$(BIN)/python -m pytest -n 2 --dist=loadfile tests/spark
 
 lint: .venv/installed ## Check style, types, the direction of imports, and security
 	$(BIN)/ruff check .

@@ -24,8 +24,16 @@ from support.archives import Archive, Held, Place
 from support.spark import PASSWORD, PASSWORD_VARIABLE, Read
 from support.waiting import accept, eventually
 
-# A hung task is a failure, not the end of the run; and what the JVM inherits is set before it starts.
-os.environ.update({"PYSPARK_PYTHON": sys.executable, PASSWORD_VARIABLE: PASSWORD, "SPARK_LOCAL_IP": "127.0.0.1"})
+# What the JVM inherits is set before it starts. Each program that a test starts has a JVM of its own, which lives for
+# some seconds: it shall not compile as if it ran for days.
+os.environ.update(
+    {
+        "PYSPARK_PYTHON": sys.executable,
+        PASSWORD_VARIABLE: PASSWORD,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_SUBMIT_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    }
+)
 
 
 @pytest.fixture(scope="session")

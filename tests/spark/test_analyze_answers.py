@@ -248,7 +248,7 @@ def test_dead_letters_that_somebody_dealt_with_are_not_outstanding(
 
 
 def test_a_table_with_a_row_for_every_lane_is_cut_and_counted_whole(
-    client: Client, analyze: Analyze, settled: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+    client: Client, analyze: Analyze, settled: Callable[[str], None], raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lanes that are still longest, the reasons that are most frequent; the sums are of all of them."""
 
@@ -260,8 +260,11 @@ def test_a_table_with_a_row_for_every_lane_is_cut_and_counted_whole(
         client.publish_many("t", [lanelog.Outgoing(key, b"x") for _ in range(2)])
     with client.subscribe("t", "g", handle):
         settled("t")
-    for key in ("z", "b", "a"):
-        client.publish("t", key, b"x")
+    rows(raw, "UPDATE queue_offsets SET updated_at = updated_at - 9000 WHERE consumer_group = 'g'")
+    for seconds, key in enumerate(("a", "b", "z")):
+        offset = client.publish("t", key, b"x").offset
+        age = "UPDATE queue_messages SET created_at = created_at - %s WHERE partition_key = %s AND `offset` = %s"
+        rows(raw, age, 1000 * seconds, key, offset)
     found = analyze(stalled_after=0.001, topics=("t",))
     assert found.facts.counted == {"dead_letters": 4, "stalled_lanes": 3}
     assert (found.facts.dead_letters, found.facts.outstanding, found.facts.reasons, found.facts.stalled) == (6, 6, 4, 3)
