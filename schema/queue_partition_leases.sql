@@ -2,7 +2,7 @@
 CREATE TABLE IF NOT EXISTS queue_partition_leases (
   consumer_group VARCHAR(255)    NOT NULL           COMMENT 'consumer group',
   topic          VARCHAR(255)    NOT NULL           COMMENT 'topic of the lane',
-  partition_key  VARCHAR(255)    NOT NULL           COMMENT 'key of the lane; empty: the whole topic, held by an archive job',
+  partition_key  VARCHAR(255)    NOT NULL           COMMENT 'key of the lane; empty: the whole topic, held by an archive or a replay',
   leased_by      VARCHAR(255)    NOT NULL           COMMENT 'owner, a subscriber_name of queue_subscriber_heartbeats; empty: nobody',
   lease_epoch    BIGINT UNSIGNED NOT NULL DEFAULT 0 COMMENT 'fencing token: grows with every change of owner, seek and release; never reused',
   leased_at      BIGINT UNSIGNED NOT NULL DEFAULT 0 COMMENT 'when the owner got it, epoch milliseconds UTC',

@@ -213,9 +213,7 @@ def test_dead_letters_of_a_topic_are_found_wherever_they_lie(
     topics = ["cust", "cust.failed", "cust_dlq"]
     assert chosen(("cust",)) == topics
     assert chosen(("cust",), path=path, live=False) == topics
-    rows(raw, "DELETE FROM queue_messages WHERE topic = 'cust.failed'")
     assert chosen(("cust",), path=path) == topics
-    assert chosen(("cust",)) == ["cust", "cust_dlq"]
     assert chosen(("cust.failed",), path=path) == ["cust.failed"]
     found = analyze(topics=("cust",), path=path, live=False)
     assert (found.facts.topics, found.facts.dead_letters) == (topics, 4)

@@ -203,10 +203,13 @@ def test_an_oldest_message_that_fails_stalls_its_lane_since_its_first_attempt(sp
 
 
 def test_a_lane_whose_handler_wants_it_still_is_postponed(spark: SparkSession) -> None:
-    """Until after the cut-off, and while no attempt has begun since; not where an operator has paused it."""
+    """Until after the cut-off, and while no attempt has begun since; not where an operator has paused it.
+
+    Afterwards it waits for somebody to take it: it has not failed.
+    """
     states = [
         state("g", "t", "long", 1, 1, False, 0, None, postponed=2, until="10:05:00.001"),
-        state("g", "t", "over", 1, 1, False, 0, None, postponed=2, until="10:05:00"),
+        state("g", "t", "over", 1, 1, False, 0, "postponed by 60 s", postponed=2, until="10:05:00"),
         state("g", "t", "failed", 1, 1, False, 1, "boom", postponed=2, until="11:00:00"),
         state("g", "t", "never", 1, 1, False, 0, None, until="11:00:00"),
         state("g", "t", "stopped", 1, 1, False, 0, None, postponed=1, until="11:00:00"),

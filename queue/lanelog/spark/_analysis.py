@@ -24,9 +24,9 @@ from attrs import field, frozen
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own documentation gives it
 
 from lanelog._database import Database
-from lanelog._stores._points import placeholders
 from lanelog.admin._known import read
 from lanelog.admin._names import names
+from lanelog.admin._topics import dead_letter_topics
 from lanelog.errors import ConfigurationError
 from lanelog.spark import analytics
 from lanelog.spark._archive_files import COLUMNS
@@ -43,12 +43,6 @@ from lanelog.spark._schema import TABLES
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
-
-    from lanelog._database import Executor
-
-# Does a topic hold a dead letter of one of these topics? (PRIMARY)
-LETTER_OF = """SELECT 1 FROM queue_messages FORCE INDEX (PRIMARY)
-WHERE topic = %s AND original_topic IN ({topics}) LIMIT 1"""
 
 _ROW: Final = ("topic", "key", "offset")
 _OUTCOME: Final = ("consumer_group", "topic", "key", "message_offset", "finished_at")
@@ -211,10 +205,7 @@ def step_for(first: datetime | None, last: datetime | None) -> int:
 
 
 def _looked(wanted: Wanted) -> tuple[int, set[str], set[str]]:
-    """The cut-off in epoch milliseconds, the topics of the live log, and where it has dead letters of those asked for.
-
-    The name of a topic of dead letters begins with that of the topic that they are of, whatever its suffix is.
-    """
+    """The cut-off in epoch milliseconds, the topics of the live log, and which of them hold wanted dead letters."""
     given = None if wanted.until is None else round(wanted.until.timestamp() * 1000)
     if wanted.place is None:
         return given if given is not None else round(datetime.now(UTC).timestamp() * 1000), set(), set()
@@ -222,16 +213,11 @@ def _looked(wanted: Wanted) -> tuple[int, set[str], set[str]]:
     try:
         _refuse_another(database, wanted)
         clock = now_ms(database)
-        found = dict(read(database, names, "looking at the topics"))
-        named = [name for name, holds in found.items() if holds and name.startswith(tuple(wanted.topics))]
-        letters = {name for name in named if read(database, _holds, "looking for dead letters", name, wanted.topics)}
-        return min(clock, given or clock), set(found), letters
+        found = read(database, names, "looking at the topics")
+        letters = {name for theirs in dead_letter_topics(wanted.topics, found).values() for name in theirs}
+        return min(clock, given or clock), {name for name, _ in found}, letters
     finally:
         database.close()
-
-
-def _holds(cx: Executor, name: str, topics: Sequence[str]) -> bool:
-    return cx.one(LETTER_OF.format(topics=placeholders(topics)), (name, *topics)) is not None
 
 
 def _refuse_another(database: Database, wanted: Wanted) -> None:

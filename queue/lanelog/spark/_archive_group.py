@@ -200,11 +200,11 @@ class ArchiveGroup:
                     f"lane {key!r} of topic {topic!r} is at offset {head} and the archive holds {archived[key]}: the "
                     "database is older than the archive; archive it elsewhere, for another group"
                 )
-            keys = [key for key, _ in page if key in archived]
+            keys = [key for key, _ in page]
             rows = read(self.database, Offsets().load, "reading watermarks", self.group, topic, keys)
             marks = {key: rows[self.group, key].offset_acked if (self.group, key) in rows else 0 for key in keys}
-            self.advance(topic, {key: archived[key] for key in keys if marks[key] < archived[key]})
-            above += [key for key in keys if marks[key] > archived[key]]
+            self.advance(topic, {key: archived[key] for key in keys if marks[key] < archived.get(key, 0)})
+            above += [key for key in keys if marks[key] > archived.get(key, 0)]
         return above
 
     def lanes(self, topic: str) -> set[str]:
@@ -287,13 +287,17 @@ def _refuse_elsewhere(cx: Executor, group: str, topic: str, archive: str) -> Non
         )
 
 
-def refuse_at_work(database: Database, group: str, topics: Iterable[str]) -> None:
-    """Refuse to begin while a living job holds any of these topics. Raises ConfigurationError."""
+def refuse_at_work(database: Database, group: str, topics: Iterable[str], archive: str) -> None:
+    """Refuse to begin while a living job holds any of these topics for this archive. Raises ConfigurationError."""
 
     def look(cx: Executor) -> None:
         for topic in topics:
             held = cx.one(HELD, (group, topic, LEASE))
-            if held is not None and _owners.load(cx, group, topic).alive(held[0]):
+            if (
+                held is not None
+                and cx.one(BOUND, (group, topic)) == (archive,)
+                and _owners.load(cx, group, topic).alive(held[0])
+            ):
                 raise _at_work(topic, group, held[0])
 
     read(database, look, "looking for other jobs")

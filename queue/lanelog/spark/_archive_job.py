@@ -8,7 +8,7 @@ disk; look into the holes; prove by a heartbeat that what was read is durable an
 since; make the next version of the manifest; raise the watermarks of the group to it. Dies
 
 * before the manifest: the files have no name in it. The batch is read again, and a later sweep removes them.
-* between manifest and watermarks: the batch is read again and all of it left out; the next start raises the watermarks.
+* between manifest and watermarks: the next start raises the watermarks.
 * after the watermarks: the next start goes on behind them.
 
 Each query starts where the manifest ends, whatever a checkpoint says: one that is ahead of the manifest, as when the
@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Final
 from attrs import define, evolve, field
 
 from lanelog._telemetry import get_logger
+from lanelog.admin._known import repeated
 from lanelog.errors import ClosedError, DatabaseError, LanelogError
 from lanelog.spark import _archive_files as files
 from lanelog.spark._archive_group import ArchiveGroup, now_ms, refuse_elsewhere
@@ -101,6 +102,7 @@ class ArchiveJob:
         with self._taking:
             for topic in topics:
                 if topic not in self.group.epochs:
+                    self.presence.beat([])  # many topics, each of which may wait: the connection must not idle away
                     refuse_elsewhere(self.group.database, self.group.group, topic, self.manifest.archive)
                     if topic in self.manifest.lanes and not self.group.registered(
                         topic
@@ -161,11 +163,13 @@ class ArchiveJob:
 
     def open(self) -> None:
         """Let the batches of a new query begin; nothing of it may have been read before."""
+        self.failure = None
         with self._lock:
-            connection = self.presence.beat(list(self.group.epochs))
+            held = list(self.group.epochs)
+            connection = repeated(self.group.database, self.presence.beat, "beginning to read", held)
             if self._connection not in (None, connection):
                 self._recover()
-            self._connection, self._closed, self.failure = connection, False, None
+            self._connection, self._closed = connection, False
 
     def close(self) -> None:
         """Wait for the batch that is under way, and let no other one begin: each is refused at once.
@@ -222,13 +226,17 @@ class ArchiveJob:
     def _attempt(self, table: str) -> Iterator[str]:
         """The name of a segment, of which nothing stays unless the version that may name it was made.
 
-        Otherwise a disk that is full would get fuller with each attempt.
+        Otherwise a disk that is full would get fuller with each attempt. Where the file system failed, and a version
+        may yet appear, a later sweep decides.
         """
-        name, version = self.manifest.next_segment(self.writer), self.manifest.version
+        name, version, failed = self.manifest.next_segment(self.writer), self.manifest.version, False
         try:
             yield name
+        except OSError:
+            failed = True
+            raise
         finally:
-            if self.store.highest() == version:
+            if not failed and self.store.highest() == version:
                 files.remove(self.root, table, name)
 
     def _prove(self, connection: int | None) -> None:

@@ -128,7 +128,7 @@ def stalled_lanes(unsettled: DataFrame, states: DataFrame, cutoff_ms: int, still
     state = (
         F.when(F.col("paused"), "paused")
         .when(F.col("postponed"), POSTPONED)
-        .when(F.col("last_error").isNotNull() | (F.col("attempts") > 1), "retrying")
+        .when((F.col("last_error").isNotNull() & (F.col("attempts") > 0)) | (F.col("attempts") > 1), "retrying")
         .otherwise("waiting")
     )
     return (
@@ -149,6 +149,8 @@ def stalled_lanes(unsettled: DataFrame, states: DataFrame, cutoff_ms: int, still
 
 def outstanding(messages: DataFrame, states: DataFrame) -> DataFrame:
     """The dead letters of the live log that nobody has redriven or deleted: those that wait for somebody.
+
+    One that left by its group's retention is in no log, and waits for nobody any more.
 
     Columns: topic, key STRING; offset BIGINT.
     """

@@ -19,7 +19,7 @@ from lanelog.spark._report_parts import MOST_ROWS, Cell, Facts, Plot, Row, Secti
 from lanelog.spark._report_text import count, duration, hour, moment, plain, plural, share, size, span
 
 SHOWN: Final = 15
-"""Rows of a table that the report shows; the files hold all of them."""
+"""Rows of a table that the report shows; the files hold more."""
 TOPICS_DRAWN: Final = 3
 """Topics whose time line the report draws, the largest first."""
 _LANES_SHOWN: Final = 5
@@ -92,7 +92,8 @@ def _latency(_: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
     return Section(
         name="latency",
         title="Latency",
-        text="From a message's writing to its first success; neither a delay counts nor how long it was a dead letter. "
+        text="From a message's writing to its first success; neither a delay counts nor how long it was a dead letter, "
+        "as long as log or archive holds it (else from its first publish). "
         "p95 is the time that 95\u00a0% of the messages did not exceed.",
         plots=drawn,
         tables=_table(heads, rows, numbers=heads[2:]),
@@ -173,7 +174,7 @@ def _dead_letters(facts: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
         title="Dead letters",
         text="What groups gave up, by the first line of the error, where every number is #; also those redriven or "
         "deleted since, as long as log or archive holds them."
-        + (" Outstanding are those that are neither." if live else ""),
+        + (" Outstanding are those in the log that are neither." if live else ""),
         tables=_table(heads, rows, numbers=numbers, of=facts.counted["dead_letters"]),
         nothing="No dead letter is in what was read.",
     )

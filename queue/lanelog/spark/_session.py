@@ -72,9 +72,11 @@ def start(app_name: str, **settings: str) -> SparkSession:
 def _own_interrupt() -> Iterator[None]:
     """Keep what Ctrl-C does: a context of Spark's would cancel its jobs instead, and tell the program nothing."""
     before = signal.getsignal(signal.SIGINT)
-    yield
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, before)
+    try:
+        yield
+    finally:
+        if before is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
 
 
 def _logging() -> dict[str, str]:

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 FAILURES: Final = 5
 """Failures of the query in a row, without a batch between them, after which the run ends."""
 WORKED: Final = 60.0
-"""Seconds after which a query that fails has worked until then."""
+"""Seconds after which a query that fails, and no batch of it has, worked until then."""
 _LOOKS: Final = 1
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -111,7 +111,7 @@ def _manifest(database: Database, store: ManifestStore, options: ArchiveOptions)
         raise ConfigurationError(
             f"the archive at {str(store.root)!r} is of group {manifest.group!r}: give that one, or another path"
         )
-    refuse_at_work(database, options.group, {*topics, *manifest.lanes})
+    refuse_at_work(database, options.group, {*topics, *manifest.lanes}, manifest.archive)
     for topic in topics:
         refuse_elsewhere(database, options.group, topic, manifest.archive)
     return manifest
@@ -137,7 +137,7 @@ def _run(
 ) -> Archived:
     manifest = _manifest(database, store, options)  # anew: another job may have gone on while Spark started
     spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-    # Each batch of the checkpoint tells every lane's place, and none but the last is ever gone back to.
+    # Each batch of the checkpoint tells every lane's place, and a later query goes back to none of them.
     spark.conf.set("spark.sql.streaming.minBatchesToRetain", "2")
     writer = secrets.token_hex(4)
     owner = f"archive@{socket.gethostname()[:200]}-{os.getpid()}-{writer}"
@@ -159,7 +159,7 @@ def _run(
     )
     try:
         job.look()
-        if store.highest() != manifest.version:  # before the topics were held: from now on nobody else begins
+        if store.highest() != manifest.version:  # before the topics were held; who comes later finds them held
             raise LeaseLost(f"another job has just written the archive at {str(store.root)!r}: start this one again")
         paused = group.paused()
         if options.once and paused is not None:
@@ -208,7 +208,7 @@ def _repeat(job: ArchiveJob, options: ArchiveOptions, checkpoints: Path) -> bool
                 raise job.error from None
             if isinstance(error, LanelogError) and not error.retriable:
                 raise
-            worked = job.batches > batches or time.monotonic() - began > WORKED
+            worked = job.batches > batches or (job.failure is None and time.monotonic() - began > WORKED)
             failures = 1 if worked else failures + 1
             told = one_line(str(job.failure or error)) or type(error).__name__
             may_pass = job.failure is None or (isinstance(job.failure, LanelogError) and job.failure.retriable)
@@ -222,11 +222,11 @@ def _repeat(job: ArchiveJob, options: ArchiveOptions, checkpoints: Path) -> bool
 
 
 def _wait_for_database(job: ArchiveJob) -> None:
-    """Return when it answers, or when the job is to stop."""
+    """Return when it takes a heartbeat, or when the job is to stop: one that only reads is no database for us yet."""
     looks = 0
     while not job.stopping.is_set():
         try:
-            job.presence.beat([])
+            job.presence.beat(list(job.group.epochs))
         except DatabaseError as error:
             if not error.retriable:
                 raise
