@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Final
 from attrs import define, evolve, field
 
 from lanelog._telemetry import get_logger
-from lanelog.admin._known import repeated
 from lanelog.errors import ClosedError, DatabaseError, LanelogError
 from lanelog.spark import _archive_files as files
 from lanelog.spark._archive_group import ArchiveGroup, now_ms, refuse_elsewhere
@@ -165,8 +164,7 @@ class ArchiveJob:
         """Let the batches of a new query begin; nothing of it may have been read before."""
         self.failure = None
         with self._lock:
-            held = list(self.group.epochs)
-            connection = repeated(self.group.database, self.presence.beat, "beginning to read", held)
+            connection = self.presence.beat(list(self.group.epochs))
             if self._connection not in (None, connection):
                 self._recover()
             self._connection, self._closed = connection, False

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import math
 import os
 import re
 import secrets
@@ -196,7 +197,8 @@ def _outcomes(spark: SparkSession, options: ArchiveOptions, topics: list[str], s
 def _repeat(job: ArchiveJob, options: ArchiveOptions, checkpoints: Path) -> bool:
     """Run the query until it is done or stopped; what fails is tried again, a batch of `once` only if that may help.
 
-    Returns whether it was done. A job that goes on waits for its database, for as long as it takes.
+    Returns whether it was done. A job that goes on waits for its database for as long as it takes, `once` for
+    `publish_timeout`.
     """
     failures = 0
     while not job.stopping.is_set():
@@ -216,19 +218,21 @@ def _repeat(job: ArchiveJob, options: ArchiveOptions, checkpoints: Path) -> bool
                 raise LanelogError(f"the archive's query failed: {told}") from error
             log.warning("archive.query_failed", failures=failures, error=told)
             job.stopping.wait(backoff(failures))
-            if not options.once:
-                _wait_for_database(job)
+            _wait_for_database(job, job.group.database.config.publish_timeout if options.once else math.inf)
     return False
 
 
-def _wait_for_database(job: ArchiveJob) -> None:
-    """Return when it takes a heartbeat, or when the job is to stop: one that only reads is no database for us yet."""
-    looks = 0
+def _wait_for_database(job: ArchiveJob, patience: float) -> None:
+    """Return when it takes a heartbeat, or when the job is to stop: one that only reads is no database for us yet.
+
+    Raises DatabaseError, at the latest after `patience` seconds.
+    """
+    looks, deadline = 0, time.monotonic() + patience
     while not job.stopping.is_set():
         try:
             job.presence.beat(list(job.group.epochs))
         except DatabaseError as error:
-            if not error.retriable:
+            if not error.retriable or time.monotonic() > deadline:
                 raise
             looks += 1
             job.stopping.wait(backoff(looks))
