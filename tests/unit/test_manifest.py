@@ -271,7 +271,9 @@ def test_another_schema_version_is_refused(store: ManifestStore, first: Manifest
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"no gzip", gzip.compress(b"[]"), gzip.compress(b"{}"), gzip.compress(b"\xff")]
+    "content",
+    [b"", b"no gzip", gzip.compress(b"[]"), gzip.compress(b"{}"), gzip.compress(b"\xff")],
+    ids=["empty", "no gzip", "a list", "no field", "no text"],
 )
 def test_a_damaged_manifest_is_refused(store: ManifestStore, first: Manifest, content: bytes) -> None:
     """Not read as an empty archive, which would be archived over."""
