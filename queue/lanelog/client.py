@@ -41,6 +41,8 @@ H = TypeVar("H", bound="Callable[[Message], object]")
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 LOOK_FOR_SIGNALS = 0.5
+ANOTHER_PRESS = 1.0
+"""Seconds after which a second SIGINT is a person's: a terminal and what runs in it may both send the first one."""
 
 log = get_logger()
 
@@ -300,6 +302,8 @@ class Client(Declaring):
     def run(self) -> None:
         """Start every registered subscription and block until SIGTERM, SIGINT or `close()`; then drain and return.
 
+        Draining waits for running handlers, and for a database that is away. A second SIGINT (Ctrl-C), a second or more
+        after the first signal, does not wait: it raises KeyboardInterrupt, or does what else it did before this call.
         Raises what made a subscription fail, after draining the others. Signals are handled only in the main thread.
         """
         if not any(s.handler is not None for s in self._subscriptions):
@@ -327,11 +331,22 @@ class Client(Declaring):
         if threading.current_thread() is not threading.main_thread():
             return {}
 
+        previous: dict[signal.Signals, Any] = {}
+        first: list[float] = []
+
         def on_signal(number: int, _frame: FrameType | None) -> None:
             log.info("signal.received", signal=signal.Signals(number).name)
             stop.set()
+            now = time.monotonic()
+            if not first:
+                first.append(now)
+            elif number == signal.SIGINT and now - first[0] >= ANOTHER_PRESS:
+                signal.signal(number, previous[signal.SIGINT])
+                signal.raise_signal(number)
 
-        return {number: signal.signal(number, on_signal) for number in SIGNALS}
+        for number in SIGNALS:
+            previous[number] = signal.signal(number, on_signal)
+        return previous
 
     @staticmethod
     def _drain(subscriptions: Sequence[Subscription], timeout: float | None) -> bool:

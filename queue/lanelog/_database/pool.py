@@ -267,8 +267,11 @@ class Database:
         return pool, pooled
 
     def _give_back(self, pool: _SharedPool, pooled: Any) -> None:
+        wire: Wire = pooled.dbapi_connection
         if self._closed and pool is self._pool:
-            pooled.dbapi_connection.close()
+            wire.close()
+        elif wire.altered():
+            wire.drop()  # the next one to borrow it would commit statement by statement
         pooled.close()
         pool.free.release()
 

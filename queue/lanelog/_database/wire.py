@@ -121,6 +121,10 @@ class Wire:
             self.drop()
             raise
 
+    def altered(self) -> bool:
+        """Whether user code has switched autocommit. Costs nothing: every answer of the server carries the flag."""
+        return self.raw is not None and bool(self.raw.get_autocommit()) != self._autocommit
+
     def close(self) -> None:
         """Say good-bye and close."""
         raw, self.raw = self.raw, None

@@ -73,6 +73,10 @@ class Burials:
                 membership.burials.append(burial)
         return done
 
+    def left(self) -> bool:
+        """Whether some wait for a head that somebody else has."""
+        return any(membership.burials for membership in self.host.memberships())
+
     def _move(self, membership: Membership, burial: Burial) -> bool:
         """One dead letter; False when its lane is locked by somebody."""
         dead_topic = f"{membership.topic}{membership.config.dead_letter_suffix}"

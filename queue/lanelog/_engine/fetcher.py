@@ -15,6 +15,7 @@ from attrs import define, field
 from lanelog._engine.holes import Holes
 from lanelog._stores.discovery import Discovery
 from lanelog._stores.fetches import Fetched, Fetches
+from lanelog._stores.offsets import Offsets
 from lanelog._telemetry import get_logger
 
 if TYPE_CHECKING:
@@ -206,8 +207,14 @@ class Fetcher:
                         self._make_room(membership)
                     break
                 rows.append(complete)
-            for offset in gone:
-                log.error(
-                    "message.vanished", topic=membership.topic, key=lane.key, group=membership.group, offset=offset
-                )
+            if gone:
+                self._tell_vanished(membership, lane, gone)
             membership.revived(lane, rows, gone)
+
+    def _tell_vanished(self, membership: Membership, lane: Lane, gone: list[int]) -> None:
+        """A message above the floor that is gone was taken by nobody's right; below it, a dead letter was deleted."""
+        topic, group = membership.topic, membership.group
+        floor = Offsets().load(self.session, "", topic, [lane.key]).get(("", lane.key))
+        for offset in gone:
+            if floor is None or offset > floor.offset_acked:
+                log.error("message.vanished", topic=topic, key=lane.key, group=group, offset=offset)

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 PATIENCE = "SET SESSION innodb_lock_wait_timeout = %s"
 LOCK_TIMEOUT = 1205
 
+HOLES_AT_ONCE = 10_000
+"""Offsets that are passed in one step: the lane's membership is locked meanwhile, for some milliseconds."""
+
 log = get_logger()
 
 
@@ -67,4 +70,6 @@ class Holes:
         floor = Offsets().load(self.session, group, topic, [key]).get(("", key))
         if floor is None or floor.offset_acked < offset:
             log.error("log.hole_found", topic=topic, key=key, group=group, offset=offset, head=head)
-        membership.skip_hole(lane, offset)
+            membership.skip_holes(lane, offset, offset)
+        else:  # up to the floor nothing is kept for anybody, as when a lane is loaded
+            membership.skip_holes(lane, offset, min(floor.offset_acked, offset + HOLES_AT_ONCE - 1))

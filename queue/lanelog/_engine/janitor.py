@@ -192,7 +192,15 @@ class Janitor:
         state.purge_after = keys[-1] if len(keys) == PURGES_A_PASS else ""
         if not state.purge_after:
             state.purge_at = now + min(60.0, max(TURN, idle / 2))
+            self._forget_others(membership.topic, state)
         return bool(state.purge_after)
+
+    def _forget_others(self, topic: str, state: Topic) -> None:
+        """What this client owns no more may have been purged by another; one that comes back is looked at once more."""
+        memberships = [each for each in self.host.memberships() if each.topic == topic]
+        owned = {key for each in memberships for key, _ in each.flushed_watermarks()}
+        for key in (state.collected.keys() | state.not_before.keys() | state.waits.keys()) - owned:
+            state.forget(key)
 
     def _forget_members(self, membership: Membership, state: Topic, now: float) -> bool:
         if now >= state.heartbeats_at.get(membership.group, 0.0):

@@ -268,11 +268,12 @@ class Membership(Settlements):
                     lane.skip(offset)
             self._after_change_locked(lane, time.monotonic(), fetching=True)
 
-    def skip_hole(self, lane: Lane, offset: int) -> None:
-        """An offset that the log does not hold counts as settled."""
+    def skip_holes(self, lane: Lane, first: int, last: int) -> None:
+        """Offsets that the log does not hold count as settled."""
         with self.lock:
-            if not lane.lost and lane.cursor == offset - 1:
-                lane.skip_hole(offset)
+            if not lane.lost and lane.cursor == first - 1:
+                for offset in range(first, last + 1):
+                    lane.skip_hole(offset)
             self._after_change_locked(lane, time.monotonic(), fetching=True)
 
     def evict(self) -> None:

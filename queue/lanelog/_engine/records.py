@@ -40,6 +40,9 @@ class Rules(Protocol):
     def run_size(self) -> int:
         """How many messages are about 20 ms of work."""
 
+    def marks_late(self) -> bool:
+        """Whether a run is marked only when a worker takes it: else one crash counts whatever waits for a worker."""
+
     def exhausted(self, attempts: int, since_first: float) -> bool:
         """Whether no attempt may follow after this many. Asks the user's own objects: never under a lock."""
 
@@ -109,7 +112,7 @@ class LaneSnapshot:
     rows: Sequence[DeliveryRow] = ()
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, eq=False)  # compared by the hundred thousand in a flush of a thousand lanes
 class LaneWrite:
     """What one flush writes for one lane, and whom its commit releases."""
 

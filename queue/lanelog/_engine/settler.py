@@ -36,7 +36,7 @@ IDLE = 2.0
 """Seconds between two turns that nobody asked for: they only keep the connection alive."""
 
 AGAIN = 0.1
-"""Seconds until lanes that somebody has locked are tried again."""
+"""Seconds until lanes and dead letter heads that somebody has locked are tried again."""
 
 DEADLOCK = 1213
 LOCK_TIMEOUT = 1205
@@ -61,7 +61,9 @@ class Settler:
     def turn(self, now: float) -> float:
         """Flush once for each membership that has something to write."""
         busy = False
-        for membership in self.host.memberships():
+        memberships = self.host.memberships()
+        self._cautious.intersection_update(memberships)  # one that has ended meets no lock any more
+        for membership in memberships:
             with self.host.watch(membership, "settler", self.session):
                 busy |= self._flush(membership)
                 membership.announce_dropped()  # after the flush: nothing is dropped and flushed without being told
@@ -72,7 +74,7 @@ class Settler:
         del now
         if busy:
             return 0.0
-        return AGAIN if self._cautious else IDLE
+        return AGAIN if self._cautious or self._burials.left() else IDLE
 
     def close(self) -> None:
         """Give the connection back."""

@@ -1,0 +1,94 @@
+"""The lane of dead letters, when somebody else has its head, and when its messages are deleted under a reader."""
+
+import threading
+from typing import Any
+
+import pytest
+
+import lanelog
+from lanelog import Message, Reject, Retry
+from lanelog._engine import settler
+from lanelog._engine.holes import Holes
+from lanelog._engine.lane import Lane
+from lanelog._engine.membership import Membership
+from support.dead_letters import give_up
+from support.sql import one, rows
+from support.waiting import Record, eventually
+
+LETTERS = 300
+HEAD = "SELECT head_offset FROM queue_partitions WHERE topic = 't_dlq' AND partition_key = 'a' FOR UPDATE"
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> Record:
+    """How long the settler was to pause after each turn that left a dead letter waiting."""
+    seen = Record()
+    real = settler.Settler.turn
+
+    def turn(self: settler.Settler, now: float) -> float:
+        pause = real(self, now)
+        if any(membership.burials for membership in self.host.memberships()):
+            seen(pause)
+        return pause
+
+    monkeypatch.setattr(settler.Settler, "turn", turn)
+    return seen
+
+
+def test_a_dead_letter_whose_head_is_taken_is_tried_again_soon(
+    lanelog_url: str, raw: Any, open_raw: Any, pauses: Record
+) -> None:
+    """While one waits, the settler's turns come every tenth of a second: what is behind it in its lane waits, too."""
+    behind, holder = threading.Event(), open_raw()
+
+    def handle(message: Message) -> None:
+        if message.payload == b"bad":
+            raise Reject("no")
+        behind.set()
+
+    with lanelog.connect(lanelog_url) as client:
+        give_up(client, raw, [("a", "first")])
+        rows(holder, HEAD)
+        with client.subscribe("t", "g", handle, start="latest"):
+            client.publish_many("t", [("a", b"bad"), ("a", b"good")])
+            seen = pauses.wait(3)
+            assert not behind.is_set()
+            holder.rollback()
+            assert behind.wait(20)
+    assert set(seen) <= {0.0, settler.AGAIN}
+
+
+def test_deleted_dead_letters_are_passed_in_one_step(
+    lanelog_url: str, raw: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A reader of the dead letter topic that is behind meets one hole, not one for each; and it is nobody's loss."""
+    looks, check = Record(), Holes.check
+
+    def counted(self: Holes, membership: Membership, lane: Lane, offset: int) -> None:
+        looks(offset)
+        check(self, membership, lane, offset)
+
+    monkeypatch.setattr(Holes, "check", counted)
+    seen, inside, go = Record(), threading.Event(), threading.Event()
+
+    def handle(message: Message) -> None:
+        seen(message.offset)
+        if message.offset == 1:
+            inside.set()
+            assert go.wait(20)
+            raise Retry(delay=0.05)
+
+    with lanelog.connect(lanelog_url) as client:
+        give_up(client, raw, [("a", str(number)) for number in range(LETTERS)])
+        with client.subscribe("t_dlq", "alerts", handle, prefetch=5):
+            try:
+                assert inside.wait(20)
+                client.admin.delete_dead_letters("t", "a", all=True)
+                client.admin.maintain()
+                assert one(raw, "SELECT COUNT(*) FROM queue_messages WHERE topic = 't_dlq'") == 0
+                client.publish("t_dlq", "a", b"new")
+            finally:
+                go.set()
+            eventually(lambda: LETTERS + 1 in seen.items, within=30)
+    assert len(looks) <= 3, looks
+    assert not [record for record in caplog.records if "message.vanished" in record.getMessage()]

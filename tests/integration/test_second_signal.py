@@ -1,0 +1,25 @@
+"""Ctrl-C twice, and the end of a worker whose database is away."""
+
+import signal
+
+import lanelog
+from lanelog.devserver import DevServer
+from support.processes import Fleet
+from support.waiting import never
+
+
+def test_a_second_ctrl_c_does_not_wait_for_a_database_that_is_away(private_server: DevServer) -> None:
+    """The first one drains, which needs the database; the second one, a second later, raises KeyboardInterrupt."""
+    with lanelog.connect(private_server.url) as client:
+        client.migrate()
+    fleet = Fleet(private_server.url)
+    try:
+        worker = fleet.worker("w")
+        private_server.kill()
+        worker.popen.send_signal(signal.SIGINT)
+        worker.popen.send_signal(signal.SIGINT)  # at once: the terminal's and a wrapper's, which are one press
+        never(lambda: worker.popen.poll() is not None, during=1.5, what="the end")
+        worker.popen.send_signal(signal.SIGINT)
+        assert worker.ended() == -signal.SIGINT
+    finally:
+        fleet.close()
