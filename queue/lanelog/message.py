@@ -258,7 +258,13 @@ def decode_metadata(text: str | bytes | None) -> Mapping[str, str]:
     """Return the metadata of a row, read-only; what another program stored as other JSON is given as JSON text."""
     if not text:
         return _NO_METADATA
-    found = json.loads(text)
+    try:
+        return _texts(json.loads(text))
+    except ValueError:  # a number that Python cannot hold, or write: 1e400, or one of thousands of digits
+        return _texts(json.loads(text, parse_int=str, parse_float=str))
+
+
+def _texts(found: object) -> Mapping[str, str]:
     if not isinstance(found, dict):
         return _NO_METADATA
     return MappingProxyType(

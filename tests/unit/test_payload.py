@@ -186,7 +186,10 @@ class TestMetadata:
             ("null", {}),
             ("[1]", {}),
             ('{"a": 1, "b": null, "c": ["ü"]}', {"a": "1", "b": "null", "c": '["ü"]'}),
+            ('{"a": 1e400, "b": [-1e999], "c": "x"}', {"a": "1e400", "b": '["-1e999"]', "c": "x"}),
+            (f'{{"a": {"9" * 5000}}}', {"a": "9" * 5000}),
         ],
+        ids=["nothing", "null", "a list", "values", "beyond a float", "thousands of digits"],
     )
     def test_what_other_programs_stored_is_still_text(self, text: str, metadata: dict[str, str]) -> None:
         """A reader never gets anything but str to str."""
