@@ -26,7 +26,7 @@ def test_the_first_leads_and_takes_all_that_are_ready() -> None:
     """One leader at a time; later members wait, and are part of the batch if they came before it was taken."""
     line = Line()
     first, second, third = admitted(line, "a", "b", "a")
-    assert (first.role, second.role, third.role) == (Role.LEAD, None, None)
+    assert [line.role(member) for member in (first, second, third)] == [Role.LEAD, None, None]
     assert line.take() == [first, second, third]
     assert first.claimed
     assert line.take() == []
@@ -35,13 +35,15 @@ def test_the_first_leads_and_takes_all_that_are_ready() -> None:
 def test_the_leader_hands_over_to_who_came_next() -> None:
     """Nobody leads for others for ever; with nobody left the line is empty."""
     line = Line()
-    admitted(line, "a")
+    (first,) = admitted(line, "a")
     line.take()
     (late,) = admitted(line, "b")
-    assert line.hand_over() is late
-    assert late.role is Role.LEAD
+    assert line.hand_over(first) == [late]
+    assert line.role(late) is Role.LEAD
     line.take()
-    assert line.hand_over() is None
+    assert line.hand_over(first) == []
+    assert line.role(late) is Role.LEAD
+    assert line.hand_over(late) == []
     assert line.empty
 
 
@@ -63,12 +65,23 @@ def test_members_of_a_busy_lane_queue_behind_its_holder() -> None:
     batch = line.take()
     ready, other = admitted(line, "busy", "free")
     assert line.park([batch[1]]) == [first]
-    assert first.role is Role.HOLD
+    assert line.role(first) is Role.HOLD
     assert list(line.ready) == [other]
     (late,) = admitted(line, "busy")
-    assert late.role is None
+    assert line.role(late) is None
     assert line.claim("busy") == [first, ready, late]
-    assert leader.role is Role.LEAD
+    assert line.role(leader) is Role.LEAD
+
+
+def test_a_leader_whose_own_lane_is_busy_leads_no_more() -> None:
+    """It holds that lane, or queues for it, and whoever is ready meanwhile is led by another."""
+    line = Line()
+    (first,) = admitted(line, "busy")
+    batch = line.take()
+    (second,) = admitted(line, "free")
+    assert line.park(batch) == [first, second]
+    assert [line.role(first), line.role(second)] == [Role.HOLD, Role.LEAD]
+    assert line.claim("busy") == [first]
 
 
 def test_a_lane_that_is_free_again_makes_its_members_ready() -> None:
@@ -76,12 +89,11 @@ def test_a_lane_that_is_free_again_makes_its_members_ready() -> None:
     line = Line()
     (first,) = admitted(line, "busy")
     line.park(line.take())
-    assert line.hand_over() is None
     line.claim("busy")
     (late,) = admitted(line, "busy")
     first.error = ValueError()
-    assert line.reopen("busy") is late
-    assert (late.role, list(line.ready), line.busy) == (Role.LEAD, [late], {})
+    assert line.withdraw(first) == [late]
+    assert (line.role(late), list(line.ready), line.busy) == (Role.LEAD, [late], {})
 
 
 def test_a_holder_that_failed_is_not_tried_again() -> None:
@@ -89,9 +101,8 @@ def test_a_holder_that_failed_is_not_tried_again() -> None:
     line = Line()
     (first,) = admitted(line, "busy")
     line.park(line.take())
-    line.hand_over()
     first.error = ValueError()
-    assert line.reopen("busy") is None
+    assert line.withdraw(first) == []
     assert line.empty
 
 
@@ -102,13 +113,55 @@ def test_who_leaves_passes_its_role_on(role: Role) -> None:
     first, second = admitted(line, "k", "k")
     if role is Role.HOLD:
         line.park(line.take())
-        line.hand_over()
-    assert first.role is role
-    assert line.withdraw(first) is second
-    assert second.role is Role.LEAD
+    assert line.role(first) is role
+    assert line.withdraw(first) == [second]
+    assert line.role(second) is Role.LEAD
     assert line.take() == [second]
-    line.hand_over()
+    line.hand_over(second)
     assert line.empty
+
+
+@pytest.mark.parametrize("way", ["busy", "failed", "held"])
+def test_who_has_left_does_not_come_back_with_its_batch(way: str) -> None:
+    """Its time was up while a transaction had it, which returns it: it holds nothing, leads nobody, waits nowhere."""
+    line = Line()
+    if way == "held":
+        (living,) = admitted(line, "k")
+        line.park(line.take())
+        (gone,) = admitted(line, "k")
+        batch = line.claim("k")
+    else:
+        living, gone = admitted(line, "other", "k")
+        batch = line.take()
+    assert line.withdraw(gone) == []
+    if way == "busy":
+        assert line.park([gone]) == []
+        line.hand_over(living)
+    elif way == "failed":
+        line.put_back([gone, living])
+        assert line.take() == [living]
+        line.hand_over(living)
+    else:
+        line.unclaim("k", batch)
+        assert line.claim("k") == [living]
+        line.withdraw(living)
+    assert gone.claimed  # nobody knows what became of it
+    assert line.empty
+    (late,) = admitted(line, "k")
+    assert line.role(late) is Role.LEAD
+
+
+def test_a_batch_that_lost_its_lane_again_waits_on() -> None:
+    """It comes before what has gathered since, and is in no transaction any more."""
+    line = Line()
+    first, second = admitted(line, "k", "k")
+    line.park(line.take())
+    batch = line.claim("k")
+    (late,) = admitted(line, "k")
+    line.unclaim("k", batch)
+    assert [first.claimed, second.claimed] == [False, False]
+    assert line.role(first) is Role.HOLD
+    assert line.claim("k") == [first, second, late]
 
 
 def test_members_put_back_come_first() -> None:
@@ -117,9 +170,9 @@ def test_members_put_back_come_first() -> None:
     first, second = admitted(line, "a", "b")
     batch = line.take()
     (late,) = admitted(line, "c")
-    line.put_back(batch)
+    assert line.put_back(batch) == []
     assert [first.claimed, second.claimed] == [False, False]
-    assert line.hand_over() is first
+    assert line.hand_over(first) == [first]
     assert line.take() == [first, second, late]
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 
@@ -47,24 +48,30 @@ class GroupCommit:
     def publish(self, draft: Draft) -> Receipt:
         """Return when the message is committed. Raises DatabaseError, or what else became of its transaction."""
         member = Member(draft, time.monotonic() + self._database.config.publish_timeout)
-        with self._lock:
-            line = self._lines.get(draft.topic)
-            if line is None:
-                line = self._lines[draft.topic] = Line()
-            line.admit(member)
+        line: Line | None = None
         try:
+            with self._lock:
+                line = self._lines.get(draft.topic)
+                if line is None:
+                    line = self._lines[draft.topic] = Line()
+                line.admit(member)
             while not member.done:
-                if member.role is Role.LEAD:
+                role = line.role(member)
+                if role is Role.LEAD:
                     self._lead(line, member)
-                elif member.role is Role.HOLD:
+                elif role is Role.HOLD:
                     self._hold(line, member)
+                    break
                 elif member.signal.wait(_left(member.deadline)):
                     member.signal.clear()
                 else:
-                    raise self._expired(member)
+                    break
         finally:
-            if not member.done:
+            # With an outcome, out of time or interrupted: every thread leaves here, and what it was to do passes on.
+            if line is not None:
                 self._change(line, draft.topic, lambda: line.withdraw(member))
+        if not member.done:
+            raise self._expired(member)  # only now: no transaction can have taken it after it was asked
         if member.error is not None:
             # Every member raises its own copy: threads must not add their tracebacks to one object.
             error = copy(member.error)
@@ -81,23 +88,19 @@ class GroupCommit:
 
     def _lead(self, line: Line, leader: Member) -> None:
         topic = leader.draft.topic
-        try:
-            while not leader.done and leader.role is Role.LEAD:
-                with self._lock:
-                    batch = line.take()
-                if not batch:
-                    break
-                self._commit(line, topic, batch, leader.deadline)
-        finally:
-            if leader.role is Role.LEAD:
-                leader.role = None
-            self._change(line, topic, line.hand_over)
+        while not leader.done and line.role(leader) is Role.LEAD:
+            with self._lock:
+                batch = line.take()
+            if not batch:
+                break
+            self._commit(line, topic, batch, leader.deadline)
+        self._change(line, topic, lambda: line.hand_over(leader))
 
     def _commit(self, line: Line, topic: str, batch: Sequence[Member], deadline: float) -> None:
         """Commit a batch without waiting for heads; the members of busy lanes are parked."""
 
         def choose(heads: Mapping[str, int]) -> list[Member]:
-            return [member for member in batch if not member.done and member.draft.key in heads]
+            return [member for member in batch if member.waiting and member.draft.key in heads]
 
         keys = {member.draft.key for member in batch}
         try:
@@ -106,39 +109,29 @@ class GroupCommit:
             if isinstance(exc, DatabaseError) and exc.code == LOCK_WAIT_TIMEOUT:
                 # Not a head was locked, but say a gap in an index, by a caller that is SERIALIZABLE. Whichever lane of
                 # the batch that concerns, it must not hold up the others again: each goes on by itself.
-                self._park(line, [member for member in batch if not member.done])
+                self._change(line, topic, lambda: line.park(batch))
             else:
                 self._failed(line, topic, batch, deadline, exc)
             return
         except BaseException:
-            self._interrupted(line, batch)
+            self._interrupted(line, topic, batch)
             raise
-        self._park(line, [member for member in batch if not member.done and member.draft.key in busy])
-
-    def _park(self, line: Line, members: Sequence[Member]) -> None:
-        with self._lock:
-            holders = line.park(members)
-        for holder in holders:
-            holder.signal.set()
+        self._change(line, topic, lambda: line.park(member for member in batch if member.draft.key in busy))
 
     def _hold(self, line: Line, holder: Member) -> None:
+        """Try until the message has an outcome, or its time is up."""
         topic, key = holder.draft.topic, holder.draft.key
         refused = 0
-        try:
-            while not holder.done:
-                if _left(holder.deadline) == 0:
-                    raise self._expired(holder)
-                with self._gate.enter([(topic, key)]) as waits:
-                    free = self._commit_lane(line, holder, wait=waits)
-                if not free:
-                    refused += 1
-                    holder.signal.wait(min(backoff(refused), _left(holder.deadline)))
-        finally:
-            holder.role = None
-            self._change(line, topic, lambda: line.reopen(key))
+        while not holder.done and _left(holder.deadline) > 0:
+            with self._gate.enter([(topic, key)]) as waits:
+                self._commit_lane(line, holder, wait=waits)
+            if not holder.done:
+                refused += 1
+                holder.signal.clear()  # set when it became the holder, perhaps only after it knew; nobody else sets it
+                holder.signal.wait(min(backoff(refused), _left(holder.deadline)))
 
-    def _commit_lane(self, line: Line, holder: Member, *, wait: bool) -> bool:
-        """Take the head of one lane, and commit what has gathered for it by then; return whether it could be taken."""
+    def _commit_lane(self, line: Line, holder: Member, *, wait: bool) -> None:
+        """Commit what has gathered for one lane by the time its head is taken, if it can be taken."""
         topic, key = holder.draft.topic, holder.draft.key
         claimed: list[Member] = []
 
@@ -146,48 +139,56 @@ class GroupCommit:
             if not claimed:  # a repetition writes what the first attempt may have written
                 with self._lock:
                     claimed.extend(line.claim(key))
-            return claimed
+            return [member for member in claimed if member.waiting]
 
         try:
             busy = self._writer.commit(topic, {key}, claim, wait=wait, persist=True, deadline=holder.deadline)
         except Exception as exc:  # noqa: BLE001 - as above
             self._failed(line, topic, claimed or [holder], holder.deadline, exc)
-            return True
+            return
         except BaseException:
-            self._interrupted(line, claimed)
+            self._interrupted(line, topic, claimed)
             raise
-        return not busy
+        if busy:
+            # An attempt failed after it had claimed, and somebody was faster than the next: perhaps the server, which
+            # has not seen yet that the connection of the first is given up, and holds the head for it.
+            with self._lock:
+                line.unclaim(key, claimed)
 
-    def _interrupted(self, line: Line, members: Sequence[Member]) -> None:
+    def _interrupted(self, line: Line, topic: str, members: Sequence[Member]) -> None:
         """Let others go on with what the thread that ran it did not finish: the interrupt is its own."""
-        with self._lock:
-            line.put_back([member for member in members if not member.done])
+        self._change(line, topic, lambda: line.put_back(members))
 
     def _failed(self, line: Line, topic: str, members: Sequence[Member], deadline: float, exc: Exception) -> None:
         """Decide what becomes of members whose transaction failed for good, or until the deadline of who ran it."""
-        members = [member for member in members if not member.done]
+        alone = sum(not member.done for member in members) == 1
+        members = [member for member in members if member.waiting]
         late = max(deadline, time.monotonic())
         if isinstance(exc, DatabaseError) and exc.retriable:
             patient = [member for member in members if member.deadline > late and self._database.reached]
-            with self._lock:
-                line.put_back(patient)
+            self._change(line, topic, lambda: line.put_back(patient))
             for member in members:
                 if member not in patient:
                     _fail(member, exc)
-        elif len(members) == 1:
-            _fail(members[0], exc)
-        else:
+        elif alone:
             for member in members:
-                self._commit(line, topic, [member], deadline)
+                _fail(member, exc)
+        else:
+            rest = deque(members)
+            try:
+                while rest:
+                    self._commit(line, topic, [rest.popleft()], deadline)
+            finally:
+                self._change(line, topic, lambda: line.put_back(rest))  # nobody, unless this thread was interrupted
 
-    def _change(self, line: Line, topic: str, change: Callable[[], Member | None]) -> None:
+    def _change(self, line: Line, topic: str, change: Callable[[], list[Member]]) -> None:
         """Change the plan, wake whom that concerns, and drop a line that nobody needs."""
         with self._lock:
             woken = change()
             if line.empty and self._lines.get(topic) is line:
                 del self._lines[topic]
-        if woken is not None:
-            woken.signal.set()
+        for member in woken:
+            member.signal.set()
 
     def _expired(self, member: Member) -> DatabaseError:
         seconds = self._database.config.publish_timeout

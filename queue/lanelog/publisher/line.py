@@ -2,13 +2,17 @@
 
 It never blocks, and knows nothing of the database: every method is called under the group's lock, changes the plan, and
 returns whom to wake. `group` does what it says.
+
+Who leads or holds is known here alone, and is always a thread that is there. A thread may leave while its message is
+part of somebody's transaction, and that may bring the message back: so whatever fills a queue leaves out those who have
+left, roles are given to members of queues only, and `withdraw`, the one way out, takes every role away.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from enum import Enum, auto
 
 from attrs import define, field
@@ -36,9 +40,10 @@ class Member:
     draft: Draft = field(repr=False)
     deadline: float
     signal: threading.Event = field(factory=threading.Event, repr=False)
-    role: Role | None = None
     claimed: bool = False
     """Whether it is part of a transaction that has been or is being tried."""
+    gone: bool = False
+    """Whether its thread has left, perhaps while somebody's transaction had it."""
     receipt: Receipt | None = None
     error: BaseException | None = None
 
@@ -47,28 +52,38 @@ class Member:
         """Whether its outcome is there."""
         return self.receipt is not None or self.error is not None
 
+    @property
+    def waiting(self) -> bool:
+        """Whether its thread is there, and its outcome is not."""
+        return not (self.done or self.gone)
+
 
 @define(eq=False)
 class Line:
     """The members of one topic: those that are ready, and those that queue for a busy lane."""
 
-    leading: bool = False
     ready: deque[Member] = field(factory=deque)
+    leader: Member | None = None
+    """There is one whenever somebody is ready."""
     busy: dict[str, deque[Member]] = field(factory=dict)
-    """By key; somebody holds each of them: one member with the role HOLD, who need not be in the queue any more."""
+    """By key; each has a holder."""
+    holders: dict[str, Member] = field(factory=dict)
+    """By key; a holder need not be in the queue any more."""
 
     @property
     def empty(self) -> bool:
         """Whether nobody needs it."""
-        return not (self.leading or self.ready or self.busy)
+        return not (self.ready or self.leader or self.busy)
+
+    def role(self, member: Member) -> Role | None:
+        """Return what a member is to do; None: to wait. A member may ask for its own without the lock."""
+        if self.holders.get(member.draft.key) is member:
+            return Role.HOLD
+        return Role.LEAD if self.leader is member else None
 
     def admit(self, member: Member) -> None:
         """Let a member in: it leads if nobody does, and queues in memory if its lane is known to be busy."""
-        queue = self.busy.get(member.draft.key)
-        if queue is not None:
-            queue.append(member)
-            return
-        self.ready.append(member)
+        self.busy.get(member.draft.key, self.ready).append(member)
         self._appoint()
 
     def take(self) -> list[Member]:
@@ -76,59 +91,72 @@ class Line:
         return _take(self.ready)
 
     def park(self, members: Iterable[Member]) -> list[Member]:
-        """Queue members whose lanes turned out to be busy, and whoever is ready for the same ones; wake the result."""
+        """Queue members whose lanes turned out to be busy, and whoever is ready for the same ones; wake the result.
+
+        A leader that queues leads no more.
+        """
+        parked = _unclaimed(members)
         holders = []
-        for member in members:
-            member.role, member.claimed = None, False
-            queue = self.busy.get(member.draft.key)
-            if queue is None:
-                queue = self.busy[member.draft.key] = deque()
-                member.role = Role.HOLD
+        for member in parked:
+            key = member.draft.key
+            if key not in self.busy:
+                self.busy[key], self.holders[key] = deque(), member
                 holders.append(member)
-            queue.append(member)
+            self.busy[key].append(member)
         if holders:
             waiting, self.ready = self.ready, deque()
             for member in waiting:
                 self.busy.get(member.draft.key, self.ready).append(member)
-        return holders
+            parked += [member for member in waiting if member.draft.key in self.busy]
+        if self.leader in parked:
+            self.leader = None
+        return holders + self._appoint()
 
     def claim(self, key: str) -> list[Member]:
         """Return the batch that has gathered for a busy lane, for its holder, who has the lane by now."""
         return _take(self.busy[key])
 
-    def put_back(self, members: Sequence[Member]) -> None:
-        """Return members to the front of those who are ready: a batch failed, and they have time for another."""
-        for member in reversed(members):
-            member.role, member.claimed = None, False
-            self.ready.appendleft(member)
+    def unclaim(self, key: str, members: Iterable[Member]) -> None:
+        """Return a batch to the front of its busy lane, for the holder, who lost the lane before it was committed."""
+        self.busy[key].extendleft(reversed(_unclaimed(members)))
 
-    def reopen(self, key: str) -> Member | None:
-        """Declare a lane free, for its holder; wake the result."""
-        self.ready.extend(member for member in self.busy.pop(key) if not member.done)
+    def put_back(self, members: Iterable[Member]) -> list[Member]:
+        """Return a batch that failed to the front of those who are ready, to be tried again; wake the result."""
+        self.ready.extendleft(reversed(_unclaimed(members)))
         return self._appoint()
 
-    def hand_over(self) -> Member | None:
-        """Let the next one lead, for the leader; wake the result."""
-        self.leading = False
+    def hand_over(self, leader: Member) -> list[Member]:
+        """Let the next one lead, if it is this one who leads; wake the result."""
+        if self.leader is leader:
+            self.leader = None
         return self._appoint()
 
-    def withdraw(self, member: Member) -> Member | None:
-        """Forget a member whose time is up, and pass on the role it was just given; wake the result."""
+    def withdraw(self, member: Member) -> list[Member]:
+        """Forget a member whose thread leaves, for whatever reason, and pass its roles on; wake the result."""
+        member.gone = True
         key = member.draft.key
-        for queue in (self.ready, self.busy.get(key, deque())):
-            if member in queue:
-                queue.remove(member)
-        role, member.role = member.role, None
-        if role is Role.LEAD:
-            return self.hand_over()
-        return self.reopen(key) if role is Role.HOLD else None
+        if not member.done:
+            for queue in (self.ready, self.busy.get(key, deque())):
+                if member in queue:
+                    queue.remove(member)
+        if self.holders.get(key) is member:
+            del self.holders[key]
+            self.ready.extend(other for other in self.busy.pop(key) if other.waiting)
+        return self.hand_over(member)
 
-    def _appoint(self) -> Member | None:
-        if self.leading or not self.ready:
-            return None
-        self.leading = True
-        self.ready[0].role = Role.LEAD
-        return self.ready[0]
+    def _appoint(self) -> list[Member]:
+        if self.leader is not None or not self.ready:
+            return []
+        self.leader = self.ready[0]
+        return [self.leader]
+
+
+def _unclaimed(members: Iterable[Member]) -> list[Member]:
+    """Return those that wait still, in no transaction any more; to the others it may have happened, or has."""
+    waiting = [member for member in members if member.waiting]
+    for member in waiting:
+        member.claimed = False
+    return waiting
 
 
 def _take(queue: deque[Member]) -> list[Member]:

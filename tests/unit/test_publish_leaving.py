@@ -1,0 +1,147 @@
+"""Threads that leave group commit at the worst moment, and what they are told; and one that waits for a lane."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import SimpleNamespace, TracebackType
+from typing import Any
+
+import pytest
+
+from lanelog.errors import DatabaseError
+from lanelog.message import Receipt
+from lanelog.publisher import group as committing
+from lanelog.publisher.draft import Draft, make_draft
+from lanelog.publisher.gate import Gate
+from lanelog.publisher.group import GroupCommit
+from lanelog.publisher.line import Line, Member
+
+
+class Writer:
+    """Answers as told, once for each transaction; then never again."""
+
+    def __init__(self, *answers: set[str] | BaseException) -> None:
+        self.answers = list(answers)
+
+    def commit(self, *_: object, **__: object) -> set[str]:
+        answer = self.answers.pop(0)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+
+class Contended:
+    """A lock that somebody else always gets first, and does something under it."""
+
+    def __init__(self, *before: Callable[[], object]) -> None:
+        self.before = list(before)
+
+    def __enter__(self) -> None:
+        if self.before:
+            self.before.pop(0)()
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+        """Nobody waits for it."""
+
+
+def grouping(writer: Writer, *, timeout: float = 0.01) -> GroupCommit:
+    """Group commit with a place for nobody who waits at the server."""
+    database: Any = SimpleNamespace(config=SimpleNamespace(publish_timeout=timeout), reached=True)
+    anything: Any = writer
+    return GroupCommit(database, anything, Gate(0))
+
+
+def make(key: str = "k") -> Draft:
+    return make_draft("t", key, b"", message_id=None, metadata=None, codec=None, max_payload_bytes=10)
+
+
+def led(group: GroupCommit) -> Line:
+    """The line of the topic, whose leader is busy elsewhere."""
+    line = group._lines["t"] = Line()
+    line.admit(Member(make(), time.monotonic() + 60))
+    line.take()
+    return line
+
+
+def test_a_message_taken_when_its_time_is_up_is_of_unknown_outcome() -> None:
+    """The leader takes it between the end of the wait and the leaving: it may be committed, and the error says so."""
+    group = grouping(Writer())
+    line = led(group)
+    lock: Any = Contended(lambda: None, line.take)
+    group._lock = lock
+    with pytest.raises(DatabaseError, match="another thread was about to") as caught:
+        group.publish(make())
+    assert caught.value.outcome_unknown
+
+
+def test_a_message_committed_when_its_time_is_up_is_no_error() -> None:
+    """Its receipt came between the end of the wait and the leaving."""
+    group = grouping(Writer())
+    line = led(group)
+    receipt = Receipt(7, "i", duplicate=False)
+    lock: Any = Contended(lambda: None, lambda: setattr(line.take()[0], "receipt", receipt))
+    group._lock = lock
+    assert group.publish(make()) == receipt
+
+
+def test_a_message_that_nobody_took_is_not_stored() -> None:
+    """Its time was up in the queue; the leader, whom it does not concern, finds it gone."""
+    group = grouping(Writer())
+    line = led(group)
+    with pytest.raises(DatabaseError, match="locked by others") as caught:
+        group.publish(make())
+    assert not caught.value.outcome_unknown
+    assert line.take() == []
+
+
+def test_a_holder_without_a_place_pauses_between_its_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also the one that was told so while it led: it asks the server no more often than the back-off says."""
+    monkeypatch.setattr(committing, "backoff", lambda _refused: 3600.0)
+    writer = Writer({"k"}, {"k"}, AssertionError("it asked again at once"))
+    with pytest.raises(DatabaseError, match="locked by others"):
+        grouping(writer, timeout=0.2).publish(make())
+    assert len(writer.answers) == 1
+
+
+def test_an_interrupt_while_a_batch_goes_on_one_by_one_costs_nobody_his_turn() -> None:
+    """Ctrl-C in the thread that repeats a failed batch member by member: those not reached yet are led by others."""
+    group = grouping(Writer(DatabaseError("refused", retriable=False), KeyboardInterrupt()), timeout=20)
+    first, second, third = (Member(make(key), time.monotonic() + 60) for key in ("a", "b", "c"))
+    line = group._lines["t"] = Line()
+    for member in (first, second, third):
+        line.admit(member)
+    with pytest.raises(KeyboardInterrupt):
+        group._lead(line, first)
+    assert line.withdraw(first) == [second]
+    assert list(line.ready) == [second, third]
+
+
+def test_who_has_left_may_have_been_the_one_at_fault() -> None:
+    """Two were refused together, and one of them has left: the other is tried by itself before it is told anything."""
+    writer = Writer(set())
+    group = grouping(writer)
+    first, gone = (Member(make(key), time.monotonic() + 60) for key in ("a", "b"))
+    line = Line()
+    for member in (first, gone):
+        line.admit(member)
+    batch = line.take()
+    line.withdraw(gone)
+    group._failed(line, "t", batch, first.deadline, DatabaseError("refused", retriable=False))
+    assert writer.answers == []
+    assert first.error is None
+
+
+def test_a_leader_that_is_interrupted_while_it_hands_over_has_left_all_the_same() -> None:
+    """The interrupt comes when it is about to say that it leads no more: nobody believes that it still does."""
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    nothing = [lambda: None] * 4  # it is admitted, takes the batch, is told who is busy, and takes no more
+    group = grouping(Writer(set()), timeout=20)
+    lock: Any = Contended(*nothing, interrupt)
+    group._lock = lock
+    with pytest.raises(KeyboardInterrupt):
+        group.publish(make())
+    assert group._lines == {}
