@@ -40,6 +40,9 @@ LIMIT: Final = "SET GLOBAL max_connections = 150"
 RESUMES_WITHIN: Final = 5.0
 """Seconds that a server has to write again after its disk was freed, before it is restarted."""
 
+ANSWERS_WITHIN: Final = 30.0
+"""Seconds that a server may be busy with the fault before, until it gives us a session."""
+
 CREATE_PROBE: Final = "CREATE TABLE IF NOT EXISTS chaos_probe (number BIGINT PRIMARY KEY) ENGINE=InnoDB"
 PROBE: Final = "REPLACE INTO chaos_probe VALUES (1)"
 SNAPSHOT: Final = (
@@ -143,13 +146,13 @@ class Nemesis:
         self.server.restart()
 
     def _connections(self, planned: Planned) -> None:
-        with self.connect() as connection:
+        with self._session() as connection:
             _kill_sessions(connection, random.Random(planned.seed))
 
     def _exhaustion(self, planned: Planned) -> None:
         """Take every connection the server has left; then kill some of the library's and take these as well."""
         with ExitStack() as stack:
-            control = stack.enter_context(self.connect())
+            control = stack.enter_context(self._session())
             with control.cursor() as cursor:
                 cursor.execute(LIMIT)  # again each time: a restarted server has forgotten it
             self._take_connections(stack)
@@ -165,11 +168,25 @@ class Nemesis:
         """Connect and never log in, until the server refuses: each counts until the server's patience ends."""
         address = urlsplit(self.server.url)
         while True:
-            connection = socket.create_connection((address.hostname, address.port or 3306), timeout=RESUMES_WITHIN)
-            stack.callback(connection.close)
-            greeting = connection.recv(256)
-            if greeting[4:5] == REFUSED:
+            try:
+                connection = socket.create_connection((address.hostname, address.port or 3306), timeout=RESUMES_WITHIN)
+                stack.callback(connection.close)
+                greeting = connection.recv(256)
+            except OSError:
+                return  # it does not even say no: there is nothing more to be had
+            if not greeting or greeting[4:5] == REFUSED:
                 return
+
+    def _session(self) -> pymysql.Connection:
+        """A session of our own, asked for until there is one."""
+        until = time.monotonic() + ANSWERS_WITHIN
+        while True:
+            try:
+                return self.connect()
+            except pymysql.err.MySQLError:
+                if time.monotonic() >= until:
+                    raise
+            self._never.wait(0.1)
 
     def _snapshot(self, planned: Planned) -> None:
         """Begin a transaction with a snapshot, and let it be: it goes on while other faults come."""

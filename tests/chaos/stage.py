@@ -90,8 +90,14 @@ class Stage:
         for process in self.publishers:
             process.terminate()
         for process in self.publishers:
-            if status := process.wait(DRAINS_WITHIN):
-                self.failures.append(f"a publisher ended with status {status}")
+            try:
+                status = process.wait(DRAINS_WITHIN)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                self.failures.append(f"a publisher had not ended after {DRAINS_WITHIN:g} s")
+            else:
+                if status:
+                    self.failures.append(f"a publisher ended with status {status}")
         self.say("publishers have ended")
         drained = database.drain(self.server.url, DRAINS_WITHIN)
         self.journal.write(*drained)
