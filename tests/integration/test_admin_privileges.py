@@ -172,7 +172,7 @@ def shop(lanelog_server: DevServer) -> Iterator[str]:
         client.publish("halted", "good", b"1")
         client.publish("merge", "good", b"later", id="later", delay=timedelta(days=1).total_seconds())
         for name in ("nightly", "weekly"):
-            client.schedule(name, "0 3 * * 0", "merge", "good", b"")
+            client.schedule(name, "0 3 29 2 *", "merge", "good", b"")  # not while these tests run
         with client.subscribe(["halted"], "builders", handle):
             pass
         client.publish_many("over", [("k", b"1")] * 3)

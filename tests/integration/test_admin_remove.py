@@ -230,20 +230,22 @@ def test_a_purge_that_dies_in_the_middle_is_finished_by_the_next(
     assert stored(raw) == 3
 
 
-def test_a_floor_that_somebody_holds_is_reported(lanelog_url: str, raw: Any, open_raw: Any) -> None:
+def test_a_floor_that_somebody_holds_is_reported(
+    lanelog_client: Client, lanelog_url: str, raw: Any, open_raw: Any
+) -> None:
     """Other lanes are purged; what is left is counted, and goes with the next call."""
-    with lanelog.connect(lanelog_url, publish_timeout=0.3) as client:
-        client.publish_many("t", [(key, b"x") for key in ("free", "held") for _ in range(5)])
-        holder = open_raw()
-        rows(
-            holder,
-            "SELECT 1 FROM queue_offsets WHERE consumer_group = '' AND topic = 't' AND partition_key = %s FOR UPDATE",
-            "held",
-        )
-        purged = client.admin.purge("t", before=4)
-        assert (purged.messages, purged.remaining) == (3, 3)
-        holder.rollback()
-        assert client.admin.purge("t", before=4).messages == 3
+    lanelog_client.publish_many("t", [(key, b"x") for key in ("free", "held") for _ in range(5)])
+    holder = open_raw()
+    rows(
+        holder,
+        "SELECT 1 FROM queue_offsets WHERE consumer_group = '' AND topic = 't' AND partition_key = %s FOR UPDATE",
+        "held",
+    )
+    with lanelog.connect(lanelog_url, publish_timeout=0.3) as impatient:
+        purged = impatient.admin.purge("t", before=4)
+    assert (purged.messages, purged.remaining) == (3, 3)
+    holder.rollback()
+    assert lanelog_client.admin.purge("t", before=4).messages == 3
 
 
 # -- topics ------------------------------------------------------------------------------------------------------------

@@ -78,6 +78,7 @@ def test_seek_to_a_time_while_three_processes_run(lanelog_client: Client, fleet:
         lambda lines: len(handled_since(lines, before)) == len(keys) and everything(lines), within=40, what="everything"
     )
     assert handled_since(fleet.journal.items, before) == {key: list(range(each + 1, last[key] + 1)) for key in keys}
+    fleet.journal.until(lambda lines: any(line.event == "lost" for line in lines), what="the refusal")
     [lost] = fleet.heard("lost")
     assert (lost["key"], lost["token"]) == (held, before[held])
     eventually(lambda: all(watermark(raw, "g", "t", key) == last[key] for key in keys))

@@ -9,39 +9,14 @@ import pytest
 
 import lanelog
 from lanelog import Client, ConfigurationError, LeaseLost, Message
-from lanelog._engine.membership_keeper import MembershipKeeper
 from lanelog.admin import MessageState, OwnerState
 from support.commits import every_commit_unanswered_once
 from support.sql import delivery_rows, one, owners, rows, watermark
 from support.traffic import steady_load
+from support.turns import Turns
 from support.waiting import Record, accept, eventually, never
 
 KEYS = [f"k{n}" for n in range(12)]
-
-
-class Turns:
-    """The keepers' turns in this process: how many have begun, and which of them have ended."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.begun, self.ended = Record(), Record()
-        really = MembershipKeeper.turn
-
-        def turn(keeper: MembershipKeeper) -> None:
-            number = len(self.begun)
-            self.begun(number)
-            really(keeper)
-            self.ended((keeper.membership.owner, number))
-
-        monkeypatch.setattr(MembershipKeeper, "turn", turn)
-
-    def pass_by(self, members: list[lanelog.Subscription]) -> None:
-        """Wait until their keepers have done one whole turn from now on."""
-        first = len(self.begun)
-
-        def everybody(items: list[Any]) -> bool:
-            return {owner for owner, number in items if number >= first} >= {member.owner for member in members}
-
-        self.ended.until(everybody, within=20, what="a turn of every keeper")
 
 
 @contextmanager

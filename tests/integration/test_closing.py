@@ -91,7 +91,7 @@ def test_a_second_stop_waits_for_the_first(lanelog_client: Client, held: Held) -
 def test_a_signal_handler_that_closes_while_the_main_thread_does(lanelog_client: Client, held: Held) -> None:
     """It returns at once, because the call that it interrupted cannot go on before; that one closes the client."""
     lanelog_client.publish("t", "k", b"1")
-    lanelog_client.subscribe("t", "g", held)
+    subscription = lanelog_client.subscribe("t", "g", held)
     assert held.inside.wait(WITHIN)
     nested: list[tuple[bool, float]] = []
 
@@ -100,13 +100,17 @@ def test_a_signal_handler_that_closes_while_the_main_thread_does(lanelog_client:
         nested.append((lanelog_client.close(WITHIN), time.monotonic() - began))
         held.release.set()
 
+    def interrupt() -> bool:
+        eventually(lambda: subscription.state == "stopping")  # the main thread is inside close()
+        os.kill(os.getpid(), signal.SIGUSR1)
+        return True
+
     previous = signal.signal(signal.SIGUSR1, on_signal)
-    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGUSR1))
-    timer.start()
     try:
-        assert lanelog_client.close(2 * WITHIN)
+        with in_a_thread(interrupt) as interrupted:
+            assert lanelog_client.close(2 * WITHIN)
+        assert interrupted.items == [True]
     finally:
-        timer.join(WITHIN)
         signal.signal(signal.SIGUSR1, previous)
     ((ended, seconds),) = nested
     assert not ended

@@ -164,16 +164,24 @@ def test_a_drained_lane_is_purged_and_comes_back_above(client: Client, raw: Any)
 def test_a_lane_with_anything_left_is_not_purged(client: Client, raw: Any) -> None:
     """A waiting message, an unread one of another group, an operator's pause: each keeps its lane."""
     register(client, "u", "late")
+    inside, release = threading.Event(), threading.Event()
 
     def handle(message: Message) -> None:
         if message.key == "waiting":
             message.nack(delay=3600)
+        if message.key == "paused":  # held, so that its lane is not drained before it is paused
+            inside.set()
+            assert release.wait(30)
 
     client.publish_many("t", [("waiting", b"x"), ("drained", b"x"), ("paused", b"x")])
     client.publish("u", "unread", b"x")
     subscription = client.subscribe(["t", "u"], "g", handle, retention=0)
+    try:
+        assert inside.wait(15)
+        rows(raw, "UPDATE queue_offsets SET paused_at = 1 WHERE consumer_group = 'g' AND partition_key = 'paused'")
+    finally:
+        release.set()
     eventually(lambda: subscription.stats().acked == 3)
-    rows(raw, "UPDATE queue_offsets SET paused_at = 1 WHERE consumer_group = 'g' AND partition_key = 'paused'")
     eventually(lambda: "drained" not in lanes(raw, "t"))
     never(lambda: set(lanes(raw, "t")) != {"waiting", "paused"} or set(lanes(raw, "u")) != {"unread"}, during=1.5)
 

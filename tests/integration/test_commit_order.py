@@ -1,4 +1,7 @@
-"""Per-key order is commit order, whoever publishes in whatever transaction; a plain log would lose messages here."""
+"""Per-key order is commit order, whoever publishes in whatever transaction.
+
+A plain log would lose messages here: `test_publish_order.py` shows how.
+"""
 
 import random
 import threading
@@ -11,7 +14,7 @@ from attrs import frozen
 
 import lanelog
 from lanelog import Message
-from support.sql import one, rows
+from support.sql import one
 from support.waiting import Record, eventually
 
 KEYS = ("k0", "k1", "k2", "k3")
@@ -72,44 +75,6 @@ def test_three_row_transactions_that_pause_before_their_commit_lose_nothing(lane
         assert [offset for offset, _ in mine] == list(range(1, len(mine) + 1))
         in_order = sorted((c for c in committed if c.key == key), key=lambda c: c.sent)
         assert [name for _, name in mine] == [name for c in in_order for name in c.names]
-
-
-def test_the_same_with_plain_inserts_loses_rows(open_raw: Any, raw: Any) -> None:
-    """A reader that follows `id > last` in a plain table misses what committed late: the test above can bite."""
-    rows(raw, "CREATE TABLE plain (id BIGINT AUTO_INCREMENT PRIMARY KEY, k VARCHAR(10), name VARCHAR(30))")
-    local = threading.local()
-    over = threading.Event()
-    got: set[str] = set()
-
-    def transaction(key: str, names: list[str], pause: Callable[[], None]) -> float:
-        if not hasattr(local, "connection"):
-            local.connection = open_raw()
-        for name in names:
-            rows(local.connection, "INSERT INTO plain (k, name) VALUES (%s, %s)", key, name)
-        pause()
-        sent = time.monotonic()
-        local.connection.commit()
-        return sent
-
-    def read() -> None:
-        reader, last = open_raw(autocommit=True), dict.fromkeys(KEYS, 0)
-        finishing = False
-        while not finishing:
-            finishing = over.is_set()
-            for key in KEYS:
-                for row, name in rows(
-                    reader, "SELECT id, name FROM plain WHERE k = %s AND id > %s ORDER BY id", key, last[key]
-                ):
-                    got.add(name)
-                    last[key] = row
-
-    with ThreadPoolExecutor(1) as pool:
-        reading = pool.submit(read)
-        publish_from_many(transaction)
-        over.set()
-        reading.result()
-    assert one(raw, "SELECT COUNT(*) FROM plain") == TOTAL
-    assert len(got) < TOTAL
 
 
 def test_who_comes_second_to_a_key_commits_second(lanelog_url: str, raw: Any) -> None:

@@ -14,13 +14,15 @@ def run_until_settled(fleet: Fleet, raw: Any, count: int, *, most: int, **config
     """Start a process again as often as it dies, until the group has settled `count` messages; how often it died."""
     deaths = 0
     while True:
-        process = fleet.worker(f"w{deaths}", attempts=ATTEMPTS, starts=True, **config)
+        # Not waited for: it may die of its first message before it says that it is ready.
+        process = fleet.start(f"w{deaths}", attempts=ATTEMPTS, starts=True, **config)
         eventually(
             lambda process=process: process.popen.poll() is not None or settled(raw) == count,
             within=30,
             what=f"the death of {process} or {count} settled messages ({settled(raw)} so far)",
         )
         if process.popen.poll() is None:
+            process.said("ready")
             process.terminate()
             assert process.ended() == 0
             return deaths
@@ -39,14 +41,9 @@ def settled(raw: Any) -> int:
 
 
 def dead_letters(client: Client) -> list[tuple[str, int, int]]:
-    """(key, original offset, failure count) of each dead letter of topic t, taken by a group of its own."""
-    found = []
-    with client.deliveries("t_dlq", "alerts", timeout=1.0) as deliveries:
-        for message in deliveries:
-            assert message.dead_letter is not None
-            found.append((message.key, message.dead_letter.original_offset, message.dead_letter.failure_count))
-            message.ack()
-    return found
+    """(key, original offset, failure count) of each dead letter of topic t."""
+    found = client.admin.dead_letters("t", "g")
+    return [(letter.key, letter.original_offset, letter.failure_count) for letter in found]
 
 
 def test_a_message_that_kills_its_process_ends_in_the_dead_letters_and_nothing_beside_it(

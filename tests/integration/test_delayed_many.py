@@ -16,10 +16,13 @@ NOW_MS = "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6)) DIV 1000"
 
 
 @pytest.mark.parametrize("spread", [0, 1], ids=["one instant", "one second"])
-def test_ten_thousand_due_at_once_are_each_appended_once_within_five_seconds(
-    fleet: Fleet, publisher: Publisher, raw: Any, spread: int
+def test_ten_thousand_due_at_once_are_each_appended_once(
+    fleet: Fleet, publisher: Publisher, open_raw: Any, raw: Any, spread: int
 ) -> None:
-    """Two processes append them, one of them is killed in the middle: none is lost, doubled, or out of order."""
+    """Two processes append them, one of them is killed in the middle: none is lost, doubled, or out of order.
+
+    One lane is held until then, so that it is the middle whenever the test comes to look.
+    """
     processes = [fleet.start(f"p{n}", "delaying.py", keys=[f"own{n}"], delay=7200.0) for n in range(2)]
     for process in processes:
         process.said("scheduled")
@@ -31,16 +34,23 @@ def test_ten_thousand_due_at_once_are_each_appended_once_within_five_seconds(
     mine = "partition_key LIKE 'k%%'"
     rows(raw, f"UPDATE queue_scheduled SET deliver_at = {NOW_MS} + 2000 + %s * (id DIV 10) WHERE {mine}", spread)
     first = one(raw, f"SELECT MIN(deliver_at) FROM queue_scheduled WHERE {mine}")
-    eventually(lambda: one(raw, "SELECT COUNT(*) FROM queue_messages") > 500, within=20)
+    holder = open_raw()
+    rows(holder, "SELECT 1 FROM queue_partitions WHERE topic = 't' AND partition_key = 'k0' FOR UPDATE")
+    eventually(lambda: one(raw, "SELECT COUNT(*) FROM queue_messages") > 500, within=30)
     processes[0].kill()
     appended = one(raw, "SELECT COUNT(*) FROM queue_messages")
     assert appended < MESSAGES
-    eventually(lambda: one(raw, "SELECT COUNT(*) FROM queue_messages") == MESSAGES, within=20)
+    holder.rollback()
+    eventually(lambda: one(raw, "SELECT COUNT(*) FROM queue_messages") == MESSAGES, within=30)
     assert one(raw, f"SELECT COUNT(*) FROM queue_scheduled WHERE {mine}") == 0
+    transactions = one(raw, "SELECT COUNT(DISTINCT created_at) FROM queue_messages")
     late = one(raw, f"SELECT MAX(created_at) - {first} FROM queue_messages")
     for number in range(KEYS):
         found = rows(raw, "SELECT `offset`, id FROM queue_messages WHERE partition_key = %s ORDER BY 1", f"k{number}")
         assert found == [(place + 1, f"{number + place * KEYS:05}") for place in range(MESSAGES // KEYS)]
-    sys.stdout.write(f"killed after {appended}; {MESSAGES} due within {spread} s, the last appended after {late} ms\n")
-    assert late <= spread * 1000 + 5000
+    sys.stdout.write(
+        f"killed after {appended}; {MESSAGES} due within {spread} s, the last appended after {late} ms, "
+        f"{transactions} transactions\n"
+    )
+    assert spread or transactions <= MESSAGES // 100  # pages of what is due together, not one by one
     assert fleet.heard("log") == []

@@ -15,7 +15,7 @@ from support.sql import delivery_rows, one, rows, watermark
 from support.waiting import Record, accept, events, eventually, never
 
 ORDERS = ["strict", "serial", "concurrent"]
-SLOW = RetryPolicy(stop=stop_after_attempt(5), wait=wait_fixed(0.6))
+QUICK = RetryPolicy(stop=stop_after_attempt(5), wait=wait_fixed(0.05))
 
 
 @pytest.fixture(autouse=True)
@@ -165,33 +165,35 @@ def test_a_message_that_was_read_and_marked_in_time_expires_in_memory(
     assert [row[1] for row in left(raw)][20:] == ["success", "expired", "expired", "success"]
 
 
-def test_a_strict_lane_that_was_blocked_past_the_time_expires_what_is_behind(lanelog_client: Client, raw: Any) -> None:
+def test_a_strict_lane_that_was_blocked_past_the_time_expires_what_is_behind(
+    lanelog_client: Client, raw: Any, open_raw: Any
+) -> None:
     """The message that failed is tried again, however late; the one behind it has never started."""
-    seen = Record()
+    seen, mine = Record(), open_raw(autocommit=True)
     lanelog_client.publish_many("t", [("k", b"x")] * 3)
-    expire(raw, 0.5, 1, 2)
 
     def handle(message: Message) -> None:
         seen((message.offset, message.attempt))
         if message.offset == 1 and message.attempt == 1:
+            expire(mine, -1, 1, 2)
             raise ValueError("later")
 
-    with lanelog_client.subscribe("t", "g", handle, retry=SLOW, history=True):
+    with lanelog_client.subscribe("t", "g", handle, retry=QUICK, history=True):
         eventually(lambda: watermark(raw, "g", "t", "k") == 3)
     assert seen.items == [(1, 1), (1, 2), (3, 1)]
     assert [row[:3] for row in left(raw)] == [(1, "success", 2), (2, "expired", 0), (3, "success", 1)]
 
 
-def test_what_was_postponed_in_time_does_not_expire(lanelog_client: Client, raw: Any) -> None:
+def test_what_was_postponed_in_time_does_not_expire(lanelog_client: Client, raw: Any, open_raw: Any) -> None:
     """Its handler had started, and it starts again as attempt 1."""
-    seen = Record()
+    seen, mine = Record(), open_raw(autocommit=True)
     lanelog_client.publish("t", "k", b"x")
-    expire(raw, 0.5, 1)
 
     def handle(message: Message) -> None:
         seen(message.attempt)
         if len(seen) == 1:
-            raise Postpone(0.8)
+            expire(mine, -1, 1)
+            raise Postpone(0.05)
 
     with lanelog_client.subscribe("t", "g", handle):
         eventually(lambda: watermark(raw, "g", "t", "k") == 1)

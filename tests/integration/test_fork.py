@@ -50,21 +50,19 @@ def test_a_fork_leaves_the_parent_undisturbed_and_the_child_with_connections_of_
 @pytest.fixture
 def gunicorn(lanelog_url: str, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """A gunicorn with two workers that loads the application before it forks, and its port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     log = tmp_path / "gunicorn.log"
-    command = [sys.executable, "-m", "gunicorn", "--preload", "--workers", "2", "--bind", f"127.0.0.1:{port}"]
-    with log.open("wb") as output:
+    with socket.create_server(("127.0.0.1", 0)) as listening, log.open("wb") as output:  # handed over: nobody else's
+        port = listening.getsockname()[1]
+        command = [sys.executable, "-m", "gunicorn", "--preload", "--workers", "2"]
         process = subprocess.Popen(
-            [*command, "--worker-tmp-dir", str(tmp_path), "wsgi:application"],
+            [*command, "--bind", f"fd://{listening.fileno()}", "--worker-tmp-dir", str(tmp_path), "wsgi:application"],
+            pass_fds=[listening.fileno()],
             cwd=PROGRAMS,
             env={**os.environ, "LANELOG_URL": lanelog_url},
             stdout=output,
             stderr=output,
         )
     try:
-        eventually(lambda: answers(port), within=20, what="gunicorn answering")
         yield process, port
     finally:
         if process.poll() is None:
@@ -77,13 +75,9 @@ def gunicorn(lanelog_url: str, tmp_path: Path) -> Iterator[tuple[subprocess.Pope
             raise
 
 
-def answers(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
 def ask(port: int, path: str) -> dict[str, Any]:
-    with urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as response:
+    """The application's answer; the first one waits in the socket's queue until gunicorn has started."""
+    with urlopen(f"http://127.0.0.1:{port}{path}", timeout=40) as response:
         answer: dict[str, Any] = json.load(response)
         return answer
 
@@ -100,7 +94,7 @@ def test_gunicorn_with_preload(gunicorn: tuple[subprocess.Popen[bytes], int], ra
         published[answer["pid"]] = max(answer["offset"], published.get(answer["pid"], 0))
         return len(published) == 2 and sum(published.values()) >= 20
 
-    eventually(both_have_answered, within=20, what="both workers publishing")
+    eventually(both_have_answered, within=40, what="both workers publishing")
     assert "fork" in ask(port, "/stop")["refused"]
     for pid, offset in published.items():
         heads = rows(

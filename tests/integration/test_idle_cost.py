@@ -1,6 +1,7 @@
 """What the library costs the server, counted at the server: when idle, and per message under load."""
 
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ from support.sql import one, rows
 from support.waiting import accept, eventually
 
 LANES = 1000
+IDLE = 30
+"""Statements a second that an idle client may send."""
 MEASURED = 3.0
 """Seconds over which an idle client is watched."""
 
@@ -29,10 +32,11 @@ def test_a_thousand_idle_lanes_cost_thirty_statements_a_second_at_most(lanelog_c
         lambda: one(raw, "SELECT COUNT(*) FROM queue_offsets WHERE consumer_group = 'g' AND offset_acked = 1") == LANES
     )
     threading.Event().wait(1.0)  # the looks back off to poll_interval
-    before = questions(raw)
+    before, since = questions(raw), time.monotonic()
     threading.Event().wait(MEASURED)
     sent = questions(raw) - before - 1
-    assert sent <= 30 * MEASURED, f"{sent / MEASURED:.1f} statements a second"
+    seconds = time.monotonic() - since
+    assert sent <= IDLE * seconds, f"{sent / seconds:.1f} statements a second"
     assert subscription.stats().lanes == LANES
 
 
@@ -40,17 +44,13 @@ def test_a_thousand_idle_lanes_cost_thirty_statements_a_second_at_most(lanelog_c
 def test_a_backlog_costs_less_than_a_tenth_of_a_statement_a_message(
     lanelog_client: Client, raw: Any, lanes: int, order: str
 ) -> None:
-    """Marks, fetches and flushes are shared by many messages."""
+    """Marks, fetches and flushes are shared by many messages; what grows with the time alone is counted above."""
     total = 20_000
     for _ in range(total // 2000):
         lanelog_client.publish_many("t", [(f"k{n % lanes}", b"x" * 100) for n in range(2000)])
-    before = questions(raw)
+    before, since = questions(raw), time.monotonic()
     subscription = lanelog_client.subscribe("t", "g", accept, order=order)
-    pause = threading.Event()
-    for _ in range(600):
-        if subscription.stats().acked == total:
-            break
-        pause.wait(0.05)
+    eventually(lambda: subscription.stats().acked == total, within=60)
     sent = questions(raw) - before
-    assert subscription.stats().acked == total
-    assert sent / total < 0.1, f"{sent / total:.3f} statements a message"
+    seconds = time.monotonic() - since
+    assert sent < total / 10 + IDLE * seconds, f"{sent} statements, {sent / total:.3f} a message, in {seconds:.1f} s"

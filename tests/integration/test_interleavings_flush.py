@@ -17,7 +17,7 @@ from support.stage import Actor, Stage
 from support.waiting import Record, eventually, never
 
 HANDLING = "in the handler"
-VISIBLE = {"visibility_timeout": 0.4, "auto_extend": False}
+VISIBLE = {"visibility_timeout": 2.0, "auto_extend": False}  # time enough for a login and a claim on a busy machine
 IN_FLIGHT = [
     ("return", "before leases.FENCE"),
     ("return", "before COMMIT following offsets.FLUSH"),
@@ -201,7 +201,7 @@ def test_a_claimed_settlement_is_not_given_up(stage: Stage, lanelog_client: Clie
     lanelog_client.publish("t", "other", "{}")
     (line,) = owner.program.said("handled")
     assert line["key"] == "other"
-    never(lambda: len(started(owner)) > 1, during=1.2, what="another attempt, or the next message")
+    never(lambda: len(started(owner)) > 1, during=2.6, what="another attempt, or the next message")
     owner.go(point)
     eventually(lambda: watermark(raw, "g", "t", "k") == 2)
     assert started(owner) == [(1, 1), (2, 1)]
@@ -217,7 +217,7 @@ def test_a_death_around_the_commit_leaves_one_effect(
     """Killed before it: the next owner does it again, from nothing. Killed after it: the next owner goes on behind."""
     owner = in_transaction(stage, lanelog_client, point)
     heir = stage.actor("heir")
-    heir.do("subscribe", topic="t", group="g", **VISIBLE)
+    heir.do("subscribe", topic="t", group="g")
     owner.program.kill()
     lanelog_client.publish("t", "k", "{}")
     eventually(lambda: watermark(raw, "g", "t", "k") == 2, within=30, what="the heir's work")

@@ -112,7 +112,7 @@ def test_stop_that_times_out_keeps_the_lane_until_its_handler_ends(
     """False, and lease and heartbeat go on, so that nobody runs the key twice; idle lanes are released at once."""
     caplog.set_level(logging.INFO, logger="lanelog")
     held, elsewhere = Held(), Record()
-    options = {"lease_duration": 1.0, "lease_renewal": 0.3}
+    options = {"lease_renewal": 0.3}
     lanelog_client.publish("t", "a", b"x")
     subscription = lanelog_client.subscribe("t", "g", held, **options)
     assert held.inside.wait(10)

@@ -8,30 +8,41 @@ from tenacity import stop_after_attempt, wait_fixed
 
 import lanelog
 from lanelog import Client, Message, RetryPolicy
-from support.sql import delivery_rows, one, watermark
+from lanelog._database import NOW_MS
+from support.sql import delivery_rows, one, rows, watermark
 from support.waiting import Record, eventually, never
 
-QUICK = RetryPolicy(stop=stop_after_attempt(5), wait=wait_fixed(0.4))
+QUICK = RetryPolicy(stop=stop_after_attempt(5), wait=wait_fixed(0.05))
+LONG = 3600.0
+PATIENT = RetryPolicy(stop=stop_after_attempt(5), wait=wait_fixed(LONG))
+
+
+def end_the_waits(raw: Any) -> None:
+    """What waits for its time is due, for whoever has the lane next."""
+    rows(raw, "UPDATE queue_delivery_state SET invisible_until = 1 WHERE acked = 0")
 
 
 def test_strict_holds_a_key_until_its_failing_message_is_through(lanelog_client: Client) -> None:
     """A message that fails twice holds its key; other keys go on; then its successors run in order, each once."""
-    seen = Record()
+    seen, through = Record(), threading.Event()
 
     def handle(message: Message) -> None:
+        if message.key == "a" and message.offset == 2 and message.attempt == 2:
+            assert through.wait(20)  # in vain, if b waited for it
         seen((message.key, message.offset, message.attempt))
+        if message.key == "b" and message.offset == 5:
+            through.set()
         if message.key == "a" and message.offset == 2 and message.attempt < 3:
             raise ValueError("not yet")
 
-    for n in range(1, 6):
-        lanelog_client.publish_many("t", [("a", f"{n}"), ("b", f"{n}")])
+    lanelog_client.publish_many("t", [("a", b"x")] * 5)
     subscription = lanelog_client.subscribe("t", "g", handle, retry=QUICK)
+    seen.wait(2)
+    lanelog_client.publish_many("t", [("b", b"x")] * 5)
     items = seen.wait(12)
     eventually(lambda: subscription.stats().acked == 10)
     assert [(o, n) for key, o, n in items if key == "a"] == [(1, 1), (2, 1), (2, 2), (2, 3), (3, 1), (4, 1), (5, 1)]
     assert [(o, n) for key, o, n in items if key == "b"] == [(o, 1) for o in range(1, 6)]
-    # b did not wait for a's second attempt
-    assert items.index(("b", 5, 1)) < items.index(("a", 2, 2))
 
 
 def test_strict_holds_a_key_behind_a_failure_in_the_middle_of_a_run(lanelog_client: Client, raw: Any) -> None:
@@ -45,9 +56,7 @@ def test_strict_holds_a_key_behind_a_failure_in_the_middle_of_a_run(lanelog_clie
             raise ValueError("once")
 
     lanelog_client.publish_many("t", [("a", b"x")] * 300)
-    subscription = lanelog_client.subscribe(
-        "t", "g", handle, retry=RetryPolicy(stop=stop_after_attempt(5), wait=wait_fixed(0.05))
-    )
+    subscription = lanelog_client.subscribe("t", "g", handle, retry=QUICK)
     eventually(lambda: subscription.stats().acked == 300)
     wanted = [(offset, attempt) for offset in range(1, 301) for attempt in ([1, 2] if offset in failing else [1])]
     assert seen.items == wanted
@@ -55,7 +64,7 @@ def test_strict_holds_a_key_behind_a_failure_in_the_middle_of_a_run(lanelog_clie
     eventually(lambda: not delivery_rows(raw, "g", "t"))
 
 
-def test_serial_lets_a_failing_message_step_aside(lanelog_client: Client) -> None:
+def test_serial_lets_a_failing_message_step_aside(lanelog_client: Client, raw: Any) -> None:
     """While it waits its successors run, one at a time; it comes back when it is due."""
     seen = Record()
     inside = threading.Semaphore(1)
@@ -72,11 +81,13 @@ def test_serial_lets_a_failing_message_step_aside(lanelog_client: Client) -> Non
             inside.release()
 
     lanelog_client.publish_many("t", [("a", f"{n}") for n in range(1, 21)])
-    subscription = lanelog_client.subscribe("t", "g", handle, order="serial", retry=QUICK)
-    eventually(lambda: subscription.stats().acked == 20)
-    items = seen.items
-    assert [o for o, n in items if n == 1] == list(range(1, 21))
-    assert items[-2:] == [(2, 2), (2, 3)]
+    for tried in range(1, 3):
+        with lanelog_client.subscribe("t", "g", handle, order="serial", retry=PATIENT) as subscription:
+            eventually(lambda tried=tried: len(seen) == 19 + tried and subscription.stats().waiting == 1)
+        end_the_waits(raw)
+    with lanelog_client.subscribe("t", "g", handle, order="serial", retry=PATIENT):
+        eventually(lambda: watermark(raw, "g", "t", "a") == 20)
+    assert seen.items == [*((offset, 1) for offset in range(1, 21)), (2, 2), (2, 3)]
     assert together == []
 
 
@@ -185,29 +196,38 @@ def test_postpone_is_a_wait_and_no_failure(lanelog_client: Client, raw: Any, ord
             raise ValueError("a failure before it, to be forgotten")
         if message.offset == 2 and turns == 2:
             if explicit:
-                message.postpone(0.5)
+                message.postpone(LONG)
             else:
-                raise lanelog.Postpone(0.5)
+                raise lanelog.Postpone(LONG)
+
+    def acked(raw: Any) -> int:
+        aside = sum(r["through_offset"] - r["message_offset"] + 1 for r in delivery_rows(raw, "g", "t") if r["acked"])
+        return watermark(raw, "g", "t", "a") + aside
 
     lanelog_client.publish_many("t", [("a", f"{n}") for n in range(1, 6)])
     policy = RetryPolicy(stop=stop_after_attempt(2), wait=wait_fixed(0.05))
-    subscription = lanelog_client.subscribe("t", "g", handle, order=order, retry=policy)
-    eventually(lambda: subscription.stats().postponed == 1)
-    (row,) = eventually(lambda: [r for r in delivery_rows(raw, "g", "t") if not r["acked"] and not r["lease_epoch"]])
-    assert (row["message_offset"], row["retry_count"], row["postponed"]) == (2, 0, 1)
-    eventually(lambda: subscription.stats().acked == 5)
+    with lanelog_client.subscribe("t", "g", handle, order=order, retry=policy) as subscription:
+        eventually(lambda: subscription.stats().postponed == 1)
+        eventually(lambda: acked(raw) == (1 if order == "strict" else 4))
+        (row,) = eventually(
+            lambda: [r for r in delivery_rows(raw, "g", "t") if not r["acked"] and not r["lease_epoch"]]
+        )
+        assert (row["message_offset"], row["retry_count"], row["postponed"]) == (2, 0, 1)
+        assert subscription.stats().dead_lettered == 0
+    end_the_waits(raw)
+    with lanelog_client.subscribe("t", "g", handle, order=order, retry=policy) as subscription:
+        eventually(lambda: watermark(raw, "g", "t", "a") == 5)
+        assert subscription.stats().dead_lettered == 0
     assert [n for o, n in seen.items if o == 2] == [1, 2, 1]
-    assert subscription.stats().dead_lettered == 0
-    behind = [o for o, _ in seen.items[seen.items.index((2, 2)) + 1 :]]
     if order == "strict":
         assert [o for o, _ in seen.items] == [1, 2, 2, 2, 3, 4, 5]
     else:
-        assert behind[-1] == 2
+        assert seen.items[-1] == (2, 1)
 
 
 @pytest.mark.parametrize("how", ["postpone", "nack"])
 def test_a_waiting_message_keeps_wait_and_place_with_the_next_owner(
-    lanelog_client: Client, lanelog_url: str, how: str
+    lanelog_client: Client, lanelog_url: str, raw: Any, how: str
 ) -> None:
     """Both stand in the database: another process of the group waits as long, and holds the key as long."""
     first, second = Record(), Record()
@@ -215,8 +235,8 @@ def test_a_waiting_message_keeps_wait_and_place_with_the_next_owner(
     def wait(message: Message) -> None:
         first((message.offset, message.attempt))
         if how == "postpone":
-            raise lanelog.Postpone(1.2)
-        raise lanelog.Retry(1.2)
+            raise lanelog.Postpone(LONG)
+        raise lanelog.Retry(LONG)
 
     lanelog_client.publish_many("t", [("a", b"x")] * 4)
     subscription = lanelog_client.subscribe("t", "g", wait)
@@ -225,6 +245,12 @@ def test_a_waiting_message_keeps_wait_and_place_with_the_next_owner(
     with lanelog.connect(lanelog_url) as other:
         late = other.subscribe("t", "g", lambda m: second((m.offset, m.attempt)))
         eventually(lambda: late.stats().lanes == 1)
+        assert late.stats().waiting == 1
         never(lambda: len(second), during=0.4, what="a delivery before its time")
+        assert late.stop(10)
+        left = one(raw, f"SELECT invisible_until - {NOW_MS} FROM queue_delivery_state")
+        assert (LONG - 120) * 1000 < left <= LONG * 1000
+        end_the_waits(raw)
+        other.subscribe("t", "g", lambda m: second((m.offset, m.attempt)))
         assert second.wait(4) == [(1, 1 if how == "postpone" else 2), (2, 1), (3, 1), (4, 1)]
     assert first.items == [(1, 1)]

@@ -9,8 +9,6 @@ from lanelog import Client, LeaseLost
 from lanelog.admin import MessageState, OwnerState
 from support.waiting import Record, eventually
 
-LATER = datetime.now(UTC) + timedelta(hours=1)
-
 
 def settle(client: Client, group: str, count: int, *, topic: str = "t") -> None:
     """Let a group handle so many messages, one at a time."""
@@ -64,7 +62,7 @@ def test_admin_delete_and_purge(lanelog_client: Client) -> None:
         seen(message.id)
         message.ack()
     assert seen.items == ["m1", "m3"]
-    purged = lanelog_client.admin.purge("t", before=LATER)
+    purged = lanelog_client.admin.purge("t", before=datetime.now(UTC) + timedelta(hours=1))
     assert dict(purged.unsettled) == {"g": 2}
     assert lanelog_client.admin.topic("t").messages == 0
     assert lanelog_client.admin.messages("t", "k") == []

@@ -11,6 +11,7 @@ from tenacity import stop_after_attempt, wait_fixed
 import lanelog
 from lanelog import Client, Message, RetryPolicy
 from lanelog.deliveries import Deliveries
+from support.elapsed import let_pass
 from support.sql import delivery_rows, one, watermark
 from support.waiting import Record, accept, eventually
 
@@ -95,14 +96,15 @@ def test_multiple_partitions(lanelog_client: Client) -> None:
 def test_visibility_timeout_and_retry(lanelog_client: Client) -> None:
     """An extended message stays where it is beyond its time; one that is neither settled nor extended comes again."""
     lanelog_client.publish("t", "k", b"1", id="extended")
-    with lanelog_client.deliveries("t", "g", timeout=20.0, visibility_timeout=0.5) as deliveries:
+    with lanelog_client.deliveries("t", "g", timeout=20.0, visibility_timeout=30.0) as deliveries:
         first = next(deliveries)
         assert first.attempt == 1
         first.extend(60.0)
         lanelog_client.publish("t", "other", b"1", id="forgotten")
         forgotten = next(deliveries)
         assert (forgotten.id, forgotten.attempt) == ("forgotten", 1)
-        again = next(deliveries)  # by then, the first would have run out of time as well
+        let_pass(deliveries.subscription, 40.0)  # the first, not extended, would have run out of time as well
+        again = next(deliveries)
         assert (again.id, again.attempt) == ("forgotten", 2)
         again.ack()
         first.ack()
@@ -206,11 +208,12 @@ def test_graceful_shutdown_during_processing(lanelog_client: Client, lanelog_url
     for topic in ("handled", "pulled"):
         lanelog_client.publish_many(topic, [("k", b"x")] * 5)
     with lanelog.connect(lanelog_url) as leaving, ThreadPoolExecutor(1) as pool:
-        leaving.subscribe("handled", "g", handle)
+        handled = leaving.subscribe("handled", "g", handle)
         with leaving.deliveries("pulled", "g", timeout=20.0) as deliveries:
             pulled = next(deliveries)
         assert inside.wait(20)
         closing = pool.submit(leaving.close)
+        eventually(lambda: handled.state == "stopping")
         release.set()
         assert closing.result(30) is True
     assert (seen.items, pulled.offset) == ([1], 1)

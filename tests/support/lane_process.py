@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lanelog._engine.records import CRASHED
 from lanelog._engine.run import State
 from lanelog._engine.ticket import Ticket
+from lanelog._stores.history import Ended
 
 if TYPE_CHECKING:
     from lanelog._engine.records import LaneWrite
@@ -24,7 +24,7 @@ class Process:
         self.world = world
         self.writing: LaneWrite | None = None
         self.open: dict[Attempt, Run] = {}  # handlers that are running
-        self.entering: tuple[Run, Ticket] | None = None  # a suspect that has the process to itself, and is being marked
+        self.entering: dict[Run, Ticket] = {}  # late runs that workers have taken, until they are marked
         self.decided: list[tuple[Run, Attempt, str]] = []  # returned, and not yet taken over by the lane
         self.done: set[int] = set()
         self.starts: dict[int, int] = {}
@@ -56,20 +56,21 @@ class Process:
     def bury_all(self) -> None:
         buried = {burial.offset for burial in self.world.burials}
         for burial in self.world.burials:
-            if burial.error == CRASHED:
+            if burial.ended is Ended.LOCK_EXPIRED:  # for a crash, and not because its deliveries are at their cap
                 assert self.died.get(burial.offset) or self.world.rules.attempts == 1
             assert not self.world.log[burial.offset].original_topic or burial.error == "bad"
         self.world.bury()
         self.done |= buried
 
-    def enter_alone(self, run: Run) -> None:
-        """A suspect waits until no handler runs, and is marked then."""
-        if not self.open:
-            ticket = Ticket()
-            if self.world.lane.mark_alone(run, ticket):
-                self.entering = (run, ticket)
-            else:
-                self.finish(run)
+    def take(self, run: Run) -> None:
+        """A worker takes a late run and has it marked; a suspect waits until nobody else has anything."""
+        if run.alone and (self.open or self.entering):
+            return
+        ticket = Ticket()
+        if self.world.lane.mark(run, ticket):
+            self.entering[run] = ticket
+        else:
+            self.finish(run)
 
     def apply(self, attempt: Attempt, outcome: str) -> None:
         world = self.world
@@ -108,7 +109,8 @@ class Process:
         self.bury_all()
 
     def new_owner(self) -> None:
-        self.writing = self.entering = None
+        self.writing = None
+        self.entering.clear()
         self.decided.clear()
         lane = self.world.take_over()
         self.skip_what_is_not_ours()

@@ -34,11 +34,15 @@ class Rules:
     ack_first: bool = False
     history: bool = False
     run: int = 10
+    late: bool = False
     attempts: int = 5
     group: str = GROUP
 
     def run_size(self) -> int:
         return self.run
+
+    def marks_late(self) -> bool:
+        return self.late
 
     def exhausted(self, attempts: int, since_first: float) -> bool:
         del since_first
@@ -224,12 +228,12 @@ class World:
                 lane.skip(offset)
 
     def plan(self) -> list[Run]:
-        """Everything that may be sent out now; it waits for its mark, or to have the process to itself."""
+        """Everything that may be sent out now; it waits for its mark, or for a worker who has it marked."""
         planned = []
         while (out := self.lane.plan(self.now)) is not None:
             if isinstance(out, Burial):
                 self.burials.append(out)
-            elif out.alone:
+            elif out.late:
                 self.at_workers.append(out)
             else:
                 planned.append(out)
@@ -270,8 +274,8 @@ class World:
     # -- workers -------------------------------------------------------------------------------------------------------
 
     def begin(self, run: Run) -> Attempt | None:
-        """The worker's next step: a suspect has the process to itself by then, and is marked first."""
-        if run.alone and not run.marked and self.lane.mark_alone(run, Ticket()):
+        """The worker's next step: a late run is marked first, a suspect has the process to itself by then."""
+        if not run.marked and self.lane.mark(run, Ticket()):
             self.flush()
         return run.start_next(self.now, 60.0)
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,16 +101,20 @@ def prove(
     messages: int,
     lanes: int,
     batch: int,
+    kills: Sequence[str],
     seed: int,
     say: Callable[[str], object] = lambda _: None,
 ) -> Proof:
-    """Run it all; raises where something does not go on, and returns what the comparison found."""
+    """Run it all; raises where something does not go on, and returns what the comparison found.
+
+    `kills`: what of the archive's process is killed, one after the other: `python` or `jvm`.
+    """
     path, chance = str(directory / "archive"), random.Random(seed)
     began = time.monotonic()
     expected(spark, messages, lanes).write.format("lanelog").option("url", url).mode("append").save()
     publish_seconds = time.monotonic() - began
     say(f"published {messages} in {publish_seconds:.1f} s")
-    kills = []
+    killed = []
     over = threading.Event()
     with lanelog.connect(url, lane_idle_purge=0) as client:
         began = time.monotonic()
@@ -121,13 +125,13 @@ def prove(
             with client.subscribe(TOPIC, "workers", accept, workers=4, retention=0):
                 collector = threading.Thread(target=collect, args=(client, url, over))
                 collector.start()
-                for which in chance.sample(["python", "jvm"], 2):
+                for which in kills:
                     held = total(path)
                     target = held + chance.randint(1, max(1, (messages - held) // 3))
                     eventually(lambda job=job, target=target: job.running() and total(path) >= target, within=600)
                     job.kill(which)
-                    kills.append(f"{which} at {total(path)}")
-                    say(f"killed {kills[-1]}")
+                    killed.append(f"{which} at {total(path)}")
+                    say(f"killed {killed[-1]}")
                     job = Job.start(url, path, directory / "job.log", "--interval=0.1", f"--max-messages={batch}")
                 eventually(lambda: job.running() and total(path) >= messages, within=600)
                 archive_seconds = time.monotonic() - began
@@ -158,7 +162,7 @@ def prove(
         altered=altered,
         collected=messages - left,
         versions=done.version,
-        kills=tuple(kills),
+        kills=tuple(killed),
         replayed=copies.count(),
         replayed_again=again.published,
         out_of_order=disorder(copied),
