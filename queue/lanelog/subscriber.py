@@ -98,9 +98,8 @@ class Subscription:
     _pid: int = field(factory=os.getpid, init=False)
 
     def __attrs_post_init__(self) -> None:
-        pulled = self.handler is None
         config = self.config
-        rules = SubscriptionRules(self.group, config, pulled or config.ack_policy is AckPolicy.MANUAL)
+        rules = SubscriptionRules(self.group, config, self.handler is None or config.ack_policy is AckPolicy.MANUAL)
         budget, lock = Budget(), threading.Lock()
         owner = f"{config.name}:{uuid.uuid4().hex[:12]}"
         self.memberships = tuple(
@@ -126,8 +125,7 @@ class Subscription:
         return f"<Subscription {self.group!r} on {', '.join(map(repr, self.topics))}: {self.state}>"
 
     def __del__(self) -> None:
-        state = getattr(self, "_state", None)
-        if state is SubscriptionState.RUNNING and os.getpid() == self._pid:
+        if getattr(self, "_state", None) is SubscriptionState.RUNNING and os.getpid() == self._pid:
             warnings.warn(f"{self!r} was never stopped", ResourceWarning, source=self, stacklevel=1)
 
     def __enter__(self) -> Self:
@@ -231,7 +229,7 @@ class Subscription:
             if left <= 0:
                 return False
             if self.handler is None:
-                self.drain()  # a run whose mark was on its way when the iterator ended
+                self.drain()  # a run that came to the queue when the iterator had ended
                 membership.hand_back(forgotten=True)
             membership.ended.wait(left)
         return True
@@ -325,17 +323,14 @@ class Subscription:
                 continue
             if callable(item):
                 run_hook(item)
-                continue
-            membership, run = item
-            message = self._hand_over(membership, run, until)
-            if message is not None:
+            elif (message := self._hand_over(item[0], item[1], until)) is not None:
                 return message
         if self._failure is not None:
             raise self._failure
         return None
 
     def drain(self) -> None:
-        """Give back what was marked for a pulled subscription and not taken."""
+        """Give back what was planned for a pulled subscription and not taken."""
         while True:
             try:
                 item = self._runs.get_nowait()
@@ -354,26 +349,31 @@ class Subscription:
             return until is None or time.monotonic() < until
 
         def wanted() -> bool:
-            now = time.monotonic()
-            stays = now < gives_way or not any(each.detached for each in self.memberships)
-            return stays and bool(run.attempts) and membership.may_start(run.lane, now) and in_time()
+            stays = time.monotonic() < gives_way or not any(each.detached for each in self.memberships)
+            return stays and bool(run.attempts) and membership.may_start(run.lane, time.monotonic()) and in_time()
 
         if not run.alone:
             if not gate.enter(lambda: in_time() and bool(run.attempts)):
-                self._runs.put((membership, run))  # it is marked, and goes out with the next pull, or was taken back
+                self._runs.put((membership, run))  # it goes out with the next pull, or was taken back
                 return None
         elif not gate.enter_alone(wanted):
             membership.finish(run)
             return None
         passage = Passage(gate)
         try:
-            return self._start(membership, run, passage)
-        except BaseException:
-            passage.leave()  # interrupted
+            return self._start(membership, run, passage, until)
+        except BaseException:  # interrupted
+            passage.leave()
+            if not run.started:
+                membership.finish(run)  # it goes out again
             raise
 
-    def _start(self, membership: Membership, run: Run, passage: Passage) -> Message | None:
-        marked = not run.alone or membership.mark_alone(run)
+    def _start(self, membership: Membership, run: Run, passage: Passage, until: float | None) -> Message | None:
+        marked = not run.late or membership.mark(run, until)
+        if marked is None:
+            passage.leave()
+            self._runs.put((membership, run))  # the next pull waits on for the same mark
+            return None
         now = time.monotonic()
         starts = marked and (membership.rules.ack_first or membership.may_start(run.lane, now))
         attempt = run.start_next(now, self.config.visibility_timeout) if starts else None

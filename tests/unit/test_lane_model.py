@@ -45,10 +45,15 @@ class LaneMachine(Process, RuleBasedStateMachine):
         super().__init__()
         self.new_rules = rules
 
-    @initialize(run=st.sampled_from([1, 2, 5]), attempts=st.sampled_from([1, 3, 5]), limit=st.sampled_from([None, 2]))
-    def begin(self, run: int, attempts: int, limit: int | None) -> None:
+    @initialize(
+        run=st.sampled_from([1, 2, 5]),
+        late=st.booleans(),
+        attempts=st.sampled_from([1, 3, 5]),
+        limit=st.sampled_from([None, 2]),
+    )
+    def begin(self, run: int, late: bool, attempts: int, limit: int | None) -> None:
         run = 1 if attempts == 1 or limit == 1 else run  # as SubscriptionRules has it
-        world = World(run=run, attempts=attempts, max_deliveries=limit, batch_size=4, **self.new_rules)
+        world = World(run=run, late=late, attempts=attempts, max_deliveries=limit, batch_size=4, **self.new_rules)
         self.begin_with(world)
 
     # -- what happens --------------------------------------------------------------------------------------------------
@@ -101,6 +106,9 @@ class LaneMachine(Process, RuleBasedStateMachine):
         for outcome in outcomes:
             before = len(self.open)
             self.start(pick)
+            if self.entering:
+                self.go()  # its mark is written
+                self.start(pick)
             if len(self.open) > before:
                 self.end_one(before, outcome, last=False)
 
@@ -109,17 +117,18 @@ class LaneMachine(Process, RuleBasedStateMachine):
     def start(self, pick: int) -> None:
         busy = set(self.open.values())
         runs = [run for run in self.world.at_workers if run not in busy]
-        if not runs or any(run.alone for run in busy):
+        self.entering = {run: ticket for run, ticket in self.entering.items() if run in runs}
+        alone = [run for run in (*busy, *self.entering) if run.alone]
+        runs = [run for run in runs if run in alone or not alone]
+        if not runs:
             return
         run = runs[pick % len(runs)]
-        if self.entering is not None and self.entering[0] in runs:
-            run, ticket = self.entering
-            if not ticket.wait(0):
-                return
-        elif run.alone:
-            self.enter_alone(run)
+        if not run.marked:
+            self.take(run)
             return
-        self.entering = None
+        if run in self.entering and not self.entering[run].wait(0):
+            return
+        self.entering.pop(run, None)
         attempt = run.start_next(self.world.now, 60.0)
         if attempt is None:
             self.finish(run)
@@ -286,6 +295,15 @@ class LaneMachine(Process, RuleBasedStateMachine):
         done = rows.settled()
         for offset, started in self.starts.items():
             assert offset in done or rows.counted(offset) >= started, offset
+
+    @invariant()
+    def what_waits_for_a_worker_is_not_counted(self) -> None:
+        if not hasattr(self, "world") or self.writing is not None or self.world.lane.needs_write or self.restarted:
+            return
+        rows, concurrent = self.world.rows, self.world.rules.concurrency > 1
+        for run in self.world.at_workers:
+            if not run.marked and not (run.first and concurrent):  # a later one's run mark may cover it there
+                assert all(rows.counted(each.offset) == each.number - 1 for each in run.attempts), run
 
     @invariant()
     def rows_are_exceptions(self) -> None:

@@ -156,7 +156,7 @@ def test_a_redelivery_that_had_not_started_keeps_its_attempts() -> None:
     world.take_over()
     (run,) = world.go()
     assert run.alone
-    assert world.lane.mark_alone(run, Ticket())
+    assert world.lane.mark(run, Ticket())
     world.flush()
     assert world.rows.rows[1].alone
     world.restart()

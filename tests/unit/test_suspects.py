@@ -92,7 +92,7 @@ def test_a_suspect_settled_by_hand_leaves_the_gate_when_that_is_committed(engine
     m = engine.membership
     _, run = engine.runs.get_nowait()
     assert gate.enter_alone(lambda: True)
-    marking = threading.Thread(target=m.mark_alone, args=(run,), daemon=True)
+    marking = threading.Thread(target=m.mark, args=(run,), daemon=True)
     marking.start()
     eventually(lambda: engine.flush() or not marking.is_alive(), what="its mark")
     attempt = engine.start(run)

@@ -28,7 +28,11 @@ class Handout(Ledger):
         return cast("Lane", self)
 
     def plan(self, now: float) -> Run | Burial | None:
-        """Decide what goes out next, if anything; the caller flushes (the mark) before a worker may have it."""
+        """Decide what goes out next, if anything.
+
+        A late run may go to the workers at once: who takes it calls `mark`. Any other is marked by the next flush, and
+        goes to them when that has committed (`written`).
+        """
         if self.closing or self.paused or self.lost or self.adopting:
             return None
         if self.full:
@@ -51,7 +55,7 @@ class Handout(Ledger):
             attempts.append(attempt)
         if not attempts:
             return None
-        return self._send_out(Run(self._lane, attempts, first=True), now)
+        return self._send_out(Run(self._lane, attempts, first=True, late=self.rules.marks_late()), now)
 
     def _expire(self, attempt: Attempt) -> Burial:
         """To the dead letters without a mark.
@@ -112,27 +116,36 @@ class Handout(Ledger):
             ended = Ended.FAILED if capped else Ended.LOCK_EXPIRED
             return self.bury(attempt, wait.attempts, wait.last_error or CRASHED, ended)
         alone = wait.crashed and last and not endless and not self.rules.ack_first
-        run = Run(self._lane, [attempt], first=False, alone=alone)
-        if alone:
-            # Not marked yet: `alone` in the database must never be true of one that still waits for the others to end.
-            self.running[offset] = attempt
-            self.runs.append(run)
-            return run
-        self._dirty.add(offset)
-        return self._send_out(run, now)
+        # Late, so that a second crash counts only what really ran, however fast the handler is. And `alone` in the
+        # database must never be true of one that still waits for the others to end.
+        late = not self.rules.ack_first and (wait.crashed or self.rules.marks_late())
+        return self._send_out(Run(self._lane, [attempt], first=False, late=late, alone=alone), now)
 
-    def mark_alone(self, run: Run, ticket: Ticket) -> bool:
-        """The suspect has the process to itself now: its mark is due. False when it was taken back meanwhile."""
+    def mark(self, run: Run, ticket: Ticket) -> bool:
+        """A worker has taken this late run: its mark is due, and `ticket` tells when it is committed.
+
+        False when the run was taken back meanwhile. From here on a crash may count it, if its handler starts or not:
+        a process that dies before the flush has committed counts nothing, one that dies behind it counts the attempt of
+        a message that a worker had in its hands, and of no other.
+        """
         if self.lost or not run.attempts:
             return False
         run.marked = True
-        self._dirty.update(attempt.offset for attempt in run.attempts)
+        self._write_rows_of(run)
         self.tickets.append(ticket)
         return True
+
+    def _write_rows_of(self, run: Run) -> None:
+        if not run.first:  # else the run mark covers it: see `Ledger._handed`
+            self._dirty.update(attempt.offset for attempt in run.attempts)
 
     def _send_out(self, run: Run, now: float) -> Run:
         for attempt in run.attempts:
             self.running[attempt.offset] = attempt
+        if run.late:
+            self.runs.append(run)
+            return run
+        self._write_rows_of(run)
         self._pending.append(run)
         if self.rules.ack_first:
             for attempt in list(run.attempts):

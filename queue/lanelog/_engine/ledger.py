@@ -88,8 +88,12 @@ class Ledger:
         return not (self.running or self.runs or self._pending or self.writing is not None or self.needs_write)
 
     def _handed(self) -> int:
-        """The highest first delivery that is out or was started: what the run mark has to cover."""
-        out = [run.last_offset for run in (*self.runs, *self._pending) if run.first]
+        """The highest first delivery that is marked or was started: what the run mark has to cover.
+
+        A late run that still waits for a worker is left out. In concurrent order it may lie below one that does not:
+        the run mark then covers both, and a crash counts both.
+        """
+        out = [run.last_offset for run in (*self.runs, *self._pending) if run.first and run.marked]
         if self.writing is not None:
             out.extend(run.last_offset for run in self.writing.runs if run.first)
         return max(self._started_top, *out) if out else self._started_top
@@ -189,7 +193,7 @@ class Ledger:
         attempt = self.running.get(offset)
         if attempt is None or attempt.run is None or attempt.run.first:
             return None  # covered by the run mark
-        marked = attempt.run.marked  # else it still waits until it has the process to itself
+        marked = attempt.run.marked  # else it still waits for a worker, or until it has the process to itself
         started = 0.0 if marked else None
         return DeliveryWrite(
             key=self.key,
@@ -200,7 +204,9 @@ class Ledger:
             crashed=attempt.crashed,
             alone=attempt.run.alone and marked,
             lease_epoch=self.epoch if marked else 0,
+            released=attempt.released and not marked,
             first_age=started if attempt.first_started is None else now - attempt.first_started,
+            last_error=None if marked else attempt.last_error,
         )
 
     def written(self, write: LaneWrite) -> list[Run]:

@@ -143,8 +143,8 @@ class MembershipState:
                 return
             if isinstance(planned, Burial):
                 self._bury_planned_locked(planned, now)
-            elif planned.alone:
-                self.runs.put((cast("Membership", self), planned))  # it waits for its turn first, and is marked then
+            elif planned.late:
+                self.runs.put((cast("Membership", self), planned))  # marked by who takes it; others by the next flush
 
     def _bury_planned_locked(self, burial: Burial, now: float) -> None:
         if self.config.dead_letter_suffix is None and burial.attempt is not None:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 RUN_SECONDS = 0.02
 """A run is about this much work: what a crash can make others repeat, and what one flush is worth."""
 
+LONG_SECONDS = 0.1
+"""Beside a message that takes longer, a flush of its own for the mark is nothing, and waiting for a worker is long."""
+
 
 @define(eq=False)
 class SubscriptionRules:
@@ -54,6 +57,10 @@ class SubscriptionRules:
         if self.singly or self.seconds is None:
             return 1
         return max(1, min(self.batch_size, int(RUN_SECONDS / max(self.seconds, 1e-7))))
+
+    def marks_late(self) -> bool:
+        """Whether runs are marked by who takes them; what is acked before its handler is marked and acked at once."""
+        return not self.ack_first and (self.seconds is None or self.seconds > LONG_SECONDS)
 
     def exhausted(self, attempts: int, since_first: float) -> bool:
         """Whether no attempt may follow after this many."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from lanelog._engine.lane import Lane
     from lanelog._engine.policy import Outcome
+    from lanelog._engine.ticket import Ticket
     from lanelog._stores.fetches import Fetched
     from lanelog._stores.history import Ended
 
@@ -96,14 +97,31 @@ class Run:
     either started or returned, never both.
     """
 
-    __slots__ = ("_lock", "_next", "_outcomes", "alone", "attempts", "expired", "first", "lane", "marked", "recalled")
+    __slots__ = (
+        "_lock",
+        "_next",
+        "_outcomes",
+        "alone",
+        "attempts",
+        "expired",
+        "first",
+        "lane",
+        "late",
+        "marked",
+        "recalled",
+        "ticket",
+    )
 
-    def __init__(self, lane: Lane, attempts: list[Attempt], *, first: bool, alone: bool = False) -> None:
+    def __init__(
+        self, lane: Lane, attempts: list[Attempt], *, first: bool, late: bool = False, alone: bool = False
+    ) -> None:
         self.lane = lane
         self.attempts = attempts
         self.first = first  # first deliveries, marked by the run mark; else one redelivery with a row of its own
-        self.alone = alone
-        self.marked = not alone  # what runs alone is marked once it has the process to itself
+        self.late = late  # waits for a worker unmarked; whoever takes it has it marked
+        self.alone = alone  # a suspect, always late: it is marked once it has the process to itself
+        self.marked = not late  # what is written of its lane from now on counts its attempts
+        self.ticket: Ticket | None = None  # of the flush that writes the mark of a late one
         self.recalled = False
         self.expired = 0  # passed without a handler, because their time was over
         self._outcomes: list[tuple[Attempt, Outcome]] = []  # decided by the worker, not yet taken over

@@ -34,16 +34,32 @@ class Settlements(MembershipState):
         """Whether a handler may start on this lane: it is ours, by a read-back that is not too old."""
         return now < self.authority_until and not (lane.lost or lane.closing or lane.paused)
 
-    def mark_alone(self, run: Run) -> bool:
-        """Write down that this suspect has the process to itself, and wait for the commit; False: it must not start."""
-        ticket = Ticket()
+    def mark(self, run: Run, until: float | None = None) -> bool | None:
+        """Write down that the caller, who is inside the gate, has taken this late run, and wait for the commit.
+
+        False: it must not start. It was taken back meanwhile, or its lane is lost: a flush that is refused for that
+        marks nothing, so that no other owner counts it. A flush of unknown outcome is no commit, it is written again.
+
+        None: not yet, by `until` (monotonic) or after as long as the gate has patience: the database is away, and a
+        suspect of another client must not wait for it as well. The mark stays due; asked again, this waits on for it.
+        Only a suspect waits as long as it takes: it may not let others in while its row may say that it is alone.
+
+        Between the commit and the handler the caller has to ask `may_start`: who slept there too long has lost the
+        lane, and its next owner has counted the attempt as a crash.
+        """
+        longest = PATIENCE if until is None else min(PATIENCE, max(0.0, until - time.monotonic()))
+        patience = None if run.alone else longest
         with self.lock:
-            if not run.lane.mark_alone(run, ticket):
-                return False
-            self._after_change_locked(run.lane, time.monotonic())
+            if run.ticket is None:
+                ticket = Ticket()
+                if not run.lane.mark(run, ticket):
+                    return False
+                run.ticket = ticket
+                self._after_change_locked(run.lane, time.monotonic())
+            ticket = run.ticket
         self.signals.wake_settler()
         try:
-            return ticket.wait()
+            return ticket.wait(patience) or None
         except LanelogError:
             return False
 
@@ -133,6 +149,7 @@ class Settlements(MembershipState):
         if attempt not in self.detached:
             return False
         del self.detached[attempt]
+        self.rules.measured(1, time.monotonic() - attempt.started)  # what users do at once need not be marked late
         if attempt.run is not None:
             attempt.lane.finished(attempt.run)
         attempt.release()

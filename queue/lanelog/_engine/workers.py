@@ -1,8 +1,8 @@
 """The threads that run handlers, lane by lane.
 
 Owns worker threads and what they are doing; never sends SQL (only `message.transaction()` does, from within a
-handler) and never decides what comes next. Runs come through a queue from the settler; the keeper supervises by the
-clock.
+handler) and never decides what comes next. Runs come through a queue, marked by the settler or, if they are late, to
+be marked by whoever takes them; the keeper supervises by the clock.
 """
 
 from __future__ import annotations
@@ -196,9 +196,13 @@ class Workers:
         began = time.monotonic()
         detached = False
         try:
-            if run.alone and inside:
-                inside = membership.mark_alone(run)
-                began = time.monotonic()  # a slow flush is not the run's: it would be cut before its only message
+            if run.late and inside:
+                marked = membership.mark(run)
+                if marked is None:
+                    self.runs.put((membership, run))  # who takes it next waits on, when he is let in
+                    return
+                inside = marked
+                began = time.monotonic()  # a slow flush is not the run's: it would be cut before its first message
             worker.membership, worker.run, worker.passage = membership, run, passage
             while inside and passage is not None and self._may_go_on(membership, run, began):
                 now = time.monotonic()

@@ -1,0 +1,322 @@
+"""Late marks: what only waits for a worker is not marked, and so not counted when its process dies."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from lanelog._engine import gate as gates
+from lanelog._engine import settlements
+from lanelog._engine.gate import Gate
+from lanelog._engine.policy import ACKED
+from lanelog._engine.rules import LONG_SECONDS, SubscriptionRules
+from lanelog._engine.ticket import Ticket
+from lanelog._engine.workers import Worker, Workers
+from lanelog.config import AckPolicy, SubscriptionConfig
+from support.lanes import World
+from support.memberships import Clock, Engine
+from support.waiting import eventually
+
+if TYPE_CHECKING:
+    from lanelog._engine.host import Host
+    from lanelog._engine.run import Run
+
+ORDERS: list[dict[str, Any]] = [{"strict": True}, {"strict": False}, {"strict": False, "concurrency": 3}]
+
+
+def lane(**rules: Any) -> World:
+    world = World(**{"run": 1, "late": True, **rules})
+    world.publish(3)
+    return world
+
+
+def taken(world: World, run: Run) -> Ticket:
+    """A worker has taken this run; its mark is due."""
+    ticket = Ticket()
+    assert world.lane.mark(run, ticket)
+    return ticket
+
+
+def after_a_crash(world: World) -> dict[int, int]:
+    """What a new owner believes to have been tried, of what is not settled."""
+    return {offset: wait.attempts for offset, wait in world.take_over().waiting.items()}
+
+
+# -- the lane --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_process_that_dies_before_the_mark_has_tried_nothing(order: dict[str, Any]) -> None:
+    """Planned and given to the workers, however many: nothing is written of it, and the next owner has attempt 1."""
+    world = lane(**order)
+    assert world.go()
+    assert (world.rows.mark, world.rows.rows) == (0, {})
+    assert not world.lane.needs_write
+    assert after_a_crash(world) == {}
+    assert world.work() == [(1, 1), (2, 1), (3, 1)]
+
+
+def test_a_process_that_dies_while_the_mark_is_written_has_tried_it_if_that_commits() -> None:
+    """Its handler has not started then: one attempt, of the one message that a worker had, is what it may cost."""
+    for committed in (False, True):
+        world = lane()
+        (run,) = world.go()
+        ticket = taken(world, run)
+        write = world.write()
+        assert write is not None
+        if committed:
+            world.rows.commit(write, world.now)
+        assert not ticket.wait(0)
+        assert after_a_crash(world) == ({1: 1} if committed else {})
+
+
+def test_a_process_that_dies_behind_the_mark_has_tried_what_was_taken_alone() -> None:
+    """In its handler or on the way there: this message counts an attempt, and no other."""
+    world = lane()
+    world.start(world.go()[0])
+    assert world.rows.mark == 1
+    assert after_a_crash(world) == {1: 1}
+    assert world.work() == [(1, 2), (2, 1), (3, 1)]
+
+
+def test_a_mark_of_unknown_outcome_is_written_again_before_anything_starts() -> None:
+    """The worker waits on: its ticket is the next flush's."""
+    world = lane()
+    (run,) = world.go()
+    ticket = taken(world, run)
+    write = world.write()
+    assert write is not None
+    world.rows.commit(write, world.now)
+    world.lane.unwritten(write)
+    assert not ticket.wait(0)
+    world.flush()
+    assert ticket.wait(0)
+    attempt = run.start_next(world.now, 60.0)
+    assert attempt is not None
+    assert (attempt.number, world.rows.mark) == (1, 1)
+
+
+@pytest.mark.parametrize("when", ["before the flush", "during the flush", "after the flush"])
+def test_a_recall_between_mark_and_handler_undoes_the_mark(when: str) -> None:
+    """A stop or a pause finds a run taken and not begun: it does not start, and its mark is written down again."""
+    world = lane()
+    (run,) = world.go()
+    ticket = taken(world, run)
+    write = None if when == "before the flush" else world.write()
+    if write is not None and when == "after the flush":
+        world.commit(write)
+    world.lane.closing = True
+    world.lane.recall()
+    world.lane.drop_ready()
+    if write is not None and when == "during the flush":
+        world.commit(write)
+    world.finish(run)
+    world.flush()
+    assert ticket.wait(0)
+    assert run.start_next(world.now, 60.0) is None
+    assert (world.rows.mark, world.rows.rows, world.lane.idle) == (0, {}, True)
+    assert after_a_crash(world) == {}
+
+
+def test_what_was_taken_back_before_it_was_marked_is_not_marked() -> None:
+    """The worker hears it, and lets go."""
+    world = lane()
+    (run,) = world.go()
+    world.lane.recall()
+    assert not world.lane.mark(run, Ticket())
+    assert world.lane.tickets == []
+
+
+def test_a_server_restart_between_mark_and_handler_takes_the_run_back() -> None:
+    """Its worker starts nothing; the message comes again in the reloaded lane, as the attempt that it is."""
+    world = lane()
+    (run,) = world.go()
+    ticket = taken(world, run)
+    world.flush()
+    world.restart()
+    assert run.start_next(world.now, 60.0) is None
+    assert ticket.wait(0)
+    assert world.work() == [(1, 1), (2, 1), (3, 1)]
+
+
+def test_a_late_redelivery_counts_when_it_is_taken() -> None:
+    """Its row says how often it was tried, and says so until a worker has it."""
+    world = lane()
+    world.go()
+    world.nack(world.start(world.at_workers[0]), 1.0)
+    world.finish(world.at_workers[0])
+    world.now += 1
+    (run,) = world.go()
+    assert (world.rows.rows[1].retry_count, world.rows.rows[1].lease_epoch) == (1, 0)
+    taken(world, run)
+    world.flush()
+    assert (world.rows.rows[1].retry_count, world.rows.rows[1].lease_epoch) == (2, world.epoch)
+
+
+def test_a_late_redelivery_keeps_its_row_while_it_waits() -> None:
+    """Written again because a flush failed, its row says what it said before: the error, and the attempt granted."""
+    world = lane()
+    world.start(world.go()[0])
+    world.nack(next(iter(world.lane.running.values())), 0.0)
+    world.finish(world.at_workers[0])
+    write = world.write()
+    assert write is not None
+    world.fetch()
+    world.lane.waiting[1].released = True
+    world.plan()
+    world.lane.unwritten(write)
+    world.flush()
+    found = world.rows.rows[1]
+    assert (found.retry_count, found.lease_epoch, found.last_error, found.released) == (1, 0, "ValueError: no", True)
+    world.start(world.at_workers[0])
+    found = world.rows.rows[1]
+    assert (found.retry_count, found.lease_epoch, found.last_error, found.released) == (2, world.epoch, None, False)
+
+
+def test_a_second_crash_counts_only_what_really_ran() -> None:
+    """However fast the handler is: what one crash has counted is marked late, and the next one does not count it."""
+    world = World(run=3, late=False, strict=False, concurrency=3)
+    world.publish(3)
+    world.go()
+    assert after_a_crash(world) == {1: 1, 2: 1, 3: 1}  # one mark of a fast handler's run
+    for death in range(2, 4):
+        runs = world.go()
+        assert len(runs) == 3
+        world.start(next(run for run in runs if run.last_offset == 2))
+        assert after_a_crash(world) == {1: 1, 2: death, 3: 1}
+
+
+def test_in_concurrent_order_a_later_mark_covers_an_earlier_run_that_waits() -> None:
+    """The run mark is one number. Given back, the earlier one gets a row that says that it was never tried."""
+    world = lane(strict=False, concurrency=3)
+    _, later, _ = world.go()
+    world.start(later)
+    assert [world.rows.counted(offset) for offset in (1, 2, 3)] == [1, 1, 0]
+    world.lane.recall()
+    world.flush()
+    assert after_a_crash(world) == {1: 0, 2: 1}
+
+
+# -- whose runs are late ---------------------------------------------------------------------------------------------
+
+
+def test_long_messages_are_marked_late() -> None:
+    """Also those of which nobody knows; never those that are acked before their handler."""
+    config = SubscriptionConfig(name="me")
+    rules = SubscriptionRules("g", config, singly=False)
+    assert rules.marks_late()
+    rules.measured(1, LONG_SECONDS * 2)
+    assert rules.marks_late()
+    rules.measured(1000, 1.0)
+    rules.measured(1000, 1.0)
+    rules.measured(1000, 1.0)
+    assert not rules.marks_late()
+    assert not SubscriptionRules("g", SubscriptionConfig(name="me", ack_policy=AckPolicy.ACK_FIRST), False).marks_late()
+
+
+@pytest.mark.parametrize(("seconds", "late"), [(0.001, False), (LONG_SECONDS * 2, True)])
+def test_what_users_settle_by_hand_is_measured_too(monkeypatch: pytest.MonkeyPatch, seconds: float, late: bool) -> None:
+    """Who pulls and settles at once has the next mark ride on the flush of his ack; who takes long has none waiting."""
+    engine = Engine(Clock().drive(monkeypatch), singly=True)
+    engine.open(head=2)
+    engine.flush()
+    mine = Taken(engine)
+    engine.flush()
+    assert mine.answer() is True
+    attempt = engine.start(mine.run)
+    assert engine.membership.detach(attempt, lambda: None)
+    engine.clock.now += seconds
+    engine.membership.settle(attempt, ACKED)
+    (write,) = engine.collect()
+    assert (write.watermark, write.mark) == (1, 1 if late else 2)
+
+
+# -- who takes them --------------------------------------------------------------------------------------------------
+
+
+class Taken:
+    """A run that a thread has taken and is having marked."""
+
+    def __init__(self, engine: Engine, until: float | None = None) -> None:
+        self.answers: list[bool | None] = []
+        _, self.run = engine.runs.get_nowait()
+        self._thread = threading.Thread(target=self._mark, args=(engine, until), daemon=True)
+        self._thread.start()
+        eventually(lambda: self.run.ticket is not None or self.answers, what="the mark that is due")
+
+    def _mark(self, engine: Engine, until: float | None) -> None:
+        self.answers.append(engine.membership.mark(self.run, until))
+
+    def answer(self) -> bool | None:
+        self._thread.join(20.0)
+        (answer,) = self.answers
+        return answer
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
+    """An engine with one lane and two messages of unknown length."""
+    engine = Engine(Clock().drive(monkeypatch))
+    engine.open(head=2)
+    engine.flush()
+    return engine
+
+
+def test_a_worker_may_go_on_when_its_mark_is_committed(engine: Engine) -> None:
+    """And not before: the flush is asked for, and waited for."""
+    mine = Taken(engine)
+    (write,) = engine.collect()
+    assert (write.mark, mine.answers) == (1, [])
+    engine.membership.committed([write])
+    assert mine.answer() is True
+
+
+def test_a_lease_that_is_lost_before_the_mark_counts_nothing(engine: Engine) -> None:
+    """The flush is refused: the message must not start here, and its next owner knows of no attempt."""
+    mine = Taken(engine)
+    writes = engine.collect()
+    engine.membership.uncommitted(writes)
+    engine.membership.lose_lane(writes[0].lane, "its lease has another owner or epoch")
+    assert mine.answer() is False
+    engine.membership.finish(mine.run)
+    engine.flush()
+    assert engine.rows["key"].mark == 0
+
+
+def test_a_mark_whose_flush_fails_is_waited_for_until_it_commits(engine: Engine) -> None:
+    """Whether that flush is known to have failed or of unknown outcome."""
+    mine = Taken(engine)
+    engine.membership.uncommitted(engine.collect())
+    assert mine.answers == []
+    engine.flush()
+    assert mine.answer() is True
+
+
+def test_a_mark_that_takes_too_long_is_asked_for_again(engine: Engine) -> None:
+    """None by the caller's time; the mark stays due, and the second time the wait is for the same one."""
+    mine = Taken(engine, until=engine.clock.now)
+    assert mine.answer() is None
+    ticket = mine.run.ticket
+    engine.flush()
+    assert engine.membership.mark(mine.run) is True
+    assert mine.run.ticket is ticket
+    assert engine.start(mine.run).number == 1
+
+
+def test_a_worker_whose_mark_is_not_written_leaves_the_gate(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the database is away a suspect of another client has its turn; the run goes back into the queue."""
+    monkeypatch.setattr(gates, "_process", [Gate()])
+    monkeypatch.setattr(settlements, "PATIENCE", 0.01)
+    m, handled = engine.membership, threading.Event()
+    workers = Workers("builders", m.config, lambda _: handled.set(), engine.runs, cast("Host", None))
+    _, run = engine.runs.get_nowait()
+    workers._work(Worker(0), m, run)
+    assert gates.process_gate()._inside == 0
+    assert not handled.is_set()
+    assert engine.runs.get_nowait() == (m, run)
+    engine.flush()
+    workers._work(Worker(0), m, run)
+    assert handled.is_set()
+    assert gates.process_gate()._inside == 0
