@@ -126,24 +126,41 @@ def test_a_stream_writes_once_through_a_crash(
     assert {row.key: row["count"] for row in found} == {"k0": 11, "k1": 10, "k2": 10}
 
 
+class Log:
+    """Remembers how many messages each transaction had."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def publish_many(self, _topic: str, items: list[lanelog.Outgoing]) -> list[lanelog.Receipt]:
+        self.sizes.append(len(items))
+        return [lanelog.Receipt(1, item.id or "", duplicate=False) for item in items]
+
+
 def test_a_transaction_is_bounded_in_bytes_of_text_too() -> None:
     """A character of a payload that is text has up to four bytes; bytes as such are counted the same."""
-    sizes: list[int] = []
-
-    class Log:
-        def publish_many(self, _topic: str, items: list[lanelog.Outgoing]) -> list[lanelog.Receipt]:
-            sizes.append(len(items))
-            return [lanelog.Receipt(1, item.id or "", duplicate=False) for item in items]
-
     text = "🦊" * (_writer.BYTES // 16)  # a quarter of the bound
     for values in ([text] * 8, [text.encode()] * 8):
-        sizes.clear()
         log: Any = Log()
         publishing = _writer._Publishing(log)
         same, ids = ["t"] * 8, [str(n) for n in range(8)]
         publishing.add(pa.RecordBatch.from_pydict({"topic": same, "key": same, "value": values, "id": ids}))
         publishing.flush()
-        assert sizes == [4, 4]
+        assert log.sizes == [4, 4]
+
+
+def test_a_transaction_is_bounded_in_bytes_of_metadata_too() -> None:
+    """Names and values count as payloads do; none, or one that is not there, as nothing."""
+    half = "ü" * (_writer.BYTES // 16)  # an eighth of the bound
+    log: Any = Log()
+    publishing = _writer._Publishing(log)
+    metadata = [[(half, half)]] * 8 + [None, [("", None)]]
+    columns = {name: [str(n) for n in range(10)] for name in ("key", "value", "id")}
+    columns["topic"] = ["t"] * 10
+    pairs = pa.array(metadata, pa.map_(pa.string(), pa.string()))
+    publishing.add(pa.RecordBatch.from_pydict({**columns, "metadata": pairs}))
+    publishing.flush()
+    assert log.sizes == [4, 4, 2]
 
 
 @pytest.mark.parametrize("column", ["key", "value"])

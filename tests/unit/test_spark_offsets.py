@@ -15,6 +15,8 @@ from lanelog.spark._offsets import (
     TopicState,
     admit,
     advance,
+    ahead,
+    lowered,
     pinned,
     ranges,
     skipped,
@@ -109,6 +111,17 @@ def test_a_purged_lane_leaves_and_is_pinned_anew() -> None:
     assert list(ranges(at(k=4), forgotten)) == []
     again = advance(forgotten, reborn)
     assert again == Positions({"t": {"k": 11}}, {"t": 6})
+
+
+def test_a_position_above_the_end_of_its_lane_is_lowered_to_it() -> None:
+    """In a step that reads nothing. A lane that was purged, or came back, has not gone back; nor one at its end."""
+    start = at(k=6, end=3, gone=4, reborn=9)
+    lanes = {"t": {**seen(k=2, end=2)["t"], "reborn": LaneState(4, 4, 4, 6)}}
+    assert ahead(start, lanes) == [LaneRange("t", "k", 2, 5)]
+    down = lowered(start, ahead(start, lanes))
+    assert down == at(k=3, end=3, gone=4, reborn=9)
+    assert list(ranges(start, down)) == []
+    assert list(ranges(down, advance(down, seen(k=7, end=2)))) == [LaneRange("t", "k", 2, 7)]
 
 
 @given(BACKLOGS, st.integers(1, 300), st.integers(0, 1000))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lanelog.spark import _splits
-from lanelog.spark._splits import PAGE_LANES, PAGE_ROWS, LaneRange, pages, plan_splits
+from lanelog.spark._splits import PAGE_LANES, PAGE_ROWS, LaneRange, pages, plan_splits, split_pairs
 
 LANE = st.tuples(st.integers(0, 50), st.integers(0, 400))
 
@@ -47,6 +47,16 @@ def test_a_range_that_ends_before_it_begins_has_no_messages() -> None:
     """A starting offset behind the ending offset reads nothing, instead of less than nothing."""
     assert plan_splits([LaneRange("t", "k", 9, 3), LaneRange("t", "l", 0, 2)]) == [(LaneRange("t", "l", 0, 2),)]
     assert plan_splits([]) == []
+
+
+@given(st.integers(0, 50), st.integers(1, 9))
+def test_the_pairs_of_a_table_are_packed(count: int, most: int) -> None:
+    """Each is in one split, in the order given, and no split is empty or much larger than another."""
+    pairs = [(f"g{n % 2}", f"t{n // 2}") for n in range(count)]
+    splits = split_pairs(pairs, most)
+    assert [pair for split in splits for pair in split] == pairs
+    assert len(splits) == min(count, most)
+    assert not splits or max(map(len, splits)) - min(map(len, splits)) <= 1
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 3 * PAGE_ROWS)), max_size=8))

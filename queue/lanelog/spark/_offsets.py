@@ -21,7 +21,7 @@ from lanelog.errors import ConfigurationError
 from lanelog.spark._splits import LaneRange
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 FORM: Final = 1
 """Version of the JSON."""
@@ -129,6 +129,29 @@ def advance(
     youngest = {topic: max(start.youngest_ms.get(topic, 0), _youngest(lanes)) for topic, lanes in seen.items()}
     end = Positions(known, youngest)
     return start if end == start else end
+
+
+def ahead(start: Positions, seen: Lanes) -> list[LaneRange]:
+    """What was read, or passed over, and the log has not got: it ends before, since a failover or a restored backup.
+
+    Nobody can tell any more once as many have been published again. A replica that is behind looks the same.
+    """
+    return [
+        LaneRange(topic, key, lane.head, following - 1)
+        for topic, lanes in start.lanes.items()
+        for key, following in lanes.items()
+        if (lane := seen.get(topic, {}).get(key)) is not None
+        and not came_back(start, topic, lane)
+        and lane.head + 1 < following
+    ]
+
+
+def lowered(start: Positions, lost: Iterable[LaneRange]) -> Positions:
+    """`start` without what the log has lost, and will number anew. A step to it reads nothing, as a pin."""
+    lanes = {topic: dict(found) for topic, found in start.lanes.items()}
+    for each in lost:
+        lanes[each.topic][each.key] = each.after + 1
+    return Positions(lanes, start.youngest_ms)
 
 
 def came_back(start: Positions, topic: str, lane: LaneState) -> bool:

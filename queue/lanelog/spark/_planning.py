@@ -124,37 +124,32 @@ class Planner:
             topics = self._topics(cx)
             unregistered: set[str] = set()
             if group is not None:
-                unregistered = {topic for topic in topics if not _store.registered(cx, group, topic)}
+                unregistered = topics.keys() - _store.registered(cx, group)
                 if self.options.topics:
                     self.refuse_unregistered(unregistered)
             read = {topic: state for topic, state in topics.items() if topic not in unregistered}
-            return Seen(
-                {topic: _store.lanes(cx, topic) for topic in read},
-                {topic: _store.watermarks(cx, group, topic) for topic in read if group is not None},
-                read,
-                frozenset(unregistered),
-            )
+            names = list(read)
+            watermarks = {} if group is None else _store.watermarks(cx, group, names)
+            return Seen(_store.lanes(cx, names), watermarks, read, frozenset(unregistered))
 
     def _pairs(self) -> list[tuple[str, str]]:
         group, table = self.options.group, self.options.table
         with self._database.snapshot() as cx:
             topics = self._topics(cx)
             # Outcomes outlive their group.
-            if group is not None and table != "history" and not _store.registered_anywhere(cx, group):
+            if group is not None and table != "history" and not _store.registered(cx, group):
                 raise ConfigurationError(f"group {group!r} is not registered for any topic")
-            return _store.pairs(cx, topics, group, table)
+            return _store.pairs(cx, list(topics), group, table)
 
     def _topics(self, cx: Executor) -> dict[str, TopicState]:
         named = self.options.topics
         pattern = None if self.options.pattern is None else re.compile(self.options.pattern, re.DOTALL)
-        found: dict[str, TopicState] = {}
-        for topic in named or (each for each in _store.topics(cx) if pattern is None or pattern.fullmatch(each)):
-            state = _store.topic_state(cx, topic)
-            if state is not None:
-                found[topic] = state
-            elif named:
+        names = named or [each for each in _store.topics(cx) if pattern is None or pattern.fullmatch(each)]
+        found = _store.states(cx, names)
+        for topic in named:
+            if topic not in found:
                 raise ConfigurationError(f"topic {topic!r} does not exist")
-        return found
+        return {topic: found[topic] for topic in names if topic in found}
 
     def _since(self, topic: str, lanes: Mapping[str, LaneState]) -> dict[str, int]:
         """The first offset written at or after the starting timestamp, by binary search in all lanes at once."""

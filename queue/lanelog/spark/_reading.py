@@ -19,6 +19,7 @@ from pyspark.sql.datasource import InputPartition
 from lanelog._database import Database
 from lanelog._stores._points import MAX_POINTS
 from lanelog.errors import LanelogError
+from lanelog.message import decode_metadata
 from lanelog.spark import _store
 from lanelog.spark._clear import clear
 from lanelog.spark._schema import arrow_schema
@@ -42,16 +43,26 @@ _NONE: Final = -1
 _LANE, _OFFSET, _ID, _PAYLOAD, _BYTES, _METADATA, _PUBLISHED, _WRITTEN, _DEAD = range(9)
 _DEAD_PARTS: Final = 7
 
+_COLLECTED: Final = (
+    "they were collected before they were read. Read as a registered group (groupId) to hold collection back, or set "
+    "failOnDataLoss=false to read what is left"
+)
+_WENT_BACK: Final = (
+    "the lane ends before them, though the stream is past them: the log went back, by a failover or by a backup that "
+    "was restored. With failOnDataLoss=false the stream goes on from where the lane ends"
+)
+
 
 class DataLost(LanelogError):
     """Messages that were to be read are gone from the log."""
 
-    def __init__(self, topic: str, key: str, begin: int, end: int, missing: int | None = None) -> None:
+    def __init__(
+        self, topic: str, key: str, begin: int, end: int, missing: int | None = None, *, went_back: bool = False
+    ) -> None:
         count = end + 1 - begin if missing is None else missing
         super().__init__(
-            f"{count} messages of topic {topic!r}, key {key!r} are gone, among offsets {begin} to {end}: they were "
-            "collected before they were read. Read as a registered group (groupId) to hold collection back, or set "
-            "failOnDataLoss=false to read what is left"
+            f"{count} messages of topic {topic!r}, key {key!r} are gone, among offsets {begin} to {end}: "
+            + (_WENT_BACK if went_back else _COLLECTED)
         )
 
 
@@ -110,10 +121,15 @@ def read_table(
         def query(sql: str, args: Sequence[object]) -> list[tuple[Any, ...]]:
             return cast("list[tuple[Any, ...]]", connection.query(lambda cx: cx.query(sql, args)))
 
+        rows: list[tuple[Any, ...]] = []
         for group, topic in pairs:
-            for rows in _store.table_pages(query, table, group, topic, since_ms):
-                if rows:
+            for page in _store.table_pages(query, table, group, topic, since_ms):
+                rows += page
+                if len(rows) >= _store.PAGE:
                     yield _table_batch(table, rows)
+                    rows = []
+        if rows:
+            yield _table_batch(table, rows)
 
 
 @define(eq=False)
@@ -236,7 +252,14 @@ def _metadata(texts: Sequence[str | None], kind: pa.DataType) -> pa.Array:
 
     if all(text is None for text in texts):
         return pa.nulls(len(texts), kind)
-    return pa.array([None if text is None else list(json.loads(text).items()) for text in texts], kind)
+    return pa.array([None if text is None else _pairs(text) for text in texts], kind)
+
+
+def _pairs(text: str) -> list[tuple[bytes, bytes]]:
+    """What a subscriber is given; half a surrogate pair, which is JSON to MariaDB, is no UTF-8: a question mark."""
+    return [
+        (name.encode(errors="replace"), value.encode(errors="replace")) for name, value in decode_metadata(text).items()
+    ]
 
 
 def _dead_letters(texts: Sequence[str | None], schema: pa.Schema) -> list[pa.Array]:

@@ -9,7 +9,8 @@ original_offset BIGINT, failed_group STRING, failed_at TIMESTAMP, failure_count 
 STRING (the only group it is meant for; NULL: every group).
 
 The other tables have the columns of `schema/`, with `key` for `partition_key`, flags as BOOLEAN, and points in time as
-TIMESTAMP, NULL where the log has 0. Unsigned numbers are BIGINT; the log never comes near its end.
+TIMESTAMP, NULL where the log has 0. Unsigned numbers are BIGINT; the log never comes near its end. Left out is what has
+no meaning outside of the library: lane_pauses of the groups.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ DELIVERY_STATE: Final = _struct("""
     boolean: acked
     timestamp: invisible_until?
     long: retry_count, postponed
-    boolean: crashed, alone
+    boolean: crashed, alone, released
     long: lease_epoch
     timestamp: first_attempt_at?, last_attempt_at?
     string: last_error?

@@ -19,7 +19,7 @@ from lanelog.spark._options import FORMAT, parse_read, parse_write
 from lanelog.spark._planning import Planner
 from lanelog.spark._reading import MessageSplit, Reading, TableSplit, read_split
 from lanelog.spark._schema import TABLES
-from lanelog.spark._splits import plan_splits
+from lanelog.spark._splits import TABLE_SPLITS, plan_splits, split_pairs
 from lanelog.spark._stream import LanelogStreamReader
 from lanelog.spark._writer import LanelogStreamWriter, LanelogWriter, check_columns
 
@@ -99,7 +99,11 @@ class LanelogReader(DataSourceReader):
                 if options.table == "messages":
                     splits = plan_splits(planner.ranges(), min_partitions=options.min_partitions)
                     return [MessageSplit(split) for split in splits]
-                return [TableSplit(options.table, (pair,), options.starting_ms) for pair in planner.pairs()]
+                most = 1 if options.table == "groups" else TABLE_SPLITS  # one row each
+                return [
+                    TableSplit(options.table, pairs, options.starting_ms)
+                    for pairs in split_pairs(planner.pairs(), most)
+                ]
             finally:
                 planner.close()
 

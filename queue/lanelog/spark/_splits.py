@@ -18,6 +18,8 @@ PAGE_ROWS: Final = 5_000
 """The most messages of one statement."""
 PAGE_LANES: Final = 250
 """The most lanes of one statement."""
+TABLE_SPLITS: Final = 8
+"""The most tasks of a table: one costs more than hundreds of (group, topic) with few rows, as most of them are."""
 
 
 @frozen
@@ -60,6 +62,12 @@ def _cut(ranges: Sequence[LaneRange], ends: Sequence[int]) -> Iterator[list[Lane
             if place == ends[at]:
                 yield split
                 split, at = [], at + 1
+
+
+def split_pairs(pairs: Sequence[tuple[str, str]], most: int = TABLE_SPLITS) -> list[tuple[tuple[str, str], ...]]:
+    """Cut the (group, topic) of a table, in their order, into at most so many even parts; none of them is empty."""
+    total, count = len(pairs), min(len(pairs), most)
+    return [tuple(pairs[total * n // count : total * (n + 1) // count]) for n in range(count)]
 
 
 def pages(ranges: Iterable[LaneRange]) -> Iterator[list[LaneRange]]:

@@ -7,47 +7,52 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from lanelog._stores._points import chunked
+from lanelog._stores._points import chunked, placeholders
 from lanelog._stores.history import History
 from lanelog.spark._offsets import LaneState, TopicState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from lanelog._database import Executor
+    from lanelog.spark._offsets import Lanes
     from lanelog.spark._splits import LaneRange
 
 PAGE: Final = 2_000
 """Rows of one page of lanes, or of a table."""
+TOPICS: Final = 200
+"""The most topics that share a page of lanes, and the rows in which the next names are looked for."""
 
-# Is there such a topic, since when, and where have its purged lanes ended? (PRIMARY)
-TOPIC = """SELECT head_offset, created_at FROM queue_partitions FORCE INDEX (PRIMARY)
-WHERE topic = %s AND partition_key = ''"""
+# The names of topics, from the next rows behind one of them: many small topics at once, and of one with many lanes no
+# more than that (PRIMARY).
+NAMES = """SELECT topic FROM queue_partitions FORCE INDEX (PRIMARY)
+WHERE topic > %s ORDER BY topic LIMIT %s"""
 
-# The topic with the next name, one look-up each (PRIMARY).
-NEXT_TOPIC = """SELECT topic FROM queue_partitions FORCE INDEX (PRIMARY)
-WHERE topic > %s ORDER BY topic LIMIT 1"""
+# Which of these topics are there, since when, and where have their purged lanes ended? (PRIMARY)
+STATES = """SELECT topic, head_offset, created_at FROM queue_partitions FORCE INDEX (PRIMARY)
+WHERE topic IN ({topics}) AND partition_key = ''"""
 
-# Heads and floors of a topic in key order, page by page (both PRIMARY). The topic's own row is none of them.
-LANES = """SELECT p.partition_key, p.head_offset, COALESCE(f.offset_acked, 0), COALESCE(f.marked_through, 0),
+# Heads and floors of topics, behind a place in one of them and of the others, in order (both PRIMARY). A topic's own
+# row is no lane.
+LANES = """SELECT p.topic, p.partition_key, p.head_offset, COALESCE(f.offset_acked, 0), COALESCE(f.marked_through, 0),
  p.created_at
 FROM queue_partitions p FORCE INDEX (PRIMARY)
 LEFT JOIN queue_offsets f FORCE INDEX (PRIMARY)
        ON f.consumer_group = '' AND f.topic = p.topic AND f.partition_key = p.partition_key
-WHERE p.topic = %s AND p.partition_key > %s ORDER BY p.partition_key LIMIT %s"""
+WHERE (p.topic = %s AND p.partition_key > %s) OR (p.topic IN ({topics}) AND p.partition_key > '')
+ORDER BY p.topic, p.partition_key LIMIT %s"""
 
-# The watermarks of a group in a topic, page by page (PRIMARY).
-WATERMARKS = """SELECT partition_key, offset_acked FROM queue_offsets FORCE INDEX (PRIMARY)
-WHERE consumer_group = %s AND topic = %s AND partition_key > %s ORDER BY partition_key LIMIT %s"""
+# The watermarks of a group, of the same lanes in the same way (PRIMARY).
+WATERMARKS = """SELECT topic, partition_key, offset_acked FROM queue_offsets FORCE INDEX (PRIMARY)
+WHERE consumer_group = %s AND ((topic = %s AND partition_key > %s) OR (topic IN ({topics}) AND partition_key > ''))
+ORDER BY topic, partition_key LIMIT %s"""
 
-# Is the group registered for the topic? (PRIMARY)
-REGISTERED = "SELECT 1 FROM queue_groups FORCE INDEX (PRIMARY) WHERE consumer_group = %s AND topic = %s"
+# What is the group registered for? (PRIMARY, prefix)
+REGISTERED = "SELECT topic FROM queue_groups FORCE INDEX (PRIMARY) WHERE consumer_group = %s"
 
-# Is the group registered for any topic? (PRIMARY, prefix)
-REGISTERED_ANYWHERE = "SELECT 1 FROM queue_groups FORCE INDEX (PRIMARY) WHERE consumer_group = %s LIMIT 1"
-
-# The groups of a topic (by_topic).
-READERS = "SELECT consumer_group FROM queue_groups FORCE INDEX (by_topic) WHERE topic = %s ORDER BY consumer_group"
+# The groups of the topics in a range (by_topic).
+READERS = """SELECT topic, consumer_group FROM queue_groups FORCE INDEX (by_topic)
+WHERE topic >= %s AND topic <= %s ORDER BY topic, consumer_group"""
 
 # When were the messages at these places written? (PRIMARY)
 WRITTEN_AT = """SELECT partition_key, `offset`, created_at FROM queue_messages FORCE INDEX (PRIMARY)
@@ -69,7 +74,7 @@ WHERE topic = %s AND (partition_key, `offset`) IN ({points})"""
 
 # A group's exceptions in a topic, in order, behind a place (PRIMARY).
 DELIVERY_STATE = """SELECT consumer_group, topic, partition_key, message_offset, through_offset, acked, invisible_until,
- retry_count, postponed, crashed, alone, lease_epoch, first_attempt_at, last_attempt_at, last_error
+ retry_count, postponed, crashed, alone, released, lease_epoch, first_attempt_at, last_attempt_at, last_error
 FROM queue_delivery_state FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s AND (partition_key > %s OR (partition_key = %s AND message_offset >= %s))
 ORDER BY partition_key, message_offset LIMIT %s"""
@@ -109,57 +114,69 @@ _BY_OFFSET: Final = {"delivery_state": DELIVERY_STATE, "history": HISTORY}
 _KEY, _OFFSET, _FINISHED = 2, 3, 9
 
 
-def topic_state(cx: Executor, topic: str) -> TopicState | None:
-    """None: nobody has published to the topic, or registered for it."""
-    row = cx.one(TOPIC, (topic,))
-    return None if row is None else TopicState(*map(int, row))
-
-
 def topics(cx: Executor) -> Iterator[str]:
     """Every topic, in order."""
-    row = cx.one(NEXT_TOPIC, ("",))
-    while row is not None:
-        yield row[0]
-        row = cx.one(NEXT_TOPIC, (row[0],))
-
-
-def lanes(cx: Executor, topic: str) -> dict[str, LaneState]:
-    """Every lane of a topic."""
-    found: dict[str, LaneState] = {}
-    after = ""
+    last = ""
     while True:
-        page = cx.query(LANES, (topic, after, PAGE))
-        found.update({key: LaneState(*map(int, numbers)) for key, *numbers in page})
-        if len(page) < PAGE:
-            return found
-        after = page[-1][0]
+        page = [topic for (topic,) in cx.query(NAMES, (last, TOPICS))]
+        yield from dict.fromkeys(page)
+        if len(page) < TOPICS:
+            return
+        last = page[-1]
 
 
-def watermarks(cx: Executor, group: str, topic: str) -> dict[str, int]:
-    """How far the group is, for the lanes that it has a row in."""
-    found: dict[str, int] = {}
-    after = ""
-    while True:
-        page = cx.query(WATERMARKS, (group, topic, after, PAGE))
-        found.update({key: int(acked) for key, acked in page})
-        if len(page) < PAGE:
-            return found
-        after = page[-1][0]
+def states(cx: Executor, names: Sequence[str]) -> dict[str, TopicState]:
+    """Those of the topics that somebody has published to, or registered for."""
+    found: dict[str, TopicState] = {}
+    for chunk in chunked(names):
+        rows = cx.query(STATES.format(topics=placeholders(chunk)), chunk)
+        found.update({topic: TopicState(*map(int, numbers)) for topic, *numbers in rows})
+    return found
 
 
-def registered(cx: Executor, group: str, topic: str) -> bool:
-    """Whether collection waits for the group in this topic."""
-    return cx.one(REGISTERED, (group, topic)) is not None
+def lanes(cx: Executor, names: Sequence[str]) -> Lanes:
+    """Every lane of the topics."""
+    found: Lanes = {topic: {} for topic in names}
+    for topic, key, *numbers in _of_topics(cx, LANES, (), names):
+        found[topic][key] = LaneState(*map(int, numbers))
+    return found
 
 
-def registered_anywhere(cx: Executor, group: str) -> bool:
-    """Whether there is a topic that the group is registered for."""
-    return cx.one(REGISTERED_ANYWHERE, (group,)) is not None
+def watermarks(cx: Executor, group: str, names: Sequence[str]) -> dict[str, dict[str, int]]:
+    """How far the group is in the topics, for the lanes that it has a row in."""
+    found: dict[str, dict[str, int]] = {topic: {} for topic in names}
+    for topic, key, acked in _of_topics(cx, WATERMARKS, (group,), names):
+        found[topic][key] = int(acked)
+    return found
 
 
-def readers(cx: Executor, topic: str) -> list[str]:
-    """The groups of a topic."""
-    return [group for (group,) in cx.query(READERS, (topic,))]
+def _of_topics(cx: Executor, sql: str, group: tuple[str, ...], names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """The rows of `sql`, which begin with topic and key, page by page."""
+    for chunk in chunked(names, TOPICS):
+        topic, key = "", ""
+        others = dict.fromkeys(["", *chunk])  # the empty name is no topic's, and IN () would be no SQL
+        while True:
+            page = cx.query(sql.format(topics=placeholders(list(others))), (*group, topic, key, *others, PAGE))
+            yield from page
+            if len(page) < PAGE:
+                break
+            topic, key = page[-1][:2]
+            for name in {row[0] for row in page}:
+                others.pop(name, None)
+
+
+def registered(cx: Executor, group: str) -> set[str]:
+    """The topics in which collection waits for the group."""
+    return {topic for (topic,) in cx.query(REGISTERED, (group,))}
+
+
+def readers(cx: Executor, names: Sequence[str]) -> dict[str, list[str]]:
+    """The groups of each of the topics, in order."""
+    found: dict[str, list[str]] = {topic: [] for topic in names}
+    for topic, group in cx.query(READERS, (min(names), max(names))) if names else ():
+        if topic in found:
+            found[topic].append(group)
+    return found
 
 
 def written_at(cx: Executor, topic: str, places: Sequence[tuple[str, int]]) -> dict[str, int]:
@@ -212,12 +229,12 @@ def table_pages(
             finished = int(page[-1][_FINISHED])
 
 
-def pairs(cx: Executor, found: Iterable[str], group: str | None, table: str) -> list[tuple[str, str]]:
+def pairs(cx: Executor, names: Sequence[str], group: str | None, table: str) -> list[tuple[str, str]]:
     """Every (group, topic) that a table may have rows of; the reserved group '' has the floors, and settled letters."""
-    if table == "history" and group is None:  # outcomes outlive their group
-        there = set(found)
+    if group is not None:
+        return [(group, topic) for topic in names]
+    if table == "history":  # outcomes outlive their group
+        there = set(names)
         return [(each, topic) for each, topic in History().kept(cx) if topic in there]
     reserved = [""] if table in {"offsets", "delivery_state"} else []
-    return [
-        (each, topic) for topic in found for each in ([*reserved, *readers(cx, topic)] if group is None else [group])
-    ]
+    return [(each, topic) for topic, groups in readers(cx, names).items() for each in (*reserved, *groups)]

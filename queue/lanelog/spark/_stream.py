@@ -8,13 +8,25 @@ from __future__ import annotations
 
 import threading
 import time
+import warnings
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from lanelog.spark._clear import clear
-from lanelog.spark._offsets import NOTHING, Positions, advance, came_back, pinned, ranges, skipped, up_to
+from lanelog.spark._offsets import (
+    NOTHING,
+    Positions,
+    advance,
+    ahead,
+    came_back,
+    lowered,
+    pinned,
+    ranges,
+    skipped,
+    up_to,
+)
 from lanelog.spark._planning import Planner
 from lanelog.spark._reading import DataLost, MessageSplit, Reading, read_split
 from lanelog.spark._splits import plan_splits
@@ -28,6 +40,7 @@ if TYPE_CHECKING:
     from lanelog.spark._offsets import Lanes, TopicState
     from lanelog.spark._options import ReadOptions
     from lanelog.spark._planning import Seen
+    from lanelog.spark._splits import LaneRange
 
 REST: Final = 0.1
 """Seconds between two looks that find nothing, at least; Spark itself asks a hundred times a second."""
@@ -103,8 +116,13 @@ class LanelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         planner.refuse_unregistered(
             seen.unregistered & start.lanes.keys() if start.begun or seen.lanes else seen.unregistered
         )
+        lost = ahead(start, seen.lanes)
         if self._options.fail_on_data_loss and start.begun:
-            _check(start, seen.lanes, self._followed(start, seen))
+            _check(start, seen.lanes, self._followed(start, seen), lost)
+        if lost:  # by the heads as they are, not by those of a target: a lane may be pinned above that
+            for each in lost:
+                warnings.warn(f"lanelog: {_went_back(each)}", RuntimeWarning, stacklevel=2)
+            return lowered(start, lost)
         lanes = seen.lanes if self._target is None else up_to(seen.lanes, self._target)
         if not start.begun:
             starts = planner.starts(seen)
@@ -130,8 +148,8 @@ class LanelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
 
 
-def _check(start: Positions, seen: Lanes, followed: Mapping[str, TopicState]) -> None:
-    """Raise DataLost if messages behind a position or of a new lane are gone, or the log never had the position."""
+def _check(start: Positions, seen: Lanes, followed: Mapping[str, TopicState], lost: Sequence[LaneRange]) -> None:
+    """Raise DataLost if messages behind a position or of a new lane are gone, or the log does not reach a position."""
     for topic, lanes in start.lanes.items():
         for key, following in lanes.items():
             lane = seen.get(topic, {}).get(key)
@@ -139,8 +157,12 @@ def _check(start: Positions, seen: Lanes, followed: Mapping[str, TopicState]) ->
                 continue
             if lane.deleted >= following:
                 raise DataLost(topic, key, following, lane.deleted)
-            if lane.head + 1 < following:
-                raise DataLost(topic, key, lane.head + 1, following - 1)
+    if lost:
+        raise _went_back(lost[0])
     gone = skipped(start, seen, followed)
     if gone is not None:
         raise DataLost(gone.topic, gone.key, gone.after + 1, gone.through)
+
+
+def _went_back(lost: LaneRange) -> DataLost:
+    return DataLost(lost.topic, lost.key, lost.after + 1, lost.through, went_back=True)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 ROWS: Final = 1_000
 """The most messages of one transaction."""
 BYTES: Final = 4 * 1024 * 1024
-"""Payload bytes after which a transaction is full."""
+"""Bytes of payloads and metadata after which a transaction is full."""
 
 _REQUIRED: Final = ("topic", "key", "value", "id")
 _OPTIONAL: Final = ("metadata",)
@@ -132,7 +132,7 @@ class _Publishing:
         for topic, key, value, message_id, pairs, size in rows:
             self._waiting.setdefault(topic, []).append(Outgoing(key, value, message_id, _mapping(pairs)))
             self._rows += 1
-            self._bytes += size
+            self._bytes += size + sum(len(text.encode()) for pair in pairs or () for text in pair if text)
             if self._rows >= ROWS or self._bytes >= BYTES:
                 self.flush()
 
