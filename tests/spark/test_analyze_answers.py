@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from lanelog._database import NOW_MS
 from lanelog._engine.registration import register
 from lanelog.client import Client
 from lanelog.config import SubscriptionConfig
+from lanelog.errors import ConfigurationError
 from lanelog.spark import _analysis
 from lanelog.spark._analysis import Analysis, analysed
 from lanelog.spark.analyze import AnalyzeOptions
@@ -48,6 +50,17 @@ def analyze(spark: SparkSession, lanelog_url: str, tmp_path: Path) -> Analyze:
         return analysed(spark, AnalyzeOptions(**{"output": str(tmp_path), "url": lanelog_url, **options}).wanted())
 
     return run
+
+
+@pytest.fixture
+def chosen(spark: SparkSession, lanelog_url: str) -> Callable[..., list[str]]:
+    """Which topics an analysis reads, if it is asked for these."""
+
+    def look(*asked: str, **options: Any) -> list[str]:
+        wanted = AnalyzeOptions(**{"output": "unused", "url": lanelog_url, "topics": asked, **options}).wanted()
+        return _analysis._chosen(spark, wanted, _analysis._looked(wanted))
+
+    return look
 
 
 @pytest.fixture
@@ -130,8 +143,16 @@ def test_a_lane_that_its_handler_postponed_is_no_warning(
 
 # -- latency -----------------------------------------------------------------------------------------------------------
 
-WAITED_MS = 4000
-"""What is made to wait in these tests waits longer; a handler that runs at once is much faster."""
+WAITED_MS = 500
+"""What is made to wait in these tests waits longer."""
+
+# From when each message that the log still has was written to its success, and how much sooner it was published.
+LATENCIES = """
+SELECT h.topic, COUNT(*), MAX(h.finished_at - m.created_at), MIN(m.created_at - m.published_at)
+FROM queue_history h JOIN queue_messages m
+  ON m.topic = h.topic AND m.partition_key = h.partition_key AND m.`offset` = h.message_offset
+WHERE h.outcome = 'success' GROUP BY h.topic
+"""
 
 
 def longest(found: Analysis) -> dict[str, tuple[int, int]]:
@@ -152,7 +173,7 @@ def test_what_a_message_waited_for_on_purpose_is_no_latency(
 
     running.enter_context(client.subscribe("delayed", "g", accept, history=True))
     running.enter_context(client.subscribe("red", "g", handle, history=True))
-    client.publish("delayed", ODD, b"x", delay=WAITED_MS / 1000)
+    client.publish("delayed", ODD, b"x", delay=2 * WAITED_MS / 1000)
     client.publish("red", ODD, b"x")
     eventually(lambda: age_ms(raw, "failed_at", "queue_messages WHERE failed_at > 0") > WAITED_MS, within=30)
     mended.set()
@@ -160,8 +181,10 @@ def test_what_a_message_waited_for_on_purpose_is_no_latency(
     eventually(lambda: len(client.admin.history("delayed", "g")) == 1, within=30)
     eventually(lambda: any(row.outcome == "success" for row in client.admin.history("red", "g")), within=30)
     found = longest(analyze())
-    assert found["delayed"] == (1, pytest.approx(0, abs=WAITED_MS - 1))
-    assert found["red"] == (1, pytest.approx(0, abs=WAITED_MS - 1))
+    measured = {topic: tuple(map(int, numbers)) for topic, *numbers in rows(raw, LATENCIES)}
+    assert {topic: (count, ms) for topic, (count, ms, _) in measured.items()} == found
+    assert all(sooner > WAITED_MS for _, _, sooner in measured.values())
+    assert found.keys() == {"delayed", "red"}
 
 
 def test_what_succeeds_again_after_a_seek_counts_as_it_succeeded_first(
@@ -177,12 +200,14 @@ def test_what_succeeds_again_after_a_seek_counts_as_it_succeeded_first(
     running.enter_context(client.subscribe("t", "g", accept, history=True, retention=3600))
     settled("t")
     path = store()
-    eventually(lambda: age_ms(raw, "published_at", "queue_messages") > WAITED_MS, within=30)
+    first = rows(raw, LATENCIES)[0][2]
+    eventually(lambda: age_ms(raw, "finished_at", "queue_history") > WAITED_MS, within=30)
     before = rows(raw, f"SELECT {NOW_MS}")[0][0]
     client.admin.seek("t", "g", to="earliest")
-    again = "SELECT COUNT(*) FROM queue_history WHERE finished_at - published_at > %s AND finished_at >= %s"
-    eventually(lambda: rows(raw, again, WAITED_MS, before)[0][0] == 3, within=30)
-    assert longest(analyze(path=path))["t"] == (3, pytest.approx(0, abs=WAITED_MS - 1))
+    again = "SELECT COUNT(*) FROM queue_history WHERE finished_at >= %s"
+    eventually(lambda: rows(raw, again, before)[0][0] == 3, within=30)
+    assert longest(analyze(path=path))["t"] == (3, first)
+    assert rows(raw, LATENCIES)[0][2] >= first + WAITED_MS
 
 
 # -- dead letters ------------------------------------------------------------------------------------------------------
@@ -190,20 +215,12 @@ def test_what_succeeds_again_after_a_seek_counts_as_it_succeeded_first(
 
 def test_dead_letters_of_a_topic_are_found_wherever_they_lie(
     client: Client,
-    spark: SparkSession,
-    lanelog_url: str,
+    chosen: Callable[..., list[str]],
     analyze: Analyze,
     store: Callable[[], str],
     settled: Callable[[str], None],
-    raw: Any,
 ) -> None:
     """Whatever the suffix is, in log and archive; those of another topic, whose name begins so too, are not its own."""
-
-    def chosen(asked: tuple[str, ...], **options: Any) -> list[str]:
-        wanted = AnalyzeOptions(**{"output": "unused", "url": lanelog_url, "topics": asked, **options}).wanted()
-        _, known, letters = _analysis._looked(wanted)
-        return _analysis._chosen(spark, wanted, known, letters)
-
     for topic in ("cust", "customers"):
         client.publish_many(topic, [lanelog.Outgoing(f"k{n}", b"x") for n in range(2)])
     for topic, suffix in (("cust", ".failed"), ("cust", "_dlq"), ("customers", ".failed")):
@@ -211,10 +228,10 @@ def test_dead_letters_of_a_topic_are_found_wherever_they_lie(
             settled(topic)
     path = store()
     topics = ["cust", "cust.failed", "cust_dlq"]
-    assert chosen(("cust",)) == topics
-    assert chosen(("cust",), path=path, live=False) == topics
-    assert chosen(("cust",), path=path) == topics
-    assert chosen(("cust.failed",), path=path) == ["cust.failed"]
+    assert chosen("cust") == topics
+    assert chosen("cust", path=path, live=False) == topics
+    assert chosen("cust", path=path) == topics
+    assert chosen("cust.failed", path=path) == ["cust.failed"]
     found = analyze(topics=("cust",), path=path, live=False)
     assert (found.facts.topics, found.facts.dead_letters) == (topics, 4)
 
@@ -242,6 +259,50 @@ def test_dead_letters_that_somebody_dealt_with_are_not_outstanding(
     assert letters(path=path, live=False) == (3, None, None)
 
 
+# -- topics, and the cut-off -------------------------------------------------------------------------------------------
+
+
+def test_a_deleted_topic_is_no_topic_unless_the_archive_has_it(
+    client: Client,
+    chosen: Callable[..., list[str]],
+    analyze: Analyze,
+    store: Callable[[], str],
+    settled: Callable[[str], None],
+) -> None:
+    """Its row stays in the database. One that waits for its first message, read by somebody, is one."""
+    for topic in ("gone", "t"):
+        client.publish(topic, ODD, b"x")
+    with client.subscribe("gone", "g", accept, history=True):
+        settled("gone")
+    register(client._database, "g", "empty", SubscriptionConfig())
+    path = store()
+    client.admin.delete_topic("gone")
+    there = ["empty", "t"]
+    assert [topic.topic for topic in client.admin.topics()] == there
+    assert chosen() == there
+    with pytest.raises(ConfigurationError, match="'gone' is neither in the archive nor in the live log"):
+        chosen("gone")
+    found = analyze(path=path)
+    assert found.facts.topics == ["empty", "gone", "t"]
+    assert longest(found)["gone"][0] == 1
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_a_cut_off_is_never_in_the_future_and_may_be_any_time_before(lanelog_url: str, *, live: bool) -> None:
+    """Also the very first moment, which is 0 in the tables; a report does not reach beyond what it can know."""
+
+    def cutoff_ms(until: datetime | None) -> int:
+        given = {"output": "unused", "path": None if live else "unused", "url": lanelog_url, "until": until}
+        return _analysis._looked(AnalyzeOptions(**given, live=live).wanted()).cutoff_ms
+
+    now = datetime.now(UTC)
+    tomorrow_ms = (now + timedelta(hours=23)).timestamp() * 1000
+    assert cutoff_ms(datetime.fromtimestamp(0, UTC)) == 0
+    assert cutoff_ms(datetime.fromtimestamp(1.5, UTC)) == 1500
+    assert cutoff_ms(now + timedelta(days=1)) < tomorrow_ms
+    assert cutoff_ms(None) < tomorrow_ms
+
+
 # -- what is large, what changes meanwhile -----------------------------------------------------------------------------
 
 
@@ -259,6 +320,7 @@ def test_a_table_with_a_row_for_every_lane_is_cut_and_counted_whole(
     with client.subscribe("t", "g", handle):
         settled("t")
     rows(raw, "UPDATE queue_offsets SET updated_at = updated_at - 9000 WHERE consumer_group = 'g'")
+    rows(raw, "UPDATE queue_groups SET created_at = created_at - 9000")
     for seconds, key in enumerate(("a", "b", "z")):
         offset = client.publish("t", key, b"x").offset
         age = "UPDATE queue_messages SET created_at = created_at - %s WHERE partition_key = %s AND `offset` = %s"

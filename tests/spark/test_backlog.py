@@ -10,7 +10,7 @@ from pyspark.testing import assertDataFrameEqual
 from lanelog.spark import analytics
 
 LOG = "topic string, key string, offset bigint, created_at timestamp"
-GROUPS = "consumer_group string, topic string, paused_at timestamp, delivery_order string"
+GROUPS = "consumer_group string, topic string, paused_at timestamp, delivery_order string, created_at timestamp"
 OFFSETS = (
     "consumer_group string, topic string, key string, offset_acked bigint, paused_at timestamp, updated_at timestamp"
 )
@@ -24,7 +24,7 @@ STALLED = (
 )
 BACKLOG = (
     "consumer_group string, topic string, key string, lag bigint, oldest_offset bigint, oldest_at timestamp, "
-    "moved_at timestamp, paused boolean, role string"
+    "registered_at timestamp, moved_at timestamp, paused boolean, role string"
 )
 GLYPH = "𝄞🦊"
 
@@ -50,6 +50,11 @@ def state(*row: Any, postponed: int = 0, until: str | None = None, first: str | 
     return (*row, postponed, until and at(until), first and at(first))
 
 
+def group(name: str, order: str = "strict", *, paused: str | None = None, since: str = "08:00:00") -> tuple[Any, ...]:
+    """A group of the topic t, registered before anything was written."""
+    return (name, "t", paused and at(paused), order, at(since))
+
+
 def backlog(
     spark: SparkSession,
     log: DataFrame,
@@ -71,7 +76,7 @@ def test_unsettled_is_what_no_watermark_floor_or_acked_row_covers(spark: SparkSe
     found = backlog(
         spark,
         messages(spark, ("t", GLYPH, 3, 9), ("t", "new", 1, 2), ("other", GLYPH, 1, 5)),
-        [("g", "t", None, "strict"), ("h", "t", None, "strict")],
+        [group("g"), group("h")],
         [
             ("", "t", GLYPH, 4, None, at("09:00:00")),
             ("g", "t", GLYPH, 6, None, at("10:01:00")),
@@ -88,10 +93,10 @@ def test_unsettled_is_what_no_watermark_floor_or_acked_row_covers(spark: SparkSe
         found,
         spark.createDataFrame(
             [
-                ("g", "t", GLYPH, 1, 7, at("10:00:07"), at("10:01:00"), False, "consumer"),
-                ("g", "t", "new", 2, 1, at("10:00:01"), None, False, "consumer"),
-                ("h", "t", GLYPH, 5, 5, at("10:00:05"), None, False, "consumer"),
-                ("h", "t", "new", 1, 2, at("10:00:02"), None, False, "consumer"),
+                ("g", "t", GLYPH, 1, 7, at("10:00:07"), at("08:00:00"), at("10:01:00"), False, "consumer"),
+                ("g", "t", "new", 2, 1, at("10:00:01"), at("08:00:00"), None, False, "consumer"),
+                ("h", "t", GLYPH, 5, 5, at("10:00:05"), at("08:00:00"), None, False, "consumer"),
+                ("h", "t", "new", 1, 2, at("10:00:02"), at("08:00:00"), None, False, "consumer"),
             ],
             BACKLOG,
         ),
@@ -100,7 +105,7 @@ def test_unsettled_is_what_no_watermark_floor_or_acked_row_covers(spark: SparkSe
 
 def test_a_group_that_has_settled_everything_has_no_backlog_and_lag_nought(spark: SparkSession) -> None:
     """It is in the list of lags all the same, and nothing of it has an age."""
-    groups = [("done", "t", None, "strict"), ("late", "t", at("10:00:30"), "replay")]
+    groups = [group("done"), group("late", "replay", paused="10:00:30")]
     unsettled = backlog(
         spark,
         messages(spark, ("t", "k", 1, 3), ("t", "l", 2, 2)),
@@ -124,10 +129,10 @@ def test_a_lane_stalls_that_had_something_to_do_and_did_nothing(spark: SparkSess
     Nothing stalls an archive, which runs now and then, or a replay's group, which never moves.
     """
     groups = [
-        ("g", "t", None, "strict"),
-        ("p", "t", at("10:00:00"), "concurrent"),
-        ("_archive", "t", None, "archive"),
-        ("_replay-x", "t", None, "replay"),
+        group("g"),
+        group("p", "concurrent", paused="10:00:00"),
+        group("_archive", "archive"),
+        group("_replay-x", "replay"),
     ]
     states = [
         state("g", "t", "failing", 2, 2, False, 3, "boom"),
@@ -167,7 +172,7 @@ def test_a_lane_stalls_that_had_something_to_do_and_did_nothing(spark: SparkSess
 
 def test_an_oldest_message_that_fails_stalls_its_lane_since_its_first_attempt(spark: SparkSession) -> None:
     """Whatever changed the lane's row since; not since before it was written, as after a seek; later, not earlier."""
-    groups = [("g", "t", None, "serial")]
+    groups = [group("g", "serial")]
     states = [
         state("g", "t", "fails", 1, 1, False, 9, "boom", first="10:01:00"),
         state("g", "t", "runs", 1, 1, False, 2, None, first="10:01:00"),
@@ -202,6 +207,27 @@ def test_an_oldest_message_that_fails_stalls_its_lane_since_its_first_attempt(sp
     )
 
 
+def test_no_lane_stalls_since_before_its_group_was_registered(spark: SparkSession) -> None:
+    """Neither one that it has no row of yet, however old the messages are, nor one whose row is older than it."""
+    unsettled = backlog(
+        spark,
+        messages(spark, ("t", GLYPH, 1, 3), ("t", "row", 1, 3), ("t", "recent", 59, 59)),
+        [group("new", since="10:00:50"), group("newer", since="10:04:01"), group("old")],
+        [("new", "t", "row", 1, None, at("09:00:00"))],
+    )
+    found = analytics.stalled_lanes(unsettled, spark.createDataFrame([], STATES), ms("10:05:00"), 60_000)
+    assert {(row.consumer_group, row.key): row.still_ms for row in found.collect()} == {
+        ("new", GLYPH): 250_000,
+        ("new", "row"): 250_000,
+        ("new", "recent"): 241_000,
+        ("old", GLYPH): 299_000,
+        ("old", "row"): 299_000,
+        ("old", "recent"): 241_000,
+    }
+    lags = analytics.lag(unsettled, spark.createDataFrame([group("newer")], GROUPS), ms("10:05:00"))
+    assert [row.oldest_ms for row in lags.collect()] == [299_000]  # how old a message is has nothing to do with it
+
+
 def test_a_lane_whose_handler_wants_it_still_is_postponed(spark: SparkSession) -> None:
     """Until after the cut-off, and while no attempt has begun since; not where an operator has paused it.
 
@@ -217,7 +243,7 @@ def test_a_lane_whose_handler_wants_it_still_is_postponed(spark: SparkSession) -
     unsettled = backlog(
         spark,
         messages(spark, *(("t", row[2], 1, 1) for row in states)),
-        [("g", "t", None, "strict")],
+        [group("g")],
         [("g", "t", "stopped", 0, at("10:00:02"), at("10:00:02"))],
         states,
     )
@@ -235,7 +261,7 @@ def test_an_error_is_told_in_one_line(spark: SparkSession) -> None:
     """The first that is not blank, at most 500 characters of it."""
     error = "\r\n  " + GLYPH + "x" * 600 + "\nTraceback …"
     states = [state("g", "t", "k", 1, 1, False, 1, error)]
-    unsettled = backlog(spark, messages(spark, ("t", "k", 1, 1)), [("g", "t", None, "strict")], (), states)
+    unsettled = backlog(spark, messages(spark, ("t", "k", 1, 1)), [group("g")], (), states)
     found = analytics.stalled_lanes(unsettled, spark.createDataFrame(states, STATES), ms("10:05:00"), 60_000)
     assert [row.last_error for row in found.collect()] == [GLYPH + "x" * 498]
 
@@ -260,7 +286,7 @@ def test_a_lane_paused_for_one_group_is_paused_for_that_group(spark: SparkSessio
     found = backlog(
         spark,
         messages(spark, ("t", "k", 1, 1)),
-        [("g", "t", None, "strict"), ("h", "t", None, "strict")],
+        [group("g"), group("h")],
         [("g", "t", "k", 0, at("10:00:00"), at("10:00:00")), ("h", "t", "k", 0, None, at("10:00:00"))],
     )
     assert {row.consumer_group: (row.lag, row.paused) for row in found.collect()} == {"g": (1, True), "h": (1, False)}
@@ -268,9 +294,9 @@ def test_a_lane_paused_for_one_group_is_paused_for_that_group(spark: SparkSessio
 
 def test_no_log_no_backlog(spark: SparkSession) -> None:
     """Empty tables give empty tables, and groups without anything to do."""
-    unsettled = backlog(spark, messages(spark), [("g", "t", None, "strict")])
+    unsettled = backlog(spark, messages(spark), [group("g")])
     states = spark.createDataFrame([], STATES)
     assert unsettled.collect() == []
     assert analytics.stalled_lanes(unsettled, states, 0, 0).collect() == []
-    lags = analytics.lag(unsettled, spark.createDataFrame([("g", "t", None, "strict")], GROUPS), 0).collect()
+    lags = analytics.lag(unsettled, spark.createDataFrame([group("g")], GROUPS), 0).collect()
     assert [tuple(row) for row in lags] == [("g", "t", 0, 0, None, False, "consumer")]

@@ -137,6 +137,18 @@ def test_every_command_exists() -> None:
     assert named <= set(cli.commands)
 
 
+def test_no_command_installs_lanelog_by_its_name() -> None:
+    """No index has it: what somebody puts there under this name would run with the database's password."""
+    commands = re.findall(r"pip install[^`\n]*", TEXT)
+    assert len(commands) > 3
+    assert [command for command in commands if re.search(r"[ '\"]lanelog\b", command)] == []
+
+
+def test_no_command_shows_a_password() -> None:
+    """Everybody on a machine can read the command lines of its processes."""
+    assert "PASSWORD" not in SHELL
+
+
 def test_every_event_is_logged_by_the_code() -> None:
     """Names of events in the README are names that somebody can search a log for."""
     named = {name for name in re.findall(r"`([a-z]+\.[a-z_]+)(?: [^`]*)?`", TEXT) if re.search(rf'"{name}"', SOURCE)}

@@ -4,7 +4,7 @@ Owns what is about Spark; it never consumes as a subscriber does. Applications i
 
     import lanelog.spark
 
-    lanelog.spark.register(spark)  # or nothing: Spark finds the format by itself
+    lanelog.spark.register(spark)  # needed where lanelog comes with --py-files: Spark finds only what is installed
     df = spark.read.format("lanelog").option("url", "mysql://…").option("subscribe", "orders").load()
 
 Columns: `lanelog.spark._schema`. Options of a read: url (or LANELOG_URL), passwordEnv, subscribe, subscribePattern,

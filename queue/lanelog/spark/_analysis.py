@@ -24,8 +24,9 @@ from attrs import field, frozen
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own documentation gives it
 
 from lanelog._database import Database
+from lanelog._stores.discovery import Discovery
 from lanelog.admin._known import read
-from lanelog.admin._names import names
+from lanelog.admin._names import names, readers
 from lanelog.admin._topics import dead_letter_topics
 from lanelog.errors import ConfigurationError
 from lanelog.spark import analytics
@@ -43,6 +44,8 @@ from lanelog.spark._schema import TABLES
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
+
+    from lanelog._database import Executor
 
 _ROW: Final = ("topic", "key", "offset")
 _OUTCOME: Final = ("consumer_group", "topic", "key", "message_offset", "finished_at")
@@ -100,6 +103,19 @@ class Analysis:
 
 
 @frozen(kw_only=True)
+class _Look:
+    """What the first look found: the cut-off, and topics of the live log."""
+
+    cutoff_ms: int
+    topics: set[str] = field(factory=set)
+    deleted: set[str] = field(factory=set)
+    """Those of which there is nothing but their rows, and outcomes until these are purged: they count as there only if
+    the archive has them."""
+    letters: set[str] = field(factory=set)
+    """Those that hold dead letters of topics that were asked for."""
+
+
+@frozen(kw_only=True)
 class _Live:
     """The live log, pinned. `groups`: those that were there all the time."""
 
@@ -112,9 +128,11 @@ class _Live:
 
 def analysed(spark: SparkSession, wanted: Wanted) -> Analysis:
     """Read and compute. Raises ConfigurationError, SchemaError, DatabaseError."""
-    cutoff_ms, known, letters = _looked(wanted)
-    topics = _chosen(spark, wanted, known, letters)
-    live = _live(spark, wanted, sorted(set(topics) & known), cutoff_ms)
+    look = _looked(wanted)
+    cutoff_ms = look.cutoff_ms
+    topics = _chosen(spark, wanted, look)
+    # Of a deleted topic that the archive has, the live log may still have outcomes that it has not.
+    live = _live(spark, wanted, sorted(set(topics) & (look.topics | look.deleted)), cutoff_ms)
     beyond = datetime.fromtimestamp((cutoff_ms + 1) / 1000, UTC)
 
     def archived(table: str) -> DataFrame:  # looks at the manifest when it is called: after the live log was pinned
@@ -204,20 +222,35 @@ def step_for(first: datetime | None, last: datetime | None) -> int:
     return next((step for step in _STEPS if span_ms / step <= _BARS), _STEPS[-1])
 
 
-def _looked(wanted: Wanted) -> tuple[int, set[str], set[str]]:
-    """The cut-off in epoch milliseconds, the topics of the live log, and which of them hold wanted dead letters."""
-    given = None if wanted.until is None else round(wanted.until.timestamp() * 1000)
+def _looked(wanted: Wanted) -> _Look:
+    """Look at the clock and at the topics; without a live log, at this machine's clock."""
     if wanted.place is None:
-        return given if given is not None else round(datetime.now(UTC).timestamp() * 1000), set(), set()
+        return _Look(cutoff_ms=_cutoff_ms(wanted, round(datetime.now(UTC).timestamp() * 1000)))
     database = Database(wanted.place.config())
     try:
         _refuse_another(database, wanted)
         clock = now_ms(database)
         found = read(database, names, "looking at the topics")
-        letters = {name for theirs in dead_letter_topics(wanted.topics, found).values() for name in theirs}
-        return min(clock, given or clock), {name for name, _ in found}, letters
+        deleted = read(database, _deleted, "looking for what there is of the topics", found)
+        return _Look(
+            cutoff_ms=_cutoff_ms(wanted, clock),
+            topics={name for name, _ in found} - deleted,
+            deleted=deleted,
+            letters={name for theirs in dead_letter_topics(wanted.topics, found).values() for name in theirs},
+        )
     finally:
         database.close()
+
+
+def _cutoff_ms(wanted: Wanted, clock_ms: int) -> int:
+    return clock_ms if wanted.until is None else min(clock_ms, round(wanted.until.timestamp() * 1000))
+
+
+def _deleted(cx: Executor, found: Sequence[tuple[str, bool]]) -> set[str]:
+    """The topics that are no more, as `admin.topics()` judges it: nobody reads them, and they have no lane."""
+    reading = readers(cx)
+    unread = (name for name, holds_dead_letters in found if not holds_dead_letters and name not in reading)
+    return {name for name in unread if not Discovery().page(cx, name, "", 1)}
 
 
 def _refuse_another(database: Database, wanted: Wanted) -> None:
@@ -233,12 +266,12 @@ def _manifest(wanted: Wanted) -> Manifest | None:
     return None if wanted.path is None else ManifestStore(local_path(wanted.path)).required()
 
 
-def _chosen(spark: SparkSession, wanted: Wanted, live: set[str], letters: set[str]) -> list[str]:
-    """The topics that are read: those asked for, and where dead letters of them lie (`letters`: in the live log).
+def _chosen(spark: SparkSession, wanted: Wanted, look: _Look) -> list[str]:
+    """The topics that are read: those asked for, and where dead letters of them lie.
 
     The live log was looked into before: what left it since is in the archive.
     """
-    manifest = _manifest(wanted)
+    live, letters, manifest = look.topics, look.letters, _manifest(wanted)
     archived = {file.topic for file in manifest.files} if manifest else set()
     asked = set(wanted.topics)
     missing = [topic for topic in wanted.topics if topic not in live | archived]

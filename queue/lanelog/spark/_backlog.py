@@ -39,8 +39,9 @@ def backlog(messages: DataFrame, groups: DataFrame, offsets: DataFrame, states: 
     the group covers.
 
     Columns: consumer_group, topic, key STRING; lag BIGINT (messages); oldest_offset BIGINT; oldest_at TIMESTAMP (when
-    the oldest of them was written); moved_at TIMESTAMP (when the group's row of the lane last changed; NULL: never);
-    paused BOOLEAN (the group, or the lane for it); role STRING (as in `lag`).
+    the oldest of them was written); registered_at TIMESTAMP (when the group was); moved_at TIMESTAMP (when the group's
+    row of the lane last changed; NULL: never); paused BOOLEAN (the group, or the lane for it); role STRING (as in
+    `lag`).
     """
     floors = offsets.where("consumer_group = ''").select(*_LANE, F.col("offset_acked").alias("floor"))
     places = offsets.where("consumer_group <> ''").select(
@@ -49,7 +50,13 @@ def backlog(messages: DataFrame, groups: DataFrame, offsets: DataFrame, states: 
         F.col("updated_at").alias("moved_at"),
         F.col("paused_at").alias("lane_paused_at"),
     )
-    readers = groups.select("consumer_group", "topic", F.col("paused_at").alias("group_paused_at"), role())
+    readers = groups.select(
+        "consumer_group",
+        "topic",
+        F.col("paused_at").alias("group_paused_at"),
+        F.col("created_at").alias("registered_at"),
+        role(),
+    )
     settled = states.where("acked").select(*_PLACE, "message_offset", "through_offset")
     mark = F.greatest(F.coalesce("offset_acked", F.lit(0)), F.coalesce("floor", F.lit(0)))
     waiting = (
@@ -68,11 +75,12 @@ def backlog(messages: DataFrame, groups: DataFrame, offsets: DataFrame, states: 
             F.count("*").alias("lag"),
             F.min("offset").alias("oldest_offset"),
             F.min("created_at").alias("oldest_at"),
+            F.first("registered_at").alias("registered_at"),
             F.first("moved_at").alias("moved_at"),
             F.coalesce(F.first("group_paused_at"), F.first("lane_paused_at")).isNotNull().alias("paused"),
             F.first("role").alias("role"),
         )
-        .select(*_PLACE, "lag", "oldest_offset", "oldest_at", "moved_at", "paused", "role")
+        .select(*_PLACE, "lag", "oldest_offset", "oldest_at", "registered_at", "moved_at", "paused", "role")
     )
 
 
@@ -103,9 +111,9 @@ def stalled_lanes(unsettled: DataFrame, states: DataFrame, cutoff_ms: int, still
 
     Still since: when the group's row of the lane last changed, or when the first attempt at the oldest unsettled
     message began if that was earlier (a failed attempt changes the row too, and settles nothing); but not before that
-    message was written. A lane that is still at least `still_ms` before the cut-off stalls. So one long-running handler
-    stalls its lane, and so does a message that fails again and again, also where others of its lane overtake it.
-    Lanes of an archive or a replay do not stall.
+    message was written, nor before the group was registered. A lane that is still at least `still_ms` before the
+    cut-off stalls. So one long-running handler stalls its lane, and so does a message that fails again and again, also
+    where others of its lane overtake it. Lanes of an archive or a replay do not stall.
 
     Columns: consumer_group, topic, key STRING; lag BIGINT (messages); still_ms BIGINT (milliseconds); state STRING:
     `paused` by an operator, `postponed` (the oldest, by its handler, until after the cut-off), `retrying` (the oldest
@@ -114,7 +122,7 @@ def stalled_lanes(unsettled: DataFrame, states: DataFrame, cutoff_ms: int, still
     none, or the next attempt runs).
     """
     moved = F.when(F.col("moved_at").isNotNull(), F.least("moved_at", "first_attempt_at"))  # the least that is there
-    since = F.greatest("oldest_at", moved)  # likewise
+    since = F.greatest("oldest_at", "registered_at", moved)  # likewise
     oldest = states.where("not acked").select(
         *_PLACE,
         F.col("message_offset").alias("oldest_offset"),

@@ -11,5 +11,8 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Register the format `lanelog` with a session; harmless where Spark has found it by itself."""
+    """Register the format `lanelog` with a session; harmless where Spark has found it by itself.
+
+    It does where lanelog is installed. In what `--py-files` sends along it does not look for formats.
+    """
     spark.dataSource.register(LanelogSource)

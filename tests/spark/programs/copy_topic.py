@@ -1,28 +1,29 @@
-"""Copies one topic into another on the cluster that its first argument names, and says in JSON who did it."""
+"""Copies one topic into another on the cluster it is submitted to, and says in JSON who did it."""
 
 import json
-import os
 import sys
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own documentation gives it
 
+import lanelog.spark
 
-def main(master: str, url: str, source: str, target: str) -> None:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+
+def main(url: str, source: str, target: str, within: str) -> None:
     settings = {
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.memory": "512m",
         "spark.executor.memory": "512m",
         "spark.sql.shuffle.partitions": "2",
-        "spark.scheduler.minRegisteredResourcesRatio": "1.0",  # both executors take part
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",  # both executors take part, however long they need
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{float(within):.0f}s",
     }
-    builder = SparkSession.builder.master(master).appName("copy")
+    builder = SparkSession.builder.appName("copy")
     for name, value in settings.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
+    lanelog.spark.register(spark)
     reader = spark.read.format("lanelog").option("url", url).option("subscribe", source).option("minPartitions", "4")
     ordered = reader.load().repartition(2, "key").sortWithinPartitions("key", "offset")
     rows = ordered.select(F.lit(target).alias("topic"), "key", "value", "id")
@@ -30,7 +31,8 @@ def main(master: str, url: str, source: str, target: str) -> None:
     assert spark.sparkContext._jsc is not None
     processes = spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()
     spark.stop()
-    sys.stdout.write(json.dumps({"executors": len(processes) - 1}) + "\n")  # the driver is one of them
+    found = {"executors": len(processes) - 1, "python": sys.executable}  # the driver is one of them
+    sys.stdout.write(json.dumps(found) + "\n")
 
 
 if __name__ == "__main__":
