@@ -4,6 +4,7 @@ PYTHONPATH=tests python tests/spark/prove.py --messages 200000 --lanes 500 [--se
 """
 
 import argparse
+import random
 import sys
 import tempfile
 import time
@@ -39,6 +40,7 @@ def main() -> int:
             messages=given.messages,
             lanes=given.lanes,
             batch=given.batch,
+            kills=random.Random(given.seed).sample(["python", "jvm"], 2),
             seed=given.seed,
             say=say,
         )

@@ -5,17 +5,20 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from attrs import evolve
 
+import lanelog
 from lanelog._database import Database
 from lanelog.admin.views import OwnerState
 from lanelog.client import Client
 from lanelog.config import ConnectConfig
+from lanelog.devserver import DevServer
 from lanelog.errors import ConfigurationError, LeaseLost
 from lanelog.spark._archive_group import ArchiveGroup, Hole, PassedOver, holes_of
 from lanelog.spark._archive_options import GROUP
 from lanelog.spark._archive_presence import Presence
 from support.sql import one, rows, watermark
-from support.waiting import accept, eventually
+from support.waiting import accept, events, eventually
 
 Job = tuple[ArchiveGroup, Presence]
 
@@ -51,7 +54,9 @@ def test_one_job_at_a_time(client: Client, job: Callable[[str], Job], raw: Any) 
     with pytest.raises(ConfigurationError, match="by first: one job at a time") as caught:
         second.take("t", other)
     assert "\n" not in str(caught.value)
-    alive._session.close()  # what a kill does: the server frees the lock
+    alive._session.close()  # what a kill does: the server frees the lock, in its own time
+    states = lambda: {member.name: member.state for member in client.admin.members("t", GROUP)}  # noqa: E731
+    eventually(lambda: states()["first"] is OwnerState.DEAD)
     second.take("t", other)
     assert second.epochs["t"] > first.epochs["t"]
     with pytest.raises(LeaseLost, match="not this job's any more"):
@@ -61,7 +66,25 @@ def test_one_job_at_a_time(client: Client, job: Callable[[str], Job], raw: Any) 
     assert watermark(raw, GROUP, "t", "k") == 1
     second.leave({"t"})
     other.stop(["t"])
-    assert {member.state for member in client.admin.members("t", GROUP)} <= {OwnerState.STOPPED, OwnerState.DEAD}
+    assert set(states().values()) <= {OwnerState.STOPPED, OwnerState.DEAD}
+
+
+def test_it_leaves_though_its_database_is_away(private_server: DevServer, caplog: pytest.LogCaptureFixture) -> None:
+    """That is waited for once, and not once for each of its topics: the next job finds out that this one is gone."""
+    with lanelog.connect(private_server.url) as client:
+        client.migrate()
+        for topic in "abc":
+            client.publish(topic, "k", b"x")
+    database = Database(evolve(ConnectConfig.from_url(private_server.url), publish_timeout=1.0))
+    group, presence = ArchiveGroup(database, GROUP, "it", "a" * 32), Presence(database, GROUP, "it")
+    for topic in "abc":
+        group.take(topic, presence)
+    private_server.kill()
+    group.leave({"a", "b", "c"})
+    assert len(events(caplog, "archive.leave_failed")) == 1
+    assert not group.epochs
+    presence.stop([])
+    database.close()
 
 
 def test_nobody_subscribes_to_its_group(client: Client, job: Callable[[str], Job]) -> None:

@@ -1,11 +1,16 @@
 """Runs of a replay: one at a time, one that died or slept, one that found nothing; and which replays are the same."""
 
+import importlib
 import secrets
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JError
+from pyspark import InheritableThread
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import lanelog
@@ -15,17 +20,18 @@ from lanelog.client import Client
 from lanelog.config import ConnectConfig
 from lanelog.devserver import DevServer
 from lanelog.errors import ConfigurationError, LanelogError
+from lanelog.message import METADATA_MAX_BYTES, encode_metadata
 from lanelog.spark import Replayed, _replay_rows, replay
 from lanelog.spark._archive_options import ArchiveOptions
 from lanelog.spark._archive_presence import Presence
 from lanelog.spark._manifest import ManifestStore
-from lanelog.spark._replay_holder import let_go
+from lanelog.spark._replay_holder import Holder, let_go
 from lanelog.spark._replay_options import ReplayOptions, checked
 from lanelog.spark.archive import run
 from lanelog.spark.replay import _Account
 from support.spark import Read
 from support.sql import one, rows
-from support.waiting import accept, eventually
+from support.waiting import accept, events, eventually
 
 Replay = Callable[..., Replayed]
 LANES, MESSAGES = 4, 20
@@ -58,6 +64,12 @@ def again(spark: SparkSession, archived: str, lanelog_url: str) -> Replay:
 def held(client: Client) -> list[str]:
     """The groups of topic `copy` that hold what was replayed."""
     return [group.group for group in client.admin.groups("copy") if group.order == "replay"]
+
+
+def freed(client: Client) -> None:
+    """Wait until the server has freed the lock of a run whose connection is closed: it does so in its own time."""
+    (group,) = held(client)
+    eventually(lambda: OwnerState.ALIVE not in {member.state for member in client.admin.members("copy", group)})
 
 
 def before_publishing(monkeypatch: pytest.MonkeyPatch, then: Callable[[], None]) -> None:
@@ -113,7 +125,8 @@ def test_a_run_that_slept_delivers_nothing_twice(
         asleep = presences[0]
         assert asleep._loop is not None
         asleep._loop.stop()
-        asleep._session.close()  # and the server frees its lock
+        asleep._session.close()
+        freed(client)
         assert again().published == MESSAGES
         with client.subscribe("copy", "readers", accept, retention=0) as subscription:
             eventually(lambda: subscription.stats().acked == MESSAGES, within=30)
@@ -144,11 +157,11 @@ def test_a_run_that_died_is_taken_over_at_once(
 
     monkeypatch.setattr(_replay_rows, "publish", run_it)
     monkeypatch.setattr(Presence, "stop", lambda self, _topics: (self._loop.stop(), self._session.close()))
+    monkeypatch.setattr(Holder, "leave", lambda _: None)
     with pytest.raises(RuntimeError, match="dies here"):
         again()
     monkeypatch.undo()
-    (name,) = held(client)
-    assert OwnerState.ALIVE not in {member.state for member in client.admin.members("copy", name)}
+    freed(client)
 
     def late() -> None:
         with pytest.raises(Exception, match="does not hold topic 'copy' any more"):
@@ -159,6 +172,57 @@ def test_a_run_that_died_is_taken_over_at_once(
     done = again()
     assert (done.published, done.duplicates) == (MESSAGES - LANES, LANES)
     assert held(client) == []
+
+
+def test_a_run_that_is_interrupted_publishes_nothing_more(
+    client: Client, again: Replay, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C ends only the wait for Spark's job: that is cancelled, and what lives on of its tasks may not publish."""
+    jobs: list[threading.Thread] = []
+    failed: list[Exception] = []
+    works = _replay_rows.publish
+
+    def copies() -> int:
+        return int(one(raw, "SELECT COUNT(*) FROM queue_messages WHERE topic = 'copy'"))
+
+    def alone(*args: Any) -> None:
+        try:
+            works(*args)
+        except (Py4JError, PySparkException) as error:
+            failed.append(error)
+
+    def interrupted(*args: Any) -> None:
+        jobs.append(InheritableThread(target=alone, args=args))
+        jobs[0].start()
+        eventually(copies, within=30)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_replay_rows, "publish", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            again(rate=2.0)
+    there = copies()
+    assert 0 < there < MESSAGES
+    jobs[0].join(60)
+    assert "cancelled" in str(failed[0])
+    done = again()
+    assert (done.published, done.duplicates) == (MESSAGES - there, there)
+    assert held(client) == []
+
+
+def test_what_looks_alive_is_its_own(client: Client, lanelog_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """As when the server has restarted before it was told that the run stopped; another run's group stays, and why."""
+    client.publish("copy", "k", b"x")
+    database = Database(ConnectConfig.from_url(lanelog_url))
+    presence = Presence(database, "_replay-x", "it")
+    Holder(database, "_replay-x", "it").take(["copy"], presence)
+    let_go(database, "_replay-x", but="other")
+    assert held(client) == ["_replay-x"]
+    assert len(events(caplog, "replay.still_held")) == 1
+    let_go(database, "_replay-x", but="it")
+    assert held(client) == []
+    presence.stop([])
+    database.close()
 
 
 def test_a_run_that_begins_when_another_one_ends(
@@ -194,6 +258,16 @@ def test_what_is_done_stays_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     account.begin(options)
     assert account.done(options) == 7
     assert [path.name for path in tmp_path.iterdir()] == ["account.json"]
+
+
+def test_the_account_outlives_a_power_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name is flushed, and its directory's, which the first replay has made."""
+    flushed: list[Path] = []
+    monkeypatch.setattr(importlib.import_module("lanelog.spark.replay"), "flush_directory", flushed.append)
+    known = dict.fromkeys(("to", "since", "until", "dead_letters_of", "target_group", "rate", "name"))
+    options = checked(path="/a", topics=["t"], keys=None, ids=None, all_groups=False, **known)
+    _Account(tmp_path / "_replays" / "account.json").begin(options)
+    assert flushed == [tmp_path / "_replays", tmp_path]
 
 
 def test_what_found_nothing_is_not_done(
@@ -263,3 +337,21 @@ def test_a_large_message_is_replayed(
     run(ArchiveOptions(path=archived, url=lanelog_url), spark)
     assert again(keys=["large"]).published == 1
     assert rows(raw, "SELECT payload_bytes FROM queue_messages WHERE topic = 'copy'") == [(2 * 1024 * 1024,)]
+
+
+def test_metadata_without_room_for_the_marks_is_refused(
+    spark: SparkSession, client: Client, again: Replay, archived: str, lanelog_url: str
+) -> None:
+    """Before anything is published: no run of that replay could be done. To the byte, as publishing counts it."""
+    odd = '"\\/\n\x01\x7fé🔑\u2028'
+    marks = {"lanelog.original_id": "it", "lanelog.replay": "whole"}
+    room = METADATA_MAX_BYTES - len(encode_metadata({odd: odd, **marks}).encode())
+    client.publish("t", "full", b"x", id="it", metadata={odd: odd + "x" * room})
+    client.publish("t", "over", b"x", id="it", metadata={odd: odd + "x" * (room + 1)})
+    run(ArchiveOptions(path=archived, url=lanelog_url), spark)
+    line = r"offset 1 of topic 't', lane 'over', cannot be replayed: .* metadata has 65536 bytes as JSON, 65535 are"
+    with pytest.raises(ConfigurationError, match=line) as caught:
+        again(name="whole")
+    assert "\n" not in str(caught.value)
+    assert "copy" not in [topic.topic for topic in client.admin.topics()]
+    assert again(keys=["full"], name="whole").published == 1

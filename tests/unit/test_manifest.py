@@ -21,6 +21,7 @@ from lanelog.spark._manifest import (
     DataFile,
     Manifest,
     ManifestStore,
+    Unsettled,
     encoded,
     local_path,
     new_manifest,
@@ -120,7 +121,7 @@ def test_a_version_whose_name_was_not_flushed_stands(
     second = first.extended([written(store, first)], {"t": {"k": 1}})
     with monkeypatch.context() as patch:
         patch.setattr(_manifest, "flush_directory", fail)
-        with pytest.raises(OSError, match="No space"):
+        with pytest.raises(Unsettled, match="No space"):
             store.commit(second)
     again = first.extended([written(store, first)], {"t": {"k": 2}})
     with pytest.raises(LeaseLost, match="or by an attempt whose disk failed"):
@@ -134,6 +135,19 @@ def test_a_version_whose_name_was_not_flushed_stands(
 
 def fail(*_: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize(("step", "unsettled"), [("fsync", False), ("link", True)])
+def test_a_disk_that_fails_says_whether_a_version_may_appear(
+    store: ManifestStore, first: Manifest, monkeypatch: pytest.MonkeyPatch, step: str, unsettled: bool
+) -> None:
+    """Before the link it cannot, whatever the disk does later; a link that fails may have been made all the same."""
+    with monkeypatch.context() as patch:
+        patch.setattr(_manifest.os, step, fail)
+        with pytest.raises(OSError, match="No space") as caught:
+            store.commit(first.extended([], {}))
+    assert isinstance(caught.value, Unsettled) is unsettled
+    assert [path.name for path in (store.root / "_manifest").iterdir()] == ["0000000001.json.gz"]
 
 
 def test_a_writer_that_was_swept_is_told(
@@ -272,8 +286,15 @@ def test_another_schema_version_is_refused(store: ManifestStore, first: Manifest
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"no gzip", gzip.compress(b"[]"), gzip.compress(b"{}"), gzip.compress(b"\xff")],
-    ids=["empty", "no gzip", "a list", "no field", "no text"],
+    [
+        b"",
+        b"no gzip",
+        gzip.compress(b"{}")[:10] + b"\xff" * 20,
+        gzip.compress(b"[]"),
+        gzip.compress(b"{}"),
+        gzip.compress(b"\xff"),
+    ],
+    ids=["empty", "no gzip", "no deflate", "a list", "no field", "no text"],
 )
 def test_a_damaged_manifest_is_refused(store: ManifestStore, first: Manifest, content: bytes) -> None:
     """Not read as an empty archive, which would be archived over."""

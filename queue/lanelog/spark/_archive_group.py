@@ -149,7 +149,7 @@ class ArchiveGroup:
     def leave(self, named: Container[str]) -> None:
         """Give the topics back that the manifest has `named`, which tells other archives to keep away from them.
 
-        Of the others, and where the database does not answer, the next job finds out that this one is gone.
+        Of the others, and once the database does not answer, the next job finds out that this one is gone.
         """
         for topic, epoch in self.epochs.items():
             if topic not in named:
@@ -158,6 +158,8 @@ class ArchiveGroup:
                 repeated(self.database, self._leave, "leaving a topic", topic, epoch)
             except DatabaseError as error:
                 log.warning("archive.leave_failed", topic=topic, group=self.group, error=error)
+                if error.retriable:  # it was waited for: each of the others would wait as long
+                    break
         self.epochs.clear()
 
     def _leave(self, topic: str, epoch: int) -> None:

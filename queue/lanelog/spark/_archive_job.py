@@ -31,7 +31,7 @@ from lanelog._telemetry import get_logger
 from lanelog.errors import ClosedError, DatabaseError, LanelogError
 from lanelog.spark import _archive_files as files
 from lanelog.spark._archive_group import ArchiveGroup, now_ms, refuse_elsewhere
-from lanelog.spark._manifest import MESSAGES, OUTCOMES
+from lanelog.spark._manifest import MESSAGES, OUTCOMES, Unsettled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -83,8 +83,6 @@ class ArchiveJob:
     archived: int = field(default=0, init=False)
     """Messages, by this run."""
     archived_outcomes: int = field(default=0, init=False)
-    batches: int = field(default=0, init=False)
-    """Micro-batches that ended well."""
     _lock: threading.Lock = field(factory=threading.Lock, init=False)  # one step to the next version at a time
     _taking: threading.Lock = field(factory=threading.Lock, init=False)
     _closed: bool = field(default=False, init=False)
@@ -147,7 +145,6 @@ class ArchiveJob:
             if isinstance(error, LanelogError) and not error.retriable:
                 self.error = error
             raise
-        self.batches += 1
 
     def begin(self) -> None:
         """Make the first version of a new archive, which holds nothing; of an older one, remove what is over.
@@ -224,17 +221,17 @@ class ArchiveJob:
     def _attempt(self, table: str) -> Iterator[str]:
         """The name of a segment, of which nothing stays unless the version that may name it was made.
 
-        Otherwise a disk that is full would get fuller with each attempt. Where the file system failed, and a version
-        may yet appear, a later sweep decides.
+        Otherwise a disk that is full would get fuller with each attempt. Where a version may yet appear, a later sweep
+        decides.
         """
-        name, version, failed = self.manifest.next_segment(self.writer), self.manifest.version, False
+        name, version, unsettled = self.manifest.next_segment(self.writer), self.manifest.version, False
         try:
             yield name
-        except OSError:
-            failed = True
+        except Unsettled:
+            unsettled = True
             raise
         finally:
-            if not failed and self.store.highest() == version:
+            if not unsettled and self.store.highest() == version:
                 files.remove(self.root, table, name)
 
     def _prove(self, connection: int | None) -> None:

@@ -28,6 +28,7 @@ import os
 import re
 import secrets
 import shutil
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,7 +39,7 @@ from lanelog.errors import ConfigurationError, LeaseLost
 from lanelog.spark._flush import flush_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
     from collections.abc import Set as AbstractSet
 
 FORMAT: Final = "lanelog archive"
@@ -186,6 +187,10 @@ class Manifest:
         return f"{self.version + 1:010d}-{writer}{secrets.token_hex(4)}"
 
 
+class Unsettled(OSError):
+    """The disk failed when a version was given its name: it may stand, or appear yet."""
+
+
 def new_manifest(*, database: int, group: str) -> Manifest:
     """The manifest of an archive that holds nothing yet."""
     return Manifest(archive=secrets.token_hex(16), database=database, group=group)
@@ -286,28 +291,33 @@ class ManifestStore:
     def commit(self, manifest: Manifest) -> None:
         """Make a version that follows the highest one; LeaseLost if that was made already.
 
-        Raises OSError where the disk fails; the version may stand then, and must not be relied upon.
+        Raises OSError where the disk fails, which is Unsettled where the version may stand: it must not be relied upon.
         """
-        what = (
-            f"version {manifest.version} of the archive at {str(self.root)!r} was made already, by another job or by an"
-        )
-        made = LeaseLost(f"{what} attempt whose disk failed: one job at a time writes an archive; start it again")
-        directory = self.root / DIRECTORY
-        unfinished = directory / self._unfinished()
+        unfinished = self.root / DIRECTORY / self._unfinished()
         try:
             with unfinished.open("xb") as file:
                 file.write(encoded(manifest))
                 file.flush()
                 os.fsync(file.fileno())
-            try:
-                os.link(unfinished, self._file(manifest.version))
-            except (FileExistsError, FileNotFoundError):  # it is there, or whoever made it has swept ours
-                raise made from None
+            self._name(unfinished, manifest.version)
         finally:
-            unfinished.unlink(missing_ok=True)
-        if self.highest() != manifest.version:  # the name was free because others have gone far beyond it
-            raise made
-        flush_directory(directory)
+            with contextlib.suppress(OSError):  # left to a later sweep: what is known of the version counts
+                unfinished.unlink()
+
+    def _name(self, unfinished: Path, version: int) -> None:
+        try:
+            os.link(unfinished, self._file(version))
+            ours = self.highest() == version  # or the name was free because others have gone far beyond it
+            flush_directory(self.root / DIRECTORY)
+        except (FileExistsError, FileNotFoundError):  # it is there, or whoever made it has swept ours
+            ours = False
+        except OSError as exc:
+            raise Unsettled(str(exc)) from exc
+        if not ours:
+            raise LeaseLost(
+                f"version {version} of the archive at {str(self.root)!r} was made already, by another job or by an "
+                "attempt whose disk failed: one job at a time writes an archive; start it again"
+            )
 
     def highest(self) -> int:
         """The highest version's number; 0: there is none."""
@@ -323,11 +333,8 @@ class ManifestStore:
         That is: files retired longer ago than the grace, files left by writers that died, and versions before the last
         few. Returns the manifest without the retired files that are gone, for the next commit.
         """
-        kept: list[Retired] = []
-        over: list[Retired] = []
-        for each in manifest.retired:
-            (over if now_ms - each.at_ms >= grace_ms else kept).append(each)
-        for each in over:
+        kept = tuple(each for each in manifest.retired if now_ms - each.at_ms < grace_ms)
+        for each in set(manifest.retired).difference(kept):
             (self.root / each.path).unlink(missing_ok=True)
             self._remove_empty((self.root / each.path).parent)
         self._sweep_segments(manifest)
@@ -335,10 +342,11 @@ class ManifestStore:
             self._file(version).unlink(missing_ok=True)
         for left in (self.root / DIRECTORY).glob(f"{_UNFINISHED}*"):
             left.unlink(missing_ok=True)
-        return evolve(manifest, retired=tuple(kept))
+        return evolve(manifest, retired=kept)
 
     def _sweep_segments(self, manifest: Manifest) -> None:
-        named = {"/".join(Path(path).parts[:2]) for path in _paths(manifest)}
+        paths = (*(file.path for file in manifest.files), *(file.path for file in manifest.retired))
+        named = {"/".join(Path(path).parts[:2]) for path in paths}
         for table in (MESSAGES, OUTCOMES):
             for directory in self._listed(self.root / table):
                 found = _SEGMENT.fullmatch(directory)
@@ -348,8 +356,7 @@ class ManifestStore:
     def _remove_empty(self, directory: Path) -> None:
         """A segment directory goes with its last file; what Spark wrote beside the data is not missed."""
         while directory.parent not in (self.root, directory):
-            rest = [name for name in self._listed(directory) if not name.startswith((".", "_"))]
-            if rest:
+            if any(not name.startswith((".", "_")) for name in self._listed(directory)):
                 return
             shutil.rmtree(directory, ignore_errors=True)
             directory = directory.parent
@@ -373,8 +380,7 @@ class ManifestStore:
             fields: dict[str, Any] = json.loads(gzip.decompress(data))
             if fields.pop("format") != FORMAT:
                 raise ConfigurationError(f"{where} has a manifest of something else")
-            schema = fields.pop("schema")
-            if schema != SCHEMA_VERSION:
+            if (schema := fields.pop("schema")) != SCHEMA_VERSION:
                 raise ConfigurationError(
                     f"{where} is of schema version {schema}, this lanelog reads {SCHEMA_VERSION}: "
                     "use the lanelog that wrote it"
@@ -382,19 +388,13 @@ class ManifestStore:
             fields["files"] = tuple(DataFile(**file) for file in fields["files"])
             fields["retired"] = tuple(Retired(**file) for file in fields["retired"])
             return Manifest(**fields)
-        except (OSError, EOFError, ValueError, LookupError, TypeError, AttributeError) as exc:
+        except (OSError, EOFError, zlib.error, ValueError, LookupError, TypeError, AttributeError) as exc:
             raise ConfigurationError(f"{where} has a damaged manifest ({type(exc).__name__}): restore it") from exc
 
 
 def encoded(manifest: Manifest) -> bytes:
     """A version as it is stored."""
     fields: dict[str, Any] = {each.name: getattr(manifest, each.name) for each in attrs_fields(Manifest)}
-    fields["files"] = [asdict(file) for file in manifest.files]
-    fields["retired"] = [asdict(file) for file in manifest.retired]
+    fields |= {which: [asdict(file) for file in fields[which]] for which in ("files", "retired")}
     fields = {"format": FORMAT, "schema": SCHEMA_VERSION, **fields}
     return gzip.compress(json.dumps(fields, separators=(",", ":")).encode(), compresslevel=1, mtime=0)
-
-
-def _paths(manifest: Manifest) -> Iterator[str]:
-    yield from (file.path for file in manifest.files)
-    yield from (file.path for file in manifest.retired)

@@ -10,9 +10,10 @@ within a lane, and who goes on when another has finished, and deleted the group,
 since.
 
 Dies before it has taken every topic, or at any later step: its liveness lock is free, and the next run takes over at
-once; tasks that live on a little publish nothing any more. Sleeps: after `Presence.DURATION` the next run takes over,
-and when it wakes its tasks find another epoch, or no group. Two start at once: the topic row keeps them apart, and the
-second is refused. The answer to a COMMIT never arrives: it is repeated, and finds itself the owner, or the group gone.
+once; tasks that live on publish nothing from then on. Fails, or is interrupted: it gives the topics back, with the same
+effect. Sleeps: after `Presence.DURATION` the next run takes over, and when it wakes its tasks find another epoch, or no
+group. Two start at once: the topic row keeps them apart, and the second is refused. The answer to a COMMIT never
+arrives: it is repeated, and finds itself the owner, or the group gone.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from lanelog.admin._names import readers
 from lanelog.admin._remove import delete_group
 from lanelog.admin.views import OwnerState
 from lanelog.config import SubscriptionConfig
-from lanelog.errors import ConfigurationError, LeaseLost
+from lanelog.errors import ConfigurationError, DatabaseError, LeaseLost
 from lanelog.spark._archive_group import LEASE, LOCK_LEASE
 from lanelog.spark._replay_options import ORDER
 
@@ -110,6 +111,23 @@ class Holder:
             Leases().take(cx, self.group, topic, self.owner, [LEASE], [before])
             return int(epoch) + 1
 
+    def leave(self) -> None:
+        """Give the topics back: tasks of this run that live on publish nothing more.
+
+        Where the database does not answer, they may publish until the next run takes over.
+        """
+        for topic, epoch in self.epochs.items():
+            try:
+                repeated(self.database, self._leave, "leaving a topic of the replay", topic, epoch)
+            except DatabaseError as error:
+                log.warning("replay.leave_failed", topic=topic, group=self.group, error=error)
+                return
+
+    def _leave(self, topic: str, epoch: int) -> None:
+        # leases X: waits for the transactions that publish, which share the row.
+        with self.database.transaction() as cx:
+            Leases().release(cx, self.group, topic, self.owner, [(LEASE, epoch)])
+
     def _at_work(self, topic: str, owner: str) -> ConfigurationError:
         return ConfigurationError(
             f"topic {topic!r} is being replayed to by {owner} for group {self.group!r}: one run of a replay at a time; "
@@ -117,14 +135,18 @@ class Holder:
         )
 
 
-def let_go(database: Database, group: str) -> None:
-    """Collection waits no more, unless another run holds the group: that one deletes it.
+def let_go(database: Database, group: str, but: str = "") -> None:
+    """Collection waits no more, unless a run other than `but` holds the group: that one deletes it.
 
+    Its own heartbeats may look alive for a while, when a server that has restarted could not be told that it stopped.
     A run that died before this is made up for by the next one. One that begins right now loses the group, and says so.
     """
     for topic, groups in read(database, readers, "looking for the group").items():
         if group not in groups:
             continue
         members = read(database, _owners.load, "looking for other runs", group, topic)
-        if not any(members.alive(owner) for owner in members.rows):
+        others = [owner for owner in members.rows if owner != but and members.alive(owner)]
+        if others:
+            log.warning("replay.still_held", topic=topic, group=group, owner=others[0])
+        else:
             delete_group(database, topic, group, dry_run=False)

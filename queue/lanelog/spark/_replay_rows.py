@@ -21,7 +21,8 @@ from attrs import define, field, frozen
 
 from lanelog._database import Database
 from lanelog._engine.policy import CAP
-from lanelog.message import Outgoing
+from lanelog.errors import ConfigurationError
+from lanelog.message import METADATA_MAX_BYTES, Outgoing
 from lanelog.publisher import Publisher
 from lanelog.spark._archive_read import read_archive
 from lanelog.spark._clear import clear
@@ -56,7 +57,7 @@ _SEPARATOR: Final = "\x1f"
 
 
 def chosen(spark: SparkSession, options: ReplayOptions) -> DataFrame:
-    """What is to be replayed: the archive's columns, and `to_topic`."""
+    """What is to be replayed: the archive's columns, with the metadata that a copy has, and `to_topic`."""
     from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own documentation gives it
 
     letters = options.dead_letters_of
@@ -81,7 +82,8 @@ def chosen(spark: SparkSession, options: ReplayOptions) -> DataFrame:
     if letters is not None:
         rows = _last_letters(spark, rows, options)
     back = F.col("topic") if letters is None else F.col("original_topic")
-    return rows.withColumn("to_topic", back if options.to is None else F.lit(options.to))
+    marked = rows.withColumn("metadata", _marked(options.name))
+    return marked.withColumn("to_topic", back if options.to is None else F.lit(options.to))
 
 
 def _last_letters(spark: SparkSession, rows: DataFrame, options: ReplayOptions) -> DataFrame:
@@ -111,9 +113,13 @@ def _last_letters(spark: SparkSession, rows: DataFrame, options: ReplayOptions) 
 
 
 def counted(rows: DataFrame) -> list[dict[str, Any]]:
-    """By topic that it would go to: messages, keys, bytes, and when the first and the last were written (ms)."""
+    """By topic that it would go to: messages, keys, bytes, and when the first and the last were written (ms).
+
+    Raises ConfigurationError if one cannot be published: it would be met again in each run.
+    """
     from pyspark.sql import functions as F  # noqa: N812 - as above
 
+    size = F.octet_length(F.to_json("metadata"))
     found = (
         rows.groupBy("to_topic")
         .agg(
@@ -122,10 +128,21 @@ def counted(rows: DataFrame) -> list[dict[str, Any]]:
             F.coalesce(F.sum(F.col("payload_bytes").cast("bigint")), F.lit(0)).alias("bytes"),
             F.unix_millis(F.min("created_at")).alias("first_ms"),
             F.unix_millis(F.max("created_at")).alias("last_ms"),
+            F.min(F.when(size > METADATA_MAX_BYTES, F.struct("topic", "key", "offset", size))).alias("too_large"),
         )
         .orderBy("to_topic")
     )
-    return [row.asDict() for row in found.collect()]
+    counts = [row.asDict() for row in found.collect()]
+    for count in counts:
+        too_large = count.pop("too_large")
+        if too_large is not None:
+            topic, key, offset, size_there = too_large
+            raise ConfigurationError(
+                f"offset {offset} of topic {topic!r}, lane {key!r}, cannot be replayed: with the marks of a replay its "
+                f"metadata has {size_there} bytes as JSON, {METADATA_MAX_BYTES} are allowed; choose others by keys, "
+                "ids or time"
+            )
+    return counts
 
 
 def publish(rows: DataFrame, options: ReplayOptions, place: Place, fence: Fence, parts: int) -> tuple[int, int]:
@@ -136,9 +153,6 @@ def publish(rows: DataFrame, options: ReplayOptions, place: Place, fence: Fence,
     task = Task(place, fence, options.target_group or "", share)
     chosen = (
         rows.withColumn("derived", _derived_id(options))
-        .withColumn("marks", F.create_map(F.lit(ORIGINAL_ID), _first_id(), F.lit(REPLAY), F.lit(options.name)))
-        .withColumn("others", F.coalesce("metadata", F.create_map().cast("map<string,string>")))
-        .withColumn("metadata", F.map_concat(F.map_filter("others", lambda name, _: ~name.isin(*_OWN)), "marks"))
         .repartition(parts, "to_topic", "key")
         .sortWithinPartitions("to_topic", "key", "created_at", "topic", "offset")
         .select("to_topic", "key", F.col("derived").alias("id"), "value", "metadata")
@@ -146,6 +160,15 @@ def publish(rows: DataFrame, options: ReplayOptions, place: Place, fence: Fence,
     # Not mapInArrow, which asks for pandas; publishing takes longer than what rows cost.
     done = chosen.rdd.mapPartitions(task.run).collect()
     return sum(published for published, _ in done), sum(duplicates for _, duplicates in done)
+
+
+def _marked(name: str) -> Column:
+    """The metadata of a copy."""
+    from pyspark.sql import functions as F  # noqa: N812 - as above
+
+    marks = F.create_map(F.lit(ORIGINAL_ID), _first_id(), F.lit(REPLAY), F.lit(name))
+    others = F.coalesce("metadata", F.create_map().cast("map<string,string>"))
+    return F.map_concat(F.map_filter(others, lambda each, _: ~each.isin(*_OWN)), marks)
 
 
 def _first_id() -> Column:

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from lanelog._database import Executor
 
 FAILURES: Final = 5
-"""Failures of the query in a row, without a batch between them, after which the run ends."""
+"""Failures of the query in a row, with nothing archived between them, after which the run ends."""
 WORKED: Final = 60.0
 """Seconds after which a query that fails, and no batch of it has, worked until then."""
 _LOOKS: Final = 1
@@ -140,6 +140,8 @@ def _run(
     spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     # Each batch of the checkpoint tells every lane's place, and a later query goes back to none of them.
     spark.conf.set("spark.sql.streaming.minBatchesToRetain", "2")
+    # In order, between batches: a thread beside them leaves out what it finds under way, at the end of `once` for good.
+    spark.conf.set("spark.sql.streaming.asyncLogPurge.enabled", "false")
     writer = secrets.token_hex(4)
     owner = f"archive@{socket.gethostname()[:200]}-{os.getpid()}-{writer}"
     group = ArchiveGroup(database, options.group, owner, manifest.archive)
@@ -202,7 +204,7 @@ def _repeat(job: ArchiveJob, options: ArchiveOptions, checkpoints: Path) -> bool
     """
     failures = 0
     while not job.stopping.is_set():
-        batches, began = job.batches, time.monotonic()
+        archived, began = job.archived, time.monotonic()
         try:
             return _query(job, options, checkpoints)
         except Exception as error:
@@ -210,7 +212,8 @@ def _repeat(job: ArchiveJob, options: ArchiveOptions, checkpoints: Path) -> bool
                 raise job.error from None
             if isinstance(error, LanelogError) and not error.retriable:
                 raise
-            worked = job.batches > batches or (job.failure is None and time.monotonic() - began > WORKED)
+            # A batch without a row is no progress: the first one of each query is empty, and what fails is the next.
+            worked = job.archived > archived or (job.failure is None and time.monotonic() - began > WORKED)
             failures = 1 if worked else failures + 1
             told = one_line(str(job.failure or error)) or type(error).__name__
             may_pass = job.failure is None or (isinstance(job.failure, LanelogError) and job.failure.retriable)

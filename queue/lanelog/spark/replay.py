@@ -17,7 +17,7 @@ import json
 import os
 import secrets
 import socket
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from attrs import evolve, frozen
@@ -39,7 +39,7 @@ from lanelog.spark._replay_options import ReplayOptions, checked
 from lanelog.spark._session import check_java, start
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from datetime import datetime
     from pathlib import Path
 
@@ -128,6 +128,7 @@ def replay(
     if spark is None:
         check_java()
     database = Database(place.config())
+    owner = f"replay@{socket.gethostname()[:200]}-{os.getpid()}-{secrets.token_hex(4)}"
     try:
         migrations.check(database)
         options = evolve(options, source=manifest.database, target=born(database))
@@ -135,11 +136,12 @@ def replay(
         done = account.done(options)
         if done is None:
             with in_one_line("the replay failed"):
-                replayed = _run(database, spark or start("lanelog replay"), place, options, account, dry_run=dry_run)
+                session = spark or start("lanelog replay")
+                replayed = _run(database, session, place, options, account, owner, dry_run=dry_run)
         else:
             replayed = _done_before(options, done, dry_run=dry_run)
         if not dry_run:
-            let_go(database, options.holder)
+            let_go(database, options.holder, but=owner)
         return replayed
     finally:
         database.close()
@@ -152,7 +154,14 @@ def _done_before(options: ReplayOptions, chosen: int, *, dry_run: bool) -> Repla
 
 
 def _run(
-    database: Database, spark: SparkSession, place: Place, options: ReplayOptions, account: _Account, *, dry_run: bool
+    database: Database,
+    spark: SparkSession,
+    place: Place,
+    options: ReplayOptions,
+    account: _Account,
+    owner: str,
+    *,
+    dry_run: bool,
 ) -> Replayed:
     chosen = rows.chosen(spark, options)
     counted = rows.counted(chosen)
@@ -164,7 +173,6 @@ def _run(
     number = sum(row["messages"] for row in counted)
     if topics and not dry_run:
         account.begin(options)
-        owner = f"replay@{socket.gethostname()[:200]}-{os.getpid()}-{secrets.token_hex(4)}"
         holder, presence = Holder(database, options.holder, owner), Presence(database, options.holder, owner)
         try:
             holder.take(topics, presence)
@@ -175,7 +183,8 @@ def _run(
             presence.start(lambda: topics, lambda: None, lambda error: log.error("replay.presence_failed", error=error))
             # No more tasks than keys: each has its share of the rate, and one without a key would waste it.
             parts = max(1, min(spark.sparkContext.defaultParallelism, sum(row["keys"] for row in counted)))
-            published, duplicates = rows.publish(chosen, options, place, holder.fence, parts)
+            with _ended_together(spark, holder):
+                published, duplicates = rows.publish(chosen, options, place, holder.fence, parts)
             account.end(options, number)
         finally:
             presence.stop(topics)
@@ -189,6 +198,24 @@ def _run(
         dry_run=dry_run,
         topics=tuple(counted),
     )
+
+
+@contextmanager
+def _ended_together(spark: SparkSession, holder: Holder) -> Iterator[None]:
+    """Around publishing: an error, or Ctrl-C, ends the wait for what Spark runs, and here that as well."""
+    from py4j.protocol import Py4JError
+
+    context = spark.sparkContext
+    context.addJobTag(holder.owner)
+    try:
+        yield
+    except BaseException:
+        with suppress(Py4JError):  # where the JVM is gone, its jobs are
+            context.cancelJobsWithTag(holder.owner)
+            context.removeJobTag(holder.owner)
+        holder.leave()  # a task that does not hear of it publishes nothing
+        raise
+    context.removeJobTag(holder.owner)
 
 
 @frozen
@@ -243,6 +270,7 @@ class _Account:
             finally:
                 unfinished.unlink(missing_ok=True)
             flush_directory(self.path.parent)
+            flush_directory(self.path.parent.parent)  # which has the directory's own name
         except OSError as exc:
             raise LanelogError(
                 f"{str(self.path)!r} cannot be written ({exc.strerror or exc}): a replay keeps its account there"
