@@ -354,7 +354,8 @@ class Subscription:
 
         if not run.alone:
             if not gate.enter(lambda: in_time() and bool(run.attempts)):
-                self._runs.put((membership, run))  # it goes out with the next pull, or was taken back
+                if run.attempts:  # else it was taken back
+                    self._runs.put((membership, run))  # it goes out with the next pull
                 return None
         elif not gate.enter_alone(wanted):
             membership.finish(run)

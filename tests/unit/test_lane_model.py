@@ -176,6 +176,16 @@ class LaneMachine(Process, RuleBasedStateMachine):
         self.world.lane.take_back([run])
         self.take_over_decided(run)
 
+    @precondition(lambda self: self.world.at_workers)
+    @rule(pick=PICK)
+    def hand_back(self, pick: int) -> None:
+        """A worker has taken a run and may not start it: the authority to do so has run out."""
+        runs = [run for run in self.world.at_workers if not run.started]
+        if runs:
+            run = runs[pick % len(runs)]
+            self.entering.pop(run, None)
+            self.world.finish(run)
+
     @rule()
     def bury(self) -> None:
         """The dead letters that wait are moved."""

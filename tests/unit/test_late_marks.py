@@ -120,6 +120,18 @@ def test_a_recall_between_mark_and_handler_undoes_the_mark(when: str) -> None:
     assert after_a_crash(world) == {}
 
 
+def test_what_is_handed_back_lies_behind_what_is_still_out() -> None:
+    """Workers that may not start give their runs back one by one; each message comes once, from wherever it waits."""
+    world = lane(strict=False, concurrency=3)
+    first, second, third = world.go()
+    for run in (first, second, third):
+        world.finish(run)
+        ready = [row.offset for row in world.lane.ready]
+        assert ready == sorted(ready)
+    world.lane.drop_ready()
+    assert sorted(world.work()) == [(1, 1), (2, 1), (3, 1)]
+
+
 def test_what_was_taken_back_before_it_was_marked_is_not_marked() -> None:
     """The worker hears it, and lets go."""
     world = lane()

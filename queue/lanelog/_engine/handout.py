@@ -174,9 +174,10 @@ class Handout(Ledger):
         self.runs = [run for run in self.runs if run.attempts]  # whoever finds an empty one in the queue passes it
         if not returned:
             return
-        handed = self._handed()
+        # What is ready lies behind all that is out, be it marked or not: the lane reads on from its first.
+        handed = max(self._handed(), *(run.last_offset for run in self.runs if run.first), 0)
         for row in returned:
-            if row.offset < handed:  # below the run mark, which cannot be lowered: covered by a row that counts nothing
+            if row.offset < handed:  # the run mark, which cannot be lowered, may cover it: a row that counts nothing
                 self.waiting[row.offset] = Waiting(0, 0.0, None, body=row)
                 self._dirty.add(row.offset)
         kept = sorted((row for row in returned if row.offset >= handed), key=lambda row: row.offset)
