@@ -3,16 +3,18 @@
 import errno
 import logging
 import os
+import time
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from lanelog.client import Client
-from lanelog.errors import LanelogError
+from lanelog.errors import DatabaseError, LanelogError
 from lanelog.spark import _manifest
 from lanelog.spark import archive as archive_program
 from lanelog.spark._archive_group import ArchiveGroup, PassedOver
+from lanelog.spark._archive_job import ArchiveJob
 from lanelog.spark._archive_options import ArchiveOptions
 from lanelog.spark._manifest import Manifest
 from lanelog.spark.archive import run
@@ -64,6 +66,29 @@ def test_what_could_pass_and_does_not_ends_a_run(
     with pytest.raises(LanelogError, match="the archive's query failed: offset 1 of topic 't', lane 'k0', was passed"):
         archive()
     assert counted(caplog) == [1, 2]
+
+
+def test_losses_of_the_connection_days_apart_are_not_in_a_row(
+    spark: SparkSession,
+    client: Client,
+    lanelog_url: str,
+    path: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """In a quiet time nothing is archived between them; each batch failed long after its query had begun."""
+    publish(client, "t", 10)
+
+    def lost(job: ArchiveJob, options: ArchiveOptions, _: Path) -> bool:
+        if len(counted(caplog)) == 5:
+            return True
+        job.failed_from = time.monotonic() + archive_program.WORKED + options.interval + 1
+        job.failure = DatabaseError("the connection was lost", retriable=True)
+        raise job.failure
+
+    monkeypatch.setattr(archive_program, "_query", lost)
+    run(ArchiveOptions(path=path, url=lanelog_url, once=False, interval=0.1), spark)
+    assert counted(caplog) == [1] * 5
 
 
 def counted(caplog: pytest.LogCaptureFixture) -> list[int]:

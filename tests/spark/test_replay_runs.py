@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from py4j.protocol import Py4JError
-from pyspark import InheritableThread
+from pyspark import InheritableThread, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -207,6 +207,27 @@ def test_a_run_that_is_interrupted_publishes_nothing_more(
     assert "cancelled" in str(failed[0])
     done = again()
     assert (done.published, done.duplicates) == (MESSAGES - there, there)
+    assert held(client) == []
+
+
+def test_why_a_run_failed_is_told_where_spark_is_gone_as_well(
+    client: Client, again: Replay, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session that somebody stopped cannot cancel its job either; the topics are given back, the reason stays."""
+
+    def stopped(*_: Any) -> None:
+        raise LanelogError("the job was cancelled because the context was shut down")
+
+    def gone(*_: Any) -> None:
+        raise AttributeError("'NoneType' object has no attribute 'cancelJobsWithTag'")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_replay_rows, "publish", stopped)
+        patch.setattr(SparkContext, "cancelJobsWithTag", gone)
+        with pytest.raises(LanelogError, match="the context was shut down"):
+            again()
+    assert one(raw, "SELECT COUNT(*) FROM queue_partition_leases WHERE topic = 'copy' AND leased_by <> ''") == 0
+    assert again().published == MESSAGES
     assert held(client) == []
 
 

@@ -80,6 +80,8 @@ class ArchiveJob:
     """Why the job cannot go on; what else fails may be tried again."""
     failure: Exception | None = field(default=None, init=False)
     """How the last batch that did not end well failed, which Spark tells at length."""
+    failed_from: float = field(default=0.0, init=False)
+    """When that batch began (monotonic)."""
     archived: int = field(default=0, init=False)
     """Messages, by this run."""
     archived_outcomes: int = field(default=0, init=False)
@@ -131,6 +133,7 @@ class ArchiveJob:
 
     def process(self, batch: DataFrame, _batch_id: int) -> None:
         """Archive a micro-batch: what Spark calls."""
+        began = time.monotonic()
         try:
             self._wait_while_paused()
             with self._lock:
@@ -141,7 +144,7 @@ class ArchiveJob:
         except ClosedError:
             raise
         except Exception as error:
-            self.failure = error
+            self.failure, self.failed_from = error, began
             if isinstance(error, LanelogError) and not error.retriable:
                 self.error = error
             raise

@@ -128,7 +128,7 @@ def topics(cx: Executor) -> Iterator[str]:
 def states(cx: Executor, names: Sequence[str]) -> dict[str, TopicState]:
     """Those of the topics that somebody has published to, or registered for."""
     found: dict[str, TopicState] = {}
-    for chunk in chunked(names):
+    for chunk in chunked(names, TOPICS):
         rows = cx.query(STATES.format(topics=placeholders(chunk)), chunk)
         found.update({topic: TopicState(*map(int, numbers)) for topic, *numbers in rows})
     return found

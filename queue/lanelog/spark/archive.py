@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 FAILURES: Final = 5
 """Failures of the query in a row, with nothing archived between them, after which the run ends."""
 WORKED: Final = 60.0
-"""Seconds after which a query that fails, and no batch of it has, worked until then."""
+"""Seconds, on top of one interval, after which a query has worked until its failure, or until that batch began."""
 _LOOKS: Final = 1
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -212,8 +212,10 @@ def _repeat(job: ArchiveJob, options: ArchiveOptions, checkpoints: Path) -> bool
                 raise job.error from None
             if isinstance(error, LanelogError) and not error.retriable:
                 raise
-            # A batch without a row is no progress: the first one of each query is empty, and what fails is the next.
-            worked = job.archived > archived or (job.failure is None and time.monotonic() - began > WORKED)
+            # A batch without a row is no progress: the first one of each query is empty, and what fails is the next,
+            # an interval later. What fails long after that, in a quiet time, is another failure.
+            failed = time.monotonic() if job.failure is None else job.failed_from
+            worked = job.archived > archived or failed - began > WORKED + options.interval
             failures = 1 if worked else failures + 1
             told = one_line(str(job.failure or error)) or type(error).__name__
             may_pass = job.failure is None or (isinstance(job.failure, LanelogError) and job.failure.retriable)

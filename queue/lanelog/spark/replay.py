@@ -203,14 +203,12 @@ def _run(
 @contextmanager
 def _ended_together(spark: SparkSession, holder: Holder) -> Iterator[None]:
     """Around publishing: an error, or Ctrl-C, ends the wait for what Spark runs, and here that as well."""
-    from py4j.protocol import Py4JError
-
     context = spark.sparkContext
     context.addJobTag(holder.owner)
     try:
         yield
     except BaseException:
-        with suppress(Py4JError):  # where the JVM is gone, its jobs are
+        with suppress(Exception):  # where the session or the JVM is gone, its jobs are; each says so in its own way
             context.cancelJobsWithTag(holder.owner)
             context.removeJobTag(holder.owner)
         holder.leave()  # a task that does not hear of it publishes nothing
