@@ -12,9 +12,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pymysql
 from attrs import define, field, frozen
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own documentation gives it
@@ -136,6 +138,7 @@ def prove(
                 eventually(lambda: job.running() and total(path) >= messages, within=600)
                 archive_seconds = time.monotonic() - began
                 say(f"archived in {archive_seconds:.1f} s")
+                eventually(lambda: client.admin.topic(TOPIC).messages < messages, within=60, what="collection")
         finally:
             over.set()
             job.popen.terminate()
@@ -205,15 +208,16 @@ def total(path: str) -> int:
 
 
 def collect(client: lanelog.Client, url: str, over: threading.Event) -> None:
-    """Collect without a pause, and without a retention."""
-    with lanelog.connect(url) as other, other.transaction() as connection:
-        connection.cursor().execute("UPDATE queue_groups SET retention_ms = 0")
-    while not over.wait(0.1):
-        try:
-            client.admin.maintain(topics=[TOPIC])
-        except LanelogError as error:  # a lock that somebody holds: the next turn
-            if not error.retriable:
-                raise
+    """Collect without a pause, and without a retention, which an archive that starts again declares anew."""
+    with lanelog.connect(url) as other:
+        while not over.wait(0.1):
+            try:
+                with other.transaction() as connection, suppress(pymysql.err.OperationalError):  # a lock here, too
+                    connection.cursor().execute("UPDATE queue_groups SET retention_ms = 0")
+                client.admin.maintain(topics=[TOPIC])
+            except LanelogError as error:  # a lock that somebody holds: the next turn
+                if not error.retriable:
+                    raise
 
 
 def as_json(proof: Proof, **more: Any) -> str:
