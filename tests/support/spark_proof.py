@@ -212,7 +212,7 @@ def collect(client: lanelog.Client, url: str, over: threading.Event) -> None:
     with lanelog.connect(url) as other:
         while not over.wait(0.1):
             try:
-                with other.transaction() as connection, suppress(pymysql.err.OperationalError):  # a lock here, too
+                with suppress(pymysql.err.OperationalError), other.transaction() as connection:  # locks here, too
                     connection.cursor().execute("UPDATE queue_groups SET retention_ms = 0")
                 client.admin.maintain(topics=[TOPIC])
             except LanelogError as error:  # a lock that somebody holds: the next turn
