@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark test lint bench chaos proof dev-server clean database clocks browser java mysql
+.PHONY: help demo demo-spark test test-rest test-all lint bench chaos proof dev-server clean database clocks browser java mysql
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -14,9 +14,20 @@ demo-spark: .venv/installed database java ## The demo, then its log archived, re
 	@rm -rf demo-spark
 	@$(BIN)/lanelog demo --archive demo-spark
 
-test: .venv/installed database clocks browser java ## Run the unit, contract, integration and Spark tests
-	@$(BIN)/python -m pytest -n 2 --dist=loadfile tests/unit tests/contract tests/integration
-	@$(BIN)/python -m pytest -n 2 --dist=loadfile tests/spark
+# Two workers: most tests wait for processes and servers. A file of tests stays on one worker.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist=loadfile
+
+test: .venv/installed database clocks browser java ## Run the tests that tell within minutes what is broken
+	@$(PYTEST) -m "not thorough" tests/unit tests/contract tests/integration
+	@$(PYTEST) -m "not thorough" tests/spark
+
+test-rest: .venv/installed database clocks browser java mysql ## Run what `make test` leaves out, all on MySQL, chaos
+	@$(PYTEST) -m thorough tests/unit tests/contract tests/integration
+	@$(PYTEST) -m thorough tests/spark
+	@$(PYTEST) tests/contract tests/integration --server=mysql-local
+	@$(BIN)/python -m pytest tests/chaos
+
+test-all: test test-rest ## Run every test, on MariaDB and on MySQL
 
 lint: .venv/installed ## Check style, types, the direction of imports, and security
 	$(BIN)/ruff check .

@@ -2,7 +2,10 @@
 
 import os
 import signal
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -18,6 +21,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 MARKED = ("contract", "integration", "spark", "chaos")
+LEFT_OUT: Counter[Path] = Counter()
+"""Thorough tests that this run leaves out, by directory."""
+SPARK_TIMEOUT = 300
+"""Seconds for a test of Spark: on a busy machine a JVM alone takes half a minute to start."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -39,6 +46,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.path.parent.name in MARKED:
             item.add_marker(item.path.parent.name)
+        if item.path.parent.name == "spark" and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(SPARK_TIMEOUT))
     kind = server_kind(config)
     unfit = [
         item for item in items if (needs_local(item) and not is_local(kind)) or (needs_own(item) and "://" in kind)
@@ -46,6 +55,35 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if unfit:
         config.hook.pytest_deselected(items=unfit)
         items[:] = [item for item in items if item not in unfit]
+
+
+def pytest_deselected(items: Sequence[pytest.Item]) -> None:
+    """Count what this run leaves out as thorough."""
+    LEFT_OUT.update(item.path.relative_to(item.config.rootpath).parent for item in items if is_thorough(item))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hand the count over to the process that reports; every worker of pytest-xdist has collected the same tests."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left_out"] = {str(place): count for place, count in LEFT_OUT.items()}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take the count of a worker over."""
+    for place, count in getattr(node, "workeroutput", {}).get("left_out", {}).items():
+        LEFT_OUT[Path(place)] = count
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what was left out, and how it is run."""
+    if LEFT_OUT:
+        places = ", ".join(f"{count} of {place}" for place, count in sorted(LEFT_OUT.items()))
+        terminalreporter.write_line(f"left out as thorough: {places}; `make test-all` runs everything")
+
+
+def is_thorough(item: pytest.Item) -> bool:
+    return item.get_closest_marker("thorough") is not None
 
 
 def server_kind(config: pytest.Config) -> str:

@@ -3,7 +3,7 @@
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +12,14 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import lanelog
-import lanelog.spark
 from lanelog.client import Client
 from lanelog.config import ConnectConfig
-from lanelog.errors import ConfigurationError
 from lanelog.spark import read_archive
 from lanelog.spark._archive_options import ArchiveOptions
-from lanelog.spark._session import check_java
 from lanelog.spark.archive import Archived, run
 from support.archives import Archive, Held, Place
 from support.spark import PASSWORD, PASSWORD_VARIABLE, Read
+from support.spark_sessions import Sessions
 from support.waiting import accept, eventually
 
 # What the JVM inherits is set before it starts. Each program that a test starts has a JVM of its own, which lives for
@@ -36,32 +34,27 @@ os.environ.update(
 )
 
 
+_sessions = Sessions()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    """Whatever interrupted a test (its time ran out, Ctrl-C) may have interrupted a call into the JVM."""
+    if call.excinfo is not None and not issubclass(call.excinfo.type, Exception | pytest.skip.Exception):
+        _sessions.kill()
+    return (yield)
+
+
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    """Two cores, one JVM, and three attempts at each task."""
-    try:
-        check_java()
-    except ConfigurationError as exc:
-        pytest.fail(str(exc), pytrace=False)
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.memory": "768m",
-        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
-        "spark.log.level": "ERROR",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.streaming.metricsEnabled": "false",
-    }
-    builder = SparkSession.builder.master("local[2,3]").appName("lanelog tests")
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    lanelog.spark.register(session)
-    yield session
-    session.stop()
+def _one_jvm() -> Iterator[None]:
+    yield
+    _sessions.stop()
+
+
+@pytest.fixture
+def spark(_one_jvm: None) -> SparkSession:
+    """The session that all tests share, looked at before each of them, and made anew where it is out of step."""
+    return _sessions.get()
 
 
 @pytest.fixture

@@ -1,29 +1,36 @@
 """A Spark session for the programs of this package: Java looked for first, small and quiet where nobody says otherwise.
 
-It never configures what spark-submit, a cluster or a configuration directory of Spark's has configured. `archive`,
-`replay` and `analyze` call it.
+It never configures what spark-submit, a cluster or a configuration directory of Spark's has configured, and no
+interruption of its caller leaves the session out of step. `archive`, `replay` and `analyze` call it.
 """
 
 from __future__ import annotations
 
+import contextvars
 import os
 import re
+import secrets
 import shutil
 import signal
 import subprocess
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from lanelog.errors import ConfigurationError
+from attrs import define, field
+
+from lanelog._telemetry import get_logger
+from lanelog.errors import ConfigurationError, LanelogError
 from lanelog.spark._register import register
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import SparkSession
+
+T = TypeVar("T")
 
 OLDEST_JAVA: Final = 17
 _NEEDED = (
@@ -31,6 +38,8 @@ _NEEDED = (
     "openjdk-17-jre-headless) or set JAVA_HOME"
 )
 _PATIENCE: Final = 30.0
+"""Seconds for Java to tell its version, and for work that was interrupted to end."""
+_BETWEEN_CANCELS: Final = 0.2
 
 # What a session on one machine needs; everything else is Spark's own.
 _LOCAL: Final = {
@@ -41,6 +50,85 @@ _LOCAL: Final = {
     "spark.sql.shuffle.partitions": "2",
 }
 _LOGGING: Final = Path(__file__).with_name("_log4j2.properties")
+
+log = get_logger()
+
+
+def in_session(
+    app_name: str,
+    spark: SparkSession | None,
+    work: Callable[[SparkSession], T],
+    stopping: threading.Event | None = None,
+) -> T:
+    """Run `work` with `spark`, or with a session of its own name, and return what it returns or raise what it raises.
+
+    `work` runs in a thread of its own. py4j reads the answer to a call on the connection of the calling thread. An
+    interruption within a call (Ctrl-C, a time-out that raises) leaves the answer unread, and every later call of that
+    thread reads the answer to the call before. Here it meets a thread that only waits: the session stays in step.
+
+    An interruption waits up to 30 s for `work` to end, and is raised. `work` is told by `stopping`, or, where there is
+    none, by the cancellation of its jobs: a streaming query stops by itself, and takes the cancellation of a job of its
+    own for a failure. Local properties of the caller's thread, such as a job group, are not those of `work`.
+    """
+    call = _Call(app_name, spark, work)
+    context = contextvars.copy_context()
+    thread = threading.Thread(target=context.run, args=(call.run,), name="lanelog-spark", daemon=True)
+    try:
+        thread.start()
+        thread.join()
+    except BaseException:
+        if stopping is None:
+            call.give_up()
+        else:
+            stopping.set()
+        if not call.ended.wait(_PATIENCE):
+            log.warning("spark.still_running", program=app_name, waited=_PATIENCE)
+        raise
+    return call.result()
+
+
+@define(eq=False)
+class _Call(Generic[T]):
+    """Work in a session, which a second thread can give up. Its tag is on every job that it starts."""
+
+    app_name: str
+    spark: SparkSession | None
+    work: Callable[[SparkSession], T]
+    ended: threading.Event = field(factory=threading.Event, init=False)
+    _tag: str = field(factory=lambda: f"lanelog-{secrets.token_hex(8)}", init=False)
+    _given_up: threading.Event = field(factory=threading.Event, init=False)
+    _values: list[T] = field(factory=list, init=False)
+    _error: BaseException | None = field(default=None, init=False)
+
+    def run(self) -> None:
+        """Start the session, if there is none, and do the work."""
+        try:
+            self.spark = self.spark or start(self.app_name)
+            self.spark.sparkContext.addJobTag(self._tag)
+            if self._given_up.is_set():
+                raise LanelogError("interrupted before it began")  # noqa: TRY301 - nobody waits for it any more
+            self._values.append(self.work(self.spark))
+        except BaseException as error:  # noqa: BLE001 - the caller raises it
+            self._error = error
+        finally:
+            self.ended.set()
+
+    def give_up(self) -> None:
+        """Cancel what runs and what still begins, from a third thread: a second Ctrl-C leaves that alone."""
+        self._given_up.set()
+        threading.Thread(target=self._cancel, name="lanelog-spark-cancel", daemon=True).start()
+
+    def _cancel(self) -> None:
+        while not self.ended.wait(_BETWEEN_CANCELS):  # a cancellation meets only the jobs that run at that moment
+            if self.spark is not None:
+                with suppress(Exception):  # where the session or the JVM is gone, its jobs are
+                    self.spark.sparkContext.cancelJobsWithTag(self._tag)
+
+    def result(self) -> T:
+        """What the work returned; raise what it raised."""
+        if self._error is not None:
+            raise self._error
+        return self._values[0]
 
 
 def start(app_name: str, **settings: str) -> SparkSession:

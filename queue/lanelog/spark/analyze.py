@@ -33,7 +33,7 @@ from lanelog.spark._manifest import ManifestStore, local_path
 from lanelog.spark._options import parse_write
 from lanelog.spark._report import render
 from lanelog.spark._report_sections import SHOWN
-from lanelog.spark._session import check_java, start
+from lanelog.spark._session import check_java, in_session
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -125,7 +125,7 @@ def run(options: AnalyzeOptions, spark: SparkSession | None = None) -> Analyzed:
     if spark is None:
         check_java()
     with in_one_line("the analysis failed"):
-        analysis = analysed(spark or start("lanelog analyze"), wanted)
+        analysis = in_session("lanelog analyze", spark, lambda session: analysed(session, wanted))
     write(analysis, output, options.format)
     return Analyzed(
         report=str(output / REPORT),

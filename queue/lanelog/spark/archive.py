@@ -39,7 +39,7 @@ from lanelog.spark._archive_presence import Presence
 from lanelog.spark._clear import in_one_line, one_line
 from lanelog.spark._manifest import Manifest, ManifestStore, local_path, new_manifest
 from lanelog.spark._options import FORMAT, parse_write
-from lanelog.spark._session import check_java, start
+from lanelog.spark._session import check_java, in_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -91,9 +91,14 @@ def run(
         migrations.check(database)
         _manifest(database, store, options)  # what is refused is refused before Spark is started
         store.prepare()
-        session = spark or start("lanelog archive")
+        stopping = stopping or threading.Event()
         with in_one_line(f"archiving to {str(root)!r} failed"):
-            return _run(options, session, database, store, checkpoints, stopping or threading.Event())
+            return in_session(
+                "lanelog archive",
+                spark,
+                lambda session: _run(options, session, database, store, checkpoints, stopping),
+                stopping,
+            )
     finally:
         database.close()
 

@@ -17,7 +17,7 @@ import json
 import os
 import secrets
 import socket
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from attrs import evolve, frozen
@@ -36,10 +36,10 @@ from lanelog.spark._manifest import ManifestStore, local_path
 from lanelog.spark._options import parse_write
 from lanelog.spark._replay_holder import Holder, let_go
 from lanelog.spark._replay_options import ReplayOptions, checked
-from lanelog.spark._session import check_java, start
+from lanelog.spark._session import check_java, in_session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from datetime import datetime
     from pathlib import Path
 
@@ -136,8 +136,11 @@ def replay(
         done = account.done(options)
         if done is None:
             with in_one_line("the replay failed"):
-                session = spark or start("lanelog replay")
-                replayed = _run(database, session, place, options, account, owner, dry_run=dry_run)
+                replayed = in_session(
+                    "lanelog replay",
+                    spark,
+                    lambda session: _run(database, session, place, options, account, owner, dry_run=dry_run),
+                )
         else:
             replayed = _done_before(options, done, dry_run=dry_run)
         if not dry_run:
@@ -183,8 +186,11 @@ def _run(
             presence.start(lambda: topics, lambda: None, lambda error: log.error("replay.presence_failed", error=error))
             # No more tasks than keys: each has its share of the rate, and one without a key would waste it.
             parts = max(1, min(spark.sparkContext.defaultParallelism, sum(row["keys"] for row in counted)))
-            with _ended_together(spark, holder):
+            try:
                 published, duplicates = rows.publish(chosen, options, place, holder.fence, parts)
+            except BaseException:
+                holder.leave()  # a task that does not hear of the end publishes nothing
+                raise
             account.end(options, number)
         finally:
             presence.stop(topics)
@@ -198,22 +204,6 @@ def _run(
         dry_run=dry_run,
         topics=tuple(counted),
     )
-
-
-@contextmanager
-def _ended_together(spark: SparkSession, holder: Holder) -> Iterator[None]:
-    """Around publishing: an error, or Ctrl-C, ends the wait for what Spark runs, and here that as well."""
-    context = spark.sparkContext
-    context.addJobTag(holder.owner)
-    try:
-        yield
-    except BaseException:
-        with suppress(Exception):  # where the session or the JVM is gone, its jobs are; each says so in its own way
-            context.cancelJobsWithTag(holder.owner)
-            context.removeJobTag(holder.owner)
-        holder.leave()  # a task that does not hear of it publishes nothing
-        raise
-    context.removeJobTag(holder.owner)
 
 
 @frozen
