@@ -30,10 +30,25 @@ WAIT_TIMEOUT: Final = 15
 """Seconds after which the server drops a silent session: a stopped process must not hold its locks for hours."""
 
 # READ COMMITTED takes no gap locks, which would make neighbouring lanes wait for each other.
-_ISOLATION = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
+_TRANSACTIONS = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE"
+_UNLIMITED: Final = 2**64 - 1
+# A global setting must not change what a statement means. Each of these has been seen to, or is documented to: a limit
+# of two rows hid a consumer group from collection, which then deleted what the group had not read.
+_MEANING: Final = {
+    "sql_select_limit": _UNLIMITED,
+    "max_join_size": _UNLIMITED,
+    "sql_big_selects": 1,  # behind max_join_size, which sets it
+    "sql_safe_updates": 0,
+    "sql_auto_is_null": 0,
+    "unique_checks": 1,
+    "foreign_key_checks": 1,
+    "completion_type": 0,  # COMMIT begins no new transaction and ends no connection
+    "max_sort_length": 4096,  # more bytes than a name has: names are sorted whole
+}
 _SESSION = (
     f"SET SESSION sql_mode = '{SQL_MODE}', innodb_lock_wait_timeout = {LOCK_WAIT_TIMEOUT}, "
-    f"wait_timeout = {WAIT_TIMEOUT}, autocommit = "
+    f"wait_timeout = {WAIT_TIMEOUT}, "
+    f"{', '.join(f'{name} = {value}' for name, value in _MEANING.items())}, autocommit = "
 )
 # What a connection needs to know about its server.
 _FACTS = "SELECT VERSION(), @@max_allowed_packet, CONNECTION_ID()"
@@ -161,7 +176,7 @@ class Driver:
             charset="utf8mb4",
             collation="utf8mb4_bin",
             client_flag=CLIENT.FOUND_ROWS,
-            init_command=_ISOLATION,
+            init_command=_TRANSACTIONS,
             autocommit=None,
             program_name="lanelog",
             defer_connect=True,
@@ -207,7 +222,7 @@ class Driver:
             collation="utf8mb4_bin",
             client_flag=CLIENT.FOUND_ROWS,
             multi_statements=False,
-            init_command=_ISOLATION,
+            init_command=_TRANSACTIONS,
             autocommit=None,
             **options,
         )
