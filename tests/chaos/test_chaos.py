@@ -83,6 +83,16 @@ def test_there_are_always_three_to_six_workers(seed: int) -> None:
         workers += {"grow": 1, "shrink": -1}.get(planned.kind, 0)
 
 
+def test_the_same_seed_gives_the_same_operations() -> None:
+    """An operator's verbs and their times depend on the seed alone; all of them come within a minute."""
+    assert operations(7, 60, 200) == operations(7, 60, 200)
+    assert operations(7, 60, 200) != operations(8, 60, 200)
+    for seed in range(20):
+        plan = operations(seed, 60, 200)
+        assert {operation.verb for operation in plan} == set(VERBS)
+        assert all((operation.lane is None) <= (operation.verb in ("redrive", "pause")) for operation in plan)
+
+
 def test_what_a_machine_cannot_do_is_left_out_and_the_rest_stays() -> None:
     """Without a small disk and without libfaketime the other faults come as they do everywhere."""
     drawn = schedule(3, 300, 6.0)

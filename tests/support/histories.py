@@ -1,15 +1,33 @@
-"""Histories made by hand, for the tests of the chaos runs' checker: one lane, times in seconds."""
+"""Histories of one lane made by hand, for the tests of the chaos runs' checker; times are in seconds.
+
+`history` reads a line of events, separated by semicolons:
+
+    sent 1 2               two messages were published at these offsets; unknown, rolled-back: what became of them
+    1@4-9 p2 raised        process p2 handled offset 1 from second 4 to second 9 (without an end: for half a second);
+                           raised, unfinished: how it ended, if it did not return; settled, refused: what it was told
+    kill@1.2-1.3 p3        a fault of a process (p1, unless it is named), or of all
+    seek@3 offset=0        what an operator did to the lane, or to the whole group
+    redriven 3 original=1  a message that was brought back at offset 3
+    buried 1; logged 1; head 3; drained
+
+Group g, process p1, the epoch of the process's number, attempt 1, the id m1 at offset 1: other ones are named as
+`group=e`, `epoch=3`, `attempt=2`, `name=a`.
+"""
 
 from __future__ import annotations
 
-from chaos.checker import Anomaly
+import re
+from typing import Any, Final, get_args
+
 from chaos.history import (
     Begin,
+    Buried,
     Drained,
     Effect,
     End,
     Event,
     Fault,
+    FaultKind,
     Head,
     Logged,
     Publish,
@@ -18,16 +36,57 @@ from chaos.history import (
     Steer,
 )
 
-TOPIC, KEY = "jobs", "k"
+LANE: Final[dict[str, Any]] = {"topic": "jobs", "key": "k"}
+WORDS: Final[dict[str, dict[str, Any]]] = {
+    "unknown": {"outcome": "unknown"},
+    "rolled-back": {"outcome": "rolled-back"},
+    "raised": {"outcome": "raised"},
+    "unfinished": {"outcome": None},
+    "settled": {"settled": True},
+    "refused": {"settled": False, "outcome": "raised"},
+    "effect": {"effect": True},
+    "uncertain": {"certain": False},
+    "whole": {"key": None},
+    "all": {"process": None},
+}
+
+
+def history(text: str) -> list[Event]:
+    """The events of a line."""
+    return [event for part in text.split(";") for event in _events(*part.split())]
+
+
+def _events(head: str, *words: str) -> list[Event]:
+    what, _, times = head.partition("@")
+    numbers = [int(word) for word in words if word.isdigit()]
+    options: dict[str, Any] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if equals:
+            options[name] = (
+                float(value) if re.fullmatch(r"\d+\.\d+", value) else int(value) if value.isdigit() else value
+            )
+        elif re.fullmatch(r"p\d", word):
+            options["process"] = word
+        elif not word.isdigit():
+            options |= WORDS[word]
+    if not times:
+        return [event for number in numbers or [0] for event in NAMED[what](number, **options)]
+    at, *until = map(float, times.split("-"))
+    if what.isdigit():
+        return handled(int(what), at, until=until[0] if until else None, **options)
+    if what in get_args(FaultKind):
+        return fault(what, at, until[0] if until else at, **options)
+    return [Steer(verb=what, start=at, end=at + 0.1, **{"group": "g", "certain": True, **LANE, **options})]  # type: ignore[arg-type]
 
 
 def sent(number: int, *, at: float = 0.0, outcome: str = "acknowledged", name: str = "") -> list[Event]:
     """A message of this offset, and what became of its publish."""
-    name = name or f"m{number}"
+    place: dict[str, Any] = {**LANE, "id": name or f"m{number}"}
     offset = number if outcome == "acknowledged" else None
     return [
-        Publish(at=at, outcome="attempted", topic=TOPIC, key=KEY, id=name),
-        Publish(at=at + 0.1, outcome=outcome, topic=TOPIC, key=KEY, id=name, offset=offset),  # type: ignore[arg-type]
+        Publish(at=at, outcome="attempted", **place),
+        Publish(at=at + 0.1, outcome=outcome, offset=offset, **place),  # type: ignore[arg-type]
     ]
 
 
@@ -42,74 +101,44 @@ def handled(
     effect: bool = False,
     group: str = "g",
     process: str = "p1",
-    epoch: int = 1,
+    epoch: int | None = None,
     attempt: int = 1,
     name: str = "",
 ) -> list[Event]:
     """A handler that runs from `at` for half a second, and how it ends (None: nobody knows)."""
-    name = name or f"m{number}"
     until = at + 0.5 if until is None else until
     run = f"{group}/{process}/{at}"
-    place = {"topic": TOPIC, "key": KEY, "offset": number, "id": name}
-    events: list[Event] = [
-        Begin(at=at, run=run, process=process, group=group, attempt=attempt, epoch=epoch, **place)  # type: ignore[arg-type]
-    ]
+    epoch = int(process[1:]) if epoch is None else epoch
+    place: dict[str, Any] = {**LANE, "group": group, "offset": number, "id": name or f"m{number}", "run": run}
+    events: list[Event] = [Begin(at=at, process=process, attempt=attempt, epoch=epoch, **place)]
     if settled is not None:
         events.append(Settle(at=until, asked=until - 0.1 if asked is None else asked, run=run, accepted=settled))
     if outcome is not None:
         events.append(End(at=until, run=run, outcome=outcome))  # type: ignore[arg-type]
-    if effect:
-        events.append(Effect(run=run, group=group, **place))  # type: ignore[arg-type]
-    return events
+    return [*events, Effect(**place)] if effect else events
 
 
 def fault(kind: str, start: float, end: float, process: str | None = "p1") -> list[Event]:
     return [Fault(kind=kind, start=start, end=end, processes=process and (process,))]  # type: ignore[arg-type]
 
 
-def steered(
-    verb: str,
-    start: float,
-    *,
-    offset: int | None = None,
-    before: int | None = None,
-    until: float | None = None,
-    group: str = "g",
-    key: str | None = KEY,
-    certain: bool = True,
-) -> list[Event]:
-    """What an operator did, within a tenth of a second."""
-    return [
-        Steer(
-            verb=verb,  # type: ignore[arg-type]
-            group=group,
-            topic=TOPIC,
-            key=key,
-            start=start,
-            end=start + 0.1,
-            certain=certain,
-            offset=offset,
-            before=before,
-            until=until,
-        )
-    ]
-
-
-def redriven(number: int, original: int, *, at: float = 0.0, group: str = "g") -> list[Event]:
-    """A message that was brought back at this offset, which was first another."""
-    place = {"topic": TOPIC, "key": KEY, "offset": number, "id": f"m{number}"}
-    return [Redriven(at=at, group=group, original=f"m{original}", **place)]  # type: ignore[arg-type]
-
-
-def logged(number: int, *, head: int = 0, name: str = "") -> list[Event]:
-    """A row that is in the log at the end, or (head) that is at least known to have been there."""
-    row = Logged(topic=TOPIC, key=KEY, offset=number, id=name or f"m{number}")
-    return [Head(topic=TOPIC, key=KEY, offset=head)] if head else [row]
-
-
-def drained(group: str = "g") -> list[Event]:
+def drained(_: int = 0, group: str = "g") -> list[Event]:
     return [Drained(at=1000.0, group=group)]
 
 
-def kinds(anomalies: list[Anomaly]) -> set[str]:
-    return {anomaly.kind for anomaly in anomalies}
+def _redriven(number: int, original: int) -> list[Event]:
+    return [Redriven(at=0.0, group="g", offset=number, id=f"m{number}", original=f"m{original}", **LANE)]
+
+
+def _logged(number: int, name: str = "") -> list[Event]:
+    return [Logged(offset=number, id=name or f"m{number}", **LANE)]
+
+
+NAMED: Final = {
+    "sent": sent,
+    "redriven": _redriven,
+    "logged": _logged,
+    "buried": lambda number: [Buried(group="g", offset=number, **LANE)],
+    "head": lambda number: [Head(offset=number, **LANE)],
+    "drained": drained,
+}
