@@ -13,7 +13,11 @@ from support.readme import ROOT
     ("step", "figures"),
     [
         ("consume_100_lanes", ["raw SQL: read, 100 lanes", "consume, 100 lanes", "statements a message, 100 lanes"]),
-        ("admin_status", ["lanelog status, 1M behind, first", "lanelog status, 1M behind, again", "≤ 1,000"]),
+        pytest.param(
+            "admin_status",
+            ["lanelog status, 1M behind, first", "lanelog status, 1M behind, again", "≤ 1,000"],
+            marks=pytest.mark.thorough,
+        ),
     ],
 )
 def test_a_step_of_the_benchmarks_runs(lanelog_server: DevServer, step: str, figures: list[str]) -> None:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 
 import lanelog
 from lanelog._database import Database
@@ -18,42 +19,32 @@ from lanelog.demo import verify
 from lanelog.demo.git import Repository
 from lanelog.demo.history import jobs
 from lanelog.demo.tables import Tables
+from support.repository import Maker
 
 COMMAND = [sys.executable, "-m", "lanelog", "demo"]
 LARGE = bytes(range(256)) * 2500  # more than two parts
 
 
-def git(place: Path, *arguments: str) -> None:
-    environ = os.environ | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
-    identity = ["-c", "user.name=Ann", "-c", "user.email=ann@example.org"]
-    subprocess.run(["git", "-C", str(place), *identity, *arguments], check=True, capture_output=True, env=environ)
-
-
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     """A small repository with something of everything."""
-    root = tmp_path / "small"
-    (root / "src/pkg").mkdir(parents=True)
-    (root / "doc/guide").mkdir(parents=True)
-    git(root, "init", "-q", "-b", "main")
-    (root / "README").write_text("read me\n")
-    (root / "src/pkg/tool").write_text("#!/bin/sh\n")
-    (root / "src/pkg/moves").write_text("a text that moves\n" * 9)
-    (root / "doc/guide/large.bin").write_bytes(LARGE)
-    (root / os.fsdecode(b'odd"\n\xff')).write_bytes(b"\0\xff")
-    git(root, "add", "-A")
-    git(root, "commit", "-qm", "first")
-    (root / "src/pkg/tool").chmod(0o755)
-    (root / "link").symlink_to("README")
-    git(root, "mv", "src/pkg/moves", "doc/guide/moved")
-    git(root, "rm", "-q", "README")
-    git(root, "add", "-A")
-    git(root, "commit", "-qm", "second")
+    made = Maker(tmp_path / "small")
+    made.write("README", b"read me\n")
+    made.write("src/pkg/tool", b"#!/bin/sh\n")
+    made.write("src/pkg/moves", b"a text that moves\n" * 9)
+    made.write("doc/guide/large.bin", LARGE)
+    made.write(b'odd"\n\xff', b"\0\xff")
+    made.commit()
+    (made.path / "src/pkg/tool").chmod(0o755)
+    (made.path / "link").symlink_to("README")
+    made.git("mv", "src/pkg/moves", "doc/guide/moved")
+    made.git("rm", "-q", "README")
+    made.commit()
     for number in range(4):
-        (root / "src/pkg/tool").write_text(f"#!/bin/sh\necho {number}\n")
-        (root / "doc/guide/moved").write_text(f"{number}\n")
-        git(root, "commit", "-qam", "more")
-    return root
+        made.write("src/pkg/tool", b"#!/bin/sh\necho %d\n" % number, 0o755)
+        made.write("doc/guide/moved", b"%d\n" % number)
+        made.commit()
+    return made.path
 
 
 @pytest.fixture
@@ -85,20 +76,7 @@ def test_the_demo_rebuilds_a_repository(place: Path, lanelog_url: str, database:
     assert everything_in(database) == before
 
 
-def test_without_history_nothing_is_started(tmp_path: Path) -> None:
-    """One line, status 2, and no database is asked for."""
-    done = subprocess.run(
-        [*COMMAND, "--repo", str(tmp_path), "--url", "mysql://nobody@127.0.0.1:1/none"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"no git history in {tmp_path}: not a git repository")
-    assert done.stderr.count("\n") == 1
-
-
+@pytest.mark.thorough
 def test_without_a_database_it_is_one_message(place: Path) -> None:
     """An unreachable database is status 2 and no traceback."""
     command = [*COMMAND, "--repo", str(place), "--url", "mysql://root:s3cret@127.0.0.1:1/none"]
@@ -130,6 +108,7 @@ def handles_of(pids: Iterable[int]) -> list[int]:
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("how", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -9)])
 def test_no_process_outlives_the_demo(place: Path, lanelog_url: str, how: signal.Signals, status: int) -> None:
     """Stopped in the middle, by Ctrl-C or by what nobody can catch, it takes its workers and its git along."""
@@ -151,6 +130,7 @@ def test_no_process_outlives_the_demo(place: Path, lanelog_url: str, how: signal
         os.close(child)
 
 
+@pytest.mark.thorough
 def test_a_worker_that_ends_by_itself_is_a_failure(place: Path, lanelog_url: str) -> None:
     """Only the announced kill is part of the show: any other end is named, with status 1, and nothing is left."""
     command = [*COMMAND, "--repo", str(place), "--url", lanelog_url]
@@ -169,83 +149,57 @@ def test_a_worker_that_ends_by_itself_is_a_failure(place: Path, lanelog_url: str
     assert "Traceback" not in errors
 
 
-def rebuilt(place: Path, url: str, database: Database) -> tuple[Tables, Repository, dict[str, int]]:
-    """The tables after every job was applied once, by the handlers' own statements."""
-    repository = Repository.find(place)
-    tables = Tables("test")
+WRONG_FILES = {
+    "UPDATE {} SET content = CONCAT(LEFT(content, 9), 'X', SUBSTR(content, 11)) WHERE part = 2": "content differs",
+    "UPDATE {} SET content = CONCAT(content, '\\n') WHERE part = 2": "content differs",
+    "DELETE FROM {} WHERE part = 2": "content differs",
+    "UPDATE {} SET mode = '100644' WHERE path = 'src/pkg/tool'": "mode 100644 instead of 100755",
+    "UPDATE {} SET mode = '100644' WHERE path = 'link'": "mode 100644 instead of 120000",
+    "DELETE FROM {} WHERE path = 'link'": "missing",
+    "INSERT INTO {} VALUES ('', REPEAT('x', 32), 0, 'x', '100644', '')": "not in HEAD",
+}
+WRONG_COUNTS = {
+    "DELETE FROM {} WHERE lane = 'src/pkg' ORDER BY place DESC LIMIT 1": {"missing": 1},
+    "DELETE FROM {} WHERE lane = 'link'": {"missing": 1},
+    "INSERT INTO {} (lane, position, attempt, epoch) VALUES ('link', 1, 2, 2)": {
+        "twice": 1,
+        "out_of_order": 1,
+        "redeliveries": 1,
+    },
+    "UPDATE {} SET position = 5 - position WHERE lane = 'src/pkg' AND position IN (2, 3)": {"out_of_order": 3},
+}
+
+
+class Undone(Exception):
+    """Rolls back what was meddled with."""
+
+
+def test_what_somebody_meddled_with_is_found(place: Path, lanelog_url: str, database: Database) -> None:
+    """A byte, a part, a mode, a path, a job too many, too few or too early: each is a difference that is named."""
+    repository, tables = Repository.find(place), Tables("test")
     tables.create(database)
     published: dict[str, int] = {}
-    with lanelog.connect(url) as client, client.transaction() as connection:
-        for job in jobs(repository):
+    with lanelog.connect(lanelog_url) as client, client.transaction() as connection:
+        for job in jobs(repository):  # each once, by the handlers' own statements
             published[job.lane] = published.get(job.lane, 0) + 1
             tables.apply(connection, job)
             tables.note_applied(connection, job.lane, published[job.lane], 1, 1)
             tables.count(connection, job.lane, job)
-    return tables, repository, published
-
-
-def test_tables_that_are_right_are_accepted(place: Path, lanelog_url: str, database: Database) -> None:
-    """Every file is equal, and every job was applied once."""
-    tables, repository, published = rebuilt(place, lanelog_url, database)
     with database.transaction() as cx:
-        comparison = verify.compare(cx, tables, repository)
-        count = verify.count(cx, tables, published)
+        comparison, count = verify.compare(cx, tables, repository), verify.count(cx, tables, published)
         (author,) = tables.authors(cx)
-    assert comparison.differences == ()
-    assert comparison.files == 5
+    assert (comparison.differences, comparison.files) == ((), 5)
     assert comparison.bytes > len(LARGE)
     assert count == verify.Count(missing=0, twice=0, out_of_order=0, redeliveries=0)
     assert (author.author, author.jobs, author.deletions) == ("Ann <ann@example.org>", sum(published.values()), 2)
-
-
-@pytest.mark.parametrize(
-    ("statement", "found"),
-    [
-        (
-            "UPDATE {files} SET content = CONCAT(LEFT(content, 9), 'X', SUBSTR(content, 11)) WHERE part = 2",
-            "content differs",
-        ),
-        ("UPDATE {files} SET content = CONCAT(content, '\\n') WHERE part = 2", "content differs"),
-        ("DELETE FROM {files} WHERE part = 2", "content differs"),
-        ("UPDATE {files} SET mode = '100644' WHERE path = 'src/pkg/tool'", "mode 100644 instead of 100755"),
-        ("UPDATE {files} SET mode = '100644' WHERE path = 'link'", "mode 100644 instead of 120000"),
-        ("DELETE FROM {files} WHERE path = 'link'", "missing"),
-        (
-            "INSERT INTO {files} VALUES ('', REPEAT('x', 32), 0, 'x', '100644', '')",
-            "not in HEAD",
-        ),
-    ],
-)
-def test_one_wrong_byte_is_found(place: Path, lanelog_url: str, database: Database, statement: str, found: str) -> None:
-    """A byte, a missing part, a mode, a missing file and one too many are each a difference that is named."""
-    tables, repository, _published = rebuilt(place, lanelog_url, database)
-    with database.transaction() as cx:
-        assert cx.execute(statement.format(files="lanelog_demo_test_files")) == 1
-        (difference,) = verify.compare(cx, tables, repository).differences
-    assert difference.endswith(f": {found}")
-
-
-@pytest.mark.parametrize(
-    ("statement", "wrong"),
-    [
-        ("DELETE FROM {applied} WHERE lane = 'src/pkg' ORDER BY place DESC LIMIT 1", {"missing": 1}),
-        ("DELETE FROM {applied} WHERE lane = 'link'", {"missing": 1}),
-        (
-            "INSERT INTO {applied} (lane, position, attempt, epoch) VALUES ('link', 1, 2, 2)",
-            {"twice": 1, "out_of_order": 1, "redeliveries": 1},
-        ),
-        (
-            "UPDATE {applied} SET position = 5 - position WHERE lane = 'src/pkg' AND position IN (2, 3)",
-            {"out_of_order": 3},
-        ),
-    ],
-)
-def test_one_job_too_many_or_too_few_is_found(
-    place: Path, lanelog_url: str, database: Database, statement: str, wrong: dict[str, int]
-) -> None:
-    """What was applied twice, never or in another order than published is counted."""
-    tables, _repository, published = rebuilt(place, lanelog_url, database)
-    none = {"missing": 0, "twice": 0, "out_of_order": 0, "redeliveries": 0}
-    with database.transaction() as cx:
-        cx.execute(statement.format(applied="lanelog_demo_test_applied"))
-        assert verify.count(cx, tables, published) == verify.Count(**{**none, **wrong})
+    for statement, difference in WRONG_FILES.items():
+        with suppress(Undone), database.transaction() as cx:
+            assert cx.execute(statement.format("lanelog_demo_test_files")) == 1
+            (found,) = verify.compare(cx, tables, repository).differences
+            assert found.endswith(f": {difference}"), statement
+            raise Undone
+    for statement, wrong in WRONG_COUNTS.items():
+        with suppress(Undone), database.transaction() as cx:
+            cx.execute(statement.format("lanelog_demo_test_applied"))
+            assert verify.count(cx, tables, published) == evolve(count, **wrong), statement
+            raise Undone

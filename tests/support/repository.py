@@ -1,0 +1,37 @@
+"""A git repository made commit by commit, for the tests of the demo."""
+
+import os
+import subprocess
+from pathlib import Path
+
+from lanelog.demo.git import Repository
+
+ENVIRONMENT = os.environ | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+
+
+class Maker:
+    """An empty repository in a directory of the test, which is made."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.mkdir(parents=True)
+        self.git("init", "-q", "-b", "main")
+        self.git("config", "user.name", "Ann")
+        self.git("config", "user.email", "ann@example.org")
+
+    def git(self, *arguments: str | bytes) -> bytes:
+        command = ["git", "-C", str(self.path), *arguments]
+        return subprocess.run(command, check=True, capture_output=True, env=ENVIRONMENT).stdout
+
+    def write(self, name: str | bytes, content: bytes, mode: int = 0o644) -> None:
+        path = self.path / os.fsdecode(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        path.chmod(mode)
+
+    def commit(self, text: str = "change") -> None:
+        self.git("add", "-A")
+        self.git("commit", "-q", "--allow-empty", "-m", text)
+
+    def repository(self) -> Repository:
+        return Repository.find(self.path)
