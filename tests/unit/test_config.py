@@ -13,13 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lanelog
-from lanelog.config import (
-    AckPolicy,
-    Order,
-    RetryPolicy,
-    SubscriptionConfig,
-    check_retention,
-)
+from lanelog.config import AckPolicy, Order, SubscriptionConfig, check_retention
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -38,42 +32,12 @@ def refused(function: Callable[..., object], *args: object, **options: object) -
 class TestSubscriptionOptions:
     """SubscriptionConfig."""
 
-    def test_the_defaults_are_the_documented_ones(self) -> None:
-        """Each option of the table, and no other, with its default."""
-        config = SubscriptionConfig(name="n")
-        values = attrs.asdict(config, recurse=False)
-        retry = values.pop("retry")
-        assert values == {
-            "name": "n",
-            "workers": 8,
-            "order": Order.STRICT,
-            "lane_concurrency": 10,
-            "batch_size": 100,
-            "prefetch": 1000,
-            "prefetch_bytes": 64 * 1024 * 1024,
-            "poll_interval": 0.1,
-            "visibility_timeout": 60,
-            "auto_extend": True,
-            "max_handler_time": 3600,
-            "lease_duration": 30,
-            "lease_renewal": 10,
-            "max_deliveries": 20,
-            "ack_policy": AckPolicy.NACK_ON_ERROR,
-            "dead_letter_suffix": "_dlq",
-            "on_dead_letter": None,
-            "start": "earliest",
-            "retention": 300,
-            "history": False,
-            "history_retention": 604800,
-            "dead_letter_retention": None,
-            "middleware": (),
-        }
-        assert isinstance(retry, RetryPolicy)
-
-    def test_options_are_keyword_only(self) -> None:
-        """No option is given by position."""
+    def test_options_have_names_and_stay(self) -> None:
+        """No option is given by position, and a configuration in use cannot be changed under it."""
         with pytest.raises(TypeError):
             SubscriptionConfig("n")  # type: ignore[call-arg]
+        with pytest.raises(attrs.exceptions.FrozenInstanceError):
+            SubscriptionConfig().workers = 9  # type: ignore[misc]
 
     def test_the_name_is_host_and_process_at_construction(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A forked child names itself, not its parent; a host with a long or empty name gets a valid one."""
@@ -86,17 +50,13 @@ class TestSubscriptionOptions:
         monkeypatch.setattr("socket.gethostname", lambda: "")
         assert SubscriptionConfig().name == "host-4711"
 
-    @pytest.mark.parametrize("order", list(Order))
-    def test_an_order_may_be_a_word(self, order: Order) -> None:
-        """The member and its value mean the same."""
-        assert SubscriptionConfig(order=order.value).order is order
-        assert SubscriptionConfig(order=order).order is order
-
-    @pytest.mark.parametrize("policy", list(AckPolicy))
-    def test_an_ack_policy_may_be_a_word(self, policy: AckPolicy) -> None:
-        """The member, its value and its name mean the same."""
-        for given_as in (policy, policy.value, policy.name):
-            assert SubscriptionConfig(ack_policy=given_as).ack_policy is policy
+    def test_an_order_and_an_ack_policy_may_be_words(self) -> None:
+        """The member and its value mean the same; of an ack policy, its name as well."""
+        for order in Order:
+            assert SubscriptionConfig(order=order.value).order is SubscriptionConfig(order=order).order is order
+        for policy in AckPolicy:
+            for given_as in (policy, policy.value, policy.name):
+                assert SubscriptionConfig(ack_policy=given_as).ack_policy is policy
 
     @pytest.mark.parametrize(
         ("options", "reason"),
@@ -189,11 +149,6 @@ class TestSubscriptionOptions:
         assert "'worker'; did you mean 'workers'?" in refused(SubscriptionConfig.from_options, worker=1)
         assert "known are ack_policy, " in refused(SubscriptionConfig.from_options, zzzz=1)
 
-    def test_it_is_frozen(self) -> None:
-        """A configuration in use cannot be changed under it."""
-        with pytest.raises(attrs.exceptions.FrozenInstanceError):
-            SubscriptionConfig().workers = 9  # type: ignore[misc]
-
     @given(
         st.dictionaries(
             st.sampled_from([field.name for field in attrs.fields(SubscriptionConfig)]),
@@ -210,18 +165,12 @@ class TestSubscriptionOptions:
         assert attrs.evolve(config) == config
 
 
-class TestRetention:
-    """The relation of retention and publish_timeout."""
-
-    @pytest.mark.parametrize("retention", [0, 60, 60.5, 300])
-    def test_enough_or_none(self, retention: float) -> None:
-        """Twice the publish time-out, or explicitly nothing."""
-        check_retention(retention, 30.0)
-
-    @pytest.mark.parametrize("retention", [0.001, 30, 59.9])
-    def test_too_short(self, retention: float) -> None:
-        """In between, a repeated publish could be delivered twice."""
-        assert "at least twice publish_timeout (60 s)" in refused(check_retention, retention, 30.0)
+def test_a_retention_covers_a_repeated_publish() -> None:
+    """Twice the publish time-out, or explicitly nothing; in between, a repeated publish could be delivered twice."""
+    for enough in (0, 60, 60.5, 300):
+        check_retention(enough, 30.0)
+    for short in (0.001, 30, 59.9):
+        assert "at least twice publish_timeout (60 s)" in refused(check_retention, short, 30.0)
 
 
 def test_importing_reads_no_environment_and_opens_nothing() -> None:

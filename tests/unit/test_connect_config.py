@@ -1,20 +1,13 @@
 from __future__ import annotations
 
-import copy
 import math
 import traceback
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
-import attrs
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from lanelog.config import (
-    ConnectConfig,
-)
+from lanelog.config import ConnectConfig
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -48,26 +41,11 @@ class TestUrl:
         assert config.tls
         assert not config.ssl_verify
 
-    def test_defaults(self) -> None:
-        """A short URL takes the documented defaults."""
+    def test_a_short_url(self) -> None:
+        """What it does not say takes the defaults, which the README's table pins; there is no TLS."""
         config = ConnectConfig.from_url("mysql://root@localhost/jobs")
-        expected = ConnectConfig(
-            host="localhost",
-            port=3306,
-            user="root",
-            password="",
-            database="jobs",
-            pool_size=8,
-            publish_timeout=30.0,
-            lane_idle_purge=600.0,
-            max_payload_bytes=1_048_576,
-            connect_timeout=5.0,
-            read_timeout=30.0,
-            driver="pymysql",
-        )
-        assert config == expected
-        assert not config.tls
-        assert config.ssl_verify
+        assert config == ConnectConfig(host="localhost", port=3306, user="root", password="", database="jobs")
+        assert (config.tls, config.ssl_verify) == (False, True)
 
     def test_mariadb_is_the_same(self) -> None:
         """Both schemes name the same protocol, in any case."""
@@ -77,12 +55,6 @@ class TestUrl:
         """An empty host is the local one."""
         config = ConnectConfig.from_url("mysql://root@/jobs?unix_socket=/run/mysqld.sock")
         assert (config.host, config.unix_socket) == ("127.0.0.1", "/run/mysqld.sock")
-
-    def test_ipv6(self) -> None:
-        """A bracketed address is an address, and back."""
-        config = ConnectConfig.from_url("mysql://root@[::1]:3307/jobs")
-        assert (config.host, config.port) == ("::1", 3307)
-        assert config.safe_url() == "mysql://root@[::1]:3307/jobs"
 
     def test_an_at_sign_in_the_password_is_understood(self) -> None:
         """The last @ of the authority separates the host, as everywhere."""
@@ -156,50 +128,6 @@ class TestUrl:
         shown = "".join(traceback.format_exception_only(caught.value)) + repr(caught.value)
         assert "hunter2" not in shown
 
-    @given(
-        secret=st.text(st.characters(codec="utf-8"), min_size=1).map(lambda text: f"S3{text}cr3t"),
-        prefix=st.sampled_from(["mysql://u:", "mariadb://:", "u:", "mysql:u:", "pg://u:", " mysql://u:"]),
-        suffix=st.sampled_from(["@host/db", "@host:x/db", "@host", "/db", "@[::1/db", "@h/d?ssl_verify=2", ""]),
-    )
-    def test_no_malformed_url_gives_its_password_away(self, secret: str, prefix: str, suffix: str) -> None:
-        """Whatever stands where a password is expected, neither an error nor a repr shows it."""
-        cause: BaseException | None = None
-        try:
-            shown = repr(ConnectConfig.from_url(prefix + secret + suffix))
-        except ConfigurationError as error:
-            shown, cause = repr(error), error.__context__
-        assert "cr3t" not in shown
-        assert cause is None
-
-    NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
-
-    @given(
-        user=NAMES,
-        password=NAMES,
-        host=st.sampled_from(["127.0.0.1", "db.example", "::1", "localhost"]),
-        port=st.integers(1, 65_535),
-        database=NAMES.filter(lambda name: name and name == name.strip() and name.isprintable()),
-        socket=st.none() | NAMES.filter(bool),
-        ssl_ca=st.none() | NAMES.filter(bool),
-    )
-    def test_every_configuration_can_be_written_as_a_url(
-        self, user: str, password: str, host: str, port: int, database: str, socket: str | None, ssl_ca: str | None
-    ) -> None:
-        """Percent-encoding brings any user, password, name and path through, and safe_url all but the password."""
-        config = ConnectConfig(
-            host=host,
-            port=port,
-            user=user,
-            password=password,
-            database=database,
-            unix_socket=socket,
-            ssl_ca=ssl_ca,
-        )
-        assert ConnectConfig.from_url(config.safe_url()) == attrs.evolve(config, password="")
-        account = f"mysql://{quote(user, safe='')}"
-        rest = config.safe_url().removeprefix(account).removeprefix("@")
-        assert ConnectConfig.from_url(f"{account}:{quote(password, safe='')}@{rest}") == config
-
 
 class TestConnectOptions:
     """The keyword arguments of connect()."""
@@ -255,13 +183,6 @@ class TestConnectOptions:
         """A field of the wrong type or with unusable characters is refused without being quoted."""
         text = refused(ConnectConfig, **{"database": "jobs", field: value})
         assert "hunter2" not in text
-
-    def test_the_password_is_not_shown(self) -> None:
-        """Neither repr, str, format nor safe_url has it; copies keep it."""
-        config = ConnectConfig.from_url("mysql://root:hunter2@127.0.0.1/jobs")
-        assert "hunter2" not in f"{config} {config!r} {config.safe_url()} {[config]}"
-        assert config.safe_url() == URL
-        assert copy.deepcopy(config) == config
 
     def test_safe_url_tells_the_rest(self) -> None:
         """People see which server, database, socket and certificate."""

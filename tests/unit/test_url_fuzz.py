@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import logging
 import pickle
 import traceback
-import unicodedata
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
 
 import attrs
 import pytest
-from hypothesis import assume, example, given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import lanelog
-from lanelog._checks import NAME_MAX, check_name
+from lanelog._checks import check_name
 from lanelog._database.driver import Driver
 from lanelog._telemetry import get_logger
 from lanelog.config import ConnectConfig
@@ -25,7 +23,7 @@ from lanelog.errors import ConfigurationError
 from lanelog.message import decode_metadata, encode_metadata, encode_payload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
 T = TypeVar("T")
 
@@ -106,6 +104,7 @@ class TestUrls:
     """ConnectConfig.from_url and lanelog.connect."""
 
     @given(STORABLE, STORABLE, hosts, st.none() | st.integers(1, 65_535), databases, parameters())
+    @example("u", "p", "::ffff:10.0.0.1", 3306, "d", {})
     def test_every_well_formed_url_is_understood(
         self, user: str, password: str, host: str, port: int | None, database: str, options: dict[str, str]
     ) -> None:
@@ -213,39 +212,21 @@ class TestTexts:
         assert name in (None, text)
         assert refused is None or (str(refused).startswith(kind) and str(refused).isprintable())
 
-    @given(st.text(st.characters(codec="utf-8"), min_size=1, max_size=40))
-    def test_normal_forms_stay_apart(self, text: str) -> None:
-        """Composed and decomposed, upper and lower case are different names."""
-        forms = {unicodedata.normalize(form, text) for form in ("NFC", "NFD", "NFKC", "NFKD")} | {text.swapcase()}
-        taken = [outcome(check_name, "key", form)[0] for form in forms]
-        assume(None not in taken)
-        assert set(taken) == forms
-
-    @pytest.mark.parametrize("character", ["x", "é", "日", "🚀", "\u0301"])
-    def test_the_length_counts_characters(self, character: str) -> None:
-        """255 of any width are a name, 256 are not."""
-        assert check_name("key", character * NAME_MAX) == character * NAME_MAX
-        with pytest.raises(ConfigurationError, match="not 256"):
-            check_name("key", character * (NAME_MAX + 1))
-
-    @given(st.text())
-    def test_payloads_come_back_or_are_refused_without_being_quoted(self, text: str) -> None:
-        """As text and inside JSON."""
+    @given(st.text(), st.dictionaries(st.text(), st.text()))
+    def test_what_is_published_comes_back_or_is_refused_without_being_quoted(
+        self, text: str, metadata: dict[str, str]
+    ) -> None:
+        """As text, inside JSON and as metadata: only lone surrogates cannot be stored."""
         for value in (SECRET + text, [SECRET + text], {SECRET + text: 1}):
             encoded, refused = outcome(encode_payload, value)
             assert (refused is None) is storable(text)
             if encoded is not None:
                 assert (json.loads(encoded) if not isinstance(value, str) else encoded.decode()) == value
             assert SECRET not in printed(refused)
-
-    @given(st.dictionaries(st.text(), st.text()))
-    def test_metadata_comes_back_or_is_refused_without_being_quoted(self, metadata: dict[str, str]) -> None:
-        """Any names, any values: only lone surrogates cannot be stored."""
         metadata["m"] = SECRET
-        encoded, refused = outcome(encode_metadata, metadata)
-        assert (refused is None) is all(storable(text) for pair in metadata.items() for text in pair)
-        if encoded is not None:
-            assert decode_metadata(encoded) == metadata
+        kept, refused = outcome(encode_metadata, metadata)
+        assert (refused is None) is all(storable(each) for pair in metadata.items() for each in pair)
+        assert kept is None or decode_metadata(kept) == metadata
         assert SECRET not in printed(refused)
 
     @given(st.text(), st.text())
@@ -265,11 +246,3 @@ class TestTexts:
             logger.removeHandler(keep)
         (line,) = lines
         assert line.isprintable()
-
-
-def test_addresses_are_what_they_were() -> None:
-    """A literal of either family is not rewritten."""
-    some: Sequence[str] = ["::1", "2001:db8::ff00:42:8329", "127.0.0.1", "::ffff:10.0.0.1"]
-    for address in some:
-        host = ConnectConfig.from_url(written("u", "p", address, 3306, "d", {})).host
-        assert ipaddress.ip_address(host) == ipaddress.ip_address(address)
