@@ -44,20 +44,16 @@ def one_profile(name: str) -> dict[str, Any]:
     return {**HEAD, "command": name, **measured, "anomalies": {}}
 
 
-def test_seeds_are_ranges_and_lists() -> None:
-    """`1-3,7` is four seeds, and without an option there are ten."""
+def test_seeds_are_ranges_and_lists_and_recovery_is_gathered_by_kind() -> None:
+    """`1-3,7` is four seeds, and without an option there are ten; disturbed faults are counted and not measured."""
     assert proof.arguments(["--seeds=1-3,7"]).seeds == [1, 2, 3, 7]
     assert proof.arguments([]).seeds == list(range(1, 11))
-
-
-def test_recovery_is_gathered_by_kind() -> None:
-    """Disturbed faults are counted and not measured."""
     faults = [fault for seed in (1, 2, 6) for fault in one_run(seed)["faults"]]
     assert proof.recovered(faults) == {"kill": {"count": 6, "measured": 3, "median": 2, "worst": 6}}
 
 
 def test_a_failed_run_is_written_down_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The JSON has every seed, what was explained is added up, and the failed one stands in `failures`."""
+    """The JSON has every seed, what was explained added up, and the failed ones; the exit status tells, too."""
 
     def run(module: str, directory: Path, *args: str) -> tuple[int, str, dict[str, Any] | None, Path | None]:
         if module == "profiles":
@@ -83,14 +79,7 @@ def test_a_failed_run_is_written_down_and_the_others_go_on(tmp_path: Path, monke
     assert set(kept["profiles"]) == {"kills", "restarts"}
     assert (tmp_path / "results/chaos-mariadb-1.2.3.png").read_bytes() == b"png"
     assert proof.table([family]).row_count == 1
-
-
-@pytest.mark.parametrize(("status", "expected"), [(0, 0), (1, 1)])
-def test_the_exit_status_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, expected: int) -> None:
-    """0 only if every run ended with 0."""
-    monkeypatch.setattr(proof, "run", lambda *_: (status, "", one_run(1), None))
-    monkeypatch.setattr(
-        "sys.argv",
-        ["proof", "--server=local", "--seeds=1", "--profiles=", f"--output={tmp_path}", f"--directory={tmp_path}"],
-    )
-    assert proof.main() == expected
+    for seed, status in ((1, 0), (2, 1)):
+        options = ["--server=local", f"--seeds={seed}", f"--output={tmp_path}", f"--directory={tmp_path}"]
+        monkeypatch.setattr("sys.argv", ["proof", *options])
+        assert proof.main() == status

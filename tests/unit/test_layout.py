@@ -71,6 +71,17 @@ def test_nothing_in_the_library_imports_the_plugin() -> None:
             assert not re.search(r"^\s*(from|import) (lanelog\.testing|pytest)\b", path.read_text(), re.MULTILINE), path
 
 
+def test_every_case_of_the_originals_suite_has_its_test() -> None:
+    """A function of that name, with a docstring, in the file that the row of the table in tests/README.md names."""
+    _, _, rows = (ROOT / "tests/README.md").read_text().partition("| original test | what it asserts | where |\n")
+    named = re.findall(r"^\| (\w+) \| .+ \| `(.+)` \|$", rows, re.MULTILINE)
+    assert len(named) == len(set(named)) == 41
+    for name, where in named:
+        body = ast.parse((ROOT / "tests" / where).read_text()).body
+        functions = {node.name: node for node in body if isinstance(node, ast.FunctionDef)}
+        assert ast.get_docstring(functions[f"test_{name}"]), name
+
+
 @pytest.mark.parametrize(
     "script",
     [".ci/apt-install", ".ci/run", ".ci/setup-python", ".ci/setup-database", ".ci/setup-clocks", "tests/servers/mysql"],

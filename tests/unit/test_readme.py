@@ -2,15 +2,17 @@
 
 import ast
 import re
+import shlex
 import tomllib
 from pathlib import Path
 
 import attrs
+import click
 import pytest
-from click import Group
 
 import lanelog
 from lanelog._database import driver
+from lanelog.cli import _problems
 from lanelog.cli._main import cli
 from lanelog.config import ConnectConfig
 from support.readme import ROOT, TEXT, Example, blocks, example, table
@@ -18,6 +20,7 @@ from support.readme import ROOT, TEXT, Example, blocks, example, table
 PACKAGE = ROOT / "queue/lanelog"
 SOURCE = "\n".join(path.read_text() for path in PACKAGE.rglob("*.py"))
 SHELL = "\n".join(block.text for block in blocks("shell"))
+LINES = [line for line in SHELL.splitlines() if line.startswith("lanelog ") and "dev-server" not in line]
 CODE = SHELL + "\n".join(re.findall(r"`([^`\n]+)`", TEXT))
 
 
@@ -41,13 +44,9 @@ def test_every_example_is_executed_by_a_test() -> None:
     assert [which.name for which in Example if f"Example.{which.name}" not in tests] == []
 
 
-def test_the_quick_start_is_short() -> None:
-    """Twenty lines are enough to see it work."""
+def test_examples_are_small() -> None:
+    """Twenty lines are enough to see it work, and nobody scrolls an example sideways."""
     assert len(example(Example.QUICK_START).text.splitlines()) <= 20
-
-
-def test_examples_fit_the_width_of_the_code() -> None:
-    """Nobody scrolls an example sideways."""
     assert [
         line
         for kind in ("python", "sql", "shell", "text")
@@ -81,18 +80,14 @@ def test_the_options_of_connect_are_listed_with_their_defaults() -> None:
     rows = [row for row in table("Option", "Default", "Meaning") if row[0].strip("`") in _connect._OPTIONS]
     assert [row[0] for row in rows] == [f"`{name}`" for name in _connect._OPTIONS]
     assert {row[0].strip("`"): shown(row[1]) for row in rows} == {name: real[name] for name in _connect._OPTIONS}
+    known = {*real, *defaults(lanelog.SubscriptionConfig)}
+    assert {row[0].strip("`") for row in table("Option", "Default", "Meaning")} <= known  # of both tables
     (parameters,) = re.findall(r"URL parameters: (.*)\.$", TEXT, re.MULTILINE)
     assert parameters == ", ".join(f"`{name}`" for name in _connect._PARAMETERS)
 
 
-def test_no_option_is_listed_that_does_not_exist() -> None:
-    """The two tables hold nothing else."""
-    known = {*defaults(lanelog.SubscriptionConfig), *defaults(ConnectConfig)}
-    assert {row[0].strip("`") for row in table("Option", "Default", "Meaning")} <= known
-
-
 def test_the_table_of_stores_names_what_is_there() -> None:
-    """Every table of the schema once, with its file, and the classes whose SQL names that table."""
+    """Every table of the schema once, with its file, and the classes whose SQL names it; no store is missing."""
     rows = table("Table", "File", "Store")
     assert sorted(row[1].strip("`") for row in rows) == sorted(
         f"schema/{p.name}" for p in (ROOT / "schema").glob("*.sql")
@@ -104,11 +99,7 @@ def test_the_table_of_stores_names_what_is_there() -> None:
             assert name.strip("`") in text, f"{path} does not know {name}"
             classes = {node.name for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef)}
             assert not class_name or class_name in classes
-
-
-def test_every_store_is_in_the_table() -> None:
-    """A store that is added is added to the table."""
-    listed = {path for row in table("Table", "File", "Store") for path in re.findall(r"`(_stores/\w+\.py)`", row[2])}
+    listed = {path for row in rows for path in re.findall(r"`(_stores/\w+\.py)`", row[2])}
     assert listed == {f"_stores/{path.name}" for path in (PACKAGE / "_stores").glob("[!_]*.py")}
 
 
@@ -130,23 +121,41 @@ def test_every_make_target_exists() -> None:
 
 
 def test_every_command_exists() -> None:
-    """`lanelog something` is a command of the command line."""
+    """`lanelog something` is a command of the command line, and each of its commands is shown or named."""
     named = set(re.findall(r"(?<![\w/.])lanelog ([a-z][a-z-]*)", CODE))
-    assert isinstance(cli, Group)
     assert named
     assert named <= set(cli.commands)
+    assert {words[1] for words in map(str.split, LINES)} | {"resume", "dev-server", "migrate", "demo"} == {
+        *cli.commands
+    }
 
 
-def test_no_command_installs_lanelog_by_its_name() -> None:
-    """No index has it: what somebody puts there under this name would run with the database's password."""
+@pytest.mark.parametrize("line", [line for line in LINES if "--file" not in line])
+def test_every_command_line_is_well_formed(line: str) -> None:
+    """Click takes its arguments and options: they exist and are of the right kind."""
+    words = shlex.split(line, comments=True)[1:]
+    command: click.Command = cli
+    context = click.Context(cli, info_name="lanelog")
+    while isinstance(command, click.Group):
+        command = command.commands[words.pop(0)]
+    assert command.make_context(command.name, words, parent=context).command is not cli
+
+
+def test_the_runbook_has_everything_that_status_says() -> None:
+    """Each kind of problem once, with verbs that exist."""
+    rows = table("`status` says", "It means", "What mends it")
+    said = re.findall(r'(?:what=|Rank\.[A-Z]+,\s*)"([a-z ]+)"', Path(_problems.__file__).read_text())
+    assert {row[0].strip("`").lower() for row in rows} == {*said}
+    assert len(rows) == len({*said}) > 1
+    assert {verb for row in rows for verb in re.findall(r"`lanelog ([a-z-]+)", row[2])} <= {*cli.commands}
+
+
+def test_no_command_is_dangerous() -> None:
+    """No index has lanelog: what somebody puts there would run with the database's password, which no command shows."""
+    assert "PASSWORD" not in SHELL
     commands = re.findall(r"pip install[^`\n]*", TEXT)
     assert len(commands) > 3
     assert [command for command in commands if re.search(r"[ '\"]lanelog\b", command)] == []
-
-
-def test_no_command_shows_a_password() -> None:
-    """Everybody on a machine can read the command lines of its processes."""
-    assert "PASSWORD" not in SHELL
 
 
 def test_every_event_is_logged_by_the_code() -> None:
@@ -173,17 +182,14 @@ def test_every_attribute_of_lanelog_exists() -> None:
         assert name in lanelog.__all__
 
 
-@pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\(([^)]+)\)", TEXT))))
-def test_every_link_leads_somewhere(link: str) -> None:
+def test_every_link_leads_somewhere() -> None:
     """Headings and files of the repository; elsewhere only documentation."""
     headings = {
-        re.sub(r"[^\w -]", "", line.lstrip("# ")).lower().replace(" ", "-")
+        "#" + re.sub(r"[^\w -]", "", line.lstrip("# ")).lower().replace(" ", "-")
         for line in re.findall(r"^#+ .*$", TEXT, re.MULTILINE)
     }
-    if link.startswith("#"):
-        assert link[1:] in headings
-    elif not link.startswith("https://tenacity.readthedocs.io"):
-        assert (ROOT / link).exists()
+    links = set(re.findall(r"\]\((?!https://tenacity\.readthedocs\.io)([^)]+)\)", TEXT))
+    assert [link for link in links - headings if link.startswith("#") or not (ROOT / link).exists()] == []
 
 
 def test_the_versions_are_the_ones_that_the_code_accepts() -> None:
@@ -207,14 +213,8 @@ def test_documents_name_no_machine(document: str) -> None:
 
 def test_the_changelog_begins_with_what_is_unreleased() -> None:
     """Keep a Changelog's form."""
-    text = Path(ROOT / "CHANGELOG.md").read_text()
+    text = (ROOT / "CHANGELOG.md").read_text()
     assert text.startswith("# Changelog\n")
     assert re.findall(r"^## (.*)$", text, re.MULTILINE)[0] == "[Unreleased]"
-    assert set(re.findall(r"^### (.*)$", text, re.MULTILINE)) <= {
-        "Added",
-        "Changed",
-        "Deprecated",
-        "Removed",
-        "Fixed",
-        "Security",
-    }
+    kinds = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+    assert set(re.findall(r"^### (.*)$", text, re.MULTILINE)) <= kinds
