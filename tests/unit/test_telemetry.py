@@ -6,16 +6,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import structlog
 
 import lanelog
 from lanelog._telemetry import LOGGER_NAME, get_logger
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture(autouse=True)
@@ -24,31 +20,10 @@ def everything(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, logger=LOGGER_NAME)
 
 
-@pytest.fixture
-def configured_structlog() -> Iterator[list[structlog.typing.EventDict]]:
-    """An application that configured structlog for itself, and the events that arrive there."""
-    events: list[structlog.typing.EventDict] = []
-
-    def collect(_: object, __: str, event_dict: structlog.typing.EventDict) -> structlog.typing.EventDict:
-        events.append(dict(event_dict))
-        raise structlog.DropEvent
-
-    structlog.configure(processors=[collect], context_class=dict)
-    yield events
-    structlog.reset_defaults()
-
-
 def line(caplog: pytest.LogCaptureFixture) -> str:
     """The one message that was logged."""
     (record,) = caplog.records
     return record.getMessage()
-
-
-def run(code: str) -> subprocess.CompletedProcess[str]:
-    """Run code in a fresh interpreter in which nothing is configured."""
-    queue = str(Path(lanelog.__file__).parents[1])
-    environment = {**os.environ, "PYTHONPATH": queue}
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
 
 
 def test_events_reach_the_handlers_of_the_stdlib_logger(caplog: pytest.LogCaptureFixture) -> None:
@@ -59,11 +34,12 @@ def test_events_reach_the_handlers_of_the_stdlib_logger(caplog: pytest.LogCaptur
     assert record.getMessage() == "message.dead_lettered topic=merge group=builders key=repo-42 offset=17"
 
 
-@pytest.mark.parametrize("level", ["debug", "info", "warning", "error", "critical"])
-def test_each_method_logs_at_its_level(caplog: pytest.LogCaptureFixture, level: str) -> None:
+def test_each_method_logs_at_its_level(caplog: pytest.LogCaptureFixture) -> None:
     """The method's name is the record's level."""
-    getattr(get_logger(), level)("loop.turned")
-    assert [record.levelname for record in caplog.records] == [level.upper()]
+    levels = ["debug", "info", "warning", "error", "critical"]
+    for level in levels:
+        getattr(get_logger(), level)("loop.turned")
+    assert [record.levelname.lower() for record in caplog.records] == levels
 
 
 def test_the_record_names_the_line_that_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -120,7 +96,7 @@ class Unprintable(Exception):
         ("a=b", "'a=b'"),
         ("line\nevent=forged", r"'line\nevent=forged'"),
         ("\x1b[31m\u2028\ud800", r"'\x1b[31m\u2028\ud800'"),
-        ("100%s", "100%s"),
+        ("50%d%s", "50%d%s"),
         (17, "17"),
         (True, "true"),
         (None, "none"),
@@ -149,14 +125,8 @@ def test_a_long_value_is_cut(caplog: pytest.LogCaptureFixture) -> None:
     assert len(line(caplog)) < 2_100
 
 
-def test_a_percent_sign_is_no_format(caplog: pytest.LogCaptureFixture) -> None:
-    """Logging does not interpret what a key happens to contain."""
-    get_logger(key="50%d%s").info("lane.acquired")
-    assert line(caplog) == "lane.acquired key=50%d%s"
-
-
 def test_a_disabled_level_renders_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """While its level is off, an event does not even look at its values."""
+    """While its level is off, an event does not even look at its values; a logger follows a level that changes."""
     rendered: list[object] = []
 
     class Watched(Exception):
@@ -168,18 +138,10 @@ def test_a_disabled_level_renders_nothing(caplog: pytest.LogCaptureFixture) -> N
     caplog.set_level(logging.WARNING, logger=LOGGER_NAME)
     log.debug("message.fetched", error=Watched())
     assert (caplog.records, rendered) == ([], [])
-    log.warning("message.fetched", error=Watched())
+    caplog.set_level(logging.DEBUG, logger=LOGGER_NAME)
+    log.debug("message.fetched", error=Watched())
     assert len(rendered) == 1
-
-
-def test_the_level_can_change_while_running(caplog: pytest.LogCaptureFixture) -> None:
-    """A logger taken before the level changed follows it."""
-    log = get_logger()
-    caplog.set_level(logging.ERROR, logger=LOGGER_NAME)
-    log.info("lane.acquired")
-    caplog.set_level(logging.INFO, logger=LOGGER_NAME)
-    log.info("lane.released")
-    assert line(caplog) == "lane.released"
+    assert line(caplog).startswith("message.fetched ")
 
 
 def test_a_broken_filter_of_the_application_stops_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -197,44 +159,34 @@ def test_a_broken_filter_of_the_application_stops_nothing(capsys: pytest.Capture
     assert "cannot filter lane.lost" in capsys.readouterr().err
 
 
-def test_structlog_stays_unconfigured(caplog: pytest.LogCaptureFixture) -> None:
-    """Importing and logging leave structlog's global configuration alone."""
-    get_logger().warning("lane.lost")
-    assert caplog.records
+def test_an_application_that_configured_structlog_is_not_disturbed(caplog: pytest.LogCaptureFixture) -> None:
+    """Its processors see its own events only, the library's rendering stays as it is, whoever came first."""
+    events: list[structlog.typing.EventDict] = []
+
+    def collect(_: object, __: str, event_dict: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        events.append(dict(event_dict))
+        raise structlog.DropEvent
+
+    before = get_logger(key="k")
+    before.warning("lane.lost", offset=1)
     assert not structlog.is_configured()
-
-
-def test_an_application_that_configured_structlog_is_not_disturbed(
-    caplog: pytest.LogCaptureFixture, configured_structlog: list[structlog.typing.EventDict]
-) -> None:
-    """The application's processors see its own events only, and the library's rendering stays as it is."""
-    get_logger(key="k").warning("lane.lost", offset=1)
-    structlog.get_logger().warning("application event")
-    assert [event["event"] for event in configured_structlog] == ["application event"]
-    assert line(caplog) == "lane.lost key=k offset=1"
-
-
-def test_a_logger_taken_before_the_application_configures_is_the_same(
-    caplog: pytest.LogCaptureFixture, request: pytest.FixtureRequest
-) -> None:
-    """The order of import and configure does not matter."""
-    log = get_logger(key="k")
-    events = request.getfixturevalue("configured_structlog")
-    log.warning("lane.lost")
-    assert not events
-    assert line(caplog) == "lane.lost key=k"
-
-
-def test_the_library_is_silent_by_default() -> None:
-    """Without any logging set up, not even errors are printed."""
-    done = run("from lanelog._telemetry import get_logger; get_logger().error('lane.lost')")
-    assert (done.stdout, done.stderr) == ("", "")
+    structlog.configure(processors=[collect], context_class=dict)
+    try:
+        before.warning("lane.lost", offset=1)
+        get_logger(key="k").warning("lane.lost", offset=1)
+        structlog.get_logger().warning("application event")
+    finally:
+        structlog.reset_defaults()
+    assert [event["event"] for event in events] == ["application event"]
+    assert [record.getMessage() for record in caplog.records] == ["lane.lost key=k offset=1"] * 3
 
 
 def test_basic_config_is_enough_to_see_the_events() -> None:
-    """logging.basicConfig() alone shows them."""
-    done = run(
-        "import logging; logging.basicConfig(level='INFO')\n"
-        "from lanelog._telemetry import get_logger; get_logger(key='k').info('lane.acquired', offset=3)"
+    """Without any logging set up not even errors are printed; logging.basicConfig() alone shows them."""
+    code = (
+        "import logging; from lanelog._telemetry import get_logger; get_logger().error('lane.lost')\n"
+        "logging.basicConfig(level='INFO'); get_logger(key='k').info('lane.acquired', offset=3)"
     )
-    assert done.stderr == "INFO:lanelog:lane.acquired key=k offset=3\n"
+    environment = {**os.environ, "PYTHONPATH": str(Path(lanelog.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert (done.stdout, done.stderr) == ("", "INFO:lanelog:lane.acquired key=k offset=3\n")
