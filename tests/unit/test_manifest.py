@@ -5,6 +5,7 @@ import gzip
 import json
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,20 @@ def written(store: ManifestStore, manifest: Manifest, name: str = "a.parquet", *
     return data_file(path, **fields)
 
 
+def names(store: ManifestStore) -> list[str]:
+    """What the directory of versions holds."""
+    return sorted(path.name for path in (store.root / "_manifest").iterdir())
+
+
+def raises(number: int) -> Callable[..., None]:
+    """A call of the system that fails with this error."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> ManifestStore:
     store = ManifestStore(tmp_path / "archive")
@@ -72,18 +87,13 @@ def test_what_is_committed_is_read(store: ManifestStore, first: Manifest) -> Non
 
 
 def test_a_lane_never_goes_back(first: Manifest) -> None:
-    """A later version holds at least what an earlier one did, key by key."""
+    """A later version holds at least what an earlier one did, key by key; purged lanes are forgotten, topics stay."""
     manifest = first.extended([], {"t": {"a": 5, "b": 2}}).extended([], {"t": {"a": 3, "b": 4}, "u": {"a": 1}})
     assert manifest.lanes == {"t": {"a": 5, "b": 4}, "u": {"a": 1}}
     assert manifest.version == 3
-
-
-def test_purged_lanes_are_forgotten(first: Manifest) -> None:
-    """Those of the topics that were looked at; the topics stay, and other topics' lanes."""
-    manifest = first.extended([], {"t": {"a": 5, "b": 2}, "u": {"a": 1}, "v": {"a": 1}})
-    pruned = manifest.without_purged({"t": {"b", "new"}, "u": set()})
-    assert pruned.lanes == {"t": {"b": 2}, "u": {}, "v": {"a": 1}}
-    assert pruned.version == manifest.version + 1
+    pruned = manifest.naming(["t", "v"]).without_purged({"t": {"b", "new"}, "v": set()})  # u was not looked at
+    assert pruned.lanes == {"t": {"b": 4}, "u": {"a": 1}, "v": {}}
+    assert pruned.version == 4
 
 
 def test_a_version_is_made_once(store: ManifestStore, first: Manifest) -> None:
@@ -108,10 +118,7 @@ def test_a_version_is_made_once(store: ManifestStore, first: Manifest) -> None:
     assert outcomes.count("made") == 1
     assert all("was made already, by another job" in outcome for outcome in outcomes if outcome != "made")
     assert store.latest() in versions
-    assert sorted(path.name for path in (store.root / "_manifest").iterdir()) == [
-        "0000000001.json.gz",
-        "0000000002.json.gz",
-    ]
+    assert names(store) == ["0000000001.json.gz", "0000000002.json.gz"]
 
 
 def test_a_version_whose_name_was_not_flushed_stands(
@@ -120,7 +127,7 @@ def test_a_version_whose_name_was_not_flushed_stands(
     """The disk's error is raised, and whoever tries again is told that the version was made; its files stay."""
     second = first.extended([written(store, first)], {"t": {"k": 1}})
     with monkeypatch.context() as patch:
-        patch.setattr(_manifest, "flush_directory", fail)
+        patch.setattr(_manifest, "flush_directory", raises(errno.ENOSPC))
         with pytest.raises(Unsettled, match="No space"):
             store.commit(second)
     again = first.extended([written(store, first)], {"t": {"k": 2}})
@@ -133,21 +140,17 @@ def test_a_version_whose_name_was_not_flushed_stands(
     assert not (store.root / again.files[0].path).exists()
 
 
-def fail(*_: object) -> None:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
 @pytest.mark.parametrize(("step", "unsettled"), [("fsync", False), ("link", True)])
 def test_a_disk_that_fails_says_whether_a_version_may_appear(
     store: ManifestStore, first: Manifest, monkeypatch: pytest.MonkeyPatch, step: str, unsettled: bool
 ) -> None:
     """Before the link it cannot, whatever the disk does later; a link that fails may have been made all the same."""
     with monkeypatch.context() as patch:
-        patch.setattr(_manifest.os, step, fail)
+        patch.setattr(_manifest.os, step, raises(errno.ENOSPC))
         with pytest.raises(OSError, match="No space") as caught:
             store.commit(first.extended([], {}))
     assert isinstance(caught.value, Unsettled) is unsettled
-    assert [path.name for path in (store.root / "_manifest").iterdir()] == ["0000000001.json.gz"]
+    assert names(store) == ["0000000001.json.gz"]
 
 
 def test_a_writer_that_was_swept_is_told(
@@ -167,17 +170,11 @@ def test_a_writer_that_was_swept_is_told(
     store.prepare()  # a run that starts while another one sweeps
 
 
-def test_an_unfinished_version_is_none(store: ManifestStore, first: Manifest) -> None:
-    """What a writer that died has left in the directory is not read, and goes with the next sweep."""
-    left = store.root / "_manifest" / ".unfinished-abc"
-    left.write_bytes(encoded(first.extended([], {"t": {"k": 1}}))[:20])
-    assert store.latest() == first
-    store.sweep(first, 0, 0)
-    assert not left.exists()
-
-
 def test_files_of_dead_writers_are_swept(store: ManifestStore, first: Manifest) -> None:
     """What no version can name any more goes; what is being written for the next one, and what is foreign, stays."""
+    unfinished = store.root / "_manifest" / ".unfinished-abc"
+    unfinished.write_bytes(encoded(first.extended([], {"t": {"k": 1}}))[:20])
+    assert store.latest() == first
     named = written(store, first)
     dead = store.root / written(store, evolve(first, version=0), "dead.parquet").path
     second = first.extended([named], {})
@@ -187,10 +184,8 @@ def test_files_of_dead_writers_are_swept(store: ManifestStore, first: Manifest) 
     foreign.parent.mkdir()
     foreign.touch()
     store.sweep(second, 0, 0)
-    assert (store.root / named.path).exists()
-    assert being_written.exists()
-    assert foreign.exists()
-    assert not dead.exists()
+    assert all(path.exists() for path in (store.root / named.path, being_written, foreign))
+    assert not any(path.exists() for path in (unfinished, dead))
 
 
 def test_replaced_files_stay_for_the_grace(store: ManifestStore, first: Manifest) -> None:
@@ -211,17 +206,20 @@ def test_replaced_files_stay_for_the_grace(store: ManifestStore, first: Manifest
     store.sweep(third, 2_000, 1_000)  # who died before the next commit does it again
 
 
-def test_old_versions_go(store: ManifestStore, first: Manifest) -> None:
-    """Only the last few versions stay, for readers that are about to open one."""
-    manifest = first
+def test_old_versions_go_and_are_not_made_again(store: ManifestStore, first: Manifest) -> None:
+    """Only the last few stay; who is still at an old one, of which the next is gone, is told that it was made."""
+    newest = first
     for _ in range(VERSIONS_KEPT + 3):
-        manifest = manifest.extended([], {})
-        store.commit(manifest)
-    store.sweep(manifest, 0, 0)
-    left = sorted(path.name for path in (store.root / "_manifest").iterdir())
-    assert len(left) == VERSIONS_KEPT
-    assert left[-1] == f"{manifest.version:010d}.json.gz"
-    assert store.latest() == manifest
+        newest = newest.extended([], {})
+        store.commit(newest)
+    store.sweep(newest, 0, 0)
+    assert len(names(store)) == VERSIONS_KEPT
+    late = first.extended([written(store, first)], {"t": {"k": 1}})
+    assert f"{late.version:010d}.json.gz" not in names(store)
+    with pytest.raises(LeaseLost, match=f"version {late.version} of the archive at .* was made already"):
+        store.commit(late)
+    assert store.latest() == newest
+    store.commit(newest.extended([], {}))
 
 
 def test_small_files_are_merged_by_size(first: Manifest) -> None:
@@ -275,27 +273,23 @@ def test_files_are_chosen_by_what_they_hold(first: Manifest) -> None:
 
 def test_another_schema_version_is_refused(store: ManifestStore, first: Manifest) -> None:
     """An archive of a later lanelog is not guessed at: one line that says what it is."""
-    fields = json.loads(gzip.decompress(encoded(first)))
-    (store.root / "_manifest" / "0000000002.json.gz").write_bytes(
-        gzip.compress(json.dumps({**fields, "schema": 2}).encode())
-    )
-    with pytest.raises(ConfigurationError, match="is of schema version 2, this lanelog reads 1") as caught:
+    later = json.dumps({**json.loads(gzip.decompress(encoded(first))), "schema": 2}).encode()
+    (store.root / "_manifest" / "0000000002.json.gz").write_bytes(gzip.compress(later))
+    with pytest.raises(ConfigurationError, match=r"^.*is of schema version 2, this lanelog reads 1.*$"):
         store.latest()
-    assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"no gzip",
-        gzip.compress(b"{}")[:10] + b"\xff" * 20,
-        gzip.compress(b"[]"),
-        gzip.compress(b"{}"),
-        gzip.compress(b"\xff"),
-    ],
-    ids=["empty", "no gzip", "no deflate", "a list", "no field", "no text"],
-)
+DAMAGED = {
+    "empty": b"",
+    "no gzip": b"no gzip",
+    "no deflate": gzip.compress(b"{}")[:10] + b"\xff" * 20,
+    "a list": gzip.compress(b"[]"),
+    "no field": gzip.compress(b"{}"),
+    "no text": gzip.compress(b"\xff"),
+}
+
+
+@pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
 def test_a_damaged_manifest_is_refused(store: ManifestStore, first: Manifest, content: bytes) -> None:
     """Not read as an empty archive, which would be archived over."""
     (store.root / "_manifest" / "0000000002.json.gz").write_bytes(content)
@@ -322,42 +316,16 @@ def test_a_path_that_cannot_hold_an_archive_is_refused(tmp_path: Path, monkeypat
         ManifestStore(tmp_path / "file" / "x").prepare()
     store = ManifestStore(tmp_path / "archive")
     with monkeypatch.context() as patch:
-        patch.setattr(_manifest.os, "link", refuse)
+        patch.setattr(_manifest.os, "link", raises(errno.EPERM))
         with pytest.raises(ConfigurationError, match=r"it has no hard links \(Operation not permitted\)"):
             store.prepare()
-        patch.setattr(Path, "touch", refuse)
+        patch.setattr(Path, "touch", raises(errno.EPERM))
         with pytest.raises(ConfigurationError, match="cannot hold an archive: Operation not permitted"):
             store.prepare()
     store.prepare()
     store.refuse_foreign()
     assert list(store.root.rglob("*")) == [store.root / "_manifest"]
     assert store.latest() is None
-
-
-def test_a_version_that_was_removed_is_not_made_again(store: ManifestStore, first: Manifest) -> None:
-    """Who is still at an old version, of which the next one is gone, is told that it was made; the highest stands."""
-    newest = first
-    for _ in range(VERSIONS_KEPT + 1):
-        newest = newest.extended([], {})
-        store.commit(newest)
-    store.sweep(newest, 0, 0)
-    late = first.extended([written(store, first)], {"t": {"k": 1}})
-    assert not (store.root / "_manifest" / f"{late.version:010d}.json.gz").exists()
-    with pytest.raises(LeaseLost, match=f"version {late.version} of the archive at .* was made already"):
-        store.commit(late)
-    assert store.latest() == newest
-    store.commit(newest.extended([], {}))
-
-
-def refuse(*_: object, **__: object) -> None:
-    raise OSError(errno.EPERM, os.strerror(errno.EPERM))
-
-
-def test_topics_are_named_without_a_lane(first: Manifest) -> None:
-    """What is held from the beginning is told from what another archive holds; what is archived stays."""
-    manifest = first.extended([], {"t": {"k": 1}}).naming(["t", "u"])
-    assert manifest.lanes == {"t": {"k": 1}, "u": {}}
-    assert manifest.version == first.version + 1
 
 
 @pytest.mark.parametrize("path", ["s3a://bucket/x", "hdfs://name/x", "gs://b", "", "a\nb", "C:/x"])

@@ -1,5 +1,6 @@
 """How the report writes numbers, sizes, times, and what others have written."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -11,89 +12,31 @@ pytest.importorskip("pyspark", reason="lanelog[spark] is not installed")
 from lanelog.spark import _report_text as text
 from lanelog.spark._report_plots import lorenz
 
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [(0, "0"), (7, "7"), (999, "999"), (1000, "1,000"), (1234567, "1,234,567"), (None, "—")],
-)
-def test_counts_have_separators(value: int | None, shown: str) -> None:
-    """Every third digit; what is unknown is a dash."""
-    assert text.count(value) == shown
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [(0, "0"), (0.5, "0.5"), (999, "999"), (1000, "1k"), (1500, "1.5k"), (20_000, "20k"), (3e6, "3M"), (2e9, "2G")],
-)
-def test_counts_at_an_axis_are_short(value: float, shown: str) -> None:
-    """With k, M, G behind three digits."""
-    assert text.short_count(value) == shown
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [
-        (0, "0 bytes"),
-        (1, "1 byte"),
-        (1023, "1023 bytes"),
-        (1024, "1.0 KiB"),
-        (10 * 1024, "10 KiB"),
-        (1024 * 1024 - 1, "1.0 MiB"),
-        (5 * 1024**3, "5.0 GiB"),
-        (10**21, "867 EiB"),
-        (None, "—"),
-    ],
-)
-def test_sizes_have_units(value: int | None, shown: str) -> None:
-    """Powers of 1024, and never 1024 of one unit."""
-    assert text.size(value) == shown
+SHOWN = {
+    text.count: {0: "0", 7: "7", 999: "999", 1000: "1,000", 1234567: "1,234,567", None: "—"},
+    text.short_count: {
+        0: "0", 0.5: "0.5", 999: "999", 1000: "1k", 1500: "1.5k", 20_000: "20k", 3e6: "3M", 2e9: "2G",
+    },
+    text.size: {
+        0: "0 bytes", 1: "1 byte", 1023: "1023 bytes", 1024: "1.0 KiB", 10 * 1024: "10 KiB",
+        1024 * 1024 - 1: "1.0 MiB", 5 * 1024**3: "5.0 GiB", 10**21: "867 EiB", None: "—",
+    },
+    text.duration: {
+        0: "0 ms", 999: "999 ms", 1000: "1.00 s", 1259: "1.25 s", 59_999: "59.9 s", 60_999: "1 min",
+        185_000: "3 min 05 s", 7_620_000: "2 h 07 min", 86_400_000 * 4 + 7_200_000: "4 d 02 h", None: "—",
+    },
+    text.span: {1000: "second", 5000: "5 seconds", 60_000: "minute", 3_600_000: "hour", 86_400_000 * 7: "7 days"},
+    text.share: {
+        0.0: "0 %", 1.0: "100 %", 0.125: "12.5 %", 0.5: "50 %", 0.0005: "0.05 %", 0.00001: "< 0.01 %", 0.1: "10 %",
+        None: "—",
+    },
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [
-        (0, "0 ms"),
-        (999, "999 ms"),
-        (1000, "1.00 s"),
-        (1259, "1.25 s"),
-        (59_999, "59.9 s"),
-        (60_999, "1 min"),
-        (185_000, "3 min 05 s"),
-        (7_620_000, "2 h 07 min"),
-        (86_400_000 * 4 + 7_200_000, "4 d 02 h"),
-        (None, "—"),
-    ],
-)
-def test_durations_have_units(value: int | None, shown: str) -> None:
-    """Rounded down: what is shown as a minute has lasted one."""
-    assert text.duration(value) == shown
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [(1000, "second"), (5000, "5 seconds"), (60_000, "minute"), (3_600_000, "hour"), (86_400_000 * 7, "7 days")],
-)
-def test_steps_of_time_are_named(value: int, shown: str) -> None:
-    """In the largest unit that fits."""
-    assert text.span(value) == shown
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [
-        (0.0, "0 %"),
-        (1.0, "100 %"),
-        (0.125, "12.5 %"),
-        (0.5, "50 %"),
-        (0.0005, "0.05 %"),
-        (0.00001, "< 0.01 %"),
-        (0.1, "10 %"),
-        (None, "—"),
-    ],
-)
-def test_shares_are_per_cent(value: float | None, shown: str) -> None:
-    """What is not nought is not shown as nought."""
-    assert text.share(value) == shown
+@pytest.mark.parametrize("function", SHOWN, ids=lambda function: function.__name__)
+def test_numbers_have_units(function: Callable[..., str]) -> None:
+    """Never 1024 of one unit; durations are rounded down; what is not nought is not shown as nought."""
+    assert {value: function(value) for value in SHOWN[function]} == SHOWN[function]
 
 
 def test_times_are_in_utc() -> None:
