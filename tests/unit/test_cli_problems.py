@@ -93,27 +93,27 @@ def reason(text: str, count: int) -> DeadLetterReason:
     )
 
 
+DELETE = "lanelog delete-group merge builders --execute"
+RESUME = "lanelog resume merge builders"
+RELEASE = "lanelog release merge builders 'repo 1' --execute"
+SKIP = "lanelog skip merge builders 'repo 1' 7 --reason '…' --execute"
+FAILING = {"state": MessageState.RETRYABLE, "attempts": 2, "last_error": "no", "next_attempt_in": 3.0}
+FREE = {"owner": None, "owner_state": None}
+
+
 @pytest.mark.parametrize(
     ("changes", "what", "mend"),
     [
         ({"lag": 0, "oldest_age": None, "members": 0}, None, None),
         ({}, None, None),
-        ({"members": 0}, "nobody consumes", "lanelog delete-group merge builders --execute"),
+        ({"members": 0}, "nobody consumes", DELETE),
         ({"oldest_age": 61.0}, "behind", "lanelog lanes merge builders --by lag"),
-        ({"paused_at": WHEN, "members": 0}, "paused", "lanelog resume merge builders"),
-        ({"paused_at": WHEN, "lag": 0}, "paused", "lanelog resume merge builders"),
+        ({"paused_at": WHEN, "members": 0}, "paused", RESUME),
+        ({"paused_at": WHEN, "lag": 0}, "paused", RESUME),
         ({"order": "archive", "members": 0, "oldest_age": 86_400.0}, None, None),
         ({"order": "archive", "oldest_age": 100_000.0}, None, None),
-        (
-            {"order": "archive", "members": 0, "oldest_age": 86_401.0},
-            "not archived",
-            "lanelog delete-group merge builders --execute",
-        ),
-        (
-            {"order": "replay", "members": 0, "oldest_age": 86_401.0},
-            "replay unfinished",
-            "lanelog delete-group merge builders --execute",
-        ),
+        ({"order": "archive", "members": 0, "oldest_age": 86_401.0}, "not archived", DELETE),
+        ({"order": "replay", "members": 0, "oldest_age": 86_401.0}, "replay unfinished", DELETE),
     ],
 )
 def test_a_group(changes: dict[str, Any], what: str | None, mend: str | None) -> None:
@@ -134,25 +134,15 @@ def test_a_growing_lag_says_so() -> None:
     [
         ({}, None, None, None),
         ({"lag": 0, "state": None, "oldest_age": None}, None, None, None),
-        ({"owner_state": OwnerState.DEAD}, None, "owner gone", "lanelog release merge builders 'repo 1' --execute"),
-        ({"owner_state": OwnerState.MISSING}, None, "owner gone", "lanelog release merge builders 'repo 1' --execute"),
-        (
-            {"state": MessageState.RETRYABLE, "attempts": 2, "last_error": "no", "next_attempt_in": 3.0},
-            None,
-            "failing",
-            "lanelog skip merge builders 'repo 1' 7 --reason '…' --execute",
-        ),
+        ({"owner_state": OwnerState.DEAD}, None, "owner gone", RELEASE),
+        ({"owner_state": OwnerState.MISSING}, None, "owner gone", RELEASE),
+        (FAILING, None, "failing", SKIP),
         ({"state": MessageState.PROCESSING}, 60.0, None, None),
-        (
-            {"state": MessageState.PROCESSING, "attempts": 1},
-            61.0,
-            "slow",
-            "lanelog release merge builders 'repo 1' --execute",
-        ),
-        ({"owner": None, "owner_state": None, "oldest_age": 9.0}, None, None, None),
-        ({"owner": None, "owner_state": None}, None, "no owner", "lanelog members merge builders"),
-        ({"paused_at": WHEN}, None, "paused", "lanelog resume merge builders --key 'repo 1'"),
-        ({"paused_at": WHEN, "lag": 0, "state": None}, None, "paused", "lanelog resume merge builders --key 'repo 1'"),
+        ({"state": MessageState.PROCESSING, "attempts": 1}, 61.0, "slow", RELEASE),
+        ({**FREE, "oldest_age": 9.0}, None, None, None),
+        (FREE, None, "no owner", "lanelog members merge builders"),
+        ({"paused_at": WHEN}, None, "paused", f"{RESUME} --key 'repo 1'"),
+        ({"paused_at": WHEN, "lag": 0, "state": None}, None, "paused", f"{RESUME} --key 'repo 1'"),
         ({"paused_at": WHEN, "group_paused": True}, None, None, None),
         ({"state": MessageState.POSTPONED, "next_attempt_in": 60.0}, None, None, None),
     ],
@@ -212,5 +202,5 @@ def test_a_problem_is_three_lines() -> None:
     assert found.lines() == [
         "FAILING  merge builders repo 1 offset 7, for 30s, owner host-1:abc",
         r"    attempt 2 failed: no\nway; the next is due; to give it up:",
-        "    $ lanelog skip merge builders 'repo 1' 7 --reason '…' --execute",
+        f"    $ {SKIP}",
     ]

@@ -14,22 +14,18 @@ def context(query: str) -> ssl.SSLContext:
     return Driver(ConnectConfig.from_url(f"mysql://root@db.example/q?{query}"))._context()
 
 
-def test_tls_verifies_certificate_and_name() -> None:
-    """Encryption to somebody unknown protects nobody."""
-    found = context("ssl=true")
-    assert (found.verify_mode, found.check_hostname) == (ssl.CERT_REQUIRED, True)
-
-
-def test_verification_can_be_turned_off() -> None:
-    """Only when asked for in as many words."""
-    found = context("ssl=true&ssl_verify=false")
-    assert (found.verify_mode, found.check_hostname) == (ssl.CERT_NONE, False)
-
-
-def test_a_socket_has_no_name_to_check() -> None:
-    """Over a unix socket the certificate is verified, the host name is not."""
-    found = context("ssl=true&unix_socket=/run/mysqld.sock")
-    assert (found.verify_mode, found.check_hostname) == (ssl.CERT_REQUIRED, False)
+@pytest.mark.parametrize(
+    ("query", "verify", "name"),
+    [
+        ("ssl=true", ssl.CERT_REQUIRED, True),
+        ("ssl=true&ssl_verify=false", ssl.CERT_NONE, False),
+        ("ssl=true&unix_socket=/run/mysqld.sock", ssl.CERT_REQUIRED, False),
+    ],
+)
+def test_tls_verifies_certificate_and_name(query: str, verify: ssl.VerifyMode, name: bool) -> None:
+    """Encryption to somebody unknown protects nobody: unless asked for in as many words; a socket has no host name."""
+    found = context(query)
+    assert (found.verify_mode, found.check_hostname) == (verify, name)
 
 
 @pytest.mark.parametrize("option", ["ssl_ca", "ssl_cert"])
