@@ -32,13 +32,13 @@ A fault that explains too much hides bugs. So each kind explains only what it ca
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from math import inf
-from typing import Final
+from typing import Any, Final
 
 from attrs import define, field
 
-from chaos.history import (
+from chaos.history import (  # fmt: skip
     Begin,
     Buried,
     Drained,
@@ -144,16 +144,20 @@ class History:
     _targets: dict[tuple[str, str, int], str] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        of: dict[type[Event], list[Any]] = defaultdict(list)
         for event in self.events:
-            self._sort_in(event)
-            self._note_end(event)
-        for event in self.events:
-            if isinstance(event, End):
-                self.runs[event.run].end = event
-            elif isinstance(event, Settle):
-                self.runs[event.run].settle = event
-            elif isinstance(event, Effect) and event.run in self.runs:
-                self.runs[event.run].effect = event
+            of[type(event)].append(event)
+        self._sort_publishes(of[Publish])
+        self._sort_runs(of[Begin], of[End], of[Settle], of[Effect])
+        self.effects, self.faults, self.steers = of[Effect], of[Fault], of[Steer]
+        self.drained = {event.group for event in of[Drained]}
+        self.buried = {(event.group, event.topic, event.key, event.offset) for event in of[Buried]}
+        self.logged = {(event.topic, event.key, event.offset): event.id for event in of[Logged]}
+        self.heads = {(event.topic, event.key): event.offset for event in of[Head]}
+        for steer in self.steers:
+            if steer.verb == "skip":
+                self.skips.setdefault((steer.group, steer.topic, steer.key or "", steer.offset or 0), steer.start)
+        self.redriven = {(event.topic, event.key, event.id): event for event in of[Redriven]}
         self._targets = {(new.topic, new.key, new.offset): new.group for new in self.redriven.values()}
         self._bury_what_was_redriven()
         killed = {name: fault.start for fault in self.faults if fault.kind == "kill" for name in fault.processes or ()}
@@ -164,41 +168,26 @@ class History:
         self.lanes = dict(lanes)
         self.groups = {group for group, _ in lanes} | self.drained | self.effect_groups
 
-    def _sort_in(self, event: Event) -> None:
-        if isinstance(event, Publish):
+    def _sort_publishes(self, publishes: Iterable[Publish]) -> None:
+        for event in publishes:
             message = event.topic, event.key, event.id
             self.attempted.add(message)
             if event.outcome == "acknowledged":
                 self.acknowledged[message] = event
             elif event.outcome == "rolled-back":
                 self.rolled_back.add(message)
-        elif isinstance(event, Begin):
-            self.runs[event.run] = Run(event)
-        elif isinstance(event, Effect):
-            self.effects.append(event)
-        elif isinstance(event, Drained):
-            self.drained.add(event.group)
-        elif isinstance(event, Fault):
-            self.faults.append(event)
-        elif isinstance(event, Steer | Redriven):
-            self._note_operator(event)
 
-    def _note_operator(self, event: Steer | Redriven) -> None:
-        if isinstance(event, Redriven):
-            self.redriven[event.topic, event.key, event.id] = event
-            return
-        self.steers.append(event)
-        if event.verb == "skip":
-            self.skips.setdefault((event.group, event.topic, event.key or "", event.offset or 0), event.start)
-
-    def _note_end(self, event: Event) -> None:
-        """What was read from the database when the run was over."""
-        if isinstance(event, Buried):
-            self.buried.add((event.group, event.topic, event.key, event.offset))
-        elif isinstance(event, Logged):
-            self.logged[event.topic, event.key, event.offset] = event.id
-        elif isinstance(event, Head):
-            self.heads[event.topic, event.key] = event.offset
+    def _sort_runs(
+        self, begins: Iterable[Begin], ends: Iterable[End], settles: Iterable[Settle], effects: Iterable[Effect]
+    ) -> None:
+        self.runs = {begin.run: Run(begin) for begin in begins}
+        for end in ends:
+            self.runs[end.run].end = end
+        for settle in settles:
+            self.runs[settle.run].settle = settle
+        for effect in effects:
+            if effect.run in self.runs:
+                self.runs[effect.run].effect = effect
 
     def _bury_what_was_redriven(self) -> None:
         """Dead letters that were brought back are collected: what was redriven says of what it failed before."""

@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Final, Literal, Self
+from typing import Final, Literal, Self, get_args
 
 from attrs import asdict, field, frozen
 
@@ -21,6 +21,15 @@ Lane = tuple[str, str]
 
 def _tuple(names: Iterable[str] | None) -> tuple[str, ...] | None:
     return None if names is None else tuple(names)
+
+
+@frozen(kw_only=True)
+class Place:
+    """Where a message is."""
+
+    topic: str
+    key: str
+    offset: int
 
 
 @frozen(kw_only=True)
@@ -36,16 +45,13 @@ class Publish:
 
 
 @frozen(kw_only=True)
-class Begin:
+class Begin(Place):
     """A handler was called. `run` names this call, in all processes of the history."""
 
     at: float
     run: str
     process: str
     group: str
-    topic: str
-    key: str
-    offset: int
     id: str
     attempt: int
     epoch: int
@@ -71,44 +77,31 @@ class Settle:
 
 
 @frozen(kw_only=True)
-class Effect:
+class Effect(Place):
     """A row that a handler wrote in `message.transaction()`, read at the end."""
 
     run: str
     group: str
-    topic: str
-    key: str
-    offset: int
     id: str
 
 
 @frozen(kw_only=True)
-class Buried:
+class Buried(Place):
     """A dead letter, read at the end."""
 
     group: str
-    topic: str
-    key: str
-    offset: int
 
 
 @frozen(kw_only=True)
-class Logged:
+class Logged(Place):
     """A row of the log, read at the end; collection has deleted the oldest ones of a lane."""
 
-    topic: str
-    key: str
-    offset: int
     id: str
 
 
 @frozen(kw_only=True)
-class Head:
+class Head(Place):
     """The highest offset of a lane that began with 1, read at the end: every one up to it was published."""
-
-    topic: str
-    key: str
-    offset: int
 
 
 FaultKind = Literal[
@@ -174,14 +167,11 @@ class Steer:
 
 
 @frozen(kw_only=True)
-class Redriven:
+class Redriven(Place):
     """A message that a redrive wrote for one group; `original` is the id of the message that failed first."""
 
     at: float
     group: str
-    topic: str
-    key: str
-    offset: int
     id: str
     original: str
 
@@ -195,10 +185,7 @@ class Drained:
 
 
 Event = Publish | Begin | End | Settle | Effect | Buried | Logged | Head | Fault | Steer | Redriven | Drained
-KINDS: Final[dict[str, type[Event]]] = {
-    kind.__name__: kind
-    for kind in (Publish, Begin, End, Settle, Effect, Buried, Logged, Head, Fault, Steer, Redriven, Drained)
-}
+KINDS: Final[dict[str, type[Event]]] = {kind.__name__: kind for kind in get_args(Event)}
 
 
 def encode(event: Event) -> str:

@@ -85,7 +85,7 @@ def recoveries(history: History) -> list[Recovery]:
     return found
 
 
-def about(server: DevServer, lease: float) -> dict[str, Any]:
+def about(server: DevServer, lease: float | None = None) -> dict[str, Any]:
     """What was run, on what."""
     commit = subprocess.run(
         ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
@@ -100,7 +100,7 @@ def about(server: DevServer, lease: float) -> dict[str, Any]:
         "python": platform.python_version(),
         "cores": os.cpu_count(),
         "load_average": round(os.getloadavg()[0], 2),
-        "lease": lease,
+        **({} if lease is None else {"lease": lease}),
     }
 
 

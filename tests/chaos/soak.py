@@ -122,9 +122,7 @@ def main() -> int:
         console = Console(width=120)  # the table, whole, in a log
     with tempfile.TemporaryDirectory(prefix="lanelog-soak-") as directory, start(asked.server) as server:
         assert isinstance(server, LocalServer)
-        command = ["PYTHONPATH=tests python -m chaos.soak", *sys.argv[1:]]
-        options = {name: value for name, value in vars(asked).items() if name != "output"}
-        known = soak_report.beginning(server, command, options)
+        known = soak_report.beginning(server, {name: vars(asked)[name] for name in vars(asked) if name != "output"})
         with lanelog.connect(server.url) as client:
             client.migrate()
         series, failures = soak(asked, server, console, Path(directory))

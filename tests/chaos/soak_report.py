@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import subprocess
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.report import about
+import benchmarks.report
 from rich.table import Table
 
+from chaos import report
 from chaos.soak_figures import FIGURES, Judgement, thinned
 from lanelog.devserver import DevServer
 
-ROOT: Final = Path(__file__).parents[2]
 POINTS: Final = 120
 COLUMNS: Final = 3
 CALM, ALARM, QUIET = "#2b6cb0", "#c53030", "#a0aec0"
@@ -28,29 +27,9 @@ CALM, ALARM, QUIET = "#2b6cb0", "#c53030", "#a0aec0"
 Series = Mapping[str, Sequence[float]]
 
 
-def commit() -> str | None:
-    """The commit that was measured, with a mark if files were changed since; None outside a repository."""
-    git = shutil.which("git")
-    if git is None:
-        return None
-    found = [
-        subprocess.run([git, "-C", str(ROOT), *words], capture_output=True, text=True, check=False)
-        for words in (("rev-parse", "HEAD"), ("status", "--porcelain", "--untracked-files=no"))
-    ]
-    if any(done.returncode for done in found):
-        return None
-    return found[0].stdout.strip() + ("+" if found[1].stdout.strip() else "")
-
-
-def beginning(server: DevServer, command: Sequence[str], asked: Mapping[str, object]) -> dict[str, Any]:
+def beginning(server: DevServer, asked: Mapping[str, object]) -> dict[str, Any]:
     """What is known before the run: when, on what, by which command."""
-    return {
-        **about(server),
-        "command": " ".join(command),
-        "commit": commit(),
-        "load_average_before": round(os.getloadavg()[0], 2),
-        "asked": dict(asked),
-    }
+    return {**benchmarks.report.about(server), **report.about(server), "asked": dict(asked)}
 
 
 def write(
@@ -84,7 +63,8 @@ def write(
         "samples": {name: [round(value, 2) for value in thinned(values, POINTS)] for name, values in series.items()},
     }
     text = json.dumps(found, indent=1, ensure_ascii=False)
-    target.write_text(_short_lists(text) + "\n")
+    # One list of numbers in one line: a result is read as a diff, too.
+    target.write_text(re.sub(r"\[[^][{}]*\]", lambda numbers: " ".join(numbers[0].split()), text) + "\n")
     picture = target.with_suffix(".png")
     plot(picture, known, series, judgements)
     return target, picture
@@ -150,17 +130,3 @@ def plot(target: Path, known: Mapping[str, Any], series: Series, judgements: Map
     figure.tight_layout(rect=(0, 0, 1, 0.985))
     figure.savefig(target, dpi=90)
     plt.close(figure)
-
-
-def _short_lists(text: str) -> str:
-    """One list of numbers in one line: a result is read as a diff, too."""
-    lines: list[str] = []
-    within = False
-    for line in text.splitlines():
-        if within:
-            lines[-1] += line.strip() if line.strip().startswith("]") else f"{line.strip()} "
-            within = not line.strip().startswith("]")
-        else:
-            lines.append(line)
-            within = line.endswith("[")
-    return "\n".join(line.replace(" ]", "]") for line in lines)

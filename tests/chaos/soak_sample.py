@@ -12,12 +12,11 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 import pymysql
 from attrs import define, field
@@ -62,42 +61,29 @@ class Process:
     """One program of the soak, and what it has said."""
 
     name: str
-    popen: subprocess.Popen[str]
+    popen: subprocess.Popen[bytes]
     log: Path
-    _lines: list[dict[str, Any]] = field(factory=list)
-    _lock: threading.Lock = field(factory=threading.Lock)
-    _reader: threading.Thread | None = None
+    _said: TextIO
+    _rest: str = ""
 
     @classmethod
     def start(cls, module: str, name: str, directory: Path, *arguments: str) -> Process:
-        """Start a program of this directory; its errors go to a file."""
-        log = directory / f"{name}.log"
+        """Start a program of this directory; what it says and its errors go to files."""
+        said, log = directory / f"{name}.jsonl", directory / f"{name}.log"
         path = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-        with log.open("ab") as errors:
+        with said.open("wb") as output, log.open("wb") as errors:
             popen = subprocess.Popen(
                 [sys.executable, "-m", f"chaos.{module}", arguments[0], name, *arguments[1:]],
-                stdout=subprocess.PIPE,
+                stdout=output,
                 stderr=errors,
-                text=True,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))},
             )
-        process = cls(name, popen, log)
-        process._reader = threading.Thread(target=process._read, name=f"reads {name}", daemon=True)
-        process._reader.start()
-        return process
-
-    def _read(self) -> None:
-        assert self.popen.stdout is not None
-        for text in self.popen.stdout:
-            line = json.loads(text)
-            with self._lock:
-                self._lines.append(line)
+        return cls(name, popen, log, said.open())
 
     def take(self) -> list[dict[str, Any]]:
-        """What it has said since the last time."""
-        with self._lock:
-            lines, self._lines = self._lines, []
-        return lines
+        """What it has said since the last time, in whole lines."""
+        *lines, self._rest = (self._rest + self._said.read()).split("\n")
+        return [json.loads(line) for line in lines]
 
     def end(self) -> str | None:
         """Let it drain and end; what went wrong, or None."""
@@ -107,8 +93,6 @@ class Process:
             status = self.popen.wait(ENDS_WITHIN)
         except subprocess.TimeoutExpired:
             return f"{self.name} had not ended after {ENDS_WITHIN:g} s"
-        if self._reader is not None:
-            self._reader.join(5)
         return self.failure() if status else None
 
     def failure(self) -> str | None:
@@ -123,10 +107,7 @@ class Process:
         if self.popen.poll() is None:
             self.popen.kill()
             self.popen.wait()
-        if self._reader is not None:
-            self._reader.join(5)
-        if self.popen.stdout is not None:
-            self.popen.stdout.close()
+        self._said.close()
 
 
 @define(eq=False)

@@ -18,10 +18,9 @@ import pytest
 from chaos.account import History
 from chaos.fleet import faketime, wrong_clock
 from chaos.history import Begin, End, Event, Fault, Publish
-from chaos.plot import timeline
 from chaos.profiles import measure, moved, plan, regained
 from chaos.proxy import Proxy
-from chaos.report import recoveries, recovery, result, summary
+from chaos.report import recoveries, recovery
 from chaos.schedule import FEWEST, MOST, STARTING, VERBS, WEIGHTS, operations, schedule
 
 TESTS = Path(__file__).parents[1]
@@ -45,36 +44,25 @@ def published(at: float, key: str, offset: int) -> Event:
 # -- the schedule ------------------------------------------------------------------------------------------------------
 
 
-def test_the_same_seed_gives_the_same_schedule() -> None:
-    """Faults and their times depend on the seed alone, and none comes beyond the time given."""
-    drawn = schedule(7, 600, 6.0)
-    assert drawn == schedule(7, 600, 6.0)
-    assert drawn != schedule(8, 600, 6.0)
-    assert sum(p.pause + p.hold for p in drawn.faults if p.kind != "snapshot") <= 600
-
-
 def test_the_schedule_of_a_seed_stays_what_it_was() -> None:
     """Results that were published with a seed can be had again: a change of the draw is seen here."""
     drawn = schedule(1, 60, 6.0)
+    assert drawn == schedule(1, 60, 6.0) != schedule(2, 60, 6.0)
     assert drawn.workers == 6
     assert " ".join(planned.kind for planned in drawn.faults) == (
         "term snapshot stop server disk half-close stall connections cut shrink kill grow exhaustion server server cut"
         " half-close"
     )
     assert round(sum(planned.pause for planned in drawn.faults), 6) == 40.160375
+    assert sum(planned.pause + planned.hold for planned in drawn.faults if planned.kind != "snapshot") <= 60
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_every_kind_of_fault_comes_within_75_seconds(seed: int) -> None:
-    """No seed leaves a kind out, and some worker is started with a wrong clock in a few minutes."""
+def test_every_seed_has_all_faults_and_three_to_six_workers(seed: int) -> None:
+    """Every kind comes within 75 seconds, wrong clocks in a few minutes, and every fault has a victim that is there."""
     assert {planned.kind for planned in schedule(seed, 75, 6.0).faults} == set(WEIGHTS)
-    assert {planned.clock for planned in schedule(seed, 600, 6.0).faults} == {-1, 0, 1}
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_there_are_always_three_to_six_workers(seed: int) -> None:
-    """Workers come and go, and every fault has a victim that is there."""
     drawn = schedule(seed, 3600, 6.0)
+    assert {planned.clock for planned in drawn.faults[:120]} == {-1, 0, 1}
     workers = drawn.workers
     for planned in drawn.faults:
         assert FEWEST <= workers <= MOST
@@ -132,19 +120,6 @@ def echoing() -> Iterator[tuple[Proxy, socket.socket]]:
             assert client.recv(5) == b"hello"
             yield proxy, client
         listener.shutdown(socket.SHUT_RDWR)
-
-
-def test_the_proxy_forwards_what_is_larger_than_its_buffers() -> None:
-    """Megabytes go there and back unharmed, also while nobody reads yet."""
-    payload = random.Random(1).randbytes(8 * 1024 * 1024)
-    with echoing() as (_, client):
-        sender = threading.Thread(target=client.sendall, args=(payload,))
-        sender.start()
-        received = bytearray()
-        while len(received) < len(payload):
-            received += client.recv(65536)
-        sender.join()
-    assert received == payload
 
 
 def test_the_proxy_cuts_and_takes_new_connections() -> None:
@@ -295,25 +270,6 @@ def test_a_profile_names_what_missed_its_bound() -> None:
     assert len([planned for planned in plan("kills", 20).faults if planned.kind == "kill"]) == 20
 
 
-def test_a_result_tells_everything_and_can_be_drawn(tmp_path: Path) -> None:
-    """The JSON has counts, anomalies and each fault; what was left out is in the table; the picture is a PNG."""
-    events: list[Event] = [
-        published(0, "a", 1),
-        *handled(1, "p1", "a", 1),
-        Fault(kind="kill", start=1.005, end=1.1, processes=("p1",)),
-        Fault(kind="server", start=3, end=5),
-    ]
-    history = History(events)
-    found = json.loads(json.dumps(result(history, [], ["w1 failed"], {"disk": "only root may mount"})))
-    assert found["counts"]["acknowledged"] == 1
-    assert [fault["kind"] for fault in found["faults"]] == ["kill", "server"]
-    assert found["failures"] == ["w1 failed"]
-    details = list(summary(found, "title").columns[2].cells)
-    assert "left out: only root may mount" in details
-    timeline(history, "title", tmp_path / "timeline.png")
-    assert (tmp_path / "timeline.png").read_bytes().startswith(b"\x89PNG")
-
-
 # -- on a real server --------------------------------------------------------------------------------------------------
 
 CUT_SECONDS = 100
@@ -325,18 +281,17 @@ CUT_SEED = 5
 def test_a_short_run_has_no_unexplained_anomaly(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Every kind of fault comes at least once, and every verb of an operator, and every promise holds."""
     kind = request.config.getoption("--server", default=None) or "auto"
-    server = "local" if kind == "auto" else kind
+    options = [f"--server={'local' if kind == 'auto' else kind}", f"--seed={CUT_SEED}", f"--seconds={CUT_SECONDS}"]
     assert {planned.kind for planned in schedule(CUT_SEED, CUT_SECONDS, 6.0).faults} == set(WEIGHTS)
     assert {operation.verb for operation in operations(CUT_SEED, CUT_SECONDS, 200)} == set(VERBS)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run(
-        [
-            *(sys.executable, "-m", "chaos.run", f"--server={server}", f"--seed={CUT_SEED}"),
-            *(f"--seconds={CUT_SECONDS}", f"--directory={tmp_path}"),
-        ],
-        env=environment,
+        [sys.executable, "-m", "chaos.run", *options, f"--directory={tmp_path}"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    (found,) = tmp_path.glob("chaos-*.json")
+    assert json.loads(found.read_text())["counts"]["acknowledged"] > 0
+    assert found.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
