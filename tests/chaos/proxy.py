@@ -12,7 +12,6 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from types import TracebackType
 from typing import Final, Self
 
 from attrs import define, field
@@ -79,9 +78,7 @@ class Proxy:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._order(self._end)
         self._thread.join()
         for end in (self._listener, self._waker, self._woken):

@@ -29,21 +29,23 @@ LARGE = bytes(range(256)) * 2500  # more than two parts
 def place(tmp_path: Path) -> Path:
     """A small repository with something of everything."""
     made = Maker(tmp_path / "small")
-    made.write("README", b"read me\n")
-    made.write("src/pkg/tool", b"#!/bin/sh\n")
-    made.write("src/pkg/moves", b"a text that moves\n" * 9)
-    made.write("doc/guide/large.bin", LARGE)
-    made.write(b'odd"\n\xff', b"\0\xff")
-    made.commit()
+    made.commit(
+        {
+            b"README": b"read me\n",
+            b"src/pkg/tool": b"#!/bin/sh\n",
+            b"src/pkg/moves": b"a text that moves\n" * 9,
+            b"doc/guide/large.bin": LARGE,
+            b'odd"\n\xff': b"\0\xff",
+        }
+    )
     (made.path / "src/pkg/tool").chmod(0o755)
     (made.path / "link").symlink_to("README")
     made.git("mv", "src/pkg/moves", "doc/guide/moved")
     made.git("rm", "-q", "README")
     made.commit()
     for number in range(4):
-        made.write("src/pkg/tool", b"#!/bin/sh\necho %d\n" % number, 0o755)
-        made.write("doc/guide/moved", b"%d\n" % number)
-        made.commit()
+        made.write(b"src/pkg/tool", b"#!/bin/sh\necho %d\n" % number, 0o755)
+        made.commit({b"doc/guide/moved": b"%d\n" % number})
     return made.path
 
 

@@ -2,7 +2,9 @@
 
 import os
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from lanelog.demo.git import Repository
 
@@ -23,15 +25,18 @@ class Maker:
         command = ["git", "-C", str(self.path), *arguments]
         return subprocess.run(command, check=True, capture_output=True, env=ENVIRONMENT).stdout
 
-    def write(self, name: str | bytes, content: bytes, mode: int = 0o644) -> None:
+    def write(self, name: bytes, content: bytes, mode: int = 0o644) -> None:
         path = self.path / os.fsdecode(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
         path.chmod(mode)
 
-    def commit(self, text: str = "change") -> None:
+    def commit(self, files: Mapping[bytes, bytes] = MappingProxyType({})) -> None:
+        """Write these files, and commit everything that was changed."""
+        for name, content in files.items():
+            self.write(name, content)
         self.git("add", "-A")
-        self.git("commit", "-q", "--allow-empty", "-m", text)
+        self.git("commit", "-q", "--allow-empty", "-m", "change")
 
     def repository(self) -> Repository:
         return Repository.find(self.path)

@@ -15,13 +15,6 @@ def test_the_readme_shows_what_the_command_prints() -> None:
     assert "\n".join(printed) == sql("GRANT")
 
 
-def test_nobody_may_update_a_message() -> None:
-    """The log is immutable for every role."""
-    for role in ROLES.values():
-        assert "UPDATE" not in role.privileges.get("queue_messages", ())
-        assert "UPDATE" not in role.privileges["*"]
-
-
 def test_database_user_and_host_are_the_given_ones() -> None:
     """The database is the URL's, unless one is named; names are quoted where a server would misread them."""
     there = Command("mysql://root:s3cret@127.0.0.1:1/shop_1")  # is not asked

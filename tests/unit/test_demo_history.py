@@ -86,9 +86,7 @@ def test_names_of_any_bytes(made: Maker) -> None:
     """A path is bytes: whatever git stores comes back, and its lane is a valid key."""
     names = [b"a b/ c /d", b'quo"te/\\back\\slash/x', b"line\nfeed/\ttab/x", b"\xff\xfe/not utf-8/\x80", b" ", b"%41/b"]
     names += ["größe/日本/x".encode(), b":/c", b"-rf", b"l" * 200 + b"/" + b"m" * 200 + b"/x", b"e\xcc\x81\xc2\xa0"]
-    for name in names:
-        made.write(name, b"content of an odd name\n")
-    made.commit()
+    made.commit(dict.fromkeys(names, b"content of an odd name\n"))
     found = assert_rebuilt(made.path)
     assert {job.path for job in found} == set(names)
     for job in found:
@@ -98,11 +96,9 @@ def test_names_of_any_bytes(made: Maker) -> None:
 def test_a_rename_is_one_job_within_a_lane(made: Maker) -> None:
     """The source goes and the path comes together, also when the content changed a little; between lanes it is two."""
     text = b"".join(b"line %d\n" % number for number in range(50))
-    made.write("a/b/old", text)
-    made.commit()
+    made.commit({b"a/b/old": text})
     made.git("mv", "a/b/old", "a/b/new")
-    made.write("a/b/new", text + b"one more\n")
-    made.commit()
+    made.commit({b"a/b/new": text + b"one more\n"})
     renamed = assert_rebuilt(made.path)[-1]
     assert (renamed.source, renamed.path, renamed.content) == (b"a/b/old", b"a/b/new", text + b"one more\n")
     (made.path / "c/d").mkdir(parents=True)
@@ -114,19 +110,14 @@ def test_a_rename_is_one_job_within_a_lane(made: Maker) -> None:
 
 def test_a_merge_is_one_step(made: Maker) -> None:
     """What came from the other side arrives with the merge, by its author, and so does what only the merge changed."""
-    made.write("a/b/one", b"1\n")
-    made.commit()
+    made.commit({b"a/b/one": b"1\n"})
     made.git("checkout", "-qb", "side")
-    made.write("a/b/side", b"s\n")
-    made.commit()
-    made.write("a/b/side", b"ss\n")
-    made.commit()
+    made.commit({b"a/b/side": b"s\n"})
+    made.commit({b"a/b/side": b"ss\n"})
     made.git("checkout", "-q", "main")
-    made.write("a/b/main", b"m\n")
-    made.commit()
+    made.commit({b"a/b/main": b"m\n"})
     made.git("merge", "-q", "--no-ff", "--no-commit", "side")
-    made.write("a/b/evil", b"only in the merge\n")
-    made.commit()
+    made.commit({b"a/b/evil": b"only in the merge\n"})
     found = assert_rebuilt(made.path)
     assert [job.path for job in found] == [b"a/b/one", b"a/b/main", b"a/b/evil", b"a/b/side"]
 
@@ -134,8 +125,7 @@ def test_a_merge_is_one_step(made: Maker) -> None:
 def test_a_shallow_clone_begins_where_it_is_cut(made: Maker, tmp_path: Path) -> None:
     """The oldest commit that is there counts as adding everything in it."""
     for number in range(4):
-        made.write(f"f/{number}/x", b"%d\n" % number)
-        made.commit()
+        made.commit({b"f/%d/x" % number: b"%d\n" % number})
     subprocess.run(["git", "clone", "-q", "--depth=2", f"file://{made.path}", tmp_path / "shallow"], check=True)
     found = assert_rebuilt(tmp_path / "shallow")
     assert len({job.commit for job in found}) == 2
@@ -145,11 +135,8 @@ def test_a_shallow_clone_begins_where_it_is_cut(made: Maker, tmp_path: Path) -> 
 def test_a_large_file_travels_in_parts(made: Maker) -> None:
     """More than PART_BYTES become several jobs of the same lane; exactly as many are one."""
     large = random.Random(1).randbytes(2 * PART_BYTES + 5)
-    made.write("a/b/large", large)
-    made.write("a/b/exact", large[:PART_BYTES])
-    made.commit()
-    made.write("a/b/large", large[: PART_BYTES + 1])
-    made.commit()
+    made.commit({b"a/b/large": large, b"a/b/exact": large[:PART_BYTES]})
+    made.commit({b"a/b/large": large[: PART_BYTES + 1]})
     found = assert_rebuilt(made.path)
     assert [(job.path, job.part, len(job.content)) for job in found] == [
         (b"a/b/exact", 0, PART_BYTES),
@@ -163,24 +150,16 @@ def test_a_large_file_travels_in_parts(made: Maker) -> None:
 
 def test_settings_of_the_user_change_nothing(made: Maker) -> None:
     """Colours, relative paths, ignored submodules, an order of files and another kind of merge are overridden."""
-    for name, value in (
-        ("color.ui", "always"),
-        ("diff.renames", "copies"),
-        ("diff.ignoreSubmodules", "all"),
-        ("diff.relative", "true"),
-        ("log.showRoot", "false"),
-        ("log.diffMerges", "off"),
-        ("log.showSignature", "true"),
-        ("core.quotePath", "true"),
-        ("format.pretty", "fuller"),
-    ):
-        made.git("config", name, value)
+    settings = "color.ui=always diff.renames=copies diff.ignoreSubmodules=all diff.relative=true log.showRoot=false"
+    settings += " log.diffMerges=off log.showSignature=true core.quotePath=true format.pretty=fuller"
+    for setting in settings.split():
+        made.git("config", *setting.split("="))
     made.git("update-index", "--add", "--cacheinfo", f"160000,{SUBMODULE},lib/sub/module")
     made.git("commit", "-qm", "submodule")
-    made.write("a/b/\u00e4", b"x\n" * 20)
+    made.write("a/b/\u00e4".encode(), b"x\n" * 20)
     made.git("add", "a")
     made.git("commit", "-qm", "file")
-    made.write("a/b/copy", b"x\n" * 20)
+    made.write(b"a/b/copy", b"x\n" * 20)
     made.git("add", "a")
     made.git("commit", "-qm", "copy")
     assert len(assert_rebuilt(made.path)) == 3
@@ -189,10 +168,9 @@ def test_settings_of_the_user_change_nothing(made: Maker) -> None:
 
 def test_bare_repositories_and_empty_commits(made: Maker, tmp_path: Path) -> None:
     """No work tree is needed, and a commit without changes is no job."""
-    made.commit("nothing")
-    made.write("file", b"x\n")
     made.commit()
-    made.commit("nothing again")
+    made.commit({b"file": b"x\n"})
+    made.commit()
     subprocess.run(["git", "clone", "-q", "--bare", made.path, tmp_path / "bare.git"], check=True)
     assert len(assert_rebuilt(tmp_path / "bare.git")) == 1
     assert Repository.find(tmp_path / "bare.git").name == "bare"
@@ -201,32 +179,23 @@ def test_bare_repositories_and_empty_commits(made: Maker, tmp_path: Path) -> Non
 def test_the_authors_are_taken_along(made: Maker) -> None:
     """Name and address, in UTF-8 whatever the commit's encoding was."""
     made.git("config", "i18n.commitEncoding", "ISO-8859-1")
-    made.write("file", b"x\n")
+    made.write(b"file", b"x\n")
     made.git("add", "-A")
     made.git("commit", "-qm", "x", b"--author=J\xf6rg <j@example.org>")
     assert [job.author for job in jobs(made.repository())] == ["Jörg <j@example.org>"]
 
 
-@pytest.mark.parametrize("kind", ["no directory", "no repository", "no commit"])
-def test_without_history_there_is_one_line(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing is started; the line says what is missing, and the status is 2."""
-    place = tmp_path / "place"
-    if kind != "no directory":
-        place.mkdir()
-    if kind == "no commit":
-        subprocess.run(["git", "init", "-q", place], check=True)
-    with pytest.raises(NoHistory):
-        Repository.find(place)
-    assert main([str(place)]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("no git history in ")
-    assert err.count("\n") == 1
-
-
-def test_a_history_without_files_is_none(made: Maker, capsys: pytest.CaptureFixture[str]) -> None:
-    """Empty commits give nothing to rebuild."""
-    made.commit("nothing")
+def test_without_history_there_is_one_line(made: Maker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is started; the line says what is missing, and the status is 2; empty commits are nothing to rebuild."""
+    (tmp_path / "empty").mkdir()
+    for place in (tmp_path / "nowhere", tmp_path / "empty", made.path):
+        with pytest.raises(NoHistory):
+            Repository.find(place)
+        assert main([str(place)]) == 2
+        out, err = capsys.readouterr()
+        assert (out, err.count("\n")) == ("", 1)
+        assert err.startswith("no git history in ")
+    made.commit()
     assert count_changes([made.repository()], 10) == 0
     assert main([str(made.path)]) == 2
     assert capsys.readouterr().err == "no git history: no commit has changed a file\n"
@@ -237,8 +206,7 @@ def test_several_repositories_have_lanes_of_their_own(tmp_path: Path) -> None:
     places = []
     for parent in ("one", "two"):
         maker = Maker(tmp_path / parent / "same: name")
-        maker.write("a/b/c", parent.encode())
-        maker.commit()
+        maker.commit({b"a/b/c": parent.encode()})
         places.append(str(maker.path))
     found = find_all([*places, places[0]])
     assert [repository.label for repository in found] == ["same: name", "same: name-2"]

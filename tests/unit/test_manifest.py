@@ -42,6 +42,11 @@ def written(store: ManifestStore, manifest: Manifest, name: str = "a.parquet", *
     return data_file(path, **fields)
 
 
+def committed(store: ManifestStore, manifest: Manifest) -> Manifest:
+    store.commit(manifest)
+    return manifest
+
+
 def names(store: ManifestStore) -> list[str]:
     """What the directory of versions holds."""
     return sorted(path.name for path in (store.root / "_manifest").iterdir())
@@ -65,20 +70,15 @@ def store(tmp_path: Path) -> ManifestStore:
 
 @pytest.fixture
 def first(store: ManifestStore) -> Manifest:
-    manifest = evolve(new_manifest(database=7, group="_archive"), version=1)
-    store.commit(manifest)
-    return manifest
+    return committed(store, evolve(new_manifest(database=7, group="_archive"), version=1))
 
 
 def test_what_is_committed_is_read(store: ManifestStore, first: Manifest) -> None:
     """Files, lanes with unusual keys, outcomes and retired files come back as they were; the highest version counts."""
     assert store.latest() == first
-    second = first.extended([written(store, first)], {"t": {"schlüssel 🔑": 3, "k": 1}})
-    store.commit(second)
-    third = second.with_outcomes([data_file("outcomes/x/y", table=OUTCOMES)], {"t": 99})
-    store.commit(third)
-    fourth = third.merged([second.files[0]], [data_file("messages/z")], at_ms=5)
-    store.commit(fourth)
+    second = committed(store, first.extended([written(store, first)], {"t": {"schlüssel 🔑": 3, "k": 1}}))
+    third = committed(store, second.with_outcomes([data_file("outcomes/x/y", table=OUTCOMES)], {"t": 99}))
+    fourth = committed(store, third.merged([second.files[0]], [data_file("messages/z")], at_ms=5))
     assert store.latest() == fourth
     assert fourth.archived("t", "schlüssel 🔑") == 3
     assert fourth.archived("t", "unknown") == fourth.archived("unknown", "k") == 0
@@ -177,8 +177,7 @@ def test_files_of_dead_writers_are_swept(store: ManifestStore, first: Manifest) 
     assert store.latest() == first
     named = written(store, first)
     dead = store.root / written(store, evolve(first, version=0), "dead.parquet").path
-    second = first.extended([named], {})
-    store.commit(second)
+    second = committed(store, first.extended([named], {}))
     being_written = store.root / written(store, second, "next.parquet").path
     foreign = store.root / MESSAGES / "notes" / "x.parquet"
     foreign.parent.mkdir()
@@ -191,11 +190,9 @@ def test_files_of_dead_writers_are_swept(store: ManifestStore, first: Manifest) 
 def test_replaced_files_stay_for_the_grace(store: ManifestStore, first: Manifest) -> None:
     """A reader of an earlier version finds its files until the grace is over; then they go, their names as well."""
     old = written(store, first)
-    second = first.extended([old], {})
-    store.commit(second)
+    second = committed(store, first.extended([old], {}))
     new = written(store, second, "new.parquet")
-    third = second.merged([old], [new], at_ms=1_000)
-    store.commit(third)
+    third = committed(store, second.merged([old], [new], at_ms=1_000))
     assert store.sweep(third, 1_999, 1_000) == third
     assert (store.root / old.path).exists()
     swept = store.sweep(third, 2_000, 1_000)
@@ -210,8 +207,7 @@ def test_old_versions_go_and_are_not_made_again(store: ManifestStore, first: Man
     """Only the last few stay; who is still at an old one, of which the next is gone, is told that it was made."""
     newest = first
     for _ in range(VERSIONS_KEPT + 3):
-        newest = newest.extended([], {})
-        store.commit(newest)
+        newest = committed(store, newest.extended([], {}))
     store.sweep(newest, 0, 0)
     assert len(names(store)) == VERSIONS_KEPT
     late = first.extended([written(store, first)], {"t": {"k": 1}})
