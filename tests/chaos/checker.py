@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from math import inf
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from attrs import frozen
 
@@ -87,10 +87,7 @@ def missing(history: History) -> Iterator[Anomaly]:
                 continue
             found = _fate(history, group, runs[message], passed=(publish.offset or 0) < last.get((topic, key), 0))
             if found:
-                kind, detail = found
-                yield Anomaly(
-                    kind=kind, group=group, topic=topic, key=key, offset=publish.offset, id=name, detail=detail
-                )
+                yield _of(found[0], (topic, key), found[1], group=group, offset=publish.offset, id=name)
 
 
 def _fate(history: History, group: str, runs: Sequence[Run], *, passed: bool) -> tuple[Kind, str] | None:
@@ -133,15 +130,7 @@ def unacknowledged(history: History) -> Iterator[Anomaly]:
             else:
                 continue
             detail = f"offset {place[2]} was published and nobody was told so: {fate}"
-            yield Anomaly(
-                kind=kind,  # type: ignore[arg-type]
-                group=group,
-                topic=place[0],
-                key=place[1],
-                offset=place[2],
-                id=name,
-                detail=detail,
-            )
+            yield _of(kind, place[:2], detail, group=group, offset=place[2], id=name)  # type: ignore[arg-type]
 
 
 def twice(history: History) -> Iterator[Anomaly]:
@@ -226,13 +215,8 @@ def offsets(history: History) -> Iterator[Anomaly]:
                 explained = all(
                     any(f.kind == "server" and f.start - 1 <= at <= f.end for f in history.faults) for at in lasting
                 )
-                yield Anomaly(
-                    kind="inconsistent-offsets",
-                    topic=topic,
-                    key=key,
-                    detail=f"{common!r} has the {what} {values}",
-                    explained_by="server" if explained else None,
-                )
+                detail, cause = f"{common!r} has the {what} {values}", "server" if explained else None
+                yield _of("inconsistent-offsets", (topic, key), detail, explained_by=cause)
 
 
 def owners(history: History) -> Iterator[Anomaly]:
@@ -270,7 +254,7 @@ def effects(history: History) -> Iterator[Anomaly]:
     for (group, topic, key, name), count in rows.items():
         # Each seek may have brought it back once.
         if count > 1 + len(history.seeks(group, (topic, key), offset_of[topic, key, name], 0.0, inf)):
-            yield Anomaly(kind="effect-twice", group=group, topic=topic, key=key, id=name, detail=f"{count} rows")
+            yield _of("effect-twice", (topic, key), f"{count} rows", group=group, id=name)
     for (group, lane), runs in history.lanes.items():
         for run in runs:
             known = (*lane, run.begin.id) in history.acknowledged  # then `missing` has named it
@@ -327,14 +311,8 @@ def sought(history: History) -> Iterator[Anomaly]:
             later = [run for run in runs if run.begin.offset == offset and run.at >= seek.start]
             if any(run.done_at < inf for run in later) or (later and place in history.buried):
                 continue
-            yield Anomaly(
-                kind="unseen",
-                group=seek.group,
-                topic=seek.topic,
-                key=seek.key,
-                offset=offset,
-                detail=f"a seek brought it back from {seek.before} to {seek.offset}, and it was not handled again",
-            )
+            detail = f"a seek brought it back from {seek.before} to {seek.offset}, and it was not handled again"
+            yield _of("unseen", lane, detail, group=seek.group, offset=offset)
 
 
 def operators(history: History) -> Iterator[Anomaly]:
@@ -357,17 +335,12 @@ def operators(history: History) -> Iterator[Anomaly]:
 
 
 def _at(lane: tuple[str, Lane], run: Run, kind: Kind, detail: str, cause: str | None) -> Anomaly:
-    group, (topic, key) = lane
-    return Anomaly(
-        kind=kind,
-        group=group,
-        topic=topic,
-        key=key,
-        offset=run.begin.offset,
-        id=run.begin.id,
-        detail=detail,
-        explained_by=cause,
-    )
+    begin = run.begin
+    return _of(kind, lane[1], detail, group=lane[0], offset=begin.offset, id=begin.id, explained_by=cause)
+
+
+def _of(kind: Kind, lane: Lane, detail: str, **known: Any) -> Anomaly:
+    return Anomaly(kind=kind, topic=lane[0], key=lane[1], detail=detail, **known)
 
 
 RULES: Final = (

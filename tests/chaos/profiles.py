@@ -7,7 +7,6 @@ of the database server.
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 import tempfile
@@ -24,8 +23,7 @@ from rich.table import Table
 from chaos.account import History
 from chaos.checker import check
 from chaos.history import Fault
-from chaos.plot import timeline
-from chaos.report import about, result, summary
+from chaos.report import about, result, summary, write
 from chaos.schedule import Plan, Planned
 from chaos.stage import stage
 from chaos.worker import EFFECTS
@@ -155,14 +153,11 @@ def main() -> int:
     found = result(history, anomalies, play.failures, play.impossible)
     figures, together, missed = measure(history, asked.profile)
     bounds = {"median": MEDIAN, "worst": WORST} if asked.profile == "kills" else {"share": SHARE, "within": WITHIN}
-    output = asked.output or directory
-    output.mkdir(parents=True, exist_ok=True)
-    target = output / f"chaos-{asked.profile}-{server.family}-{server.version}"
     measured = {"profile": asked.profile, "rate": asked.rate, "keys": asked.keys, "workers": WORKERS}
     measured |= {"bounds": bounds, "measured": together, "missed": missed, "each": figures}
-    target.with_name(f"{target.name}.json").write_text(json.dumps({**head, **measured, **found}, indent=2) + "\n")
     title = f"{asked.profile}: {server.family} {server.version}, {asked.rate:g} messages a second"
-    timeline(history, title, target.with_name(f"{target.name}.png"))
+    name = f"chaos-{asked.profile}-{server.family}-{server.version}"
+    write(asked.output or directory, name, {**head, **measured, **found}, history, title)
     table = Table(*figures[0])
     for figure in figures:
         table.add_row(*map(str, figure.values()))

@@ -6,6 +6,7 @@ Owns the arithmetic, the table and the JSON result; the judgement is the checker
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import platform
 import shlex
@@ -25,6 +26,7 @@ from rich.table import Table
 from chaos.account import History
 from chaos.checker import Anomaly, unexplained
 from chaos.history import Begin, Event, Fault, Publish
+from chaos.plot import timeline
 from lanelog.devserver import DevServer
 
 FROM_ITS_END: Final = frozenset({"server", "stall", "exhaustion", "disk"})
@@ -162,6 +164,13 @@ def result(
             for each in recoveries(history)
         ],
     }
+
+
+def write(output: Path, name: str, found: Mapping[str, Any], history: History, title: str) -> None:
+    """The result and its picture, in a directory that is made."""
+    output.mkdir(parents=True, exist_ok=True)
+    (output / f"{name}.json").write_text(json.dumps(found, indent=2) + "\n")
+    timeline(history, title, output / f"{name}.png")
 
 
 def summary(found: Mapping[str, Any], title: str) -> Table:

@@ -6,7 +6,6 @@ a group did not drain or a process failed; the same seed gives the same schedule
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 import tempfile
@@ -20,8 +19,7 @@ from chaos.account import LEASE, History
 from chaos.checker import check, unexplained
 from chaos.disk import isolate
 from chaos.history import Event
-from chaos.plot import timeline
-from chaos.report import about, result, summary
+from chaos.report import about, result, summary, write
 from chaos.schedule import WEIGHTS, operations, schedule
 from chaos.stage import stage
 from chaos.worker import EFFECTS
@@ -82,13 +80,9 @@ def main() -> int:
     history = History(events, frozenset([EFFECTS]), lease=asked.lease)
     found = result(history, anomalies, play.failures, play.impossible)
     title = f"chaos: {server.family} {server.version}, seed {asked.seed}, {asked.seconds:g} s of faults"
-    output = asked.output or directory
-    output.mkdir(parents=True, exist_ok=True)
-    target = output / f"chaos-{server.family}-{server.version}-seed-{asked.seed}"
-    target.with_name(f"{target.name}.json").write_text(
-        json.dumps({**head, "seed": asked.seed, "seconds": asked.seconds, "keys": asked.keys, **found}, indent=2) + "\n"
-    )
-    timeline(history, title, target.with_name(f"{target.name}.png"))
+    known = {**head, "seed": asked.seed, "seconds": asked.seconds, "keys": asked.keys, **found}
+    name = f"chaos-{server.family}-{server.version}-seed-{asked.seed}"
+    write(asked.output or directory, name, known, history, title)
     console.print(summary(found, title))
     broken = unexplained(anomalies)
     for anomaly in broken[:SHOWN]:

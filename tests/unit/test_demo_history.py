@@ -15,7 +15,8 @@ from lanelog.config import check_name
 from lanelog.demo import main, verify
 from lanelog.demo.git import NoHistory, Repository, find_all
 from lanelog.demo.history import count_changes, jobs
-from lanelog.demo.job import PART_BYTES, Job
+from lanelog.demo.job import MALFORMED_LANE, PART_BYTES, Job, MalformedJob, lane_of
+from lanelog.demo.publish import BATCH, batches
 from support.repository import Maker
 
 Files = dict[bytes, tuple[str, bytes]]
@@ -85,12 +86,20 @@ def assert_rebuilt(path: Path) -> list[Job]:
 def test_names_of_any_bytes(made: Maker) -> None:
     """A path is bytes: whatever git stores comes back, and its lane is a valid key."""
     names = [b"a b/ c /d", b'quo"te/\\back\\slash/x', b"line\nfeed/\ttab/x", b"\xff\xfe/not utf-8/\x80", b" ", b"%41/b"]
-    names += ["größe/日本/x".encode(), b":/c", b"-rf", b"l" * 200 + b"/" + b"m" * 200 + b"/x", b"e\xcc\x81\xc2\xa0"]
+    names += [
+        b"malformed",
+        b"%malformed",
+        "größe/日本/x".encode(),
+        b":/c",
+        b"-rf",
+        b"l" * 200 + b"/" + b"m" * 200 + b"/x",
+        b"e\xcc\x81\xc2\xa0",
+    ]
     made.commit(dict.fromkeys(names, b"content of an odd name\n"))
     found = assert_rebuilt(made.path)
     assert {job.path for job in found} == set(names)
     for job in found:
-        assert check_name("key", job.lane) == job.lane
+        assert check_name("key", job.lane) == job.lane != MALFORMED_LANE
 
 
 def test_a_rename_is_one_job_within_a_lane(made: Maker) -> None:
@@ -263,3 +272,42 @@ def test_any_history_is_rebuilt(steps: list[tuple[str, list[tuple[bytes, str, by
     with tempfile.TemporaryDirectory() as place:
         fast_import(place, steps)
         assert_rebuilt(Path(place))
+
+
+@pytest.mark.parametrize(
+    ("path", "lane"),
+    [
+        (b"README.md", "README.md"),
+        (b"queue/lanelog", "queue/lanelog"),
+        (b"queue/lanelog/a/b", "queue/lanelog"),
+        (b"100%/a b/c", "100%25/a b"),
+        (b" a / b /c", "%20a / b%20"),
+        (b"\xff/\n/x", "%FF/%0A"),
+    ],
+)
+def test_the_lane_is_the_second_level_path(path: bytes, lane: str) -> None:
+    """The first two components, readable, with what a key may not contain percent-encoded."""
+    assert lane_of("", path) == lane
+
+
+@pytest.mark.parametrize(
+    "payload", [b"", b"no header line", b"\xff\n", b"{}\n", b"[]\n", b"null\n", b'{"source": 1}\n', b"{\n"]
+)
+def test_what_is_no_job_is_told_apart(payload: bytes) -> None:
+    """Any other payload is refused with a reason, never taken for a job."""
+    with pytest.raises(MalformedJob, match="header"):
+        Job.decode(payload)
+
+
+@given(st.lists(st.integers(0, PART_BYTES), max_size=BATCH * 2))
+@settings(max_examples=20)
+def test_batches_are_bounded_and_lose_nothing(sizes: list[int]) -> None:
+    """Every job is in one batch, in order; a batch ends at a count or behind the job that fills it."""
+    content = bytes(PART_BYTES)
+    all_jobs = [
+        Job(repo="", commit=str(n), author="", path=b"p", content=content[:size]) for n, size in enumerate(sizes)
+    ]
+    found = list(batches(all_jobs))
+    assert [job for batch in found for job in batch] == all_jobs
+    assert all(0 < len(batch) <= BATCH for batch in found)
+    assert all(sum(len(job.content) for job in batch[:-1]) < 4 * PART_BYTES for batch in found)
