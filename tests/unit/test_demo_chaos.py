@@ -1,11 +1,16 @@
-"""Whom the demo kills, how it sees that lanes moved, and when it calls a run a failure."""
+"""Whom the demo kills, how it sees that lanes moved, what its workers obey, and when it calls a run a failure."""
 
 import io
+import os
+import threading
+from collections.abc import Iterator
+from unittest.mock import Mock
 
 import pytest
 from attrs import evolve
 from rich.console import Console
 
+from lanelog.demo import worker
 from lanelog.demo.chaos import Takeover, choose_victim, moved, unfinished
 from lanelog.demo.report import Report
 from lanelog.demo.verify import Comparison, Count
@@ -42,6 +47,23 @@ def test_a_lane_has_moved_when_another_owner_acked_more() -> None:
         "c": lane("worker-1", acked=4),
     }
     assert moved(before, now) == {"a"}
+
+
+@pytest.mark.parametrize(("lines", "released"), [(["go\n"], True), (["nonsense\n"], False), ([], False)])
+def test_a_worker_obeys_its_input(lines: list[str], released: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`go` ends the pause; the end of the input ends the pause and the process, whatever it is doing."""
+    watchdog = Mock()
+    monkeypatch.setattr(threading, "Timer", watchdog)
+    go, stop, seen = threading.Event(), threading.Event(), []
+
+    def read() -> Iterator[str]:
+        yield from lines
+        seen.append((go.is_set(), stop.is_set()))
+
+    worker.listen(read(), go, stop)
+    assert (*seen, go.is_set(), stop.is_set()) == ((released, False), True, True)
+    watchdog.assert_called_once_with(worker.PATIENCE, os._exit, args=(1,))
+    watchdog.return_value.start.assert_called_once_with()
 
 
 GOOD = Report(
