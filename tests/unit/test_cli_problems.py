@@ -13,64 +13,20 @@ from lanelog.cli._problems import Problem, Rank, command, of_group, of_lane, of_
 
 WHEN = datetime(2026, 1, 31, 12, tzinfo=UTC)
 GROUP = GroupInfo(
-    topic="merge",
-    group="builders",
-    order="strict",
-    start="earliest",
-    retention=300.0,
-    created_at=WHEN,
-    paused_at=None,
-    paused_by="",
-    pause_reason="",
-    members=2,
-    lanes=5,
-    owned_lanes=5,
-    stale_lanes=0,
-    paused_lanes=0,
-    lagging_lanes=1,
-    lag=3,
-    oldest_age=30.0,
-    oldest_age_exact=True,
-    waiting=0,
-    in_flight=0,
-)
+    topic="merge", group="builders", order="strict", start="earliest", retention=300.0, created_at=WHEN, paused_at=None,
+    paused_by="", pause_reason="", members=2, lanes=5, owned_lanes=5, stale_lanes=0, paused_lanes=0, lagging_lanes=1,
+    lag=3, oldest_age=30.0, oldest_age_exact=True, waiting=0, in_flight=0,
+)  # fmt: skip
 LANE = LaneInfo(
-    topic="merge",
-    group="builders",
-    key="repo 1",
-    watermark=6,
-    head=9,
-    floor=0,
-    lag=3,
-    acked_ahead=0,
-    oldest_age=30.0,
-    owner="host-1:abc",
-    owner_state=OwnerState.ALIVE,
-    lease_left=20.0,
-    lease_epoch=1,
-    in_flight=0,
-    waiting=0,
-    state=MessageState.PENDING,
-    attempts=0,
-    last_error=None,
-    next_attempt_in=None,
-    paused_at=None,
-    paused_by="",
-    pause_reason="",
-    group_paused=False,
-)
+    topic="merge", group="builders", key="repo 1", watermark=6, head=9, floor=0, lag=3, acked_ahead=0, oldest_age=30.0,
+    owner="host-1:abc", owner_state=OwnerState.ALIVE, lease_left=20.0, lease_epoch=1, in_flight=0, waiting=0,
+    state=MessageState.PENDING, attempts=0, last_error=None, next_attempt_in=None, paused_at=None, paused_by="",
+    pause_reason="", group_paused=False,
+)  # fmt: skip
 TOPIC = TopicInfo(
-    topic="merge",
-    lanes=5,
-    messages=9,
-    head=9,
-    floor=0,
-    dead_letters=9,
-    groups=("builders",),
-    dead_letter_topics=("merge_dlq",),
-    holds_dead_letters=False,
-    newest_lane_at=WHEN,
-)
+    topic="merge", lanes=5, messages=9, head=9, floor=0, dead_letters=9, groups=("builders",),
+    dead_letter_topics=("merge_dlq",), holds_dead_letters=False, newest_lane_at=WHEN,
+)  # fmt: skip
 
 
 def group(**changes: Any) -> GroupInfo:
