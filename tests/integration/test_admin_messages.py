@@ -1,15 +1,14 @@
-"""Administration, looking at messages: their state for every group, stretches of lanes, dead letters; and bad input."""
+"""Administration, looking at messages: their state for every group, stretches of lanes, dead letters."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 import lanelog
-from lanelog import Client, ConfigurationError, Message
+from lanelog import Client, Message
 from lanelog.admin import Admin, GroupState, MessageState
-from lanelog.config import ConnectConfig
 from support.situations import Situations, around, fill
 from support.sql import one, rows
 from support.waiting import eventually
@@ -216,86 +215,7 @@ def test_an_answer_is_bounded_in_bytes(lanelog_client: Client, admin: Admin, mon
     assert stretches == [[100, 100], [100], [400], [50]]
 
 
-# -- bad input ---------------------------------------------------------------------------------------------------------
-
-Look = Callable[[Admin], object]
-
-BAD: list[tuple[Look, str]] = [
-    (lambda a: a.topic("mergge"), "no topic 'mergge': did you mean 'merge'"),
-    (lambda a: a.groups("x"), "no topic 'x': there are 'merge', 't'; `lanelog topics`"),
-    (lambda a: a.members("t", "gg"), "no group 'gg' is registered for topic 't': there are 'builders'"),
-    (lambda a: a.members("x", "builders"), "no topic 'x'"),
-    (lambda a: a.lanes("t", "builder"), "no group 'builder' .* did you mean 'builders'"),
-    (lambda a: a.lanes("merge", "builders"), "no group 'builders' is registered for topic 'merge': there is none"),
-    (lambda a: a.lanes("t", "builders", order_by="size"), "order_by must be one of 'age', 'lag', 'key', not 'size'"),  # type: ignore[arg-type]
-    (lambda a: a.lanes("t", "builders", limit=0), "limit must be an int of 1 to 10000, not 0"),
-    (lambda a: a.topics(limit=True), "limit must be an int"),
-    (lambda a: a.offsets("t", limit=10_001), "limit must be"),
-    (lambda a: a.offsets("t", key="kk"), "topic 't' has no lane 'kk': .*did you mean 'k'"),
-    (lambda a: a.offsets("t", "other"), "no group 'other'"),
-    (lambda a: a.leases("x"), "no topic 'x'"),
-    (lambda a: a.leases(group="x"), "no topic has a group 'x'"),
-    (lambda a: a.message("t", "k"), "exactly one of id= and offset="),
-    (lambda a: a.message("t", "k", id="a", offset=1), "exactly one of id= and offset="),
-    (lambda a: a.message("t", "k", offset=0), "offset must be an int, 1 or more"),
-    (lambda a: a.message("t", "kk", offset=1), "has no lane 'kk'"),
-    (lambda a: a.message("x", "k", offset=1), "no topic 'x'"),
-    (lambda a: a.message("t", "k", id=""), "id must have 1 to 255 characters"),
-    (lambda a: a.messages("t", "k", from_offset=-1), "from_offset must be an int, 1 or more"),
-    (lambda a: a.messages("t", "other"), "has no lane 'other'"),
-    (lambda a: a.dead_letters("x"), "no topic 'x'"),
-    (lambda a: a.dead_letters("t", "nobody"), "no group 'nobody'"),
-    (lambda a: a.dead_letter_reasons("t", " g"), "group must not begin or end with white space"),
-    (lambda a: a.history("t", "nobody"), "no group 'nobody'"),
-    (lambda a: a.topic("a\nb"), "topic must not"),
-]
-
-
-@pytest.mark.parametrize(("look", "says"), BAD, ids=[says[:40] for _, says in BAD])
-def test_what_is_not_there_is_refused_and_what_is_there_named(
-    lanelog_client: Client, raw: Any, admin: Admin, look: Look, says: str
-) -> None:
-    """ConfigurationError, one line, with the nearest name or those there are."""
-    lanelog_client.publish("merge", "k", b"x")
-    lanelog_client.publish("t", "k", b"x")
-    Situations(raw, "t", "builders").register()
-    with pytest.raises(ConfigurationError, match=says) as raised:
-        look(admin)
-    assert "\n" not in str(raised.value)
-
-
-# -- privileges --------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def reader(raw: Any, lanelog_url: str) -> Iterator[Client]:
-    """A client of a user who may read, as README's role `reader`, and do nothing else."""
-    config = ConnectConfig.from_url(lanelog_url)
-    name = f"reader_{config.database[-8:]}"
-    rows(raw, f"CREATE USER '{name}'@'%' IDENTIFIED BY 'secret'")
-    rows(raw, f"GRANT SELECT ON `{config.database}`.* TO '{name}'@'%'")
-    with lanelog.connect(f"mysql://{name}:secret@{config.host}:{config.port}/{config.database}") as client:
-        yield client
-    rows(raw, f"DROP USER '{name}'@'%'")
-
-
-def test_who_may_read_may_look(reader: Client, buried: Situations, admin: Admin) -> None:
-    """Every reading verb answers a reader as it answers root."""
-    assert buried
-    for client in (reader.admin, admin):
-        assert [topic.topic for topic in client.topics()] == ["t", "t_dlq"]
-    assert reader.admin.topic("t") == admin.topic("t")
-    assert [group.group for group in reader.admin.groups()] == ["a", "b"]
-    assert len(reader.admin.members("t", "a")) == 1
-    for order in ("age", "lag", "key"):
-        assert [lane.key for lane in reader.admin.lanes("t", "a", order_by=order)] == ["k"]  # type: ignore[arg-type]
-    assert len(reader.admin.offsets("t")) == 2
-    assert len(reader.admin.leases()) == 2
-    assert reader.admin.leases(stale=True) == []
-    assert reader.admin.message("t", "k", offset=2) == admin.message("t", "k", offset=2)
-    assert reader.admin.messages("t", "k") == admin.messages("t", "k")
-    assert reader.admin.dead_letters("t") == admin.dead_letters("t")
-    assert reader.admin.dead_letter_reasons("t") == admin.dead_letter_reasons("t")
+# -- the client --------------------------------------------------------------------------------------------------------
 
 
 def test_an_admin_of_a_closed_client_says_so(lanelog_url: str) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import tenacity
 
-from lanelog import Client, ConfigurationError, Message, RetryPolicy
+from lanelog import Client, Message, RetryPolicy
 from lanelog._engine.policy import CAP
 from lanelog.admin import MessageState, _chosen, _redrive
 from support.commits import every_commit_unanswered_once
@@ -216,25 +216,3 @@ def test_a_capped_message_that_kills_its_process_runs_alone_and_is_dead_lettered
     fleet.worker("w3", group="a", starts=True)
     eventually(lambda: lanelog_client.admin.dead_letters("t", "a"), within=30)
     assert [line["attempt"] for line in fleet.heard("started")] == [1, 2]
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"delay": -1}, "delay must be"),
-        ({"delay": "soon"}, "delay must be"),
-        ({"delay": 1e12}, "delay must be"),
-        ({"max_deliveries": 0}, "max_deliveries must be"),
-        ({"max_deliveries": 1.5}, "max_deliveries must be"),
-        ({"max_deliveries": True}, "max_deliveries must be"),
-        ({"max_deliveries": 2, "to_topic": "other"}, "max_deliveries is for group 'a' alone"),
-    ],
-)
-def test_a_wrong_delay_or_cap_is_refused(lanelog_client: Client, raw: Any, options: dict[str, Any], says: str) -> None:
-    """Before any dead letter is settled."""
-    give_up(lanelog_client, raw, [("k", "1")])
-    lanelog_client.publish("other", "k", b"x")
-    with pytest.raises(ConfigurationError) as refused:
-        lanelog_client.admin.redrive("t", "a", all=True, **options)
-    assert says in str(refused.value)
-    assert len(lanelog_client.admin.dead_letters("t", "a")) == 1

@@ -70,36 +70,6 @@ def test_a_preview_across_both_changes_of_the_clock(command: Command, raw: Any) 
     assert rows(raw, "SELECT * FROM queue_schedules") == []
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("add", "n", "61 * * * *", "t", "k", "x"), "bad minute"),
-        (("add", "n", "0 0 30 2 *", "t", "k", "x"), "bad day-of-month"),
-        (("add", "n", "* * * * *", "t", "k", "x", "--timezone", "Berlin"), "unknown time zone 'Berlin'"),
-        (("add", "n", "* * * * *", "t", "k", "x", "--catch-up", "some"), "latest, all, none"),
-        (("add", "n", "* * * * *", "t", "k", "x", "--metadata", "a"), "NAME=VALUE"),
-        (("add", "n", "* * * * *", "t", "k", "x", "--ttl", "0"), "ttl must be"),
-        (("add", "x" * 201, "* * * * *", "t", "k", "x"), "1 to 200 characters"),
-        (("add", "n", "* * * * *", "t", "k"), "Missing argument 'MESSAGE'"),
-        (("preview", "* * *"), "wrong number of fields"),
-        (("preview", "* * * * *", "--after", "tomorrow"), "is no time"),
-        (("preview", "* * * * *", "--after", "2027-01-01"), "has no time zone"),
-        (("preview", "* * * * *", "--count", "0"), "count must be 1 to 1000"),
-        (("pause", "nope"), "no schedule 'nope': there is none"),
-        (("resume", "nope"), "no schedule 'nope'"),
-        (("remove", "nope", "--execute"), "no schedule 'nope'"),
-        (("list", "--limit", "0"), "limit must be"),
-    ],
-)
-def test_what_is_wrong_is_one_line_and_changes_nothing(
-    command: Command, raw: Any, arguments: tuple[str, ...], said: str
-) -> None:
-    """Exit status 2."""
-    before = everything(raw)
-    assert said in command.refused("schedule", *arguments)
-    assert everything(raw) == before
-
-
 def test_a_deleted_topic_names_the_schedules_that_make_it_anew(
     command: Command, lanelog_client: Client, raw: Any
 ) -> None:

@@ -420,38 +420,6 @@ def test_two_versions_that_declare_at_once_lose_and_double_nothing(
     assert found == [found[0] + timedelta(seconds=n) for n in range(len(found))]
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"name": ""}, "the name of a schedule must have 1 to 200"),
-        ({"name": "x" * 201}, "1 to 200 characters"),
-        ({"name": "x" * 256}, "1 to 200 characters"),
-        ({"name": " x"}, "white space"),
-        ({"name": 5}, "must be a str"),
-        ({"expression": "61 * * * *"}, "bad minute"),
-        ({"expression": "0 0 30 2 *"}, "bad day-of-month"),
-        ({"expression": "* * */20 * 1L"}, "never fires"),
-        ({"timezone": "Berlin"}, "unknown time zone"),
-        ({"catch_up": "some"}, "catch_up must be one of latest, all, none"),
-        ({"catch_up": None}, "catch_up must be one of"),
-        ({"topic": ""}, "topic must have"),
-        ({"key": "\n"}, "white space"),
-        ({"payload": object()}, "payload"),
-        ({"metadata": {"a": 1}}, "metadata"),
-        ({"ttl": 0}, "ttl must be"),
-        ({"ttl": 4e8}, "ttl must be"),
-    ],
-)
-def test_what_is_wrong_is_refused_before_anything_is_written(
-    admin_only: Client, raw: Any, given: dict[str, Any], said: str
-) -> None:
-    """A ConfigurationError, and no row."""
-    arguments = {"name": "s", "expression": "* * * * *", "topic": "t", "key": "k", "payload": b"x", **given}
-    with pytest.raises(ConfigurationError, match=said):
-        admin_only.schedule(**arguments)
-    assert rows(raw, "SELECT * FROM queue_schedules") == []
-
-
 def test_what_is_too_large_is_refused_before_anything_is_written(admin_only: Client, raw: Any) -> None:
     """A payload, or metadata that has no room for name and time."""
     with pytest.raises(PayloadTooLarge, match="max_payload_bytes"):
@@ -521,15 +489,6 @@ def test_steering_survives_a_commit_that_is_not_answered(
         assert admin_only.admin.remove_schedule("s").name == "s"
         assert sum(lost) >= 3  # a repetition that finds it done changes nothing
     assert admin_only.admin.schedules() == []
-
-
-def test_a_name_that_is_not_there_is_refused_with_one_that_is(admin_only: Client) -> None:
-    """By every verb that takes one."""
-    declared(admin_only, "nightly")
-    admin = admin_only.admin
-    for verb in (admin.pause_schedule, admin.resume_schedule, admin.remove_schedule):
-        with pytest.raises(ConfigurationError, match="did you mean 'nightly'"):
-            verb("nihgtly")
 
 
 def test_a_preview_shows_the_right_times_across_both_changes_of_the_clock(admin_only: Client) -> None:

@@ -1,0 +1,206 @@
+"""A database in which every verb of administration has something to do, and the verbs with the tables they write."""
+
+import secrets
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+from attrs import field, frozen
+
+import lanelog
+from lanelog import Message, Reject, Retry
+from lanelog.config import ConnectConfig
+from lanelog.devserver import DevServer
+from support.accounts import connect
+from support.sql import rows
+from support.waiting import eventually
+
+LEASES, STATE, OFFSETS = "queue_partition_leases", "queue_delivery_state", "queue_offsets"
+GROUPS, HEADS, MESSAGES = "queue_groups", "queue_partitions", "queue_messages"
+SCHEDULED, SCHEDULES = "queue_scheduled", "queue_schedules"
+HEARTBEATS = "queue_subscriber_heartbeats"
+
+
+@frozen
+class Verb:
+    """A way to call a method of administration, how a terminal says the same, and the tables that it writes."""
+
+    method: str
+    """Empty: only the command line has it."""
+    args: tuple[Any, ...] = ()
+    options: dict[str, Any] = field(factory=dict)
+    line: str = ""
+    """Empty: the command line has no such verb of its own."""
+    writes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return "-".join(
+            [self.method or self.line, *(str(value) for value in self.options.values() if value is not True)]
+        )
+
+
+LOOKS = (
+    Verb("topics", line="topics"),
+    Verb("topic", ("merge",)),
+    Verb("heads", ("merge",)),
+    Verb("groups", line="groups"),
+    Verb("groups", ("merge",), line="groups merge"),
+    Verb("members", ("merge", "builders"), line="members merge builders"),
+    Verb("lanes", ("merge", "builders"), line="lanes merge builders"),
+    Verb("lanes", ("merge", "builders"), {"order_by": "lag"}, line="lanes merge builders --by lag"),
+    Verb("lanes", ("merge", "builders"), {"order_by": "key"}, line="lanes merge builders --by key"),
+    Verb("offsets", ("merge",), line="offsets merge"),
+    Verb("leases", line="leases"),
+    Verb("leases", (), {"stale": True}, line="leases --stale"),
+    Verb("message", ("merge", "good"), {"offset": 1}, line="show merge good 1"),
+    Verb("messages", ("merge", "good"), line="show merge good"),
+    Verb("history", ("merge", "builders"), line="history merge builders"),
+    Verb("history", ("merge", "builders"), {"key": "good"}, line="history merge builders --key good"),
+    Verb("dead_letters", ("merge",), line="dlq list merge"),
+    Verb("dead_letter_reasons", ("merge",), line="dlq list merge --reasons"),
+    Verb("scheduled", ("merge",), line="scheduled list merge"),
+    Verb("schedules", line="schedule list"),
+    Verb("", line="status"),
+    Verb("", line="lag"),
+    Verb("", line="lag merge builders"),
+    Verb("", line="tail merge good"),
+    Verb("", line="dlq show merge bad {letter}"),
+)
+CHANGES = (
+    Verb("", line="publish merge good x", writes=(MESSAGES, HEADS)),
+    Verb("", line="publish merge good", writes=(MESSAGES, HEADS)),  # lines of standard input
+    Verb("", line="publish merge new x", writes=(HEADS,)),
+    Verb(
+        "redrive",
+        ("merge", "builders"),
+        {"all": True},
+        line="dlq redrive merge builders --all --execute",
+        writes=(STATE, MESSAGES, HEADS),
+    ),
+    Verb(
+        "delete_dead_letters",
+        ("merge", "builders"),
+        {"all": True},
+        line="dlq delete merge builders --all --execute",
+        writes=(STATE,),
+    ),
+    Verb(
+        "seek",
+        ("merge", "builders"),
+        {"to": "earliest"},
+        line="seek merge builders --to earliest --execute",
+        writes=(LEASES, STATE, OFFSETS),
+    ),
+    Verb("pause", ("merge", "builders"), line="pause merge builders", writes=(GROUPS,)),
+    Verb("pause", ("merge", "builders"), {"key": "good"}, "pause merge builders --key good", (GROUPS, OFFSETS)),
+    Verb("resume", ("halted", "builders"), line="resume halted builders", writes=(GROUPS,)),
+    Verb("resume", ("merge", "builders"), {"key": "paused"}, "resume merge builders --key paused", (GROUPS, OFFSETS)),
+    Verb(
+        "skip",
+        ("merge", "builders", "good", 2),
+        {"reason": "x"},
+        line="skip merge builders good 2 --reason x --execute",
+        writes=(LEASES, STATE, OFFSETS),
+    ),
+    Verb(
+        "release",
+        ("merge", "builders", "good"),
+        line="release merge builders good --execute",
+        writes=(LEASES, STATE, OFFSETS),
+    ),
+    Verb(
+        "delete_group",
+        ("merge", "builders"),
+        line="delete-group merge builders --execute",
+        writes=(HEADS, GROUPS, LEASES, STATE, OFFSETS, HEARTBEATS),
+    ),
+    Verb(
+        "purge",
+        ("merge",),
+        {"before": 3},
+        line="purge merge --before-offset 3 --execute",
+        writes=(LEASES, STATE, OFFSETS, MESSAGES),
+    ),
+    Verb(
+        "delete_topic",
+        ("over",),
+        line="delete-topic over --execute",
+        writes=(HEADS, GROUPS, LEASES, STATE, OFFSETS, MESSAGES, HEARTBEATS, SCHEDULED),
+    ),
+    Verb(
+        "cancel_scheduled",
+        ("merge", "good", "later"),
+        line="scheduled cancel merge good later --execute",
+        writes=(SCHEDULED,),
+    ),
+    Verb("pause_schedule", ("nightly",), line="schedule pause nightly", writes=(SCHEDULES,)),
+    Verb("resume_schedule", ("weekly",), line="schedule resume weekly", writes=(SCHEDULES,)),
+    Verb("remove_schedule", ("nightly",), line="schedule remove nightly --execute", writes=(SCHEDULES,)),
+    Verb("maintain", (), {"topics": ["over"]}, line="maintain over --once", writes=(MESSAGES, OFFSETS)),
+)
+LINES = [verb.line for verb in (*LOOKS, *CHANGES) if verb.line]
+
+
+@contextmanager
+def open_shop(server: DevServer) -> Iterator[str]:
+    """URL of a database that nobody changes. Topic merge: a dead letter, a lane paused, and one that is worked on.
+
+    Group builders has left topic over, where there is something to collect; is paused in halted; never was in other.
+    """
+    url = server.create_database(f"shop_{secrets.token_hex(4)}")
+    running, over = threading.Event(), threading.Event()
+
+    def handle(message: Message) -> None:
+        if message.key == "bad":
+            raise Reject("no such branch")
+        if message.key == "fails":
+            raise Retry(delay=3600)
+        if message.key == "good" and message.offset == 2:
+            running.set()
+            over.wait(60)
+
+    with lanelog.connect(url) as client:
+        client.migrate()
+        client.publish_many("merge", [(key, b"1") for key in ("good", "bad", "paused", "fails", "good", "good")])
+        client.publish("halted", "good", b"1")
+        client.publish("other", "good", b"1")
+        client.publish("merge", "good", b"later", id="later", delay=timedelta(days=1).total_seconds())
+        for name in ("nightly", "weekly"):
+            client.schedule(name, "0 3 29 2 *", "merge", "good", b"")  # not while these tests run
+        with client.subscribe(["halted"], "builders", handle):
+            pass
+        client.publish_many("over", [("k", b"1")] * 3)
+        with client.subscribe("over", "builders", handle, retention=0) as subscription:
+            eventually(lambda: subscription.stats().acked == 3)
+        client.admin.pause("halted", "builders", by="ann")
+        client.admin.pause_schedule("weekly")
+        with client.subscribe("merge", "builders", handle, history=True) as subscription:
+            assert running.wait(20)
+            eventually(lambda: subscription.stats().dead_lettered == subscription.stats().retried == 1)
+            eventually(lambda: subscription.stats().acked == 2)
+            client.admin.pause("merge", "builders", key="paused", by="ann", reason="looking")
+            with connect(url) as connection:
+                copy = {
+                    table: rows(connection, f"SELECT * FROM {table}") for table in (LEASES, OFFSETS, STATE, HEARTBEATS)
+                }
+            over.set()
+    with connect(url) as connection:
+        _put_back(connection, copy)
+    yield url
+    server.drop_database(ConnectConfig.from_url(url).database)
+
+
+def _put_back(connection: Any, copy: dict[str, list[tuple[Any, ...]]]) -> None:
+    """The worker that was running, without it: its heartbeat says that it lives, and no lock can say otherwise."""
+    for table, found in copy.items():
+        rows(connection, f"DELETE FROM {table}")
+        for row in found:
+            rows(connection, f"INSERT INTO {table} VALUES ({', '.join(['%s'] * len(row))})", *row)
+    rows(connection, f"UPDATE {HEARTBEATS} SET liveness_lock = '', expires_at = expires_at + 86400000")
+    # What a collection has released in topic over is still there to be deleted, and a drained floor to be raised.
+    rows(
+        connection,
+        f"UPDATE {OFFSETS} SET offset_acked = 0, marked_through = 0 WHERE consumer_group = '' AND topic = 'over'",
+    )
