@@ -7,13 +7,15 @@ from typing import Any
 import pytest
 
 import lanelog
-from lanelog import Client, Message, Reject
+from lanelog import Client
 from lanelog._engine import collection
 from lanelog._engine.janitor import Janitor
 from lanelog.admin import _maintain
 from support.commits import every_commit_unanswered_once
-from support.sql import delivery_rows, one, rows, watermark
-from support.waiting import Record, accept, eventually
+from support.dead_letters import give_up, refuse
+from support.situations import settle
+from support.sql import delivery_rows, one, rows, stored, watermark
+from support.waiting import Record, eventually
 
 
 @pytest.fixture(autouse=True)
@@ -29,16 +31,6 @@ def client(lanelog_url: str) -> Iterator[Client]:
         yield client
 
 
-def stored(raw: Any, topic: str) -> int:
-    return int(one(raw, "SELECT COUNT(*) FROM queue_messages WHERE topic = %s", topic))
-
-
-def consume(client: Client, topic: str, group: str, count: int, **options: Any) -> None:
-    """Let a group settle so many messages, and go."""
-    with client.subscribe(topic, group, accept, **{"retention": 0, **options}) as subscription:
-        eventually(lambda: subscription.stats().acked == count)
-
-
 def test_topics_without_a_subscriber_are_collected_and_purged(
     client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -48,9 +40,9 @@ def test_topics_without_a_subscriber_are_collected_and_purged(
     monkeypatch.setattr(_maintain, "LANES_A_TRANSACTION", 3)
     for topic in ("done", "behind", "unread"):
         client.publish_many(topic, [(f"k{n % 10}", b"x") for n in range(250)])
-    consume(client, "done", "g", 250)
-    consume(client, "behind", "g", 250)
-    consume(client, "behind", "slow", 0, start="earliest")
+    settle(client, 250, topic="done", retention=0)
+    settle(client, 250, topic="behind", retention=0)
+    settle(client, 0, "slow", "behind", start="earliest", retention=0)
     done, rest = client.admin.maintain(), client.admin.maintain()
     assert (done.collected, done.failed, rest.collected) == (250, {}, 0)
     assert done.lanes_purged + rest.lanes_purged == 10  # one that was emptied in this millisecond is not idle yet
@@ -66,7 +58,7 @@ def test_the_retention_holds(client: Client, raw: Any) -> None:
     client.publish_many("t", [("k", b"x")] * 10)
     client.publish("t", "paused", b"x")
     rows(raw, "UPDATE queue_messages SET created_at = created_at - 3600000 WHERE `offset` <= 4")
-    consume(client, "t", "g", 11, retention=600)
+    settle(client, 11, retention=600)
     client.admin.pause("t", "g", key="paused")
     assert client.admin.maintain(topics=["t"]).collected == 5
     assert stored(raw, "t") == 6
@@ -78,14 +70,8 @@ def test_the_retention_holds(client: Client, raw: Any) -> None:
 
 def test_settled_dead_letters_leave_with_their_rows(client: Client, raw: Any) -> None:
     """The contiguous ones that were redriven or deleted; what nobody settled holds them, and nothing comes twice."""
-
-    def reject(message: Message) -> None:
-        raise Reject("no")
-
-    client.publish_many("t", [(key, b"x") for key in ("a", "b") for _ in range(6)])
-    with client.subscribe("t", "g", reject, retention=0):
-        eventually(lambda: stored(raw, "t_dlq") == 12)
-    consume(client, "t_dlq", "alerts", 12)
+    give_up(client, raw, [(key, str(n)) for key in ("a", "b") for n in range(6)], group="g", retention=0)
+    settle(client, 12, "alerts", "t_dlq", retention=0)
     assert client.admin.maintain().dead_letters == 0
     letters = client.admin.dead_letters("t", "g")
     settled = [letter.id for letter in letters if letter.key == "a" and letter.offset != 4]
@@ -100,7 +86,7 @@ def test_settled_dead_letters_leave_with_their_rows(client: Client, raw: Any) ->
     assert client.admin.redrive("t", "g", all=True).messages == 0
     assert one(raw, "SELECT COUNT(*) FROM queue_messages WHERE target_group = 'g'") == 9
     client.publish("t", "a", b"y")
-    with client.subscribe("t", "g", reject, retention=0):
+    with client.subscribe("t", "g", refuse, retention=0):
         eventually(lambda: stored(raw, "t_dlq") == 10)  # nine again, and a new one: the offsets go on
     assert one(raw, "SELECT MIN(`offset`) FROM queue_messages WHERE topic = 't_dlq'") == 7
 
@@ -108,7 +94,7 @@ def test_settled_dead_letters_leave_with_their_rows(client: Client, raw: Any) ->
 def test_heartbeats_of_members_long_gone_leave(lanelog_client: Client, raw: Any) -> None:
     """Those that left and those that fell silent, unless a lease still names them."""
     lanelog_client.publish("t", "k", b"x")
-    consume(lanelog_client, "t", "g", 1)
+    settle(lanelog_client, 1, retention=0)
     age = int(collection.HEARTBEATS_KEPT * 1000) + 60_000
     columns = "consumer_group, topic, subscriber_name, heartbeat_at, expires_at, deregistered_at"
     now = one(raw, "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 1000")
@@ -129,13 +115,14 @@ def test_heartbeats_of_members_long_gone_leave(lanelog_client: Client, raw: Any)
     assert found == [("new",), ("owns",)]
 
 
+@pytest.mark.thorough
 def test_what_stops_one_topic_does_not_stop_the_others(
     lanelog_client: Client, lanelog_url: str, raw: Any, open_raw: Any
 ) -> None:
     """The error is told for its topic; the rest is done; the next call finds nothing in its way."""
     for topic in ("a", "b", "c"):
         lanelog_client.publish_many(topic, [("k", b"x")] * 5)
-        consume(lanelog_client, topic, "g", 5)
+        settle(lanelog_client, 5, topic=topic, retention=0)
     holder = open_raw()
     rows(holder, "SELECT 1 FROM queue_partitions WHERE topic = 'b' AND partition_key = '' FOR UPDATE")
     with lanelog.connect(lanelog_url, publish_timeout=0.2) as impatient:
@@ -146,6 +133,7 @@ def test_what_stops_one_topic_does_not_stop_the_others(
     assert lanelog_client.admin.maintain().collected == 5
 
 
+@pytest.mark.thorough
 def test_two_at_once_beside_publishers_and_a_subscriber(client: Client, lanelog_url: str, raw: Any) -> None:
     """Nothing that a group still needs leaves: everybody gets everything, once."""
     seen, stop = Record(), threading.Event()
@@ -181,7 +169,7 @@ def test_two_at_once_beside_publishers_and_a_subscriber(client: Client, lanelog_
 def test_unanswered_commits(client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch, *, committed: bool) -> None:
     """Whatever is lost on the way, what was to leave has left."""
     client.publish_many("t", [(f"k{n % 3}", b"x") for n in range(30)])
-    consume(client, "t", "g", 30)
+    settle(client, 30, retention=0)
     with every_commit_unanswered_once(monkeypatch, committed=committed) as lost:
         client.admin.maintain()
         client.admin.maintain()

@@ -205,6 +205,7 @@ def test_the_cap_ends_with_the_redrive_that_gave_it(lanelog_client: Client, raw:
     assert seen.items[2:] == [(payload, n) for payload in (b"1", b"2") for n in (1, 2, 3)]
 
 
+@pytest.mark.thorough
 def test_a_capped_message_that_kills_its_process_runs_alone_and_is_dead_lettered(
     fleet: Fleet, lanelog_client: Client, raw: Any
 ) -> None:

@@ -11,14 +11,12 @@ from lanelog import Client, ConfigurationError, LeaseLost, Message, Reject
 from lanelog._engine import collection
 from lanelog.admin import _purge, _remove
 from support.commits import every_commit_unanswered_once
-from support.sql import delivery_rows, one, owners, rows, watermark
+from support.dead_letters import give_up
+from support.situations import settle
+from support.sql import delivery_rows, one, owners, rows, stored, watermark
 from support.waiting import Record, accept, eventually
 
 TABLES = ("queue_groups", "queue_offsets", "queue_partition_leases", "queue_delivery_state", "queue_messages")
-
-
-def stored(raw: Any, topic: str = "t") -> int:
-    return int(one(raw, "SELECT COUNT(*) FROM queue_messages WHERE topic = %s", topic))
 
 
 def left_of(raw: Any, group: str, topic: str = "t") -> int:
@@ -35,12 +33,6 @@ def topic_row(raw: Any, topic: str = "t") -> tuple[int, int]:
     return found[0][0], found[0][1]
 
 
-def read_all(client: Client, group: str, count: int, topic: str = "t") -> None:
-    """Let a group settle so many messages, and go."""
-    with client.subscribe(topic, group, accept) as subscription:
-        eventually(lambda: subscription.stats().acked == count)
-
-
 # -- groups ------------------------------------------------------------------------------------------------------------
 
 
@@ -50,7 +42,7 @@ def test_a_deleted_group_holds_nothing_back_any_more(
     """It says what collection will delete; its rows go, in batches; collection does delete that; others stay."""
     monkeypatch.setattr(_remove, "BATCH", 3)
     lanelog_client.publish_many("t", [(f"k{n % 10}", b"x") for n in range(50)])
-    read_all(lanelog_client, "slow", 50)
+    settle(lanelog_client, 50, "slow")
     lanelog_client.publish_many("t", [(f"k{n % 10}", b"x") for n in range(30)])
     other = lanelog_client.subscribe("t", "g", accept, retention=0)
     eventually(lambda: other.stats().acked == 80)
@@ -73,7 +65,7 @@ def test_a_deleted_group_holds_nothing_back_any_more(
 def test_deleting_the_last_group_collects_nothing(lanelog_client: Client, raw: Any) -> None:
     """Without a group there is no collection, and the answer says so."""
     lanelog_client.publish_many("t", [("k", b"x")] * 5)
-    read_all(lanelog_client, "g", 5)
+    settle(lanelog_client, 5)
     deleted = lanelog_client.admin.delete_group("t", "g")
     assert (deleted.collectable, deleted.groups_left) == (0, ())
     assert stored(raw) == 5
@@ -116,7 +108,7 @@ def test_leftovers_are_not_taken_from_a_group_registered_meanwhile(
 ) -> None:
     """A deletion that was cut short goes on when it is repeated, and stops when the name is in use again."""
     lanelog_client.publish_many("t", [(f"k{n}", b"x") for n in range(10)])
-    read_all(lanelog_client, "g", 10)
+    settle(lanelog_client, 10)
     monkeypatch.setattr(_remove, "_clear", lambda *_: None)  # it dies after its first transaction
     lanelog_client.admin.delete_group("t", "g")
     monkeypatch.undo()
@@ -124,7 +116,7 @@ def test_leftovers_are_not_taken_from_a_group_registered_meanwhile(
     assert lanelog_client.admin.delete_group("t", "g").groups_left == ()
     assert one(raw, "SELECT COUNT(*) FROM queue_offsets WHERE consumer_group = 'g'") == 0
 
-    read_all(lanelog_client, "g", 10)
+    settle(lanelog_client, 10)
     database = lanelog_client.admin._database
     assert not _remove._clear_some(database, "t", "g")
     assert one(raw, "SELECT COUNT(*) FROM queue_offsets WHERE consumer_group = 'g'") == 10
@@ -152,7 +144,7 @@ def test_purge_takes_messages_from_groups_that_have_not_settled_them(lanelog_cli
     lanelog_client.publish("t", "young", b"x")
     rows(raw, "UPDATE queue_messages SET created_at = created_at - 3600000 WHERE payload = 'old'")
     lanelog_client.publish_many("t", [(key, b"x") for key in ("a", "b") for _ in range(3)])
-    read_all(lanelog_client, "fast", 17)
+    settle(lanelog_client, 17, "fast")
     slow = lanelog_client.subscribe("t", "slow", handle)
     inside.wait(1)
     eventually(lambda: watermark(raw, "slow", "t", "b") == 8)
@@ -203,13 +195,7 @@ def test_purge_by_offset_of_a_group_that_never_came(lanelog_client: Client, raw:
 
 def test_purged_dead_letters_leave_no_rows(lanelog_client: Client, raw: Any) -> None:
     """The rows that settle them go with them."""
-
-    def reject(message: Message) -> None:
-        raise Reject("no")
-
-    lanelog_client.publish_many("t", [("k", b"x")] * 4)
-    with lanelog_client.subscribe("t", "g", reject):
-        eventually(lambda: stored(raw, "t_dlq") == 4)
+    give_up(lanelog_client, raw, [("k", str(n)) for n in range(4)], group="g")
     lanelog_client.admin.delete_dead_letters("t", "g", ids=[lanelog_client.admin.dead_letters("t")[1].id])
     assert lanelog_client.admin.purge("t_dlq", before=4).messages == 3
     assert delivery_rows(raw, "", "t_dlq") == []
@@ -221,7 +207,7 @@ def test_a_purge_that_dies_in_the_middle_is_finished_by_the_next(
 ) -> None:
     """What is released and not deleted yet is deleted by the same call again."""
     lanelog_client.publish_many("t", [("k", b"x")] * 10)
-    read_all(lanelog_client, "g", 10)
+    settle(lanelog_client, 10)
     monkeypatch.setattr(_purge, "delete_released", lambda *_: 0)
     lanelog_client.admin.purge("t", before=8)
     monkeypatch.undo()
@@ -324,10 +310,8 @@ def test_a_topic_that_is_published_to_meanwhile_keeps_what_came_last(
         stop.set()
         thread.join(30)
     assert receipts == sorted(set(receipts))
-    found = [
-        offset for (offset,) in rows(raw, "SELECT `offset` FROM queue_messages WHERE topic = 't' ORDER BY `offset`")
-    ]
-    assert found == receipts[len(receipts) - len(found) :]
+    found = rows(raw, "SELECT `offset` FROM queue_messages WHERE topic = 't' ORDER BY `offset`")
+    assert [offset for (offset,) in found] == receipts[len(receipts) - len(found) :]
 
 
 @pytest.mark.parametrize("committed", [True, False])
@@ -339,7 +323,7 @@ def test_unanswered_commits_remove_nothing_twice(
     monkeypatch.setattr(collection, "MAX_POINTS", 3)
     lanelog_client.publish_many("t", [(f"k{n % 3}", b"x") for n in range(24)])
     for group in ("g", "h"):
-        read_all(lanelog_client, group, 24)
+        settle(lanelog_client, 24, group)
     with every_commit_unanswered_once(monkeypatch, committed=committed) as lost:
         lanelog_client.admin.delete_group("t", "g")
         assert left_of(raw, "g") == 0

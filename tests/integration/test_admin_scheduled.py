@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from lanelog import Client, ConfigurationError, DatabaseError, Outgoing
+from lanelog import Client, ConfigurationError, Outgoing
 from lanelog._database import Database
 from lanelog._stores.scheduled import Scheduled
 from lanelog.admin import _scheduled
 from lanelog.publisher import Publisher
 from support.cli import Command, everything
+from support.commits import every_commit_unanswered_once
 from support.sql import one, rows
-from support.waiting import never
 
 HOUR = 3600.0
 
@@ -86,48 +86,21 @@ def test_a_cancellation_whose_commit_is_not_answered_says_what_became_of_it(
     database: Database, waiting: None, raw: Any, monkeypatch: pytest.MonkeyPatch, committed: bool, moved: bool
 ) -> None:
     """True if it was committed, or is by the repetition; False if somebody has moved the message in between."""
-    delete = Scheduled.cancel
-    attempts = []
+    really, attempts = Scheduled.cancel, []
 
     def cancel(self: Scheduled, cx: Any, topic: str, key: str, message_id: str) -> bool:
+        if attempts and moved:
+            rows(raw, "DELETE FROM queue_scheduled WHERE partition_key = 'a' AND id = 'x'")
+            columns = "topic, partition_key, `offset`, id, payload, payload_bytes"
+            rows(raw, f"INSERT INTO queue_messages ({columns}) VALUES ('t', 'a', 1, 'x', '', 0)")
         attempts.append(message_id)
-        deleted = delete(self, cx, topic, key, message_id)
-        if len(attempts) == 1:
-            cx.execute("COMMIT" if committed else "ROLLBACK")
-            if moved:
-                rows(raw, "DELETE FROM queue_scheduled WHERE partition_key = 'a' AND id = 'x'")
-                rows(
-                    raw,
-                    "INSERT INTO queue_messages (topic, partition_key, `offset`, id, payload, payload_bytes)"
-                    " VALUES ('t', 'a', 1, 'x', '', 0)",
-                )
-        return deleted
+        return really(self, cx, topic, key, message_id)
 
-    def transaction(**_: object) -> Any:
-        return Unanswered(begin(), lost=not attempts)
-
-    begin = database.transaction
     monkeypatch.setattr(Scheduled, "cancel", cancel)
-    monkeypatch.setattr(Database, "transaction", lambda _self, **options: transaction(**options))
-    assert _scheduled.cancel(database, "t", "a", "x") is not moved
+    with every_commit_unanswered_once(monkeypatch, committed=committed):
+        assert _scheduled.cancel(database, "t", "a", "x") is not moved
     assert len(attempts) == 2
     assert one(raw, "SELECT COUNT(*) FROM queue_scheduled WHERE partition_key = 'a' AND id = 'x'") == 0
-
-
-class Unanswered:
-    """A transaction whose COMMIT is not answered, if it is the first."""
-
-    def __init__(self, inner: Any, *, lost: bool) -> None:
-        self.inner, self.lost = inner, lost
-
-    def __enter__(self) -> Any:
-        return self.inner.__enter__()
-
-    def __exit__(self, *error: object) -> Any:
-        done = self.inner.__exit__(*error)
-        if self.lost:
-            raise DatabaseError("lost at COMMIT", code=2013, retriable=True, outcome_unknown=True)
-        return done
 
 
 def test_maintenance_appends_what_is_due(
@@ -161,7 +134,7 @@ def test_a_topic_takes_what_it_has_scheduled_with_it(
     assert (done.scheduled, done.messages, done.lanes) == (3, 1, 2)
     assert rows(raw, "SELECT topic FROM queue_scheduled") == [("other",)]
     make_due(raw)
-    never(lambda: one(raw, "SELECT COUNT(*) FROM queue_messages WHERE topic = 't'"), during=0.2)
+    assert lanelog_client.admin.maintain().appended == 1
 
 
 # -- in a shell --------------------------------------------------------------------------------------------------------

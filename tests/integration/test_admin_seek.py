@@ -13,9 +13,10 @@ from lanelog import Client, LeaseLost, Message
 from lanelog.admin import _seek
 from support.commits import every_commit_unanswered_once
 from support.processes import Fleet, Line
+from support.situations import settle
 from support.sql import delivery_rows, one, owners, rows, watermark
 from support.traffic import steady_load
-from support.waiting import Record, accept, eventually, never
+from support.waiting import Record, accept, eventually
 
 NOW = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 1000"
 
@@ -40,6 +41,7 @@ def handled_since(lines: Iterable[Line], before: dict[str, int]) -> dict[str, li
     return {key: list(offsets) for key, offsets in found.items()}
 
 
+@pytest.mark.thorough
 def test_seek_to_a_time_while_three_processes_run(lanelog_client: Client, fleet: Fleet, raw: Any) -> None:
     """Nothing before it, everything after it, per key in order; who settles from before the seek is refused."""
     keys, each = [f"k{n}" for n in range(30)], 20
@@ -125,26 +127,6 @@ def test_a_settlement_from_before_the_seek_does_not_undo_it(lanelog_client: Clie
     assert one(raw, "SELECT COUNT(*) FROM effects") == 0
 
 
-def test_a_return_from_before_the_seek_is_refused(lanelog_client: Client, raw: Any) -> None:
-    """A handler that returns after a seek to the end of its lane leaves nothing in the tables."""
-    inside, go = threading.Event(), threading.Event()
-
-    def handle(message: Message) -> None:
-        inside.set()
-        assert go.wait(30)
-
-    lanelog_client.publish_many("t", [("k", b"x")] * 5)
-    subscription = lanelog_client.subscribe("t", "g", handle)
-    assert inside.wait(10)
-    sought = lanelog_client.admin.seek("t", "g", to="latest")
-    assert (sought.again, sought.passed) == (0, 5)
-    eventually(lambda: owners(raw, "g", "t")["k"] != "")
-    go.set()
-    assert subscription.stop(10)
-    assert (watermark(raw, "g", "t", "k"), delivery_rows(raw, "g", "t")) == (5, [])
-    assert subscription.stats().acked == 0
-
-
 def test_each_target_of_one_lane(lanelog_client: Client, raw: Any) -> None:
     """Earliest, latest, an instant and an offset: the next message is the one named, other lanes and groups stay."""
     lanelog_client.publish_many("t", [(key, b"x") for key in ("a", "b") for _ in range(5)])
@@ -152,8 +134,7 @@ def test_each_target_of_one_lane(lanelog_client: Client, raw: Any) -> None:
     lanelog_client.publish_many("t", [(key, b"x") for key in ("a", "b") for _ in range(5)])
     seen = Record()
     for group in ("g", "other"):
-        with lanelog_client.subscribe("t", group, accept) as subscription:
-            eventually(lambda subscription=subscription: subscription.stats().acked == 20)
+        settle(lanelog_client, 20, group)
     admin = lanelog_client.admin
     targets: list[tuple[Any, int]] = [("latest", 10), (moment, 5), ("earliest", 0), (8, 7), (11, 10), (1, 0)]
     before = 10
@@ -170,10 +151,11 @@ def test_each_target_of_one_lane(lanelog_client: Client, raw: Any) -> None:
         before = after
     assert watermark(raw, "g", "t", "b") == watermark(raw, "other", "t", "a") == 10
     with lanelog_client.subscribe("t", "g", lambda m: seen((m.key, m.offset, m.attempt))):
-        assert seen.wait(10) == [("a", n, 1) for n in range(1, 11)]
-        never(lambda: len(seen) > 10, during=0.3)
+        eventually(lambda: watermark(raw, "g", "t", "a") == 10)
+    assert seen.items == [("a", n, 1) for n in range(1, 11)]
 
 
+@pytest.mark.thorough
 def test_what_was_settled_or_tried_ahead_is_forgotten(lanelog_client: Client, raw: Any) -> None:
     """Acked runs, waits and run marks behind the new place are gone: each message starts again as attempt 1."""
     inside, go, seen = threading.Event(), threading.Event(), Record()
@@ -240,14 +222,14 @@ def test_a_seek_of_many_pages_with_unanswered_commits(
     monkeypatch.setattr(_seek, "LANES_A_TRANSACTION", 3)
     keys = [f"k{n}" for n in range(10)]
     lanelog_client.publish_many("t", [(key, b"x") for key in keys for _ in range(4)])
-    with lanelog_client.subscribe("t", "g", accept) as subscription:
-        eventually(lambda: subscription.stats().acked == 40)
+    settle(lanelog_client, 40)
     with every_commit_unanswered_once(monkeypatch, committed=committed) as lost:
         assert lanelog_client.admin.seek("t", "g", to="earliest").lanes == 10
     assert sum(lost) == 4
     assert {watermark(raw, "g", "t", key) for key in keys} == {0}
 
 
+@pytest.mark.thorough
 def test_a_seek_takes_lanes_from_members_that_take_them_again(lanelog_client: Client, raw: Any) -> None:
     """Live workers go on from the new place by themselves, soon, and no member is left with nothing."""
     seen = Record()

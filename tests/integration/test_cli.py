@@ -55,36 +55,19 @@ def test_dev_server_runs_until_it_is_stopped(local_kind: str, how: signal.Signal
 
 
 def test_migrate_makes_a_database_usable(empty_url: str) -> None:
-    """`migrate --url` creates the tables, and may be repeated."""
-    for _ in range(2):
-        done = run("migrate", "--url", empty_url)
+    """`migrate --url` creates the tables, and may be repeated; without `--url`, LANELOG_URL is meant."""
+    for done in (run("migrate", "--url", empty_url), run("migrate", LANELOG_URL=empty_url)):
         assert (done.returncode, done.stdout) == (0, "the tables are up to date\n"), done.stderr
     with lanelog.connect(empty_url) as client:
         assert client.publish("builds", "repo-1", b"a").offset == 1
 
 
-def test_migrate_takes_the_url_of_the_environment(empty_url: str) -> None:
-    """Without `--url`, LANELOG_URL is meant."""
-    assert run("migrate", LANELOG_URL=empty_url).returncode == 0
-
-
-@pytest.mark.parametrize(
-    "arguments", [[], ["--url", "mysql://root:s3cret@127.0.0.1:1/lanelog"], ["--url", "nonsense:s3cret"]]
-)
-def test_an_error_is_one_message(arguments: list[str]) -> None:
-    """No URL, no server, no URL at all: exit status 2 and a message without traceback and without the password."""
-    done = run("migrate", *arguments)
+def test_an_error_is_one_message() -> None:
+    """Exit status 2, and no traceback."""
+    done = run("migrate")
     assert done.returncode == 2
     assert done.stderr.startswith("Error: ")
     assert "Traceback" not in done.stderr
-    assert "s3cret" not in done.stderr
-
-
-def test_an_unknown_server_kind_is_one_message() -> None:
-    """A mistyped kind is answered with the kinds there are."""
-    done = run("dev-server", "--server", "sqlite")
-    assert done.returncode == 2
-    assert "use auto, local, mysql-local" in done.stderr
 
 
 def test_without_click_the_command_says_what_to_install() -> None:

@@ -1,6 +1,5 @@
 """`lanelog doctor` on a real server: what it finds, and that it changes nothing."""
 
-import secrets
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -10,7 +9,7 @@ import pytest
 
 import lanelog
 from lanelog.admin import Finding, _doctor
-from lanelog.config import ConnectConfig
+from support.accounts import PASSWORD, account
 from support.cli import Command, everything
 from support.sql import one, rows
 
@@ -72,28 +71,17 @@ def test_a_healthy_server(command: Command, lanelog_client: lanelog.Client, raw:
 def test_what_the_account_may_do(lanelog_client: lanelog.Client, raw: Any, lanelog_url: str) -> None:
     """The roles that its privileges are enough for, tried by the server itself, and what the next one lacks."""
     assert finding(lanelog_client, "privileges").detail == "enough for reader, publisher, consumer, janitor, admin"
-    config = ConnectConfig.from_url(lanelog_url)
-    name, password = f"doctor_{secrets.token_hex(4)}", secrets.token_hex(12)
-    rows(raw, f"CREATE USER '{name}'@'%%' IDENTIFIED BY %s", password)
-    socket = f"?unix_socket={config.unix_socket}" if config.unix_socket else ""
-    url = f"mysql://{name}:{password}@{config.host}:{config.port}/{config.database}{socket}"
-    try:
-        rows(raw, f"GRANT INSERT ON `{config.database}`.* TO '{name}'@'%'")
-        with lanelog.connect(url) as client:
-            none = finding(client, "privileges")
-        assert none.status == "error"
-        assert "SELECT on queue_messages" in none.detail
-        rows(raw, f"GRANT SELECT ON `{config.database}`.* TO '{name}'@'%'")
-        for what in ("UPDATE ON {}.queue_partitions", "DELETE ON {}.queue_scheduled", "UPDATE ON {}.queue_schedules"):
-            rows(raw, f"GRANT {what.format(f'`{config.database}`')} TO '{name}'@'%'")
-        with lanelog.connect(url) as client:
-            some = finding(client, "privileges")
-            assert finding(client, "oldest transaction").status == "warning"  # needs PROCESS
-        assert some.status == "ok"
-        assert some.detail.startswith("enough for reader, publisher; consumer lacks UPDATE on queue_offsets, DELETE on")
-        assert password not in Command(url)("doctor").output
-    finally:
-        rows(raw, f"DROP USER '{name}'@'%'")
+    with account(raw, lanelog_url, {"*": "INSERT"}) as url, lanelog.connect(url) as client:
+        none = finding(client, "privileges")
+    assert none.status == "error"
+    assert "SELECT on queue_messages" in none.detail
+    few = {"queue_partitions": "UPDATE", "queue_scheduled": "DELETE", "queue_schedules": "UPDATE"}
+    with account(raw, lanelog_url, {"*": "SELECT, INSERT", **few}) as url, lanelog.connect(url) as client:
+        some = finding(client, "privileges")
+        assert finding(client, "oldest transaction").status == "warning"  # needs PROCESS
+        assert PASSWORD not in Command(url)("doctor").output
+    assert some.status == "ok"
+    assert some.detail.startswith("enough for reader, publisher; consumer lacks UPDATE on queue_offsets, DELETE on")
 
 
 def test_a_table_that_differs_is_an_error(command: Command, raw: Any) -> None:

@@ -143,6 +143,7 @@ WRONG: list[tuple[str, str]] = [
     ("status --max-age -1", "--max-age"),
     ("doctor now", "unexpected extra argument"),
     ("migrate now", "unexpected extra argument"),
+    ("dev-server --server sqlite", "use auto, local, mysql-local"),
     ("nope", "No such command 'nope'"),
     ("--nope", "No such option"),
 ]

@@ -2,10 +2,10 @@
 
 import logging
 import secrets
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 import pymysql
 import pytest
@@ -13,25 +13,14 @@ import pytest
 import lanelog
 from lanelog._engine import janitor
 from lanelog._engine.janitor import Janitor
-from lanelog.config import ConnectConfig
 from lanelog.devserver import DevServer
+from support.accounts import as_user, connect
+from support.cli import TABLES
 from support.readme import sql
 from support.sql import one, rows
 from support.waiting import Record, accept, events, eventually
 
 ROLES = ("owner", "reader", "publisher", "consumer", "janitor", "admin")
-TABLES = (
-    "queue_partitions",
-    "queue_messages",
-    "queue_offsets",
-    "queue_delivery_state",
-    "queue_partition_leases",
-    "queue_subscriber_heartbeats",
-    "queue_groups",
-    "queue_history",
-    "queue_schedules",
-    "queue_schema",
-)
 DENIED = (1044, 1045, 1142, 1227, 1419)  # on a database, a file, a table, for the whole server, a trigger
 
 # What each role may do to rows besides reading them; every statement that is not here must be refused.
@@ -43,6 +32,8 @@ MAY: dict[str, set[tuple[str, str]]] = {
         ("UPDATE", "queue_partitions"),
         ("INSERT", "queue_messages"),
         ("INSERT", "queue_offsets"),
+        ("INSERT", "queue_scheduled"),
+        ("DELETE", "queue_scheduled"),
         ("INSERT", "queue_schedules"),
         ("UPDATE", "queue_schedules"),
     },
@@ -55,6 +46,8 @@ MAY: dict[str, set[tuple[str, str]]] = {
         ("UPDATE", "queue_groups"),
         ("INSERT", "queue_history"),
         ("UPDATE", "queue_history"),
+        ("INSERT", "queue_scheduled"),
+        ("DELETE", "queue_scheduled"),
         ("INSERT", "queue_schedules"),
         ("UPDATE", "queue_schedules"),
     },
@@ -105,7 +98,7 @@ def role_server(lanelog_server: DevServer) -> Iterator[dict[str, str]]:
     """A database with the tables that its owner made, and the URL of a user for each role with the README's grants."""
     mark = secrets.token_hex(4)
     database, password = f"roles_{mark}", secrets.token_hex(12)
-    url = urlsplit(lanelog_server.create_database(database))
+    url = lanelog_server.create_database(database)
     users = {role: f"{role}_{mark}" for role in ROLES}
     with connect(lanelog_server.url) as root:
         for user in users.values():
@@ -114,14 +107,12 @@ def role_server(lanelog_server: DevServer) -> Iterator[dict[str, str]]:
         statements = [line.rstrip(";") for line in sql("GRANT").splitlines() if line.startswith("GRANT")]
         for role in ROLES:
             if role == "reader":
-                with lanelog.connect(with_user(url, users["owner"], password)) as owner:
+                with lanelog.connect(as_user(url, users["owner"], password)) as owner:
                     owner.migrate()
-            for statement in statements:
-                if f"'{role}'@" in statement:
-                    rows(
-                        root, statement.replace(" jobs.", f" `{database}`.").replace(f"'{role}'@", f"'{users[role]}'@")
-                    )
-        yield {role: with_user(url, user, password) for role, user in users.items()}
+            for line in statements:
+                if f"'{role}'@" in line:
+                    rows(root, line.replace(" jobs.", f" `{database}`.").replace(f"'{role}'@", f"'{users[role]}'@"))
+        yield {role: as_user(url, user, password) for role, user in users.items()}
         for user in users.values():
             rows(root, f"DROP USER '{user}'@'%'")
     lanelog_server.drop_database(database)
@@ -134,24 +125,6 @@ def role_urls(role_server: dict[str, str], lanelog_server: DevServer) -> dict[st
         for table in TABLES[:-1]:
             rows(root, f"DELETE FROM {table}")
     return role_server
-
-
-def connect(url: str) -> Any:
-    """A connection of the application's own, with autocommit; a context manager that closes it."""
-    config = ConnectConfig.from_url(url)
-    return pymysql.connect(
-        host=config.host,
-        port=config.port,
-        unix_socket=config.unix_socket,
-        user=config.user,
-        password=config.password,
-        database=config.database,
-        autocommit=True,
-    )
-
-
-def with_user(url: Any, user: str, password: str) -> str:
-    return str(urlunsplit(url._replace(netloc=f"{user}:{password}@{url.netloc.rpartition('@')[2]}")))
 
 
 def refused(connection: Any, statement: str) -> bool:
@@ -233,19 +206,12 @@ def test_the_publisher_publishes_and_no_more(role_urls: dict[str, str]) -> None:
         with client.transaction() as connection:
             assert client.publish("merge", "repo-1", b"a", id="x", connection=connection).duplicate
             assert client.publish("merge", "repo-3", b"d", connection=connection).offset == 1
-        in_threads(8, lambda n: client.publish("merge", "repo-1", b"e", id=f"group {n}"))
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda n: client.publish("merge", "repo-1", b"e", id=f"group {n}"), range(8)))
         with pytest.raises(lanelog.DatabaseError, match="queue_groups") as caught:
             client.subscribe("merge", "builders", accept)
         assert not caught.value.retriable
     assert count(role_urls["reader"], "queue_messages", "merge") == 12
-
-
-def in_threads(number: int, work: Callable[[int], object]) -> None:
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(number)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
 
 
 def handle_some(client: lanelog.Client, record: Record) -> Callable[[lanelog.Message], None]:

@@ -7,14 +7,8 @@ import pytest
 import lanelog
 from lanelog import Client, LeaseLost
 from lanelog.admin import MessageState, OwnerState
+from support.situations import settle
 from support.waiting import Record, eventually
-
-
-def settle(client: Client, group: str, count: int, *, topic: str = "t") -> None:
-    """Let a group handle so many messages, one at a time."""
-    with client.deliveries(topic, group, timeout=20.0) as deliveries:
-        for _ in range(count):
-            next(deliveries).ack()
 
 
 def test_admin_list_topics(lanelog_client: Client) -> None:
@@ -41,7 +35,7 @@ def test_admin_inspect_message(lanelog_client: Client) -> None:
     found = lanelog_client.admin.message("t", "k", id="the-one")
     assert found is not None
     assert (found.key, found.offset, found.payload, dict(found.metadata)) == ("k", 1, b"payload", {"trace": "7"})
-    settle(lanelog_client, "g", 1)
+    settle(lanelog_client, 2)
     again = lanelog_client.admin.message("t", "k", offset=1)
     assert again is not None
     assert [(state.group, state.state) for state in again.states] == [("g", MessageState.COMPLETED)]
@@ -102,14 +96,15 @@ def test_admin_leases_and_offsets(lanelog_client: Client) -> None:
 def test_admin_reset_offset_and_release_lease(lanelog_client: Client) -> None:
     """Set back to the beginning a group gets everything again; a lease taken away fences its owner off."""
     lanelog_client.publish_many("t", [("k", f"{n}") for n in range(1, 4)])
-    settle(lanelog_client, "g", 3)
+    settle(lanelog_client, 3)
     sought = lanelog_client.admin.seek("t", "g", to="earliest")
     assert (sought.lanes, sought.again) == (1, 3)
     with lanelog_client.deliveries("t", "g", timeout=20.0) as deliveries:
         message = next(deliveries)
         assert (message.offset, message.attempt) == (1, 1)
         released = lanelog_client.admin.release("t", "g", "k")
-        assert released.changed
+        owner = deliveries.subscription.owner
+        assert (released.changed, released.owner, released.owner_state) == (True, owner, OwnerState.ALIVE)
         assert released.epoch > message.fencing_token
         with pytest.raises(LeaseLost):
             message.ack()

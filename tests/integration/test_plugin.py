@@ -6,6 +6,8 @@ import pytest
 
 from lanelog.devserver import DevServer
 from lanelog.devserver._programs import cache_directory
+from support.accounts import connect
+from support.sql import rows
 
 CACHE = str(cache_directory(os.environ).parent)  # pytester gives its runs a home of their own
 
@@ -33,9 +35,11 @@ def test_each_test_of_a_user_has_a_database_of_its_own(pytester: pytest.Pytester
     pytester.makepyfile(USERS_TESTS)
     result = pytester.runpytest_subprocess("-W", "error", "--lanelog-server", lanelog_server.url)
     result.assert_outcomes(passed=3)
-    assert not [name for name in databases(lanelog_server) if name.startswith("lanelog_test_")]
+    with connect(lanelog_server.url) as root:
+        assert rows(root, r"SHOW DATABASES LIKE 'lanelog\_test\_%'") == []
 
 
+@pytest.mark.thorough
 @pytest.mark.local_server
 def test_a_server_is_started_when_none_is_given(
     pytester: pytest.Pytester, local_kind: str, monkeypatch: pytest.MonkeyPatch
@@ -53,6 +57,7 @@ def test_a_server_is_started_when_none_is_given(
     pytester.runpytest_subprocess("-W", "error").assert_outcomes(passed=1)
 
 
+@pytest.mark.thorough
 def test_a_missing_server_is_an_error(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kind that cannot be started fails the test that needs it, with the reason."""
     monkeypatch.setenv("DOCKER_HOST", f"unix://{pytester.path}/docker.sock")
@@ -60,15 +65,3 @@ def test_a_missing_server_is_an_error(pytester: pytest.Pytester, monkeypatch: py
     result = pytester.runpytest_subprocess("--lanelog-server", "docker:mysql:8.4")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*Docker cannot run mysql:8.4*"])
-
-
-def databases(server: DevServer) -> list[str]:
-    from lanelog._database import Database
-    from lanelog.config import ConnectConfig
-
-    database = Database(ConnectConfig.from_url(server.url))
-    try:
-        with database.autocommit() as cx:
-            return [str(row[0]) for row in cx.query("SHOW DATABASES")]
-    finally:
-        database.close()

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -17,6 +18,7 @@ import lanelog
 from lanelog.config import ConnectConfig
 from lanelog.devserver import DevServer
 from support.readme import Example, example, sql, table
+from support.sql import rows
 from support.waiting import eventually
 
 Raw = "pymysql.Connection[Any]"
@@ -27,10 +29,9 @@ Run = Callable[..., dict[str, Any]]
 def run(lanelog_client: lanelog.Client, lanelog_url: str, monkeypatch: pytest.MonkeyPatch, raw: Raw) -> Run:
     """Executes an example as a reader would, in a new namespace with `lanelog` and `client`; returns the namespace."""
     monkeypatch.setenv("LANELOG_URL", lanelog_url)
-    with raw.cursor() as cursor:
-        cursor.execute("CREATE TABLE orders (id INT PRIMARY KEY, state VARCHAR(16) NOT NULL)")
-        cursor.execute("INSERT INTO orders VALUES (7, 'new')")
-        cursor.execute("CREATE TABLE bills (order_id VARCHAR(255) PRIMARY KEY)")
+    rows(raw, "CREATE TABLE orders (id INT PRIMARY KEY, state VARCHAR(16) NOT NULL)")
+    rows(raw, "INSERT INTO orders VALUES (7, 'new')")
+    rows(raw, "CREATE TABLE bills (order_id VARCHAR(255) PRIMARY KEY)")
 
     def execute(which: Example, **more: object) -> dict[str, Any]:
         block = example(which)
@@ -43,18 +44,8 @@ def run(lanelog_client: lanelog.Client, lanelog_url: str, monkeypatch: pytest.Mo
 
 def messages(raw: Raw, topic: str) -> list[bytes]:
     """The payloads of a topic, in order."""
-    return [
-        row[0]
-        for row in query(
-            raw, "SELECT payload FROM queue_messages WHERE topic = %s ORDER BY partition_key, `offset`", topic
-        )
-    ]
-
-
-def query(raw: Raw, statement: str, *args: object) -> tuple[tuple[Any, ...], ...]:
-    with raw.cursor() as cursor:
-        cursor.execute(statement, args)
-        return tuple(cursor.fetchall())
+    statement = "SELECT payload FROM queue_messages WHERE topic = %s ORDER BY partition_key, `offset`"
+    return [payload for (payload,) in rows(raw, statement, topic)]
 
 
 # -- examples ----------------------------------------------------------------------------------------------------------
@@ -91,7 +82,7 @@ def test_publishing(run: Run, raw: Raw, capsys: pytest.CaptureFixture[str]) -> N
 def test_publishing_in_a_transaction(run: Run, raw: Raw) -> None:
     """The update and the message are there together."""
     run(Example.TRANSACTION)
-    assert query(raw, "SELECT state FROM orders") == (("paid",),)
+    assert rows(raw, "SELECT state FROM orders") == [("paid",)]
     assert messages(raw, "orders") == [b"paid"]
 
 
@@ -139,8 +130,8 @@ def test_exactly_once_effects(run: Run, lanelog_client: lanelog.Client, raw: Raw
     lanelog_client.start()
     eventually(lambda: messages(raw, "mail") == [b"your bill"])
     lanelog_client.publish("orders", "order-7", b"paid again")
-    eventually(lambda: query(raw, "SELECT 1 FROM queue_delivery_state WHERE retry_count > 0 AND lease_epoch = 0"))
-    assert query(raw, "SELECT order_id FROM bills") == (("order-7",),)
+    eventually(lambda: rows(raw, "SELECT 1 FROM queue_delivery_state WHERE retry_count > 0 AND lease_epoch = 0"))
+    assert rows(raw, "SELECT order_id FROM bills") == [("order-7",)]
     assert messages(raw, "mail") == [b"your bill"]
 
 
@@ -169,7 +160,7 @@ def test_pulling(run: Run, lanelog_client: lanelog.Client, capsys: pytest.Captur
     lanelog_client.publish_many("merge", [("repo-1", b"a"), ("repo-1", b"b")])
     run(Example.PULL)
     assert capsys.readouterr().out == "b'a'\nb'b'\n"
-    assert query(raw, "SELECT offset_acked FROM queue_offsets WHERE consumer_group = 'scripts'") == ((2,),)
+    assert rows(raw, "SELECT offset_acked FROM queue_offsets WHERE consumer_group = 'scripts'") == [(2,)]
 
 
 def test_middleware(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -234,10 +225,11 @@ def test_outbox(run: Run, raw: Raw, lanelog_url: str) -> None:
     config = ConnectConfig.from_url(lanelog_url)
     settings = {name: getattr(config, name) for name in ("host", "port", "unix_socket", "user", "password", "database")}
     with run(Example.OUTBOX, settings=settings)["connection"]:
-        assert query(raw, "SELECT state FROM orders WHERE id = 8") == (("new",),)
+        assert rows(raw, "SELECT state FROM orders WHERE id = 8") == [("new",)]
         assert messages(raw, "orders") == [b"new"]
 
 
+@pytest.mark.thorough
 def test_tests_of_handlers(pytester: pytest.Pytester, lanelog_server: DevServer) -> None:
     """The example of a user's test passes."""
     pytester.makepyfile(example(Example.PYTEST).text)
@@ -251,7 +243,7 @@ def test_the_statement_for_the_lag(lanelog_client: lanelog.Client, raw: Raw) -> 
     with lanelog_client.deliveries("merge", "builders", timeout=5.0) as deliveries:
         message = next(delivery for delivery in deliveries if delivery.key == "a")
         message.ack()
-    assert query(raw, sql("AS behind")) == (("a", 2), ("b", 1))
+    assert rows(raw, sql("AS behind")) == [("a", 2), ("b", 1)]
 
 
 def test_the_states_of_a_message(lanelog_client: lanelog.Client, raw: Raw) -> None:
@@ -271,7 +263,7 @@ def test_the_states_of_a_message(lanelog_client: lanelog.Client, raw: Raw) -> No
                 raise lanelog.Reject("no")
 
     def keys(where: str) -> set[str]:
-        found = query(
+        found = rows(
             raw,
             "SELECT o.partition_key, o.offset_acked, d.acked FROM queue_offsets o LEFT JOIN queue_delivery_state d"
             " ON (d.consumer_group, d.topic, d.partition_key) = (o.consumer_group, o.topic, o.partition_key)"
@@ -293,10 +285,10 @@ def test_the_states_of_a_message(lanelog_client: lanelog.Client, raw: Raw) -> No
         )
         in_flight = "(o.offset_acked < 1 AND o.marked_through = 1 AND d.acked IS NULL OR d.lease_epoch > 0)"
         assert keys(in_flight) == {"processing"}
-        failed = query(
+        failed = rows(
             raw, "SELECT failed_group, failure_count, last_error FROM queue_messages WHERE topic = 'jobs_dlq'"
         )
-        assert failed == (("g", 1, "no"),)
+        assert failed == [("g", 1, "no")]
         hold.set()
         eventually(lambda: subscription.stats().acked == 3)
 
@@ -304,17 +296,17 @@ def test_the_states_of_a_message(lanelog_client: lanelog.Client, raw: Raw) -> No
 # -- operation ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_the_connection_budget(lanelog_url: str, raw: Raw) -> None:
     """However many threads publish and handle, a client has no more connections than the README says."""
     budget = {row[0].partition(" ")[0]: row[1] for row in table("Client", "Connections")}
-    pool = 3
-    most = {name: int(cell.rpartition("+")[2]) + pool for name, cell in budget.items()}
+    most = {name: int(cell.rpartition("+")[2]) + 3 for name, cell in budget.items()}
     seen: list[int] = []
     over = threading.Event()
 
     def look() -> None:
         while not over.wait(0.01):
-            seen.append(len(query(raw, "SELECT id FROM information_schema.processlist WHERE db = DATABASE()")) - 1)
+            seen.append(len(rows(raw, "SELECT id FROM information_schema.processlist WHERE db = DATABASE()")) - 1)
 
     def publish(client: lanelog.Client, number: int) -> None:
         for turn in range(10):
@@ -327,24 +319,16 @@ def test_the_connection_budget(lanelog_url: str, raw: Raw) -> None:
     looker = threading.Thread(target=look)
     looker.start()
     try:
-        with lanelog.connect(lanelog_url, pool_size=pool) as client:
-            in_threads(lambda number: publish(client, number), 8)
+        with lanelog.connect(lanelog_url, pool_size=3) as client, ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda number: publish(client, number), range(8)))
             assert max(seen) <= most["publishes"]
             with (
                 client.subscribe("jobs", "a", handle) as first,
                 client.subscribe(["jobs", "others"], "b", handle) as second,
             ):
-                in_threads(lambda number: publish(client, number + 8), 8)
+                list(pool.map(lambda number: publish(client, number), range(8, 16)))
                 eventually(lambda: first.stats().acked == second.stats().acked == 160, within=60)
     finally:
         over.set()
         looker.join()
     assert most["publishes"] < max(seen) <= most["subscribes"]
-
-
-def in_threads(work: Callable[[int], None], count: int) -> None:
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()

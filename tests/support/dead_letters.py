@@ -4,13 +4,13 @@ from typing import Any
 
 import lanelog
 from lanelog import Client, Message, Reject
-from support.sql import one
+from support.sql import stored
 from support.waiting import eventually
 
 
-def letters(raw: Any, topic: str = "t_dlq") -> int:
-    """Dead letters in the log, settled or not."""
-    return int(one(raw, "SELECT COUNT(*) FROM queue_messages WHERE topic = %s", topic))
+def letters(raw: Any) -> int:
+    """Dead letters of topic t in the log, settled or not."""
+    return stored(raw, "t_dlq")
 
 
 def refuse(message: Message) -> None:
@@ -18,10 +18,11 @@ def refuse(message: Message) -> None:
     raise Reject(f"no {message.payload.decode()}\nmore")
 
 
-def give_up(client: Client, raw: Any, items: list[tuple[str, str]], group: str = "a", topic: str = "t") -> None:
+def give_up(
+    client: Client, raw: Any, items: list[tuple[str, str]], group: str = "a", topic: str = "t", **options: Any
+) -> None:
     """Publish these and leave them as dead letters of a group that does not run any more."""
-    before = letters(raw, f"{topic}_dlq")
-
+    before = stored(raw, f"{topic}_dlq")
     client.publish_many(topic, [lanelog.Outgoing(key, body, id=f"{key}-{body}") for key, body in items])
-    with client.subscribe(topic, group, refuse):
-        eventually(lambda: letters(raw, f"{topic}_dlq") == before + len(items), within=30)
+    with client.subscribe(topic, group, refuse, **options):
+        eventually(lambda: stored(raw, f"{topic}_dlq") == before + len(items), within=30)

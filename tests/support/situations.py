@@ -7,6 +7,7 @@ from typing import Any
 import lanelog
 from lanelog import Client
 from support.sql import one, rows
+from support.waiting import accept, eventually
 
 NOW = "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6)) DIV 1000"
 HOUR = 3_600_000
@@ -141,6 +142,12 @@ class Situations:
 def fill(client: Client, key: str, count: int, topic: str = "t") -> None:
     """Publish so many messages under a key, with ids that say which is which."""
     client.publish_many(topic, [lanelog.Outgoing(key, b"x", id=f"{key}-{n}") for n in range(1, count + 1)])
+
+
+def settle(client: Client, count: int, group: str = "g", topic: str = "t", **options: Any) -> None:
+    """Let a group settle so many messages, and go."""
+    with client.subscribe(topic, group, accept, **options) as subscription:
+        eventually(lambda: subscription.stats().acked == count)
 
 
 def around(seconds: float | None, expected: float, *, slack: float = 60.0) -> bool:

@@ -17,6 +17,11 @@ def one(raw: Any, sql: str, *args: object) -> Any:
     return found[0][0] if found else None
 
 
+def stored(raw: Any, topic: str = "t") -> int:
+    """How many messages of a topic the log holds."""
+    return int(one(raw, "SELECT COUNT(*) FROM queue_messages WHERE topic = %s", topic))
+
+
 def watermark(raw: Any, group: str, topic: str, key: str) -> int:
     """How far a group has acked a lane."""
     return (
