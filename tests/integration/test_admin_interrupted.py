@@ -3,6 +3,7 @@
 import itertools
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from support.waiting import Record, eventually
 ONCE = RetryPolicy(stop=tenacity.stop_after_attempt(1), wait=tenacity.wait_none())
 TWICE = RetryPolicy(stop=tenacity.stop_after_attempt(2), wait=tenacity.wait_none())
 
+thorough = partial(pytest.param, marks=pytest.mark.thorough)
 Verb = Callable[[Client], object]
 VERBS: dict[str, Verb] = {
     "release": lambda client: client.admin.release("t", "g", "k"),
@@ -28,14 +30,14 @@ VERBS: dict[str, Verb] = {
 }
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", ["release", thorough("skip a neighbour"), thorough("purge a neighbour")])
 @pytest.mark.parametrize(
     ("failing", "options"),
     [
-        pytest.param(0, {"retry": ONCE}, marks=pytest.mark.thorough),
+        thorough(0, {"retry": ONCE}),
         (0, {"max_deliveries": 1}),
-        pytest.param(1, {"retry": TWICE}, marks=pytest.mark.thorough),
-        pytest.param(1, {"max_deliveries": 2}, marks=pytest.mark.thorough),
+        thorough(1, {"retry": TWICE}),
+        thorough(1, {"max_deliveries": 2}),
     ],
     ids=["a policy of one attempt", "one delivery", "the last attempt", "the last delivery"],
 )
@@ -77,6 +79,7 @@ def test_a_message_that_runs_is_handled_again(
     assert delivery_rows(raw, "g", "t") == []
 
 
+@pytest.mark.thorough
 def test_a_granted_delivery_that_fails_is_the_last(lanelog_client: Client, raw: Any) -> None:
     """An operator's word is good for one delivery: when that fails, the message is dead-lettered as usual."""
     seen, go = Record(), threading.Event()
@@ -99,7 +102,7 @@ def test_a_granted_delivery_that_fails_is_the_last(lanelog_client: Client, raw: 
     assert (letter.failure_count, letter.reason) == (2, "RuntimeError: it does not work")
 
 
-@pytest.mark.parametrize("verb", ["release", "skip a neighbour"])
+@pytest.mark.parametrize("verb", ["release", thorough("skip a neighbour")])
 def test_what_a_killed_process_ran_is_a_crash(fleet: Fleet, lanelog_client: Client, raw: Any, verb: str) -> None:
     """Nobody runs it any more: it counts as a crash as before, and under a policy of one attempt it was the last."""
     worker = fleet.worker("w", starts=True, options={"order": "concurrent"})

@@ -1,6 +1,5 @@
 """Maintenance: what nobody's subscription does is done by one call."""
 
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,9 +12,9 @@ from lanelog._engine.janitor import Janitor
 from lanelog.admin import _maintain
 from support.commits import every_commit_unanswered_once
 from support.dead_letters import give_up, refuse
-from support.situations import settle
+from support.situations import Situations, settle
 from support.sql import delivery_rows, one, rows, stored, watermark
-from support.waiting import Record, eventually
+from support.waiting import eventually
 
 
 @pytest.fixture(autouse=True)
@@ -68,6 +67,7 @@ def test_the_retention_holds(client: Client, raw: Any) -> None:
     assert rows(raw, "SELECT partition_key FROM queue_partitions WHERE topic = 't'") == [("",), ("paused",)]
 
 
+@pytest.mark.thorough
 def test_settled_dead_letters_leave_with_their_rows(client: Client, raw: Any) -> None:
     """The contiguous ones that were redriven or deleted; what nobody settled holds them, and nothing comes twice."""
     give_up(client, raw, [(key, str(n)) for key in ("a", "b") for n in range(6)], group="g", retention=0)
@@ -94,25 +94,15 @@ def test_settled_dead_letters_leave_with_their_rows(client: Client, raw: Any) ->
 def test_heartbeats_of_members_long_gone_leave(lanelog_client: Client, raw: Any) -> None:
     """Those that left and those that fell silent, unless a lease still names them."""
     lanelog_client.publish("t", "k", b"x")
-    settle(lanelog_client, 1, retention=0)
-    age = int(collection.HEARTBEATS_KEPT * 1000) + 60_000
-    columns = "consumer_group, topic, subscriber_name, heartbeat_at, expires_at, deregistered_at"
-    now = one(raw, "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 1000")
-    for name, expires, left in (
-        ("silent", now - age, 0),
-        ("left", now, now - age),
-        ("owns", now - age, 0),
-        ("new", now, 0),
-    ):
-        values = (name, expires, expires, left)
-        rows(raw, f"INSERT INTO queue_subscriber_heartbeats ({columns}) VALUES ('g', 't', %s, %s, %s, %s)", *values)
-    rows(raw, "UPDATE queue_partition_leases SET leased_by = 'owns'")
+    made, long = Situations(raw), collection.HEARTBEATS_KEPT + 60
+    made.register()
+    made.owner("silent", expires=-long)
+    made.owner("left", stopped=True)  # in 1970
+    made.owner("owns", expires=-long)
+    made.lease("k", "owns", 1)
+    made.owner("new")
     assert lanelog_client.admin.maintain().heartbeats == 2
-    found = rows(
-        raw,
-        "SELECT subscriber_name FROM queue_subscriber_heartbeats WHERE subscriber_name NOT LIKE '%:%' ORDER BY 1",
-    )
-    assert found == [("new",), ("owns",)]
+    assert rows(raw, "SELECT subscriber_name FROM queue_subscriber_heartbeats ORDER BY 1") == [("new",), ("owns",)]
 
 
 @pytest.mark.thorough
@@ -134,37 +124,6 @@ def test_what_stops_one_topic_does_not_stop_the_others(
 
 
 @pytest.mark.thorough
-def test_two_at_once_beside_publishers_and_a_subscriber(client: Client, lanelog_url: str, raw: Any) -> None:
-    """Nothing that a group still needs leaves: everybody gets everything, once."""
-    seen, stop = Record(), threading.Event()
-    errors = Record()
-
-    def maintain() -> None:
-        with lanelog.connect(lanelog_url, lane_idle_purge=0.001) as other:
-            while not stop.is_set():
-                done = other.admin.maintain()
-                if done.failed:
-                    errors(done.failed)
-
-    client.subscribe("t", "g", lambda m: seen((m.key, m.payload)), retention=0)
-    threads = [threading.Thread(target=maintain) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    try:
-        for n in range(60):
-            client.publish_many("t", [(f"k{each}", f"{n}-{number}") for each in range(4) for number in range(5)])
-        seen.wait(1200, within=60)
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join(30)
-    assert len(set(seen.items)) == len(seen) == 1200
-    assert errors.items == []
-    for each in range(4):
-        mine = [payload.decode() for key, payload in seen.items if key == f"k{each}"]
-        assert mine == [f"{n}-{number}" for n in range(60) for number in range(5)]
-
-
 @pytest.mark.parametrize("committed", [True, False])
 def test_unanswered_commits(client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch, *, committed: bool) -> None:
     """Whatever is lost on the way, what was to leave has left."""

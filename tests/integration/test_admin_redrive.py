@@ -98,6 +98,7 @@ def test_a_redriven_message_that_fails_again_is_dead_lettered_again(lanelog_clie
     assert all(message_id.startswith("rd-") and letter is None for _, message_id, _, letter in found)
 
 
+@pytest.mark.thorough
 def test_a_message_that_a_seek_brings_back_is_dead_lettered_anew(lanelog_client: Client, raw: Any) -> None:
     """Its old dead letter, deleted and not collected yet, does not count as the new one; one that is there does."""
     give_up(lanelog_client, raw, [("k", "1")])
@@ -114,6 +115,7 @@ def test_a_message_that_a_seek_brings_back_is_dead_lettered_anew(lanelog_client:
         assert letters(raw) == number - (number > 2)
 
 
+@pytest.mark.thorough
 def test_a_dead_letter_released_by_a_purge_does_not_count_as_the_new_one(lanelog_client: Client, raw: Any) -> None:
     """A purge of dead letters died before it deleted them; a message that a seek brings back is dead-lettered anew."""
     give_up(lanelog_client, raw, [("k", "1")])
@@ -183,6 +185,7 @@ def test_two_redrives_at_once_bring_each_back_once(lanelog_client: Client, lanel
     assert dict(heads) == {f"k{n}": 40 + counted[f"k{n}"] for n in range(10)}
 
 
+@pytest.mark.thorough
 def test_a_lane_that_somebody_holds_waits_and_keeps_its_order(
     lanelog_client: Client, raw: Any, open_raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,6 +208,7 @@ def test_a_lane_that_somebody_holds_waits_and_keeps_its_order(
     assert [int(payload) for (payload,) in found] == list(range(10))
 
 
+@pytest.mark.thorough
 def test_what_stays_held_is_reported(lanelog_url: str, raw: Any, open_raw: Any) -> None:
     """A head that nobody lets go ends the call after publish_timeout; it says what is left, and can be called again."""
     with lanelog.connect(lanelog_url, publish_timeout=0.5) as client:
@@ -217,23 +221,27 @@ def test_what_stays_held_is_reported(lanelog_url: str, raw: Any, open_raw: Any) 
         assert client.admin.redrive("t", "a", all=True).messages == 1
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("delay", [0, 3600])
 @pytest.mark.parametrize("committed", [True, False])
 def test_an_unanswered_commit_adds_nothing(
-    lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch, *, committed: bool
+    lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch, *, committed: bool, delay: float
 ) -> None:
-    """Whether the COMMIT had been done or not, every dead letter is copied once and settled once."""
+    """Whether the COMMIT had been done or not, every dead letter is copied once and settled once; scheduled as well."""
     monkeypatch.setattr(_redrive, "BATCH", 4)
     give_up(lanelog_client, raw, [(f"k{n % 2}", str(n)) for n in range(20)])
     with every_commit_unanswered_once(monkeypatch, committed=committed) as lost:
-        redriven = lanelog_client.admin.redrive("t", "a", all=True)
+        redriven = lanelog_client.admin.redrive("t", "a", all=True, delay=delay)
     assert sum(lost) >= 3
     assert (redriven.messages, redriven.keys, redriven.remaining) == (20, 2, 0)
-    copies = rows(raw, "SELECT payload FROM queue_messages WHERE target_group = 'a' ORDER BY partition_key, `offset`")
-    assert [int(payload) for (payload,) in copies] == [*range(0, 20, 2), *range(1, 20, 2)]
+    order = ("queue_scheduled", "deliver_at, created_at, seq") if delay else ("queue_messages", "`offset`")
+    copies = "SELECT payload FROM {} WHERE target_group = 'a' ORDER BY partition_key, {}"
+    assert [int(payload) for (payload,) in rows(raw, copies.format(*order))] == [*range(0, 20, 2), *range(1, 20, 2)]
     assert len(delivery_rows(raw, "", "t_dlq")) == 20
     assert lanelog_client.admin.dead_letters("t", "a") == []
 
 
+@pytest.mark.thorough
 def test_another_topic_gets_them_for_everybody_there(lanelog_client: Client, raw: Any) -> None:
     """to_topic: for all groups of that topic, but for the failing group alone where it is registered."""
     give_up(lanelog_client, raw, [("k", "1"), ("k", "2")])
@@ -251,6 +259,7 @@ def test_another_topic_gets_them_for_everybody_there(lanelog_client: Client, raw
     assert len(seen) == 3
 
 
+@pytest.mark.thorough
 def test_a_rate_spreads_a_redrive_over_time(lanelog_client: Client, raw: Any) -> None:
     """Never more than the rate allows: the last batch begins when all the others have had their time."""
     give_up(lanelog_client, raw, [("k", str(n)) for n in range(12)])

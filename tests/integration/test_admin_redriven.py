@@ -7,7 +7,7 @@ import tenacity
 
 from lanelog import Client, Message, RetryPolicy
 from lanelog._engine.policy import CAP
-from lanelog.admin import MessageState, _chosen, _redrive
+from lanelog.admin import MessageState, _chosen
 from support.commits import every_commit_unanswered_once
 from support.dead_letters import give_up, letters, refuse
 from support.processes import Fleet
@@ -17,6 +17,7 @@ from support.waiting import Record, eventually
 NOW = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 1000"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("committed", [True, False])
 def test_an_unanswered_deletion_is_counted_once(
     lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch, *, committed: bool
@@ -55,7 +56,7 @@ def test_dead_letters_are_looked_up_by_their_own_ids(
     assert copies == [("k", b"2"), ("k", b"0"), ("k", b"10"), ("l", b"6")]
 
 
-@pytest.mark.parametrize("collected", [False, True])
+@pytest.mark.parametrize("collected", [False, pytest.param(True, marks=pytest.mark.thorough)])
 def test_a_message_is_failed_when_what_it_became_has_failed(
     lanelog_client: Client, raw: Any, *, collected: bool
 ) -> None:
@@ -130,6 +131,7 @@ def test_with_a_delay_they_wait_outside_the_log(lanelog_client: Client, raw: Any
     assert len(other) == 11  # the first time, and the new one
 
 
+@pytest.mark.thorough
 def test_a_delayed_one_that_fails_again_is_dead_lettered_again(lanelog_client: Client, raw: Any) -> None:
     """Like any other: with its first id, and to be redriven once more."""
     give_up(lanelog_client, raw, [("k", "1")])
@@ -141,27 +143,15 @@ def test_a_delayed_one_that_fails_again_is_dead_lettered_again(lanelog_client: C
         assert (letter.original_id, letter.original_offset) == ("k-1", round_)
 
 
-@pytest.mark.parametrize("committed", [True, False])
-def test_an_unanswered_commit_schedules_nothing_twice(
-    lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch, *, committed: bool
-) -> None:
-    """Every dead letter is settled once, scheduled once and counted once."""
-    monkeypatch.setattr(_redrive, "BATCH", 4)
-    give_up(lanelog_client, raw, [(f"k{n % 2}", str(n)) for n in range(12)])
-    with every_commit_unanswered_once(monkeypatch, committed=committed) as lost:
-        redriven = lanelog_client.admin.redrive("t", "a", all=True, delay=3600)
-    assert sum(lost) >= 2
-    assert redriven.messages == 12
-    assert [int(payload) for _, _, payload, _ in waiting(raw)] == [*range(0, 12, 2), *range(1, 12, 2)]
-    assert len(delivery_rows(raw, "", "t_dlq")) == 12
-
-
 # -- how often ---------------------------------------------------------------------------------------------------------
 
 NEVER_GIVES_UP = RetryPolicy(stop=tenacity.stop_never, wait=tenacity.wait_none())
 
 
-@pytest.mark.parametrize(("cap", "own", "attempts"), [(2, 20, 2), (2, None, 2), (1, 20, 1), (5, 3, 3)])
+@pytest.mark.parametrize(
+    ("cap", "own", "attempts"),
+    [(2, 20, 2), *(pytest.param(*each, marks=pytest.mark.thorough) for each in ((2, None, 2), (1, 20, 1), (5, 3, 3)))],
+)
 def test_a_redriven_message_may_have_a_cap_of_its_own(
     lanelog_client: Client, raw: Any, cap: int, own: int | None, attempts: int
 ) -> None:
@@ -185,6 +175,7 @@ def test_a_redriven_message_may_have_a_cap_of_its_own(
     assert letter.failure_count == attempts
 
 
+@pytest.mark.thorough
 def test_the_cap_ends_with_the_redrive_that_gave_it(lanelog_client: Client, raw: Any) -> None:
     """Redriven without one, the message is delivered as often as any other; also from the schedule."""
     give_up(lanelog_client, raw, [("k", "1"), ("k", "2")])

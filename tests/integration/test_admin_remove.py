@@ -216,6 +216,7 @@ def test_a_purge_that_dies_in_the_middle_is_finished_by_the_next(
     assert stored(raw) == 3
 
 
+@pytest.mark.thorough
 def test_a_floor_that_somebody_holds_is_reported(
     lanelog_client: Client, lanelog_url: str, raw: Any, open_raw: Any
 ) -> None:
@@ -288,32 +289,7 @@ def test_a_topic_that_is_being_read_is_not_deleted(lanelog_client: Client, raw: 
     seen.wait(2)
 
 
-def test_a_topic_that_is_published_to_meanwhile_keeps_what_came_last(
-    lanelog_client: Client, lanelog_url: str, raw: Any
-) -> None:
-    """Publishers never wait for long and never fail, and no offset is given out twice."""
-    receipts: list[int] = []
-    stop = threading.Event()
-
-    def publish() -> None:
-        with lanelog.connect(lanelog_url) as client:
-            while not stop.is_set():
-                receipts.append(client.publish("t", "k", b"x").offset)
-
-    thread = threading.Thread(target=publish)
-    thread.start()
-    try:
-        for round_ in range(1, 6):
-            eventually(lambda round_=round_: len(receipts) > 20 * round_)
-            lanelog_client.admin.delete_topic("t")
-    finally:
-        stop.set()
-        thread.join(30)
-    assert receipts == sorted(set(receipts))
-    found = rows(raw, "SELECT `offset` FROM queue_messages WHERE topic = 't' ORDER BY `offset`")
-    assert [offset for (offset,) in found] == receipts[len(receipts) - len(found) :]
-
-
+@pytest.mark.thorough
 @pytest.mark.parametrize("committed", [True, False])
 def test_unanswered_commits_remove_nothing_twice(
     lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch, *, committed: bool

@@ -103,6 +103,7 @@ def test_a_cancellation_whose_commit_is_not_answered_says_what_became_of_it(
     assert one(raw, "SELECT COUNT(*) FROM queue_scheduled WHERE partition_key = 'a' AND id = 'x'") == 0
 
 
+@pytest.mark.thorough
 def test_maintenance_appends_what_is_due(
     lanelog_client: Client, publisher: Publisher, waiting: None, raw: Any, open_raw: Any
 ) -> None:

@@ -198,6 +198,7 @@ def test_a_lane_that_the_group_has_never_reached(lanelog_client: Client, raw: An
     assert all(token > 42 for _, token in seen.items)
 
 
+@pytest.mark.thorough
 def test_what_was_collected_cannot_be_sought(lanelog_client: Client, raw: Any) -> None:
     """A target below the floor or beyond the head becomes the nearest place, and is reported."""
     lanelog_client.publish_many("t", [("k", b"x")] * 10)
@@ -214,6 +215,7 @@ def test_what_was_collected_cannot_be_sought(lanelog_client: Client, raw: Any) -
     assert (late.passed, watermark(raw, "g", "t", "k")) == (3, 13)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("committed", [True, False])
 def test_a_seek_of_many_pages_with_unanswered_commits(
     lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch, *, committed: bool

@@ -81,6 +81,7 @@ def test_pause_under_load(
         assert [n for name, n, _ in started.items if name == each] == list(range(1, total + 1))
 
 
+@pytest.mark.thorough
 def test_a_paused_lane_survives_the_members_and_has_its_row(
     lanelog_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +138,7 @@ def test_skip_settles_one_message_for_one_group(lanelog_client: Client, raw: Any
     assert sorted(seen.wait(8)) == sorted(expected)
 
 
+@pytest.mark.thorough
 def test_skip_of_what_is_failing_or_running(lanelog_client: Client, raw: Any) -> None:
     """A message that holds its lane back, or whose handler hangs, is passed; what it still settles is refused."""
     seen, inside, go, lost = Record(), Record(), threading.Event(), Record()
@@ -181,6 +183,7 @@ def test_release_of_a_lane_that_nobody_ever_had(lanelog_client: Client, raw: Any
     assert owners(raw, "g", "t") == {}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("committed", [True, False])
 def test_unanswered_commits_change_nothing_twice(
     lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch, *, committed: bool

@@ -4,9 +4,10 @@ import json
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 import lanelog
-from lanelog.admin import Admin, Maintained, Purged, Redriven
+from lanelog.admin import Admin
 from support.cli import Command, everything
 from support.sql import one, rows, watermark
 from support.waiting import eventually
@@ -152,18 +153,8 @@ def test_what_is_left_to_do_is_an_alarm(
     command: Command, shop: lanelog.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Lanes whose rows somebody holds are left: exit status 1, and a line that says to run it again."""
-    redriven = Redriven(
-        topic="merge",
-        group="builders",
-        to_topic="merge",
-        messages=0,
-        keys=0,
-        missing=0,
-        remaining=2,
-        delay=0.0,
-        dry_run=False,
-    )
-    purged = Purged(topic="merge", before=9, messages=0, lanes=0, unsettled={}, remaining=1, dry_run=False)
+    redriven = evolve(shop.admin.redrive("merge", "builders", all=True, dry_run=True), remaining=2, dry_run=False)
+    purged = evolve(shop.admin.purge("merge", before=9, dry_run=True), remaining=1, dry_run=False)
     monkeypatch.setattr(Admin, "redrive", lambda *_, **__: redriven)
     monkeypatch.setattr(Admin, "purge", lambda *_, **__: purged)
     left = "left, because somebody held their lanes: run it again\n"
@@ -186,17 +177,7 @@ def test_maintain_that_failed_for_a_topic_is_an_alarm(
     command: Command, shop: lanelog.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others are done, and the exit status is 1; without --once the next turn follows all the same."""
-    done = Maintained(
-        topics=("merge",),
-        appended=0,
-        fired=0,
-        collected=3,
-        dead_letters=0,
-        lanes_purged=0,
-        history=0,
-        heartbeats=0,
-        failed={"orders": "DELETE command\ndenied"},
-    )
+    done = evolve(shop.admin.maintain(topics=["merge"]), collected=3, failed={"orders": "DELETE command\ndenied"})
     monkeypatch.setattr(Admin, "maintain", lambda *_, **__: done)
     result = command("maintain", "--once", status=1)
     assert result.stdout.startswith("1 topic: deleted 3 messages")

@@ -123,6 +123,7 @@ def test_a_server_that_takes_no_writes_is_an_error(lanelog_client: lanelog.Clien
     assert (found.status, found.remedy) == ("error", "connect to the primary")
 
 
+@pytest.mark.thorough
 def test_an_old_transaction_is_named(
     lanelog_client: lanelog.Client, open_raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

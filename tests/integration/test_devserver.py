@@ -70,7 +70,7 @@ def test_databases_come_and_go(lanelog_server: DevServer) -> None:
     assert run(lanelog_server.url, "SHOW DATABASES LIKE 'lanelog_come_and_go'") == []
 
 
-@pytest.mark.parametrize("killed", [True, False])
+@pytest.mark.parametrize("killed", [True, pytest.param(False, marks=pytest.mark.thorough)])
 def test_a_server_that_comes_back_keeps_what_was_committed(private_server: DevServer, killed: bool) -> None:
     """After SIGKILL, or shut down in order by `restart` itself: the same URL has the same data."""
     run(private_server.url, "CREATE TABLE kept (a INT PRIMARY KEY)", "INSERT INTO kept VALUES (42)")
@@ -95,6 +95,7 @@ def test_stopping_removes_everything(local_kind: str) -> None:
     assert not server.directory.exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.local_server
 def test_only_its_own_account_gets_in(local_kind: str) -> None:
     """Other users of the machine can reach the port, so the password is needed; the data is closed to them."""
@@ -107,7 +108,7 @@ def test_only_its_own_account_gets_in(local_kind: str) -> None:
 
 
 @pytest.mark.local_server
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)])
 def test_the_server_dies_with_its_owner(owner: subprocess.Popen[str], how: signal.Signals) -> None:
     """It outlives the thread that started it, and ends with the process, even when that is killed with SIGKILL."""
     assert owner.stdout is not None
@@ -126,6 +127,7 @@ def test_the_server_dies_with_its_owner(owner: subprocess.Popen[str], how: signa
     assert not Path(directory).exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.local_server
 def test_the_server_dies_with_its_guard(private_server: DevServer) -> None:
     """When the watching process is the one that is killed, the server goes at once, by the kernel's hand."""

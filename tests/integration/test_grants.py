@@ -272,43 +272,24 @@ def test_the_consumer_consumes_and_deletes_nothing(
     assert not events(caplog, "membership.faulty")
 
 
+@pytest.mark.thorough
 def test_one_janitor_collects_for_a_group_that_may_not(role_urls: dict[str, str]) -> None:
-    """What the consumer's group has acked, too, the janitor's client deletes; then the drained lanes go."""
+    """It consumes like any other; what the consumer's group has acked, too, it deletes; then the drained lanes go."""
     with lanelog.connect(role_urls["publisher"]) as client:
         client.publish_many("merge", WORK)
-    record, other = Record(), Record()
+    reader = role_urls["reader"]
     with (
         lanelog.connect(role_urls["consumer"], lane_idle_purge=0) as consumer,
         lanelog.connect(role_urls["janitor"], lane_idle_purge=0) as tidy,
+        consumer.subscribe("merge", "builders", handle_some(consumer, Record()), retention=0) as builders,
+        tidy.subscribe("merge", "tidy", handle_some(tidy, Record()), retention=0),
     ):
         tidy.ping()
-        with (
-            consumer.subscribe("merge", "builders", handle_some(consumer, record), retention=0) as builders,
-            tidy.subscribe("merge", "tidy", other, retention=0),
-        ):
-            assert len(other.wait(len(WORK), within=30)) == len(WORK)
-            reader = role_urls["reader"]
-            eventually(lambda: count(reader, "queue_messages", "merge_dlq") == 3, within=30)
-            eventually(lambda: count(reader, "queue_messages", "merge") == 0, what="collected", within=30)
-            eventually(lambda: count(reader, "queue_partitions", "merge") == 0, what="purged", within=30)
-            assert builders.state == "running"
-    assert count(reader, "queue_messages", "notify") == 12
-
-
-def test_the_janitor_consumes_as_well(role_urls: dict[str, str]) -> None:
-    """It needs no other client: a consumer with two more privileges."""
-    with lanelog.connect(role_urls["publisher"]) as client:
-        client.publish_many("merge", WORK)
-    record = Record()
-    reader = role_urls["reader"]
-    with (
-        lanelog.connect(role_urls["janitor"], lane_idle_purge=0) as client,
-        client.subscribe("merge", "builders", handle_some(client, record), retention=0),
-    ):
-        eventually(lambda: count(reader, "queue_messages", "notify") == 12, within=30)
-        eventually(lambda: count(reader, "queue_messages", "merge_dlq") == 3, within=30)
+        eventually(lambda: count(reader, "queue_messages", "notify") == 24, within=30)
+        eventually(lambda: count(reader, "queue_messages", "merge_dlq") == 6, within=30)
         eventually(lambda: count(reader, "queue_messages", "merge") == 0, what="collected", within=30)
         eventually(lambda: count(reader, "queue_partitions", "merge") == 0, what="purged", within=30)
+        assert builders.state == "running"
 
 
 def test_the_reader_reads_and_no_more(role_urls: dict[str, str]) -> None:

@@ -3,6 +3,8 @@
 from itertools import islice
 from typing import Any
 
+import pytest
+
 from lanelog import Client, Outgoing
 from support.processes import Fleet, Line, Program
 from support.sql import watermark
@@ -43,12 +45,22 @@ def recovered(client: Client, count: int, **options: Any) -> list[tuple[str, int
     return taken
 
 
-def dead_letters(raw: Any) -> list[str]:
-    with raw.cursor() as cursor:
-        cursor.execute(
-            "SELECT JSON_VALUE(metadata, '$.\"lanelog.original_id\"') FROM queue_messages WHERE topic = 't_dlq'"
-        )
-        return [name for (name,) in cursor.fetchall()]
+def loses_nothing(fleet: Fleet, client: Client, raw: Any, b: str, handled: list[tuple[str, int]]) -> None:
+    """Kill a worker that has acked A and is done with B, with a message before and one behind them in flight.
+
+    What ends B moves no watermark past what is still in flight: both come again, and B, now a dead letter, does not.
+    """
+
+    def left() -> tuple[list[str], int]:
+        letters = [letter.original_id for letter in client.admin.dead_letters("t")]
+        return letters, watermark(raw, "g", "t", "k")
+
+    publish(client, before={"wait": "w1"}, A={"how": "ack"}, B={"how": b}, C={"wait": "w1"})
+    worker = fleet.worker("w1", options=CONCURRENT, attempts=2)
+    killed(fleet, worker, handled=handled, waiting=["msg-C", "msg-before"])
+    assert left() == (["msg-B"], 0)
+    assert sorted(recovered(client, 2, **CONCURRENT)) == [("msg-C", 2), ("msg-before", 2)]
+    assert left() == (["msg-B"], 4)
 
 
 def test_crash_recovery(fleet: Fleet, lanelog_client: Client, raw: Any) -> None:
@@ -59,28 +71,13 @@ def test_crash_recovery(fleet: Fleet, lanelog_client: Client, raw: Any) -> None:
     assert watermark(raw, "g", "t", "k") == 1
 
 
+@pytest.mark.thorough
 def test_crash_after_reject_loses_nothing(fleet: Fleet, lanelog_client: Client, raw: Any) -> None:
-    """A is acked and B rejected between two that are in flight at the kill: both come again, B is a dead letter.
-
-    A reject moves no watermark past what is still in flight.
-    """
-    publish(lanelog_client, before={"wait": "w1"}, A={"how": "ack"}, B={"how": "reject"}, C={"wait": "w1"})
-    worker = fleet.worker("w1", options=CONCURRENT)
-    killed(fleet, worker, handled=[("msg-A", 1), ("msg-B", 1)], waiting=["msg-C", "msg-before"])
-    assert (dead_letters(raw), watermark(raw, "g", "t", "k")) == (["msg-B"], 0)
-    assert sorted(recovered(lanelog_client, 2, **CONCURRENT)) == [("msg-C", 2), ("msg-before", 2)]
-    assert (dead_letters(raw), watermark(raw, "g", "t", "k")) == (["msg-B"], 4)
+    """A is acked and B rejected between two that are in flight at the kill: both come again, B is a dead letter."""
+    loses_nothing(fleet, lanelog_client, raw, "reject", [("msg-A", 1), ("msg-B", 1)])
 
 
+@pytest.mark.thorough
 def test_crash_after_retry_limit_loses_nothing(fleet: Fleet, lanelog_client: Client, raw: Any) -> None:
-    """A is acked and B out of attempts between two that are in flight at the kill: both come again, B does not.
-
-    Nor does the end of the attempts move a watermark past what is still in flight.
-    """
-    publish(lanelog_client, before={"wait": "w1"}, A={"how": "ack"}, B={"how": "nack"}, C={"wait": "w1"})
-    worker = fleet.worker("w1", options=CONCURRENT, attempts=2)
-    handled = [("msg-A", 1), ("msg-B", 1), ("msg-B", 2)]
-    killed(fleet, worker, handled=handled, waiting=["msg-C", "msg-before"])
-    assert (dead_letters(raw), watermark(raw, "g", "t", "k")) == (["msg-B"], 0)
-    assert sorted(recovered(lanelog_client, 2, **CONCURRENT)) == [("msg-C", 2), ("msg-before", 2)]
-    assert (dead_letters(raw), watermark(raw, "g", "t", "k")) == (["msg-B"], 4)
+    """A is acked and B out of attempts between two that are in flight at the kill: both come again, B does not."""
+    loses_nothing(fleet, lanelog_client, raw, "nack", [("msg-A", 1), ("msg-B", 1), ("msg-B", 2)])

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
 from tenacity import stop_after_attempt, wait_fixed
 
 import lanelog
@@ -80,6 +81,7 @@ def test_message_ordering_within_partition(lanelog_client: Client) -> None:
     assert seen.wait(10) == names
 
 
+@pytest.mark.thorough
 def test_multiple_partitions(lanelog_client: Client) -> None:
     """Two messages under each of three keys: all six arrive, each key's in order."""
     seen = Record()
@@ -93,6 +95,7 @@ def test_multiple_partitions(lanelog_client: Client) -> None:
     }
 
 
+@pytest.mark.thorough
 def test_visibility_timeout_and_retry(lanelog_client: Client) -> None:
     """An extended message stays where it is beyond its time; one that is neither settled nor extended comes again."""
     lanelog_client.publish("t", "k", b"1", id="extended")
@@ -121,6 +124,7 @@ def test_idempotent_publish(lanelog_client: Client) -> None:
         assert nothing_comes(deliveries)
 
 
+@pytest.mark.thorough
 def test_dedup_outlives_consumption(lanelog_client: Client, raw: Any) -> None:
     """An id that everybody has acked is still a duplicate, as long as its message is retained; after that it is new."""
     lanelog_client.subscribe("kept", "g", accept, retention=300)
@@ -135,6 +139,7 @@ def test_dedup_outlives_consumption(lanelog_client: Client, raw: Any) -> None:
     assert (anew.offset, anew.duplicate) == (2, False)
 
 
+@pytest.mark.thorough
 def test_concurrent_publishers(lanelog_client: Client) -> None:
     """Five threads that publish three messages each under one key: fifteen arrive, each thread's in its order."""
     together = threading.Barrier(5)
@@ -239,6 +244,7 @@ def test_in_flight_does_not_block_others(lanelog_client: Client, raw: Any) -> No
         assert watermark(raw, "g", "t", "k") == 3
 
 
+@pytest.mark.thorough
 def test_postpone_blocks_until_due(lanelog_client: Client) -> None:
     """Strict order: a postponed message holds back its key until it is due, then comes first and as attempt 1."""
     with lanelog_client.deliveries("t", "g", timeout=20.0) as deliveries:
@@ -273,6 +279,7 @@ def test_postpone_resets_retry_budget(lanelog_client: Client) -> None:
         message.ack()
 
 
+@pytest.mark.thorough
 def test_strict_serialization(lanelog_client: Client) -> None:
     """Serial order, the original's batch of one: the next message of a key comes when the one before is settled."""
     lanelog_client.publish_many("t", [("k", f"{n}") for n in range(1, 6)])

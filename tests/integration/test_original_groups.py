@@ -9,8 +9,10 @@ import pytest
 
 import lanelog
 from lanelog import Client, Message
+from support.situations import Situations
 from support.sql import audit, one, owners, rows
 from support.traffic import shares, steady_load
+from support.turns import Turns
 from support.waiting import Record, accept, eventually, never
 
 Join = Callable[..., Client]
@@ -60,11 +62,13 @@ def test_multiple_consumer_groups(lanelog_client: Client, lanelog_url: str) -> N
             assert record.wait(3) == names
 
 
+@pytest.mark.thorough
 def test_multiple_workers_in_group(lanelog_client: Client, join: Join, raw: Any) -> None:
     """Two members of a group and ten messages under three keys: together they handle each message once."""
     handled_once(lanelog_client, join, raw, members=2, lanes=3, messages=10)
 
 
+@pytest.mark.thorough
 def test_concurrent_subscribers(lanelog_client: Client, join: Join, raw: Any) -> None:
     """Three members, five keys, fifteen messages that come while the members share out the lanes: each once."""
     handled_once(lanelog_client, join, raw, members=3, lanes=5, messages=15)
@@ -85,6 +89,7 @@ def handled_once(client: Client, join: Join, raw: Any, *, members: int, lanes: i
         assert [item for item in seen.items if item[0] == f"k{n}"] == [item for item in sent if item[0] == f"k{n}"]
 
 
+@pytest.mark.thorough
 def test_groups_independent_state(lanelog_client: Client) -> None:
     """One group's nack and its second attempt are its own: the other sees each message once, as attempt 1."""
     lanelog_client.publish("t", "k", b"x", id="shared-1")
@@ -111,6 +116,7 @@ def test_groups_independent_state(lanelog_client: Client) -> None:
 # -- rebalancing -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_rebalance_even_distribution(lanelog_client: Client, join: Join, raw: Any) -> None:
     """Four lanes are all the only member's; with a second one, each has two."""
     publish(lanelog_client, 4)
@@ -130,15 +136,18 @@ def test_subscriber_leaves(lanelog_client: Client, join: Join, raw: Any) -> None
     eventually(lambda: shares(raw) == {"s1": 4})
 
 
-def test_odd_partitions(lanelog_client: Client, join: Join, raw: Any) -> None:
+@pytest.mark.thorough
+def test_odd_partitions(lanelog_client: Client, join: Join, raw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Five lanes and two members: three and two, and it stays so."""
+    turns = Turns(monkeypatch)
     publish(lanelog_client, 5)
-    join("s1")
-    join("s2")
+    members = [join(name)._subscriptions[0] for name in ("s1", "s2")]
     eventually(lambda: split(raw) == [3, 2])
-    never(lambda: split(raw) != [3, 2], during=0.8)
+    turns.pass_by(members)
+    assert split(raw) == [3, 2]
 
 
+@pytest.mark.thorough
 def test_no_orphans(lanelog_client: Client, join: Join, raw: Any) -> None:
     """Six lanes, two for each of three members; one leaves, and the others have three each: none is nobody's."""
     publish(lanelog_client, 6)
@@ -148,6 +157,7 @@ def test_no_orphans(lanelog_client: Client, join: Join, raw: Any) -> None:
     eventually(lambda: shares(raw) == {"s1": 3, "s2": 3})
 
 
+@pytest.mark.thorough
 def test_more_subscribers_than_partitions(lanelog_client: Client, join: Join, raw: Any) -> None:
     """Two lanes and four members: two have one each, two have none, nobody has two, and both lanes are worked on."""
     publish(lanelog_client, 2)
@@ -158,6 +168,7 @@ def test_more_subscribers_than_partitions(lanelog_client: Client, join: Join, ra
     eventually(lambda: acked(raw) == 4)
 
 
+@pytest.mark.thorough
 def test_no_starvation_uneven_split(lanelog_client: Client, join: Join, raw: Any) -> None:
     """Twelve lanes and five members: 3 + 3 + 2 + 2 + 2, where caps of three for each would leave one with none."""
     publish(lanelog_client, 12)
@@ -166,6 +177,7 @@ def test_no_starvation_uneven_split(lanelog_client: Client, join: Join, raw: Any
     eventually(lambda: split(raw) == [3, 3, 2, 2, 2] and "" not in shares(raw), within=30)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("phantoms", ["stamped ahead", "content"])
 def test_orphan_sweep(lanelog_client: Client, join: Join, raw: Any, phantoms: str) -> None:
     """Two members that never take a lane leave the third a share of one of three, and all three are worked on anyhow.
@@ -175,26 +187,13 @@ def test_orphan_sweep(lanelog_client: Client, join: Join, raw: Any, phantoms: st
     for.
     """
     lanelog_client.subscribe("t", "g", accept).stop()  # a new group would begin by removing what an old one has left
-    ahead = 600_000 if phantoms == "stamped ahead" else 0
-    lasting = 2_000 if phantoms == "stamped ahead" else 600_000
+    made, ahead = Situations(raw), phantoms == "stamped ahead"
     for name in ("phantom-1", "phantom-2"):
-        rows(
-            raw,
-            "INSERT INTO queue_subscriber_heartbeats (consumer_group, topic, subscriber_name, heartbeat_at, expires_at)"
-            " SELECT 'g', 't', %s, ms + %s, ms + %s FROM"
-            " (SELECT TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6)) DIV 1000 AS ms) AS clock",
-            name,
-            ahead,
-            ahead + lasting,
-        )
-        if phantoms == "content":
-            rows(
-                raw,
-                "INSERT INTO queue_partition_leases (consumer_group, topic, partition_key, leased_by, lease_epoch)"
-                " VALUES ('g', 't', %s, %s, 1)",
-                f"gone-{name}",
-                name,
-            )
+        made.owner(name, expires=602 if ahead else 600)
+        if not ahead:
+            made.lease(f"gone-{name}", name, 1)
+    if ahead:
+        rows(raw, "UPDATE queue_subscriber_heartbeats SET heartbeat_at = expires_at - 2000 WHERE deregistered_at = 0")
     born = "NEW.partition_key, NEW.leased_at"
     audit(raw, "born", "INSERT", "queue_partition_leases", "lane, a", born, "NEW.leased_by LIKE 'worker:%'")
     publish(lanelog_client, 3)
@@ -206,6 +205,7 @@ def test_orphan_sweep(lanelog_client: Client, join: Join, raw: Any, phantoms: st
     assert others[0] - first >= 1000  # by the database's clock: at first it had kept to its share
 
 
+@pytest.mark.thorough
 def test_idle_lease_release(lanelog_url: str, raw: Any) -> None:
     """The lease of a lane that is drained and stays empty is let go; with the next message the lane is back."""
     seen = Record()
@@ -225,6 +225,7 @@ def test_idle_lease_release(lanelog_url: str, raw: Any) -> None:
 # -- collection --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_collection_under_continuous_traffic(lanelog_client: Client, lanelog_url: str, raw: Any) -> None:
     """While publishers never pause, what both groups have acked leaves, and nothing of what one is yet to read."""
     keys = [f"k{n}" for n in range(4)]

@@ -30,6 +30,7 @@ def test_more_clients(lanelog_url):
 """
 
 
+@pytest.mark.thorough
 def test_each_test_of_a_user_has_a_database_of_its_own(pytester: pytest.Pytester, lanelog_server: DevServer) -> None:
     """The fixtures come with the installation; tables exist, nothing is left of the test before."""
     pytester.makepyfile(USERS_TESTS)

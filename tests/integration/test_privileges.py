@@ -81,6 +81,7 @@ def test_publishing_or_subscribing_without_the_privilege_says_so(
     assert one(raw, "SELECT COUNT(*) FROM queue_groups") == 0
 
 
+@pytest.mark.thorough
 def test_a_privilege_that_is_missing_later_fails_the_subscription(make: Make) -> None:
     """What registration does not need and the engine does: state failed, with the error."""
     with lanelog.connect(make(everything_but("queue_partition_leases", "SELECT"))) as client:

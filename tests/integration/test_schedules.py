@@ -4,7 +4,6 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -186,6 +185,7 @@ def test_what_is_missed_is_published_in_bounded_transactions(
     assert ids(raw) == named("s", first, len(ids(raw)))
 
 
+@pytest.mark.thorough
 def test_many_schedules_share_transactions_and_lanes(admin_only: Client, raw: Any, fired: Callable[[], int]) -> None:
     """A hundred and fifty of them over three topics and seven keys, all due: one message each, dense offsets."""
     for number in range(150):
@@ -197,6 +197,7 @@ def test_many_schedules_share_transactions_and_lanes(admin_only: Client, raw: An
     assert one(raw, f"SELECT COUNT(*) FROM queue_schedules WHERE next_fire_at > {NOW} AND fired = 1") == 150
 
 
+@pytest.mark.thorough
 def test_a_lane_that_somebody_holds_stops_no_other_schedule(
     admin_only: Client, raw: Any, open_raw: Callable[..., Any], fired: Callable[[], int]
 ) -> None:
@@ -235,32 +236,6 @@ def test_a_row_that_somebody_holds_stops_no_other_schedule(
 
 
 @pytest.mark.thorough
-def test_two_that_fire_at_once_fire_once(
-    admin_only: Client, database: Database, publisher: Publisher, raw: Any
-) -> None:
-    """Twenty times twelve schedules, due at the same moment, four threads with connections of their own."""
-    for number in range(12):
-        declared(admin_only, f"s{number}", YEARLY, key=f"k{number % 3}")
-    hands = [Firing(database, publisher.ensure_lanes, lambda _topic: None) for _ in range(4)]
-    for _ in range(20):
-        rows(raw, f"UPDATE queue_schedules SET next_fire_at = {NOW}, last_fire_at = 0")
-        rows(raw, "DELETE FROM queue_messages")
-        before = sum(hand.fired for hand in hands)
-        barrier = threading.Barrier(4)
-
-        def fire(hand: Firing, barrier: threading.Barrier = barrier) -> None:
-            with closing(database.session("firing")) as session:
-                barrier.wait(15)
-                while hand.fire_due(session):
-                    pass
-
-        with ThreadPoolExecutor(4) as pool:
-            list(pool.map(fire, hands))
-        fire(hands[0], threading.Barrier(1))
-        assert sum(hand.fired for hand in hands) - before == 12
-        assert one(raw, "SELECT COUNT(DISTINCT id) FROM queue_messages") == 12
-
-
 @pytest.mark.parametrize("committed", [True, False])
 def test_a_commit_that_is_not_answered_is_repeated_without_a_second_message(
     admin_only: Client, raw: Any, fired: Callable[[], int], monkeypatch: pytest.MonkeyPatch, committed: bool
@@ -451,6 +426,7 @@ def test_a_removed_schedule_is_gone_and_its_messages_stay(
     assert declared(admin_only).fired == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("committed", [True, False])
 def test_steering_survives_a_commit_that_is_not_answered(
     admin_only: Client, monkeypatch: pytest.MonkeyPatch, committed: bool
@@ -479,6 +455,7 @@ def test_a_preview_begins_now_or_when_it_is_told(admin_only: Client) -> None:
             preview("* * * * *", **wrong)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("expression", ["30 2 * * *", "*/30 1-3 * * *", "0 30 2 * * *"])
 @pytest.mark.parametrize("begin", [datetime(2027, 3, 26, tzinfo=UTC), datetime(2027, 10, 29, tzinfo=UTC)])
 def test_what_is_fired_across_a_change_of_the_clock_is_what_the_preview_shows(

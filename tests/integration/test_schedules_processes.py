@@ -73,6 +73,7 @@ def test_what_changed_since_it_was_seen_to_be_due_is_not_fired(
     assert len(fire_times(lanelog_client)) == (then == "fired")
 
 
+@pytest.mark.thorough
 def test_a_client_that_schedules_fires_by_itself_and_one_that_subscribes_too(
     lanelog_client: Client, lanelog_url: str, raw: Any
 ) -> None:
