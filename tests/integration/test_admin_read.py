@@ -1,13 +1,16 @@
 """Administration, looking: exact numbers for situations made by hand, and what a look costs the others: nothing."""
 
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+import lanelog
 from lanelog import Client
 from lanelog.admin import Admin, GroupState, LaneInfo, MessageState, OwnerState, _facts
+from lanelog.devserver import DevServer
+from support.accounts import connect
+from support.shop import LOOKS, open_shop
 from support.situations import HOUR, Situations, around, fill
 from support.sql import rows
 
@@ -36,27 +39,6 @@ def state_of(admin: Admin, key: str, offset: int, group: str = "g", topic: str =
     assert message is not None
     (found,) = [state for state in message.states if state.group == group]
     return found
-
-
-def looks(admin: Admin) -> list[Callable[[], object]]:
-    """Every verb that only looks."""
-    return [
-        admin.topics,
-        lambda: admin.topic("t"),
-        admin.groups,
-        lambda: admin.groups("t"),
-        lambda: admin.members("t", "g"),
-        lambda: admin.lanes("t", "g", order_by="age"),
-        lambda: admin.lanes("t", "g", order_by="lag"),
-        lambda: admin.lanes("t", "g", order_by="key"),
-        lambda: admin.offsets("t"),
-        admin.leases,
-        lambda: admin.leases(stale=True),
-        lambda: admin.message("t", "first", offset=1),
-        lambda: admin.messages("t", "first"),
-        lambda: admin.dead_letters("t"),
-        lambda: admin.dead_letter_reasons("t"),
-    ]
 
 
 # -- lanes -------------------------------------------------------------------------------------------------------------
@@ -257,17 +239,18 @@ def test_the_oldest_message_of_a_group_is_exact_or_said_to_be_a_lower_bound(
 # -- what must not happen ----------------------------------------------------------------------------------------------
 
 
-def test_looking_waits_for_no_lock(
-    lanelog_client: Client, made: Situations, admin: Admin, open_raw: Callable[..., Any]
-) -> None:
+def test_looking_waits_for_no_lock(lanelog_server: DevServer) -> None:
     """Every reading verb answers while somebody holds every row there is."""
-    fill(lanelog_client, "k", 3)
-    made.place("k", 1)
-    made.row("k", 2, retry_count=1)
-    made.lease("k", "alice", 1)
-    with made.everything_locked(open_raw()):
-        for look in looks(admin):
-            look()
+    with (
+        open_shop(lanelog_server) as url,
+        connect(url) as raw,
+        connect(url) as other,
+        lanelog.connect(url) as client,
+        Situations(raw).everything_locked(other),
+    ):
+        for verb in LOOKS:
+            if verb.method:
+                getattr(client.admin, verb.method)(*verb.args, **verb.options)
 
 
 def test_lag_is_exact_while_it_changes(

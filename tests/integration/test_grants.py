@@ -11,13 +11,12 @@ import pymysql
 import pytest
 
 import lanelog
-from lanelog._engine import janitor
-from lanelog._engine.janitor import Janitor
 from lanelog.devserver import DevServer
 from support.accounts import as_user, connect
 from support.cli import TABLES
 from support.readme import sql
 from support.sql import one, rows
+from support.turns import collecting_turns
 from support.waiting import Record, accept, events, eventually
 
 ROLES = ("owner", "reader", "publisher", "consumer", "janitor", "admin")
@@ -242,14 +241,7 @@ def test_the_consumer_consumes_and_deletes_nothing(
 
     The client says once that it does not collect, and goes on.
     """
-    turns, turn = Record(), Janitor.turn
-
-    def counted(self: Janitor, now: float) -> float:
-        turns(now)
-        return turn(self, now)
-
-    monkeypatch.setattr(Janitor, "turn", counted)
-    monkeypatch.setattr(janitor, "TURN", 0.05)
+    turns = collecting_turns(monkeypatch)
     with lanelog.connect(role_urls["publisher"]) as client:
         client.publish_many("merge", WORK)
     record = Record()
@@ -265,7 +257,7 @@ def test_the_consumer_consumes_and_deletes_nothing(
             turns.wait(len(turns) + 10)
             assert subscription.state == "running"
             assert len(events(caplog, "deletion.denied")) == 1
-        with client.deliveries("merge_dlq", "alerts", timeout=5.0) as deliveries:
+        with client.deliveries("merge_dlq", "alerts", timeout=20.0) as deliveries:
             for _ in range(3):
                 next(deliveries).ack()
     assert count(role_urls["reader"], "queue_messages", "merge") == len(WORK) + 1

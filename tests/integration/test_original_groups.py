@@ -12,8 +12,8 @@ from lanelog import Client, Message
 from support.situations import Situations
 from support.sql import audit, one, owners, rows
 from support.traffic import shares, steady_load
-from support.turns import Turns
-from support.waiting import Record, accept, eventually, never
+from support.turns import Turns, collecting_turns
+from support.waiting import Record, accept, eventually
 
 Join = Callable[..., Client]
 
@@ -226,9 +226,11 @@ def test_idle_lease_release(lanelog_url: str, raw: Any) -> None:
 
 
 @pytest.mark.thorough
-def test_collection_under_continuous_traffic(lanelog_client: Client, lanelog_url: str, raw: Any) -> None:
+def test_collection_under_continuous_traffic(
+    lanelog_client: Client, lanelog_url: str, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """While publishers never pause, what both groups have acked leaves, and nothing of what one is yet to read."""
-    keys = [f"k{n}" for n in range(4)]
+    keys, turns = [f"k{n}" for n in range(4)], collecting_turns(monkeypatch)
     seen, late = {group: Record() for group in ("early", "late")}, threading.Event()
 
     def handle(message: Message) -> None:
@@ -249,7 +251,8 @@ def test_collection_under_continuous_traffic(lanelog_client: Client, lanelog_url
         try:
             with steady_load(lanelog_client, "t", keys, pause=0.01, burst=5) as traffic:
                 seen["early"].wait(100 * len(keys), within=30)
-                never(lambda: stored() < 50 * len(keys), during=1.2, what="the collection of what is to be read")
+                turns.wait(len(turns) + 10)
+                assert stored() == 50 * len(keys)
                 late.set()
                 eventually(lambda: min(collected().values()) >= 50, within=30)
                 first = collected()

@@ -213,7 +213,7 @@ def test_tests_of_handlers(pytester: pytest.Pytester, lanelog_server: DevServer)
 def test_the_statement_for_the_lag(lanelog_client: lanelog.Client, raw: Raw) -> None:
     """It knows lanes that the group has not reached as well."""
     lanelog_client.publish_many("merge", [("a", b"1"), ("a", b"2"), ("a", b"3"), ("b", b"1")])
-    with lanelog_client.deliveries("merge", "builders", timeout=5.0) as deliveries:
+    with lanelog_client.deliveries("merge", "builders", timeout=20.0) as deliveries:
         message = next(delivery for delivery in deliveries if delivery.key == "a")
         message.ack()
     assert rows(raw, sql("AS behind")) == [("a", 2), ("b", 1)]

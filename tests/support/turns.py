@@ -1,10 +1,12 @@
-"""Turns of the keepers of this process: a test that means "a turn later" waits for it, whatever a turn takes."""
+"""Turns of this process's keepers and janitors: a test that means "a turn later" waits for it, whatever it takes."""
 
 from typing import Any
 
 import pytest
 
 from lanelog import Subscription
+from lanelog._engine import janitor
+from lanelog._engine.janitor import Janitor
 from lanelog._engine.membership_keeper import MembershipKeeper
 from support.waiting import Record
 
@@ -32,3 +34,16 @@ class Turns:
             return {owner for owner, number in items if number >= first} >= {member.owner for member in members}
 
         self.ended.until(everybody, within=20, what="a turn of every keeper")
+
+
+def collecting_turns(monkeypatch: pytest.MonkeyPatch, *, every: float = 0.05) -> Record:
+    """Every turn of a janitor of this process, which from now on are so many seconds apart."""
+    turns, turn = Record(), Janitor.turn
+
+    def counted(self: Janitor, now: float) -> float:
+        turns(now)
+        return turn(self, now)
+
+    monkeypatch.setattr(Janitor, "turn", counted)
+    monkeypatch.setattr(janitor, "TURN", every)
+    return turns
