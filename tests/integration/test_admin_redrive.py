@@ -81,7 +81,7 @@ def test_a_redriven_message_that_fails_again_is_dead_lettered_again(lanelog_clie
 
         assert lanelog_client.admin.redrive("t", "a", all=True).messages == 2
         with lanelog_client.subscribe("t", "a", reject):
-            eventually(lambda round_=round_: letters(raw) == 2 + 2 * round_)
+            eventually(lambda: len(lanelog_client.admin.dead_letters("t", "a")) == 2)
         assert attempts.items == [(2 * round_ + 1, 1), (2 * round_ + 2, 1)]
         again = lanelog_client.admin.dead_letters("t", "a")
         assert len(again) == 2
@@ -112,7 +112,7 @@ def test_a_message_that_a_seek_brings_back_is_dead_lettered_anew(lanelog_client:
         letters_there = admin.dead_letters("t", "a")
         assert len(letters_there) == 1
         assert letters_there[0].original_id == "k-1"
-        assert letters(raw) == number - (number > 2)
+        assert letters_there[0].offset == number - (number > 2)
 
 
 @pytest.mark.thorough

@@ -5,7 +5,7 @@ What a terminal can say wrongly is said on the command line, which passes it on 
 
 import secrets
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,6 +17,9 @@ from lanelog.devserver import DevServer
 from support.accounts import PASSWORD, connect
 from support.cli import Command, everything
 from support.shop import LINES, open_shop
+
+WHERE, LANE = ("merge", "builders"), ("merge", "good")
+SCHEDULE = {"name": "s", "expression": "* * * * *", "topic": "merge", "key": "good", "payload": b"x"}
 
 # Every verb that names something, with each of its names replaced by one that is not there.
 NAMES = {
@@ -124,29 +127,27 @@ WRONG: list[tuple[str, str]] = [
     ("--nope", "No such option"),
 ]
 
-Call = Callable[[Client], object]
-
-# What only a program can say.
-BAD: list[tuple[Call, str]] = [
-    (lambda c: c.admin.topic("mergge"), "no topic 'mergge': did you mean 'merge'"),
-    (lambda c: c.admin.topic("a\nb"), "topic must not"),
-    (lambda c: c.admin.groups("x"), "no topic 'x': there are 'halted', 'merge', .*; `lanelog topics`"),
-    (lambda c: c.admin.members("merge", "x"), "no group 'x' is registered for topic 'merge': there are 'builders'"),
-    (lambda c: c.admin.lanes("merge", "builder"), "no group 'builder' .* did you mean 'builders'"),
-    (lambda c: c.admin.lanes("merge_dlq", "x"), "no group 'x' is registered for topic 'merge_dlq': there is none"),
-    (lambda c: c.admin.lanes("merge", "builders", order_by="size"), "order_by must be one of 'age', 'lag', 'key'"),  # type: ignore[arg-type]
-    (lambda c: c.admin.topics(limit=True), "limit must be an int"),
-    (lambda c: c.admin.offsets("merge", limit=10_001), "limit must be an int of 1 to 10000, not 10001"),
-    (lambda c: c.admin.offsets("merge", key="goood"), "topic 'merge' has no lane 'goood': .*did you mean 'good'"),
-    (lambda c: c.admin.leases(group="x"), "no topic has a group 'x'"),
-    (lambda c: c.admin.message("merge", "good"), "exactly one of id= and offset="),
-    (lambda c: c.admin.message("merge", "good", id="a", offset=1), "exactly one of id= and offset="),
-    (lambda c: c.admin.message("merge", "good", offset=0), "offset must be an int, 1 or more"),
-    (lambda c: c.admin.message("merge", "good", id=""), "id must have 1 to 255 characters"),
-    (lambda c: c.admin.messages("merge", "good", from_offset=-1), "from_offset must be an int, 1 or more"),
-    (lambda c: c.admin.dead_letter_reasons("merge", " g"), "group must not begin or end with white space"),
+# What only a program can say: the method of the administration, or of the client, and what it is called with.
+BAD: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
+    ("topic", ("mergge",), {}, "no topic 'mergge': did you mean 'merge'"),
+    ("topic", ("a\nb",), {}, "topic must not"),
+    ("groups", ("x",), {}, "no topic 'x': there are 'halted', 'merge', .*; `lanelog topics`"),
+    ("members", ("merge", "x"), {}, "no group 'x' is registered for topic 'merge': there are 'builders'"),
+    ("lanes", ("merge", "builder"), {}, "no group 'builder' .* did you mean 'builders'"),
+    ("lanes", ("merge_dlq", "x"), {}, "no group 'x' is registered for topic 'merge_dlq': there is none"),
+    ("lanes", WHERE, {"order_by": "size"}, "order_by must be one of 'age', 'lag', 'key', not 'size'"),
+    ("topics", (), {"limit": True}, "limit must be an int"),
+    ("offsets", ("merge",), {"limit": 10_001}, "limit must be an int of 1 to 10000, not 10001"),
+    ("offsets", ("merge",), {"key": "goood"}, "topic 'merge' has no lane 'goood': .*did you mean 'good'"),
+    ("leases", (), {"group": "x"}, "no topic has a group 'x'"),
+    ("message", LANE, {}, "exactly one of id= and offset="),
+    ("message", LANE, {"id": "a", "offset": 1}, "exactly one of id= and offset="),
+    ("message", LANE, {"offset": 0}, "offset must be an int, 1 or more"),
+    ("message", LANE, {"id": ""}, "id must have 1 to 255 characters"),
+    ("messages", LANE, {"from_offset": -1}, "from_offset must be an int, 1 or more"),
+    ("dead_letter_reasons", ("merge", " g"), {}, "group must not begin or end with white space"),
     *[
-        (lambda c, verb=verb, given=given: getattr(c.admin, verb)("merge", "builders", **given), says)
+        (verb, WHERE, given, says)
         for verb in ("redrive", "delete_dead_letters")
         for given, says in (
             ({"all": 1}, "all must be True or False"),
@@ -157,99 +158,62 @@ BAD: list[tuple[Call, str]] = [
             ({"reason": 5}, "reason must be a str"),
         )
     ],
-    *[
-        (lambda c, given=given: c.admin.redrive("merge", "builders", all=True, **given), says)
-        for given, says in (
-            ({"delay": -1}, "delay must be"),
-            ({"delay": "soon"}, "delay must be"),
-            ({"delay": 1e12}, "delay must be"),
-            ({"max_deliveries": 0}, "max_deliveries must be"),
-            ({"max_deliveries": 1.5}, "max_deliveries must be"),
-            ({"max_deliveries": True}, "max_deliveries must be"),
-            ({"max_deliveries": 2, "to_topic": "other"}, "max_deliveries is for group 'builders' alone"),
-        )
-    ],
-    (lambda c: c.admin.redrive("merge", " a", all=True), "white space"),
-    *[
-        (lambda c, to=to, key=key: c.admin.seek("merge", "builders", to=to, key=key), says)
-        for to, key, says in (
-            ("newest", None, "to must be"),
-            (None, None, "to must be"),
-            (True, "good", "to must be"),
-            (3, None, "give its key"),
-            (0, "good", "offsets begin at 1"),
-            (datetime(2026, 1, 1), None, "aware datetime"),  # noqa: DTZ001 - that is the point
-            (datetime(1969, 1, 1, tzinfo=UTC), None, "between the years"),
-            ("latest", "", "key must have"),
-        )
-    ],
-    (lambda c: c.admin.seek("merge ", "builders", to="latest"), "white space"),
-    (lambda c: c.admin.pause("merge", "builders", reason=5), "reason must be a str"),  # type: ignore[arg-type]
-    (lambda c: c.admin.pause("merge", "builders", reason="\ud800"), "surrogates"),
-    (lambda c: c.admin.resume("merge", "builders", key=" k"), "white space"),
-    (lambda c: c.admin.skip("merge", "builders", "good", 4, reason="x"), "ends at offset 3"),
-    (lambda c: c.admin.skip("merge", "builders", "good", "1", reason="x"), "offset must be"),  # type: ignore[arg-type]
-    (lambda c: c.admin.skip("merge", "builders", "good", 1, reason="  "), "reason must have"),
-    (lambda c: c.admin.delete_group("merge", ""), "group must have"),
-    (lambda c: c.admin.delete_topic("merge\n"), "white space"),
-    *[
-        (lambda c, before=before: c.admin.purge("merge", before=before), says)
-        for before, says in (
-            (datetime(2026, 1, 1), "aware datetime"),  # noqa: DTZ001 - that is the point
-            ("yesterday", "before must be"),
-            (0, "before must be"),
-            (True, "before must be"),
-        )
-    ],
-    *[
-        (lambda c, topics=topics: c.admin.maintain(topics=topics), says)
-        for topics, says in (
-            (["over", "nope"], "no topic 'nope'"),  # in the first there is something to collect
-            ("over", "a list of topics"),
-            (5, "a list of topics"),
-            (["over", 5], "topic must be a str"),
-        )
-    ],
-    *[
-        (lambda c, given=given: c.admin.scheduled(*given), says)
-        for given, says in (
-            (("merge\n",), "white space"),
-            ((1,), "topic must be a str"),
-            (("merge", ""), "key must have"),
-            (("merge", None, 0), "limit must be"),
-            (("merge", None, 10_001), "limit must be"),
-        )
-    ],
-    *[
-        (lambda c, given=given: c.cancel_scheduled(*given), says)
-        for given, says in (
-            (("merge\n", "good", "x"), "white space"),
-            (("merge", "", "x"), "key must have"),
-            (("merge", "good", " x"), "white space"),
-        )
-    ],
-    *[
-        (lambda c, verb=verb: getattr(c.admin, verb)("nihgtly"), "did you mean 'nightly'")
-        for verb in ("pause_schedule", "resume_schedule", "remove_schedule")
-    ],
-    *[
-        (lambda c, given=given: c.schedule(**(SCHEDULE | given)), says)
-        for given, says in (
-            ({"name": ""}, "the name of a schedule must have 1 to 200"),
-            ({"name": "x" * 256}, "1 to 200 characters"),
-            ({"name": " x"}, "white space"),
-            ({"name": 5}, "must be a str"),
-            ({"expression": "* * */20 * 1L"}, "never fires"),
-            ({"catch_up": None}, "catch_up must be one of latest, all, none"),
-            ({"topic": ""}, "topic must have"),
-            ({"key": "\n"}, "white space"),
-            ({"payload": object()}, "payload"),
-            ({"metadata": {"a": 1}}, "metadata"),
-            ({"ttl": 4e8}, "ttl must be"),
-        )
-    ],
+    ("redrive", ("merge", " a"), {"all": True}, "white space"),
+    ("redrive", WHERE, {"all": True, "delay": -1}, "delay must be"),
+    ("redrive", WHERE, {"all": True, "delay": "soon"}, "delay must be"),
+    ("redrive", WHERE, {"all": True, "delay": 1e12}, "delay must be"),
+    ("redrive", WHERE, {"all": True, "max_deliveries": 0}, "max_deliveries must be"),
+    ("redrive", WHERE, {"all": True, "max_deliveries": 1.5}, "max_deliveries must be"),
+    ("redrive", WHERE, {"all": True, "max_deliveries": True}, "max_deliveries must be"),
+    ("redrive", WHERE, {"all": True, "max_deliveries": 2, "to_topic": "other"}, "is for group 'builders' alone"),
+    ("seek", WHERE, {"to": "newest"}, "to must be"),
+    ("seek", WHERE, {"to": None}, "to must be"),
+    ("seek", WHERE, {"to": True, "key": "good"}, "to must be"),
+    ("seek", WHERE, {"to": 3}, "give its key"),
+    ("seek", WHERE, {"to": 0, "key": "good"}, "offsets begin at 1"),
+    ("seek", WHERE, {"to": datetime(2026, 1, 1)}, "aware datetime"),  # noqa: DTZ001 - that is the point
+    ("seek", WHERE, {"to": datetime(1969, 1, 1, tzinfo=UTC)}, "between the years"),
+    ("seek", WHERE, {"to": "latest", "key": ""}, "key must have"),
+    ("seek", ("merge ", "builders"), {"to": "latest"}, "white space"),
+    ("pause", WHERE, {"reason": 5}, "reason must be a str"),
+    ("pause", WHERE, {"reason": "\ud800"}, "surrogates"),
+    ("resume", WHERE, {"key": " k"}, "white space"),
+    ("skip", (*WHERE, "good", 4), {"reason": "x"}, "ends at offset 3"),
+    ("skip", (*WHERE, "good", "1"), {"reason": "x"}, "offset must be"),
+    ("skip", (*WHERE, "good", 1), {"reason": "  "}, "reason must have"),
+    ("delete_group", ("merge", ""), {}, "group must have"),
+    ("delete_topic", ("merge\n",), {}, "white space"),
+    ("purge", ("merge",), {"before": datetime(2026, 1, 1)}, "aware datetime"),  # noqa: DTZ001 - that is the point
+    ("purge", ("merge",), {"before": "yesterday"}, "before must be"),
+    ("purge", ("merge",), {"before": 0}, "before must be"),
+    ("purge", ("merge",), {"before": True}, "before must be"),
+    ("maintain", (), {"topics": ["over", "nope"]}, "no topic 'nope'"),  # in the first there is something to collect
+    ("maintain", (), {"topics": "over"}, "a list of topics"),
+    ("maintain", (), {"topics": 5}, "a list of topics"),
+    ("maintain", (), {"topics": ["over", 5]}, "topic must be a str"),
+    ("scheduled", ("merge\n",), {}, "white space"),
+    ("scheduled", (1,), {}, "topic must be a str"),
+    ("scheduled", ("merge", ""), {}, "key must have"),
+    ("scheduled", ("merge",), {"limit": 0}, "limit must be"),
+    ("scheduled", ("merge",), {"limit": 10_001}, "limit must be"),
+    ("cancel_scheduled", ("merge\n", "good", "x"), {}, "white space"),
+    ("cancel_scheduled", ("merge", "", "x"), {}, "key must have"),
+    ("cancel_scheduled", ("merge", "good", " x"), {}, "white space"),
+    ("pause_schedule", ("nihgtly",), {}, "did you mean 'nightly'"),
+    ("resume_schedule", ("nihgtly",), {}, "did you mean 'nightly'"),
+    ("remove_schedule", ("nihgtly",), {}, "did you mean 'nightly'"),
+    ("schedule", (), SCHEDULE | {"name": ""}, "the name of a schedule must have 1 to 200"),
+    ("schedule", (), SCHEDULE | {"name": "x" * 256}, "1 to 200 characters"),
+    ("schedule", (), SCHEDULE | {"name": " x"}, "white space"),
+    ("schedule", (), SCHEDULE | {"name": 5}, "must be a str"),
+    ("schedule", (), SCHEDULE | {"expression": "* * */20 * 1L"}, "never fires"),
+    ("schedule", (), SCHEDULE | {"catch_up": None}, "catch_up must be one of latest, all, none"),
+    ("schedule", (), SCHEDULE | {"topic": ""}, "topic must have"),
+    ("schedule", (), SCHEDULE | {"key": "\n"}, "white space"),
+    ("schedule", (), SCHEDULE | {"payload": object()}, "payload"),
+    ("schedule", (), SCHEDULE | {"metadata": {"a": 1}}, "metadata"),
+    ("schedule", (), SCHEDULE | {"ttl": 4e8}, "ttl must be"),
 ]
-SCHEDULE = {"name": "s", "expression": "* * * * *", "topic": "merge", "key": "good", "payload": b"x"}
 
 
 @pytest.fixture(scope="module")
@@ -280,12 +244,17 @@ def test_bad_input_is_refused_in_one_line(shop: str, root: Any, line: str, says:
     assert everything(root) == before
 
 
-@pytest.mark.parametrize(("call", "says"), BAD, ids=[says[:40] for _, says in BAD])
-def test_what_only_a_program_can_say_is_refused(client: Client, root: Any, call: Call, says: str) -> None:
+@pytest.mark.parametrize(
+    ("method", "args", "options", "says"), BAD, ids=[f"{method}-{says[:40]}" for method, *_, says in BAD]
+)
+def test_what_only_a_program_can_say_is_refused(
+    client: Client, root: Any, method: str, args: tuple[Any, ...], options: dict[str, Any], says: str
+) -> None:
     """ConfigurationError, one line, with the nearest name or those there are; nothing changed."""
     before = everything(root)
+    called = getattr(client, method, None) or getattr(client.admin, method)
     with pytest.raises(ConfigurationError, match=says) as raised:
-        call(client)
+        called(*args, **options)
     assert "\n" not in str(raised.value)
     assert everything(root) == before
 
