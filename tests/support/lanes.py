@@ -131,7 +131,7 @@ class World:
     taken over when the run is finished or relieved, an explicit settlement at once.
     """
 
-    def __init__(self, **rules: object) -> None:
+    def __init__(self, count: int = 0, **rules: object) -> None:
         self.rules = Rules(**rules)  # type: ignore[arg-type]
         self.budget = Budget()
         self.log: dict[int, Fetched] = {}
@@ -144,6 +144,7 @@ class World:
         self.burials: deque[Burial] = deque()
         self.lane = self.take_over()
         self.flush()  # the offsets row of the group's first owner
+        self.publish(count)
 
     # -- the database --------------------------------------------------------------------------------------------------
 
@@ -154,23 +155,11 @@ class World:
                 self.log[self.head] = row(self.head, target=target, original=original)
 
     def snapshot(self) -> LaneSnapshot:
-        loaded = [
-            DeliveryRow(
-                offset,
-                r.through,
-                r.acked,
-                r.due - self.now,
-                r.retry_count,
-                r.postponed,
-                r.crashed,
-                r.alone,
-                r.lease_epoch,
-                None if r.first_at is None else self.now - r.first_at,
-                r.last_error,
-                r.released,
-            )
-            for offset, r in self.rows.rows.items()
-        ]
+        loaded = []
+        for offset, r in self.rows.rows.items():
+            age = None if r.first_at is None else self.now - r.first_at
+            told = attrs.evolve(r, due=r.due - self.now, first_at=age)  # all that a DeliveryRow has, in its order
+            loaded.append(DeliveryRow(offset, *attrs.astuple(told)))
         return LaneSnapshot(
             key="key",
             epoch=self.epoch,
@@ -242,6 +231,28 @@ class World:
     def write(self) -> LaneWrite | None:
         return self.lane.write(self.now)
 
+    def writing(self) -> LaneWrite:
+        """The write that there must be."""
+        write = self.write()
+        assert write is not None
+        return write
+
+    def planned(self) -> LaneWrite:
+        """Fetch and plan all there is: the write that marks it."""
+        self.fetch()
+        self.plan()
+        return self.writing()
+
+    def unanswered(self, write: LaneWrite) -> None:
+        """A flush that was committed, and nobody heard of it."""
+        self.rows.commit(write, self.now)
+        self.lane.unwritten(write)
+
+    def recall(self) -> None:
+        """The lane is to stop, or paused: what no handler has seen goes back."""
+        self.lane.recall()
+        self.lane.drop_ready()
+
     def commit(self, write: LaneWrite) -> None:
         self.rows.commit(write, self.now)
         self.commits.append(self.rows.copy())
@@ -284,8 +295,9 @@ class World:
         assert attempt is not None
         return attempt
 
-    def ack(self, attempt: Attempt) -> None:
-        self.lane.succeeded(attempt, self.now)
+    def ack(self, *attempts: Attempt) -> None:
+        for attempt in attempts:
+            self.lane.succeeded(attempt, self.now)
 
     def nack(self, attempt: Attempt, wait: float = 10.0, *, postponed: bool = False) -> None:
         self._hold_back(attempt)
@@ -314,6 +326,12 @@ class World:
         if run in self.at_workers:
             self.at_workers.remove(run)
 
+    def handle(self, run: Run, *outcomes: str) -> None:
+        """A worker gets so far with a run, and lets go of it."""
+        for outcome in outcomes:
+            getattr(self, outcome)(self.start(run))
+        self.finish(run)
+
     def work(self, *outcomes: str) -> list[tuple[int, int]]:
         """Handle what comes, all acked but the first ones; (offset, attempt) as the handler saw them."""
         wanted, seen = deque(outcomes), []
@@ -335,12 +353,21 @@ class World:
     def stop(self) -> None:
         """A graceful stop, when no handler runs any more."""
         self.lane.closing = True
-        self.lane.recall()
-        self.lane.drop_ready()
+        self.recall()
         for run in list(self.lane.runs):
             self.finish(run)
         self.flush()
         assert self.lane.idle
+
+
+def serial(count: int = 0) -> World:
+    """One at a time, and what fails steps aside."""
+    return World(count, strict=False)
+
+
+def concurrent(count: int = 0, limit: int = 3) -> World:
+    """So many at once, each a run of its own."""
+    return World(count, strict=False, concurrency=limit, run=1)
 
 
 def row(offset: int, *, target: str = "", original: str = "", message_id: str = "") -> Fetched:

@@ -4,21 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lanelog._engine.records import Burial
 from lanelog._engine.run import State
-from support.lanes import World
-
-
-def strict() -> World:
-    return World(run=10)
-
-
-def serial() -> World:
-    return World(strict=False, run=10)
-
-
-def concurrent() -> World:
-    return World(strict=False, concurrency=3, run=1)
+from support.lanes import World, concurrent, serial
 
 
 def offsets(world: World) -> list[list[int]]:
@@ -31,8 +18,7 @@ def offsets(world: World) -> list[list[int]]:
 
 def test_strict_hands_out_one_run_at_a_time() -> None:
     """In strict order the next run is planned when the last one is done, and not before."""
-    world = World(run=2)
-    world.publish(5)
+    world = World(5, run=2)
     (run,) = world.go()
     assert offsets(world) == [[1, 2]]
     world.ack(world.start(run))
@@ -46,8 +32,7 @@ def test_strict_hands_out_one_run_at_a_time() -> None:
 @pytest.mark.parametrize("how", ["nack", "postpone"])
 def test_strict_holds_its_key_back_while_a_message_waits(how: str) -> None:
     """Nothing behind a failed or postponed message starts before it is through."""
-    world = strict()
-    world.publish(4)
+    world = World(4)
     (run,) = world.go()
     world.ack(world.start(run))
     world.nack(world.start(run), 10.0, postponed=how == "postpone")
@@ -62,36 +47,27 @@ def test_strict_holds_its_key_back_while_a_message_waits(how: str) -> None:
 
 
 def test_strict_holds_its_key_back_while_a_message_is_buried() -> None:
-    """A message on its way to the dead letters is not settled yet: what is behind it waits for that transaction."""
-    world = strict()
-    world.publish(3)
+    """A message on its way to the dead letters is not settled yet: what is behind it waits for that transaction.
+
+    What is to be buried is the row, with the number of attempts and the error.
+    """
+    world = World(3)
     (run,) = world.go()
-    world.reject(world.start(run))
-    world.finish(run)
+    world.handle(run, "reject")
     assert world.go() == []
-    assert world.lane.watermark == 0
+    assert (world.lane.watermark, world.lane.idle) == (0, False)
+    (burial,) = world.burials
+    assert (burial.offset, burial.failures, burial.error, burial.row) == (1, 1, "bad", world.log[1])
     world.bury()
     assert world.work() == [(2, 1), (3, 1)]
-
-
-def test_strict_takes_the_rest_of_a_run_back_when_a_message_fails() -> None:
-    """What is behind a failed message in the same run was handed out and is not started; its attempt does not count."""
-    world = strict()
-    world.publish(3)
-    (run,) = world.go()
-    world.nack(world.start(run), 0.0)
-    assert run.start_next(world.now, 60.0) is None
-    world.finish(run)
-    assert world.work() == [(1, 2), (2, 1), (3, 1)]
+    assert world.lane.idle
 
 
 def test_strict_does_not_fetch_what_it_cannot_hand_out() -> None:
     """A strict lane that waits drops what it has fetched and asks for nothing: others need the room."""
-    world = strict()
-    world.publish(5)
+    world = World(5)
     (run,) = world.go()
-    world.nack(world.start(run), 10.0)
-    world.finish(run)
+    world.handle(run, "nack")
     world.go()
     assert not world.lane.hungry
     assert (world.budget.messages, len(world.lane.ready)) == (0, 0)
@@ -99,8 +75,7 @@ def test_strict_does_not_fetch_what_it_cannot_hand_out() -> None:
 
 def test_strict_does_not_pass_a_message_that_waits_further_ahead() -> None:
     """A run ends before a message that waits, also when what is behind it was fetched (after a server lost commits)."""
-    world = strict()
-    world.publish(3)
+    world = World(3)
     world.work("ack", "ack", "nack")
     world.rows.acked, world.rows.mark = 0, 0  # as if the watermark had been lost, but not the row of 3
     world.take_over()
@@ -117,8 +92,7 @@ def test_strict_does_not_pass_a_message_that_waits_further_ahead() -> None:
 
 def test_serial_steps_aside() -> None:
     """In serial order what is behind a failing message goes on, one at a time, and it comes again when it is due."""
-    world = serial()
-    world.publish(4)
+    world = serial(4)
     assert world.work("ack", "nack") == [(1, 1), (2, 1), (3, 1), (4, 1)]
     assert world.lane.watermark == 1
     assert len(world.rows.rows) == 2  # 2 waits, 3..4 are acked ahead
@@ -130,14 +104,12 @@ def test_serial_steps_aside() -> None:
 
 def test_serial_hands_out_one_at_a_time() -> None:
     """While a message is handled, or on its way to the dead letters, no other one of its key starts."""
-    world = serial()
-    world.publish(3)
+    world = serial(3)
     world.work("nack")
     world.publish(2)
     (run,) = world.go()
     world.now += 60
-    world.reject(world.start(run))
-    world.finish(run)
+    world.handle(run, "reject")
     assert world.go() == []
     world.bury()
     assert world.work() == [(1, 2), (5, 1)]
@@ -145,8 +117,7 @@ def test_serial_hands_out_one_at_a_time() -> None:
 
 def test_serial_redelivers_the_lowest_first() -> None:
     """Among messages that are due, and before new ones, the lowest offset goes first."""
-    world = serial()
-    world.publish(3)
+    world = serial(3)
     assert world.work("nack", "nack", "nack") == [(1, 1), (2, 1), (3, 1)]
     world.publish(1)
     world.now += 60
@@ -158,8 +129,7 @@ def test_serial_redelivers_the_lowest_first() -> None:
 
 def test_concurrent_starts_up_to_its_concurrency_in_offset_order() -> None:
     """Up to `lane_concurrency` messages of a key are out, the lowest first; a settled one makes room for the next."""
-    world = concurrent()
-    world.publish(5)
+    world = concurrent(5)
     first, second, third = world.go()
     assert offsets(world) == [[1], [2], [3]]
     world.ack(world.start(second))
@@ -172,12 +142,10 @@ def test_concurrent_starts_up_to_its_concurrency_in_offset_order() -> None:
 
 def test_the_concurrency_counts_what_is_being_marked() -> None:
     """A run whose mark is on its way to the database takes its place already."""
-    world = concurrent()
-    world.publish(6)
+    world = concurrent(6)
     world.fetch()
     assert len(world.plan()) == 3
-    write = world.write()
-    assert write is not None
+    write = world.writing()
     assert world.plan() == []
     world.commit(write)
     assert world.plan() == []
@@ -186,8 +154,7 @@ def test_the_concurrency_counts_what_is_being_marked() -> None:
 
 def test_acks_out_of_order_advance_the_watermark_when_they_are_contiguous() -> None:
     """After 3 and 1 the watermark stands at 1, and after 2 at 3; the row of 3 is gone by then."""
-    world = concurrent()
-    world.publish(3)
+    world = concurrent(3)
     one, two, three = (world.start(run) for run in world.go())
     world.ack(three)
     world.flush()
@@ -204,8 +171,7 @@ def test_acks_out_of_order_advance_the_watermark_when_they_are_contiguous() -> N
 @pytest.mark.parametrize("each", [True, False])
 def test_acks_ahead_are_one_row_for_a_run(order: list[int], each: bool) -> None:
     """Four messages acked ahead of a slow one cost one row, whatever their order and however often it is flushed."""
-    world = World(strict=False, concurrency=5, run=1)
-    world.publish(5)
+    world = World(5, strict=False, concurrency=5, run=1)
     attempts = {run.attempts[0].offset: world.start(run) for run in world.go()}
     for offset in order:
         world.ack(attempts[offset])
@@ -220,8 +186,7 @@ def test_acks_ahead_are_one_row_for_a_run(order: list[int], each: bool) -> None:
 
 def test_a_transaction_of_the_handler_leaves_no_row_behind() -> None:
     """The acked row that `message.transaction()` wrote is deleted when the watermark passes, or merged into a run."""
-    world = concurrent()
-    world.publish(3)
+    world = concurrent(3)
     one, two, three = (world.start(run) for run in world.go())
     world.commit_with_handler(three)
     world.commit_with_handler(two)
@@ -234,8 +199,7 @@ def test_a_transaction_of_the_handler_leaves_no_row_behind() -> None:
 
 def test_a_claimed_message_is_left_alone_by_the_flush() -> None:
     """While a transaction of the handler, or the dead letters, decide about a message, its row is not written."""
-    world = serial()
-    world.publish(1)
+    world = serial(1)
     world.work("nack")
     world.now += 10
     (run,) = world.go()
@@ -258,8 +222,7 @@ def test_a_claimed_message_is_left_alone_by_the_flush() -> None:
 @pytest.mark.parametrize("how", ["stop", "drop", "work"])
 def test_the_budget_comes_back_exactly(how: str) -> None:
     """What is fetched is counted in messages and bytes, and given back when it is dropped, recalled or settled."""
-    world = concurrent()
-    world.publish(20)
+    world = concurrent(20)
     world.fetch(12)
     assert (world.budget.messages, world.budget.payload_bytes) == (12, sum(offset % 7 for offset in range(1, 13)))
     world.plan()
@@ -273,26 +236,8 @@ def test_the_budget_comes_back_exactly(how: str) -> None:
         world.finish(world.at_workers[0])
         world.stop()
     else:
-        world.lane.recall()
-        world.lane.drop_ready()
+        world.recall()
         world.lane.drop_ready()
     held = [wait.body for wait in world.lane.waiting.values() if wait.body is not None]
     assert world.budget.messages == len(held)
     assert world.budget.payload_bytes == sum(r.payload_bytes for r in held)
-
-
-def test_a_burial_says_what_is_buried() -> None:
-    """A burial carries the row, the number of attempts and the error, and stays out until it is known."""
-    world = strict()
-    world.publish(1)
-    (run,) = world.go()
-    world.reject(world.start(run))
-    (burial,) = world.burials
-    assert isinstance(burial, Burial)
-    assert (burial.offset, burial.failures, burial.error, burial.row) == (1, 1, "bad", world.log[1])
-    assert world.lane.running
-    assert not world.lane.idle
-    world.finish(run)
-    world.bury()
-    world.flush()
-    assert world.lane.idle

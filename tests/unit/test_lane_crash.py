@@ -5,14 +5,12 @@ from __future__ import annotations
 import pytest
 
 from lanelog._engine.lane import Lane
-from lanelog._engine.records import CRASHED, Burial, LaneSnapshot
-from support.lanes import World
+from lanelog._engine.records import CRASHED, LaneSnapshot
+from support.lanes import World, concurrent
 
 
 def world_of(count: int = 3, **rules: object) -> World:
-    world = World(**{"run": 3, **rules})
-    world.publish(count)
-    return world
+    return World(count, **{"run": 3, **rules})
 
 
 def waiting(world: World) -> dict[int, tuple[int, bool]]:
@@ -42,8 +40,7 @@ def test_nothing_is_handed_out_before_the_crash_is_written_down() -> None:
     assert lane.due(world.now, 10) == []
     assert world.plan() == []
     assert lane.needs_write
-    write = world.write()
-    assert write is not None
+    write = world.writing()
     assert [(r.offset, r.retry_count, r.lease_epoch, r.crashed) for r in write.upserts] == [
         (offset, 1, 0, True) for offset in (1, 2, 3)
     ]
@@ -53,16 +50,6 @@ def test_nothing_is_handed_out_before_the_crash_is_written_down() -> None:
     world.flush()
     assert not lane.adopting
     assert lane.hungry
-
-
-def test_a_second_crash_counts_only_what_ran() -> None:
-    """After a crash each message is marked alone in its row: of three, the next crash counts the one that was out."""
-    world = world_of()
-    world.go()
-    world.take_over()
-    world.start(world.go()[0])
-    world.take_over()
-    assert waiting(world) == {1: (2, True), 2: (1, True), 3: (1, True)}
 
 
 def test_a_crash_while_adopting_counts_nothing_twice() -> None:
@@ -79,27 +66,18 @@ def test_a_crash_while_adopting_counts_nothing_twice() -> None:
     assert not world.lane.adopting
 
 
-def test_a_row_in_flight_of_a_dead_owner_is_due_at_once() -> None:
-    """A redelivery that was running when its process died has counted itself already, and does not wait."""
+@pytest.mark.parametrize("visible_in", [0, 3600])
+def test_a_row_in_flight_of_a_dead_owner_is_due_at_once(visible_in: int) -> None:
+    """A redelivery that was running has counted itself already, and does not wait, whatever its row says of that."""
     world = world_of(1, strict=False)
     world.work("nack")
     world.now += 10
     world.start(world.go()[0])
+    world.rows.rows[1].due = world.now + visible_in
     world.take_over()
     assert waiting(world) == {1: (2, True)}
     assert world.lane.waiting[1].crashed
     assert world.work() == [(1, 3)]
-
-
-def test_a_row_in_flight_of_a_dead_owner_ignores_when_it_was_to_be_visible() -> None:
-    """Whatever its row says about waiting: what a dead owner had in flight is delivered at once."""
-    world = world_of(1, strict=False)
-    world.work("nack")
-    world.now += 10
-    world.go()
-    world.rows.rows[1].due = world.now + 3600
-    world.take_over()
-    assert waiting(world) == {1: (2, True)}
 
 
 def test_nacked_rows_keep_their_wait() -> None:
@@ -130,8 +108,7 @@ def test_a_postponed_message_starts_again_as_attempt_one() -> None:
 
 def test_acked_runs_are_loaded_as_settled() -> None:
     """What was acked ahead is not handed out again, and goes when the watermark reaches it."""
-    world = World(strict=False, concurrency=5, run=1)
-    world.publish(5)
+    world = concurrent(5, 5)
     runs = world.go()
     for run in (runs[1], runs[2], runs[4]):
         world.ack(world.start(run))
@@ -145,8 +122,7 @@ def test_acked_runs_are_loaded_as_settled() -> None:
 
 def test_rows_of_their_own_are_merged_at_the_load() -> None:
     """Neighbours that were settled one by one, by transactions or as dead letters, become one row and leave none."""
-    world = World(strict=False, concurrency=5, run=1)
-    world.publish(4)
+    world = concurrent(4, 5)
     runs = {run.attempts[0].offset: run for run in world.go()}
     for offset in (2, 3, 4):
         world.start(runs[offset])
@@ -262,8 +238,7 @@ def test_a_crash_in_company_is_never_the_last() -> None:
     assert waiting(world) == {1: (2, True)}
     (run,) = world.go()
     assert (run.alone, run.attempts[0].number) == (True, 3)
-    world.ack(world.start(run))
-    world.finish(run)
+    world.handle(run, "ack")
     world.flush()
     assert world.rows.acked == 1
 
@@ -293,25 +268,15 @@ def test_a_policy_of_one_attempt_buries_at_the_crash() -> None:
 
 @pytest.mark.parametrize("limit", [1, 2, 5])
 def test_max_deliveries_is_checked_before_the_handler(limit: int) -> None:
-    """Whatever the policy answered, no handler gets a message more often than `max_deliveries`."""
+    """Whatever the policy answered, no handler gets a message more often; the error of the last attempt is kept."""
     world = world_of(1, strict=False, attempts=99, max_deliveries=limit)
-    seen = []
-    for _ in range(limit + 2):
-        seen += world.work("nack")
+    for number in range(1, limit + 1):
+        assert world.work("nack") == [(1, number)]
         world.now += 10
-    assert seen == [(1, number) for number in range(1, limit + 1)]
+    assert world.go() == []
+    assert [(burial.failures, burial.error) for burial in world.burials] == [(limit, "ValueError: no")]
+    assert world.work() == []
     assert world.rows.acked == 1
-
-
-def test_the_burial_at_max_deliveries_says_why_the_last_attempt_failed() -> None:
-    """The error of a message that went over the limit is the one that was kept with it."""
-    world = world_of(1, strict=False, attempts=99, max_deliveries=1)
-    world.work("nack")
-    world.now += 10
-    world.fetch()
-    planned = world.lane.plan(world.now)
-    assert isinstance(planned, Burial)
-    assert (planned.failures, planned.error) == (1, "ValueError: no")
 
 
 def test_dead_letters_are_retried_without_limit() -> None:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from lanelog._engine.lane import MAX_WAITING
-from support.lanes import World, row
+import pytest
 
-
-def strict() -> World:
-    return World(run=10)
-
-
-def serial() -> World:
-    return World(strict=False, run=10)
+from lanelog._engine import lane
+from support.lanes import World, row, serial
 
 
 def test_messages_of_another_group_are_passed() -> None:
     """A redriven message of another group is settled without a handler, wherever it stands."""
-    world = strict()
+    world = World()
     for target in ("other", "", "other", "other", "builders", "other"):
         world.publish(target=target)
     assert world.work() == [(2, 1), (5, 1)]
@@ -25,7 +19,7 @@ def test_messages_of_another_group_are_passed() -> None:
 
 def test_a_suspect_of_another_group_is_passed_and_never_counted() -> None:
     """What a crash left under a run mark is joined with the log: another group's message is settled, not tried."""
-    world = strict()
+    world = World()
     for target in ("", "other", ""):
         world.publish(target=target)
     world.rows.acked, world.rows.mark, world.rows.mark_epoch = 0, 3, world.epoch
@@ -36,8 +30,7 @@ def test_a_suspect_of_another_group_is_passed_and_never_counted() -> None:
 
 def test_a_hole_counts_as_settled() -> None:
     """An offset that the log does not hold is passed, also when a crash had it marked."""
-    world = strict()
-    world.publish(1)
+    world = World(1)
     world.publish(2, hole=True)
     world.publish(1)
     world.rows.acked, world.rows.mark, world.rows.mark_epoch = 0, 2, world.epoch
@@ -48,8 +41,7 @@ def test_a_hole_counts_as_settled() -> None:
 
 def test_fetching_again_skips_what_is_known() -> None:
     """After its prefetch was dropped, a lane reads over what is settled, waiting or running."""
-    world = World(strict=False, concurrency=2, run=1)
-    world.publish(5)
+    world = World(5, strict=False, concurrency=2, run=1)
     one, two = world.go()
     world.nack(world.start(one), 100.0)
     world.finish(one)
@@ -66,8 +58,7 @@ def test_fetching_again_skips_what_is_known() -> None:
 
 def test_what_is_due_and_was_dropped_is_read_again() -> None:
     """A waiting message gives its payload up and asks for it when it is due."""
-    world = serial()
-    world.publish(1)
+    world = serial(1)
     world.work("nack")
     assert world.budget.messages == 0
     assert world.lane.due(world.now, 10) == []
@@ -85,8 +76,7 @@ def test_what_is_due_and_was_dropped_is_read_again() -> None:
 
 def test_a_message_that_vanished_while_it_waited_is_settled() -> None:
     """A purged message is no obstacle: the lane goes on behind it, and its row is deleted."""
-    world = strict()
-    world.publish(2)
+    world = World(2)
     world.work("nack")
     del world.log[1]
     world.now += 10
@@ -96,38 +86,31 @@ def test_a_message_that_vanished_while_it_waited_is_settled() -> None:
 
 def test_a_message_that_vanished_while_its_row_was_written_leaves_no_row() -> None:
     """A row that was on its way when its message turned out to be gone is deleted with the next flush."""
-    world = serial()
-    world.publish(1)
+    world = serial(1)
     (run,) = world.go()
     world.nack(world.start(run), 0.0)
     world.finish(run)
-    write = world.write()
-    assert write is not None
+    write = world.writing()
     world.lane.skip(1)
     world.commit(write)
     world.flush()
     assert (world.rows.acked, world.rows.rows) == (1, {})
 
 
-def test_a_lane_with_too_many_waiting_fetches_no_new_ones() -> None:
-    """A thousand waiting messages are enough: what is new stays in the database until some are through."""
-    world = World(strict=False, run=MAX_WAITING, batch_size=MAX_WAITING)
-    world.publish(MAX_WAITING)
-    world.work(*["nack"] * MAX_WAITING)
-    assert len(world.lane.waiting) == MAX_WAITING
+@pytest.mark.parametrize("new_owner", [False, True])
+def test_a_lane_with_too_many_waiting_fetches_no_new_ones(monkeypatch: pytest.MonkeyPatch, new_owner: bool) -> None:
+    """What is new stays in the database until some are through.
+
+    A new owner reads up to what waits, however much that is: at the limit it must not stop before the first one.
+    """
+    monkeypatch.setattr(lane, "MAX_WAITING", 20)
+    world = World(20, strict=False, batch_size=20)
+    world.work(*["nack"] * 20)
+    assert len(world.lane.waiting) == 20
     world.publish(5)
+    if new_owner:
+        world.take_over()
     assert world.work() == []
     world.now += 60
-    assert len(world.work()) == MAX_WAITING + 5
-
-
-def test_a_lane_that_takes_over_many_waiting_gets_through_them() -> None:
-    """A new owner reads up to what waits, however much that is: at a thousand it must not stop before the first one."""
-    world = World(strict=False, run=MAX_WAITING, batch_size=MAX_WAITING)
-    world.publish(MAX_WAITING)
-    world.work(*["nack"] * MAX_WAITING)
-    world.publish(5)
-    world.take_over()
-    world.now += 60
-    assert len(world.work()) == MAX_WAITING + 5
-    assert world.rows.acked == MAX_WAITING + 5
+    assert len(world.work()) == 25
+    assert world.rows.acked == 25

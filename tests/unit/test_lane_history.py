@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lanelog._engine.records import LaneWrite
 from lanelog._stores.history import Ended
-from support.lanes import World
+from support.lanes import World, concurrent
 
 
 def written(write: LaneWrite | None) -> list[tuple[int, str, int, str | None]]:
@@ -21,8 +21,7 @@ def late(world: World, *offsets: int) -> None:
 
 def test_a_row_rides_on_the_flush_that_settles_its_message() -> None:
     """Outcome, attempts, and when it was first started and settled; nothing once it is written."""
-    world = World(history=True)
-    world.publish(2)
+    world = World(2, history=True)
     (run,) = world.go()
     first = world.start(run)
     world.now += 3.0
@@ -38,12 +37,10 @@ def test_a_row_rides_on_the_flush_that_settles_its_message() -> None:
 
 def test_a_flush_that_did_not_happen_is_written_with_its_rows() -> None:
     """Together with those of what was settled meanwhile, in order."""
-    world = World(history=True)
-    world.publish(2)
+    world = World(2, history=True)
     (run,) = world.go()
     world.ack(world.start(run))
-    write = world.write()
-    assert write is not None
+    write = world.writing()
     world.ack(world.start(run))
     world.lane.unwritten(write)
     assert written(world.write()) == [(1, "success", 1, None), (2, "success", 1, None)]
@@ -51,8 +48,7 @@ def test_a_flush_that_did_not_happen_is_written_with_its_rows() -> None:
 
 def test_after_a_server_restart_rows_are_kept_for_messages_that_are_the_same() -> None:
     """An offset that another message has by now says nothing of the one that was there."""
-    world = World(history=True)
-    world.publish(3)
+    world = World(3, history=True)
     (run,) = world.go()
     for _ in range(3):
         world.ack(world.start(run))
@@ -63,27 +59,23 @@ def test_after_a_server_restart_rows_are_kept_for_messages_that_are_the_same() -
 
 def test_a_group_that_keeps_none_writes_none() -> None:
     """Whatever becomes of its messages."""
-    world = World()
-    world.publish(3)
+    world = World(3)
     assert world.work("nack", "ack", "reject")
     assert world.lane.left == []
 
 
 def test_what_another_transaction_has_settled_is_not_written_again() -> None:
     """The dead letters and `message.transaction()` write their own."""
-    world = World(history=True)
-    world.publish(2)
+    world = World(2, history=True)
     assert world.work("reject", "commit_with_handler") == [(1, 1), (2, 1)]
     assert world.lane.left == []
 
 
 def test_a_failure_before_is_told_with_the_success() -> None:
     """As long as the process that met it goes on."""
-    world = World(history=True)
-    world.publish(1)
+    world = World(1, history=True)
     (run,) = world.go()
-    world.nack(world.start(run))
-    world.finish(run)
+    world.handle(run, "nack")
     world.now += 20.0
     (again,) = world.go()
     world.ack(world.start(again))
@@ -95,16 +87,14 @@ def test_a_failure_before_is_told_with_the_success() -> None:
 
 def test_what_is_late_when_it_would_go_out_is_buried_without_a_mark() -> None:
     """What is in time before it goes out first; a strict lane waits for the burial."""
-    world = World()
-    world.publish(3)
+    world = World(3)
     late(world, 2)
     world.fetch()
     world.now += 10.0
     (run,) = world.plan()
     assert [attempt.offset for attempt in run.attempts] == [1]
     world.flush()
-    world.ack(world.start(run))
-    world.finish(run)
+    world.handle(run, "ack")
     assert world.plan() == []
     (burial,) = world.burials
     assert (burial.offset, burial.failures, burial.error, burial.ended) == (2, 0, "expired", Ended.EXPIRED)
@@ -117,8 +107,7 @@ def test_what_is_late_when_it_would_go_out_is_buried_without_a_mark() -> None:
 
 def test_what_is_late_when_it_would_start_is_no_start() -> None:
     """It was marked in time; the run goes on as its caller decides, and does not count it as handled."""
-    world = World()
-    world.publish(2)
+    world = World(2)
     late(world, 2)
     (run,) = world.go()
     assert not world.start(run).expired
@@ -129,8 +118,7 @@ def test_what_is_late_when_it_would_start_is_no_start() -> None:
 
 def test_what_came_back_unstarted_expires() -> None:
     """It was handed out and taken back, below a mark that stays: no handler has had it."""
-    world = World(strict=False, concurrency=3, run=1)
-    world.publish(3)
+    world = concurrent(3)
     late(world, 2)
     runs = world.go()
     world.start(runs[2])
@@ -144,8 +132,7 @@ def test_what_came_back_unstarted_expires() -> None:
 def test_what_was_started_once_never_expires() -> None:
     """Failed, postponed, or counted by a new owner after a crash: it goes out again."""
     for end in ("nack", "postpone", None):
-        world = World()
-        world.publish(1)
+        world = World(1)
         late(world, 1)
         (run,) = world.go()
         attempt = world.start(run)
@@ -163,8 +150,7 @@ def test_what_was_started_once_never_expires() -> None:
 
 def test_what_is_acked_first_was_in_time_when_it_was_acked() -> None:
     """It runs, however long a worker lets it wait: else it would be lost."""
-    world = World(ack_first=True)
-    world.publish(1)
+    world = World(1, ack_first=True)
     late(world, 1)
     (run,) = world.go()
     world.now += 100.0

@@ -8,8 +8,7 @@ from support.lanes import Row, World
 
 def released(attempts: int, **rules: object) -> World:
     """A lane of one message whose last attempt an operator ended."""
-    world = World(**rules)
-    world.publish()
+    world = World(1, **rules)
     world.rows.rows[1] = Row(1, acked=False, due=world.now, retry_count=attempts, released=True)
     world.take_over()
     return world
@@ -27,8 +26,7 @@ def test_it_is_delivered_again_beyond_the_cap() -> None:
 
 def test_another_message_at_its_cap_is_dead_lettered() -> None:
     """The grant is the operator's: what merely waits at the cap, for example after a change of options, gets none."""
-    world = World(max_deliveries=2)
-    world.publish()
+    world = World(1, max_deliveries=2)
     world.rows.rows[1] = Row(1, acked=False, due=world.now, retry_count=2)
     world.take_over()
     world.fetch()

@@ -6,13 +6,12 @@ import pytest
 
 from lanelog._engine.run import Attempt, Run, State
 from lanelog._engine.ticket import Ticket
+from support import lanes
 from support.lanes import Row, World
 
 
 def concurrent(count: int = 4) -> World:
-    world = World(strict=False, concurrency=count, run=1)
-    world.publish(count)
-    return world
+    return lanes.concurrent(count, count)
 
 
 def started(world: World) -> tuple[list[Run], list[Attempt]]:
@@ -20,9 +19,13 @@ def started(world: World) -> tuple[list[Run], list[Attempt]]:
     return runs, [world.start(run) for run in runs]
 
 
-def finish(world: World, runs: list[Run]) -> None:
+def all_is_settled(world: World, runs: list[Run], count: int) -> None:
+    """The workers let go of their runs: nothing comes again, so many are acked, and nothing is left over."""
     for run in runs:
         world.finish(run)
+    assert world.work() == []
+    assert (world.rows.acked, world.rows.rows) == (count, {})
+    assert (world.budget.messages, world.lane.idle) == (0, True)
 
 
 def test_running_attempts_go_on_where_the_message_is_the_same() -> None:
@@ -33,17 +36,13 @@ def test_running_attempts_go_on_where_the_message_is_the_same() -> None:
     assert set(lane.running) == {1, 2, 3, 4}
     assert all(attempt.lane is lane and attempt.state is State.RUNNING for attempt in attempts)
     assert world.budget.messages == 4
-    for attempt in attempts:
-        world.ack(attempt)
-    finish(world, runs)
-    assert world.work() == []
-    assert (world.rows.acked, world.rows.rows, world.budget.messages) == (4, {}, 0)
+    world.ack(*attempts)
+    all_is_settled(world, runs, 4)
 
 
 def test_what_the_restart_took_from_a_suspect_is_not_taken_for_its_death_later() -> None:
     """Its row said that it ran alone: written anew, or the next owner would bury what never died."""
-    world = World(attempts=3)
-    world.publish(1)
+    world = World(1, attempts=3)
     (run,) = world.go()
     world.start(run)
     world.rows.rows[1] = Row(through=1, acked=False, retry_count=2, crashed=True, alone=True, lease_epoch=world.epoch)
@@ -61,22 +60,19 @@ def test_attempts_at_another_message_are_superseded() -> None:
     lane = world.restart(changed=(2,))
     assert attempts[1].state is State.SUPERSEDED
     assert set(lane.running) == {1, 3, 4}
-    for attempt in (attempts[0], attempts[2], attempts[3]):
-        world.ack(attempt)
-    finish(world, runs)
+    world.ack(attempts[0], attempts[2], attempts[3])
+    for run in runs:
+        world.finish(run)
     (run,) = world.go()
     attempt = world.start(run)
     assert (attempt.offset, attempt.number, attempt.row.id) == (2, 1, "another one")
     world.ack(attempt)
-    finish(world, [run])
-    world.flush()
-    assert (world.rows.acked, world.rows.rows, world.budget.messages) == (4, {}, 0)
+    all_is_settled(world, [run], 4)
 
 
 def test_what_had_not_started_is_fetched_again() -> None:
     """A run that no handler has seen is dropped with the prefetch, and delivered as attempt 1."""
-    world = World(run=5)
-    world.publish(5)
+    world = World(5, run=5)
     (run,) = world.go()
     first = world.start(run)
     world.restart()
@@ -92,22 +88,17 @@ def test_what_was_settled_and_not_yet_durable_is_settled_again(flush: str) -> No
     """Acks whose flush the server may have forgotten are written anew, whatever became of it; nothing runs twice."""
     world = concurrent(5)
     runs, attempts = started(world)
-    for attempt in (attempts[1], attempts[2], attempts[4]):
-        world.ack(attempt)
+    world.ack(attempts[1], attempts[2], attempts[4])
     if flush != "none":
-        write = world.write()
-        assert write is not None
+        write = world.writing()
         if flush != "rolled back":
             world.rows.commit(write, world.now)
         if flush == "committed":
             world.lane.written(write)
     world.restart()
     assert list(world.lane.settled) == [(2, 3), (5, 5)]
-    for attempt in (attempts[0], attempts[3]):
-        world.ack(attempt)
-    finish(world, runs)
-    assert world.work() == []
-    assert (world.rows.acked, world.rows.rows, world.lane.idle) == (5, {}, True)
+    world.ack(attempts[0], attempts[3])
+    all_is_settled(world, runs, 5)
 
 
 @pytest.mark.parametrize("last_first", [True, False])
@@ -120,13 +111,10 @@ def test_acks_that_the_rows_know_already_are_not_settled_twice(last_first: bool)
         world.commit_with_handler(attempt)
     world.restart()
     assert list(world.lane.settled) == [(2, 4)]
-    world.ack(attempts[0])
-    world.ack(attempts[4])
-    finish(world, runs)
-    world.flush()
+    world.ack(attempts[0], attempts[4])
+    all_is_settled(world, runs, 5)
     assert world.lane.watermark == 5
     assert list(world.lane.settled) == []
-    assert (world.rows.acked, world.rows.rows) == (5, {})
 
 
 def test_a_transaction_that_committed_before_the_reload_is_known_from_its_row() -> None:
@@ -141,17 +129,13 @@ def test_a_transaction_that_committed_before_the_reload_is_known_from_its_row() 
     assert 2 not in world.lane.running
     two.lane.succeeded(two, world.now, stored=True)
     old.succeeded(two, world.now, stored=True)
-    world.ack(one)
-    world.ack(three)
-    finish(world, runs)
-    world.flush()
-    assert (world.rows.acked, world.rows.rows, world.budget.messages) == (3, {}, 0)
+    world.ack(one, three)
+    all_is_settled(world, runs, 3)
 
 
 def test_a_redelivery_that_had_not_started_keeps_its_attempts() -> None:
     """A marked redelivery that the restart takes back has not used an attempt, be it the last one or alone."""
-    world = World(run=1, attempts=2)
-    world.publish(1)
+    world = World(1, run=1, attempts=2)
     world.start(world.go()[0])
     world.take_over()
     (run,) = world.go()
@@ -169,8 +153,7 @@ def test_a_redelivery_that_had_not_started_keeps_its_attempts() -> None:
 
 def test_a_server_that_forgot_commits_is_told_again() -> None:
     """A watermark that was lost is behind memory: what is not vouched for is delivered again, what runs goes on."""
-    world = World(run=3)
-    world.publish(6)
+    world = World(6, run=3)
     forgotten = world.rows.copy()
     (run,) = world.go()
     for _ in range(3):
@@ -188,37 +171,24 @@ def test_a_server_that_forgot_commits_is_told_again() -> None:
 
 
 def test_a_burial_goes_on() -> None:
-    """A message on its way to the dead letters stays out after the restart, and is settled when it is buried."""
-    world = concurrent(2)
-    runs, (one, two) = started(world)
-    world.reject(one)
+    """A message on its way to the dead letters stays out after the restart, and is settled when it is buried.
+
+    There is nothing to write for it meanwhile, also when a reload wants its row.
+    """
+    world = World(1, run=1, attempts=2)
+    world.work("nack")
+    world.now += 10
+    (run,) = world.go()
+    world.handle(run, "reject")
     lane = world.restart()
     (burial,) = world.burials
     assert burial.lane is lane
     assert lane.burials == {1: burial}
-    world.bury()
-    world.ack(two)
-    finish(world, runs)
     world.flush()
-    assert (world.rows.acked, world.rows.rows) == (2, {})
-
-
-def test_a_burial_that_goes_on_does_not_keep_the_settler_busy() -> None:
-    """While the dead letters have a message there is nothing to write for it, also when a reload wants its row."""
-    world = World(run=1, attempts=2)
-    world.publish(1)
-    world.work("nack")
-    world.now += 10
-    (run,) = world.go()
-    world.reject(world.start(run))
-    world.finish(run)
-    world.restart()
-    world.flush()
-    assert not world.lane.needs_write
-    assert not world.lane.idle
+    assert (lane.needs_write, lane.idle) == (False, False)
     world.bury()
     world.flush()
-    assert (world.rows.acked, world.rows.rows, world.lane.idle) == (1, {}, True)
+    assert (world.rows.acked, world.rows.rows, lane.idle) == (1, {}, True)
 
 
 def test_tickets_and_closing_move_over() -> None:
@@ -238,8 +208,7 @@ def test_tickets_and_closing_move_over() -> None:
 
 def test_the_budget_survives_a_restart_exactly() -> None:
     """Prefetch, waiting bodies and lost deliveries are given back, what runs is held by the new lane, once."""
-    world = World(strict=False, concurrency=2, run=2)
-    world.publish(30)
+    world = World(30, strict=False, concurrency=2, run=2)
     runs = world.go()
     world.nack(world.start(runs[0]), 0.0)
     world.start(runs[1])
@@ -255,8 +224,7 @@ def test_the_budget_survives_a_restart_exactly() -> None:
 @pytest.mark.parametrize("order", [{"strict": True}, {"strict": False}, {"strict": False, "concurrency": 3}])
 def test_ack_first_commits_before_the_handler(order: dict[str, object]) -> None:
     """With `ACK_FIRST` a run goes out with the commit of its ack, and no more at once than the order allows."""
-    world = World(**{"ack_first": True, "run": 1, **order})
-    world.publish(7)
+    world = World(7, **{"ack_first": True, "run": 1, **order})
     limit = world.rules.concurrency
     seen = []
     for _ in range(7):
@@ -280,15 +248,10 @@ def test_ack_first_commits_before_the_handler(order: dict[str, object]) -> None:
 
 def test_what_was_acked_first_is_not_recalled() -> None:
     """A stop lets run what is acked already: it would be lost otherwise."""
-    world = World(ack_first=True, run=1)
-    world.publish(2)
-    world.fetch()
-    world.plan()
-    write = world.write()
-    assert write is not None
+    world = World(2, ack_first=True, run=1)
+    write = world.planned()
     world.lane.closing = True
-    world.lane.recall()
-    world.lane.drop_ready()
+    world.recall()
     world.commit(write)
     (run,) = world.at_workers
     assert not world.lane.idle
@@ -302,13 +265,11 @@ def test_what_was_acked_first_is_not_recalled() -> None:
 @pytest.mark.parametrize("flush", ["none", "rolled back", "committed without an answer"])
 def test_what_was_acked_first_runs_after_a_restart(flush: str) -> None:
     """A message that memory holds as acked, and whose handler has not started, is handed out after the reload."""
-    world = World(ack_first=True, run=1)
-    world.publish(2)
+    world = World(2, ack_first=True, run=1)
     world.fetch()
     world.plan()
     if flush != "none":
-        write = world.write()
-        assert write is not None
+        write = world.writing()
         if flush != "rolled back":
             world.rows.commit(write, world.now)
     world.restart()
