@@ -71,6 +71,14 @@ class Engine:
         self.fetch(lane)
         return lane
 
+    def reload(self, old: Lane) -> Lane:
+        """The server has restarted: nothing is in the way of the lane's going on."""
+        m = self.membership
+        snapshot = LaneSnapshot(key=old.key, epoch=3, head=old.head, floor=0, offset_acked=0)
+        fresh = Lane.load(snapshot, m.rules, m.budget, self.clock.now)
+        m.replace_lane(old, fresh, old.vouched())
+        return fresh
+
     def fetch(self, lane: Lane) -> None:
         rows = [row(offset) for offset in range(lane.cursor + 1, lane.head + 1)]
         self.membership.fetched(lane, lane.cursor, rows)
@@ -103,3 +111,10 @@ class Engine:
 def fast(clock: Clock, **options: Any) -> Engine:
     """An engine whose handlers are known to be fast, so that a run has many messages."""
     return Engine(clock, seconds=0.001, **options)
+
+
+def running(clock: Clock, messages: int, **options: Any) -> tuple[Engine, Lane, Run]:
+    """A fast engine with one lane of so many messages, and its first run."""
+    engine = fast(clock, **options)
+    lane = engine.open(head=messages)
+    return engine, lane, engine.run()

@@ -27,9 +27,7 @@ ORDERS: list[dict[str, Any]] = [{"strict": True}, {"strict": False}, {"strict": 
 
 
 def lane(**rules: Any) -> World:
-    world = World(**{"run": 1, "late": True, **rules})
-    world.publish(3)
-    return world
+    return World(3, **{"run": 1, "late": True, **rules})
 
 
 def taken(world: World, run: Run) -> Ticket:
@@ -58,44 +56,22 @@ def test_a_process_that_dies_before_the_mark_has_tried_nothing(order: dict[str, 
     assert world.work() == [(1, 1), (2, 1), (3, 1)]
 
 
-def test_a_process_that_dies_while_the_mark_is_written_has_tried_it_if_that_commits() -> None:
-    """Its handler has not started then: one attempt, of the one message that a worker had, is what it may cost."""
-    for committed in (False, True):
-        world = lane()
-        (run,) = world.go()
-        ticket = taken(world, run)
-        write = world.write()
-        assert write is not None
-        if committed:
-            world.rows.commit(write, world.now)
-        assert not ticket.wait(0)
-        assert after_a_crash(world) == ({1: 1} if committed else {})
-
-
-def test_a_process_that_dies_behind_the_mark_has_tried_what_was_taken_alone() -> None:
-    """In its handler or on the way there: this message counts an attempt, and no other."""
-    world = lane()
-    world.start(world.go()[0])
-    assert world.rows.mark == 1
-    assert after_a_crash(world) == {1: 1}
-    assert world.work() == [(1, 2), (2, 1), (3, 1)]
-
-
-def test_a_mark_of_unknown_outcome_is_written_again_before_anything_starts() -> None:
-    """The worker waits on: its ticket is the next flush's."""
+@pytest.mark.parametrize("death", ["before the commit", "behind it", "in the handler"])
+def test_a_process_that_dies_at_a_mark_has_tried_it_if_that_was_committed(death: str) -> None:
+    """One attempt, of the one message that a worker had, is what it may cost, whether its handler has started."""
     world = lane()
     (run,) = world.go()
-    ticket = taken(world, run)
-    write = world.write()
-    assert write is not None
-    world.rows.commit(write, world.now)
-    world.lane.unwritten(write)
-    assert not ticket.wait(0)
-    world.flush()
-    assert ticket.wait(0)
-    attempt = run.start_next(world.now, 60.0)
-    assert attempt is not None
-    assert (attempt.number, world.rows.mark) == (1, 1)
+    if death == "in the handler":
+        world.start(run)
+    else:
+        ticket = taken(world, run)
+        write = world.writing()
+        if death == "behind it":
+            world.rows.commit(write, world.now)
+        assert not ticket.wait(0)
+    tried = death != "before the commit"
+    assert after_a_crash(world) == ({1: 1} if tried else {})
+    assert world.work() == [(1, 2 if tried else 1), (2, 1), (3, 1)]
 
 
 @pytest.mark.parametrize("when", ["before the flush", "during the flush", "after the flush"])
@@ -108,8 +84,7 @@ def test_a_recall_between_mark_and_handler_undoes_the_mark(when: str) -> None:
     if write is not None and when == "after the flush":
         world.commit(write)
     world.lane.closing = True
-    world.lane.recall()
-    world.lane.drop_ready()
+    world.recall()
     if write is not None and when == "during the flush":
         world.commit(write)
     world.finish(run)
@@ -173,8 +148,7 @@ def test_a_late_redelivery_keeps_its_row_while_it_waits() -> None:
     world.start(world.go()[0])
     world.nack(next(iter(world.lane.running.values())), 0.0)
     world.finish(world.at_workers[0])
-    write = world.write()
-    assert write is not None
+    write = world.writing()
     world.fetch()
     world.lane.waiting[1].released = True
     world.plan()
@@ -189,8 +163,7 @@ def test_a_late_redelivery_keeps_its_row_while_it_waits() -> None:
 
 def test_a_second_crash_counts_only_what_really_ran() -> None:
     """However fast the handler is: what one crash has counted is marked late, and the next one does not count it."""
-    world = World(run=3, late=False, strict=False, concurrency=3)
-    world.publish(3)
+    world = World(3, run=3, late=False, strict=False, concurrency=3)
     world.go()
     assert after_a_crash(world) == {1: 1, 2: 1, 3: 1}  # one mark of a fast handler's run
     for death in range(2, 4):
@@ -297,13 +270,18 @@ def test_a_lease_that_is_lost_before_the_mark_counts_nothing(engine: Engine) -> 
     assert engine.rows["key"].mark == 0
 
 
-def test_a_mark_whose_flush_fails_is_waited_for_until_it_commits(engine: Engine) -> None:
-    """Whether that flush is known to have failed or of unknown outcome."""
+@pytest.mark.parametrize("unanswered", [False, True])
+def test_a_mark_whose_flush_fails_is_waited_for_until_it_commits(engine: Engine, unanswered: bool) -> None:
+    """Whether that flush is known to have failed or of unknown outcome: nothing starts before it is written again."""
     mine = Taken(engine)
-    engine.membership.uncommitted(engine.collect())
+    writes = engine.collect()
+    if unanswered:
+        engine.rows["key"].commit(writes[0], engine.clock.now)
+    engine.membership.uncommitted(writes)
     assert mine.answers == []
     engine.flush()
     assert mine.answer() is True
+    assert (engine.start(mine.run).number, engine.rows["key"].mark) == (1, 1)
 
 
 def test_a_mark_that_takes_too_long_is_asked_for_again(engine: Engine) -> None:

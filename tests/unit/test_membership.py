@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from lanelog._engine.lane import Lane
 from lanelog._engine.policy import ACKED
-from lanelog._engine.records import LaneSnapshot
 from lanelog.errors import LeaseLost
 from support.lanes import row
-from support.memberships import Clock, Engine, fast
+from support.memberships import Clock, Engine, fast, running
 
 
 @pytest.fixture
@@ -22,9 +20,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def test_finish_takes_outcomes_over_and_sends_the_next_run_out(clock: Clock) -> None:
     """What a worker recorded counts when it lets go of its run; the next run's mark rides on that flush."""
-    engine = fast(clock)
-    lane = engine.open(head=25)
-    run = engine.run()
+    engine, lane, run = running(clock, 25)
     assert [attempt.offset for attempt in run.attempts] == list(range(1, 21))
     for _ in range(20):
         run.record(engine.start(run), ACKED)
@@ -38,9 +34,7 @@ def test_finish_takes_outcomes_over_and_sends_the_next_run_out(clock: Clock) -> 
 
 def test_what_a_worker_did_not_start_goes_back(clock: Clock) -> None:
     """A run that is let go of early returns its rest, which comes again as attempt 1."""
-    engine = fast(clock)
-    engine.open(head=20)
-    run = engine.run()
+    engine, _, run = running(clock, 20)
     run.record(engine.start(run), ACKED)
     engine.membership.finish(run)
     again = engine.run()
@@ -82,9 +76,7 @@ def test_without_authority_nothing_is_planned(clock: Clock) -> None:
 def test_relieve_settles_what_a_slow_run_has_done_and_returns_its_rest(clock: Clock) -> None:
     """While one message of a run takes long, those before it become durable and those behind it are not marked."""
     for order in ("strict", "serial"):
-        engine = fast(clock, order=order)
-        lane = engine.open(head=5)
-        run = engine.run()
+        engine, lane, run = running(clock, 5, order=order)
         run.record(engine.start(run), ACKED)
         slow = engine.start(run)
         engine.membership.relieve(run)
@@ -100,9 +92,7 @@ def test_relieve_settles_what_a_slow_run_has_done_and_returns_its_rest(clock: Cl
 
 def test_relieve_lets_others_have_the_rest_in_concurrent_order(clock: Clock) -> None:
     """In concurrent order what a slow message keeps waiting goes to another worker at once."""
-    engine = fast(clock, order="concurrent", lane_concurrency=2)
-    engine.open(head=5)
-    run = engine.run()
+    engine, _, run = running(clock, 5, order="concurrent", lane_concurrency=2)
     engine.start(run)
     engine.membership.relieve(run)
     engine.membership.relieve(run)
@@ -193,9 +183,7 @@ def test_a_publish_asks_for_one_look(clock: Clock) -> None:
 
 def test_a_lane_is_released_after_its_last_flush(clock: Clock) -> None:
     """A closed lane takes back what has not started, lets the running handler settle, and is idle after the flush."""
-    engine = fast(clock)
-    lane = engine.open(head=5)
-    run = engine.run()
+    engine, lane, run = running(clock, 5)
     attempt = engine.start(run)
     engine.membership.close_lane(lane)
     engine.flush()
@@ -267,13 +255,7 @@ def test_a_flush_of_a_lane_that_was_replaced_is_ignored(clock: Clock) -> None:
     engine = fast(clock)
     old = engine.open(head=3)
     (write,) = engine.collect()
-    fresh = Lane.load(
-        LaneSnapshot(key="key", epoch=3, head=3, floor=0, offset_acked=0),
-        engine.membership.rules,
-        engine.membership.budget,
-        clock.now,
-    )
-    engine.membership.replace_lane(old, fresh, old.vouched())
+    fresh = engine.reload(old)
     engine.membership.committed([write])
     assert engine.runs.empty()
     assert engine.membership.lanes == {"key": fresh}
@@ -287,13 +269,7 @@ def test_what_was_acked_first_is_handed_out_once_after_a_reload(clock: Clock) ->
     engine = Engine(clock, ack_policy="ack_first")
     old = engine.open(head=1)
     (write,) = engine.collect()
-    fresh = Lane.load(
-        LaneSnapshot(key="key", epoch=3, head=1, floor=0, offset_acked=0),
-        engine.membership.rules,
-        engine.membership.budget,
-        clock.now,
-    )
-    engine.membership.replace_lane(old, fresh, old.vouched())
+    engine.reload(old)
     engine.membership.committed([write])
     assert engine.runs.empty()
     assert engine.offsets() == [1]
