@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lanelog._engine import gate as module
-from lanelog._engine.gate import Gate, process_gate
+from lanelog._engine.gate import Gate
+from support.memberships import Clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -52,10 +53,35 @@ class Visitor(threading.Thread):
     def has_entered(self) -> bool:
         return self.inside.wait(IN_TIME)
 
+    def looks(self, times: int = 1) -> bool:
+        """Wait until the suspect has looked again, so many times."""
+        for _ in range(times):
+            self.asked.clear()
+            assert self.asked.wait(IN_TIME)
+        return True
+
     def end(self) -> None:
         self.leave.set()
         self.join(IN_TIME)
         assert not self.is_alive()
+
+    def passes(self) -> None:
+        assert self.has_entered()
+        self.end()
+
+
+def entered(gate: Gate) -> Visitor:
+    """A message that is being handled."""
+    visitor = Visitor(gate)
+    assert visitor.has_entered()
+    return visitor
+
+
+def waiting(gate: Gate, wanted: Callable[[], bool] | None = None) -> Visitor:
+    """A suspect that has looked, and holds others back."""
+    suspect = Visitor(gate, alone=True, wanted=wanted)
+    assert suspect.asked.wait(IN_TIME)
+    return suspect
 
 
 @pytest.fixture(autouse=True)
@@ -75,8 +101,7 @@ def gate() -> Iterator[Gate]:
 
 def test_messages_pass_together(gate: Gate) -> None:
     """Any number of messages are handled at the same time."""
-    visitors = [Visitor(gate) for _ in range(5)]
-    assert all(visitor.has_entered() for visitor in visitors)
+    visitors = [entered(gate) for _ in range(5)]
     assert "inside=5" in repr(gate)
     for visitor in visitors:
         visitor.end()
@@ -84,14 +109,10 @@ def test_messages_pass_together(gate: Gate) -> None:
 
 def test_a_suspect_waits_until_nobody_is_inside(gate: Gate) -> None:
     """A suspect starts only after the last message that is being handled has left."""
-    first, second = Visitor(gate), Visitor(gate)
-    assert first.has_entered()
-    assert second.has_entered()
-    suspect = Visitor(gate, alone=True)
-    assert suspect.asked.wait(IN_TIME)
+    first, second = entered(gate), entered(gate)
+    suspect = waiting(gate)
     first.end()
-    suspect.asked.clear()
-    assert suspect.asked.wait(IN_TIME)  # it looked again, after the first had left
+    assert suspect.looks()  # it looked again, after the first had left
     assert not suspect.inside.is_set()
     second.end()
     assert suspect.has_entered()
@@ -119,62 +140,48 @@ def test_nobody_enters_while_a_suspect_is_alone(gate: Gate) -> None:
 
 def test_a_waiting_suspect_holds_back_who_comes_later(gate: Gate) -> None:
     """A steady stream of messages cannot keep a suspect waiting: those that come after it wait for it."""
-    inside = Visitor(gate)
-    assert inside.has_entered()
-    suspect = Visitor(gate, alone=True)
-    assert suspect.asked.wait(IN_TIME)
+    inside = entered(gate)
+    suspect = waiting(gate)
     late = Visitor(gate)
-    suspect.asked.clear()
-    assert suspect.asked.wait(IN_TIME)
+    assert suspect.looks()
     assert "held_back=True" in repr(gate)
     inside.end()
     assert suspect.has_entered()
     assert not late.inside.is_set()
     suspect.end()
-    assert late.has_entered()
-    late.end()
+    late.passes()
 
 
 def test_an_impatient_suspect_lets_others_pass(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     """A suspect that waited long for a long handler lets others in meanwhile, and still gets its turn."""
     monkeypatch.setattr(module, "PATIENCE", 0.002)
-    inside = Visitor(gate)
-    assert inside.has_entered()
-    suspect = Visitor(gate, alone=True)
-    assert suspect.asked.wait(IN_TIME)
+    inside = entered(gate)
+    suspect = waiting(gate)
     late = Visitor(gate)
     assert late.has_entered()
     assert not suspect.inside.is_set()
     late.end()
     inside.end()
-    assert suspect.has_entered()
-    suspect.end()
+    suspect.passes()
 
 
 def test_suspects_together_are_as_patient_as_one(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     """While one suspect lets others pass, no other suspect holds them back: turn by turn they would stop everything."""
-    clock = [100.0]
-    monkeypatch.setattr(module, "time", Clock(clock))
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(module, "PATIENCE", 10.0)
-    inside = Visitor(gate)
-    assert inside.has_entered()
-    suspects = [Visitor(gate, alone=True)]
-    assert suspects[0].asked.wait(IN_TIME)
-    clock[0] = 105.0
-    suspects.append(Visitor(gate, alone=True))
-    assert suspects[1].asked.wait(IN_TIME)
-    clock[0] = 111.0  # the first one's patience is over
+    inside = entered(gate)
+    suspects = [waiting(gate)]
+    clock.now += 5
+    suspects.append(waiting(gate))
+    clock.now += 6  # the first one's patience is over
     for _ in range(3):
         for suspect in suspects:
-            suspect.asked.clear()
-            assert suspect.asked.wait(IN_TIME)
+            assert suspect.looks()
     assert "held_back=False" in repr(gate)
-    late = Visitor(gate)
-    assert late.has_entered()
-    late.end()
-    clock[0] = 122.0  # their time is over, too
-    suspects[0].asked.clear()
-    assert suspects[0].asked.wait(IN_TIME)
+    entered(gate).end()
+    clock.now += 11  # their time is over, too
+    assert suspects[0].looks()
     assert "held_back=True" in repr(gate)
     inside.end()
     for suspect in suspects:
@@ -186,75 +193,52 @@ def test_suspects_together_are_as_patient_as_one(gate: Gate, monkeypatch: pytest
 
 def test_each_vain_hold_doubles_the_next(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     """Handlers that always outlast a hold do not starve a suspect: it holds twice as long each time, up to a bound."""
-    clock = [100.0]
-    monkeypatch.setattr(module, "time", Clock(clock))
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(module, "PATIENCE", 10.0)
     monkeypatch.setattr(module, "MOST", 4)
-    inside = Visitor(gate)
-    assert inside.has_entered()
+    inside = entered(gate)
     suspect = Visitor(gate, alone=True)
 
     def looked() -> str:
         """What the gate says after the suspect has looked at the clock once more."""
-        for _ in range(2):
-            suspect.asked.clear()
-            assert suspect.asked.wait(IN_TIME)
+        assert suspect.looks(2)
         return repr(gate)
 
     for hold in (10.0, 20.0, 40.0, 40.0):
         assert "held_back=True" in looked()
-        clock[0] += hold - 0.5
+        clock.now += hold - 0.5
         assert "held_back=True" in looked()
-        clock[0] += 1
+        clock.now += 1
         assert "held_back=False" in looked()  # the others may pass for as long
-        clock[0] += hold - 1.5
+        clock.now += hold - 1.5
         assert "held_back=False" in looked()
-        clock[0] += 2
+        clock.now += 2
     assert "held_back=True" in looked()
     inside.end()
-    assert suspect.has_entered()
-    suspect.end()
-    inside = Visitor(gate)
-    assert inside.has_entered()
+    suspect.passes()
+    inside = entered(gate)
     suspect = Visitor(gate, alone=True)
     assert "held_back=True" in looked()
-    clock[0] += 11  # one that had its turn: the next begins with the shortest hold
+    clock.now += 11  # one that had its turn: the next begins with the shortest hold
     assert "held_back=False" in looked()
     inside.end()
-    assert suspect.has_entered()
-    suspect.end()
-
-
-class Clock:
-    """A `time` whose hand is moved by the test."""
-
-    def __init__(self, now: list[float]) -> None:
-        self.now = now
-
-    def monotonic(self) -> float:
-        return self.now[0]
+    suspect.passes()
 
 
 def test_a_suspect_that_is_not_wanted_any_more_gives_up(gate: Gate) -> None:
     """A suspect whose lane is lost or closing stops waiting, and holds nobody back any longer."""
     wanted = threading.Event()
     wanted.set()
-    inside = Visitor(gate)
-    assert inside.has_entered()
-    suspect = Visitor(gate, alone=True, wanted=wanted.is_set)
-    assert suspect.asked.wait(IN_TIME)
+    inside = entered(gate)
+    suspect = waiting(gate, wanted.is_set)
     late = Visitor(gate)
     wanted.clear()
     suspect.join(IN_TIME)
     assert suspect.admitted is False
-    assert late.has_entered()
-    late.end()
+    late.passes()
     inside.end()
-
-
-def test_a_suspect_that_is_not_wanted_does_not_enter_an_empty_gate(gate: Gate) -> None:
-    """What is not wanted is refused, also when nobody is there."""
-    assert gate.enter_alone(lambda: False) is False
+    assert gate.enter_alone(lambda: False) is False  # also when nobody is there
 
 
 def test_a_question_that_raises_leaves_the_gate_open(gate: Gate) -> None:
@@ -268,13 +252,8 @@ def test_a_question_that_raises_leaves_the_gate_open(gate: Gate) -> None:
     gate.leave()
 
 
-def test_all_clients_of_a_process_share_one_gate() -> None:
-    """The gate is the process's: alone means alone among all its clients."""
-    assert process_gate() is process_gate()
-
-
 def test_a_fork_resets_the_gate() -> None:
-    """What the parent's threads were handling is not handled in the child: its gate is empty."""
+    """All clients of a process share one gate; what the parent's threads were handling is not in the child's."""
     code = (
         "import os\n"
         "from lanelog._engine.gate import process_gate\n"

@@ -15,18 +15,17 @@ if TYPE_CHECKING:
     Make: TypeAlias = Callable[..., Loop]
 
 LONG = 3600.0  # a wait that only an event ends
-PATIENCE = 10.0  # for what happens at once unless something is broken
+PATIENCE = 20.0  # for what happens at once unless something is broken
 
 
 class Turns:
-    """A turn that tells when it runs, and can be held in the middle of itself."""
+    """A turn that tells when it runs, and can be held in the middle of itself, or fail."""
 
-    def __init__(self, delay: float = LONG) -> None:
-        self.delay = delay
+    def __init__(self, delay: float = LONG, *, gated: bool = False, failures: int = 0) -> None:
+        self.delay, self.gated, self.failures = delay, gated, failures
         self.count = 0
         self.begun = threading.Semaphore(0)
         self.gate = threading.Semaphore(0)
-        self.gated = False
         self.threads: set[str] = set()
 
     def __call__(self, now: float) -> float:
@@ -36,6 +35,8 @@ class Turns:
         self.begun.release()
         if self.gated:
             assert self.gate.acquire(timeout=PATIENCE)
+        if self.count <= self.failures:
+            raise SystemExit
         return self.delay
 
     def wait(self) -> None:
@@ -49,12 +50,12 @@ def refuse(error: BaseException) -> None:
 
 
 @pytest.fixture
-def make() -> Iterator[Callable[..., Loop]]:
+def make() -> Iterator[Make]:
     """Make loops that are stopped after the test."""
     loops: list[Loop] = []
 
     def build(turn: Callable[[float], float], **callbacks: Callable[..., None]) -> Loop:
-        loops.append(Loop("keeper", turn, failed=callbacks.pop("failed", refuse), **callbacks))
+        loops.append(Loop("keeper", turn, failed=refuse, **callbacks))
         return loops[-1]
 
     yield build
@@ -62,25 +63,22 @@ def make() -> Iterator[Callable[..., Loop]]:
         assert loop.stop(PATIENCE)
 
 
-def test_it_turns_in_a_thread_with_its_name(make: Make) -> None:
-    """A loop's thread is recognised in any dump, and does not keep the process alive."""
-    turns = Turns()
-    loop = make(turns)
+def started(make: Make, turns: Turns, **callbacks: Callable[..., None]) -> Loop:
+    """A loop in its first turn, or behind it."""
+    loop = make(turns, **callbacks)
     loop.start()
     turns.wait()
-    assert turns.threads == {"lanelog-keeper"}
-    assert all(thread.daemon for thread in threading.enumerate() if thread.name == "lanelog-keeper")
+    return loop
 
 
-def test_running_lasts_from_start_to_the_end(make: Make) -> None:
-    """A loop runs as long as its thread lives."""
-    loop = make(Turns())
-    states = [loop.running]
+def test_it_turns_in_one_thread_with_its_name(make: Make) -> None:
+    """A loop's thread is recognised in any dump, and does not keep the process alive; a second start does nothing."""
+    turns = Turns(gated=True)
+    loop = started(make, turns)
     loop.start()
-    states.append(loop.running)
-    assert loop.stop(PATIENCE)
-    states.append(loop.running)
-    assert states == [False, True, False]
+    assert turns.threads == {"lanelog-keeper"}
+    assert [thread.daemon for thread in threading.enumerate() if thread.name == "lanelog-keeper"] == [True]
+    turns.gate.release()
 
 
 def test_zero_means_at_once(make: Make) -> None:
@@ -91,34 +89,11 @@ def test_zero_means_at_once(make: Make) -> None:
         turns.wait()
 
 
-def test_an_infinite_delay_waits_for_the_wake(make: Make) -> None:
-    """A turn may wait until it is woken."""
-    turns = Turns(delay=float("inf"))
-    loop = make(turns)
-    loop.start()
-    turns.wait()
-    loop.wake()
-    turns.wait()
-
-
-def test_start_is_idempotent(make: Make) -> None:
-    """Starting twice runs one thread."""
-    turns = Turns()
-    turns.gated = True
-    loop = make(turns)
-    loop.start()
-    loop.start()
-    turns.wait()
-    assert [thread.name for thread in threading.enumerate()].count("lanelog-keeper") == 1
-    turns.gate.release()
-
-
-def test_wake_cuts_a_wait_short(make: Make) -> None:
-    """A waiting loop turns at once when woken."""
-    turns = Turns()
-    loop = make(turns)
-    loop.start()
-    turns.wait()
+@pytest.mark.parametrize("delay", [LONG, float("inf")])
+def test_wake_cuts_a_wait_short(make: Make, delay: float) -> None:
+    """A waiting loop turns at once when woken, also one that waits for that alone."""
+    turns = Turns(delay)
+    loop = started(make, turns)
     loop.wake()
     turns.wait()
     assert turns.count == 2
@@ -126,59 +101,44 @@ def test_wake_cuts_a_wait_short(make: Make) -> None:
 
 def test_a_wake_during_a_turn_is_not_lost(make: Make) -> None:
     """What arrives while a turn runs is looked at by a turn after it."""
-    turns = Turns()
-    turns.gated = True
-    loop = make(turns)
-    loop.start()
-    turns.wait()
+    turns = Turns(gated=True)
+    loop = started(make, turns)
     loop.wake()
     turns.gate.release()
     turns.wait()
     turns.gate.release()
 
 
-def test_stop_ends_a_long_wait(make: Make) -> None:
-    """Stopping does not wait for the delay to pass."""
-    turns = Turns()
-    loop = make(turns)
-    loop.start()
-    turns.wait()
+@pytest.mark.parametrize("failures", [0, 1])
+def test_stop_ends_a_long_wait(make: Make, failures: int) -> None:
+    """Stopping waits neither for the delay to pass nor for a back-off."""
+    turns = Turns(failures=failures)
+    loop = started(make, turns)
     assert loop.stop(PATIENCE)
     assert turns.count == 1
 
 
 def test_stop_lets_the_turn_finish(make: Make) -> None:
-    """A stop with a time-out reports that the turn still runs, and the next one that it has ended."""
-    turns = Turns()
-    turns.gated = True
-    loop = make(turns)
-    loop.start()
-    turns.wait()
+    """A stop with a time-out reports that the turn still runs, and the next one that it has ended.
+
+    It does not start again before: two threads never run the same turn.
+    """
+    turns = Turns(gated=True)
+    loop = started(make, turns)
     assert loop.stop(0.0) is False
     assert loop.stop(-1.0) is False
-    assert loop.running
-    assert loop.stopping
+    assert (loop.running, loop.stopping) == (True, True)
+    with pytest.raises(ClosedError, match="keeper is still stopping"):
+        loop.start()
     turns.gate.release()
     assert loop.stop() is True
     assert turns.count == 1
 
 
-def test_stop_is_idempotent(make: Make) -> None:
-    """A loop that never ran or has ended is stopped already."""
-    loop = make(Turns())
-    assert loop.stop()
-    loop.start()
-    assert loop.stop()
-    assert loop.stop()
-
-
 def test_several_threads_may_stop_at_once(make: Make) -> None:
     """Every stop returns when the loop has ended."""
-    turns = Turns()
-    turns.gated = True
-    loop = make(turns)
-    loop.start()
-    turns.wait()
+    turns = Turns(gated=True)
+    loop = started(make, turns)
     answers: list[bool] = []
     threads = [threading.Thread(target=lambda: answers.append(loop.stop())) for _ in range(8)]
     for thread in threads:
@@ -206,27 +166,17 @@ def test_a_turn_may_stop_its_own_loop(make: Make) -> None:
 
 
 def test_a_stopped_loop_can_start_again(make: Make) -> None:
-    """Starting after the end runs a new thread."""
+    """A loop runs from its start until its thread has ended; one that does not run is stopped already."""
     turns = Turns()
     loop = make(turns)
     for _ in range(3):
+        assert loop.stop()
+        assert not loop.running
         loop.start()
+        assert loop.running
         turns.wait()
         assert loop.stop(PATIENCE)
     assert turns.count == 3
-
-
-def test_a_loop_that_is_still_stopping_cannot_start(make: Make) -> None:
-    """Two threads never run the same turn."""
-    turns = Turns()
-    turns.gated = True
-    loop = make(turns)
-    loop.start()
-    turns.wait()
-    loop.stop(0.0)
-    with pytest.raises(ClosedError, match="keeper is still stopping"):
-        loop.start()
-    turns.gate.release()
 
 
 def test_without_a_thread_nothing_remains(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,39 +197,15 @@ def test_finished_runs_in_the_thread_when_it_ends(make: Make) -> None:
     """The thread closes what it owned, after its last turn."""
     turns = Turns()
     seen: list[tuple[str, int]] = []
-    loop = make(turns, finished=lambda: seen.append((threading.current_thread().name, turns.count)))
-    loop.start()
-    turns.wait()
+    loop = started(make, turns, finished=lambda: seen.append((threading.current_thread().name, turns.count)))
     assert loop.stop(PATIENCE)
     assert seen == [("lanelog-keeper", 1)]
 
 
 def test_a_failing_turn_is_repeated(make: Make) -> None:
     """An exception ends the turn, not the loop."""
-    turns = Turns()
-
-    def turn(now: float) -> float:
-        turns(now)
-        if turns.count < 3:
-            raise SystemExit
-        return LONG
-
-    loop = make(turn)
-    loop.start()
-    for _ in range(3):
-        turns.wait()
-    assert loop.running
-
-
-def test_stop_ends_a_back_off(make: Make) -> None:
-    """A failing loop stops as quickly as any."""
-    turns = Turns()
-
-    def turn(now: float) -> float:
-        turns(now)
-        raise ValueError("broken")
-
-    loop = make(turn, failed=lambda _: None)
-    loop.start()
+    turns = Turns(failures=2)
+    loop = started(make, turns)
     turns.wait()
-    assert loop.stop(PATIENCE)
+    turns.wait()
+    assert loop.running
