@@ -35,6 +35,13 @@ def attempt(number: int = 1, *, first_started: float | None = 100.0, original: s
     return Attempt(None, row(1, original=original), number, first_started)  # type: ignore[arg-type]
 
 
+def judged(raised: BaseException, number: int = 1, *, original: str = "", **options: Any) -> Outcome:
+    """How an attempt ends that raised this."""
+    outcome = policy.judge(config(**options), attempt(number, original=original), raised, 101.0)
+    assert outcome is not None
+    return outcome
+
+
 def retried(wait: float, error: str) -> Outcome:
     return Outcome(Verb.RETRY, wait, error)
 
@@ -84,24 +91,17 @@ def test_the_ack_policy_decides_how_a_handler_ended(
 @pytest.mark.parametrize("raised", [BOOM, Retry(), Retry(2.5)])
 def test_the_last_attempt_is_buried(raised: Exception) -> None:
     """When the retry policy allows no attempt any more, failing and asking for another one are the same."""
-    outcome = policy.judge(config(), attempt(3), raised, 101.0)
-    assert outcome is not None
-    assert outcome.verb is Verb.BURY
+    assert judged(raised, 3).verb is Verb.BURY
 
 
 @pytest.mark.parametrize("raised", [BOOM, Retry(0)])
-@pytest.mark.parametrize(("number", "verb"), [(3, Verb.RETRY), (4, Verb.BURY), (5, Verb.BURY)])
-def test_max_deliveries_caps_any_policy(number: int, verb: Verb, raised: Exception) -> None:
-    """A policy without an end has one, and an explicit delay does not go past it."""
-    outcome = policy.judge(config(stop=stop_never, max_deliveries=4), attempt(number), raised, 101.0)
-    assert outcome is not None
-    assert outcome.verb is verb
-
-
-def test_without_max_deliveries_a_policy_may_go_on_forever() -> None:
-    """`max_deliveries=None` caps nothing."""
-    outcome = policy.judge(config(stop=stop_never, max_deliveries=None), attempt(10_000), BOOM, 101.0)
-    assert outcome == retried(WAIT, "ValueError: boom")
+@pytest.mark.parametrize(
+    ("number", "most", "verb"),
+    [(3, 4, Verb.RETRY), (4, 4, Verb.BURY), (5, 4, Verb.BURY), (10_000, None, Verb.RETRY)],
+)
+def test_max_deliveries_caps_any_policy(number: int, most: int | None, verb: Verb, raised: Exception) -> None:
+    """A policy without an end has one unless that is None, and an explicit delay does not go past it."""
+    assert judged(raised, number, stop=stop_never, max_deliveries=most).verb is verb
 
 
 def test_the_time_since_the_first_attempt_is_the_policys() -> None:
@@ -139,32 +139,20 @@ def silly(_: object) -> str:
 @pytest.mark.parametrize("options", [{"wait": broken}, {"wait": silly}, {"stop": broken}])
 def test_a_broken_policy_falls_back(options: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
     """A policy object that fails costs one error event and a fixed wait, neither the message nor the thread."""
-    assert policy.judge(config(**options), attempt(), BOOM, 101.0) == retried(FALLBACK_WAIT, "ValueError: boom")
+    assert judged(BOOM, **options) == retried(FALLBACK_WAIT, "ValueError: boom")
     assert [record.message.split()[0] for record in caplog.records] == ["retry_policy.failed"]
-
-
-def test_a_broken_policy_still_ends_at_max_deliveries() -> None:
-    """The cap holds also when the policy cannot be asked."""
-    outcome = policy.judge(config(stop=broken, max_deliveries=2), attempt(2), BOOM, 101.0)
-    assert outcome == buried("ValueError: boom")
+    assert judged(BOOM, 2, max_deliveries=2, **options) == buried("ValueError: boom")  # the cap holds all the same
 
 
 @pytest.mark.parametrize("ack_policy", [NACK, REJECT])
 @pytest.mark.parametrize("raised", [BOOM, Reject("bad"), Retry(), TimeoutError()])
 @pytest.mark.parametrize("number", [1, 3, 20, 100_000])
 def test_a_dead_letter_is_never_buried(number: int, raised: Exception, ack_policy: AckPolicy) -> None:
-    """A message that is a dead letter itself is retried without limit, with a bounded wait."""
-    strict = config(ack_policy=ack_policy, max_deliveries=1)
-    outcome = policy.judge(strict, attempt(number, original="merge"), raised, 101.0)
-    assert outcome is not None
+    """A dead letter itself is retried without limit, with a bounded wait unless its handler names one."""
+    outcome = judged(raised, number, original="merge", ack_policy=ack_policy, max_deliveries=1)
     assert outcome.verb is Verb.RETRY
     assert 0 < outcome.wait <= policy.DEAD_LETTER_WAIT
-
-
-def test_a_dead_letters_handler_may_name_the_wait() -> None:
-    """An explicit delay is honoured for dead letters, too."""
-    outcome = policy.judge(config(), attempt(50, original="merge"), Retry(900), 101.0)
-    assert outcome == retried(900.0, f"{ASKED} in 900 s")
+    assert judged(Retry(900), number, original="merge") == retried(900.0, f"{ASKED} in 900 s")
 
 
 @pytest.mark.parametrize("ack_policy", AckPolicy)

@@ -145,3 +145,34 @@ def test_a_leader_that_is_interrupted_while_it_hands_over_has_left_all_the_same(
     with pytest.raises(KeyboardInterrupt):
         group.publish(make())
     assert group._lines == {}
+
+
+@pytest.fixture
+def draft() -> Draft:
+    """A message that got offset 7 in a batch whose COMMIT was never answered."""
+    draft = make()
+    draft.repeated, draft.tried = True, 7
+    return draft
+
+
+def test_a_message_put_back_after_an_unknown_commit_stays_unknown(draft: Draft) -> None:
+    """Its batch's time was up, its own was not; when that runs out as well, nobody knows whether it is in the log."""
+    group, now = grouping(Writer()), time.monotonic()
+    line, member = Line(), Member(draft, now + 60, claimed=True)
+    lost = DatabaseError("lost at COMMIT", code=2013, retriable=True, outcome_unknown=True)
+    group._failed(line, "t", [member], now, lost)
+    assert list(line.ready) == [member]
+    assert group._expired(member).outcome_unknown
+    draft.tried = None
+    assert not group._expired(member).outcome_unknown
+
+
+def test_a_sure_failure_after_an_unknown_commit_is_unknown(draft: Draft) -> None:
+    """That the second batch met no database says nothing of the first."""
+    unreachable = DatabaseError("no connection", code=2003, retriable=True)
+    group = grouping(Writer(unreachable, unreachable), timeout=30.0)
+    for tried in (7, None):
+        draft.tried = tried
+        with pytest.raises(DatabaseError) as caught:
+            group.publish(draft)
+        assert caught.value.outcome_unknown is (tried is not None)

@@ -170,6 +170,7 @@ class LineMachine(RuleBasedStateMachine):
         assert self.line.empty
 
 
+@pytest.mark.thorough
 def test_nobody_waits_for_a_thread_that_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """If somebody waits, a living thread leads or holds for him, or has him in a transaction, whoever leaves when."""
     monkeypatch.setattr(planning, "MAX_BATCH", 3)

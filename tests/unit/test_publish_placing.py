@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lanelog._database.driver import ServerFacts
-from lanelog._stores.messages import INSERT, ROW, NewMessage, largest_row, wire_bytes
+from lanelog._stores.messages import INSERT, ROW, largest_row, wire_bytes
 from lanelog.errors import ConfigurationError, DatabaseError
 from lanelog.message import Receipt
 from lanelog.publisher.draft import Draft, make_draft, new_id
@@ -80,11 +80,6 @@ def test_the_size_on_the_wire_is_never_underestimated(text: str, payload: bytes)
     sent = len(ROW.encode()) + sum(len(escape_string(value).encode()) + 3 for value in values)
     assert sent <= wire_bytes(text, text, text, len(payload), text)
     assert largest_row(10_000) + len(INSERT) < 10_000
-
-
-def test_a_row_is_a_value() -> None:
-    """Rows compare by what they hold."""
-    assert NewMessage("k", 1, "i", b"", None) == NewMessage("k", 1, "i", b"", None)
 
 
 @pytest.mark.parametrize(

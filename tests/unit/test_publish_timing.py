@@ -19,7 +19,6 @@ NOW = datetime.now(UTC)
     ("given", "said"),
     [
         ({"delay": 1, "deliver_at": NOW}, "not both"),
-        ({"delay": 0, "deliver_at": NOW}, "not both"),
         ({"delay": -1}, "delay must be a finite number, at least 0"),
         ({"delay": math.nan}, "delay must be a finite number"),
         ({"delay": math.inf}, "delay must be a finite number"),
@@ -35,10 +34,8 @@ NOW = datetime.now(UTC)
         ({"deliver_at": NOW.date()}, "deliver_at must be an aware datetime, not date"),
         ({"ttl": 0}, "ttl must be a finite number, more than 0"),
         ({"ttl": -1}, "ttl must be a finite number, more than 0"),
-        ({"ttl": math.nan}, "ttl must be a finite number"),
         ({"ttl": math.inf}, "ttl must be a finite number"),
         ({"ttl": TEN_YEARS + 1}, "ttl must be a finite number"),
-        ({"ttl": "1"}, "ttl must be a number"),
     ],
 )
 def test_what_makes_no_sense_is_refused(given: dict[str, Any], said: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -58,15 +57,6 @@ class SpansMachine(RuleBasedStateMachine):
 
 
 TestSpans = SpansMachine.TestCase
-
-
-@given(st.permutations(range(1, 101)))
-def test_neighbours_cost_one_entry(offsets: list[int]) -> None:
-    """Whatever the order in which a hundred neighbours come, in the end they are one span."""
-    spans = Spans()
-    for offset in offsets:
-        spans.add(offset, offset)
-    assert list(spans) == [(1, 100)]
 
 
 def test_spans_say_what_they_hold() -> None:

@@ -53,20 +53,17 @@ FREE = heartbeat(lock_free=True)
 
 
 def test_a_lock_free_in_two_looks_is_a_dead_owner() -> None:
-    """An owner is dead whose lock is free in two looks a second apart, its heartbeat unchanged."""
+    """An owner is dead whose lock is free in two looks a second apart, its heartbeat unchanged.
+
+    However often a lock is found free within a second, its owner lives.
+    """
     look = fresh()
-    assert look(100.0, FREE) == Verdict(live=("me", "other"))
+    for step in range(10):
+        assert look(100.0 + step / 10, FREE) == Verdict(live=("me", "other"))
     verdict = look(100.0 + SECOND_LOOK, FREE)
     assert verdict == Verdict(
         live=("me",), dead=(Suspect(owner="other", heartbeat_at=FREE.heartbeat_at, by_lock=True),)
     )
-
-
-def test_two_looks_in_quick_succession_prove_nothing() -> None:
-    """However often a lock is found free within a second, its owner lives."""
-    look = fresh()
-    assert not any(dead(look(100.0 + step / 10, FREE)) for step in range(10))
-    assert dead(look(101.0, FREE)) == ["other"]
 
 
 def test_a_lock_that_was_taken_in_between_starts_anew() -> None:
@@ -93,21 +90,19 @@ def test_an_unknown_lock_is_not_free() -> None:
     assert not any(dead(look(100.0 + step, heartbeat(lock_free=None))) for step in range(29))
 
 
-@pytest.mark.parametrize("drift", [-SERVER_START_TOLERANCE_MS, 0, SERVER_START_TOLERANCE_MS])
+@pytest.mark.parametrize("drift", [-1, 0, 1])
 def test_the_server_start_is_known_to_two_seconds(drift: int) -> None:
-    """The recorded server start may differ by two seconds from today's and still be the same."""
+    """The recorded server start may differ by two seconds from today's and still be the same.
+
+    Beyond that the server has restarted and freed every lock, which tells nothing as long as the lease is valid.
+    """
     look = fresh()
-    row = attrs.evolve(FREE, server_started_at=START + drift)
+    row = attrs.evolve(FREE, server_started_at=START + drift * SERVER_START_TOLERANCE_MS)
     look(100.0, row)
     assert dead(look(101.0, row)) == ["other"]
-
-
-@pytest.mark.parametrize("drift", [-SERVER_START_TOLERANCE_MS - 1, SERVER_START_TOLERANCE_MS + 1])
-def test_a_server_restart_frees_every_lock_and_steals_nothing(drift: int) -> None:
-    """A free lock of an owner that recorded another server start tells nothing, for as long as its lease is valid."""
-    look = fresh()
-    row = attrs.evolve(FREE, server_started_at=START + drift)
-    assert not any(dead(look(100.0 + step, row)) for step in range(25))
+    if drift:
+        look, row = fresh(), attrs.evolve(row, server_started_at=row.server_started_at + drift)
+        assert not any(dead(look(100.0 + step, row)) for step in range(25))
 
 
 def test_the_owner_that_has_seen_the_restarted_server_is_judged_from_then_on() -> None:
@@ -121,17 +116,13 @@ def test_the_owner_that_has_seen_the_restarted_server_is_judged_from_then_on() -
 
 
 def test_an_expired_heartbeat_is_death() -> None:
-    """An owner whose heartbeat ran out by the database's clock is dead, whatever its lock says."""
+    """An owner whose heartbeat ran out by the database's clock is dead, whatever its lock says; just before, not."""
+    assert not dead(Looks()(LEASE, heartbeat(expires_at=DB)))
     for lock in (False, None, True):
         row = heartbeat(expires_at=DB - 1, lock_free=lock, server_started_at=START - 99_999)
         assert Looks()(LEASE, row) == Verdict(
             live=("me",), dead=(Suspect(owner="other", heartbeat_at=row.heartbeat_at, by_lock=False),)
         )
-
-
-def test_a_heartbeat_that_runs_out_just_now_is_valid() -> None:
-    """The lease ends after its last millisecond."""
-    assert not dead(Looks()(LEASE, heartbeat(expires_at=DB)))
 
 
 def test_expiry_needs_a_session_as_old_as_a_lease() -> None:
