@@ -1,3 +1,5 @@
+"""What may be a handler: what a thread can call, and what runs when it is called."""
+
 from __future__ import annotations
 
 import functools
@@ -5,89 +7,52 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lanelog.config import (
-    SubscriptionConfig,
-    check_handler,
-)
-from lanelog.errors import ConfigurationError
+from lanelog.config import SubscriptionConfig, check_handler
+from support.refusing import refused
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
 
-def refused(function: Callable[..., object], *args: object, **options: object) -> str:
-    """The one clear line with which the call is refused."""
-    with pytest.raises(ConfigurationError) as caught:
-        function(*args, **options)
-    text = str(caught.value)
-    assert "\n" not in text
-    return text
-
-
-def plain(message: object) -> None:
+def plain(*message: object) -> None:
     """A handler."""
 
 
-async def coroutine(message: object) -> None:
+async def coroutine(*message: object) -> None:
     """Not a handler."""
 
 
-def generator(message: object) -> Iterator[object]:
+def generator(*message: object) -> Iterator[object]:
     """Not a handler."""
     yield message
 
 
-async def async_generator(message: object) -> AsyncIterator[object]:
+async def async_generator(*message: object) -> AsyncIterator[object]:
     """Not a handler."""
     yield message
 
 
 class Plain:
-    """Callable, with a plain method."""
+    """Callable, with methods of each kind."""
 
-    def __call__(self, message: object) -> None:
-        """Handle."""
-
-    def method(self, message: object) -> None:
-        """Handle."""
-
-    @classmethod
-    def of_class(cls, message: object) -> None:
-        """Handle."""
-
-    @staticmethod
-    def static(message: object) -> None:
-        """Handle."""
+    __call__ = method = plain
+    of_class = classmethod(plain)
+    static = staticmethod(plain)
 
 
 class Deferred:
-    """Callable, but calling it runs nothing."""
+    """Callable, but calling it runs nothing, nor does calling any of its methods."""
 
-    async def __call__(self, message: object) -> None:
-        """Not a handler."""
-
-    async def method(self, message: object) -> None:
-        """Not a handler."""
-
-    @classmethod
-    async def of_class(cls, message: object) -> None:
-        """Not a handler."""
-
-    @staticmethod
-    async def static(message: object) -> None:
-        """Not a handler."""
-
-    def generating(self, message: object) -> Iterator[object]:
-        """Not a handler."""
-        yield message
+    __call__ = method = coroutine
+    of_class = classmethod(coroutine)
+    static = staticmethod(coroutine)
+    generating = generator
 
 
 class GeneratingCall:
     """Callable, but calling it runs nothing."""
 
-    def __call__(self, message: object) -> Iterator[object]:
-        """Not a handler."""
-        yield message
+    __call__ = generator
 
 
 class Anything:
@@ -110,63 +75,63 @@ def decorated(function: Callable[..., object]) -> Callable[..., object]:
     return wrapper
 
 
-class TestHandlers:
-    """check_handler."""
+@pytest.mark.parametrize(
+    "handler",
+    [
+        plain,
+        lambda _: None,
+        print,
+        functools.partial(plain),
+        Plain(),
+        Plain().method,
+        Plain.of_class,
+        Plain.static,
+        functools.partial(Plain().method),
+        functools.partial(functools.partial(Plain())),
+        decorated(plain),
+        functools.lru_cache(plain),
+        Anything(),
+    ],
+)
+def test_what_a_thread_can_call_is_a_handler(handler: object) -> None:
+    """Functions, methods, partials, callable objects and decorated ones."""
+    assert check_handler(handler) is handler
 
-    @pytest.mark.parametrize(
-        "handler",
-        [
-            plain,
-            lambda _: None,
-            print,
-            functools.partial(plain),
-            Plain(),
-            Plain().method,
-            Plain.of_class,
-            Plain.static,
-            functools.partial(Plain().method),
-            functools.partial(functools.partial(Plain())),
-            decorated(plain),
-            functools.lru_cache(plain),
-            Anything(),
-        ],
-    )
-    def test_what_a_thread_can_call_is_a_handler(self, handler: object) -> None:
-        """Functions, methods, partials, callable objects and decorated ones."""
-        assert check_handler(handler) is handler
 
-    @pytest.mark.parametrize(
-        "handler",
-        [
-            coroutine,
-            generator,
-            async_generator,
-            functools.partial(coroutine),
-            functools.partial(functools.partial(generator)),
-            functools.partial(Deferred()),
-            functools.partial(Deferred().method),
-            Deferred(),
-            Deferred().method,
-            Deferred().generating,
-            Deferred.of_class,
-            Deferred.static,
-            GeneratingCall(),
-            decorated(coroutine),
-            decorated(decorated(generator)),
-            decorated(functools.partial(async_generator)),
-            functools.lru_cache(coroutine),
-        ],
-    )
-    def test_what_would_run_nothing_is_refused(self, handler: object) -> None:
-        """An async def or a generator, however wrapped, would be acked without having run."""
-        assert refused(check_handler, handler).startswith("the handler must be a plain function")
+@pytest.mark.parametrize(
+    "handler",
+    [
+        coroutine,
+        generator,
+        async_generator,
+        functools.partial(coroutine),
+        functools.partial(functools.partial(generator)),
+        functools.partial(Deferred()),
+        functools.partial(Deferred().method),
+        Deferred(),
+        Deferred().method,
+        Deferred().generating,
+        Deferred.of_class,
+        Deferred.static,
+        GeneratingCall(),
+        decorated(coroutine),
+        decorated(decorated(generator)),
+        decorated(functools.partial(async_generator)),
+        functools.lru_cache(coroutine),
+    ],
+)
+def test_what_would_run_nothing_is_refused(handler: object) -> None:
+    """An async def or a generator, however wrapped, would be acked without having run."""
+    assert refused(check_handler, handler).startswith("the handler must be a plain function")
 
-    @pytest.mark.parametrize("handler", [None, "handle", 7, [plain]])
-    def test_what_is_not_callable_is_refused(self, handler: object) -> None:
-        """The error names the type."""
-        assert f"must be callable, not {type(handler).__name__}" in refused(check_handler, handler)
 
-    def test_middleware_and_hooks_obey_the_same_rule(self) -> None:
-        """They run in the same threads."""
-        assert "a middleware must be a plain function" in refused(SubscriptionConfig, middleware=(coroutine,))
-        assert "on_dead_letter must be a plain function" in refused(SubscriptionConfig, on_dead_letter=coroutine)
+@pytest.mark.parametrize("handler", [None, "handle", 7, [plain]])
+def test_what_is_not_callable_is_refused(handler: object) -> None:
+    """The error names the type."""
+    assert f"must be callable, not {type(handler).__name__}" in refused(check_handler, handler)
+
+
+def test_middleware_and_hooks_obey_the_same_rule() -> None:
+    """They run in the same threads."""
+    assert "a middleware must be a plain function" in refused(SubscriptionConfig, middleware=(coroutine,))
+    assert "on_dead_letter must be a plain function" in refused(SubscriptionConfig, on_dead_letter=coroutine)

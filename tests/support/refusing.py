@@ -1,0 +1,21 @@
+"""What is refused with one clear line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lanelog.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def refused(function: Callable[..., object], *args: object, **options: object) -> str:
+    """The one clear line with which the call is refused."""
+    with pytest.raises(ConfigurationError) as caught:
+        function(*args, **options)
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
