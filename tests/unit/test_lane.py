@@ -152,21 +152,6 @@ def test_the_concurrency_counts_what_is_being_marked() -> None:
     assert len(world.at_workers) == 3
 
 
-def test_acks_out_of_order_advance_the_watermark_when_they_are_contiguous() -> None:
-    """After 3 and 1 the watermark stands at 1, and after 2 at 3; the row of 3 is gone by then."""
-    world = concurrent(3)
-    one, two, three = (world.start(run) for run in world.go())
-    world.ack(three)
-    world.flush()
-    assert (world.rows.acked, set(world.rows.rows)) == (0, {3})
-    world.ack(one)
-    world.flush()
-    assert (world.rows.acked, set(world.rows.rows)) == (1, {3})
-    world.ack(two)
-    world.flush()
-    assert (world.rows.acked, world.rows.rows) == (3, {})
-
-
 @pytest.mark.parametrize("order", [[2, 3, 4, 5], [5, 4, 3, 2], [2, 4, 3, 5], [5, 2, 4, 3]])
 @pytest.mark.parametrize("each", [True, False])
 def test_acks_ahead_are_one_row_for_a_run(order: list[int], each: bool) -> None:

@@ -154,11 +154,10 @@ def test_rows_behind_the_floor_are_deleted() -> None:
     assert set(lane.waiting) == {5}
 
 
-@pytest.mark.parametrize("mark", [4, 1000])
-def test_nothing_beyond_the_head_is_a_suspect(mark: int) -> None:
+def test_nothing_beyond_the_head_is_a_suspect() -> None:
     """A mark that reaches beyond what was published (a server forgot commits) counts only what exists."""
     world = world_of(4)
-    world.rows.acked, world.rows.mark, world.rows.mark_epoch = 0, mark, world.epoch
+    world.rows.acked, world.rows.mark, world.rows.mark_epoch = 0, 1000, world.epoch
     world.take_over()
     assert set(world.lane.waiting) == {1, 2, 3, 4}
 
@@ -180,13 +179,9 @@ def test_a_lane_without_an_offsets_row_gets_one_first() -> None:
 # -- who is to blame ---------------------------------------------------------------------------------------------------
 
 
-def die(world: World, offset: int, *, alone: bool = True) -> None:
-    """The message starts, and the process dies; `alone` only matters for a suspect's last attempt."""
-    run = next(run for run in world.go() if run.attempts and run.attempts[0].offset == offset)
-    if run.alone and not alone:
-        world.take_over()  # killed by somebody else while the suspect still waits for its turn
-        return
-    world.start(run)
+def die(world: World, offset: int) -> None:
+    """The message starts, and the process dies."""
+    world.start(next(run for run in world.go() if run.attempts and run.attempts[0].offset == offset))
     world.take_over()
 
 
@@ -212,7 +207,9 @@ def test_the_suspect_is_marked_when_it_is_alone_and_not_before() -> None:
     world = world_of(1, attempts=2, run=1)
     die(world, 1)
     for _ in range(3):
-        die(world, 1, alone=False)
+        (run,) = world.go()
+        assert run.alone
+        world.take_over()
         assert waiting(world) == {1: (1, True)}
     assert world.work() == [(1, 2)]
 

@@ -79,26 +79,24 @@ def test_a_graceful_stop_leaves_no_mark_that_no_handler_has_seen(started: int, o
     assert world.work() == [(offset, 1) for offset in range(started + 1, 11)]
 
 
-def test_a_stop_while_the_mark_is_being_written_undoes_it() -> None:
-    """A run that is recalled while its mark is on its way does not go out, and the next flush lowers the mark."""
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_stop_while_the_mark_is_being_written_undoes_it(answered: bool) -> None:
+    """A run that is recalled meanwhile does not go out, and the next flush lowers the mark, which may be there.
+
+    Also after a flush that nobody answered.
+    """
     world = lane()
     write = world.planned()
+    if not answered:
+        world.unanswered(write)
     world.lane.closing = True
     world.recall()
-    world.commit(write)
+    if answered:
+        world.commit(write)
     assert not world.at_workers
     assert (world.rows.mark, world.lane.idle) == (5, False)
     world.flush()
     assert (world.rows.mark, world.lane.idle) == (0, True)
-
-
-def test_a_stop_after_a_flush_that_nobody_answered_undoes_its_mark() -> None:
-    """A commit of unknown outcome may have marked a run: a stop writes the mark down again before it lets go."""
-    world = lane()
-    write = world.planned()
-    world.unanswered(write)
-    world.stop()
-    assert world.rows.mark == 0
     assert attempts_of_a_new_owner(world) == {}
 
 

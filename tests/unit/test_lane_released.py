@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from lanelog._engine.records import Burial
 from support.lanes import Row, World
 
 
@@ -22,15 +21,6 @@ def test_it_is_delivered_again_beyond_the_cap() -> None:
     assert not runs[0].alone
     row = world.rows.rows[1]
     assert (row.retry_count, row.released, row.crashed, row.lease_epoch) == (3, False, False, world.epoch)
-
-
-def test_another_message_at_its_cap_is_dead_lettered() -> None:
-    """The grant is the operator's: what merely waits at the cap, for example after a change of options, gets none."""
-    world = World(1, max_deliveries=2)
-    world.rows.rows[1] = Row(1, acked=False, due=world.now, retry_count=2)
-    world.take_over()
-    world.fetch()
-    assert isinstance(world.lane.plan(world.now), Burial)
 
 
 def test_the_grant_outlasts_a_worker_that_leaves_before_it_begins() -> None:

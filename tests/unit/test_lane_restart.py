@@ -156,9 +156,7 @@ def test_a_server_that_forgot_commits_is_told_again() -> None:
     world = World(6, run=3)
     forgotten = world.rows.copy()
     (run,) = world.go()
-    for _ in range(3):
-        world.ack(world.start(run))
-    world.finish(run)
+    world.handle(run, "ack", "ack", "ack")
     (run,) = world.go()
     four = world.start(run)
     world.rows = forgotten

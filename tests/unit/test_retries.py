@@ -51,7 +51,6 @@ def test_the_deadline_ends_it_with_the_last_error() -> None:
     op = Failing(*(passing() for _ in range(1000)))
     with pytest.raises(DatabaseError) as caught:
         with_retries(op, deadline=time.monotonic() + 0.05, what="testing")
-    assert op.calls > 1
     assert caught.value.__notes__ == [f"testing: tried {op.calls} times"]
     op = Failing(passing(), passing())
     with pytest.raises(DatabaseError):
