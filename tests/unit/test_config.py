@@ -5,7 +5,7 @@ import subprocess
 import sys
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import pytest
@@ -15,18 +15,7 @@ from hypothesis import strategies as st
 import lanelog
 from lanelog.config import AckPolicy, Order, SubscriptionConfig, check_retention
 from lanelog.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-
-def refused(function: Callable[..., object], *args: object, **options: object) -> str:
-    """The one clear line with which the call is refused."""
-    with pytest.raises(ConfigurationError) as caught:
-        function(*args, **options)
-    text = str(caught.value)
-    assert "\n" not in text
-    return text
+from support.refusing import refused
 
 
 class TestSubscriptionOptions:

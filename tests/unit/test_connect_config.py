@@ -3,26 +3,15 @@ from __future__ import annotations
 import math
 import traceback
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from lanelog.config import ConnectConfig
 from lanelog.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from support.refusing import refused
 
 URL = "mysql://root@127.0.0.1:3306/jobs"
-
-
-def refused(function: Callable[..., object], *args: object, **options: object) -> str:
-    """The one clear line with which the call is refused."""
-    with pytest.raises(ConfigurationError) as caught:
-        function(*args, **options)
-    text = str(caught.value)
-    assert "\n" not in text
-    return text
 
 
 class TestUrl:
