@@ -10,7 +10,8 @@ import lanelog
 from lanelog import Client, Message, RetryPolicy
 from lanelog._database import NOW_MS
 from support.sql import delivery_rows, one, rows, watermark
-from support.waiting import Record, eventually, never
+from support.turns import Turns
+from support.waiting import Record, eventually
 
 QUICK = RetryPolicy(stop=stop_after_attempt(5), wait=wait_fixed(0.05))
 LONG = 3600.0
@@ -91,19 +92,26 @@ def test_serial_lets_a_failing_message_step_aside(lanelog_client: Client, raw: A
     assert together == []
 
 
-def test_concurrent_runs_up_to_its_bound_in_offset_order(lanelog_client: Client, raw: Any) -> None:
+def test_concurrent_runs_up_to_its_bound_in_offset_order(
+    lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Exactly lane_concurrency handlers of one key are inside at once, started in order, and acked in any order."""
-    started, gates = Record(), {n: threading.Event() for n in range(1, 13)}
+    turns, started, gates = Turns(monkeypatch), Record(), {n: threading.Event() for n in range(1, 13)}
 
     def handle(message: Message) -> None:
         started(message.offset)
         assert gates[message.offset].wait(20)
 
-    lanelog_client.publish_many("t", [("a", f"{n}") for n in range(1, 13)])
-    subscription = lanelog_client.subscribe("t", "g", handle, order="concurrent", lane_concurrency=4, workers=8)
+    options = {"order": "concurrent", "lane_concurrency": 4, "workers": 8}
+    subscription = lanelog_client.subscribe("t", "g", handle, **options)
     try:
-        assert sorted(started.wait(4)) == [1, 2, 3, 4]
-        never(lambda: len(started) > 4, during=0.4, what="a fifth handler")
+        for n in range(1, 4):  # one by one: each starts at once
+            lanelog_client.publish("t", "a", f"{n}")
+            assert started.wait(n) == list(range(1, n + 1))
+        lanelog_client.publish_many("t", [("a", f"{n}") for n in range(4, 13)])
+        started.wait(4)
+        turns.pass_by([subscription])
+        assert started.items == [1, 2, 3, 4]
         gates[3].set()
         assert started.wait(5)[4] == 5
         gates[5].set()
@@ -125,54 +133,29 @@ def test_concurrent_runs_up_to_its_bound_in_offset_order(lanelog_client: Client,
     eventually(lambda: not delivery_rows(raw, "g", "t"))
 
 
-def test_lane_concurrency_of_one_key_is_met_by_messages_that_arrive_one_by_one(lanelog_client: Client) -> None:
-    """Messages published while others of their key run start at once, up to the bound."""
-    started, release = Record(), threading.Event()
-
-    def handle(message: Message) -> None:
-        started(message.offset)
-        assert release.wait(20)
-
-    lanelog_client.subscribe("t", "g", handle, order="concurrent", lane_concurrency=3, workers=8)
-    try:
-        for n in range(1, 4):
-            lanelog_client.publish("t", "a", b"x")
-            assert started.wait(n) == list(range(1, n + 1))
-    finally:
-        release.set()
-
-
 def test_ten_thousand_are_handled_behind_one_that_takes_long(lanelog_client: Client, raw: Any) -> None:
     """In concurrent order one long message stops nothing: the rest is handled, in bounded memory and few rows."""
-    release, began = threading.Event(), threading.Event()
-    seen: set[int] = set()
-    lock = threading.Lock()
+    release, began, bounds = threading.Event(), threading.Event(), Record()
 
     def handle(message: Message) -> None:
         if message.offset == 1:
             began.set()
             assert release.wait(60)
-        with lock:
-            seen.add(message.offset)
+
+    def others_are_acked() -> bool:
+        bounds((subscription.stats().prefetched, one(raw, "SELECT COUNT(*) FROM queue_delivery_state")))
+        return subscription.stats().acked == 10_000
 
     for _ in range(10):
         lanelog_client.publish_many("t", [("a", b"x" * 50)] * 1000)
     lanelog_client.publish("t", "a", b"last")
     subscription = lanelog_client.subscribe("t", "g", handle, order="concurrent", prefetch=500)
-    most_prefetched = most_rows = 0
     try:
-        assert began.wait(10)
-
-        def others_are_done() -> bool:
-            nonlocal most_prefetched, most_rows
-            most_prefetched = max(most_prefetched, subscription.stats().prefetched)
-            most_rows = max(most_rows, one(raw, "SELECT COUNT(*) FROM queue_delivery_state"))
-            return len(seen) == 10_000
-
-        eventually(others_are_done, within=40)
+        assert began.wait(20)
+        eventually(others_are_acked, within=40)
         eventually(lambda: subscription.stats().prefetched == 1)
-        assert most_prefetched <= 500
-        assert most_rows <= 30
+        assert max(prefetched for prefetched, _ in bounds.items) <= 500
+        assert max(found for _, found in bounds.items) <= 30
         eventually(
             lambda: [(r["message_offset"], r["through_offset"]) for r in delivery_rows(raw, "g", "t")] == [(2, 10_001)]
         )
@@ -184,8 +167,7 @@ def test_ten_thousand_are_handled_behind_one_that_takes_long(lanelog_client: Cli
 
 
 @pytest.mark.parametrize("order", ["strict", "serial", "concurrent"])
-@pytest.mark.parametrize("explicit", [False, True])
-def test_postpone_is_a_wait_and_no_failure(lanelog_client: Client, raw: Any, order: str, explicit: bool) -> None:
+def test_postpone_is_a_wait_and_no_failure(lanelog_client: Client, raw: Any, order: str) -> None:
     """A postponed message starts again as attempt 1; in strict order it holds its key, elsewhere it steps aside."""
     seen = Record()
 
@@ -195,25 +177,20 @@ def test_postpone_is_a_wait_and_no_failure(lanelog_client: Client, raw: Any, ord
         if message.offset == 2 and turns == 1:
             raise ValueError("a failure before it, to be forgotten")
         if message.offset == 2 and turns == 2:
-            if explicit:
+            if order == "serial":
                 message.postpone(LONG)
             else:
                 raise lanelog.Postpone(LONG)
-
-    def acked(raw: Any) -> int:
-        aside = sum(r["through_offset"] - r["message_offset"] + 1 for r in delivery_rows(raw, "g", "t") if r["acked"])
-        return watermark(raw, "g", "t", "a") + aside
 
     lanelog_client.publish_many("t", [("a", f"{n}") for n in range(1, 6)])
     policy = RetryPolicy(stop=stop_after_attempt(2), wait=wait_fixed(0.05))
     with lanelog_client.subscribe("t", "g", handle, order=order, retry=policy) as subscription:
         eventually(lambda: subscription.stats().postponed == 1)
-        eventually(lambda: acked(raw) == (1 if order == "strict" else 4))
+        eventually(lambda: subscription.stats().acked == (1 if order == "strict" else 4))
         (row,) = eventually(
             lambda: [r for r in delivery_rows(raw, "g", "t") if not r["acked"] and not r["lease_epoch"]]
         )
         assert (row["message_offset"], row["retry_count"], row["postponed"]) == (2, 0, 1)
-        assert subscription.stats().dead_lettered == 0
     end_the_waits(raw)
     with lanelog_client.subscribe("t", "g", handle, order=order, retry=policy) as subscription:
         eventually(lambda: watermark(raw, "g", "t", "a") == 5)
@@ -225,32 +202,30 @@ def test_postpone_is_a_wait_and_no_failure(lanelog_client: Client, raw: Any, ord
         assert seen.items[-1] == (2, 1)
 
 
-@pytest.mark.parametrize("how", ["postpone", "nack"])
+@pytest.mark.parametrize("how", [lanelog.Postpone, lanelog.Retry])
 def test_a_waiting_message_keeps_wait_and_place_with_the_next_owner(
-    lanelog_client: Client, lanelog_url: str, raw: Any, how: str
+    lanelog_client: Client, lanelog_url: str, raw: Any, how: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both stand in the database: another process of the group waits as long, and holds the key as long."""
-    first, second = Record(), Record()
+    turns, first, second = Turns(monkeypatch), Record(), Record()
 
     def wait(message: Message) -> None:
         first((message.offset, message.attempt))
-        if how == "postpone":
-            raise lanelog.Postpone(LONG)
-        raise lanelog.Retry(LONG)
+        raise how(LONG)
 
     lanelog_client.publish_many("t", [("a", b"x")] * 4)
     subscription = lanelog_client.subscribe("t", "g", wait)
     eventually(lambda: subscription.stats().waiting == 1)
-    assert subscription.stop(10)
+    assert subscription.stop(20)
     with lanelog.connect(lanelog_url) as other:
         late = other.subscribe("t", "g", lambda m: second((m.offset, m.attempt)))
         eventually(lambda: late.stats().lanes == 1)
-        assert late.stats().waiting == 1
-        never(lambda: len(second), during=0.4, what="a delivery before its time")
-        assert late.stop(10)
+        turns.pass_by([late])
+        assert (late.stats().waiting, second.items) == (1, [])
+        assert late.stop(20)
         left = one(raw, f"SELECT invisible_until - {NOW_MS} FROM queue_delivery_state")
         assert (LONG - 120) * 1000 < left <= LONG * 1000
         end_the_waits(raw)
         other.subscribe("t", "g", lambda m: second((m.offset, m.attempt)))
-        assert second.wait(4) == [(1, 1 if how == "postpone" else 2), (2, 1), (3, 1), (4, 1)]
+        assert second.wait(4) == [(1, 1 if how is lanelog.Postpone else 2), (2, 1), (3, 1), (4, 1)]
     assert first.items == [(1, 1)]

@@ -8,22 +8,16 @@ from typing import Any
 import pytest
 
 from lanelog._database import NOW_MS, Database
-from lanelog.config import ConnectConfig
 from lanelog.errors import ClosedError, ConfigurationError, DatabaseError, PayloadTooLarge
 from lanelog.message import Outgoing, Receipt
-from lanelog.migrations import migrate
 from lanelog.publisher import Publisher
 from support.commands import commands_sent
-
-
-def run(raw: Any, sql: str, *args: object) -> list[tuple[Any, ...]]:
-    with raw.cursor() as cursor:
-        cursor.execute(sql, args or None)
-        return list(cursor.fetchall())
+from support.publishing import REFUSED, publisher_at
+from support.sql import rows
 
 
 def lane(raw: Any, key: str, columns: str = "`offset`") -> list[tuple[Any, ...]]:
-    return run(raw, f"SELECT {columns} FROM queue_messages WHERE partition_key = %s ORDER BY `offset`", key)
+    return rows(raw, f"SELECT {columns} FROM queue_messages WHERE partition_key = %s ORDER BY `offset`", key)
 
 
 def test_offsets_of_a_lane_are_dense_and_begin_at_one(publisher: Publisher, raw: Any, published: list[str]) -> None:
@@ -31,7 +25,7 @@ def test_offsets_of_a_lane_are_dense_and_begin_at_one(publisher: Publisher, raw:
     assert [publisher.publish("t", "a", b"x").offset for _ in range(3)] == [1, 2, 3]
     assert publisher.publish("t", "b", b"x").offset == 1
     assert publisher.publish("other", "a", b"x").offset == 1
-    assert run(raw, "SELECT topic, partition_key, head_offset FROM queue_partitions WHERE partition_key <> ''") == [
+    assert rows(raw, "SELECT topic, partition_key, head_offset FROM queue_partitions WHERE partition_key <> ''") == [
         ("other", "a", 1),
         ("t", "a", 3),
         ("t", "b", 1),
@@ -41,19 +35,19 @@ def test_offsets_of_a_lane_are_dense_and_begin_at_one(publisher: Publisher, raw:
 
 def test_what_is_stored(publisher: Publisher, raw: Any) -> None:
     """Payload and metadata arrive as they were given, with their size and the database's time."""
-    before = run(raw, f"SELECT {NOW_MS}")[0][0]
+    before = rows(raw, f"SELECT {NOW_MS}")[0][0]
     publisher.publish("t", "k", b"\x00\xff'\\%s", metadata={"trace": "ü'%s\\"})
     publisher.publish("t", "k", {"pr": 17, "name": "ü"})
     publisher.publish("t", "k", "text")
     publisher.publish("t", "k", b"")
-    rows = lane(raw, "k", "payload, payload_bytes, metadata, created_at, published_at, expires_at, target_group")
-    assert [row[0] for row in rows] == [b"\x00\xff'\\%s", b'{"pr":17,"name":"\xc3\xbc"}', b"text", b""]
-    assert [row[1] for row in rows] == [6, 21, 4, 0]
-    assert json.loads(rows[0][2]) == {"trace": "ü'%s\\"}
-    assert [row[2] for row in rows[1:]] == [None] * 3
-    after = run(raw, f"SELECT {NOW_MS}")[0][0]
-    assert [row[3] for row in rows] == sorted(row[3] for row in rows)
-    for row in rows:
+    stored = lane(raw, "k", "payload, payload_bytes, metadata, created_at, published_at, expires_at, target_group")
+    assert [row[0] for row in stored] == [b"\x00\xff'\\%s", b'{"pr":17,"name":"\xc3\xbc"}', b"text", b""]
+    assert [row[1] for row in stored] == [6, 21, 4, 0]
+    assert json.loads(stored[0][2]) == {"trace": "ü'%s\\"}
+    assert [row[2] for row in stored[1:]] == [None] * 3
+    after = rows(raw, f"SELECT {NOW_MS}")[0][0]
+    assert [row[3] for row in stored] == sorted(row[3] for row in stored)
+    for row in stored:
         assert before <= row[3] == row[4] <= after
         assert row[5:] == (0, "")
 
@@ -74,39 +68,19 @@ def test_an_id_makes_publishing_repeatable(publisher: Publisher, raw: Any) -> No
     assert lane(raw, "k", "payload") == [(b"1",), (b"4",)]
 
 
-def test_the_same_id_from_many_threads_is_stored_once(publisher: Publisher, raw: Any) -> None:
-    """Exactly one of them is told that it was the first."""
-    barrier = threading.Barrier(8)
-
-    def publish(number: int) -> Receipt:
-        barrier.wait()
-        return publisher.publish("t", "k", str(number), id="same")
-
-    with ThreadPoolExecutor(8) as threads:
-        receipts = list(threads.map(publish, range(8)))
-    assert sorted(receipt.duplicate for receipt in receipts) == [False] + [True] * 7
-    assert {receipt.offset for receipt in receipts} == {1}
-    assert len(lane(raw, "k")) == 1
-
-
 def test_the_same_id_from_many_clients_is_stored_once(lanelog_url: str, raw: Any) -> None:
-    """Clients that share nothing but the database agree as well; one of them publishes many, one by a transaction."""
-    databases = [Database(ConnectConfig.from_url(lanelog_url)) for _ in range(8)]
+    """Clients that share nothing but the database agree: exactly one publish, of whatever kind, was the first."""
     barrier = threading.Barrier(8)
 
     def publish(number: int) -> Receipt:
-        publisher = Publisher(databases[number], lambda _: None)
-        barrier.wait()
-        if number == 0:
-            receipt = publisher.publish_many("t", [Outgoing("k", b"many", id="same")])[0]
-        elif number == 1:
-            with publisher.transaction() as connection:
-                receipt = publisher.publish("t", "k", b"transaction", id="same", connection=connection)
-        else:
-            receipt = publisher.publish("t", "k", b"one", id="same")
-        publisher.close()
-        databases[number].close()
-        return receipt
+        with publisher_at(lanelog_url) as publisher:
+            barrier.wait()
+            if number == 0:
+                return publisher.publish_many("t", [Outgoing("k", b"many", id="same")])[0]
+            if number == 1:
+                with publisher.transaction() as connection:
+                    return publisher.publish("t", "k", b"transaction", id="same", connection=connection)
+            return publisher.publish("t", "k", b"one", id="same")
 
     with ThreadPoolExecutor(8) as threads:
         receipts = list(threads.map(publish, range(8)))
@@ -126,11 +100,11 @@ def test_generated_ids_are_unique_and_sort_by_time(publisher: Publisher) -> None
 def test_a_new_lane_gets_its_rows(publisher: Publisher, raw: Any) -> None:
     """The topic row, the lane's head, and its floor at the offset before the first."""
     publisher.publish("t", "k", b"x")
-    assert run(raw, "SELECT partition_key, head_offset, max_epoch, created_at > 0 FROM queue_partitions") == [
+    assert rows(raw, "SELECT partition_key, head_offset, max_epoch, created_at > 0 FROM queue_partitions") == [
         ("", 0, 0, 1),
         ("k", 1, 0, 1),
     ]
-    assert run(
+    assert rows(
         raw, "SELECT consumer_group, partition_key, offset_acked, marked_through, updated_at > 0 FROM queue_offsets"
     ) == [("", "k", 0, 0, 1)]
 
@@ -144,10 +118,10 @@ def test_a_lane_that_was_purged_goes_on_above(publisher: Publisher, raw: Any) ->
         "DELETE FROM queue_offsets",
         "UPDATE queue_partitions SET head_offset = 41",
     ):
-        run(raw, statement)
+        rows(raw, statement)
     assert publisher.publish("t", "k", b"x").offset == 42
     assert publisher.publish("t", "another", b"x").offset == 42
-    assert run(raw, "SELECT partition_key, offset_acked, marked_through FROM queue_offsets") == [
+    assert rows(raw, "SELECT partition_key, offset_acked, marked_through FROM queue_offsets") == [
         ("another", 41, 41),
         ("k", 41, 41),
     ]
@@ -194,7 +168,7 @@ def test_publish_many_takes_thousands_of_keys_and_messages(publisher: Publisher,
     items: list[Any] = [(f"k{number % 2300}", b"x") for number in range(5000)]
     receipts = publisher.publish_many("t", items)
     assert [receipt.offset for receipt in receipts] == [number // 2300 + 1 for number in range(5000)]
-    assert run(raw, "SELECT COUNT(*), COUNT(DISTINCT partition_key) FROM queue_messages") == [(5000, 2300)]
+    assert rows(raw, "SELECT COUNT(*), COUNT(DISTINCT partition_key) FROM queue_messages") == [(5000, 2300)]
 
 
 def test_publish_many_splits_below_the_packet(database: Database, publisher: Publisher, raw: Any) -> None:
@@ -203,17 +177,13 @@ def test_publish_many_splits_below_the_packet(database: Database, publisher: Pub
     count = database.max_packet() // len(payload) // 2 + 5
     receipts = publisher.publish_many("t", [("k", payload)] * count)
     assert [receipt.offset for receipt in receipts] == list(range(1, count + 1))
-    assert run(raw, "SELECT COUNT(*), MIN(LENGTH(payload)) FROM queue_messages") == [(count, len(payload))]
+    assert rows(raw, "SELECT COUNT(*), MIN(LENGTH(payload)) FROM queue_messages") == [(count, len(payload))]
 
 
 def test_publish_many_is_all_or_nothing(publisher: Publisher, raw: Any) -> None:
     """One message that the server refuses takes all others with it, and leaves no hole."""
     publisher.publish("t", "k", b"x")
-    run(
-        raw,
-        "CREATE TRIGGER refuse BEFORE INSERT ON queue_messages FOR EACH ROW BEGIN "
-        "IF NEW.id = 'bad' THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'refused'; END IF; END",
-    )
+    rows(raw, REFUSED)
     with pytest.raises(DatabaseError, match="refused"):
         publisher.publish_many("t", [("k", b"1"), Outgoing("k", b"2", id="bad"), ("j", b"3")])
     assert lane(raw, "k") == [(1,)]
@@ -221,92 +191,56 @@ def test_publish_many_is_all_or_nothing(publisher: Publisher, raw: Any) -> None:
     assert publisher.publish("t", "k", b"x").offset == 2
 
 
-@pytest.mark.parametrize("name", ["", " k", "k ", "a\nb", "k" * 256, "\ud800", 7, None, b"k"])
-@pytest.mark.parametrize("part", ["topic", "key", "id"])
-def test_bad_names_are_refused_before_any_sql(publisher: Publisher, part: str, name: Any) -> None:
-    """Over-long, blank or wrong: a ConfigurationError that names what is wrong, and no statement."""
-    arguments: dict[str, Any] = {"topic": "t", "key": "k", "payload": b"x", "id": "i"}
-    if part == "id" and name is None:
-        name = ""
-    with commands_sent() as sent, pytest.raises(ConfigurationError, match=part):
-        publisher.publish(**{**arguments, part: name})
-    assert sent == []
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        ({"payload": object()}, ConfigurationError),
-        ({"payload": float("nan")}, ConfigurationError),
-        ({"payload": b"x" * 1_048_577}, PayloadTooLarge),
-        ({"metadata": {"n": 1}}, ConfigurationError),
-        ({"metadata": "text"}, ConfigurationError),
-        ({"codec": 7, "payload": object()}, ConfigurationError),
-    ],
-)
-def test_bad_messages_are_refused_before_any_sql(
-    publisher: Publisher, arguments: dict[str, Any], error: type[Exception]
-) -> None:
-    """What cannot be stored fails alone, at once."""
+def test_what_is_wrong_is_refused_before_any_sql(publisher: Publisher) -> None:
+    """Names, payloads, metadata or a list that cannot be stored cost no statement, whatever comes with them."""
     with commands_sent() as sent:
-        with pytest.raises(error):
-            publisher.publish("t", "k", **{"payload": b"x", **arguments})
-        with pytest.raises(error):
-            publisher.publish_many(
-                "t",
-                [("k", b"good"), Outgoing("k", arguments.get("payload", b"x"), metadata=arguments.get("metadata"))],
-                codec=arguments.get("codec"),
-            )
+        for part in ("topic", "key", "id"):
+            for name in ("", "k ", "a\nb", "k" * 256, "\ud800", 7):
+                with pytest.raises(ConfigurationError, match=part):
+                    publisher.publish(**{"topic": "t", "key": "k", "payload": b"x", "id": "i", part: name})
+        for payload, metadata, codec, error in (
+            (object(), None, None, ConfigurationError),
+            (float("nan"), None, None, ConfigurationError),
+            (object(), None, 7, ConfigurationError),
+            (b"x", {"n": 1}, None, ConfigurationError),
+            (b"x" * 1_048_577, None, None, PayloadTooLarge),
+        ):
+            with pytest.raises(error):
+                publisher.publish("t", "k", payload, metadata=metadata, codec=codec)
+            with pytest.raises(error):
+                publisher.publish_many("t", [("k", b"x"), Outgoing("k", payload, metadata=metadata)], codec=codec)
+        for items in ([], "ab", {"k": 1}, 7, [("k",)], [("k", b"x", 1)], ["k"], [None]):
+            with pytest.raises(ConfigurationError):
+                publisher.publish_many("t", items)
     assert sent == []
 
 
-@pytest.mark.parametrize("items", [[], "ab", b"ab", {"k": 1}, 7, [("k",)], [("k", b"x", 1)], ["k"], [None]])
-def test_bad_lists_are_refused(publisher: Publisher, items: Any) -> None:
-    """A wrong list of messages says what a right one is."""
-    with pytest.raises(ConfigurationError):
-        publisher.publish_many("t", items)
-
-
-def test_a_payload_beyond_the_packet_is_refused(lanelog_url: str, raw: Any) -> None:
-    """Sent anyway it would look like a lost connection, and be repeated for nothing."""
-    database = Database(ConnectConfig.from_url(lanelog_url, max_payload_bytes=200_000_000))
-    publisher = Publisher(database, lambda _: None)
-    payload = bytes(database.max_packet() // 2)
-    for call in (
-        lambda: publisher.publish("t", "k", payload),
-        lambda: publisher.publish_many("t", [("k", payload)]),
-        lambda: publisher.publish("t", "k", payload, connection=raw),
-    ):
-        with pytest.raises(PayloadTooLarge, match="max_allowed_packet"):
-            call()
-    publisher.close()
-    database.close()
-
-
-def test_the_largest_payload_that_is_allowed_is_stored(lanelog_url: str, raw: Any) -> None:
-    """The bound is what really fits: one row less than the packet arrives."""
-    database = Database(ConnectConfig.from_url(lanelog_url, max_payload_bytes=200_000_000))
-    publisher = Publisher(database, lambda _: None)
-    size = database.max_packet() // 2 - 2000
-    publisher.publish("t", "k", b"\xff" * size)
-    assert run(raw, "SELECT LENGTH(payload), payload_bytes FROM queue_messages") == [(size, size)]
-    publisher.close()
-    database.close()
+def test_a_payload_fills_the_packet_and_no_more(lanelog_url: str, raw: Any) -> None:
+    """A row less than the packet arrives; a larger one is refused: it would look like a lost connection."""
+    with publisher_at(lanelog_url, max_payload_bytes=200_000_000) as publisher:
+        half = publisher._database.max_packet() // 2
+        for call in (
+            lambda: publisher.publish("t", "k", bytes(half)),
+            lambda: publisher.publish_many("t", [("k", bytes(half))]),
+            lambda: publisher.publish("t", "k", bytes(half), connection=raw),
+        ):
+            with pytest.raises(PayloadTooLarge, match="max_allowed_packet"):
+                call()
+        publisher.publish("t", "k", b"\xff" * (half - 2000))
+    assert rows(raw, "SELECT LENGTH(payload), payload_bytes FROM queue_messages") == [(half - 2000,) * 2]
 
 
 def test_a_database_that_was_never_reached_fails_at_once() -> None:
     """A wrong address is noticed by the first publish, not after publish_timeout."""
-    database = Database(ConnectConfig.from_url("mysql://root@127.0.0.1:1/q", publish_timeout=3600.0))
-    publisher = Publisher(database, lambda _: None)
-    for call in (
-        lambda: publisher.publish("t", "k", b"x"),
-        lambda: publisher.publish_many("t", [("k", b"x")]),
-        lambda: publisher.ensure_lanes("t", ["k"]),
-    ):
-        with pytest.raises(DatabaseError) as caught:
-            call()
-        assert caught.value.retriable
-    publisher.close()
+    with publisher_at("mysql://root@127.0.0.1:1/q", publish_timeout=3600.0) as publisher:
+        for call in (
+            lambda: publisher.publish("t", "k", b"x"),
+            lambda: publisher.publish_many("t", [("k", b"x")]),
+            lambda: publisher.ensure_lanes("t", ["k"]),
+        ):
+            with pytest.raises(DatabaseError) as caught:
+                call()
+            assert caught.value.retriable
 
 
 def test_a_closed_client_refuses(database: Database, publisher: Publisher) -> None:
@@ -337,31 +271,25 @@ def test_ensure_lanes_creates_what_is_missing(publisher: Publisher, raw: Any) ->
     """The engine makes a dead letter lane before its first dead letter; what exists is left alone."""
     publisher.publish("t", "a", b"x")
     publisher.ensure_lanes("t", ["b", "a", "c"])
-    assert run(raw, "SELECT partition_key, head_offset FROM queue_partitions WHERE partition_key <> ''") == [
+    assert rows(raw, "SELECT partition_key, head_offset FROM queue_partitions WHERE partition_key <> ''") == [
         ("a", 1),
         ("b", 0),
         ("c", 0),
     ]
 
 
-def test_lanes_created_at_once_do_not_collide(lanelog_url: str, database: Database, raw: Any) -> None:
+def test_lanes_created_at_once_do_not_collide(lanelog_url: str, raw: Any) -> None:
     """Clients that create the same new lanes in any order neither fail nor create one twice."""
-    migrate(database)
-    databases = [Database(ConnectConfig.from_url(lanelog_url)) for _ in range(6)]
-    publishers = [Publisher(other, lambda _: None) for other in databases]
     barrier = threading.Barrier(6)
 
     def publish(number: int) -> None:
         keys = [f"k{key}" for key in range(40)]
-        barrier.wait()
-        for key in keys if number % 2 else reversed(keys):
-            publishers[number].publish("t", key, b"x")
+        with publisher_at(lanelog_url) as publisher:
+            barrier.wait()
+            for key in keys if number % 2 else reversed(keys):
+                publisher.publish("t", key, b"x")
 
     with ThreadPoolExecutor(6) as threads:
         list(threads.map(publish, range(6)))
-    assert run(raw, "SELECT MIN(head_offset), MAX(head_offset) FROM queue_partitions WHERE partition_key <> ''") == [
-        (6, 6)
-    ]
-    for publisher, other in zip(publishers, databases, strict=True):
-        publisher.close()
-        other.close()
+    heads = "SELECT MIN(head_offset), MAX(head_offset) FROM queue_partitions WHERE partition_key <> ''"
+    assert rows(raw, heads) == [(6, 6)]

@@ -7,29 +7,23 @@ from typing import Any
 import pymysql.cursors
 import pytest
 
-from lanelog._database import Database
-from lanelog.config import ConnectConfig
 from lanelog.errors import ConfigurationError, DatabaseError
 from lanelog.message import Outgoing, Receipt
 from lanelog.publisher import Publisher
+from support.publishing import REFUSED, publisher_at
+from support.sql import rows
 
 ISOLATIONS = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"]
 
 
-def run(raw: Any, sql: str, *args: object) -> list[tuple[Any, ...]]:
-    with raw.cursor() as cursor:
-        cursor.execute(sql, args or None)
-        return list(cursor.fetchall())
-
-
 def stored(raw: Any, key: str = "k") -> list[tuple[Any, ...]]:
-    return run(raw, "SELECT `offset`, payload FROM queue_messages WHERE partition_key = %s ORDER BY `offset`", key)
+    return rows(raw, "SELECT `offset`, payload FROM queue_messages WHERE partition_key = %s ORDER BY `offset`", key)
 
 
 @pytest.fixture
 def orders(raw: Any) -> str:
-    run(raw, "CREATE TABLE orders (id INT PRIMARY KEY, paid INT NOT NULL) ENGINE=InnoDB")
-    run(raw, "INSERT INTO orders VALUES (7, 0), (8, 0)")
+    rows(raw, "CREATE TABLE orders (id INT PRIMARY KEY, paid INT NOT NULL) ENGINE=InnoDB")
+    rows(raw, "INSERT INTO orders VALUES (7, 0), (8, 0)")
     return "orders"
 
 
@@ -39,20 +33,20 @@ def test_message_and_writes_commit_together(
 ) -> None:
     """Nothing is visible before the caller commits, all of it after; whatever the caller's isolation level is."""
     mine = open_raw()
-    run(mine, f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation}")
-    run(mine, f"SELECT * FROM {orders}")  # an old snapshot, from before the lane exists
+    rows(mine, f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation}")
+    rows(mine, f"SELECT * FROM {orders}")  # an old snapshot, from before the lane exists
     mine.rollback()
-    run(mine, f"UPDATE {orders} SET paid = 1 WHERE id = 7")
+    rows(mine, f"UPDATE {orders} SET paid = 1 WHERE id = 7")
     assert publisher.publish("t", "k", b"paid", connection=mine) == Receipt(1, stored_id(mine), duplicate=False)
     assert publisher.publish_many("t", [("k", b"2"), ("j", b"3")], connection=mine)[0].offset == 2
     assert stored(raw) == []
     mine.commit()
     assert stored(raw) == [(1, b"paid"), (2, b"2")]
-    assert run(raw, f"SELECT paid FROM {orders} WHERE id = 7") == [(1,)]
+    assert rows(raw, f"SELECT paid FROM {orders} WHERE id = 7") == [(1,)]
 
 
 def stored_id(raw: Any) -> str:
-    return str(run(raw, "SELECT id FROM queue_messages WHERE `offset` = 1")[0][0])
+    return str(rows(raw, "SELECT id FROM queue_messages WHERE `offset` = 1")[0][0])
 
 
 def test_rollback_leaves_no_hole(publisher: Publisher, open_raw: Any, raw: Any) -> None:
@@ -65,15 +59,11 @@ def test_rollback_leaves_no_hole(publisher: Publisher, open_raw: Any, raw: Any) 
     assert stored(raw) == [(1, b"1"), (2, b"2")]
 
 
-def test_a_connection_with_autocommit_is_refused(publisher: Publisher, raw: Any) -> None:
-    """Its head lock would end with each statement; nothing is written, not even the lane."""
+def test_a_connection_with_autocommit_is_refused(publisher: Publisher, raw: Any, open_raw: Any) -> None:
+    """Its head lock would end with each statement, and nothing is written; with a transaction open it is accepted."""
     with pytest.raises(ConfigurationError, match="autocommit"):
         publisher.publish("t", "k", b"x", connection=raw)
-    assert run(raw, "SELECT COUNT(*) FROM queue_partitions") == [(0,)]
-
-
-def test_autocommit_with_an_open_transaction_is_accepted(publisher: Publisher, raw: Any, open_raw: Any) -> None:
-    """What counts is that a transaction is open, not how the driver is set."""
+    assert rows(raw, "SELECT COUNT(*) FROM queue_partitions") == [(0,)]
     raw.begin()
     publisher.publish("t", "k", b"x", connection=raw)
     assert stored(open_raw()) == []
@@ -81,29 +71,21 @@ def test_autocommit_with_an_open_transaction_is_accepted(publisher: Publisher, r
     assert stored(open_raw()) == [(1, b"x")]
 
 
-@pytest.mark.parametrize(
-    "cursor",
-    [
-        pymysql.cursors.Cursor,
-        pymysql.cursors.DictCursor,
-        pymysql.cursors.SSCursor,
-        pymysql.cursors.SSDictCursor,
-    ],
-)
-def test_any_kind_of_cursor_will_do(publisher: Publisher, open_raw: Any, raw: Any, cursor: Any) -> None:
+@pytest.mark.parametrize("kind", ["Cursor", "DictCursor", "SSCursor", "SSDictCursor"])
+def test_any_kind_of_cursor_will_do(publisher: Publisher, open_raw: Any, raw: Any, kind: str) -> None:
     """Applications set the cursor class of their connections as they like."""
-    mine = open_raw(cursorclass=cursor)
+    mine = open_raw(cursorclass=getattr(pymysql.cursors, kind))
     publisher.publish("t", "k", b"1", id="a", connection=mine)
     assert publisher.publish("t", "k", b"2", id="a", connection=mine).duplicate
     mine.commit()
     assert stored(raw) == [(1, b"1")]
 
 
-@pytest.mark.parametrize("connection", [7, "mysql://root@localhost/q", object()])
-def test_what_is_no_connection_is_refused(publisher: Publisher, connection: Any) -> None:
+def test_what_is_no_connection_is_refused(publisher: Publisher) -> None:
     """A wrong argument says what a right one is."""
-    with pytest.raises(ConfigurationError, match="DB-API connection"):
-        publisher.publish("t", "k", b"x", connection=connection)
+    for wrong in (7, "mysql://root@localhost/q", object()):
+        with pytest.raises(ConfigurationError, match="DB-API connection"):
+            publisher.publish("t", "k", b"x", connection=wrong)
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
@@ -112,10 +94,10 @@ def test_a_duplicate_in_a_callers_transaction(
 ) -> None:
     """The receipt names the stored one, even one newer than the caller's snapshot, and the caller's writes stay."""
     mine = open_raw()
-    run(mine, f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation}")
-    run(mine, f"SELECT * FROM {orders} WHERE id = 8")  # the snapshot, from before the message is there
+    rows(mine, f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation}")
+    rows(mine, f"SELECT * FROM {orders} WHERE id = 8")  # the snapshot, from before the message is there
     publisher.publish("t", "k", b"1", id="a")
-    run(mine, f"UPDATE {orders} SET paid = 1 WHERE id = 7")
+    rows(mine, f"UPDATE {orders} SET paid = 1 WHERE id = 7")
     assert publisher.publish("t", "k", b"2", id="a", connection=mine) == Receipt(1, "a", duplicate=True)
     receipts = publisher.publish_many(
         "t", [("k", b"3"), Outgoing("k", b"4", id="a"), Outgoing("k", b"5", id="b"), ("k", b"6")], connection=mine
@@ -129,25 +111,21 @@ def test_a_duplicate_in_a_callers_transaction(
     assert publisher.publish("t", "k", b"7", id="b", connection=mine) == Receipt(3, "b", duplicate=True)
     mine.commit()
     assert stored(raw) == [(1, b"1"), (2, b"3"), (3, b"5"), (4, b"6")]
-    assert run(raw, f"SELECT paid FROM {orders} WHERE id = 7") == [(1,)]
+    assert rows(raw, f"SELECT paid FROM {orders} WHERE id = 7") == [(1,)]
 
 
 def test_an_error_that_is_caught_leaves_no_hole(publisher: Publisher, open_raw: Any, raw: Any, orders: str) -> None:
     """After a failed publish the caller goes on: head and log are as before, his own writes too."""
     publisher.publish("t", "k", b"1")
-    run(
-        raw,
-        "CREATE TRIGGER refuse BEFORE INSERT ON queue_messages FOR EACH ROW BEGIN "
-        "IF NEW.id = 'bad' THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'refused'; END IF; END",
-    )
+    rows(raw, REFUSED)
     mine = open_raw()
-    run(mine, f"UPDATE {orders} SET paid = 1 WHERE id = 7")
+    rows(mine, f"UPDATE {orders} SET paid = 1 WHERE id = 7")
     with pytest.raises(DatabaseError, match="refused"):
         publisher.publish_many("t", [("k", b"2"), Outgoing("k", b"3", id="bad")], connection=mine)
     assert publisher.publish("t", "k", b"4", connection=mine).offset == 2
     mine.commit()
     assert stored(raw) == [(1, b"1"), (2, b"4")]
-    assert run(raw, f"SELECT paid FROM {orders} WHERE id = 7") == [(1,)]
+    assert rows(raw, f"SELECT paid FROM {orders} WHERE id = 7") == [(1,)]
 
 
 def test_a_lock_timeout_in_a_callers_transaction(publisher: Publisher, open_raw: Any, raw: Any, orders: str) -> None:
@@ -155,8 +133,8 @@ def test_a_lock_timeout_in_a_callers_transaction(publisher: Publisher, open_raw:
     publisher.publish("t", "k", b"1")
     holder, mine = open_raw(), open_raw()
     publisher.publish("t", "k", b"2", connection=holder)
-    run(mine, "SET SESSION innodb_lock_wait_timeout = 1")
-    run(mine, f"UPDATE {orders} SET paid = 1 WHERE id = 7")
+    rows(mine, "SET SESSION innodb_lock_wait_timeout = 1")
+    rows(mine, f"UPDATE {orders} SET paid = 1 WHERE id = 7")
     with pytest.raises(DatabaseError) as caught:
         publisher.publish("t", "k", b"3", connection=mine)
     assert (caught.value.code, caught.value.retriable) == (1205, True)
@@ -164,16 +142,16 @@ def test_a_lock_timeout_in_a_callers_transaction(publisher: Publisher, open_raw:
     assert publisher.publish("t", "k", b"3", connection=mine).offset == 3
     mine.commit()
     assert stored(raw) == [(1, b"1"), (2, b"2"), (3, b"3")]
-    assert run(raw, f"SELECT paid FROM {orders} WHERE id = 7") == [(1,)]
+    assert rows(raw, f"SELECT paid FROM {orders} WHERE id = 7") == [(1,)]
 
 
 def deadlock(publisher: Publisher, mine: Any, other: Any, orders: str) -> DatabaseError:
     """Two callers who locked an order and a lane each want the other's; `mine`, who wrote less, is rolled back."""
     for number in range(2000, 2050):
-        run(other, f"INSERT INTO {orders} VALUES (%s, 0)", number)
+        rows(other, f"INSERT INTO {orders} VALUES (%s, 0)", number)
     publisher.publish("t", "k", b"other", connection=other)
-    run(mine, f"UPDATE {orders} SET paid = 1 WHERE id = 7")
-    waiting = threading.Thread(target=run, args=(other, f"UPDATE {orders} SET paid = 2 WHERE id = 7"))
+    rows(mine, f"UPDATE {orders} SET paid = 1 WHERE id = 7")
+    waiting = threading.Thread(target=rows, args=(other, f"UPDATE {orders} SET paid = 2 WHERE id = 7"))
     waiting.start()
     try:
         publisher.publish("t", "k", b"mine", connection=mine)
@@ -211,13 +189,13 @@ def test_our_transaction_refuses_to_go_on_after_a_deadlock(
             with pytest.raises(DatabaseError, match="this transaction is over") as caught:
                 publisher.publish("t", "j", b"more", connection=connection)
             later.append(caught.value)
-            run(connection, f"UPDATE {orders} SET paid = 3 WHERE id = 8")
+            rows(connection, f"UPDATE {orders} SET paid = 3 WHERE id = 8")
 
     with pytest.raises(DatabaseError, match="whole transaction"):
         swallow()
     assert later[0].retriable
     other.commit()
-    assert run(raw, f"SELECT paid FROM {orders} WHERE id = 8") == [(0,)]
+    assert rows(raw, f"SELECT paid FROM {orders} WHERE id = 8") == [(0,)]
     assert stored(raw, "j") == []
     assert published == []
 
@@ -264,10 +242,8 @@ def test_our_transaction_notices_that_it_was_committed_inside(publisher: Publish
     assert stored(raw) == [(1, b"1")]
 
 
-def test_a_full_pool_of_our_transactions_can_publish(lanelog_url: str, raw: Any) -> None:
+def test_a_full_pool_of_our_transactions_can_publish(lanelog_url: str) -> None:
     """Looking for lanes and creating them needs no pooled connection: transactions that hold them all do not wait."""
-    database = Database(ConnectConfig.from_url(lanelog_url, pool_size=4, publish_timeout=15.0))
-    publisher = Publisher(database, lambda _: None)
     barrier = threading.Barrier(4)
 
     def publish(number: int) -> int:
@@ -275,37 +251,35 @@ def test_a_full_pool_of_our_transactions_can_publish(lanelog_url: str, raw: Any)
             barrier.wait()
             return publisher.publish("t", f"k{number}", b"x", connection=connection).offset
 
-    with ThreadPoolExecutor(4) as threads:
+    with publisher_at(lanelog_url, pool_size=4, publish_timeout=15.0) as publisher, ThreadPoolExecutor(4) as threads:
         assert list(threads.map(publish, range(4))) == [1] * 4
-    publisher.close()
-    database.close()
 
 
 def test_callers_on_neighbouring_new_lanes_do_not_deadlock(publisher: Publisher, open_raw: Any, raw: Any) -> None:
     """Under REPEATABLE READ, ids that are not stored leave no gap locks: transactions open side by side do not meet."""
     callers = [open_raw() for _ in range(6)]
     for number, mine in enumerate(callers):
-        run(mine, "SET SESSION innodb_lock_wait_timeout = 2")
+        rows(mine, "SET SESSION innodb_lock_wait_timeout = 2")
         publisher.publish("t", f"k{number}", b"1", id=f"a{number}", connection=mine)
     for number, mine in enumerate(callers):
         publisher.publish("t", f"k{number}", b"2", id=f"b{number}", connection=mine)
     for mine in callers:
         mine.commit()
-    assert run(raw, "SELECT COUNT(*) FROM queue_messages") == [(12,)]
+    assert rows(raw, "SELECT COUNT(*) FROM queue_messages") == [(12,)]
 
 
 def test_a_connection_to_another_database_is_explained(publisher: Publisher, raw: Any, open_raw: Any) -> None:
     """Lanes are created in the client's database; a caller's connection elsewhere does not find them."""
     mine = open_raw()
-    (name,) = run(raw, "SELECT CONCAT(DATABASE(), '_other')")[0]
-    run(raw, f"CREATE DATABASE {name}")
+    (name,) = rows(raw, "SELECT CONCAT(DATABASE(), '_other')")[0]
+    rows(raw, f"CREATE DATABASE {name}")
     try:
         for table in ("queue_partitions", "queue_messages"):
-            run(raw, f"CREATE TABLE {name}.{table} LIKE {table}")
+            rows(raw, f"CREATE TABLE {name}.{table} LIKE {table}")
         mine.select_db(name)
         with pytest.raises(DatabaseError, match="another database") as caught:
             publisher.publish("t", "k", b"x", connection=mine)
         assert caught.value.retriable
         mine.rollback()
     finally:
-        run(raw, f"DROP DATABASE {name}")
+        rows(raw, f"DROP DATABASE {name}")

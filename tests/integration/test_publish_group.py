@@ -2,46 +2,35 @@
 
 import ctypes
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from lanelog._database import Database
-from lanelog.config import ConnectConfig
+from lanelog._database import Transaction
 from lanelog.errors import DatabaseError, PayloadTooLarge
 from lanelog.message import Outgoing, Receipt
-from lanelog.publisher import Publisher
+from lanelog.publisher import Publisher, batch
+from lanelog.publisher.draft import Draft
+from lanelog.publisher.line import Member
+from lanelog.publisher.placing import write
+from support.publishing import REFUSED, give_up_soon, hold, publisher_at
+from support.sql import rows
+from support.waiting import eventually
 
 PATIENCE = 20.0
 
 
-def run(raw: Any, sql: str, *args: object) -> list[tuple[Any, ...]]:
-    with raw.cursor() as cursor:
-        cursor.execute(sql, args or None)
-        return list(cursor.fetchall())
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait until something that others do has happened."""
-    deadline = time.monotonic() + PATIENCE
-    pause = threading.Event()
-    while not condition():
-        assert time.monotonic() < deadline, "it never happened"
-        pause.wait(0.01)
-
-
 def commits(raw: Any) -> int:
-    return int(run(raw, "SHOW GLOBAL STATUS LIKE 'Com_commit'")[0][1])
+    return int(rows(raw, "SHOW GLOBAL STATUS LIKE 'Com_commit'")[0][1])
 
 
 def waiting(raw: Any) -> int:
     """How many connections wait for a head at the server."""
     return len(
-        run(
+        rows(
             raw,
             "SELECT 1 FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE %s AND info NOT LIKE %s "
             "AND id <> CONNECTION_ID()",
@@ -55,9 +44,7 @@ def waiting(raw: Any) -> int:
 def holding(open_raw: Any, *keys: str) -> Iterator[Any]:
     """Hold the heads of lanes, as a slow transaction of somebody else does."""
     mine = open_raw()
-    for key in keys:
-        rows = run(mine, "SELECT 1 FROM queue_partitions WHERE topic = 't' AND partition_key = %s FOR UPDATE", key)
-        assert rows
+    hold(mine, *keys)
     try:
         yield mine
     finally:
@@ -70,83 +57,85 @@ def threads() -> Iterator[ThreadPoolExecutor]:
         yield executor
 
 
-def members(publisher: Publisher) -> int:
-    """How many threads queue in memory."""
+def ready(publisher: Publisher) -> list[Member]:
+    """Who waits in memory for a leader."""
     line = publisher._group._lines.get("t")
-    return 0 if line is None else len(line.ready) + sum(len(queue) for queue in line.busy.values())
+    return [] if line is None else list(line.ready)
+
+
+def queueing(publisher: Publisher, key: str) -> int:
+    """How many wait in memory for a busy lane."""
+    line = publisher._group._lines.get("t")
+    return 0 if line is None else len(line.busy.get(key, ()))
 
 
 @contextmanager
-def stopped_log(raw: Any, publisher: Publisher, threads: ThreadPoolExecutor) -> Iterator[Future[Receipt]]:
+def stopped_log(open_raw: Any, publisher: Publisher, threads: ThreadPoolExecutor) -> Iterator[Future[Receipt]]:
     """Stop all inserts, with one leader waiting in the middle of its transaction, until the end of the block."""
-    run(raw, "LOCK TABLES queue_messages WRITE")
+    locker = open_raw(autocommit=True)
+    rows(locker, "LOCK TABLES queue_messages WRITE")
     try:
         leader = threads.submit(publisher.publish, "t", "leader", b"x")
-        until(lambda: bool(publisher._group._lines) and members(publisher) == 0)
+        eventually(lambda: publisher._group._lines and not ready(publisher), what="a leader's transaction")
         yield leader
     finally:
-        run(raw, "UNLOCK TABLES")
+        rows(locker, "UNLOCK TABLES")
 
 
-def test_threads_share_transactions(publisher: Publisher, open_raw: Any, threads: ThreadPoolExecutor) -> None:
+def test_threads_share_transactions(publisher: Publisher, open_raw: Any, raw: Any, threads: ThreadPoolExecutor) -> None:
     """Forty threads that publish while another commits are one transaction, and each gets its own receipt."""
     publisher.ensure_lanes("t", [f"k{number}" for number in range(10)] + ["leader"])
-    locker, raw = open_raw(autocommit=True), open_raw(autocommit=True)
     before = commits(raw)
-    with stopped_log(locker, publisher, threads) as leader:
+    with stopped_log(open_raw, publisher, threads) as leader:
         others = [threads.submit(publisher.publish, "t", f"k{number % 10}", str(number)) for number in range(40)]
-        until(lambda: members(publisher) == 40)
+        eventually(lambda: len(ready(publisher)) == 40)
     assert leader.result().offset == 1
     offsets = [other.result().offset for other in others]
     assert sorted(offsets) == sorted(list(range(1, 5)) * 10)
     assert commits(raw) - before <= 3
-    rows = run(raw, "SELECT partition_key, `offset`, payload FROM queue_messages")
+    stored = rows(raw, "SELECT partition_key, `offset`, payload FROM queue_messages")
     for number, offset in enumerate(offsets):
-        assert (f"k{number % 10}", offset, str(number).encode()) in rows
+        assert (f"k{number % 10}", offset, str(number).encode()) in stored
 
 
-def test_a_bad_message_fails_alone(publisher: Publisher, open_raw: Any, threads: ThreadPoolExecutor) -> None:
+def test_a_bad_message_fails_alone(publisher: Publisher, open_raw: Any, raw: Any, threads: ThreadPoolExecutor) -> None:
     """Ten good messages share a transaction with one that the server refuses: they are stored, it raises."""
     publisher.ensure_lanes("t", ["k", "leader"])
-    raw, locker = open_raw(autocommit=True), open_raw(autocommit=True)
-    run(
-        raw,
-        "CREATE TRIGGER refuse BEFORE INSERT ON queue_messages FOR EACH ROW BEGIN "
-        "IF NEW.id = 'bad' THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'refused'; END IF; END",
-    )
-    with stopped_log(locker, publisher, threads):
+    rows(raw, REFUSED)
+    with stopped_log(open_raw, publisher, threads):
         good = [threads.submit(publisher.publish, "t", "k", b"x") for _ in range(5)]
         bad = threads.submit(publisher.publish, "t", "k", b"x", id="bad")
         good += [threads.submit(publisher.publish, "t", "k", b"x") for _ in range(5)]
-        until(lambda: members(publisher) == 11)
+        eventually(lambda: len(ready(publisher)) == 11)
         with pytest.raises(PayloadTooLarge):  # what is checked beforehand does not even enter
             publisher.publish("t", "k", bytes(2_000_000))
     with pytest.raises(DatabaseError, match="refused") as caught:
         bad.result()
     assert not caught.value.retriable
     assert sorted(one.result().offset for one in good) == list(range(1, 11))
-    assert run(raw, "SELECT COUNT(*) FROM queue_messages WHERE partition_key = 'k'") == [(10,)]
+    assert rows(raw, "SELECT COUNT(*) FROM queue_messages WHERE partition_key = 'k'") == [(10,)]
 
 
 def test_a_lane_that_is_held_delays_no_other(
     publisher: Publisher, open_raw: Any, raw: Any, threads: ThreadPoolExecutor
 ) -> None:
-    """A slow transaction holds one key: its publishers queue in memory behind one connection, all others go on."""
-    publisher.ensure_lanes("t", ["slow", "fast"])
+    """Its publishers queue in memory behind one connection; a batch that waits for it, too, locks nothing else."""
+    publisher.ensure_lanes("t", ["a-free", "slow", "z-free"])
     with holding(open_raw, "slow"):
         stuck = [threads.submit(publisher.publish, "t", "slow", b"x") for _ in range(20)]
-        until(lambda: waiting(raw) == 1 and members(publisher) == 20)
-        started = time.monotonic()
-        for offset in range(1, 51):
-            assert publisher.publish("t", "fast", b"x").offset == offset
+        eventually(lambda: waiting(raw) == 1 and queueing(publisher, "slow") == 20)
+        many = threads.submit(publisher.publish_many, "t", [("a-free", b"1"), ("slow", b"2"), ("z-free", b"3")])
+        for offset in range(1, 21):
+            assert publisher.publish("t", "a-free", b"x").offset == offset
+            assert publisher.publish("t", "z-free", b"x").offset == offset
             assert publisher.publish_many("t", [("new", b"x")])[0].offset == offset
-        assert time.monotonic() - started < PATIENCE
-        assert waiting(raw) <= 1
-        until(lambda: waiting(raw) == 1)  # at times nobody waits: the server gave up, and is asked again
-        assert not any(one.done() for one in stuck)
+        assert waiting(raw) <= 1  # at times nobody: the server gave up, and is asked again
+        assert not any(one.done() for one in (many, *stuck))
         before = commits(raw)
-    assert sorted(one.result().offset for one in stuck) == list(range(1, 21))
-    assert commits(raw) - before <= 3
+    receipts = many.result(PATIENCE)
+    assert [receipts[0].offset, receipts[2].offset] == [21, 21]
+    assert sorted([receipts[1].offset, *(one.result(PATIENCE).offset for one in stuck)]) == list(range(1, 22))
+    assert commits(raw) - before <= 4
 
 
 def test_many_held_lanes_leave_half_of_the_pool(
@@ -159,7 +148,7 @@ def test_many_held_lanes_leave_half_of_the_pool(
         with holding(open_raw, keys[7]):
             stuck = {key: threads.submit(publisher.publish, "t", key, b"x") for key in keys}
             many = [threads.submit(publisher.publish_many, "t", [(key, b"y"), ("free", b"y")]) for key in keys[:7]]
-            until(lambda: waiting(raw) == 4)
+            eventually(lambda: waiting(raw) == 4)
             for offset in range(1, 21):
                 assert publisher.publish("t", "other", b"x").offset == offset
             assert waiting(raw) <= 4
@@ -171,102 +160,78 @@ def test_many_held_lanes_leave_half_of_the_pool(
     assert sorted(receipts.result(PATIENCE)[1].offset for receipts in many) == list(range(1, 8))
 
 
-def test_publish_many_holds_nothing_while_it_waits(
-    publisher: Publisher, open_raw: Any, raw: Any, threads: ThreadPoolExecutor
-) -> None:
-    """A batch over a held lane and a free one does not lock the free one for others meanwhile."""
-    publisher.ensure_lanes("t", ["a-free", "held", "z-free"])
-    with holding(open_raw, "held"):
-        batch = threads.submit(publisher.publish_many, "t", [("a-free", b"1"), ("held", b"2"), ("z-free", b"3")])
-        until(lambda: waiting(raw) == 1)
-        for offset in range(1, 11):
-            assert publisher.publish("t", "a-free", b"x").offset == offset
-            assert publisher.publish("t", "z-free", b"x").offset == offset
-        assert not batch.done()
-    assert [receipt.offset for receipt in batch.result(PATIENCE)] == [11, 1, 11]
-
-
 def test_a_lane_held_for_too_long_is_a_retriable_error(
-    lanelog_url: str, publisher: Publisher, open_raw: Any, raw: Any, threads: ThreadPoolExecutor
+    lanelog_url: str, open_raw: Any, raw: Any, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After publish_timeout every publisher of that lane knows that its message is not stored, and none is later."""
-    publisher.ensure_lanes("t", ["held", "free"])
-    database = Database(ConnectConfig.from_url(lanelog_url, publish_timeout=1.0))
-    publisher = Publisher(database, lambda _: None)
-    with holding(open_raw, "held"):
-        calls: list[Future[Any]] = [threads.submit(publisher.publish, "t", "held", b"x") for _ in range(5)]
-        for call in calls:
-            with pytest.raises(DatabaseError) as caught:
-                call.result(PATIENCE)
-            assert caught.value.retriable
-            assert not caught.value.outcome_unknown
-        assert publisher.publish("t", "free", b"x").offset == 1
-    until(lambda: not publisher._group._lines)
-    assert publisher.publish("t", "held", b"x").offset == 1
-    assert run(raw, "SELECT COUNT(*) FROM queue_messages WHERE partition_key = 'held'") == [(1,)]
-    publisher.close()
-    database.close()
+    give_up_soon(monkeypatch)
+    with publisher_at(lanelog_url, publish_timeout=0.5) as publisher:
+        publisher.ensure_lanes("t", ["held", "free"])
+        with holding(open_raw, "held"):
+            calls: list[Future[Any]] = [threads.submit(publisher.publish, "t", "held", b"x") for _ in range(5)]
+            for call in calls:
+                with pytest.raises(DatabaseError) as caught:
+                    call.result(PATIENCE)
+                assert caught.value.retriable
+                assert not caught.value.outcome_unknown
+            assert publisher.publish("t", "free", b"x").offset == 1
+        eventually(lambda: not publisher._group._lines)
+        assert publisher.publish("t", "held", b"x").offset == 1
+    assert rows(raw, "SELECT COUNT(*) FROM queue_messages WHERE partition_key = 'held'") == [(1,)]
 
 
 def test_a_deadlock_is_repeated(publisher: Publisher, open_raw: Any, raw: Any, threads: ThreadPoolExecutor) -> None:
     """Somebody who locks lanes in another order costs a repetition, not an error."""
     publisher.ensure_lanes("t", ["a", "b"])
-    run(raw, "CREATE TABLE weight (id INT PRIMARY KEY) ENGINE=InnoDB")
+    locked = "SELECT 1 FROM queue_partitions WHERE topic = 't' AND partition_key = 'a' FOR UPDATE SKIP LOCKED"
+    rows(raw, "CREATE TABLE weight (id INT PRIMARY KEY) ENGINE=InnoDB")
     with holding(open_raw, "b") as heavy:
-        for number in range(100):  # the server rolls back whoever wrote less
-            run(heavy, "INSERT INTO weight VALUES (%s)", number)
+        for number in range(50):  # whoever has changed less is the victim
+            rows(heavy, "INSERT INTO weight VALUES (%s)", number)
         with holding(open_raw, "a"):
             batch = threads.submit(publisher.publish_many, "t", [("a", b"1"), ("b", b"2")])
-            until(lambda: waiting(raw) == 1)
-        until(lambda: locked(raw, "a"))
-        run(heavy, "SELECT 1 FROM queue_partitions WHERE topic = 't' AND partition_key = 'a' FOR UPDATE")
+            eventually(lambda: waiting(raw) == 1)
+        eventually(lambda: not rows(raw, locked), what="the head of a in the batch's hands")
+        hold(heavy, "a")
     assert [receipt.offset for receipt in batch.result(PATIENCE)] == [1, 1]
 
 
-def locked(raw: Any, key: str) -> bool:
-    """Whether somebody has the head of a lane."""
-    rows = run(
-        raw, "SELECT 1 FROM queue_partitions WHERE topic = 't' AND partition_key = %s FOR UPDATE SKIP LOCKED", key
-    )
-    return not rows
-
-
 def test_a_gap_locked_by_a_caller_delays_other_lanes_at_most_once(
-    publisher: Publisher, open_raw: Any, threads: ThreadPoolExecutor
+    lanelog_url: str, open_raw: Any, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A SERIALIZABLE reader blocks inserts, not heads: only the lanes it concerns wait until it ends."""
-    publisher.publish_many("t", [("m", b"x"), ("z", b"x")])
-    reader = open_raw()
-    run(reader, "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE")
-    run(reader, "SELECT * FROM queue_messages WHERE topic = 't' AND partition_key = 'm' AND `offset` > 0")
-    stuck = [threads.submit(publisher.publish, "t", "m", b"y") for _ in range(3)]
-    until(lambda: (line := publisher._group._lines.get("t")) is not None and line.busy.keys() == {"m"})
-    for offset in range(2, 12):
-        assert publisher.publish("t", "z", b"y").offset == offset
-    assert not any(one.done() for one in stuck)
-    reader.rollback()
-    assert sorted(one.result(PATIENCE).offset for one in stuck) == [2, 3, 4]
+    give_up_soon(monkeypatch)
+    with publisher_at(lanelog_url) as publisher:
+        publisher.publish_many("t", [("m", b"x"), ("z", b"x")])
+        reader = open_raw()
+        rows(reader, "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE")
+        rows(reader, "SELECT * FROM queue_messages WHERE topic = 't' AND partition_key = 'm' AND `offset` > 0")
+        stuck = [threads.submit(publisher.publish, "t", "m", b"y") for _ in range(3)]
+        eventually(lambda: (line := publisher._group._lines.get("t")) and line.busy.keys() == {"m"})
+        for offset in range(2, 12):
+            assert publisher.publish("t", "z", b"y").offset == offset
+        assert not any(one.done() for one in stuck)
+        reader.rollback()
+        assert sorted(one.result(PATIENCE).offset for one in stuck) == [2, 3, 4]
 
 
 def test_an_interrupted_leader_leaves_nobody_behind(
-    publisher: Publisher, open_raw: Any, threads: ThreadPoolExecutor
+    publisher: Publisher, open_raw: Any, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C in the thread that commits for others is its own: theirs are committed by the next."""
     publisher.ensure_lanes("t", ["k", "leader"])
     leading: list[int] = []
 
-    def lead() -> None:
+    def notice(*args: Any) -> list[Receipt]:
         leading.append(threading.get_ident())
-        publisher.publish("t", "leader", b"x")
+        return write(*args)
 
-    locker = open_raw(autocommit=True)
-    run(locker, "LOCK TABLES queue_messages WRITE")
-    leader = threads.submit(lead)
-    until(lambda: bool(publisher._group._lines) and members(publisher) == 0)
-    others = [threads.submit(publisher.publish, "t", "k", b"x") for _ in range(10)]
-    until(lambda: members(publisher) == 10)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(leading[0]), ctypes.py_object(KeyboardInterrupt))
-    run(locker, "UNLOCK TABLES")
+    monkeypatch.setattr(batch, "write", notice)
+    with stopped_log(open_raw, publisher, threads) as leader:
+        eventually(lambda: leading)
+        others = [threads.submit(publisher.publish, "t", "k", b"x") for _ in range(10)]
+        eventually(lambda: len(ready(publisher)) == 10)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(leading[0]), ctypes.py_object(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         leader.result(PATIENCE)
     assert sorted(one.result(PATIENCE).offset for one in others) == list(range(1, 11))
@@ -276,9 +241,90 @@ def test_an_interrupted_leader_leaves_nobody_behind(
 def test_ids_in_a_shared_transaction(publisher: Publisher, open_raw: Any, threads: ThreadPoolExecutor) -> None:
     """Members of one batch that have the same id are one message; one that is stored already takes no offset."""
     publisher.publish_many("t", [Outgoing("k", b"old", id="old"), ("leader", b"x")])
-    with stopped_log(open_raw(autocommit=True), publisher, threads):
+    with stopped_log(open_raw, publisher, threads):
         same = [threads.submit(publisher.publish, "t", "k", b"x", id="same") for _ in range(6)]
         old = threads.submit(publisher.publish, "t", "k", b"x", id="old")
-        until(lambda: members(publisher) == 7)
+        eventually(lambda: len(ready(publisher)) == 7)
     assert sorted((one.result().offset, one.result().duplicate) for one in same) == [(2, False)] + [(2, True)] * 5
     assert old.result() == Receipt(1, "old", duplicate=True)
+
+
+def test_a_lane_whose_publisher_gave_up_in_a_batch_is_held_by_nobody(
+    publisher: Publisher, open_raw: Any, raw: Any, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its time is up while a leader's transaction has it, and its lane turns out to be busy: others publish to it."""
+    publisher.ensure_lanes("t", ["first", "second", "taken"])
+    stopped = {"first": threading.Event(), "second": threading.Event()}
+
+    def stop(cx: Transaction, topic: str, drafts: Sequence[Draft], heads: Any) -> list[Receipt]:
+        if drafts[0].payload == b"stops":
+            assert stopped[drafts[0].key].wait(PATIENCE)
+        return write(cx, topic, drafts, heads)
+
+    monkeypatch.setattr(batch, "write", stop)
+    caller = open_raw()
+    hold(caller, "taken")
+    first = threads.submit(publisher.publish, "t", "first", b"stops")
+    eventually(lambda: publisher._group._lines and not ready(publisher), what="the first batch")
+    second = threads.submit(publisher.publish, "t", "second", b"stops")
+    eventually(lambda: len(ready(publisher)) == 1)
+    late = threads.submit(publisher.publish, "t", "taken", b"late")
+    eventually(lambda: len(ready(publisher)) == 2)
+    member = ready(publisher)[1]
+    stopped["first"].set()
+    assert first.result(PATIENCE).offset == 1
+    eventually(lambda: member.claimed, what="the second batch")
+    member.deadline = 0.0
+    member.signal.set()
+    with pytest.raises(DatabaseError, match="another thread was about to") as caught:
+        late.result(PATIENCE)
+    assert caught.value.outcome_unknown
+    stopped["second"].set()
+    assert second.result(PATIENCE).offset == 1
+    caller.rollback()
+    eventually(lambda: not publisher._group._lines, what="a line without members")
+    for offset in (1, 2):
+        assert publisher.publish("t", "taken", b"x").offset == offset
+    assert publisher.publish("t", "second", b"x").offset == 2
+    assert rows(raw, "SELECT COUNT(*) FROM queue_messages WHERE payload = 'late'") == [(0,)]
+
+
+def test_a_batch_whose_lane_is_taken_before_its_repetition_waits_and_is_committed_once(
+    publisher: Publisher, open_raw: Any, raw: Any, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection breaks in the transaction that has claimed it, and somebody else has the head when it is repeated.
+
+    Its holder has no place in the gate, so it asks with SKIP LOCKED; nobody is forgotten, neither then nor later.
+    """
+    publisher.ensure_lanes("t", ["k"])
+    publisher._group._gate.places = 0
+    caller, faster = open_raw(), open_raw()
+    broken: list[int] = []
+    transact = batch.BatchWriter._transact
+
+    def break_once(cx: Transaction, topic: str, drafts: Sequence[Draft], heads: Any) -> list[Receipt]:
+        if not broken:
+            broken.append(len(drafts))
+            rows(raw, f"KILL {cx.raw.thread_id()}")
+        return write(cx, topic, drafts, heads)
+
+    def be_slower(self: Any, *args: Any, **options: Any) -> Any:
+        if broken:
+            hold(faster, "k")
+            monkeypatch.setattr(batch.BatchWriter, "_transact", transact)
+        return transact(self, *args, **options)
+
+    monkeypatch.setattr(batch, "write", break_once)
+    monkeypatch.setattr(batch.BatchWriter, "_transact", be_slower)
+    hold(caller, "k")
+    calls = [threads.submit(publisher.publish, "t", "k", b"x") for _ in range(5)]
+    eventually(lambda: queueing(publisher, "k") == 5, what="all of them queueing")
+    caller.rollback()
+    eventually(lambda: batch.BatchWriter._transact is transact, what="the repetition")
+    eventually(lambda: queueing(publisher, "k") == 5, what="all of them queueing again")
+    assert not any(call.done() for call in calls)
+    faster.rollback()
+    assert sorted(call.result(PATIENCE).offset for call in calls) == [1, 2, 3, 4, 5]
+    assert broken == [5]
+    assert rows(raw, "SELECT COUNT(*), MAX(`offset`) FROM queue_messages") == [(5, 5)]
+    assert publisher._group._lines == {}

@@ -1,7 +1,6 @@
 """The pull style: `client.deliveries()`, messages one by one in the caller's hands."""
 
-import logging
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Any
 
@@ -10,9 +9,8 @@ from tenacity import stop_after_attempt, wait_fixed
 
 import lanelog
 from lanelog import AckPolicy, AlreadySettled, Client, ConfigurationError, Deliveries, LeaseLost, RetryPolicy
-from support.elapsed import let_pass
 from support.sql import delivery_rows, one, owners, watermark
-from support.waiting import Record, events, eventually
+from support.waiting import Record, eventually
 
 QUICK = RetryPolicy(stop=stop_after_attempt(3), wait=wait_fixed(0.05))
 
@@ -77,61 +75,8 @@ def test_what_is_not_settled_goes_back_as_attempt_1(lanelog_client: Client, lane
     assert delivery_rows(raw, "g", "t") == []
 
 
-def test_an_unsettled_message_comes_again_after_its_visibility_timeout(
-    lanelog_client: Client, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Given up and delivered again as attempt 2; the first is fenced, and one that is extended is not given up."""
-    caplog.set_level(logging.INFO, logger="lanelog")
-    lanelog_client.publish_many("t", [("k", b"1"), ("l", b"1")])
-    with lanelog_client.deliveries("t", "g", timeout=20.0, visibility_timeout=30.0, retry=QUICK) as deliveries:
-        first = {d.key: d for d in (next(deliveries), next(deliveries))}
-        first["l"].extend(90.0)
-        let_pass(deliveries.subscription, 40.0)
-        again = next(deliveries)
-        assert (again.key, again.offset, again.attempt) == ("k", 1, 2)
-        with pytest.raises(LeaseLost):
-            first["k"].ack()
-        again.ack()
-        first["l"].ack()
-        assert deliveries.subscription.stats().timed_out == 1
-    assert events(caplog, "delivery.given_up", logging.WARNING)
-
-
-def test_settling_in_another_thread(lanelog_client: Client) -> None:
-    """A delivery may be passed on and settled elsewhere."""
-    lanelog_client.publish("t", "k", b"1")
-    with lanelog_client.deliveries("t", "g", timeout=20.0) as deliveries:
-        delivery = next(deliveries)
-        thread = threading.Thread(target=delivery.ack)
-        thread.start()
-        thread.join(10)
-        eventually(lambda: deliveries.subscription.stats().acked == 1)
-
-
-def test_several_consumers_share_one_iterator(lanelog_client: Client) -> None:
-    """Four threads on one iterator: every message once, each key in order."""
-    lanelog_client.publish_many("t", [(f"k{n % 5}", f"{n}") for n in range(100)])
-    got = Record()
-
-    def consume() -> None:
-        for delivery in deliveries:
-            got((delivery.key, delivery.offset))
-            delivery.ack()
-
-    with lanelog_client.deliveries("t", "g", timeout=60.0) as deliveries:
-        threads = [threading.Thread(target=consume) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        eventually(lambda: deliveries.subscription.stats().acked == 100, within=30)
-    for thread in threads:
-        thread.join(30)
-        assert not thread.is_alive()
-    for n in range(5):
-        assert [offset for key, offset in got.items if key == f"k{n}"] == list(range(1, 21))
-
-
-def test_several_clients_share_the_lanes(lanelog_client: Client, lanelog_url: str, raw: Any) -> None:
-    """Two clients of one group: together they see every message once, each key in order."""
+def test_consumers_share_an_iterator_and_clients_the_lanes(lanelog_client: Client, lanelog_url: str, raw: Any) -> None:
+    """Two threads on an iterator of each of two clients: together every message once, each key in order."""
     lanelog_client.publish_many("t", [(f"k{n % 6}", f"{n}") for n in range(120)])
     got = Record()
 
@@ -141,17 +86,15 @@ def test_several_clients_share_the_lanes(lanelog_client: Client, lanelog_url: st
             delivery.ack()
 
     with (
+        ThreadPoolExecutor(4) as threads,
         lanelog.connect(lanelog_url) as other,
         lanelog_client.deliveries("t", "g", timeout=60.0) as ours,
         other.deliveries("t", "g", timeout=60.0) as theirs,
     ):
-        threads = [threading.Thread(target=consume, args=(each,)) for each in (ours, theirs)]
-        for thread in threads:
-            thread.start()
+        consuming = [threads.submit(consume, each) for each in (ours, ours, theirs, theirs)]
         eventually(lambda: sum(watermark(raw, "g", "t", f"k{n}") for n in range(6)) == 120, within=60)
-    for thread in threads:
-        thread.join(30)
-        assert not thread.is_alive()
+    for each in consuming:
+        each.result(30)
     for n in range(6):
         assert [offset for key, offset in got.items if key == f"k{n}"] == list(range(1, 21))
 
@@ -168,31 +111,27 @@ def test_a_transaction_settles_a_pulled_message(lanelog_client: Client, raw: Any
     assert one(raw, "SELECT COUNT(*) FROM queue_messages WHERE topic = 'next'") == 2
 
 
-def test_concurrent_order_hands_out_several_of_a_key(lanelog_client: Client, raw: Any) -> None:
-    """With order="concurrent", up to lane_concurrency unsettled messages of one key are in the caller's hands."""
+@pytest.mark.parametrize(
+    ("options", "bound"), [({}, 1), ({"order": "concurrent", "lane_concurrency": 3}, 3)], ids=["strict", "concurrent"]
+)
+def test_as_many_of_a_key_are_handed_out_as_its_order_allows(
+    lanelog_client: Client, options: dict[str, Any], bound: int
+) -> None:
+    """So many unsettled messages of one key are in the caller's hands; one that is settled makes room for the next."""
     lanelog_client.publish_many("t", [("k", f"{n}") for n in range(1, 8)])
-    with lanelog_client.deliveries("t", "g", timeout=20.0, order="concurrent", lane_concurrency=3) as deliveries:
-        taken = [next(deliveries) for _ in range(3)]
-        assert [d.offset for d in taken] == [1, 2, 3]
+    with lanelog_client.deliveries("t", "g", timeout=20.0, **options) as deliveries:
+        taken = [next(deliveries) for _ in range(bound)]
+        assert [d.offset for d in taken] == list(range(1, bound + 1))
         assert deliveries.subscription.pull(0.3) is None
-        taken[1].ack()
-        assert next(deliveries).offset == 4
-    with lanelog_client.deliveries("t", "g", timeout=20.0, order="concurrent", lane_concurrency=3) as deliveries:
+        taken[bound // 2].ack()
+        assert next(deliveries).offset == bound + 1
+    settled = bound // 2 + 1
+    with lanelog_client.deliveries("t", "g", timeout=20.0, **options) as deliveries:
         got = []
         for delivery in islice(deliveries, 6):
             got.append((delivery.offset, delivery.attempt))
             delivery.ack()
-    assert sorted(got) == [(n, 1) for n in (1, 3, 4, 5, 6, 7)]
-
-
-def test_strict_order_hands_out_one_of_a_key(lanelog_client: Client) -> None:
-    """Until it is settled, the second message of the key is not there."""
-    lanelog_client.publish_many("t", [("k", b"1"), ("k", b"2")])
-    with lanelog_client.deliveries("t", "g", timeout=20.0) as deliveries:
-        first = next(deliveries)
-        assert deliveries.subscription.pull(0.3) is None
-        first.ack()
-        assert next(deliveries).offset == 2
+    assert sorted(got) == [(n, 1) for n in range(1, 8) if n != settled]
 
 
 def test_ack_first_settles_before_it_hands_out(lanelog_client: Client, raw: Any) -> None:

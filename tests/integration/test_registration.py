@@ -1,6 +1,7 @@
 """Groups begin to exist: where they start, when that is committed, and what becomes of a group that is deleted."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,22 +17,17 @@ def now_of(raw: Any) -> datetime:
     return rows(raw, "SELECT UTC_TIMESTAMP(3)")[0][0].replace(tzinfo=UTC)
 
 
-def test_earliest_begins_with_what_is_there(lanelog_client: Client) -> None:
-    """The default: everything that was not collected."""
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+def test_a_group_begins_with_what_is_there_or_behind_it(lanelog_client: Client, raw: Any, start: str) -> None:
+    """Earliest, the default: all that was not collected; latest: what comes after it, in old and new lanes."""
     lanelog_client.publish_many("t", [("a", b"1"), ("a", b"2"), ("b", b"1")])
     seen = Record()
-    lanelog_client.subscribe("t", "g", lambda m: seen((m.key, m.offset)))
-    assert sorted(seen.wait(3)) == [("a", 1), ("a", 2), ("b", 1)]
-
-
-def test_latest_begins_behind_what_is_there(lanelog_client: Client, raw: Any) -> None:
-    """Nothing published before, everything published after subscribe has returned, in old and new lanes."""
-    lanelog_client.publish_many("t", [("a", b"1"), ("a", b"2"), ("b", b"1")])
-    seen = Record()
-    lanelog_client.subscribe("t", "g", lambda m: seen((m.key, m.offset)), start="latest")
+    options = {} if start == "earliest" else {"start": start}
+    lanelog_client.subscribe("t", "g", lambda m: seen((m.key, m.offset)), **options)
     lanelog_client.publish_many("t", [("a", b"3"), ("c", b"1")])
-    assert sorted(seen.wait(2)) == [("a", 3), ("c", 1)]
-    assert watermark(raw, "g", "t", "b") == 1
+    before = [("a", 1), ("a", 2), ("b", 1)] if start == "earliest" else []
+    assert sorted(seen.wait(2 + len(before))) == sorted([*before, ("a", 3), ("c", 1)])
+    eventually(lambda: watermark(raw, "g", "t", "b") == 1)
 
 
 def test_an_instant_begins_with_the_first_message_after_it(lanelog_client: Client, raw: Any) -> None:
@@ -77,29 +73,6 @@ def test_the_registration_is_committed_when_subscribe_returns(lanelog_client: Cl
     assert sorted(found) == [("t", "serial", 0), ("u", "serial", 0)]
 
 
-def test_twenty_threads_register_one_group_once(lanelog_client: Client, lanelog_url: str, raw: Any) -> None:
-    """All of them get a running subscription of the same group; every message is handled once."""
-    seen, barrier = Record(), threading.Barrier(20)
-    errors = Record()
-    lanelog_client.publish_many("t", [(f"k{n}", b"x") for n in range(40)])
-
-    def subscribe() -> None:
-        barrier.wait(10)
-        try:
-            lanelog_client.subscribe("t", "g", lambda m: seen((m.key, m.offset)), workers=1)
-        except Exception as error:  # noqa: BLE001 - reported below
-            errors(error)
-
-    threads = [threading.Thread(target=subscribe) for _ in range(20)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert errors.items == []
-    assert one(raw, "SELECT COUNT(*) FROM queue_groups") == 1
-    assert sorted(seen.wait(40)) == sorted((f"k{n}", 1) for n in range(40))
-
-
 def delete_group(raw: Any, group: str, topic: str) -> None:
     rows(raw, "DELETE FROM queue_groups WHERE consumer_group = %s AND topic = %s", group, topic)
 
@@ -140,24 +113,14 @@ def test_a_group_that_was_deleted_and_made_anew_fails_the_old_subscription(
 
 def test_run_raises_what_made_a_subscription_fail(lanelog_client: Client, raw: Any) -> None:
     """client.run() drains the others and raises the failure."""
-    outcome = Record()
     lanelog_client.subscriber("t", "g")(accept)
     lanelog_client.subscriber("t", "other")(accept)
-
-    def run() -> None:
-        try:
-            lanelog_client.run()
-        except LanelogError as error:
-            outcome(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    eventually(lambda: one(raw, "SELECT COUNT(*) FROM queue_groups") == 2)
-    delete_group(raw, "g", "t")
-    (error,) = outcome.wait(1)
-    assert "'g'" in str(error)
-    thread.join(10)
-    assert not thread.is_alive()
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(lanelog_client.run)
+        eventually(lambda: one(raw, "SELECT COUNT(*) FROM queue_groups") == 2)
+        delete_group(raw, "g", "t")
+        with pytest.raises(LanelogError, match="'g'"):
+            running.result(20)
     assert one(raw, "SELECT COUNT(*) FROM queue_subscriber_heartbeats WHERE deregistered_at = 0") == 0
 
 

@@ -21,7 +21,7 @@ import lanelog
 from lanelog import Client, LanelogError, Outgoing
 from lanelog._database.driver import _Secret, _SecretText
 from lanelog.config import ConnectConfig
-from support.proxy import Proxy
+from support.proxy import proxy_to
 from support.secrecy import (
     CONTENTS,
     METADATA,
@@ -89,7 +89,7 @@ def test_no_error_of_connecting_shows_a_password(lanelog_url: str, account: str,
     """Refused, unreachable, cut off: neither text nor chain nor the locals of any frame, the driver's included."""
     config = ConnectConfig.from_url(lanelog_url)
     user = account.removeprefix("mysql://").partition(":")[0]
-    with Proxy(config) as proxy, Garbage() as garbage:
+    with proxy_to(lanelog_url) as proxy, Garbage() as garbage:
         wheres = {
             "password": url_of(config, "nobody_of_this_name"),
             "database": account.replace(f"/{config.database}", "/nowhere_of_this_name"),
@@ -102,7 +102,7 @@ def test_no_error_of_connecting_shows_a_password(lanelog_url: str, account: str,
         with lanelog.connect(wheres[how], publish_timeout=0.5, connect_timeout=2.0) as client:
             if how == "cut":
                 client.ping()
-                proxy.__exit__(None, None, None)
+                proxy.close()
             calls: dict[str, Callable[[], object]] = {
                 "ping": client.ping,
                 "publish": lambda: client.publish("t", "k", PAYLOAD),

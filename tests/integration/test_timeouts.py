@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from tenacity import stop_after_attempt, wait_fixed
 
-from lanelog import AckPolicy, AlreadySettled, Client, LeaseLost, Message, RetryPolicy
+from lanelog import AckPolicy, Client, LeaseLost, Message, RetryPolicy, Subscription
 from support.elapsed import let_pass
 from support.sql import delivery_rows, one, rows, watermark
-from support.waiting import Record, events, eventually, never
+from support.turns import Turns
+from support.waiting import Record, events, eventually
 
 QUICK = RetryPolicy(stop=stop_after_attempt(5), wait=wait_fixed(0.05))
 FIXED = {"auto_extend": False, "visibility_timeout": 30.0, "retry": QUICK}
@@ -24,25 +25,33 @@ def _log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="lanelog")
 
 
-class Sleeper:
-    """A handler whose first attempt sleeps until it is told, and then tries to settle."""
+@pytest.fixture
+def turns(monkeypatch: pytest.MonkeyPatch) -> Turns:
+    return Turns(monkeypatch)
 
-    def __init__(self, settle: Callable[[Message], object] | None) -> None:
+
+def pass_by(seconds: float, subscription: Subscription, turns: Turns) -> None:
+    """Let time pass for what runs, and the keeper look at it."""
+    let_pass(subscription, seconds)
+    for _ in range(2):  # in the first turn it may have looked already
+        turns.pass_by([subscription])
+
+
+class Sleeper:
+    """A handler whose first attempt sleeps until it is told, and then tries to settle; the second waits as well."""
+
+    def __init__(self, settle: Callable[[Message], object]) -> None:
         self.settle = settle
-        self.first = threading.Event()
-        self.wake = threading.Event()
-        self.second = threading.Event()
+        self.first, self.wake, self.second, self.finish = (threading.Event() for _ in range(4))
         self.outcome = Record()
 
     def __call__(self, message: Message) -> None:
         if message.attempt > 1:
             self.second.set()
+            assert self.finish.wait(30)
             return
         self.first.set()
         assert self.wake.wait(30)
-        if self.settle is None:
-            self.outcome("returned")
-            return
         try:
             self.settle(message)
         except BaseException as error:
@@ -53,82 +62,58 @@ class Sleeper:
 
 def in_transaction(message: Message) -> None:
     with message.transaction() as connection:
-        connection.cursor().execute("INSERT INTO effects (who) VALUES ('the first attempt')")
+        connection.cursor().execute("INSERT INTO effects VALUES (%s)", (message.attempt,))
+
+
+WAYS: dict[str, Callable[[Message], object]] = {
+    "ack": Message.ack,
+    "nack": Message.nack,
+    "reject": lambda m: m.reject("late"),
+    "postpone": lambda m: m.postpone(1.0),
+    "extend": lambda m: m.extend(5.0),
+    "transaction": in_transaction,
+}
 
 
 @pytest.mark.parametrize(
-    ("settle", "order"),
+    ("how", "order", "finished"),
     [
-        (Message.ack, "strict"),
-        (Message.nack, "strict"),
-        (lambda m: m.reject("late"), "strict"),
-        (lambda m: m.postpone(1.0), "strict"),
-        (lambda m: m.extend(5.0), "strict"),
-        (in_transaction, "strict"),
-        (Message.ack, "serial"),
-        (in_transaction, "concurrent"),
+        *((how, "strict", True) for how in WAYS),
+        ("ack", "serial", True),
+        ("transaction", "concurrent", True),
+        ("ack", "strict", False),
+        ("transaction", "strict", False),
     ],
-    ids=["ack", "nack", "reject", "postpone", "extend", "transaction", "ack-serial", "transaction-concurrent"],
 )
 def test_a_superseded_attempt_can_settle_nothing(
-    lanelog_client: Client, raw: Any, settle: Callable[[Message], object], order: str
+    lanelog_client: Client, raw: Any, how: str, order: str, *, finished: bool
 ) -> None:
-    """The handler outsleeps its time-out: attempt 2 runs; whatever attempt 1 then tries raises LeaseLost."""
-    rows(raw, "CREATE TABLE effects (who VARCHAR(40)) ENGINE=InnoDB")
-    sleeper = Sleeper(settle)
+    """The handler outsleeps its time-out: whatever it then tries raises LeaseLost.
+
+    In the middle of attempt 2, which has the same epoch, as well as after that has been acked.
+    """
+    rows(raw, "CREATE TABLE effects (attempt INT) ENGINE=InnoDB")
+    sleeper = Sleeper(WAYS[how])
     lanelog_client.publish("t", "k", b"1")
     subscription = lanelog_client.subscribe("t", "g", sleeper, order=order, **FIXED)
     try:
-        assert sleeper.first.wait(10)
+        assert sleeper.first.wait(20)
         let_pass(subscription, TOO_LONG)
-        assert sleeper.second.wait(10), "attempt 2 did not run"
-        eventually(lambda: watermark(raw, "g", "t", "k") == 1)
+        assert sleeper.second.wait(20), "attempt 2 did not run"
+        if finished:
+            sleeper.finish.set()
+            eventually(lambda: watermark(raw, "g", "t", "k") == 1)
+        sleeper.wake.set()
+        (outcome,) = sleeper.outcome.wait(1)
+        assert isinstance(outcome, LeaseLost)
+        assert watermark(raw, "g", "t", "k") == int(finished)
     finally:
         sleeper.wake.set()
-    (outcome,) = sleeper.outcome.wait(1)
-    assert isinstance(outcome, LeaseLost)
-    assert one(raw, "SELECT COUNT(*) FROM effects") == 0
-    stats = eventually(lambda: subscription.stats() if subscription.stats().refused else None)
+        sleeper.finish.set()
+    stats = eventually(lambda: s if (s := subscription.stats()).refused and s.acked else None)
     assert (stats.acked, stats.timed_out, stats.dead_lettered) == (1, 1, 0)
-    assert delivery_rows(raw, "g", "t") == []
-
-
-@pytest.mark.parametrize("settle", [Message.ack, in_transaction], ids=["ack", "transaction"])
-def test_a_superseded_attempt_is_refused_while_the_second_runs(
-    lanelog_client: Client, raw: Any, settle: Callable[[Message], object]
-) -> None:
-    """The zombie comes back in the middle of attempt 2, with the same epoch: memory refuses it."""
-    rows(raw, "CREATE TABLE effects (who VARCHAR(40)) ENGINE=InnoDB")
-    first, wake, second, finish = (threading.Event() for _ in range(4))
-    outcome = Record()
-
-    def handle(message: Message) -> None:
-        if message.attempt == 1:
-            first.set()
-            assert wake.wait(30)
-            try:
-                settle(message)
-            except LeaseLost as error:
-                outcome(error)
-                raise
-        else:
-            second.set()
-            assert finish.wait(30)
-
-    lanelog_client.publish("t", "k", b"1")
-    subscription = lanelog_client.subscribe("t", "g", handle, **FIXED)
-    try:
-        assert first.wait(10)
-        let_pass(subscription, TOO_LONG)
-        assert second.wait(10)
-        wake.set()
-        outcome.wait(1)
-        assert watermark(raw, "g", "t", "k") == 0
-        assert one(raw, "SELECT COUNT(*) FROM effects") == 0
-    finally:
-        wake.set()
-        finish.set()
-    eventually(lambda: subscription.stats().acked == 1)
+    assert rows(raw, "SELECT * FROM effects") == []
+    eventually(lambda: not delivery_rows(raw, "g", "t"))
 
 
 def test_a_transaction_entered_in_time_is_refused_at_its_end(lanelog_client: Client, raw: Any) -> None:
@@ -150,7 +135,7 @@ def test_a_transaction_entered_in_time_is_refused_at_its_end(lanelog_client: Cli
     lanelog_client.publish("t", "k", b"1")
     subscription = lanelog_client.subscribe("t", "g", handle, **FIXED)
     try:
-        assert inside.wait(10)
+        assert inside.wait(20)
         let_pass(subscription, TOO_LONG)
         eventually(lambda: subscription.stats().acked == 1)
     finally:
@@ -163,13 +148,13 @@ def test_a_late_return_is_refused_and_logged(
     lanelog_client: Client, raw: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A superseded handler that simply returns changes nothing: one WARNING settlement.refused."""
-    sleeper = Sleeper(None)
+    sleeper = Sleeper(lambda _: None)
+    sleeper.finish.set()
     lanelog_client.publish("t", "k", b"1")
     subscription = lanelog_client.subscribe("t", "g", sleeper, **FIXED)
     try:
-        assert sleeper.first.wait(10)
+        assert sleeper.first.wait(20)
         let_pass(subscription, TOO_LONG)
-        assert sleeper.second.wait(10)
         eventually(lambda: subscription.stats().acked == 1)
     finally:
         sleeper.wake.set()
@@ -205,50 +190,57 @@ def test_timeouts_count_as_failures(lanelog_client: Client, raw: Any) -> None:
         release.set()
 
 
-def test_a_living_handler_is_extended_and_reported_once(
-    lanelog_client: Client, raw: Any, caplog: pytest.LogCaptureFixture
+def test_a_living_handler_is_extended_up_to_max_handler_time(
+    lanelog_client: Client, raw: Any, caplog: pytest.LogCaptureFixture, turns: Turns
 ) -> None:
-    """auto_extend: several time-outs long, one WARNING handler.slow, no second attempt."""
+    """auto_extend: several time-outs long, with one WARNING handler.slow; then it is given up and comes again."""
     attempts, release = Record(), threading.Event()
 
     def handle(message: Message) -> None:
         attempts(message.attempt)
-        assert release.wait(30)
+        assert message.attempt > 1 or release.wait(30)
 
     lanelog_client.publish("t", "k", b"1")
-    subscription = lanelog_client.subscribe("t", "g", handle, visibility_timeout=0.3, retry=QUICK)
+    options = {"visibility_timeout": 30.0, "max_handler_time": 200.0, "retry": QUICK, "workers": 1}
+    subscription = lanelog_client.subscribe("t", "g", handle, **options)
     try:
-        eventually(lambda: events(caplog, "handler.slow", logging.WARNING))
-        never(lambda: len(attempts) > 1, during=1.5, what="a second attempt")
-    finally:
-        release.set()
-    eventually(lambda: watermark(raw, "g", "t", "k") == 1)
-    assert len(events(caplog, "handler.slow")) == 1
-    assert subscription.stats().timed_out == 0
-
-
-def test_max_handler_time_gives_a_living_handler_up(lanelog_client: Client, caplog: pytest.LogCaptureFixture) -> None:
-    """Extension has an end: after max_handler_time the attempt is abandoned and the message delivered again."""
-    attempts, release = Record(), threading.Event()
-
-    def handle(message: Message) -> None:
-        attempts(message.attempt)
-        if message.attempt == 1:
-            assert release.wait(30)
-
-    lanelog_client.publish("t", "k", b"1")
-    lanelog_client.subscribe("t", "g", handle, visibility_timeout=0.3, max_handler_time=0.9, retry=QUICK, workers=1)
-    try:
+        attempts.wait(1)
+        for _ in range(3):
+            pass_by(TOO_LONG, subscription, turns)
+            assert attempts.items == [1]
+            assert len(events(caplog, "handler.slow", logging.WARNING)) == 1
+        assert not events(caplog, "handler.abandoned")
+        let_pass(subscription, 100.0)
         assert attempts.wait(2) == [1, 2]
         (line,) = events(caplog, "handler.abandoned", logging.WARNING)
         assert "attempt=1" in line
     finally:
         release.set()
     eventually(lambda: events(caplog, "settlement.refused", logging.WARNING))
+    eventually(lambda: watermark(raw, "g", "t", "k") == 1)
 
 
-def test_extend_keeps_a_delivery(lanelog_client: Client) -> None:
-    """Without auto_extend, extend() moves the end of the delivery, and no second attempt runs meanwhile."""
+def test_a_living_handler_that_ends_in_time_has_not_timed_out(lanelog_client: Client, turns: Turns) -> None:
+    """Its return after several time-outs is an ack like any other."""
+    sleeper = Sleeper(lambda _: None)
+    lanelog_client.publish("t", "k", b"1")
+    subscription = lanelog_client.subscribe("t", "g", sleeper, visibility_timeout=30.0, retry=QUICK)
+    try:
+        assert sleeper.first.wait(20)
+        pass_by(TOO_LONG, subscription, turns)
+    finally:
+        sleeper.wake.set()
+    stats = eventually(lambda: s if (s := subscription.stats()).acked else None)
+    assert (stats.acked, stats.timed_out, stats.refused) == (1, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [FIXED, {"visibility_timeout": 20.0, "max_handler_time": 30.0, "retry": QUICK}],
+    ids=["without auto_extend", "past max_handler_time"],
+)
+def test_extend_keeps_a_delivery(lanelog_client: Client, turns: Turns, options: dict[str, Any]) -> None:
+    """extend() moves the end of the delivery, and is the handler's own word against max_handler_time, too."""
     attempts, release = Record(), threading.Event()
 
     def handle(message: Message) -> None:
@@ -257,52 +249,15 @@ def test_extend_keeps_a_delivery(lanelog_client: Client) -> None:
         assert release.wait(30)
 
     lanelog_client.publish("t", "k", b"1")
-    subscription = lanelog_client.subscribe("t", "g", handle, **FIXED)
+    subscription = lanelog_client.subscribe("t", "g", handle, **options)
     try:
         attempts.wait(1)
-        let_pass(subscription, TOO_LONG)
-        never(lambda: len(attempts) > 1, during=1.2, what="a second attempt")
+        pass_by(TOO_LONG, subscription, turns)
+        assert attempts.items == [1]
     finally:
         release.set()
     eventually(lambda: subscription.stats().acked == 1)
     assert subscription.stats().timed_out == 0
-
-
-def test_extend_by_hand_is_not_cut_by_the_time_out(lanelog_client: Client) -> None:
-    """With auto_extend, too: extend() past max_handler_time is the handler's own word for it."""
-    attempts, release = Record(), threading.Event()
-
-    def handle(message: Message) -> None:
-        message.extend(TOO_LONG + 20.0)
-        attempts(message.attempt)
-        assert release.wait(30)
-
-    lanelog_client.publish("t", "k", b"1")
-    options = {"visibility_timeout": 20.0, "max_handler_time": 30.0, "retry": QUICK}
-    subscription = lanelog_client.subscribe("t", "g", handle, **options)
-    try:
-        attempts.wait(1)
-        let_pass(subscription, TOO_LONG)
-        never(lambda: len(attempts) > 1, during=1.2, what="a second attempt")
-    finally:
-        release.set()
-    eventually(lambda: subscription.stats().acked == 1)
-
-
-def test_extend_after_settling_is_refused(lanelog_client: Client) -> None:
-    """There is nothing left to extend."""
-    raised = Record()
-
-    def handle(message: Message) -> None:
-        message.ack()
-        try:
-            message.extend(5.0)
-        except AlreadySettled as error:
-            raised(error)
-
-    lanelog_client.publish("t", "k", b"1")
-    lanelog_client.subscribe("t", "g", handle)
-    raised.wait(1)
 
 
 def test_a_manual_message_that_nobody_settles_comes_again(

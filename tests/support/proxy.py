@@ -2,105 +2,97 @@
 
 import socket
 import threading
-from contextlib import suppress
-from types import TracebackType
-from typing import Self
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from attrs import define, field
 
 from lanelog.config import ConnectConfig
 
-COM_QUERY = b"\x03"
 DOOM = "SET @doomed = 1"
 """A connection that executed this never hears what became of its next COMMIT."""
 
 
+@define(eq=False)
 class Proxy:
-    """Forwards connections to the server; one that executed `DOOM` is cut when the server has answered its COMMIT.
+    """Forwards connections to the server, and cuts them at certain statements."""
 
-    A context manager; `port` is where it listens on the loopback interface, `cut` is set after such a cut.
-    """
+    target: ConnectConfig
+    cut_at: bytes = b""
+    """The next request, of any connection, that ends with this is the last one of its connection."""
+    deliver: bool = True
+    """Whether the last request of a connection still reaches the server, which then answers nobody."""
+    cuts: int = 0
+    _listener: socket.socket = field(init=False)
+    _open: list[socket.socket] = field(factory=list, init=False)
 
-    def __init__(self, target: ConnectConfig) -> None:
-        self._target = target
-        self._lock = threading.Lock()
-        self._sockets: list[socket.socket] = []
+    def __attrs_post_init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self.cut = threading.Event()
-
-    def __enter__(self) -> Self:
         threading.Thread(target=self._accept, name="proxy", daemon=True).start()
-        return self
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        _close(self._listener)
-        self.cut_all()
+    @property
+    def port(self) -> int:
+        """Where it listens, on the loopback interface."""
+        return int(self._listener.getsockname()[1])
 
-    def cut_all(self) -> None:
-        """Cut every connection there is; new ones are accepted."""
-        with self._lock:
-            sockets, self._sockets = self._sockets, []
-        for each in sockets:
-            _close(each)
+    @property
+    def url(self) -> str:
+        """The target's URL, by way of this proxy."""
+        return f"mysql://{self.target.user}:{self.target.password}@127.0.0.1:{self.port}/{self.target.database}"
+
+    def close(self) -> None:
+        """Cut everything, and listen no more."""
+        for end in (self._listener, *self._open):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
 
     def _accept(self) -> None:
-        while True:
-            try:
+        with suppress(OSError):
+            while True:
                 client, _ = self._listener.accept()
-            except OSError:
-                return
-            if self._target.unix_socket:
-                server = socket.socket(socket.AF_UNIX)
-                server.connect(self._target.unix_socket)
-            else:
-                server = socket.create_connection((self._target.host, self._target.port))
-            with self._lock:
-                self._sockets += [client, server]
-            deaf = threading.Event()
-            threading.Thread(target=self._up, args=(client, server, deaf), daemon=True).start()
-            threading.Thread(target=self._down, args=(client, server, deaf), daemon=True).start()
+                server = self._connect()
+                self._open += [client, server]
+                threading.Thread(target=self._requests, args=(client, server), daemon=True).start()
+                threading.Thread(target=self._answers, args=(server, client), daemon=True).start()
 
-    def _up(self, client: socket.socket, server: socket.socket, deaf: threading.Event) -> None:
-        doomed = False
-        while data := _receive(client):
-            # A short statement is one packet: length, number, command, text.
-            doomed = doomed or data[4:] == COM_QUERY + DOOM.encode()
-            if doomed and data[4:] == COM_QUERY + b"COMMIT":
-                deaf.set()
-            if not _send(server, data):
-                break
-        if not deaf.is_set():
-            _close(server)
+    def _connect(self) -> socket.socket:
+        if not self.target.unix_socket:
+            return socket.create_connection((self.target.host, self.target.port))
+        server = socket.socket(socket.AF_UNIX)
+        server.connect(self.target.unix_socket)
+        return server
 
-    def _down(self, client: socket.socket, server: socket.socket, deaf: threading.Event) -> None:
-        while data := _receive(server):
-            if deaf.is_set():  # the server has answered: it has decided
-                _close(client)
-                _close(server)
-                self.cut.set()
-                return
-            if not _send(client, data):
-                break
-        _close(client)
+    def _requests(self, client: socket.socket, server: socket.socket) -> None:
+        ends_at = b""
+        with suppress(OSError):
+            while data := client.recv(65536):
+                if data.endswith(DOOM.encode()):
+                    ends_at = b"COMMIT"
+                if self.cut_at and data.endswith(self.cut_at):
+                    ends_at, self.cut_at = self.cut_at, b""
+                if ends_at and data.endswith(ends_at):
+                    self.cuts += 1
+                    client.shutdown(socket.SHUT_WR)  # what the server answers gets nowhere
+                    if self.deliver:
+                        server.sendall(data)
+                    break
+                server.sendall(data)
+            with suppress(OSError):
+                server.shutdown(socket.SHUT_WR)
+
+    def _answers(self, server: socket.socket, client: socket.socket) -> None:
+        with suppress(OSError):
+            while data := server.recv(65536):
+                client.sendall(data)
+            client.shutdown(socket.SHUT_RDWR)
 
 
-def _receive(source: socket.socket) -> bytes:
+@contextmanager
+def proxy_to(url: str) -> Iterator[Proxy]:
+    """A proxy to the server of a URL, until the end of the block."""
+    proxy = Proxy(ConnectConfig.from_url(url))
     try:
-        return source.recv(65536)
-    except OSError:
-        return b""
-
-
-def _send(target: socket.socket, data: bytes) -> bool:
-    try:
-        target.sendall(data)
-    except OSError:
-        return False
-    return True
-
-
-def _close(end: socket.socket) -> None:
-    with suppress(OSError):
-        end.shutdown(socket.SHUT_RDWR)
-    end.close()
+        yield proxy
+    finally:
+        proxy.close()
