@@ -1,150 +1,151 @@
-"""The database restarts, or drops its connections, while processes publish and consume."""
+"""The database restarts, or drops its connections, while messages are published and consumed."""
 
+import logging
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import closing
+from collections import Counter
+from contextlib import ExitStack, closing, suppress
 from typing import Any
 
 import pymysql
 import pytest
+from attrs import define
 
 import lanelog
+from lanelog import Message
 from lanelog.config import ConnectConfig
 from lanelog.devserver import DevServer
-from support.processes import Fleet, Line
 from support.sql import rows
-from support.traffic import repeated, shares, steady_load, wait_until_all_handled
-from support.waiting import eventually
+from support.traffic import Traffic, shares, steady_load
+from support.waiting import Record, events, eventually
 
 KEYS = [f"repo-{number}" for number in range(6)]
-NO_SUCH_CONNECTION = 1094
-WORK = {"sleep": 0.005, "starts": True}
+COPIES = "SELECT COUNT(*), COUNT(DISTINCT partition_key, id) FROM queue_messages"
 
 
-def raw_connection(url: str) -> "pymysql.Connection[Any]":
+def connection(url: str) -> Any:
+    """One past the library, to be closed."""
     config = ConnectConfig.from_url(url)
-    return pymysql.connect(
-        host=config.host,
-        port=config.port,
-        user=config.user,
-        password=config.password,
-        database=config.database,
-        autocommit=True,
+    return closing(
+        pymysql.connect(
+            host=config.host,
+            port=config.port,
+            unix_socket=config.unix_socket,
+            user=config.user,
+            password=config.password,
+            database=config.database,
+            autocommit=True,
+        )
     )
 
 
-def leases(url: str) -> list[tuple[Any, ...]]:
+def leases(raw: Any) -> list[tuple[Any, ...]]:
     """(key, owner, epoch) of every lane."""
-    with closing(raw_connection(url)) as raw:
-        return rows(raw, "SELECT partition_key, leased_by, lease_epoch FROM queue_partition_leases ORDER BY 1")
+    return rows(raw, "SELECT partition_key, leased_by, lease_epoch FROM queue_partition_leases ORDER BY 1")
 
 
-def started_before(lines: list[Line], moment: float) -> set[tuple[str, int]]:
-    """Messages that were in a handler's hands at that moment, or just before."""
-    ended = {(line["key"], line["offset"]): line.at for line in lines if line.event == "handled"}
-    return {
-        (line["key"], line["offset"])
-        for line in lines
-        if line.event == "started"
-        and line.at < moment
-        and ended.get((line["key"], line["offset"]), moment) > moment - 0.5
-    }
+@define
+class Handled:
+    """One handler's work on one message, by the monotonic clock."""
+
+    key: str
+    offset: int
+    attempt: int
+    began: float
+    ended: float
 
 
-@pytest.fixture
-def private_fleet(private_server: DevServer) -> Iterator[Fleet]:
-    """Processes on a server of this test alone."""
-    with lanelog.connect(private_server.url) as client:
-        client.migrate()
-    fleet = Fleet(private_server.url)
-    yield fleet
-    fleet.close()
+class Workers:
+    """Two members of a group, with a client each."""
+
+    def __init__(self, url: str, stack: ExitStack) -> None:
+        self.handled = Record()
+        for name in ("w1", "w2"):
+            client = stack.enter_context(lanelog.connect(url))
+            client.subscribe("t", "g", self._handle, name=name)
+
+    def _handle(self, message: Message) -> None:
+        began = time.monotonic()
+        threading.Event().wait(0.005)
+        self.handled(Handled(message.key, message.offset, message.attempt, began, time.monotonic()))
+
+    def go_on(self) -> None:
+        """Wait until some messages of every key were begun from now on."""
+        now = time.monotonic()
+
+        def enough(items: list[Handled]) -> bool:
+            keys = [item.key for item in items if item.began > now]
+            return all(keys.count(key) >= 5 for key in KEYS)
+
+        self.handled.until(enough, within=30, what="every key going on")
+
+    def wait_for_all(self, traffic: Traffic) -> list[Handled]:
+        """Wait until each message was handled; they were in order, when first they were."""
+        wanted = len(KEYS) * traffic.each
+        items = self.handled.until(lambda items: len({(item.key, item.offset) for item in items}) == wanted, within=30)
+        for key in KEYS:
+            first = dict.fromkeys(item.offset for item in items if item.key == key)
+            assert list(first) == list(range(1, traffic.each + 1))
+        return items
 
 
+@pytest.mark.thorough
 def test_a_server_that_crashes_and_comes_back_costs_no_lane_and_no_message(
-    private_server: DevServer, private_fleet: Fleet
+    private_server: DevServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Publishers, keepers and workers go on by themselves; nobody steals, nothing is lost, nothing is there twice."""
-    fleet, url = private_fleet, private_server.url
-    for name in ("w1", "w2"):
-        fleet.worker(name, **WORK)
-    with lanelog.connect(url) as client, steady_load(client, "t", KEYS, pause=0.02) as traffic:
-        with closing(raw_connection(url)) as raw:
+    url = private_server.url
+    with ExitStack() as stack:
+        client = stack.enter_context(lanelog.connect(url))
+        client.migrate()
+        workers = Workers(url, stack)
+        with steady_load(client, "t", KEYS, pause=0.02) as traffic:
+            with connection(url) as raw:
+                eventually(lambda: shares(raw) == {"w1": 3, "w2": 3})
+                # a start less than 2 s after the one before would count as the same: uptime is known to a second
+                eventually(lambda: int(rows(raw, "SHOW GLOBAL STATUS LIKE 'Uptime'")[0][1]) >= 4)
+                workers.go_on()
+                before = leases(raw)
+            crashed = time.monotonic()
+            private_server.kill()
+            private_server.restart()
+            workers.go_on()
+            more = traffic.rounds + 20
+            eventually(lambda: traffic.rounds >= more, within=30, what="publishing going on")
+            with connection(url) as raw:
+                assert leases(raw) == before
+        items = workers.wait_for_all(traffic)
+        with connection(url) as raw:
+            assert rows(raw, COPIES) == [(len(KEYS) * traffic.rounds,) * 2]
+    # What was in a handler's hands then, or just before and not written down yet, and nothing else comes again.
+    again = {(item.key, item.offset) for item in items if item.attempt > 1}
+    running = {(item.key, item.offset) for item in items if item.began < crashed + 0.5 and item.ended > crashed - 0.5}
+    times = Counter((item.key, item.offset) for item in items)
+    assert again | {message for message, count in times.items() if count > 1} <= running
+    for name in ("lanes.taken_over", "lane.lost"):
+        assert events(caplog, name, logging.WARNING) == []
+
+
+@pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.thorough)])
+def test_connections_that_are_killed_again_and_again_cost_nothing(
+    lanelog_url: str, raw: Any, caplog: pytest.LogCaptureFixture, times: int
+) -> None:
+    """All sessions of publisher and workers die under load: nothing is lost, doubled or counted."""
+    others = "SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID()"
+    with ExitStack() as stack:
+        client = stack.enter_context(lanelog.connect(lanelog_url))
+        workers = Workers(lanelog_url, stack)
+        with steady_load(client, "t", KEYS, pause=0.01) as traffic:
             eventually(lambda: shares(raw) == {"w1": 3, "w2": 3})
-            # a start less than 2 s after the one before would count as the same: uptime is known to a second
-            eventually(lambda: int(rows(raw, "SHOW GLOBAL STATUS LIKE 'Uptime'")[0][1]) >= 4, within=10)
-        fleet.journal.until(lambda lines: sum(line.event == "handled" for line in lines) > 100, within=15)
-        before = leases(url)
-        crashed = time.monotonic()
-        private_server.kill()
-        private_server.restart()
-        back = time.monotonic()
-        for key in KEYS:
-            fleet.journal.until(
-                lambda lines, key=key: any(
-                    line.event == "started" and line.at > back and line["key"] == key for line in lines
-                ),
-                within=20,
-                what=f"{key} going on",
-            )
-        more = traffic.rounds + 20
-        eventually(lambda: traffic.rounds >= more, within=20, what="publishing going on")
-        assert leases(url) == before
-    done = wait_until_all_handled(fleet, traffic)
-    assert done == traffic.offsets()
-    with closing(raw_connection(url)) as raw:
-        assert rows(raw, "SELECT COUNT(*), COUNT(DISTINCT partition_key, id) FROM queue_messages") == [
-            (len(KEYS) * traffic.rounds,) * 2
-        ]
-    running = started_before(fleet.journal.items, crashed + 0.5)
-    assert set(repeated(fleet.journal.items)) <= running
-    assert {(line["key"], line["offset"]) for line in fleet.heard("started") if line["attempt"] > 1} <= running
-    assert fleet.logged("lanes.taken_over") == []
-    assert fleet.logged("lane.lost") == []
-    for running_worker in fleet.programs:
-        running_worker.terminate()
-        assert running_worker.ended() == 0
-
-
-def test_connections_that_are_killed_again_and_again_cost_nothing(fleet: Fleet, lanelog_url: str, raw: Any) -> None:
-    """All sessions of publisher and workers die, three times, under load: nothing is lost, doubled or counted."""
-    fleet.worker("w1", **WORK)
-    fleet.worker("w2", **WORK)
-    kills: list[float] = []
-    pause = threading.Event()
-    with lanelog.connect(lanelog_url) as client, steady_load(client, "t", KEYS, pause=0.01) as traffic:
-        eventually(lambda: shares(raw) == {"w1": 3, "w2": 3})
-        before = leases(lanelog_url)
-        for _ in range(3):
-            kills.append(time.monotonic())
-            for connection in rows(
-                raw, "SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID()"
-            ):
-                kill(raw, connection[0])
-            at = time.monotonic()
-            for key in KEYS:
-                fleet.journal.until(
-                    lambda lines, key=key, at=at: (
-                        sum(line.event == "started" and line.at > at and line["key"] == key for line in lines) >= 5
-                    ),
-                    within=20,
-                    what=f"{key} going on",
-                )
-            pause.wait(0.3)
-        assert leases(lanelog_url) == before
-    assert wait_until_all_handled(fleet, traffic) == traffic.offsets()
-    assert rows(raw, "SELECT COUNT(*), COUNT(DISTINCT partition_key, id) FROM queue_messages") == [
-        (len(KEYS) * traffic.rounds,) * 2
-    ]
-    assert {line["attempt"] for line in fleet.heard("started")} == {1}
-    assert repeated(fleet.journal.items) == []
-    assert fleet.logged("lanes.taken_over") == []
-
-
-def kill(raw: Any, number: int) -> None:
-    try:
-        rows(raw, f"KILL CONNECTION {number}")
-    except pymysql.err.OperationalError as error:
-        if error.args[0] != NO_SUCH_CONNECTION:  # else it has ended by itself
-            raise
+            before = leases(raw)
+            for _ in range(times):
+                for (number,) in rows(raw, others):
+                    with suppress(pymysql.err.OperationalError):  # it has ended by itself
+                        rows(raw, f"KILL CONNECTION {number}")
+                workers.go_on()
+            assert leases(raw) == before
+        items = workers.wait_for_all(traffic)
+    assert rows(raw, COPIES) == [(len(KEYS) * traffic.rounds,) * 2]
+    assert len(items) == len(KEYS) * traffic.rounds
+    assert {item.attempt for item in items} == {1}
+    assert events(caplog, "lanes.taken_over", logging.WARNING) == []

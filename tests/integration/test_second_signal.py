@@ -2,12 +2,15 @@
 
 import signal
 
+import pytest
+
 import lanelog
 from lanelog.devserver import DevServer
 from support.processes import Fleet
 from support.waiting import never
 
 
+@pytest.mark.thorough
 def test_a_second_ctrl_c_does_not_wait_for_a_database_that_is_away(private_server: DevServer) -> None:
     """The first one drains, which needs the database; the second one, a second later, raises KeyboardInterrupt."""
     with lanelog.connect(private_server.url) as client:

@@ -1,9 +1,6 @@
 """What processes show of passwords: the output of commands, their command lines, and the files of a private server."""
 
-import os
 import stat
-import subprocess
-import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import suppress
@@ -17,6 +14,7 @@ from lanelog import ConfigurationError
 from lanelog.config import ConnectConfig
 from lanelog.devserver import DevServer
 from lanelog.devserver._local import LocalServer
+from support.cli import Command
 from support.secrecy import PARTS, PASSWORD, error_of, found_in, secret_account, url_of
 
 
@@ -27,70 +25,29 @@ def account(raw: Any, lanelog_url: str) -> Iterator[str]:
         yield url
 
 
-@pytest.mark.parametrize(
-    ("how", "way"),
-    [
-        ("password", "option"),
-        ("password", "environment"),
-        ("database", "environment"),
-        ("port", "option"),
-        ("tls", "environment"),
-        ("scheme", "option"),
-        ("garbled", "environment"),
-    ],
-)
-def test_the_command_line_does_not_repeat_a_password(lanelog_url: str, account: str, how: str, way: str) -> None:
+@pytest.mark.parametrize("way", ["option", "environment"])
+def test_the_command_line_does_not_repeat_a_password(lanelog_url: str, account: str, way: str) -> None:
     """`lanelog migrate` that fails: one message, in which the URL is not."""
     config = ConnectConfig.from_url(lanelog_url)
-    wheres = {
-        "password": url_of(config, "nobody_of_this_name"),
-        "database": account.replace(f"/{config.database}", "/nowhere_of_this_name"),
-        "port": url_of(config, "me", port=1),
-        "tls": url_of(config, "me", ssl_ca="/nowhere/ca.pem"),
-        "scheme": account.replace("mysql://", "postgres://"),
-        "garbled": account.replace("@", "/", 1),
-    }
-    done = lanelog_command("migrate", wheres[how], way)
-    assert done.returncode == 2
-    assert done.stderr.startswith("Error: ")
-    assert found_in(done.stdout + done.stderr, *PARTS) == []
+    for url in (
+        url_of(config, "nobody_of_this_name"),
+        account.replace(f"/{config.database}", "/nowhere_of_this_name"),
+        url_of(config, "me", port=1),
+        url_of(config, "me", ssl_ca="/nowhere/ca.pem"),
+        account.replace("mysql://", "postgres://"),
+        account.replace("@", "/", 1),
+    ):
+        said = (
+            Command(url).refused("migrate") if way == "environment" else Command(None).refused("migrate", "--url", url)
+        )
+        assert found_in(said, *PARTS) == []
 
 
 @pytest.mark.parametrize("scheme", ["mysql", "MYSQL", "postgres"])
 def test_a_dev_server_that_is_none_does_not_repeat_its_url(scheme: str) -> None:
     """`--server` takes a URL as well; what is wrong with it is said without it."""
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "lanelog",
-            "dev-server",
-            "--server",
-            f"{scheme}://me:{quote(PASSWORD, safe='')}@127.0.0.1:1/x",
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert done.returncode == 2
-    assert done.stderr.startswith("Error: ")
-    assert found_in(done.stdout + done.stderr, *PARTS) == []
-
-
-def lanelog_command(command: str, url: str, way: str) -> subprocess.CompletedProcess[str]:
-    environ = {name: value for name, value in os.environ.items() if name != "LANELOG_URL"}
-    if way == "environment":
-        environ["LANELOG_URL"] = url
-    options = ["--url", url] if way == "option" else []
-    return subprocess.run(
-        [sys.executable, "-m", "lanelog", command, *options],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environ,
-        timeout=60,
-    )
+    url = f"{scheme}://me:{quote(PASSWORD, safe='')}@127.0.0.1:1/x"
+    assert found_in(Command(None).refused("dev-server", "--server", url), *PARTS) == []
 
 
 @pytest.mark.local_server

@@ -7,12 +7,18 @@ import pytest
 from lanelog import Client
 from lanelog._database.wire import Wire
 from lanelog.errors import DatabaseError
-from support.sql import rows, watermark
+from support.publishing import give_up_soon
+from support.sql import owners, rows, watermark
 from support.waiting import Record, eventually
 
 KEYS = [f"k{number}" for number in range(6)]
 ROUNDS = 30
 LOCK_TIMEOUT = 1205
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    give_up_soon(monkeypatch)
 
 
 @pytest.fixture
@@ -61,3 +67,26 @@ def test_a_lock_on_one_lane_stalls_that_lane_alone(
     eventually(lambda: watermark(raw, "g", "t", "k0") == ROUNDS)
     for key in KEYS:
         assert [item[1:] for item in seen.items if item[0] == key] == [(n, 1) for n in range(1, ROUNDS + 1)]
+
+
+@pytest.mark.thorough
+def test_one_topic_that_somebody_has_locked_starves_no_other(lanelog_client: Client, open_raw: Any, raw: Any) -> None:
+    """While a topic's own row is locked and a lane there waits for its lease, another topic gets lanes and handles."""
+    first, second = Record(), Record()
+    lanelog_client.subscribe("t1", "g", first)
+    lanelog_client.publish("t1", "a", b"1")
+    first.wait(1)
+    holder = open_raw()
+    rows(holder, "SELECT * FROM queue_partitions WHERE topic = 't1' AND partition_key = '' FOR UPDATE")
+    rows(raw, "DELETE FROM queue_partition_leases WHERE topic = 't1'")  # to be born again, under a share lock of that
+    waiting = (
+        "SELECT COUNT(*) FROM information_schema.processlist"
+        " WHERE info LIKE 'SELECT head_offset%FROM queue_partitions%SHARE MODE%'"
+    )
+    eventually(lambda: rows(raw, waiting)[0][0], what="the keeper's wait")
+    lanelog_client.subscribe("t2", "g", second)
+    lanelog_client.publish_many("t2", [("a", b"1"), ("b", b"1")])
+    second.wait(2)
+    assert owners(raw, "g", "t1") == {}  # it was locked all the time
+    holder.rollback()
+    eventually(lambda: owners(raw, "g", "t1").keys() == {"a"})

@@ -8,24 +8,8 @@ import pytest
 import tenacity
 
 from lanelog import Client, Message, RetryPolicy, Subscription
-from support.sql import rows
+from support.sql import rows, watermark
 from support.waiting import Record, eventually
-
-WITHIN = 20.0
-
-
-class Curious:
-    """A stop object that looks at the statistics before it answers."""
-
-    def __init__(self, attempts: int) -> None:
-        self.attempts = attempts
-        self.subscription: Subscription | None = None
-        self.asked = Record()
-
-    def __call__(self, state: tenacity.RetryCallState) -> bool:
-        if self.subscription is not None:
-            self.asked((state.attempt_number, self.subscription.stats().lanes))
-        return state.attempt_number >= self.attempts
 
 
 @pytest.mark.parametrize("order", ["strict", "serial", "concurrent"])
@@ -33,33 +17,27 @@ def test_a_stop_object_may_ask_for_statistics_when_a_crashed_message_is_planned(
     lanelog_client: Client, raw: Any, order: str
 ) -> None:
     """A dead owner's message is delivered to the end although its policy looks at the subscription each time."""
-    seen = Record()
-    with lanelog_client.subscribe("t", "g", seen, order=order):
-        lanelog_client.publish("t", "a", b"1")
-        seen.wait(1)
-    lanelog_client.publish_many("t", [("a", b"2"), ("a", b"3"), ("b", b"1")])
-    rows(raw, "UPDATE queue_offsets SET marked_through = 3, marked_epoch = 77 WHERE consumer_group = 'g'")
-    stop, again = Curious(5), Record()
+    asked, again = Record(), Record()
+
+    def stop(state: tenacity.RetryCallState) -> bool:
+        asked(subscription.stats().lanes)
+        return state.attempt_number >= 5
 
     def handle(message: Message) -> None:
-        again((message.key, message.offset, message.attempt))
+        again((message.offset, message.attempt))
         if message.attempt < 4 and message.offset == 2:
             raise ValueError("not yet")
 
-    subscription = lanelog_client.subscribe(
-        "t",
-        "g",
-        handle,
-        order=order,
-        retry=RetryPolicy(stop=stop, wait=tenacity.wait_fixed(0.05)),
-        max_deliveries=None,
-    )
-    stop.subscription = subscription
-    eventually(lambda: subscription.stats().acked == 3, within=WITHIN)
-    assert [item for item in again.items if item[:2] == ("a", 2)] == [("a", 2, number) for number in (2, 3, 4)]
+    leave_marks(lanelog_client, raw, 3, order)
+    options = {"order": order, "retry": RetryPolicy(stop=stop, wait=tenacity.wait_fixed(0.05)), "max_deliveries": None}
+    subscription = lanelog_client._register("t", "g", handle, options)
+    with subscription.start():
+        eventually(lambda: watermark(raw, "g", "t", "a") == 3)
+    assert [attempt for offset, attempt in again.items if offset == 2] == [2, 3, 4]
+    assert len(asked) >= 3
 
 
-class Handler(logging.Handler):
+class CuriousLog(logging.Handler):
     """A logging handler that looks at the statistics of a subscription."""
 
     def __init__(self) -> None:
@@ -69,12 +47,13 @@ class Handler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if self.subscription is not None:
-            self.seen((record.getMessage().split(" ")[0], self.subscription.stats().handled))
+            self.subscription.stats()
+            self.seen(record.getMessage().split(" ")[0])
 
 
 @pytest.fixture
-def curious_log() -> Iterator[Handler]:
-    handler = Handler()
+def curious_log() -> Iterator[CuriousLog]:
+    handler = CuriousLog()
     logger = logging.getLogger("lanelog")
     logger.addHandler(handler)
     yield handler
@@ -82,45 +61,34 @@ def curious_log() -> Iterator[Handler]:
     logger.removeHandler(handler)
 
 
+def leave_marks(client: Client, raw: Any, through: int, order: str = "strict") -> None:
+    """Three messages of key a, of which the first is acked; a process died with its mark on those up to `through`."""
+    seen = Record()
+    with client.subscribe("t", "g", seen, order=order):
+        client.publish("t", "a", b"1")
+        seen.wait(1)
+    client.publish_many("t", [("a", b"2"), ("a", b"3")])
+    rows(raw, "UPDATE queue_offsets SET marked_through = %s, marked_epoch = 77 WHERE consumer_group = 'g'", through)
+
+
+@pytest.mark.parametrize("crashed", [False, True], ids=["failed", "crashed"])
 def test_a_logging_handler_may_ask_for_statistics_about_a_dropped_message(
-    lanelog_client: Client, curious_log: Handler
+    lanelog_client: Client, raw: Any, curious_log: CuriousLog, *, crashed: bool
 ) -> None:
-    """Without dead letters an exhausted message is an ERROR in the log, once, told when no lock is held."""
+    """Without dead letters an exhausted message is an ERROR in the log, once, told when no lock is held.
+
+    Also when its last attempt was a dead owner's.
+    """
 
     def handle(message: Message) -> None:
-        if message.offset == 1:
+        if message.offset == 2:
             raise ValueError("never")
 
-    subscription = lanelog_client.subscribe(
-        "t", "g", handle, dead_letter_suffix=None, retry=RetryPolicy(stop=tenacity.stop_after_attempt(1))
-    )
-    curious_log.subscription = subscription
-    lanelog_client.publish_many("t", [("a", b"1"), ("a", b"2")])
-    dropped = curious_log.seen.until(
-        lambda items: [name for name, _ in items if name == "message.dropped"], within=WITHIN, what="the event"
-    )
-    eventually(lambda: subscription.stats().handled == 2, within=WITHIN)
-    assert [name for name, _ in dropped].count("message.dropped") == 1
-
-
-def test_a_logging_handler_may_ask_for_statistics_about_a_crashed_message_that_is_dropped(
-    lanelog_client: Client, raw: Any, curious_log: Handler
-) -> None:
-    """The same when the last attempt was a dead owner's."""
-    seen = Record()
-    with lanelog_client.subscribe("t", "g", seen):
-        lanelog_client.publish("t", "a", b"1")
-        seen.wait(1)
-    lanelog_client.publish_many("t", [("a", b"2"), ("a", b"3")])
-    rows(raw, "UPDATE queue_offsets SET marked_through = 2, marked_epoch = 77 WHERE consumer_group = 'g'")
-    options: dict[str, Any] = {"dead_letter_suffix": None, "retry": RetryPolicy(stop=tenacity.stop_after_attempt(1))}
-    with curious_subscription(lanelog_client, curious_log, seen, options) as subscription:
-        curious_log.seen.until(lambda items: [name for name, _ in items if name == "message.dropped"], within=WITHIN)
-        eventually(lambda: subscription.stats().acked >= 1, within=WITHIN)
-
-
-def curious_subscription(client: Client, log: Handler, handler: Any, options: dict[str, Any]) -> Subscription:
-    """A subscription that the log knows before anything is planned."""
-    subscription = client._register("t", "g", handler, options)
-    log.subscription = subscription
-    return subscription.start()
+    leave_marks(lanelog_client, raw, 2 if crashed else 1)
+    options = {"dead_letter_suffix": None, "retry": RetryPolicy(stop=tenacity.stop_after_attempt(1))}
+    subscription = lanelog_client._register("t", "g", handle, options)
+    curious_log.subscription = subscription  # before anything is planned
+    with subscription.start():
+        eventually(lambda: "message.dropped" in curious_log.seen.items)
+        eventually(lambda: watermark(raw, "g", "t", "a") == 3)
+    assert curious_log.seen.items.count("message.dropped") == 1

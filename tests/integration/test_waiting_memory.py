@@ -15,12 +15,21 @@ PAYLOAD = b"x" * 1000
 WITHIN = 30.0
 
 
+def leave_marks(client: Client, raw: Any, keys: list[str]) -> None:
+    """What a process leaves that died with ten messages of each key under its marks: each waits, due at once."""
+    seen = Record()
+    with client.subscribe("t", "g", seen):
+        client.publish_many("t", [(key, b"1") for key in keys])
+        seen.wait(len(keys))
+    client.publish_many("t", [(key, b"x") for key in keys for _ in range(EACH)])
+    rows(raw, "UPDATE queue_offsets SET marked_through = 11, marked_epoch = 77 WHERE consumer_group = 'g'")
+
+
 @pytest.mark.parametrize(
-    ("options", "messages", "size"),
-    [({"prefetch": 10}, 10, 1 << 30), ({"prefetch_bytes": 5000}, 1000, 5000)],
+    ("order", "options", "messages", "size"),
+    [("serial", {"prefetch": 10}, 10, 1 << 30), ("concurrent", {"prefetch_bytes": 5000}, 1000, 5000)],
     ids=["messages", "bytes"],
 )
-@pytest.mark.parametrize("order", ["serial", "concurrent"])
 def test_messages_that_become_due_at_once_are_read_within_the_bounds(
     lanelog_client: Client, raw: Any, order: str, options: dict[str, Any], messages: int, size: int
 ) -> None:
@@ -59,15 +68,8 @@ def test_a_message_larger_than_the_bound_is_read_again_alone(lanelog_client: Cli
 
 def test_what_a_held_back_lane_has_in_memory_makes_room_for_others(lanelog_client: Client, raw: Any) -> None:
     """A dead owner's marks fill memory with messages behind one that waits for an hour: other keys are handled."""
-    stuck, seen = KEYS[:8], Record()
-    first = lanelog_client.subscribe("t", "g", seen)
-    lanelog_client.publish_many("t", [(key, b"1") for key in stuck])
-    seen.wait(len(stuck))
-    assert first.stop()
-    lanelog_client.publish_many("t", [(key, b"x") for key in stuck for _ in range(10)])
-    # What a process leaves that died with all of these under its mark: each waits, due at once, in strict order.
-    rows(raw, "UPDATE queue_offsets SET marked_through = 11, marked_epoch = 77 WHERE consumer_group = 'g'")
-    free, held = Record(), Record()
+    stuck, free, held = KEYS[:8], Record(), Record()
+    leave_marks(lanelog_client, raw, stuck)
 
     def handle(message: Message) -> None:
         if message.key in stuck:
@@ -85,14 +87,8 @@ def test_what_a_held_back_lane_has_in_memory_makes_room_for_others(lanelog_clien
 
 def test_a_dead_owner_with_more_marks_than_memory_holds_stalls_nobody(lanelog_client: Client, raw: Any) -> None:
     """80 messages were under the marks of a process that died, memory may hold 10: all are delivered, in order."""
-    keys, seen = KEYS[:8], Record()
-    first = lanelog_client.subscribe("t", "g", seen)
-    lanelog_client.publish_many("t", [(key, b"1") for key in keys])
-    seen.wait(len(keys))
-    assert first.stop()
-    lanelog_client.publish_many("t", [(key, b"x") for key in keys for _ in range(10)])
-    rows(raw, "UPDATE queue_offsets SET marked_through = 11, marked_epoch = 77 WHERE consumer_group = 'g'")
-    again = Record()
+    keys, again = KEYS[:8], Record()
+    leave_marks(lanelog_client, raw, keys)
     lanelog_client.subscribe("t", "g", lambda m: again((m.key, m.offset, m.attempt)), prefetch=10, workers=2)
     items = again.wait(80, within=WITHIN)
     for key in keys:

@@ -4,8 +4,9 @@ import datetime as dt
 import ipaddress
 import os
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 import pymysql
 from attrs import define, field
@@ -15,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from lanelog.devserver._local import LocalServer
+from support.sql import rows
 
 DAY = dt.timedelta(days=1)
 
@@ -98,11 +100,17 @@ class TlsServer(LocalServer):
         authority.issue(self.directory, names)
         self.execute("FLUSH SSL" if self.family == "mariadb" else "ALTER INSTANCE RELOAD TLS")
 
-    def execute(self, statement: str) -> None:
+    def execute(self, statement: str) -> list[tuple[Any, ...]]:
         """Run a statement as root, through the socket."""
         raw = pymysql.connect(user="root", password=self.password, unix_socket=str(self.socket), ssl_disabled=True)
-        with closing(raw), raw.cursor() as cursor:
-            cursor.execute(statement)
+        with closing(raw):
+            return rows(raw, statement)
+
+    def kill_clients(self) -> None:
+        """Break every connection to lanelog's tables."""
+        for (number,) in self.execute("SELECT id FROM information_schema.processlist WHERE db = 'lanelog'"):
+            with suppress(pymysql.err.OperationalError):  # it has ended by itself
+                self.execute(f"KILL {number}")
 
     def _command(self) -> list[str]:
         return [*LocalServer._command(self), *self.options]
