@@ -13,30 +13,14 @@ from attrs import define
 
 import lanelog
 from lanelog import Message
-from lanelog.config import ConnectConfig
 from lanelog.devserver import DevServer
+from support.raw import connect
 from support.sql import rows
 from support.traffic import Traffic, shares, steady_load
 from support.waiting import Record, events, eventually
 
 KEYS = [f"repo-{number}" for number in range(6)]
 COPIES = "SELECT COUNT(*), COUNT(DISTINCT partition_key, id) FROM queue_messages"
-
-
-def connection(url: str) -> Any:
-    """One past the library, to be closed."""
-    config = ConnectConfig.from_url(url)
-    return closing(
-        pymysql.connect(
-            host=config.host,
-            port=config.port,
-            unix_socket=config.unix_socket,
-            user=config.user,
-            password=config.password,
-            database=config.database,
-            autocommit=True,
-        )
-    )
 
 
 def leases(raw: Any) -> list[tuple[Any, ...]]:
@@ -100,7 +84,7 @@ def test_a_server_that_crashes_and_comes_back_costs_no_lane_and_no_message(
         client.migrate()
         workers = Workers(url, stack)
         with steady_load(client, "t", KEYS, pause=0.02) as traffic:
-            with connection(url) as raw:
+            with closing(connect(url, autocommit=True)) as raw:
                 eventually(lambda: shares(raw) == {"w1": 3, "w2": 3})
                 # a start less than 2 s after the one before would count as the same: uptime is known to a second
                 eventually(lambda: int(rows(raw, "SHOW GLOBAL STATUS LIKE 'Uptime'")[0][1]) >= 4)
@@ -112,10 +96,10 @@ def test_a_server_that_crashes_and_comes_back_costs_no_lane_and_no_message(
             workers.go_on()
             more = traffic.rounds + 20
             eventually(lambda: traffic.rounds >= more, within=30, what="publishing going on")
-            with connection(url) as raw:
+            with closing(connect(url, autocommit=True)) as raw:
                 assert leases(raw) == before
         items = workers.wait_for_all(traffic)
-        with connection(url) as raw:
+        with closing(connect(url, autocommit=True)) as raw:
             assert rows(raw, COPIES) == [(len(KEYS) * traffic.rounds,) * 2]
     # What was in a handler's hands then, or just before and not written down yet, and nothing else comes again.
     again = {(item.key, item.offset) for item in items if item.attempt > 1}

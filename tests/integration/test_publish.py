@@ -109,24 +109,6 @@ def test_a_new_lane_gets_its_rows(publisher: Publisher, raw: Any) -> None:
     ) == [("", "k", 0, 0, 1)]
 
 
-def test_a_lane_that_was_purged_goes_on_above(publisher: Publisher, raw: Any) -> None:
-    """No offset is ever given out twice: the topic row remembers the highest that left with a lane."""
-    publisher.publish_many("t", [("k", b"x")] * 41)
-    for statement in (
-        "DELETE FROM queue_messages",
-        "DELETE FROM queue_partitions WHERE partition_key = 'k'",
-        "DELETE FROM queue_offsets",
-        "UPDATE queue_partitions SET head_offset = 41",
-    ):
-        rows(raw, statement)
-    assert publisher.publish("t", "k", b"x").offset == 42
-    assert publisher.publish("t", "another", b"x").offset == 42
-    assert rows(raw, "SELECT partition_key, offset_acked, marked_through FROM queue_offsets") == [
-        ("another", 41, 41),
-        ("k", 41, 41),
-    ]
-
-
 def test_publish_many_keeps_the_order(publisher: Publisher, raw: Any, published: list[str]) -> None:
     """Receipts come in the order of the items, whatever their keys, and offsets follow it within each key."""
     items: list[Any] = [

@@ -1,17 +1,18 @@
 """Publishing as part of somebody else's transaction: visible if and only if that commits."""
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pymysql.cursors
 import pytest
 
-from lanelog.errors import ConfigurationError, DatabaseError
+from lanelog.errors import ConfigurationError, DatabaseError, LanelogError
 from lanelog.message import Outgoing, Receipt
 from lanelog.publisher import Publisher
 from support.publishing import REFUSED, publisher_at
-from support.sql import rows
+from support.sql import one, rows
 
 ISOLATIONS = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"]
 
@@ -162,19 +163,6 @@ def deadlock(publisher: Publisher, mine: Any, other: Any, orders: str) -> Databa
     pytest.fail("there was no deadlock")
 
 
-def test_a_deadlock_says_that_the_whole_transaction_is_gone(
-    publisher: Publisher, open_raw: Any, raw: Any, orders: str
-) -> None:
-    """Catching the error and going on would commit half of the work: it is retriable, all of it."""
-    publisher.ensure_lanes("t", ["k"])
-    other = open_raw()
-    error = deadlock(publisher, open_raw(), other, orders)
-    assert (error.code, error.retriable) == (1213, True)
-    assert "whole transaction" in str(error)
-    other.commit()
-    assert stored(raw) == [(1, b"other")]
-
-
 def test_our_transaction_refuses_to_go_on_after_a_deadlock(
     publisher: Publisher, open_raw: Any, raw: Any, orders: str, published: list[str]
 ) -> None:
@@ -185,7 +173,9 @@ def test_our_transaction_refuses_to_go_on_after_a_deadlock(
 
     def swallow() -> None:
         with publisher.transaction() as connection:
-            deadlock(publisher, connection, other, orders)
+            error = deadlock(publisher, connection, other, orders)
+            assert (error.code, error.retriable) == (1213, True)
+            assert "whole transaction" in str(error)
             with pytest.raises(DatabaseError, match="this transaction is over") as caught:
                 publisher.publish("t", "j", b"more", connection=connection)
             later.append(caught.value)
@@ -226,20 +216,6 @@ def test_publishing_beside_our_own_transaction_is_refused(publisher: Publisher, 
             assert threads.submit(publisher.publish, "t", "j", b"x").result().offset == 1
     assert publisher.publish("t", "k", b"3").offset == 2
     assert stored(raw) == [(1, b"1"), (2, b"3")]
-
-
-def test_our_transaction_notices_that_it_was_committed_inside(publisher: Publisher, raw: Any) -> None:
-    """Publishing after a commit() inside the block is part of another transaction: the block fails, that is undone."""
-
-    def end_early() -> None:
-        with publisher.transaction() as connection:
-            publisher.publish("t", "k", b"1", connection=connection)
-            connection.commit()
-            publisher.publish("t", "k", b"2", connection=connection)
-
-    with pytest.raises(DatabaseError, match="ended inside the block"):
-        end_early()
-    assert stored(raw) == [(1, b"1")]
 
 
 def test_a_full_pool_of_our_transactions_can_publish(lanelog_url: str) -> None:
@@ -283,3 +259,35 @@ def test_a_connection_to_another_database_is_explained(publisher: Publisher, raw
         mine.rollback()
     finally:
         rows(raw, f"DROP DATABASE {name}")
+
+
+def by_the_driver(connection: Any) -> None:
+    connection.autocommit(True)
+
+
+def by_statement(connection: Any) -> None:
+    rows(connection, "SET autocommit = 1")
+
+
+@pytest.mark.parametrize("switch", [by_the_driver, by_statement])
+@pytest.mark.parametrize("raises", [True, False], ids=["raises", "ends"])
+def test_a_connection_that_commits_by_itself_is_not_lent_again(
+    lanelog_url: str, raw: Any, switch: Callable[[Any], None], *, raises: bool
+) -> None:
+    """User code switched autocommit on: a batch that is refused in the middle still leaves its lane as it was."""
+    with publisher_at(lanelog_url, pool_size=2) as publisher:
+        publisher.publish("t", "k", b"first")
+        refused = pytest.raises((ZeroDivisionError, LanelogError))
+        with refused, publisher.transaction() as one_of_two, publisher.transaction() as other:
+            switch(one_of_two)
+            switch(other)
+            if raises:
+                raise ZeroDivisionError
+        rows(raw, REFUSED)
+        with pytest.raises(DatabaseError, match="refused"):
+            publisher.publish_many("t", [("k", b"x"), Outgoing("k", b"y", id="bad")])
+        assert one(raw, "SELECT head_offset FROM queue_partitions WHERE partition_key = 'k'") == 1
+        with publisher.transaction() as connection:
+            assert not connection.get_autocommit()
+            publisher.publish("t", "k", b"second", connection=connection)
+    assert stored(raw) == [(1, b"first"), (2, b"second")]

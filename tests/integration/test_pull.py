@@ -33,26 +33,6 @@ def test_deliveries_come_in_order_and_end_after_the_timeout(lanelog_client: Clie
         assert next(iter(drained), None) is None
 
 
-def test_nack_reject_and_postpone(lanelog_client: Client, raw: Any) -> None:
-    """A pulled message is settled as any other."""
-    lanelog_client.publish_many("t", [("k", f"{n}") for n in range(1, 5)])
-    got = []
-    with lanelog_client.deliveries("t", "g", timeout=20.0, retry=QUICK) as deliveries:
-        for delivery in islice(deliveries, 6):
-            got.append((delivery.offset, delivery.attempt))
-            if delivery.offset == 1 and delivery.attempt == 1:
-                delivery.nack(reason="again")
-            elif delivery.offset == 2:
-                delivery.reject("bad")
-            elif delivery.offset == 3 and got.count((3, 1)) == 1:
-                delivery.postpone(0.05)
-            else:
-                delivery.ack()
-    assert got == [(1, 1), (1, 2), (2, 1), (3, 1), (3, 1), (4, 1)]
-    assert one(raw, "SELECT last_error FROM queue_messages WHERE topic = 't_dlq'") == "bad"
-    assert watermark(raw, "g", "t", "k") == 4
-
-
 def test_what_is_not_settled_goes_back_as_attempt_1(lanelog_client: Client, lanelog_url: str, raw: Any) -> None:
     """Leaving the block gives everything back, whatever waits in memory too: the next consumer sees attempt 1."""
     lanelog_client.publish_many("t", [(key, f"{n}") for n in range(5) for key in ("a", "b", "c")])

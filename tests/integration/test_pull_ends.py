@@ -8,10 +8,13 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pytest
+
 import lanelog
 from lanelog import AckPolicy, Client
 from lanelog.errors import ClosedError
 from support.sql import owners, rows, watermark
+from support.turns import Turns
 from support.waiting import Record, eventually, never
 
 CHILD_ENDS_WITHIN = 30
@@ -108,18 +111,22 @@ def test_closing_the_client_gives_back_what_nobody_can_settle_any_more(
 
 
 def test_closing_the_client_waits_for_what_another_thread_may_have(
-    lanelog_client: Client, lanelog_url: str, raw: Any
+    lanelog_client: Client, lanelog_url: str, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A message that somebody holds is settled as ever while the client closes; one let go of ends the wait."""
+    turns = Turns(monkeypatch)
     lanelog_client.publish_many("t", [("a", b"1"), ("b", b"1")])
     client = lanelog.connect(lanelog_url)
     deliveries = client.deliveries("t", "g", visibility_timeout=600.0)
     held = {message.key: message for message in (next(deliveries), next(deliveries))}
     with ThreadPoolExecutor() as pool:
         closing = pool.submit(client.close, 2 * WITHIN)
-        never(closing.done, during=0.5, what="the end before the message is settled")
+        eventually(lambda: deliveries.subscription.state == "stopping")
+        turns.pass_by([deliveries.subscription])
+        assert not closing.done()
         pool.submit(held["a"].ack).result(WITHIN)
-        never(closing.done, during=0.5, what="the end while a message is held")
+        turns.pass_by([deliveries.subscription])
+        assert not closing.done()
         held.clear()
         gc.collect()
         assert closing.result(WITHIN)

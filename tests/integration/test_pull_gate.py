@@ -40,10 +40,8 @@ def test_a_caller_that_holds_messages_gets_others_before_a_suspect(lanelog_clien
         rows(raw, lease, "", "suspect")
         eventually(lambda: deliveries.subscription.stats().running == 2, what="the suspect on its way")
         lanelog_client.publish("t", "b", b"2")
-        began = time.monotonic()
         second = next(deliveries)  # while the first one is held
         assert (second.key, second.offset) == ("b", 2)
-        assert time.monotonic() - began < WITHIN / 2
         first.ack()
         second.ack()
         third = next(deliveries)
@@ -97,6 +95,6 @@ def test_a_lane_lost_while_its_message_is_handed_over(lanelog_client: Client, mo
         monkeypatch.undo()
         with pytest.raises(LeaseLost):
             message.ack()
-        until = time.monotonic() + 1
+        until = time.monotonic() + WITHIN
         assert process_gate().enter_alone(lambda: time.monotonic() < until)
         process_gate().leave()

@@ -10,14 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
-import pymysql
 import pytest
 
 import lanelog
 from lanelog import Client
-from lanelog.config import ConnectConfig
 from lanelog.devserver import DevServer, start
 from lanelog.publisher import Publisher
+from support.raw import connect as past_the_library
 from support.sql import audit, one, rows, watermark
 from support.waiting import accept, eventually
 
@@ -65,10 +64,8 @@ def client(url: str) -> Iterator[Client]:
 @pytest.fixture
 def connect(url: str) -> Iterator[Callable[..., Any]]:
     """Opens connections past the library, closed after the test."""
-    config = ConnectConfig.from_url(url)
-    account = {name: getattr(config, name) for name in ("host", "port", "unix_socket", "user", "password", "database")}
     with ExitStack() as stack:
-        yield lambda **options: stack.enter_context(closing(pymysql.connect(**account, **options)))
+        yield lambda **options: stack.enter_context(closing(past_the_library(url, **options)))
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
-"""What waits for another attempt is read again within the bounds of memory, and held back it makes room for others."""
+"""Memory is bounded and goes round: what waits or was read ahead neither exceeds it nor is in the way of others."""
 
+import threading
 from typing import Any
 
 import pytest
@@ -93,3 +94,54 @@ def test_a_dead_owner_with_more_marks_than_memory_holds_stalls_nobody(lanelog_cl
     items = again.wait(80, within=WITHIN)
     for key in keys:
         assert [(offset, attempt) for k, offset, attempt in items if k == key] == [(n, 2) for n in range(2, 12)]
+
+
+TURNS = 50
+
+
+def bytes_sent(raw: Any) -> int:
+    with raw.cursor() as cursor:
+        cursor.execute("SHOW GLOBAL STATUS LIKE 'Bytes_sent'")
+        return int(cursor.fetchone()[1])
+
+
+def test_busy_keys_do_not_read_again_what_the_others_evicted(lanelog_client: Client, raw: Any) -> None:
+    """Three busy keys with more than fits: while their handlers run, hardly anything is read."""
+    release, started, payload = threading.Event(), Record(), b"x" * 100_000
+
+    def handle(message: Message) -> None:
+        started(message.key)
+        assert release.wait(WITHIN)
+
+    for key in ("a", "b", "c"):
+        lanelog_client.publish_many("t", [(key, payload) for _ in range(30)])
+    subscription = lanelog_client.subscribe("t", "g", handle, workers=4, prefetch_bytes=1_000_000)
+    started.wait(3, within=WITHIN)
+    eventually(lambda: subscription.stats().prefetched_bytes > 900_000, within=WITHIN)
+    before = bytes_sent(raw)
+    for _ in range(TURNS):  # each of them is many turns of a fetcher that does not rest
+        with raw.cursor() as cursor:
+            cursor.execute("SELECT SLEEP(0.02)")
+    read = bytes_sent(raw) - before
+    release.set()
+    assert read < 50 * len(payload)  # 140 MB a second once
+
+
+def test_a_payload_that_does_not_fit_beside_what_a_busy_key_read_ahead(lanelog_client: Client, raw: Any) -> None:
+    """A message of another key that could go out at once is handled while the busy key's handler runs."""
+    release, started = threading.Event(), Record()
+
+    def handle(message: Message) -> None:
+        started(message.key)
+        assert message.key == "b" or release.wait(WITHIN)
+
+    lanelog_client.publish_many("t", [("a", b"x" * 100) for _ in range(10)])
+    subscription = lanelog_client.subscribe("t", "g", handle, workers=4, prefetch_bytes=1200)
+    started.wait(1, within=WITHIN)
+    eventually(lambda: subscription.stats().prefetched == 10, within=WITHIN)
+    lanelog_client.publish("t", "b", b"x" * 600)
+    try:
+        assert started.wait(2, within=WITHIN) == ["a", "b"]
+    finally:
+        release.set()
+    eventually(lambda: watermark(raw, "g", "t", "a") == 10, within=WITHIN)
