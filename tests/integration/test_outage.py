@@ -1,9 +1,10 @@
-"""The database restarts, or drops its connections, while messages are published and consumed."""
+"""The database restarts or drops its connections, or workers come and go, while messages are published and consumed."""
 
 import logging
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from attrs import define
 
 import lanelog
-from lanelog import Message
+from lanelog import Client, Message
 from lanelog.devserver import DevServer
 from support.raw import connect
 from support.sql import rows
@@ -40,13 +41,17 @@ class Handled:
 
 
 class Workers:
-    """Two members of a group, with a client each."""
+    """Members of a group, with a client each."""
 
-    def __init__(self, url: str, stack: ExitStack) -> None:
+    def __init__(self, url: str) -> None:
+        self.url = url
         self.handled = Record()
-        for name in ("w1", "w2"):
-            client = stack.enter_context(lanelog.connect(url))
-            client.subscribe("t", "g", self._handle, name=name)
+
+    def join(self, name: str) -> Client:
+        """One more."""
+        client = lanelog.connect(self.url)
+        client.subscribe("t", "g", self._handle, name=name)
+        return client
 
     def _handle(self, message: Message) -> None:
         began = time.monotonic()
@@ -82,7 +87,9 @@ def test_a_server_that_crashes_and_comes_back_costs_no_lane_and_no_message(
     with ExitStack() as stack:
         client = stack.enter_context(lanelog.connect(url))
         client.migrate()
-        workers = Workers(url, stack)
+        workers = Workers(url)
+        for name in ("w1", "w2"):
+            stack.enter_context(workers.join(name))
         with steady_load(client, "t", KEYS, pause=0.02) as traffic:
             with closing(connect(url, autocommit=True)) as raw:
                 eventually(lambda: shares(raw) == {"w1": 3, "w2": 3})
@@ -118,7 +125,9 @@ def test_connections_that_are_killed_again_and_again_cost_nothing(
     others = "SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID()"
     with ExitStack() as stack:
         client = stack.enter_context(lanelog.connect(lanelog_url))
-        workers = Workers(lanelog_url, stack)
+        workers = Workers(lanelog_url)
+        for name in ("w1", "w2"):
+            stack.enter_context(workers.join(name))
         with steady_load(client, "t", KEYS, pause=0.01) as traffic:
             eventually(lambda: shares(raw) == {"w1": 3, "w2": 3})
             before = leases(raw)
@@ -133,3 +142,21 @@ def test_connections_that_are_killed_again_and_again_cost_nothing(
     assert len(items) == len(KEYS) * traffic.rounds
     assert {item.attempt for item in items} == {1}
     assert events(caplog, "lanes.taken_over", logging.WARNING) == []
+
+
+def test_rolling_restarts_repeat_nothing(lanelog_url: str) -> None:
+    """Under load, twenty times, one of three drains while its successor comes: every attempt is 1, nothing is lost."""
+    workers = Workers(lanelog_url)
+    with ExitStack() as stack:
+        client = stack.enter_context(lanelog.connect(lanelog_url))
+        pool = stack.enter_context(ThreadPoolExecutor(1))
+        running = [stack.enter_context(workers.join(f"w{number}")) for number in range(3)]
+        with steady_load(client, "t", KEYS, pause=0.05, burst=5) as traffic:
+            for number in range(3, 23):
+                workers.handled.wait(len(workers.handled) + 20, within=30)
+                leaving = pool.submit(running.pop(0).close)
+                running.append(stack.enter_context(workers.join(f"w{number}")))
+                assert leaving.result(30) is True
+        items = workers.wait_for_all(traffic)
+    assert len(items) == len(KEYS) * traffic.each
+    assert {item.attempt for item in items} == {1}
