@@ -232,6 +232,7 @@ def test_a_block_in_a_thread_of_the_handlers_own(lanelog_client: Client, raw: An
     assert effects(raw) == [(1, 1), (2, 1), (3, 1)]
 
 
+@pytest.mark.thorough
 def test_a_neighbour_about_to_commit_is_refused_once_the_lane_is_read_again(
     lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

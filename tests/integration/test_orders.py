@@ -133,6 +133,7 @@ def test_concurrent_runs_up_to_its_bound_in_offset_order(
     eventually(lambda: not delivery_rows(raw, "g", "t"))
 
 
+@pytest.mark.thorough
 def test_ten_thousand_are_handled_behind_one_that_takes_long(lanelog_client: Client, raw: Any) -> None:
     """In concurrent order one long message stops nothing: the rest is handled, in bounded memory and few rows."""
     release, began, bounds = threading.Event(), threading.Event(), Record()
@@ -202,7 +203,7 @@ def test_postpone_is_a_wait_and_no_failure(lanelog_client: Client, raw: Any, ord
         assert seen.items[-1] == (2, 1)
 
 
-@pytest.mark.parametrize("how", [lanelog.Postpone, lanelog.Retry])
+@pytest.mark.parametrize("how", [lanelog.Postpone, pytest.param(lanelog.Retry, marks=pytest.mark.thorough)])
 def test_a_waiting_message_keeps_wait_and_place_with_the_next_owner(
     lanelog_client: Client, lanelog_url: str, raw: Any, how: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -144,6 +144,7 @@ def test_connections_that_are_killed_again_and_again_cost_nothing(
     assert events(caplog, "lanes.taken_over", logging.WARNING) == []
 
 
+@pytest.mark.thorough
 def test_rolling_restarts_repeat_nothing(lanelog_url: str) -> None:
     """Under load, twenty times, one of three drains while its successor comes: every attempt is 1, nothing is lost."""
     workers = Workers(lanelog_url)

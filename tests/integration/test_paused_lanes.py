@@ -156,6 +156,7 @@ def test_a_subscription_that_pauses_itself_keeps_its_lanes(lanelog_client: Clien
     assert {owner for _, owner, _ in before} == {subscription.owner}
 
 
+@pytest.mark.thorough
 def test_a_lane_that_a_dead_process_left_paused_is_taken_when_it_is_resumed(
     fleet: Fleet, join: Join, seen: Record, lanelog_client: Client, raw: Any, turns: Turns
 ) -> None:

@@ -12,6 +12,7 @@ from support.waiting import Record, eventually, never
 WITHIN = 20.0
 
 
+@pytest.mark.thorough
 def test_a_read_back_that_began_before_the_pause_does_not_undo_it(
     lanelog_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -145,6 +145,7 @@ def test_publish_many_finds_duplicates_inside_and_outside(publisher: Publisher, 
     assert [receipt.duplicate for receipt in publisher.publish_many("t", items[:3])] == [True] * 3
 
 
+@pytest.mark.thorough
 def test_publish_many_takes_thousands_of_keys_and_messages(publisher: Publisher, raw: Any) -> None:
     """Statements are split by rows; it is still one transaction, created lanes included."""
     items: list[Any] = [(f"k{number % 2300}", b"x") for number in range(5000)]
@@ -153,6 +154,7 @@ def test_publish_many_takes_thousands_of_keys_and_messages(publisher: Publisher,
     assert rows(raw, "SELECT COUNT(*), COUNT(DISTINCT partition_key) FROM queue_messages") == [(5000, 2300)]
 
 
+@pytest.mark.thorough
 def test_publish_many_splits_below_the_packet(database: Database, publisher: Publisher, raw: Any) -> None:
     """Payloads that together exceed the server's packet travel in several statements of one transaction."""
     payload = b"\xff" * 1_000_000
@@ -197,6 +199,7 @@ def test_what_is_wrong_is_refused_before_any_sql(publisher: Publisher) -> None:
     assert sent == []
 
 
+@pytest.mark.thorough
 def test_a_payload_fills_the_packet_and_no_more(lanelog_url: str, raw: Any) -> None:
     """A row less than the packet arrives; a larger one is refused: it would look like a lost connection."""
     with publisher_at(lanelog_url, max_payload_bytes=200_000_000) as publisher:

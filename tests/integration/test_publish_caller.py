@@ -129,6 +129,7 @@ def test_an_error_that_is_caught_leaves_no_hole(publisher: Publisher, open_raw: 
     assert rows(raw, f"SELECT paid FROM {orders} WHERE id = 7") == [(1,)]
 
 
+@pytest.mark.thorough
 def test_a_lock_timeout_in_a_callers_transaction(publisher: Publisher, open_raw: Any, raw: Any, orders: str) -> None:
     """Waiting for a locked lane ends with the caller's own lock time-out; his transaction may go on."""
     publisher.publish("t", "k", b"1")

@@ -4,6 +4,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pytest
+
 from lanelog.publisher import Publisher
 from support.sql import rows
 
@@ -72,6 +74,7 @@ def follow(raw: Any, done: threading.Event) -> list[Reader]:
     return readers
 
 
+@pytest.mark.thorough
 def test_nothing_is_missed_under_eight_publishers(publisher: Publisher, open_raw: Any, raw: Any) -> None:
     """Singles, batches and three-row transactions over four keys: every lane is read dense and complete."""
     done = threading.Event()

@@ -61,6 +61,7 @@ def test_a_forked_child_cannot_pull_what_its_parent_leased(lanelog_client: Clien
     assert {watermark(raw, "g", "t", key) for key in ("a", "b", "c")} == {1}
 
 
+@pytest.mark.thorough
 def test_closing_a_pulled_subscription_that_acks_first_does_not_wait(
     lanelog_client: Client, open_raw: Any, raw: Any
 ) -> None:

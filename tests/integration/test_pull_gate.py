@@ -18,6 +18,7 @@ from support.waiting import Record, eventually
 WITHIN = 20.0
 
 
+@pytest.mark.thorough
 def test_a_caller_that_holds_messages_gets_others_before_a_suspect(lanelog_client: Client, raw: Any) -> None:
     """A suspect that needs the process to itself lets the others by while messages are unsettled, then has its turn."""
     seen = Record()

@@ -69,6 +69,7 @@ def test_stop_after_delay_counts_from_the_first_attempt(lanelog_client: Client, 
     assert seen.items == [1, 2, 3]
 
 
+@pytest.mark.thorough
 def test_a_policy_that_fails_itself_loses_nothing(lanelog_client: Client, caplog: pytest.LogCaptureFixture) -> None:
     """An application's own wait that raises is an ERROR; the message is tried again all the same."""
 

@@ -37,6 +37,8 @@ from support.secrecy import (
 from support.sql import rows
 from support.waiting import Record, accept, eventually
 
+THOROUGH = pytest.mark.thorough
+
 
 class Everything(logging.Handler):
     """Keeps every record of every logger: the line as a formatter writes it, and the exception with its frames."""
@@ -84,7 +86,10 @@ def account(raw: Any, lanelog_url: str) -> Iterator[str]:
 # -- errors ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["password", "database", "port", "tls", "files", "cut", "packet"])
+@pytest.mark.parametrize(
+    "how",
+    ["password", "tls", *(pytest.param(how, marks=THOROUGH) for how in ("database", "port", "files", "cut", "packet"))],
+)
 def test_no_error_of_connecting_shows_a_password(lanelog_url: str, account: str, log: Everything, how: str) -> None:
     """Refused, unreachable, cut off: neither text nor chain nor the locals of any frame, the driver's included."""
     config = ConnectConfig.from_url(lanelog_url)
@@ -214,6 +219,7 @@ def wait(_: object) -> float:
     raise RuntimeError("policy")
 
 
+@pytest.mark.thorough
 def test_a_life_full_of_trouble_is_logged_without_secrets(account: str, raw: Any, log: Everything) -> None:
     """Handlers, hooks, policies and middleware that fail, killed connections, a lost privilege: text and locals."""
     record = Record()

@@ -218,6 +218,7 @@ def test_a_message_that_comes_alone_is_written_down_twice(client: Client, raw: A
     assert {kind: sent.get(kind, 0) for kind in kinds} == {kind: messages * expected[kind] for kind in kinds}
 
 
+@pytest.mark.thorough
 def test_a_backlog_over_a_hundred_lanes_costs_a_twenty_fifth_of_a_statement_a_message(client: Client, raw: Any) -> None:
     """Fetches and flushes are shared by hundreds of messages, and none of them ever has a delivery row."""
     lanes, messages = 100, 20_000

@@ -78,11 +78,11 @@ WAYS: dict[str, Callable[[Message], object]] = {
 @pytest.mark.parametrize(
     ("how", "order", "finished"),
     [
-        *((how, "strict", True) for how in WAYS),
-        ("ack", "serial", True),
-        ("transaction", "concurrent", True),
         ("ack", "strict", False),
-        ("transaction", "strict", False),
+        ("transaction", "concurrent", True),
+        pytest.param("transaction", "strict", False, marks=pytest.mark.thorough),
+        pytest.param("ack", "serial", True, marks=pytest.mark.thorough),
+        *(pytest.param(how, "strict", True, marks=pytest.mark.thorough) for how in WAYS),
     ],
 )
 def test_a_superseded_attempt_can_settle_nothing(

@@ -150,6 +150,7 @@ def test_a_wrong_host_name_is_refused(
     assert "mismatch" in str(error)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("offset", "why"), [("+36h", "expired"), ("-36h", "not yet valid")])
 def test_a_certificate_out_of_its_time_is_refused(server: TlsServer, ca: Path, offset: str, why: str) -> None:
     """By whose clock it is over, or has not begun; the error says which."""

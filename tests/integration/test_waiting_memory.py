@@ -26,6 +26,7 @@ def leave_marks(client: Client, raw: Any, keys: list[str]) -> None:
     rows(raw, "UPDATE queue_offsets SET marked_through = 11, marked_epoch = 77 WHERE consumer_group = 'g'")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("order", "options", "messages", "size"),
     [("serial", {"prefetch": 10}, 10, 1 << 30), ("concurrent", {"prefetch_bytes": 5000}, 1000, 5000)],
@@ -105,6 +106,7 @@ def bytes_sent(raw: Any) -> int:
         return int(cursor.fetchone()[1])
 
 
+@pytest.mark.thorough
 def test_busy_keys_do_not_read_again_what_the_others_evicted(lanelog_client: Client, raw: Any) -> None:
     """Three busy keys with more than fits: while their handlers run, hardly anything is read."""
     release, started, payload = threading.Event(), Record(), b"x" * 100_000
