@@ -180,7 +180,7 @@ def test_a_lane_held_for_too_long_is_a_retriable_error(
 ) -> None:
     """After publish_timeout every publisher of that lane knows that its message is not stored, and none is later."""
     give_up_soon(monkeypatch)
-    with publisher_at(lanelog_url, publish_timeout=0.5) as publisher:
+    with publisher_at(lanelog_url, publish_timeout=1.0) as publisher:
         publisher.ensure_lanes("t", ["held", "free"])
         with holding(open_raw, "held"):
             calls: list[Future[Any]] = [threads.submit(publisher.publish, "t", "held", b"x") for _ in range(5)]

@@ -61,8 +61,7 @@ def test_a_lock_on_one_lane_stalls_that_lane_alone(
             what=f"round {rounds} of the other lanes",
         )
     assert watermark(raw, "g", "t", "k0") == 1
-    (waited,) = timed_out.items
-    assert "INSERT INTO queue_offsets" in waited
+    assert ["INSERT INTO queue_offsets" in sql for sql in timed_out.items].count(True) == 1
     holder.rollback()
     eventually(lambda: watermark(raw, "g", "t", "k0") == ROUNDS)
     for key in KEYS:
