@@ -31,7 +31,12 @@ def effects(raw: Any) -> list[tuple[int, int]]:
     return [(int(m), int(a)) for m, a in rows(raw, "SELECT message, attempt FROM effects ORDER BY message, attempt")]
 
 
-@pytest.mark.parametrize("order", ["strict", "serial", "concurrent"])
+THOROUGH = pytest.mark.thorough
+
+
+@pytest.mark.parametrize(
+    "order", ["strict", *(pytest.param(order, marks=THOROUGH) for order in ("serial", "concurrent"))]
+)
 def test_effects_happen_once_and_a_failed_block_leaves_none(lanelog_client: Client, raw: Any, order: str) -> None:
     """Every third message fails after its writes at first: in the end each has exactly one effect."""
 
@@ -169,7 +174,9 @@ def test_a_lost_lease_rolls_the_block_back(lanelog_client: Client, raw: Any) -> 
     assert watermark(raw, "g", "t", "a") == 0
 
 
-@pytest.mark.parametrize("then", ["goes on", "swallows the error", "ends"])
+@pytest.mark.parametrize(
+    "then", ["swallows the error", *(pytest.param(then, marks=THOROUGH) for then in ("goes on", "ends"))]
+)
 def test_a_connection_killed_under_the_block_fails_the_attempt(lanelog_client: Client, raw: Any, then: str) -> None:
     """Its first writes are gone, whether the handler notices, swallows that, or only the COMMIT does."""
     attempts = Record()

@@ -263,6 +263,7 @@ def test_ensure_lanes_creates_what_is_missing(publisher: Publisher, raw: Any) ->
     ]
 
 
+@pytest.mark.thorough
 def test_lanes_created_at_once_do_not_collide(lanelog_url: str, raw: Any) -> None:
     """Clients that create the same new lanes in any order neither fail nor create one twice."""
     barrier = threading.Barrier(6)

@@ -98,6 +98,7 @@ def test_nothing_is_missed_under_eight_publishers(publisher: Publisher, open_raw
     assert sum(len(reader.seen) for reader in readers) == sum(counts)
 
 
+@pytest.mark.thorough
 def test_unsorted_keys_never_deadlock(publisher: Publisher, raw: Any) -> None:
     """Batches over the same keys in opposite orders lock them in one order."""
     keys = [f"k{number:02}" for number in range(20)]

@@ -88,7 +88,7 @@ def account(raw: Any, lanelog_url: str) -> Iterator[str]:
 
 @pytest.mark.parametrize(
     "how",
-    ["password", "tls", *(pytest.param(how, marks=THOROUGH) for how in ("database", "port", "files", "cut", "packet"))],
+    ["tls", *(pytest.param(how, marks=THOROUGH) for how in ("password", "database", "port", "files", "cut", "packet"))],
 )
 def test_no_error_of_connecting_shows_a_password(lanelog_url: str, account: str, log: Everything, how: str) -> None:
     """Refused, unreachable, cut off: neither text nor chain nor the locals of any frame, the driver's included."""

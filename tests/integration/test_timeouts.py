@@ -236,8 +236,12 @@ def test_a_living_handler_that_ends_in_time_has_not_timed_out(lanelog_client: Cl
 
 @pytest.mark.parametrize(
     "options",
-    [FIXED, {"visibility_timeout": 20.0, "max_handler_time": 30.0, "retry": QUICK}],
-    ids=["without auto_extend", "past max_handler_time"],
+    [
+        pytest.param(
+            {"visibility_timeout": 20.0, "max_handler_time": 30.0, "retry": QUICK}, id="past max_handler_time"
+        ),
+        pytest.param(FIXED, id="without auto_extend", marks=pytest.mark.thorough),
+    ],
 )
 def test_extend_keeps_a_delivery(lanelog_client: Client, turns: Turns, options: dict[str, Any]) -> None:
     """extend() moves the end of the delivery, and is the handler's own word against max_handler_time, too."""

@@ -87,6 +87,7 @@ def test_what_a_held_back_lane_has_in_memory_makes_room_for_others(lanelog_clien
     assert subscription.stats().prefetched <= 10
 
 
+@pytest.mark.thorough
 def test_a_dead_owner_with_more_marks_than_memory_holds_stalls_nobody(lanelog_client: Client, raw: Any) -> None:
     """80 messages were under the marks of a process that died, memory may hold 10: all are delivered, in order."""
     keys, again = KEYS[:8], Record()
