@@ -1,7 +1,8 @@
 """Collection and purge: what leaves the log, when, and that nobody misses it."""
 
+import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,16 +10,36 @@ import pytest
 
 import lanelog
 from lanelog import Client, Message, Reject
+from lanelog._database import Database
 from lanelog._engine.collection import HEARTBEATS_KEPT, STEP
+from lanelog._stores.offsets import Offsets
+from support.janitors import Janitors, passed
 from support.sql import audit, one, owners, rows, watermark
-from support.waiting import Record, accept, eventually, never
+from support.waiting import Record, accept, events, eventually
+
+JOBS = 30
 
 
 @pytest.fixture
-def client(lanelog_url: str) -> Iterator[Client]:
+def janitors(monkeypatch: pytest.MonkeyPatch) -> Janitors:
+    return Janitors(monkeypatch)
+
+
+@pytest.fixture
+def client(janitors: Janitors, lanelog_url: str) -> Iterator[Client]:
     """A client that purges drained lanes after a moment."""
-    with lanelog.connect(lanelog_url, lane_idle_purge=0.2) as client:
+    with lanelog.connect(lanelog_url, lane_idle_purge=0.05) as client:
         yield client
+
+
+@pytest.fixture
+def collected(janitors: Janitors, raw: Any) -> Callable[..., None]:
+    """Lets a client collect until nothing is stored any more, or no lane is left, of topic t."""
+
+    def wait(client: Client, left: Callable[[Any, str], object]) -> None:
+        eventually(lambda: (janitors.turn(client), not left(raw, "t"))[1])
+
+    return wait
 
 
 def stored(raw: Any, topic: str) -> int:
@@ -46,9 +67,9 @@ def test_what_everybody_has_acked_leaves_also_while_the_lane_is_busy(lanelog_cli
             assert release.wait(30)
 
     lanelog_client.publish_many("t", [("a", b"x")] * 500)
-    subscription = lanelog_client.subscribe("t", "g", handle, retention=0)
+    subscription = lanelog_client.subscribe("t", "g", handle, retention=0)  # its own janitor collects
     try:
-        assert inside.wait(10)
+        assert inside.wait(20)
         eventually(lambda: one(raw, "SELECT MIN(`offset`) FROM queue_messages WHERE topic = 't'") == 401)
         assert stored(raw, "t") == 100
     finally:
@@ -58,22 +79,24 @@ def test_what_everybody_has_acked_leaves_also_while_the_lane_is_busy(lanelog_cli
     assert lanes(raw, "t") == {"a": 500}
 
 
-def test_a_group_that_has_not_come_holds_everything(lanelog_client: Client, lanelog_url: str, raw: Any) -> None:
+def test_a_group_that_has_not_come_holds_everything(
+    janitors: Janitors, collected: Callable[..., None], lanelog_client: Client, raw: Any
+) -> None:
     """A registered group without a single row keeps what it has not read, while others ack all of it."""
     register(lanelog_client, "t", "late")
     assert one(raw, "SELECT COUNT(*) FROM queue_offsets WHERE consumer_group = 'late'") == 0
     lanelog_client.publish_many("t", [(key, b"x") for key in ("a", "b") for _ in range(50)])
     early = lanelog_client.subscribe("t", "early", accept, retention=0)
-    eventually(lambda: early.stats().acked == 100)
-    never(lambda: stored(raw, "t") < 100, during=1.5, what="a deletion")
+    eventually(lambda: passed(early) == 100)
+    janitors.turn(lanelog_client)
+    assert stored(raw, "t") == 100
     seen = Record()
-    with lanelog.connect(lanelog_url) as other:
-        other.subscribe("t", "late", lambda m: seen((m.key, m.offset)), retention=0)
-        assert sorted(seen.wait(100)) == [(key, n) for key in ("a", "b") for n in range(1, 51)]
-        eventually(lambda: stored(raw, "t") == 0)
+    lanelog_client.subscribe("t", "late", lambda m: seen((m.key, m.offset)), retention=0)
+    assert sorted(seen.wait(100)) == [(key, n) for key in ("a", "b") for n in range(1, 51)]
+    collected(lanelog_client, stored)
 
 
-def test_an_unacked_message_holds_its_successors(lanelog_client: Client, raw: Any) -> None:
+def test_an_unacked_message_holds_its_successors(janitors: Janitors, lanelog_client: Client, raw: Any) -> None:
     """Acked ahead of a waiting one is not past it: nothing behind the waiting message leaves."""
 
     def handle(message: Message) -> None:
@@ -82,32 +105,37 @@ def test_an_unacked_message_holds_its_successors(lanelog_client: Client, raw: An
 
     lanelog_client.publish_many("t", [("a", b"x")] * 20)
     subscription = lanelog_client.subscribe("t", "g", handle, order="serial", retention=0)
-    eventually(lambda: subscription.stats().acked == 19)
-    eventually(lambda: stored(raw, "t") == 18)
-    never(lambda: stored(raw, "t") < 18, during=1.2, what="the deletion of an unread message")
-    assert one(raw, "SELECT MIN(`offset`) FROM queue_messages WHERE topic = 't'") == 3
+    eventually(lambda: subscription.stats().acked == 19 and passed(subscription) == 2)
+    janitors.turn(lanelog_client)
+    assert rows(raw, "SELECT MIN(`offset`), COUNT(*) FROM queue_messages WHERE topic = 't'") == [(3, 18)]
 
 
-def test_nothing_younger_than_the_retention_leaves(lanelog_client: Client, raw: Any) -> None:
+def test_nothing_younger_than_the_retention_leaves(janitors: Janitors, lanelog_client: Client, raw: Any) -> None:
     """The longest retention of the topic's groups counts, by the time of publishing."""
     lanelog_client.publish_many("t", [("a", b"x")] * 10)
     rows(raw, "UPDATE queue_messages SET created_at = created_at - 3600000 WHERE `offset` <= 5")
     rows(raw, "UPDATE queue_messages SET created_at = created_at - 600000 WHERE `offset` > 5 AND `offset` <= 8")
     register(lanelog_client, "t", "longer", retention=1800, start="latest")
     subscription = lanelog_client.subscribe("t", "g", accept, retention=60)
-    eventually(lambda: subscription.stats().acked == 10)
-    eventually(lambda: stored(raw, "t") == 5)
-    never(lambda: stored(raw, "t") < 5, during=1.2, what="the deletion of a young message")
+    eventually(lambda: passed(subscription) == 10)
+    janitors.turn(lanelog_client)
+    assert rows(raw, "SELECT MIN(`offset`), COUNT(*) FROM queue_messages WHERE topic = 't'") == [(6, 5)]
 
 
-def test_without_any_group_nothing_leaves(lanelog_client: Client, raw: Any) -> None:
-    """A topic that nobody reads keeps everything for the group that may come."""
+def test_without_any_group_nothing_leaves(janitors: Janitors, lanelog_client: Client, raw: Any) -> None:
+    """A topic that nobody reads keeps everything for the group that may come, also when its last group has gone."""
     lanelog_client.publish_many("t", [("a", b"x")] * 10)
-    lanelog_client.subscribe("other", "g", accept, retention=0)
-    never(lambda: stored(raw, "t") < 10, during=1.2)
+    subscription = lanelog_client.subscribe("t", "g", accept, retention=0)
+    eventually(lambda: passed(subscription) == 10)
+    rows(raw, "DELETE FROM queue_groups")
+    janitors.turn(lanelog_client)
+    lanelog_client.admin.maintain()
+    assert stored(raw, "t") == 10
 
 
-def test_dead_letters_stay_when_they_are_acked(lanelog_client: Client, raw: Any) -> None:
+def test_dead_letters_stay_when_they_are_acked(
+    janitors: Janitors, collected: Callable[..., None], lanelog_client: Client, raw: Any
+) -> None:
     """An alerting group acks them; they remain for whoever redrives or inspects them."""
 
     def reject(message: Message) -> None:
@@ -116,12 +144,14 @@ def test_dead_letters_stay_when_they_are_acked(lanelog_client: Client, raw: Any)
     lanelog_client.publish_many("t", [("a", b"x")] * 5)
     lanelog_client.subscribe("t", "g", reject, retention=0)
     alerts = lanelog_client.subscribe("t_dlq", "alerts", accept, retention=0)
-    eventually(lambda: alerts.stats().acked == 5)
-    eventually(lambda: stored(raw, "t") == 0)
-    never(lambda: stored(raw, "t_dlq") < 5, during=1.5, what="the deletion of a dead letter")
+    eventually(lambda: passed(alerts) == 5)
+    collected(lanelog_client, stored)
+    assert stored(raw, "t_dlq") == 5
 
 
-def test_collection_goes_in_bounded_steps(lanelog_client: Client, raw: Any) -> None:
+def test_collection_goes_in_bounded_steps(
+    janitors: Janitors, collected: Callable[..., None], lanelog_client: Client, raw: Any
+) -> None:
     """However much can leave at once, a lane's floor rises by at most STEP in one transaction."""
     audit(
         raw,
@@ -132,26 +162,25 @@ def test_collection_goes_in_bounded_steps(lanelog_client: Client, raw: Any) -> N
         "NEW.partition_key, OLD.offset_acked, NEW.offset_acked",
         "NEW.consumer_group = '' AND NEW.offset_acked <> OLD.offset_acked",
     )
-    register(lanelog_client, "t", "holds")
-    for _ in range(4):
-        lanelog_client.publish_many("t", [(key, b"x") for key in ("a", "b") for _ in range(700)])
+    each = 2 * STEP + 500
+    for key in ("a", "b"):
+        lanelog_client.publish_many("t", [(key, b"x")] * each)
     subscription = lanelog_client.subscribe("t", "g", accept, retention=0)
-    eventually(lambda: subscription.stats().acked == 5600)
-    assert stored(raw, "t") == 5600
-    rows(raw, "DELETE FROM queue_groups WHERE consumer_group = 'holds'")
-    eventually(lambda: stored(raw, "t") == 0, within=30)
-    steps = [(b - a) for a, b in rows(raw, "SELECT a, b FROM floors")]
-    assert sum(steps) == 5600
-    assert max(steps) <= STEP
+    eventually(lambda: passed(subscription) == 2 * each)
+    collected(lanelog_client, stored)
+    steps = rows(raw, "SELECT lane, b - a FROM floors ORDER BY lane, n")
+    assert steps == [(key, step) for key in ("a", "b") for step in (STEP, STEP, 500)]
 
 
-def test_a_drained_lane_is_purged_and_comes_back_above(client: Client, raw: Any) -> None:
+def test_a_drained_lane_is_purged_and_comes_back_above(
+    collected: Callable[..., None], client: Client, raw: Any
+) -> None:
     """Head, floor, lease and offsets go; the lane's next offset and fencing token are higher than all before."""
     seen = Record()
     client.subscribe("t", "g", lambda m: seen((m.key, m.offset, m.fencing_token)), retention=0)
     client.publish_many("t", [("a", b"x")] * 7 + [("b", b"x")] * 3)
     seen.wait(10)
-    eventually(lambda: lanes(raw, "t") == {})
+    collected(client, lanes)
     assert owners(raw, "g", "t") == {}
     assert one(raw, "SELECT COUNT(*) FROM queue_offsets WHERE topic = 't'") == 0
     assert client.publish("t", "a", b"again").offset >= 8
@@ -161,7 +190,7 @@ def test_a_drained_lane_is_purged_and_comes_back_above(client: Client, raw: Any)
     assert token > max(t for _, _, t in seen.items[:10])
 
 
-def test_a_lane_with_anything_left_is_not_purged(client: Client, raw: Any) -> None:
+def test_a_lane_with_anything_left_is_not_purged(janitors: Janitors, client: Client, raw: Any) -> None:
     """A waiting message, an unread one of another group, an operator's pause: each keeps its lane."""
     register(client, "u", "late")
     inside, release = threading.Event(), threading.Event()
@@ -177,40 +206,47 @@ def test_a_lane_with_anything_left_is_not_purged(client: Client, raw: Any) -> No
     client.publish("u", "unread", b"x")
     subscription = client.subscribe(["t", "u"], "g", handle, retention=0)
     try:
-        assert inside.wait(15)
+        assert inside.wait(20)
         rows(raw, "UPDATE queue_offsets SET paused_at = 1 WHERE consumer_group = 'g' AND partition_key = 'paused'")
     finally:
         release.set()
     eventually(lambda: subscription.stats().acked == 3)
-    eventually(lambda: "drained" not in lanes(raw, "t"))
-    never(lambda: set(lanes(raw, "t")) != {"waiting", "paused"} or set(lanes(raw, "u")) != {"unread"}, during=1.5)
+    eventually(lambda: (janitors.turn(client), "drained" not in lanes(raw, "t"))[1])
+    rows(raw, "UPDATE queue_offsets SET updated_at = 0")  # all are idle for long
+    janitors.turn(client)
+    assert (set(lanes(raw, "t")), set(lanes(raw, "u"))) == ({"waiting", "paused"}, {"unread"})
 
 
-def test_a_late_group_gets_every_message_of_a_lane_that_came_back(client: Client, lanelog_url: str, raw: Any) -> None:
+def test_a_late_group_gets_every_message_of_a_lane_that_came_back(
+    janitors: Janitors, collected: Callable[..., None], client: Client, lanelog_url: str, raw: Any
+) -> None:
     """Drained and purged while a late group is registered, back again, others collect: the late group misses none."""
     early = client.subscribe("t", "early", accept, retention=0)
     client.publish_many("t", [("a", b"old")] * 5)
     eventually(lambda: early.stats().acked == 5)
-    eventually(lambda: lanes(raw, "t") == {})
+    collected(client, lanes)
     register(client, "t", "late")
     sent = [client.publish("t", "a", f"{n}").offset for n in range(30)]
     sent += [r.offset for r in client.publish_many("t", [("a", f"{n}") for n in range(30, 50)])]
-    eventually(lambda: early.stats().acked == 55)
-    never(lambda: stored(raw, "t") < 50, during=1.5, what="a deletion")
+    eventually(lambda: passed(early) == sent[-1])
+    janitors.turn(client)
+    assert stored(raw, "t") == 50
     seen = Record()
-    with lanelog.connect(lanelog_url, lane_idle_purge=0.2) as other:
+    with lanelog.connect(lanelog_url, lane_idle_purge=0.05) as other:
         other.subscribe("t", "late", lambda m: seen((m.offset, m.payload)), retention=0)
         assert seen.wait(50) == [(offset, f"{n}".encode()) for n, offset in enumerate(sent)]
-        eventually(lambda: lanes(raw, "t") == {})
+        collected(other, lanes)
 
 
 @pytest.mark.parametrize("start", ["earliest", "latest", "instant"])
-def test_a_group_registered_while_a_lane_is_purged_starts_where_it_said(client: Client, raw: Any, start: str) -> None:
+def test_a_group_registered_after_a_lane_was_purged_starts_where_it_said(
+    collected: Callable[..., None], client: Client, start: str
+) -> None:
     """Whatever its start, a group registered after the purge sees what is published after it."""
     early = client.subscribe("t", "early", accept, retention=0)
     client.publish_many("t", [("a", b"old")] * 5)
     eventually(lambda: early.stats().acked == 5)
-    eventually(lambda: lanes(raw, "t") == {})
+    collected(client, lanes)
     seen = Record()
     when: Any = datetime.now(UTC) - timedelta(minutes=5) if start == "instant" else start
     client.subscribe("t", "late", lambda m: seen(m.payload), start=when, retention=0)
@@ -218,7 +254,7 @@ def test_a_group_registered_while_a_lane_is_purged_starts_where_it_said(client: 
     assert seen.wait(2) == [b"new", b"new"]
 
 
-def test_old_heartbeats_are_forgotten(lanelog_client: Client, raw: Any) -> None:
+def test_old_heartbeats_are_forgotten(janitors: Janitors, lanelog_client: Client, raw: Any) -> None:
     """Owners that left or ran out long ago go, in every group of the client; the living and the recent stay."""
     age = int(HEARTBEATS_KEPT * 1000) + 60_000
     insert = (
@@ -234,20 +270,21 @@ def test_old_heartbeats_are_forgotten(lanelog_client: Client, raw: Any) -> None:
         ("other", "left", age, 1),
     ):
         rows(raw, insert, group, name, ago, ago, left, ago)
-    subscription = lanelog_client.subscribe("t", "g", accept)
-    lanelog_client.subscribe("t", "h", accept)
-    names = "SELECT subscriber_name FROM queue_subscriber_heartbeats WHERE consumer_group = %s"
-    eventually(lambda: not {"left", "died"} & {name for (name,) in rows(raw, names, "g")})
-    eventually(lambda: {"just left", subscription.owner} <= {name for (name,) in rows(raw, names, "g")})
-    eventually(lambda: "left" not in {name for (name,) in rows(raw, names, "h")})
-    assert rows(raw, names, "other") == [("left",)]
+    living = [lanelog_client.subscribe("t", group, accept) for group in ("g", "h")]
+    janitors.turn(lanelog_client)
+    found = set(rows(raw, "SELECT consumer_group, subscriber_name FROM queue_subscriber_heartbeats"))
+    recent = {("g", "just left"), ("other", "left")}
+    assert found == recent | {("g", living[0].owner), ("h", living[1].owner)}
 
 
-def test_the_watermark_survives_collection_and_restart(lanelog_client: Client, lanelog_url: str, raw: Any) -> None:
+def test_the_watermark_survives_collection_and_restart(
+    janitors: Janitors, collected: Callable[..., None], lanelog_client: Client, lanelog_url: str, raw: Any
+) -> None:
     """After everything was collected, a new process begins behind it and finds the next message only."""
     first = lanelog_client.subscribe("t", "g", accept, retention=0)
     lanelog_client.publish_many("t", [("a", b"x")] * 10)
-    eventually(lambda: stored(raw, "t") == 0 and first.stats().acked == 10)
+    eventually(lambda: first.stats().acked == 10)
+    collected(lanelog_client, stored)
     assert first.stop(10)
     lanelog_client.publish("t", "a", b"next")
     seen = Record()
@@ -255,3 +292,71 @@ def test_the_watermark_survives_collection_and_restart(lanelog_client: Client, l
         other.subscribe("t", "g", lambda m: seen((m.offset, m.payload, m.attempt)), retention=0)
         assert seen.wait(1) == [(11, b"next", 1)]
         eventually(lambda: watermark(raw, "g", "t", "a") == 11)
+
+
+def test_a_deletion_that_failed_is_repeated(
+    janitors: Janitors, lanelog_client: Client, raw: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Messages behind a raised floor whose deletion was refused once go with a later pass, without new traffic."""
+    caplog.set_level(logging.INFO, logger="lanelog")
+    rows(
+        raw,
+        "CREATE TRIGGER refuse BEFORE DELETE ON queue_messages FOR EACH ROW SIGNAL SQLSTATE '45000'"
+        " SET MESSAGE_TEXT = 'not now'",
+    )
+    subscription = lanelog_client.subscribe("t", "g", accept, retention=0)
+    lanelog_client.publish_many("t", [("a", b"x")] * 5)
+    eventually(lambda: passed(subscription) == 5)
+    janitor = janitors.own(lanelog_client)
+    janitors.work(janitor)
+    assert events(caplog, "membership.faulty")
+    floor = "SELECT offset_acked FROM queue_offsets WHERE consumer_group = '' AND partition_key = 'a'"
+    assert (one(raw, floor), stored(raw, "t")) == (5, 5)
+    rows(raw, "DROP TRIGGER refuse")
+    janitors.work(janitor)
+    assert stored(raw, "t") == 0
+    assert subscription.state == "running"
+
+
+def test_lanes_that_a_sleeping_group_holds_are_not_offered_for_purge(
+    janitors: Janitors, lanelog_client: Client, database: Database, raw: Any
+) -> None:
+    """A lane whose floor stands still because a group sleeps is no candidate; once all is collected, it is."""
+    register(lanelog_client, "t", "sleeper")
+    early = lanelog_client.subscribe("t", "g", accept, retention=0)
+    lanelog_client.publish_many("t", [("a", b"x"), ("a", b"x"), ("b", b"x")])
+    eventually(lambda: passed(early) == 3)
+    janitors.turn(lanelog_client)
+    floors = "SELECT partition_key, offset_acked FROM queue_offsets WHERE consumer_group = '' AND partition_key <> ''"
+    assert set(rows(raw, floors)) == {("a", 0), ("b", 0)}
+    session = database.session("test")
+    try:
+        assert Offsets().idle_floors(session, "t", "", -1.0, 100) == []
+        sleeper = lanelog_client.subscribe("t", "sleeper", accept, retention=0)
+        eventually(lambda: passed(sleeper) == 3)
+        janitors.turn(lanelog_client)
+        assert Offsets().idle_floors(session, "t", "", -1.0, 100) == ["a", "b"]
+    finally:
+        session.close()
+
+
+def test_lanes_that_another_client_purged_are_forgotten(
+    janitors: Janitors, collected: Callable[..., None], client: Client, lanelog_url: str, raw: Any
+) -> None:
+    """With a key for every job, memory does not grow with the jobs of the past, whoever purged their lanes."""
+    with lanelog.connect(lanelog_url, lane_idle_purge=0.05) as other:
+        members = [each.subscribe("t", "g", accept, retention=0) for each in (client, other)]
+        client.publish_many("t", [(f"job-{number}", b"x") for number in range(JOBS)])
+        eventually(lambda: sum(passed(each) for each in members) == JOBS)
+        remembering = janitors.own(other)
+        janitors.work(remembering)
+        topic = remembering._topics["t"]
+        assert topic.collected
+        collected(client, lanes)
+        eventually(
+            lambda: (
+                janitors.work(remembering, later=1000.0),
+                not (topic.collected or topic.waits or topic.not_before),
+            )[1],
+            what="nothing remembered",
+        )

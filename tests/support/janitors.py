@@ -1,0 +1,42 @@
+"""Janitors whose turns are taken by the test: what is not deleted by then stays, however long one waited."""
+
+import time
+
+import pytest
+
+from lanelog import Client, Subscription
+from lanelog._engine.janitor import Janitor
+
+
+class Janitors:
+    """The clients' own turn no more; a test calls them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._really = Janitor.turn
+        monkeypatch.setattr(Janitor, "turn", lambda _janitor, _now: 3600.0)
+
+    def own(self, client: Client) -> Janitor:
+        """The one that a client has, with what it remembers."""
+        assert client._engine is not None
+        turns = [loop._turn.__self__ for loop in client._engine._loops]  # type: ignore[attr-defined]
+        [janitor] = [each for each in turns if isinstance(each, Janitor)]
+        return janitor
+
+    def work(self, janitor: Janitor, *, later: float = 0.0) -> None:
+        """Turns of it until nothing more is ready at once."""
+        while self._really(janitor, time.monotonic() + later) == 0.0:
+            pass
+
+    def turn(self, client: Client) -> None:
+        """All that may be deleted now is, by one that remembers nothing and puts nothing off."""
+        assert client._engine is not None
+        janitor = Janitor(client._engine.host)
+        try:
+            self.work(janitor)
+        finally:
+            janitor.close()
+
+
+def passed(subscription: Subscription) -> int:
+    """How many messages a subscription is past, in lanes that it has, as far as its client's janitor knows."""
+    return sum(acked for each in subscription.memberships for _, acked in each.flushed_watermarks())
