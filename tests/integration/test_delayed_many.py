@@ -15,6 +15,7 @@ MESSAGES, KEYS = 10_000, 100
 NOW_MS = "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6)) DIV 1000"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("spread", [0, 1], ids=["one instant", "one second"])
 def test_ten_thousand_due_at_once_are_each_appended_once(
     fleet: Fleet, publisher: Publisher, open_raw: Any, raw: Any, spread: int
