@@ -3,8 +3,7 @@
 import json
 import threading
 from collections.abc import Callable
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import pytest
 from tenacity import stop_after_attempt, wait_fixed
@@ -12,22 +11,25 @@ from tenacity import stop_after_attempt, wait_fixed
 import lanelog
 from lanelog import AckPolicy, Client, ConfigurationError, Message, Reject, RetryPolicy
 from lanelog._database.wire import Wire
-from lanelog._engine import janitor, keeping
+from lanelog._engine import keeping
 from lanelog._stores import history as store
 from lanelog.admin import HistoryInfo
-from lanelog.config import SubscriptionConfig
 from lanelog.message import Postpone
 from support.cli import Command
+from support.commands import commands_sent
+from support.janitors import Janitors
 from support.processes import Fleet
 from support.sql import delivery_rows, one, rows, watermark
 from support.stage import Stage
-from support.waiting import Record, accept, eventually, never
-
-if TYPE_CHECKING:
-    from lanelog._engine.membership import Membership
+from support.waiting import Record, accept, eventually
 
 ONCE = RetryPolicy(stop=stop_after_attempt(1), wait=wait_fixed(0.01))
 TWICE = RetryPolicy(stop=stop_after_attempt(2), wait=wait_fixed(0.01))
+
+
+@pytest.fixture
+def janitors(monkeypatch: pytest.MonkeyPatch) -> Janitors:
+    return Janitors(monkeypatch)
 
 
 def left(raw: Any, group: str = "g") -> list[tuple[Any, ...]]:
@@ -122,6 +124,7 @@ def test_a_time_out_is_a_lock_that_expired(lanelog_client: Client, raw: Any) -> 
     assert left(raw, "h") == [(1, "failed", 1, "TimeoutError: of its own")]
 
 
+@pytest.mark.thorough
 def test_a_message_that_kills_its_process_is_a_lock_that_expired(
     fleet: Fleet, lanelog_client: Client, raw: Any
 ) -> None:
@@ -166,18 +169,9 @@ def test_an_offset_for_another_group_leaves_no_row(lanelog_client: Client, raw: 
 
 
 def test_a_group_that_keeps_none_writes_none_and_asks_for_none(
-    lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
+    janitors: Janitors, lanelog_client: Client, raw: Any
 ) -> None:
     """Off is free: no statement of the process touches the table, whatever becomes of its messages."""
-    sent = Record()
-    run = Wire._run
-
-    def recorded(wire: Wire, sql: str, args: Any) -> Any:
-        sent(sql)
-        return run(wire, sql, args)
-
-    monkeypatch.setattr(Wire, "_run", recorded)
-    monkeypatch.setattr(janitor, "TURN", 0.05)
     lanelog_client.publish_many("t", [("k", b"x")] * 20)
 
     def handle(message: Message) -> None:
@@ -186,10 +180,11 @@ def test_a_group_that_keeps_none_writes_none_and_asks_for_none(
         if message.offset % 3 == 1:
             in_a_transaction(message)
 
-    with lanelog_client.subscribe("t", "g", handle, order="concurrent") as subscription:
+    with commands_sent() as sent, lanelog_client.subscribe("t", "g", handle, order="concurrent") as subscription:
         eventually(lambda: watermark(raw, "g", "t", "k") == 20)
         eventually(lambda: subscription.stats().dead_lettered == 6)
-    assert not [sql for sql in sent.items if "queue_history" in sql]
+        janitors.turn(lanelog_client)
+    assert not [command for command in sent if "queue_history" in command]
     assert left(raw) == []
 
 
@@ -208,8 +203,14 @@ def test_a_seek_replaces_the_row(lanelog_client: Client, raw: Any) -> None:
     assert before[1] < after[1]
 
 
-@pytest.mark.parametrize("how", ["return", "reject", "transaction"])
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(
+    ("when", "how"),
+    [
+        pytest.param(when, how, marks=[] if (when, how) == ("after", "return") else pytest.mark.thorough)
+        for when in ("before", "after")
+        for how in ("return", "reject", "transaction")
+    ],
+)
 def test_a_death_at_the_commit_leaves_one_row(
     stage: Stage, lanelog_client: Client, raw: Any, when: str, how: str
 ) -> None:
@@ -339,69 +340,33 @@ def test_history_is_read_by_group_and_by_lane(
 
 
 def test_old_rows_leave_in_batches_and_young_ones_stay(
-    lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
+    janitors: Janitors, lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One bounded batch at a time, the oldest first, as long as there is something old; other groups keep theirs."""
+    """The oldest first, and a full batch says that the next is due at once; other groups keep theirs."""
     monkeypatch.setattr(keeping, "BATCH", 4)
     monkeypatch.setattr(store, "BATCH", 4)
-    monkeypatch.setattr(janitor, "TURN", 0.05)
     lanelog_client.publish_many("t", [(f"k{n % 3}", b"x") for n in range(15)])
     for group in ("g", "h"):
         with lanelog_client.subscribe("t", group, accept, history=True):
             eventually(lambda group=group: len(left(raw, group)) == 15)  # type: ignore[misc]
     rows(raw, "UPDATE queue_history SET finished_at = finished_at - 3600000 WHERE message_offset < 5")
-    deleted = Record()
-    run = Wire._run
-
-    def recorded(wire: Wire, sql: str, args: Any) -> Any:
-        result = run(wire, sql, args)
-        if "DELETE" in sql and "queue_history" in sql:
-            deleted(sum(isinstance(value, int) for value in args[:-1]))
-        return result
-
-    monkeypatch.setattr(Wire, "_run", recorded)
-    with lanelog_client.subscribe("t", "g", accept, history=True, history_retention=600):
-        eventually(lambda: len(left(raw)) == 3)
-    assert deleted.items == [4, 4, 4]
+    with lanelog_client.subscribe("t", "g", accept, history=True, history_retention=600), commands_sent() as sent:
+        janitors.work(janitors.own(lanelog_client))
+    deletions = [command for command in sent if "DELETE" in command and "queue_history" in command]
+    assert [command.count("UNION ALL") + 1 for command in deletions] == [4, 4, 4]
     assert [row[0] for row in left(raw)] == [5, 5, 5]
     assert len(left(raw, "h")) == 15
 
 
-def test_old_rows_are_deleted_as_fast_as_they_come(
-    lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A full batch says that more is old: the next is due at once, whatever the group's rate is."""
-    monkeypatch.setattr(keeping, "BATCH", 4)
-    monkeypatch.setattr(store, "BATCH", 4)
-    lanelog_client.publish_many("t", [("k", b"x")] * 10)
-    with lanelog_client.subscribe("t", "g", accept, history=True):
-        eventually(lambda: len(left(raw)) == 10)
-    rows(raw, "UPDATE queue_history SET finished_at = 1000")
-    config = SubscriptionConfig(history=True)
-    membership = cast("Membership", SimpleNamespace(group="g", topic="t", config=config))
-    session, kept = lanelog_client._database.session("test"), keeping.Kept()
-    try:
-        assert [keeping.purge_history(session, membership, kept, 1.0) for _ in range(4)] == [True, True, False, False]
-    finally:
-        session.close()
-    assert left(raw) == []
-
-
 def test_a_message_dropped_for_a_lower_cap_had_the_attempts_that_were_started(lanelog_client: Client, raw: Any) -> None:
-    """With dead letters or without: the one that was not allowed any more does not count."""
-    for topic, suffix in (("t", None), ("u", ".dlq")):
-        lanelog_client.publish(topic, "k", b"x")
-        with lanelog_client.subscribe(topic, "g", lambda m: m.nack(delay=60), ack_policy=AckPolicy.MANUAL):
-            eventually(lambda topic=topic: delivery_rows(raw, "g", topic))  # type: ignore[misc]
-            eventually(
-                lambda topic=topic: one(  # type: ignore[misc]
-                    raw, "SELECT lease_epoch = 0 AND retry_count = 1 FROM queue_delivery_state WHERE topic = %s", topic
-                )
-            )
-        rows(raw, "UPDATE queue_delivery_state SET invisible_until = 0")
-        with lanelog_client.subscribe(topic, "g", accept, history=True, max_deliveries=1, dead_letter_suffix=suffix):
-            eventually(lambda topic=topic: one(raw, "SELECT COUNT(*) FROM queue_history WHERE topic = %s", topic))
-    assert [row[:3] for row in left(raw)] == [(1, "failed", 1), (1, "failed", 1)]
+    """The one that was not allowed any more does not count."""
+    lanelog_client.publish("t", "k", b"x")
+    with lanelog_client.subscribe("t", "g", lambda m: m.nack(delay=60), ack_policy=AckPolicy.MANUAL) as subscription:
+        eventually(lambda: subscription.stats().retried == 1)
+    rows(raw, "UPDATE queue_delivery_state SET invisible_until = 0")
+    with lanelog_client.subscribe("t", "g", accept, history=True, max_deliveries=1, dead_letter_suffix=None):
+        eventually(lambda: left(raw))
+    assert [row[:3] for row in left(raw)] == [(1, "failed", 1)]
 
 
 def test_a_row_that_was_written_anew_is_not_deleted_for_its_age(
@@ -427,10 +392,9 @@ def test_a_row_that_was_written_anew_is_not_deleted_for_its_age(
 
 
 def test_maintenance_deletes_old_history_of_groups_that_are_gone(
-    lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
+    janitors: Janitors, lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A registered group's by its own retention; of a deleted group, and of one that keeps none now, after 7 days."""
-    monkeypatch.setattr(janitor.Janitor, "turn", lambda _self, _now: 1.0)
     monkeypatch.setattr(store, "BATCH", 3)
     monkeypatch.setattr("lanelog.admin._maintain.BATCH", 3)
     lanelog_client.publish_many("t", [("k", b"x")] * 10)
@@ -459,11 +423,9 @@ def letters(raw: Any) -> list[tuple[str, str, int]]:
 
 
 def test_dead_letters_leave_after_their_own_groups_retention(
-    lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
+    janitors: Janitors, lanelog_client: Client, raw: Any
 ) -> None:
     """Each group's by its own; one that stays holds those behind it in its lane; young ones stay."""
-    monkeypatch.setattr(janitor, "TURN", 0.05)
-    monkeypatch.setattr(keeping, "LETTERS_EVERY", 0.05)
     lanelog_client.publish_many("t", [("a", b"x"), ("a", b"x"), ("b", b"x"), ("c", b"x")])
     with lanelog_client.subscribe("t", "brief", rejects, dead_letter_retention=600):
         eventually(lambda: len(letters(raw)) == 4)
@@ -476,19 +438,16 @@ def test_dead_letters_leave_after_their_own_groups_retention(
         raw, "UPDATE queue_messages SET created_at = created_at - 700000 WHERE topic = 't_dlq' AND partition_key <> 'c'"
     )
     with lanelog_client.subscribe("t", "brief", rejects, dead_letter_retention=600):
-        eventually(lambda: len(letters(raw)) == 6)
-        never(lambda: len(letters(raw)) != 6, during=0.3)
+        janitors.turn(lanelog_client)
     assert letters(raw) == [
         ("ever", "a", 1), ("ever", "a", 2), ("ever", "b", 1), ("brief", "b", 2), ("brief", "c", 1), ("ever", "c", 1),
     ]  # fmt: skip
 
 
 def test_settled_dead_letters_leave_by_themselves(
-    lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
+    janitors: Janitors, lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Redriven or deleted, they and their rows go while somebody consumes the topic; there is no retention needed."""
-    monkeypatch.setattr(janitor, "TURN", 0.05)
-    monkeypatch.setattr(keeping, "LETTERS_EVERY", 0.05)
     monkeypatch.setattr(keeping, "LANES_A_PASS", 2)
     lanelog_client.publish_many("t", [(f"k{n}", b"x") for n in range(5)] * 2)
     with lanelog_client.subscribe("t", "g", rejects, retention=0):
@@ -497,15 +456,13 @@ def test_settled_dead_letters_leave_by_themselves(
     lanelog_client.admin.delete_dead_letters("t", "g", ids=ids[:6])
     lanelog_client.admin.redrive("t", "g", ids=ids[6:])
     with lanelog_client.subscribe("t", "g", accept, retention=0):
-        eventually(lambda: letters(raw) == [])
-        eventually(lambda: not delivery_rows(raw, "", "t_dlq"))
+        janitors.turn(lanelog_client)
+    assert letters(raw) == []
+    assert delivery_rows(raw, "", "t_dlq") == []
 
 
-def test_maintenance_releases_dead_letters_by_retention(
-    lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_maintenance_releases_dead_letters_by_retention(janitors: Janitors, lanelog_client: Client, raw: Any) -> None:
     """The same for a topic that nobody consumes, by what its groups were registered with."""
-    monkeypatch.setattr(janitor.Janitor, "turn", lambda _self, _now: 1.0)
     lanelog_client.publish_many("t", [("a", b"x")] * 3)
     with lanelog_client.subscribe("t", "g", rejects, dead_letter_retention=600):
         eventually(lambda: len(letters(raw)) == 3)
