@@ -2,7 +2,11 @@
 
 import gc
 import logging
+import os
+import signal
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -10,8 +14,9 @@ import pytest
 import lanelog
 from lanelog import Client, ClosedError, ConfigurationError, Message
 from support.processes import Fleet
-from support.sql import delivery_rows, one, owners, rows, watermark
-from support.waiting import Record, accept, events, eventually, never
+from support.sql import delivery_rows, one, owners, watermark
+from support.turns import Turns
+from support.waiting import Record, accept, events, eventually
 
 REGISTERED = "SELECT COUNT(*) FROM queue_subscriber_heartbeats WHERE deregistered_at = 0"
 
@@ -29,12 +34,33 @@ class Held:
             assert self.release.wait(30)
 
 
-def test_pause_hands_out_nothing_and_keeps_the_lanes(lanelog_client: Client, raw: Any) -> None:
-    """The running handler finishes and settles; what was marked is unmarked; resume goes on, every attempt is 1."""
+@pytest.fixture
+def held() -> Iterator[Held]:
     held = Held()
+    yield held
+    held.release.set()
+
+
+@contextmanager
+def in_a_thread(call: Callable[[], object]) -> Iterator[Record]:
+    """What `call` gives, once it has."""
+    outcome = Record()
+    thread = threading.Thread(target=lambda: outcome(call()))
+    thread.start()
+    try:
+        yield outcome
+    finally:
+        thread.join(30)
+
+
+def test_pause_hands_out_nothing_and_keeps_the_lanes(
+    lanelog_client: Client, raw: Any, held: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The running handler finishes and settles; what was marked is unmarked; resume goes on, every attempt is 1."""
+    turns = Turns(monkeypatch)
     lanelog_client.publish_many("t", [(f"k{n % 3}", b"x") for n in range(60)])
     subscription = lanelog_client.subscribe("t", "g", held, workers=2)
-    assert held.inside.wait(10)
+    assert held.inside.wait(20)
     subscription.pause()
     subscription.pause()
     assert subscription.state == "paused"
@@ -44,7 +70,9 @@ def test_pause_hands_out_nothing_and_keeps_the_lanes(lanelog_client: Client, raw
     before = len(held.seen)
     assert before < 60
     lanelog_client.publish("t", "new", b"x")
-    never(lambda: len(held.seen) > before, during=0.5, what="a handler while paused")
+    for _ in range(2):
+        turns.pass_by([subscription])
+    assert len(held.seen) == before
     marks = "SELECT COUNT(*) FROM queue_offsets WHERE consumer_group = 'g' AND marked_through > offset_acked"
     eventually(lambda: one(raw, marks) == 0)
     assert {owners(raw, "g", "t")[f"k{n}"] for n in range(3)} == {subscription.owner}
@@ -58,43 +86,15 @@ def test_pause_hands_out_nothing_and_keeps_the_lanes(lanelog_client: Client, raw
         assert [offset for k, offset, _ in items if k == key] == list(range(1, 21))
 
 
-@pytest.mark.parametrize("what", ["group", "lane"])
-def test_an_operators_pause_is_the_groups_own(lanelog_client: Client, raw: Any, what: str) -> None:
-    """The flag in the tables stops the group's handlers (or the lane's), and no other group's."""
-    a_seen, b_seen = Record(), Record()
-    lanelog_client.publish_many("t", [("k", b"1"), ("l", b"1")])
-    a = lanelog_client.subscribe("t", "a", lambda m: a_seen((m.key, m.offset)))
-    lanelog_client.subscribe("t", "b", lambda m: b_seen((m.key, m.offset)))
-    a_seen.wait(2)
-    eventually(lambda: watermark(raw, "a", "t", "k") == 1)
-    if what == "group":
-        sql, paused = "UPDATE queue_groups SET paused_at = %s WHERE consumer_group = 'a'", {"k", "l"}
-    else:
-        sql = "UPDATE queue_offsets SET paused_at = %s WHERE consumer_group = 'a' AND partition_key = 'k'"
-        paused = {"k"}
-    rows(raw, sql, 1)
-    lanes = a.memberships[0].lanes  # an idle lane that is paused is given back
-    eventually(lambda: all((lane := lanes.get(key)) is None or lane.paused for key in paused))
-    lanelog_client.publish_many("t", [("k", b"2"), ("l", b"2")])
-    b_seen.wait(4)
-    never(lambda: any(key in paused for key, _ in a_seen.items[2:]), during=0.4, what="a handler of a paused lane")
-    rows(raw, sql, 0)
-    assert sorted(a_seen.wait(4)) == [("k", 1), ("k", 2), ("l", 1), ("l", 2)]
-
-
-def test_stop_drains_and_releases(lanelog_client: Client, lanelog_url: str, raw: Any) -> None:
+def test_stop_drains_and_releases(lanelog_client: Client, lanelog_url: str, raw: Any, held: Held) -> None:
     """The running handler ends and its ack commits; nothing else starts; no lease and no registration is left."""
-    held = Held()
     lanelog_client.publish_many("t", [("a", b"x")] * 50)
     subscription = lanelog_client.subscribe("t", "g", held)
-    assert held.inside.wait(10)
-    stopped = Record()
-    stopper = threading.Thread(target=lambda: stopped(subscription.stop(20)))
-    stopper.start()
-    eventually(lambda: subscription.state == "stopping")
-    held.release.set()
-    assert stopped.wait(1) == [True]
-    stopper.join(10)
+    assert held.inside.wait(20)
+    with in_a_thread(lambda: subscription.stop(20)) as stopped:
+        eventually(lambda: subscription.state == "stopping")
+        held.release.set()
+        assert stopped.wait(1) == [True]
     assert held.seen.items == [("a", 1, 1)]
     assert subscription.state == "stopped"
     assert watermark(raw, "g", "t", "a") == 1
@@ -107,15 +107,14 @@ def test_stop_drains_and_releases(lanelog_client: Client, lanelog_url: str, raw:
 
 
 def test_stop_that_times_out_keeps_the_lane_until_its_handler_ends(
-    lanelog_client: Client, lanelog_url: str, raw: Any, caplog: pytest.LogCaptureFixture
+    lanelog_client: Client, lanelog_url: str, raw: Any, caplog: pytest.LogCaptureFixture, held: Held
 ) -> None:
     """False, and lease and heartbeat go on, so that nobody runs the key twice; idle lanes are released at once."""
     caplog.set_level(logging.INFO, logger="lanelog")
-    held, elsewhere = Held(), Record()
-    options = {"lease_renewal": 0.3}
+    elsewhere, options = Record(), {"lease_renewal": 0.1}
     lanelog_client.publish("t", "a", b"x")
     subscription = lanelog_client.subscribe("t", "g", held, **options)
-    assert held.inside.wait(10)
+    assert held.inside.wait(20)
     lanelog_client.publish_many("t", [("b", b"x"), ("a", b"y")])
     eventually(lambda: watermark(raw, "g", "t", "b") == 1)
     assert subscription.stop(0.2) is False
@@ -124,7 +123,7 @@ def test_stop_that_times_out_keeps_the_lane_until_its_handler_ends(
     beat = "SELECT heartbeat_at FROM queue_subscriber_heartbeats WHERE subscriber_name = %s AND deregistered_at = 0"
     with lanelog.connect(lanelog_url) as other:
         other.subscribe("t", "g", lambda m: elsewhere((m.key, m.offset)), **options)
-        for _ in range(4):
+        for _ in range(3):
             last = one(raw, beat, subscription.owner)
             assert last
             eventually(lambda last=last: one(raw, beat, subscription.owner) > last)
@@ -189,13 +188,12 @@ def test_context_managers_stop_and_close(lanelog_url: str, raw: Any) -> None:
             use()
 
 
-def test_close_that_times_out_ends_when_the_handler_does(lanelog_url: str, raw: Any) -> None:
+def test_close_that_times_out_ends_when_the_handler_does(lanelog_url: str, raw: Any, held: Held) -> None:
     """False; the lane stays protected by lease and heartbeat; all is released when the handler ends."""
-    held = Held()
     client = lanelog.connect(lanelog_url)
     client.publish("t", "a", b"x")
     subscription = client.subscribe("t", "g", held)
-    assert held.inside.wait(10)
+    assert held.inside.wait(20)
     assert client.close(0.2) is False
     assert owners(raw, "g", "t") == {"a": subscription.owner}
     assert one(raw, REGISTERED) == 1
@@ -207,44 +205,71 @@ def test_close_that_times_out_ends_when_the_handler_does(lanelog_url: str, raw: 
     eventually(lambda: not [t for t in threading.enumerate() if t.name.startswith("lanelog-")])
 
 
-def test_a_settlement_that_waits_is_not_left_alone_by_stop(lanelog_client: Client, raw: Any) -> None:
-    """An explicit ack during the drain is committed and returns."""
-    outcome, inside, release = Record(), threading.Event(), threading.Event()
+@pytest.mark.parametrize("what", ["client", "subscription"])
+def test_a_second_end_waits_for_the_first(lanelog_client: Client, held: Held, what: str) -> None:
+    """While one thread closes or stops it, another one's call is False at its own time-out, or True with the first."""
+    lanelog_client.publish("t", "a", b"x")
+    subscription = lanelog_client.subscribe("t", "g", held)
+    assert held.inside.wait(20)
+    end = lanelog_client.close if what == "client" else subscription.stop
+    with in_a_thread(end) as first:
+        eventually(lambda: subscription.state == "stopping")
+        assert end(timeout=0.1) is False
+        with in_a_thread(lambda: (end(), subscription.state)) as second:
+            held.release.set()
+            assert second.wait(1) == [(True, "stopped")]
+            assert first.wait(1) == [True]
+
+
+def test_a_signal_handler_that_closes_while_the_main_thread_does(lanelog_client: Client, held: Held) -> None:
+    """It returns without waiting, as what it interrupted cannot go on before; that one closes the client."""
+    lanelog_client.publish("t", "k", b"1")
+    subscription = lanelog_client.subscribe("t", "g", held)
+    assert held.inside.wait(20)
+    nested = Record()
+
+    def on_signal(_number: int, _frame: object) -> None:
+        nested(lanelog_client.close(3600.0))
+        held.release.set()
+
+    def interrupt() -> None:
+        eventually(lambda: subscription.state == "stopping")  # the main thread is inside close()
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    previous = signal.signal(signal.SIGUSR1, on_signal)
+    try:
+        with in_a_thread(interrupt):
+            assert lanelog_client.close(60)
+    finally:
+        signal.signal(signal.SIGUSR1, previous)
+    assert nested.items == [False]
+
+
+def test_what_is_settled_during_the_drain_counts(lanelog_client: Client, lanelog_url: str, raw: Any) -> None:
+    """An explicit ack is committed and returns; of a handler that fails the next owner continues with attempt 2."""
+    acked, seen, release = Record(), Record(), threading.Event()
+    inside = Record()
 
     def handle(message: Message) -> None:
-        inside.set()
+        inside(message.key)
         assert release.wait(30)
+        if message.key == "fails":
+            raise ValueError("no")
         message.ack()
-        outcome(watermark(raw, "g", "t", "a"))
+        acked(watermark(raw, "g", "t", "acks"))
 
-    lanelog_client.publish("t", "a", b"x")
-    subscription = lanelog_client.subscribe("t", "g", handle)
-    assert inside.wait(10)
-    subscription.ask_to_stop()
-    release.set()
-    assert outcome.wait(1) == [1]
-    assert subscription.stop(10)
-
-
-def test_a_failing_message_during_the_drain_keeps_its_count(lanelog_client: Client, lanelog_url: str, raw: Any) -> None:
-    """The handler fails while stopping: the next owner continues with attempt 2."""
-    held, seen = Held(), Record()
-
-    def handle(message: Message) -> None:
-        held(message)
-        raise ValueError("no")
-
-    lanelog_client.publish("t", "a", b"x")
+    lanelog_client.publish_many("t", [("acks", b"x"), ("fails", b"x")])
     policy = lanelog.RetryPolicy(wait=lambda _state: 0.05)
     subscription = lanelog_client.subscribe("t", "g", handle, retry=policy)
-    assert held.inside.wait(10)
+    inside.wait(2)
     subscription.ask_to_stop()
-    held.release.set()
+    release.set()
+    assert acked.wait(1) == [1]
     assert subscription.stop(10)
-    assert [(r["message_offset"], r["retry_count"]) for r in delivery_rows(raw, "g", "t")] == [(1, 1)]
+    assert [(r["partition_key"], r["retry_count"]) for r in delivery_rows(raw, "g", "t")] == [("fails", 1)]
     with lanelog.connect(lanelog_url) as other:
-        other.subscribe("t", "g", lambda m: seen((m.offset, m.attempt)))
-        assert seen.wait(1) == [(1, 2)]
+        other.subscribe("t", "g", lambda m: seen((m.key, m.attempt)))
+        assert seen.wait(1) == [("fails", 2)]
 
 
 def test_the_decorator_sends_nothing_before_start(lanelog_client: Client, raw: Any) -> None:
@@ -275,30 +300,29 @@ def test_run_returns_when_the_client_is_closed(lanelog_url: str, raw: Any) -> No
     """In another thread than the main one there are no signals; close() ends it."""
     client = lanelog.connect(lanelog_url)
     client.subscriber("t", "g")(accept)
-    thread = threading.Thread(target=client.run)
-    thread.start()
-    eventually(lambda: one(raw, REGISTERED) == 1)
-    client.close()
-    thread.join(10)
-    assert not thread.is_alive()
+    with in_a_thread(client.run) as returned:
+        eventually(lambda: one(raw, REGISTERED) == 1)
+        client.close()
+        returned.wait(1)
     assert one(raw, REGISTERED) == 0
 
 
 def test_sigterm_drains_and_exits_with_0(fleet: Fleet, lanelog_client: Client, raw: Any) -> None:
     """client.run() in a process of its own: the handler in flight ends, the rest is left at attempt 1, all released."""
-    lanelog_client.publish("t", "a", {"wait": "w1"})
+    lanelog_client.publish_many("t", [("idle", {}), ("a", {"wait": "w1"})])
     worker = fleet.worker("w1")
     worker.said("waiting")
+    worker.said("handled")
     lanelog_client.publish_many("t", [("a", {})] * 20)
     worker.terminate()
-    never(lambda: worker.popen.poll() is not None, during=0.7, what="an end before the handler's")
-    assert set(owners(raw, "g", "t").values()) != {""}
+    eventually(lambda: owners(raw, "g", "t")["idle"] == "")  # it drains
+    assert owners(raw, "g", "t")["a"]
     worker.tell("go")
     assert worker.ended() == 0
-    assert next(line["offset"] for line in worker.lines if line.event == "handled") == 1
+    assert ("a", 1) in [(line["key"], line["offset"]) for line in worker.lines if line.event == "handled"]
     (drained,) = worker.said("drained")
     assert drained["closed"] is True
-    assert owners(raw, "g", "t") == {"a": ""}
+    assert owners(raw, "g", "t") == {"a": "", "idle": ""}
     assert one(raw, REGISTERED) == 0
     done = watermark(raw, "g", "t", "a")
     rest = Record()
@@ -326,26 +350,21 @@ def test_a_client_that_is_dropped_while_it_runs_warns(lanelog_url: str) -> None:
     database.close()
 
 
-def test_stats_and_repr_say_what_is_going_on(lanelog_url: str) -> None:
-    """Counters, lanes and states; the password is nowhere."""
-    client = lanelog.connect(lanelog_url)
-    held = Held()
-    try:
+def test_stats_and_repr_say_what_is_going_on(lanelog_url: str, held: Held) -> None:
+    """Counters, lanes and states."""
+    with lanelog.connect(lanelog_url) as client:
         assert repr(client).startswith("<Client of mysql://")
         assert "0 subscriptions" in repr(client)
         client.publish_many("t", [("a", b"xx"), ("a", b"yyy"), ("b", b"z")])
         subscription = client.subscribe("t", "g", held, workers=1, name="me")
         assert repr(subscription) == "<Subscription 'g' on 't': running>"
         assert subscription.owner.startswith("me:")
-        assert held.inside.wait(10)
+        assert held.inside.wait(20)
         stats = eventually(lambda: s if (s := subscription.stats()).lanes == 2 and s.prefetched == 3 else None)
         assert (stats.state, stats.acked, stats.prefetched_bytes) == ("running", 0, 6)
         held.release.set()
         stats = eventually(lambda: s if (s := subscription.stats()).acked == 3 else None)
         assert (stats.running, stats.waiting, stats.prefetched, stats.prefetched_bytes) == (0, 0, 0, 0)
         assert (stats.handled, stats.retried, stats.refused, stats.timed_out) == (3, 0, 0, 0)
-    finally:
-        held.release.set()
-        client.close()
     assert "closed" in repr(client)
     assert repr(subscription) == "<Subscription 'g' on 't': stopped>"
