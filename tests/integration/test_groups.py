@@ -9,7 +9,7 @@ from tenacity import stop_after_attempt, wait_fixed
 
 from lanelog import AckPolicy, Client, ConfigurationError, Message, Reject, RetryPolicy
 from support.sql import delivery_rows, one, rows, watermark
-from support.waiting import Record, accept, events, eventually, never
+from support.waiting import Record, accept, events, eventually
 
 TWICE = RetryPolicy(stop=stop_after_attempt(2), wait=wait_fixed(0.05))
 
@@ -81,54 +81,32 @@ def test_two_groups_dead_letter_the_same_message_twice(lanelog_client: Client, r
     assert one(raw, "SELECT head_offset FROM queue_partitions WHERE topic = 't_dlq' AND partition_key = 'k'") == 2
 
 
-def test_a_failing_consumer_of_dead_letters_loses_none(lanelog_client: Client, raw: Any) -> None:
-    """A dead letter is tried again without limit, whatever the policy, and there is no second suffix."""
+@pytest.mark.parametrize("suffix", ["_dlq", None])
+def test_a_failing_consumer_of_dead_letters_loses_none(
+    lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch, suffix: str | None
+) -> None:
+    """A dead letter that fails or is rejected comes again without limit, whatever the policy; no second suffix."""
+    monkeypatch.setattr("lanelog._engine.policy.DEAD_LETTER_WAIT", 0.02)  # where the policy names none
     attempts = Record()
 
     def reject(message: Message) -> None:
         raise Reject("never")
 
     def fail(message: Message) -> None:
-        attempts((message.offset, message.attempt))
+        attempts((message.key, message.attempt))
         if message.attempt < 5:
-            raise ValueError("the pager is down")
+            raise Reject("here, too") if message.key == "rejected" else ValueError("the pager is down")
 
-    lanelog_client.publish_many("t", [("k", b"1"), ("k", b"2")])
+    lanelog_client.publish_many("t", [("failed", b"1"), ("rejected", b"2")])
     a = lanelog_client.subscribe("t", "a", reject)
     eventually(lambda: a.stats().dead_lettered == 2)
-    alerts = lanelog_client.subscribe(
-        "t_dlq", "alerts", fail, retry=RetryPolicy(stop=stop_after_attempt(7), wait=wait_fixed(0.02)), max_deliveries=2
-    )
-    eventually(lambda: alerts.stats().acked == 2)
-    assert attempts.items == [(o, n) for o in (1, 2) for n in range(1, 6)]
-    assert one(raw, "SELECT COUNT(*) FROM queue_partitions WHERE topic = 't_dlq_dlq'") == 0
-    assert alerts.stats().dead_lettered == 0
-
-
-def test_a_dead_letter_outlives_its_policy(lanelog_client: Client, raw: Any) -> None:
-    """Beyond the policy's last attempt, or rejected, a dead letter waits and stays; it is never dropped."""
-
-    def reject(message: Message) -> None:
-        raise Reject("never")
-
-    lanelog_client.publish_many("t", [("k", b"1")])
-    lanelog_client.publish_many("t", [("l", b"1")])
-    a = lanelog_client.subscribe("t", "a", reject)
-    eventually(lambda: a.stats().dead_lettered == 2)
-
-    def fail(message: Message) -> None:
-        if message.key == "k":
-            raise Reject("rejected here, too")
-        raise ValueError("no")
-
     once = RetryPolicy(stop=stop_after_attempt(1), wait=wait_fixed(0.02))
-    alerts = lanelog_client.subscribe("t_dlq", "alerts", fail, retry=once, dead_letter_suffix=None)
-    eventually(lambda: alerts.stats().retried >= 2)
-    assert alerts.stop(10)
-    found = delivery_rows(raw, "alerts", "t_dlq")
-    assert [(r["partition_key"], r["acked"], r["retry_count"]) for r in found] == [("k", 0, 1), ("l", 0, 1)]
+    options = {"retry": once, "max_deliveries": 2, "dead_letter_suffix": suffix}
+    alerts = lanelog_client.subscribe("t_dlq", "alerts", fail, **options)
+    eventually(lambda: alerts.stats().acked == 2)
+    assert sorted(attempts.items) == [(key, number) for key in ("failed", "rejected") for number in range(1, 6)]
     assert alerts.stats().dead_lettered == 0
-    assert one(raw, "SELECT COUNT(*) FROM queue_messages WHERE topic = 't_dlq'") == 2
+    assert one(raw, "SELECT COUNT(*) FROM queue_messages WHERE topic LIKE 't\\_dlq%%'") == 2
 
 
 def test_a_last_attempt_by_max_deliveries_is_dead_lettered(lanelog_client: Client, raw: Any) -> None:
@@ -226,7 +204,7 @@ def test_hook_dead_letter_history_and_log_agree_about_the_attempts(
 
 
 def test_a_nack_and_a_pause_are_the_groups_own(lanelog_client: Client, raw: Any) -> None:
-    """While a waits for its retry or is paused, b reads on; a's rows are a's."""
+    """While a waits for its retry or an operator has paused it, b reads on; a's rows are a's."""
     a_seen, b_seen = Record(), Record()
 
     def fail(message: Message) -> None:
@@ -237,15 +215,16 @@ def test_a_nack_and_a_pause_are_the_groups_own(lanelog_client: Client, raw: Any)
     b = lanelog_client.subscribe("t", "b", lambda m: b_seen(m.offset))
     lanelog_client.publish("t", "k", b"1")
     eventually(lambda: a.stats().retried == 1)
-    a.pause()
+    lanelog_client.admin.pause("t", "a")
+    eventually(lambda: a.stats().lanes == 0)
     lanelog_client.publish_many("t", [("k", b"x")] * 50 + [("l", b"x")])
     assert len(b_seen.wait(52)) == 52
-    never(lambda: len(a_seen) > 1, during=0.3, what="a delivery to the paused group")
+    assert a_seen.items == [1]
     assert delivery_rows(raw, "b", "t") == []
     assert [r["message_offset"] for r in delivery_rows(raw, "a", "t")] == [1]
     assert b.stats().retried == 0
-    a.resume()
-    a_seen.until(lambda items: items == [1, 1] or len(items) >= 2)
+    lanelog_client.admin.resume("t", "a")
+    assert a_seen.wait(2) == [1, 1]  # of the other lane; the first one's has its delay to wait
 
 
 def test_one_subscription_reads_many_topics(lanelog_client: Client) -> None:

@@ -84,8 +84,9 @@ class HandsOver:
             self.outcomes(None)
 
 
-@pytest.mark.parametrize("order", ["strict", "serial", "concurrent"])
-@pytest.mark.parametrize("raises", [False, True])
+@pytest.mark.parametrize(
+    ("order", "raises"), [("strict", False), ("strict", True), ("serial", True), ("concurrent", False)]
+)
 def test_a_commit_that_fails_after_the_handler_returned_is_a_failed_attempt(
     lanelog_client: Client, raw: Any, open_raw: Any, others: list[threading.Thread], order: str, raises: bool
 ) -> None:

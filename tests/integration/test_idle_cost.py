@@ -13,7 +13,7 @@ from support.waiting import accept, eventually
 LANES = 1000
 IDLE = 30
 """Statements a second that an idle client may send."""
-MEASURED = 3.0
+MEASURED = 1.5
 """Seconds over which an idle client is watched."""
 
 
@@ -31,7 +31,7 @@ def test_a_thousand_idle_lanes_cost_thirty_statements_a_second_at_most(lanelog_c
     eventually(
         lambda: one(raw, "SELECT COUNT(*) FROM queue_offsets WHERE consumer_group = 'g' AND offset_acked = 1") == LANES
     )
-    threading.Event().wait(1.0)  # the looks back off to poll_interval
+    threading.Event().wait(0.5)  # the looks back off to poll_interval
     before, since = questions(raw), time.monotonic()
     threading.Event().wait(MEASURED)
     sent = questions(raw) - before - 1
@@ -40,11 +40,16 @@ def test_a_thousand_idle_lanes_cost_thirty_statements_a_second_at_most(lanelog_c
     assert subscription.stats().lanes == LANES
 
 
-@pytest.mark.parametrize(("lanes", "order"), [(100, "strict"), (1, "strict"), (100, "concurrent")])
+@pytest.mark.parametrize(
+    ("lanes", "order"), [(1, "strict"), pytest.param(100, "concurrent", marks=pytest.mark.thorough)]
+)
 def test_a_backlog_costs_less_than_a_tenth_of_a_statement_a_message(
     lanelog_client: Client, raw: Any, lanes: int, order: str
 ) -> None:
-    """Marks, fetches and flushes are shared by many messages; what grows with the time alone is counted above."""
+    """Marks, fetches and flushes are shared by many messages; what grows with the time alone is counted above.
+
+    A hundred strict lanes are in test_statement_cost.
+    """
     total = 20_000
     for _ in range(total // 2000):
         lanelog_client.publish_many("t", [(f"k{n % lanes}", b"x" * 100) for n in range(2000)])

@@ -30,19 +30,20 @@ def counted(raw: Any, group: str) -> int:
         return int(cursor.fetchone()[0])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("options", "running"), [({"workers": 2}, 2), ({"pulled": True}, 1)], ids=["workers", "pulled"]
 )
 def test_a_killed_process_counts_only_what_it_ran(
     fleet: Fleet, lanelog_client: Client, raw: Any, options: dict[str, Any], running: int
 ) -> None:
-    """Of eight keys, two are worked at (or one is pulled) in each of two groups; after three kills the rest is new.
+    """Of eight keys, two are worked at (or one is pulled) in each of two groups; after two kills the rest is new.
 
     Nothing of it runs alone for what it never did, and nothing is a dead letter.
     """
     lanelog_client.publish_many("t", [(key, b"1") for key in KEYS])
     had: Counter[tuple[str, str]] = Counter()
-    for death in range(3):
+    for death in range(2):
         process = fleet.start(f"w{death}", "holding.py", groups=GROUPS, count=len(KEYS), **options)
         for line in process.said("started", count=running * len(GROUPS), within=WITHIN):
             had[(line["group"], line["key"])] += 1
