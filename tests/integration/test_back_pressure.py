@@ -12,21 +12,6 @@ from support.waiting import Record, eventually
 THOROUGH = pytest.mark.thorough
 
 
-class Watch:
-    """Looks at a subscription's memory whenever it is asked."""
-
-    def __init__(self) -> None:
-        self.messages = self.payload_bytes = 0
-        self._lock = threading.Lock()
-
-    def look(self, subscription: Any) -> Any:
-        stats = subscription.stats()
-        with self._lock:
-            self.messages = max(self.messages, stats.prefetched)
-            self.payload_bytes = max(self.payload_bytes, stats.prefetched_bytes)
-        return stats
-
-
 @pytest.mark.parametrize(
     ("keys", "order"),
     [
@@ -40,17 +25,17 @@ def test_large_payloads_stay_within_the_bytes(lanelog_client: Client, order: str
     payload = b"x" * 900_000
     for n in range(0, 60, 5):
         lanelog_client.publish_many("t", [(f"k{m % keys}", payload) for m in range(n, n + 5)])
-    seen, watch, ready = Record(), Watch(), threading.Event()
+    seen, stats, ready = Record(), Record(), threading.Event()
 
     def handle(message: Message) -> None:
         assert ready.wait(20)
-        watch.look(subscription)
+        stats(subscription.stats())
         seen((message.key, message.offset, len(message.payload)))
 
     subscription = lanelog_client.subscribe("t", "g", handle, order=order, prefetch_bytes=bound)
     ready.set()
-    eventually(lambda: watch.look(subscription).acked == 60, within=40)
-    assert watch.payload_bytes <= bound
+    eventually(lambda: subscription.stats().acked == 60, within=40)
+    assert max(each.prefetched_bytes for each in stats.items) <= bound
     assert {size for _, _, size in seen.items} == {900_000}
     for key in {key for key, _, _ in seen.items}:
         offsets = [offset for k, offset, _ in seen.items if k == key]
@@ -80,16 +65,16 @@ def test_a_payload_larger_than_the_bound_comes_through_and_again(lanelog_client:
 def test_prefetch_bounds_the_count(lanelog_client: Client) -> None:
     """However large the backlog, no more than `prefetch` messages wait in memory; every one is handled."""
     lanelog_client.publish_many("t", [(f"k{n % 7}", b"x") for n in range(2000)])
-    watch, ready = Watch(), threading.Event()
+    stats, ready = Record(), threading.Event()
 
     def handle(message: Message) -> None:
         assert ready.wait(20)
-        watch.look(subscription)
+        stats(subscription.stats())
 
     subscription = lanelog_client.subscribe("t", "g", handle, prefetch=20, workers=2)
     ready.set()
-    eventually(lambda: watch.look(subscription).acked == 2000, within=40)
-    assert watch.messages <= 20
+    eventually(lambda: subscription.stats().acked == 2000, within=40)
+    assert max(each.prefetched for each in stats.items) <= 20
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Messages with a delay: when they are appended, in which order, under which ids, and by whom."""
 
 import logging
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -17,7 +16,6 @@ from lanelog._database import Database, Session
 from lanelog._engine import scheduler
 from lanelog._engine.appending import MOST_WAIT, STUCK_WAIT, Appending
 from lanelog._engine.host import Host
-from lanelog._engine.purge import Purge
 from lanelog._engine.scheduler import Scheduler
 from lanelog._stores.scheduled import HORIZON_MS
 from lanelog.publisher import Publisher
@@ -153,7 +151,6 @@ def test_an_idle_client_looks_at_the_moment_at_which_a_message_is_due(
         if number == 0:  # the next look would be too late for the others, which are seen from here on
             assert all(wait < HORIZON_MS / 1000 for due_in_ms, wait in turns.items if due_in_ms is None)
             monkeypatch.setattr(scheduler, "TURN", 100.0)
-    sys.stdout.write(f"late by {late} ms\n")
     assert min(late) >= 0
     assert [due_in_ms for due_in_ms, _ in turns.items if due_in_ms is not None and due_in_ms > 0]
     assert all(wait * 1000 <= max(due_in_ms, 0) for due_in_ms, wait in turns.items if due_in_ms is not None)
@@ -189,7 +186,6 @@ def test_a_subscriber_sees_what_a_process_that_is_gone_has_scheduled(
     for number in range(3):
         publisher.publish("t", "k", b"x", id=f"{number}", delay=0.1)  # no client, no loop of its own
         late.append(lateness(raw, f"{number}", 0.1))
-    sys.stdout.write(f"late by {late} ms\n")
     assert min(late) >= 0
 
 
@@ -491,30 +487,6 @@ def test_a_page_that_cuts_a_lane_and_a_payload_bound_keep_the_order(
 
 
 # -- lanes -------------------------------------------------------------------------------------------------------------
-
-
-def test_a_lane_that_was_purged_comes_back_above_its_old_end(
-    lanelog_client: Client,
-    database: Database,
-    publisher: Publisher,
-    raw: Any,
-    appending: Appending,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """What waits does not keep a drained lane alive, and is not lost with it."""
-    monkeypatch.setattr("lanelog._engine.janitor.TURN", 0.05)
-    subscription = lanelog_client.subscribe("t", "g", accept, retention=0)
-    publisher.publish_many("t", [("k", b"x")] * 3)
-    publisher.publish("t", "k", b"x", id="later", delay=3600)
-    eventually(lambda: one(raw, "SELECT COUNT(*) FROM queue_messages") == 0)
-    subscription.stop()
-    session = database.session("purge")
-    eventually(lambda: Purge(session).drained("t", "k"))
-    session.close()
-    assert one(raw, "SELECT COUNT(*) FROM queue_partitions WHERE partition_key = 'k'") == 0
-    make_due(raw)
-    assert (appending.append(), appending.append()) == (0, 1)
-    assert rows(raw, "SELECT `offset`, id FROM queue_messages") == [(4, "later")]
 
 
 def test_a_lane_that_somebody_holds_does_not_delay_the_others(

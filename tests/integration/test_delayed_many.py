@@ -1,6 +1,5 @@
 """Ten thousand messages that become due at once, and processes that die while they append them."""
 
-import sys
 from typing import Any
 
 import pytest
@@ -16,9 +15,8 @@ NOW_MS = "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6)) DIV 1000"
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("spread", [0, 1], ids=["one instant", "one second"])
 def test_ten_thousand_due_at_once_are_each_appended_once(
-    fleet: Fleet, publisher: Publisher, open_raw: Any, raw: Any, spread: int
+    fleet: Fleet, publisher: Publisher, open_raw: Any, raw: Any
 ) -> None:
     """Two processes append them, one of them is killed in the middle: none is lost, doubled, or out of order.
 
@@ -29,29 +27,21 @@ def test_ten_thousand_due_at_once_are_each_appended_once(
         process.said("scheduled")
     for start in range(0, MESSAGES, 1000):
         publisher.publish_many(
-            "t",
-            [Outgoing(f"k{n % KEYS}", b"x" * 200, f"{n:05}", delay=3600) for n in range(start, start + 1000)],
+            "t", [Outgoing(f"k{n % KEYS}", b"x" * 200, f"{n:05}", delay=3600) for n in range(start, start + 1000)]
         )
     mine = "partition_key LIKE 'k%%'"
-    rows(raw, f"UPDATE queue_scheduled SET deliver_at = {NOW_MS} + 2000 + %s * (id DIV 10) WHERE {mine}", spread)
-    first = one(raw, f"SELECT MIN(deliver_at) FROM queue_scheduled WHERE {mine}")
+    rows(raw, f"UPDATE queue_scheduled SET deliver_at = {NOW_MS} + 2000 WHERE {mine}")
     holder = open_raw()
     rows(holder, "SELECT 1 FROM queue_partitions WHERE topic = 't' AND partition_key = 'k0' FOR UPDATE")
     eventually(lambda: one(raw, "SELECT COUNT(*) FROM queue_messages") > 500, within=30)
     processes[0].kill()
-    appended = one(raw, "SELECT COUNT(*) FROM queue_messages")
-    assert appended < MESSAGES
+    assert one(raw, "SELECT COUNT(*) FROM queue_messages") < MESSAGES
     holder.rollback()
     eventually(lambda: one(raw, "SELECT COUNT(*) FROM queue_messages") == MESSAGES, within=30)
     assert one(raw, f"SELECT COUNT(*) FROM queue_scheduled WHERE {mine}") == 0
     transactions = one(raw, "SELECT COUNT(DISTINCT created_at) FROM queue_messages")
-    late = one(raw, f"SELECT MAX(created_at) - {first} FROM queue_messages")
     for number in range(KEYS):
         found = rows(raw, "SELECT `offset`, id FROM queue_messages WHERE partition_key = %s ORDER BY 1", f"k{number}")
         assert found == [(place + 1, f"{number + place * KEYS:05}") for place in range(MESSAGES // KEYS)]
-    sys.stdout.write(
-        f"killed after {appended}; {MESSAGES} due within {spread} s, the last appended after {late} ms, "
-        f"{transactions} transactions\n"
-    )
-    assert spread or transactions <= MESSAGES // 100  # pages of what is due together, not one by one
+    assert transactions <= MESSAGES // 100  # pages of what is due together, not one by one
     assert fleet.heard("log") == []

@@ -9,46 +9,29 @@ import lanelog
 from lanelog import Client
 from lanelog._stores.fetches import Fetches
 from lanelog.errors import DatabaseError
-from support.waiting import Record, eventually
+from support.waiting import Record
 
 
-def fail_once(monkeypatch: pytest.MonkeyPatch, name: str) -> list[str]:
-    """Let the next read of this kind lose its answer; every other one is real."""
-    real, failed = getattr(Fetches, name), []
+@pytest.mark.parametrize("read", ["next", "exact"])
+def test_a_read_that_failed_once_is_repeated(
+    lanelog_client: Client, monkeypatch: pytest.MonkeyPatch, read: str
+) -> None:
+    """A lane whose rows could not be read stays wanted; a message that is due again (its flush committed) stays due."""
+    real, failed, attempts = getattr(Fetches, read), [], Record()
 
-    def read(*args: Any, **options: Any) -> Any:
+    def fails_once(*args: Any, **options: Any) -> Any:
         if not failed:
-            failed.append(name)
+            failed.append(read)
             raise DatabaseError("Lost connection to server during query", code=2013, retriable=True)
         return real(*args, **options)
 
-    monkeypatch.setattr(Fetches, name, read)
-    return failed
-
-
-def test_a_lane_whose_rows_could_not_be_read_is_read_again(
-    lanelog_client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The lane stays wanted when its fetch fails."""
-    failed, record = fail_once(monkeypatch, "next"), Record()
-    lanelog_client.publish("t", "k", "1")
-    with lanelog_client.subscribe("t", "g", record):
-        eventually(lambda: len(record) == 1)
-    assert failed
-
-
-def test_a_due_message_whose_body_could_not_be_read_is_read_again(
-    lanelog_client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A failed message that is due stays due when reading it again fails (its own flush is long committed by then)."""
-    failed, record = fail_once(monkeypatch, "exact"), Record()
-
     def handle(message: lanelog.Message) -> None:
-        record(message.attempt)
+        attempts(message.attempt)
         if message.attempt == 1:
             raise ValueError
 
+    monkeypatch.setattr(Fetches, read, fails_once)
     lanelog_client.publish("t", "k", "1")
     with lanelog_client.subscribe("t", "g", handle, retry=lanelog.RetryPolicy(wait=wait_fixed(0.3))):
-        eventually(lambda: record.items == [1, 2])
+        assert attempts.wait(2) == [1, 2]
     assert failed

@@ -333,11 +333,14 @@ def generator(message: lanelog.Message) -> Iterator[None]:
 @pytest.mark.parametrize(
     "options",
     [
-        {"worker": 8},
-        {"order": "fifo"},
-        {"order": "strict", "lane_concurrency": 4},
-        {"retention": 1},
-        {"name": "x" * 201},
+        *(
+            {"worker": 8},
+            {"order": "fifo"},
+            {"order": "strict", "lane_concurrency": 4},
+            {"retention": 1},
+            {"history": 1},
+        ),
+        *({"history_retention": 0}, {"dead_letter_retention": 0}, {"dead_letter_retention": "x"}, {"name": "x" * 201}),
     ],
 )
 def test_bad_options_cost_no_statement(lanelog_client: Client, options: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -86,26 +87,6 @@ def test_pause_hands_out_nothing_and_keeps_the_lanes(
         assert [offset for k, offset, _ in items if k == key] == list(range(1, 21))
 
 
-def test_stop_drains_and_releases(lanelog_client: Client, lanelog_url: str, raw: Any, held: Held) -> None:
-    """The running handler ends and its ack commits; nothing else starts; no lease and no registration is left."""
-    lanelog_client.publish_many("t", [("a", b"x")] * 50)
-    subscription = lanelog_client.subscribe("t", "g", held)
-    assert held.inside.wait(20)
-    with in_a_thread(lambda: subscription.stop(20)) as stopped:
-        eventually(lambda: subscription.state == "stopping")
-        held.release.set()
-        assert stopped.wait(1) == [True]
-    assert held.seen.items == [("a", 1, 1)]
-    assert subscription.state == "stopped"
-    assert watermark(raw, "g", "t", "a") == 1
-    assert owners(raw, "g", "t") == {"a": ""}
-    assert one(raw, REGISTERED) == 0
-    with lanelog.connect(lanelog_url) as other:
-        rest = Record()
-        other.subscribe("t", "g", lambda m: rest((m.offset, m.attempt)))
-        assert rest.wait(49) == [(n, 1) for n in range(2, 51)]
-
-
 def test_stop_that_times_out_keeps_the_lane_until_its_handler_ends(
     lanelog_client: Client, lanelog_url: str, raw: Any, caplog: pytest.LogCaptureFixture, held: Held
 ) -> None:
@@ -136,33 +117,20 @@ def test_stop_that_times_out_keeps_the_lane_until_its_handler_ends(
         assert one(raw, beat, subscription.owner) is None
 
 
-def test_stop_is_idempotent_and_may_be_called_by_many(lanelog_client: Client) -> None:
-    """Ten threads at once, and again afterwards: all get True."""
-    lanelog_client.publish_many("t", [("a", b"x")] * 200)
-    subscription = lanelog_client.subscribe("t", "g", accept)
-    answers = Record()
-    threads = [threading.Thread(target=lambda: answers(subscription.stop(20))) for _ in range(10)]
-    for thread in threads:
-        thread.start()
-    assert answers.wait(10) == [True] * 10
-    for thread in threads:
-        thread.join(10)
-    assert subscription.stop() is True
-    with pytest.raises(ClosedError):
-        subscription.start()
-    with pytest.raises(ClosedError):
-        subscription.pause()
-
-
-def test_stop_leaves_no_thread_of_its_own(lanelog_client: Client) -> None:
-    """Workers end with their subscription, loops with their client."""
+def test_stop_may_be_called_by_many_and_leaves_no_thread_of_its_own(lanelog_client: Client) -> None:
+    """Ten at once, and again afterwards: all get True; workers end with their subscription, loops with their client."""
 
     def threads(prefix: str) -> list[str]:
         return [t.name for t in threading.enumerate() if t.name.startswith(prefix)]
 
     subscription = lanelog_client.subscribe("t", "only-here", accept, workers=5)
     assert len(threads("lanelog-worker-only-here")) == 5
-    assert subscription.stop(10)
+    with ThreadPoolExecutor(10) as pool:
+        assert all(pool.map(lambda _: subscription.stop(20), range(10)))
+    assert subscription.stop() is True
+    for use in (subscription.start, subscription.pause):
+        with pytest.raises(ClosedError):
+            use()
     eventually(lambda: not threads("lanelog-worker-only-here"))
     lanelog_client.close()
     eventually(lambda: not threads("lanelog-"))
