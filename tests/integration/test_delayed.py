@@ -12,7 +12,7 @@ from attrs import define
 
 import lanelog
 from lanelog import Client, ConfigurationError, Outgoing, Receipt
-from lanelog._database import Database, Session
+from lanelog._database import NOW_MS, Database, Session
 from lanelog._engine import scheduler
 from lanelog._engine.appending import MOST_WAIT, STUCK_WAIT, Appending
 from lanelog._engine.host import Host
@@ -25,8 +25,6 @@ from support.memberships import Clock
 from support.processes import Fleet
 from support.sql import one, rows
 from support.waiting import Record, accept, events, eventually
-
-NOW_MS = "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6)) DIV 1000"
 
 
 @pytest.fixture

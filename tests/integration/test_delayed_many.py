@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 
 from lanelog import Outgoing
+from lanelog._database import NOW_MS
 from lanelog.publisher import Publisher
 from support.processes import Fleet
 from support.sql import one, rows
 from support.waiting import eventually
 
 MESSAGES, KEYS = 10_000, 100
-NOW_MS = "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6)) DIV 1000"
 
 
 @pytest.mark.thorough

@@ -117,14 +117,16 @@ def test_without_dead_letters_it_is_dropped(lanelog_client: Client, raw: Any, ca
 
 
 def test_a_time_to_live_that_is_over_when_a_group_comes(lanelog_client: Client, raw: Any) -> None:
-    """As it was published: counted from then, and only for the message that has one."""
-    seen = Record()
-    lanelog_client.publish("t", "k", b"x", ttl=0.05)
+    """Counted from the publish, for the message that has one; the hook hears of it, and of no attempt."""
+    seen, told = Record(), Record()
+    lanelog_client.publish("t", "k", b"late", ttl=0.05)
     lanelog_client.publish("t", "k", b"x", ttl=3600)
     lanelog_client.publish("t", "k", b"x")
     eventually(lambda: expired(raw, 1))
-    with lanelog_client.subscribe("t", "g", lambda m: seen(m.offset)):
+    hook = {"on_dead_letter": lambda message, error: told((message.payload, message.attempt, error))}
+    with lanelog_client.subscribe("t", "g", lambda m: seen(m.offset), **hook):
         eventually(lambda: watermark(raw, "g", "t", "k") == 3)
+        assert told.wait(1) == [(b"late", 0, "expired")]
     assert (seen.items, letters(raw)) == ([2, 3], [("g", 1, 0, "expired", 0)])
 
 
@@ -176,40 +178,25 @@ def test_a_message_that_was_read_and_marked_in_time_expires_in_memory(
     assert [row[1] for row in left(raw)][20:] == ["success", "expired", "expired", "success"]
 
 
-def test_a_strict_lane_that_was_blocked_past_the_time_expires_what_is_behind(
+def test_what_was_started_in_time_is_tried_again_and_what_is_behind_expires(
     lanelog_client: Client, raw: Any, open_raw: Any
 ) -> None:
-    """The message that failed is tried again, however late; the one behind it has never started."""
+    """Failed or postponed, a message comes again however late; the one that it held back has never started."""
     seen, mine = Record(), open_raw(autocommit=True)
     lanelog_client.publish_many("t", [("k", b"x")] * 3)
 
     def handle(message: Message) -> None:
         seen((message.offset, message.attempt))
-        if message.offset == 1 and message.attempt == 1:
-            expire(mine, -1, 1, 2)
+        if len(seen) == 1:
+            expire(mine, -1, 1, 2, 3)
             raise ValueError("later")
+        if len(seen) == 2:
+            raise Postpone(0.05)
 
     with lanelog_client.subscribe("t", "g", handle, retry=QUICK, history=True):
         eventually(lambda: watermark(raw, "g", "t", "k") == 3)
-    assert seen.items == [(1, 1), (1, 2), (3, 1)]
-    assert [row[:3] for row in left(raw)] == [(1, "success", 2), (2, "expired", 0), (3, "success", 1)]
-
-
-def test_what_was_postponed_in_time_does_not_expire(lanelog_client: Client, raw: Any, open_raw: Any) -> None:
-    """Its handler had started, and it starts again as attempt 1."""
-    seen, mine = Record(), open_raw(autocommit=True)
-    lanelog_client.publish("t", "k", b"x")
-
-    def handle(message: Message) -> None:
-        seen(message.attempt)
-        if len(seen) == 1:
-            expire(mine, -1, 1)
-            raise Postpone(0.05)
-
-    with lanelog_client.subscribe("t", "g", handle):
-        eventually(lambda: watermark(raw, "g", "t", "k") == 1)
-    assert expired(raw, 1)
-    assert (seen.items, letters(raw)) == ([1, 1], [])
+    assert seen.items == [(1, 1), (1, 2), (1, 1)]
+    assert [row[:3] for row in left(raw)] == [(1, "success", 1), (2, "expired", 0), (3, "expired", 0)]
 
 
 @pytest.mark.thorough
@@ -274,14 +261,3 @@ def test_dead_letters_and_redriven_messages_do_not_expire(lanelog_client: Client
         lanelog_client.admin.redrive("t", "g", all=True)
         assert seen.wait(2)[1] == ("t", 2)
     assert one(raw, "SELECT MAX(expires_at) FROM queue_messages WHERE topic = 't' AND `offset` = 2") == 0
-
-
-def test_the_hook_hears_of_it(lanelog_client: Client, raw: Any) -> None:
-    """With the message, as of any dead letter; no attempt was made."""
-    told = Record()
-    lanelog_client.publish("t", "k", b"late")
-    expire(raw, -1, 1)
-    with lanelog_client.subscribe(
-        "t", "g", accept, on_dead_letter=lambda m, error: told((m.payload, m.attempt, error))
-    ):
-        assert told.wait(1) == [(b"late", 0, "expired")]

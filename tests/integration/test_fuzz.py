@@ -124,25 +124,24 @@ def test_messages_come_back_as_they_were_published(
 
 
 @pytest.mark.thorough
-@on_one_server
+@settings(on_one_server, max_examples=20)
 @given(st.data())
-def test_topics_groups_and_subscribers_may_have_any_name(lanelog_client: Client, raw: Any, data: st.DataObject) -> None:
+def test_topics_groups_and_subscribers_may_have_any_name(lanelog_url: str, raw: Any, data: st.DataObject) -> None:
     """They reach the handler and the tables as they are; the subscriber's name stands in its leases."""
-    # 200 characters leave room for the suffix and for what is added to a subscriber's name.
+    # 200 characters leave room for the suffix and for what is added to a subscriber's name. Drawn before there are
+    # loops, whose jitter would move Python's random numbers under Hypothesis.
     short = (names | nasty_names).map(lambda text: text[:200].strip()).filter(bool)
     topic, group, name = data.draw(short), data.draw(names | nasty_names), data.draw(short)
     for table in ("messages", "partitions", "offsets", "groups", "partition_leases", "subscriber_heartbeats"):
         rows(raw, f"DELETE FROM queue_{table}")
-    lanelog_client.publish(topic, "key", b"x", id="id")
     record = Record()
-    subscription = lanelog_client.subscribe(topic, group, lambda message: record(seen(message)), name=name)
-    try:
+    with lanelog.connect(lanelog_url) as client:
+        client.publish(topic, "key", b"x", id="id")
+        client.subscribe(topic, group, lambda message: record(seen(message)), name=name)
         assert record.wait(1) == [(topic, "key", "id", b"x", {}, group)]
         owner = one(raw, "SELECT leased_by FROM queue_partition_leases")
         assert owner.rpartition(":")[0] == name
         assert rows(raw, "SELECT consumer_group, topic FROM queue_groups") == [(group, topic)]
-    finally:
-        assert subscription.stop(30)
 
 
 def test_dead_letters_keep_every_byte(lanelog_client: Client) -> None:
@@ -362,17 +361,6 @@ def test_bad_handlers_cost_no_statement(lanelog_client: Client) -> None:
             with pytest.raises(ConfigurationError):
                 lanelog_client.subscriber("t", "g")(bad)  # type: ignore[type-var]
     assert sent == []
-
-
-def test_a_reason_that_is_no_text_settles_nothing(lanelog_client: Client) -> None:
-    """The handler's mistake is its own: the message is settled by what comes after."""
-    lanelog_client.publish("t", "k", b"x")
-    with lanelog_client.deliveries("t", "g", timeout=15.0) as deliveries:
-        message = next(deliveries)
-        for call in (lambda: message.nack(reason=b"x"), lambda: message.reject(None), lambda: lanelog.Reject(7)):  # type: ignore[arg-type]
-            with pytest.raises(ConfigurationError):
-                call()
-        message.ack()
 
 
 def test_a_topic_and_its_suffix_have_255_characters_together(lanelog_client: Client, raw: Any) -> None:
