@@ -50,7 +50,7 @@ def test_a_message_that_kills_its_process_ends_in_the_dead_letters_and_nothing_b
 ) -> None:
     """After its attempts, which are counted by the database; 50 messages around it and a slow one elsewhere succeed."""
     quiet: dict[str, object] = {}
-    slow = {"sleep": 1.0}
+    slow = {"sleep": 0.5}
     lanelog_client.publish_many(
         "t",
         [("guilty", quiet)] * 20

@@ -133,6 +133,7 @@ def test_a_deadlock_that_is_swallowed_does_not_commit(
     assert not caplog.records
 
 
+@pytest.mark.thorough
 def test_a_lock_timeout_is_retriable(database: Database, raw: Any, table: str) -> None:
     """Somebody who holds a row for long costs a retriable error, after at most five seconds."""
     rows(raw, f"INSERT INTO {table} (id) VALUES (1)")

@@ -15,7 +15,7 @@ from support.dead_letters import give_up
 from support.sql import one, rows
 from support.waiting import Record, eventually
 
-LETTERS = 300
+LETTERS = 100
 HEAD = "SELECT head_offset FROM queue_partitions WHERE topic = 't_dlq' AND partition_key = 'a' FOR UPDATE"
 
 

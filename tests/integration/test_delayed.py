@@ -143,7 +143,7 @@ def test_an_idle_client_looks_at_the_moment_at_which_a_message_is_due(
     if subscribes:
         lanelog_client.subscribe("other", "g", accept)
     late = []
-    for number, delay in enumerate((1.7, 0.9, 0.05)):
+    for number, delay in enumerate((1.6, 0.3, 0.05)):
         lanelog_client.publish("t", "k", b"x", id=f"{number}", delay=delay)
         late.append(lateness(raw, f"{number}", delay))
         if number == 0:  # the next look would be too late for the others, which are seen from here on
@@ -208,6 +208,7 @@ def test_a_client_that_only_publishes_has_one_loop_from_its_first_delay_on(lanel
     assert waiting(raw) == ["b"]
 
 
+@pytest.mark.thorough
 def test_a_forked_child_has_a_scheduler_of_its_own(fleet: Fleet, raw: Any) -> None:
     """From its first message with a delay on; the parent's is closed meanwhile."""
     program = fleet.start("parent", "delaying.py", keys=["k"], delay=0.3, fork=True)

@@ -212,7 +212,7 @@ def test_a_message_that_killed_its_process_does_not_expire(fleet: Fleet, lanelog
     assert letters(raw) == []
 
 
-@pytest.mark.parametrize("key", ["k", None])
+@pytest.mark.parametrize("key", ["k", pytest.param(None, marks=pytest.mark.thorough)])
 def test_a_pause_past_the_time_expires_what_waits(
     lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch, key: str | None
 ) -> None:

@@ -18,6 +18,7 @@ def publish(client: Client, *keys: str) -> None:
     client.publish_many("t", [(key, json.dumps({})) for key in keys])
 
 
+@pytest.mark.thorough
 def test_a_new_process_gets_its_share_of_busy_lanes_without_a_repetition(
     fleet: Fleet, lanelog_client: Client, raw: Any
 ) -> None:

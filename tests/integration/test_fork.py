@@ -82,6 +82,7 @@ def ask(port: int, path: str) -> dict[str, Any]:
         return answer
 
 
+@pytest.mark.thorough
 def test_gunicorn_with_preload(gunicorn: tuple[subprocess.Popen[bytes], int], raw: Any) -> None:
     """Its workers publish through the client that the master made, and the master's own subscription sees it all."""
     process, port = gunicorn
