@@ -103,6 +103,6 @@ def test_gunicorn_with_preload(gunicorn: tuple[subprocess.Popen[bytes], int], ra
         )
         assert heads == [(offset,)]
     keys = [f"worker-{pid}" for pid in published]
-    eventually(lambda: all(watermark(raw, "masters", "web", key) == published[int(key[7:])] for key in keys), within=10)
+    eventually(lambda: all(watermark(raw, "masters", "web", key) == published[int(key[7:])] for key in keys))
     process.send_signal(signal.SIGTERM)
     assert process.wait(20) == 0

@@ -12,7 +12,8 @@ from lanelog import Client, LanelogError, Message, RetryPolicy
 from lanelog._engine import delivery
 from lanelog.errors import DatabaseError
 from support.sql import delivery_rows, rows, watermark
-from support.waiting import Record, events, eventually, never
+from support.turns import Turns
+from support.waiting import Record, events, eventually
 
 QUICK = RetryPolicy(stop=stop_after_attempt(5), wait=wait_fixed(0.05))
 INSERT = "INSERT INTO effects (message, attempt) VALUES (%s, %s)"
@@ -111,14 +112,20 @@ def test_a_commit_that_fails_after_the_handler_returned_is_a_failed_attempt(
 
 @pytest.mark.parametrize("order", ["strict", "serial"])
 def test_nothing_of_the_key_starts_before_that_commit_is_through(
-    lanelog_client: Client, raw: Any, open_raw: Any, others: list[threading.Thread], order: str
+    lanelog_client: Client,
+    raw: Any,
+    open_raw: Any,
+    others: list[threading.Thread],
+    monkeypatch: pytest.MonkeyPatch,
+    order: str,
 ) -> None:
     """While another thread still commits one message, the next one of its key waits, although the handler returned."""
-    handle = HandsOver(open_raw(), others)
+    turns, handle = Turns(monkeypatch), HandsOver(open_raw(), others)
     lanelog_client.publish_many("t", [("a", b"x")] * 3)
     subscription = lanelog_client.subscribe("t", "g", handle, order=order, retry=QUICK)
     assert handle.returned.wait(WITHIN)
-    never(lambda: len(handle.seen) > 1, during=0.5, what="the next message started")
+    turns.pass_by([subscription])
+    assert len(handle.seen) == 1
     handle.holder.rollback()
     assert handle.outcomes.wait(1) == [None]
     eventually(lambda: subscription.stats().acked == 3, within=WITHIN)
