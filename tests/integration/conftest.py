@@ -7,6 +7,7 @@ from typing import Any
 import pymysql
 import pytest
 
+from lanelog import Client
 from lanelog._database import Database
 from lanelog.config import ConnectConfig
 from lanelog.publisher import Publisher
@@ -75,6 +76,8 @@ def fleet(lanelog_url: str) -> Iterator[Fleet]:
 
 
 @pytest.fixture
-def stage(fleet: Fleet) -> Stage:
+def stage(fleet: Fleet, lanelog_client: Client, raw: "pymysql.Connection[Any]") -> Iterator[Stage]:
     """Processes that stop at named points of their transactions."""
-    return Stage(fleet)
+    stage = Stage(fleet, lanelog_client, raw)
+    yield stage
+    stage.close()

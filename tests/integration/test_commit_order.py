@@ -1,111 +1,163 @@
-"""Per-key order is commit order, whoever publishes in whatever transaction.
+"""Per-key order is commit order, whoever publishes in whatever transaction, for a consumer that looks all the time.
 
-A plain log would lose messages here: `test_publish_order.py` shows how.
+A reader that follows `id > last` loses messages here: `test_publish_order.py` shows how. In a lane it cannot happen:
+who publishes to a key holds its head until the commit, so that offset order, commit order and the order of becoming
+visible are one.
 """
 
 import random
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from attrs import frozen
+import pytest
 
 import lanelog
-from lanelog import Message
-from support.sql import one
-from support.waiting import Record, eventually
+from lanelog import Client, Outgoing
+from support.sql import rows
+from support.stage import Stage, thorough, wait_until_blocked
+from support.waiting import Record
 
-KEYS = ("k0", "k1", "k2", "k3")
 PUBLISHERS, TRANSACTIONS = 8, 15
-TOTAL = PUBLISHERS * TRANSACTIONS * 3
 
 
-@frozen
-class Committed:
-    """One transaction: which rows, of which key, and when its COMMIT was sent."""
-
-    key: str
-    names: tuple[str, ...]
-    sent: float
-
-
-def publish_from_many(transaction: Callable[[str, list[str], Callable[[], None]], float]) -> list[Committed]:
-    """Eight publishers at once; each transaction writes three rows and pauses before it commits."""
-    together = threading.Barrier(PUBLISHERS)
-
-    def publisher(number: int) -> list[Committed]:
-        chance, pause, done = random.Random(number), threading.Event(), []
-        together.wait(10)
-        for turn in range(TRANSACTIONS):
-            key = KEYS[chance.randrange(len(KEYS))]
-            names = [f"{number}-{turn}-{row}" for row in range(3)]
-            seconds = chance.uniform(0, 0.008)
-            sent = transaction(key, names, lambda seconds=seconds: pause.wait(seconds))
-            done.append(Committed(key, tuple(names), sent))
-        return done
-
-    with ThreadPoolExecutor(PUBLISHERS) as pool:
-        return [committed for part in pool.map(publisher, range(PUBLISHERS)) for committed in part]
-
-
-def test_three_row_transactions_that_pause_before_their_commit_lose_nothing(lanelog_url: str) -> None:
-    """A group that consumes meanwhile gets every row, each key in commit order, a transaction's rows together."""
+@pytest.fixture
+def seen(lanelog_url: str) -> Iterator[Record]:
+    """What a group sees of topic t: (key, offset, id, attempt), by a client of its own, which no publish here wakes."""
     seen = Record()
+    with lanelog.connect(lanelog_url) as client:
+        client.subscribe("t", "g", lambda m: seen((m.key, m.offset, m.id, m.attempt)), poll_interval=0.001)
+        yield seen
+
+
+@pytest.fixture
+def begin(open_raw: Any, raw: Any) -> Callable[[], Any]:
+    """Opens transactions of callers, which have written something of their own already."""
+    rows(raw, "CREATE TABLE work (n INT AUTO_INCREMENT PRIMARY KEY) ENGINE=InnoDB")
+
+    def open_one() -> Any:
+        connection = open_raw()
+        # With a snapshot from before somebody else's commit, some servers refuse every later lock (error 1020).
+        rows(connection, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        connection.begin()
+        rows(connection, "INSERT INTO work VALUES ()")
+        return connection
+
+    return open_one
+
+
+def publish(client: Client, name: str, keys: tuple[str, ...], connection: Any) -> None:
+    """A message of this name under each of the keys, in one transaction."""
+    client.publish_many("t", [Outgoing(key, b"x", id=name) for key in keys], connection=connection)
+
+
+def assert_seen(seen: Record, committed: list[tuple[str, tuple[str, ...]]]) -> None:
+    """Each key's messages have come, once each, in this order and from offset 1 on: (name, keys) as committed."""
+    found = seen.wait(sum(len(keys) for _, keys in committed))
+    for key in {key for _, keys in committed for key in keys}:
+        names = [name for name, keys in committed for each in keys if each == key]
+        assert [item[1:] for item in found if item[0] == key] == [(n, name, 1) for n, name in enumerate(names, 1)]
+
+
+def test_who_published_first_commits_first_whoever_is_ready_first(
+    stage: Stage, seen: Record, begin: Callable[[], Any]
+) -> None:
+    """Three transactions and a rollback publish to one key; the later ones would end at once and have to wait.
+
+    They become visible in the order in which they got the key's head, which is offset order; the rolled back one leaves
+    no hole.
+    """
+    order = ["before", "first"]
+
+    def publish_and_end(name: str, connection: Any) -> None:
+        publish(stage.client, name, ("k",), connection)
+        order.append(name)  # while it holds the head: nobody else can be here
+        connection.rollback() if name == "undone" else connection.commit()
+
+    stage.client.publish("t", "k", b"0", id="before")
+    first = begin()
+    publish(stage.client, "first", ("k",), first)
+    later = [stage.aside(publish_and_end, name, begin()) for name in ("third", "second", "undone")]
+    wait_until_blocked(stage.raw, len(later))
+    assert order == ["before", "first"]
+    assert_seen(seen, [("before", ("k",))])
+    first.commit()
+    for each in later:
+        each.result(30)
+    assert_seen(seen, [(name, ("k",)) for name in order if name != "undone"])
+    assert len(seen) == 4
+
+
+@pytest.mark.parametrize(
+    "touched",
+    [
+        [("k",), ("k",), ("k",)],
+        *thorough([("a", "b"), ("b", "c"), ("c", "a")], [("k1",), ("k2",), ("k3",)]),
+    ],
+    ids=["same key", "overlapping keys", "different keys"],
+)
+def test_transactions_that_publish_last_are_ordered_by_their_commits(
+    stage: Stage, seen: Record, raw: Any, begin: Callable[[], Any], touched: list[tuple[str, ...]]
+) -> None:
+    """Begun 1, 2, 3, committed 3, 2, 1 with a rollback in between: each is seen at its commit, dense from offset 1."""
+    committed: list[tuple[str, tuple[str, ...]]] = []
+    everything = tuple(sorted({key for keys in touched for key in keys}))
+    open_ones, undone = [begin() for _ in touched], begin()
+    for number in (2, 1, 0):
+        publish(stage.client, f"tx-{number}", touched[number], open_ones[number])
+        open_ones[number].commit()
+        committed.append((f"tx-{number}", touched[number]))
+        assert_seen(seen, committed)  # and acked, before the earlier ones are there
+        if number == 2:
+            publish(stage.client, "undone", everything, undone)
+            undone.rollback()
+    found = dict(rows(raw, "SELECT partition_key, head_offset FROM queue_partitions WHERE partition_key <> ''"))
+    assert found == {key: sum(keys.count(key) for keys in touched) for key in everything}
+
+
+def test_different_keys_commit_in_reverse_of_their_publishes(
+    stage: Stage, seen: Record, begin: Callable[[], Any]
+) -> None:
+    """Published 1, 2, 3 and committed 3, 2, 1: no key waits for another, and what commits last is not lost."""
+    open_ones = {}
+    for key in ("k1", "k2", "k3", "k0"):
+        open_ones[key] = begin()
+        for part in ("a", "b"):
+            publish(stage.client, part, (key,), open_ones[key])
+    committed: list[tuple[str, tuple[str, ...]]] = []
+    for key in ("k3", "k2", "k1"):
+        open_ones[key].commit()
+        committed += [("a", (key,)), ("b", (key,))]
+        assert_seen(seen, committed)
+    open_ones["k0"].rollback()
+    stage.client.publish("t", "k0", b"x", id="after")
+    assert_seen(seen, [*committed, ("after", ("k0",))])
+
+
+@pytest.mark.thorough
+def test_three_row_transactions_that_pause_before_their_commit_lose_nothing(
+    lanelog_url: str, stage: Stage, seen: Record
+) -> None:
+    """Eight publishers at once: the group gets every row, each key in commit order, a transaction's rows together."""
+    together, pause = threading.Barrier(PUBLISHERS), threading.Event()
+
     with lanelog.connect(lanelog_url, pool_size=PUBLISHERS + 2) as client:
 
-        def transaction(key: str, names: list[str], pause: Callable[[], None]) -> float:
-            with client.transaction() as connection:
-                for name in names:
-                    client.publish("t", key, name, connection=connection)
-                pause()
-                return time.monotonic()
+        def publisher(number: int) -> list[tuple[float, str, list[str]]]:
+            """When each transaction's COMMIT was sent, its key, its rows."""
+            chance, done = random.Random(number), []
+            together.wait(20)
+            for turn in range(TRANSACTIONS):
+                key, names = f"k{chance.randrange(4)}", [f"{number}-{turn}-{row}" for row in range(3)]
+                with client.transaction() as connection:
+                    for name in names:
+                        publish(client, name, (key,), connection)
+                    pause.wait(chance.uniform(0, 0.008))
+                    done.append((time.monotonic(), key, names))
+            return done
 
-        def handle(message: Message) -> None:
-            seen((message.key, message.offset, message.payload.decode(), message.attempt))
-
-        client.subscribe("t", "g", handle)
-        committed = publish_from_many(transaction)
-        seen.wait(TOTAL, within=20)
-    assert len(seen) == TOTAL
-    assert {attempt for _, _, _, attempt in seen.items} == {1}
-    for key in KEYS:
-        mine = [(offset, name) for k, offset, name, _ in seen.items if k == key]
-        assert [offset for offset, _ in mine] == list(range(1, len(mine) + 1))
-        in_order = sorted((c for c in committed if c.key == key), key=lambda c: c.sent)
-        assert [name for _, name in mine] == [name for c in in_order for name in c.names]
-
-
-def test_who_comes_second_to_a_key_commits_second(lanelog_url: str, raw: Any) -> None:
-    """The reversed commits that lose rows elsewhere cannot happen: a key's second publisher waits for the first."""
-    seen = Record()
-    first_written, first_may_commit, second_written = threading.Event(), threading.Event(), threading.Event()
-    with lanelog.connect(lanelog_url) as client, ThreadPoolExecutor(2) as pool:
-        client.subscribe("t", "g", lambda message: seen((message.key, message.payload)))
-        client.publish_many("t", [("k", b"0"), ("other", b"0")])
-
-        def first() -> None:
-            with client.transaction() as connection:
-                client.publish("t", "k", b"1", connection=connection)
-                first_written.set()
-                assert first_may_commit.wait(20)
-
-        def second() -> None:
-            assert first_written.wait(10)
-            with client.transaction() as connection:
-                client.publish("t", "k", b"2", connection=connection)
-                second_written.set()
-
-        running = [pool.submit(first), pool.submit(second)]
-        assert first_written.wait(10)
-        client.publish("t", "other", b"1")  # no other key waits
-        assert not second_written.wait(1.0)
-        first_may_commit.set()
-        for future in running:
-            future.result(20)
-        seen.wait(5)
-        assert [payload for key, payload in seen.items if key == "k"] == [b"0", b"1", b"2"]
-    eventually(
-        lambda: one(raw, "SELECT head_offset FROM queue_partitions WHERE topic = 't' AND partition_key = 'k'") == 3
-    )
+        running = [stage.aside(publisher, number) for number in range(PUBLISHERS)]
+        sent = sorted(each for one in running for each in one.result(60))
+        assert_seen(seen, [(name, (key,)) for _, key, names in sent for name in names])
+    assert len(seen) == PUBLISHERS * TRANSACTIONS * 3

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from lanelog import Client
 from support.processes import Fleet, Line
 from support.sql import owners, rows
@@ -16,6 +18,7 @@ def moved(lines: list[Line], dead: str, killed: float) -> set[str]:
     return {line["key"] for line in lines if line.event == "handled" and line.at > killed and line.process != dead}
 
 
+@pytest.mark.thorough
 def test_the_lanes_of_a_killed_process_run_elsewhere_before_its_lease_has_ended(
     fleet: Fleet, lanelog_client: Client, raw: Any
 ) -> None:

@@ -1,6 +1,10 @@
-"""Time that passes for the deliveries that run: a test need not wait for it, nor race it."""
+"""Time that passes: for the deliveries that run, and for keepers. A test need not wait for it, nor race it."""
+
+from collections.abc import Callable
+from typing import Any
 
 from lanelog import Subscription
+from lanelog._engine.assignment import Verdict, Watch
 
 
 def let_pass(subscription: Subscription, seconds: float) -> None:
@@ -12,3 +16,13 @@ def let_pass(subscription: Subscription, seconds: float) -> None:
                 for attempt in lane.running.values():
                     attempt.started -= seconds
                     attempt.deadline -= seconds
+
+
+def trust_heartbeats_at_once(patch: Callable[[type, str, Any], None]) -> None:
+    """As if every session of this process were a lease old: an expired heartbeat is a death to its keepers."""
+    really = Watch.judge
+
+    def judge(watch: Watch, found: Any, **known: Any) -> Verdict:
+        return really(watch, found, **{**known, "session_since": float("-inf")})
+
+    patch(Watch, "judge", judge)

@@ -25,10 +25,13 @@ from lanelog._engine.firing import Firing
 from lanelog._engine.purge import Purge
 from lanelog._engine.registration import register
 from lanelog.config import SubscriptionConfig
+from support import elapsed
 from support.pauses import IN_THE_BLOCK, Pauses
 
 janitor.TURN = CONFIG.get("janitor_turn", 0.1)
 membership_keeper.CLAIM_EVERY = 0.2
+if CONFIG.get("trusting"):
+    elapsed.trust_heartbeats_at_once(setattr)
 client = lanelog.connect(CONFIG["url"], **CONFIG.get("connect", {}))
 pauses = Pauses(say)
 subscriptions: list[lanelog.Subscription] = []
@@ -119,6 +122,18 @@ def subscribe(topic: str, group: str, **options: Any) -> str:
     return subscription.owner
 
 
+def let_pass(seconds: float) -> None:
+    for subscription in subscriptions:
+        elapsed.let_pass(subscription, seconds)
+
+
+def lose_authority() -> None:
+    """As after a lease without a heartbeat, if the keeper hangs."""
+    for subscription in subscriptions:
+        for membership in subscription.memberships:
+            membership.authority_until = 0.0
+
+
 def stop() -> bool:
     return all(subscription.stop() for subscription in subscriptions)
 
@@ -157,6 +172,8 @@ STEPS = {
     "register": register_group,
     "admin": admin,
     "subscribe": subscribe,
+    "let_pass": let_pass,
+    "lose_authority": lose_authority,
     "stop": stop,
 }
 
