@@ -17,14 +17,10 @@ SHORT = {"lease_duration": 4.0, "lease_renewal": 0.5}
 """Heartbeats are judged by a process that has been there for a lease; a slow commit does not lose one."""
 
 
-@pytest.fixture
-def faketime() -> str:
-    """The library that gives a process another clock."""
-    return libfaketime()
-
-
-def test_clocks_an_hour_wrong_make_no_difference(fleet: Fleet, lanelog_client: Client, raw: Any, faketime: str) -> None:
+@pytest.mark.thorough
+def test_clocks_an_hour_wrong_make_no_difference(fleet: Fleet, lanelog_client: Client, raw: Any) -> None:
     """One process an hour ahead, one an hour behind: fair shares, no stealing, no repetition, fail-over as ever."""
+    faketime = libfaketime()
     fast = fleet.worker("fast", environment=clock(faketime, "+1h"), options=SHORT, sleep=0.01)
     slow = fleet.worker("slow", environment=clock(faketime, "-1h"), options=SHORT, sleep=0.01)
     clocks = {worker.name: worker.said("ready")[0]["clock"] - time.time() for worker in (fast, slow)}

@@ -18,6 +18,7 @@ from lanelog._database.wire import Wire
 from lanelog._engine.registration import register
 from lanelog.config import SubscriptionConfig
 from support.pauses import name_of
+from support.situations import Situations
 from support.sql import audit, rows
 
 KEYS = [f"k{n}" for n in range(4)]
@@ -56,6 +57,7 @@ def _held_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Wire, "_run", slowly)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("_held_up")
 def test_nothing_is_deleted_that_a_group_still_needs(lanelog_client: Client, database: Database, raw: Any) -> None:
     """What lies above a watermark is there, also one that a seek has just lowered; no floor rises past a new group."""
@@ -107,15 +109,7 @@ def everything_acked(raw: Any) -> dict[str, int]:
     heads = dict(rows(raw, "SELECT partition_key, head_offset FROM queue_partitions WHERE topic = 't'"))
     heads.pop("", None)
     for key, head in heads.items():
-        rows(
-            raw,
-            "INSERT INTO queue_offsets (consumer_group, topic, partition_key, offset_acked, marked_through, updated_at)"
-            " VALUES ('old', 't', %s, %s, %s, 0) ON DUPLICATE KEY UPDATE offset_acked = VALUES(offset_acked),"
-            " marked_through = VALUES(marked_through)",
-            key,
-            head,
-            head,
-        )
+        Situations(raw, group="old").place(key, head)
     return heads
 
 

@@ -5,36 +5,24 @@ round. `test_delayed.py` has what a delay is for.
 """
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from lanelog import Client, Receipt
+from lanelog import Receipt
 from lanelog._database import Database
 from lanelog._engine.appending import MOST_WAIT, Appending
-from lanelog._engine.purge import Purge
 from lanelog.publisher import Publisher
 from support.memberships import Clock
-from support.sql import one, rows
-from support.stage import Stage, wait_until_blocked
-from support.waiting import accept, eventually
+from support.situations import Situations
+from support.sql import rows
+from support.stage import DIES, Call, Stage, thorough, wait_until_blocked
+from support.waiting import eventually
 
-BEFORE_THE_ROWS = "after partitions.TRY_LOCK_HEADS"
-BEHIND_THE_ROWS = [
-    "after scheduled.LOCK",
-    "after scheduled.APPEND",
-    "before COMMIT following scheduled.DELETE",
-]
-APPENDING = [BEFORE_THE_ROWS, *BEHIND_THE_ROWS]
-SCHEDULING = [BEFORE_THE_ROWS, "before COMMIT following scheduled.INSERT"]
-DIES = pytest.mark.parametrize("dies", [False, True], ids=["commits", "dies"])
-
-
-@pytest.fixture
-def threads() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(4) as threads:
-        yield threads
+HEADS = "after partitions.TRY_LOCK_HEADS"
+LAST = "before COMMIT following scheduled.DELETE"
+BEHIND_THE_ROWS = pytest.mark.parametrize("point", [LAST, *thorough("after scheduled.LOCK", "after scheduled.APPEND")])
+APPENDING = pytest.mark.parametrize("point", [LAST, *thorough(HEADS, "after scheduled.LOCK", "after scheduled.APPEND")])
 
 
 @pytest.fixture
@@ -44,239 +32,197 @@ def appending(database: Database, publisher: Publisher, published: list[str]) ->
     session.close()
 
 
-@pytest.fixture
-def due(publisher: Publisher, raw: Any) -> None:
+@pytest.fixture(autouse=True)
+def _due(stage: Stage, publisher: Publisher) -> None:
     """One message of lane k, due, with the id a."""
     publisher.publish("t", "k", b"a", id="a", delay=3600)
     publisher.publish("t", "other", b"0")
-    make_due(raw)
+    make_due(stage)
 
 
-def make_due(raw: Any) -> None:
-    rows(raw, "UPDATE queue_scheduled SET deliver_at = 1 WHERE deliver_at > 1")
+def make_due(stage: Stage) -> None:
+    rows(stage.raw, "UPDATE queue_scheduled SET deliver_at = 1 WHERE deliver_at > 1")
 
 
-def log(raw: Any, key: str = "k") -> list[tuple[int, str]]:
-    return rows(raw, "SELECT `offset`, id FROM queue_messages WHERE partition_key = %s ORDER BY `offset`", key)
+def moving(stage: Stage, point: str) -> Call:
+    """One who appends what is due, stopped at this point."""
+    return stage.stopped(point, "append")
 
 
-def waiting(raw: Any) -> list[str]:
-    return [message_id for (message_id,) in rows(raw, "SELECT id FROM queue_scheduled ORDER BY id")]
+def log(stage: Stage, key: str = "k") -> list[tuple[int, str]]:
+    return rows(stage.raw, "SELECT `offset`, id FROM queue_messages WHERE partition_key = %s ORDER BY `offset`", key)
+
+
+def waiting(stage: Stage) -> list[str]:
+    return [message_id for (message_id,) in rows(stage.raw, "SELECT id FROM queue_scheduled ORDER BY id")]
+
+
+def ended(step: Call, *, dies: bool) -> None:
+    """It moves the one message, or dies."""
+    assert step.end(dies=dies) == (None if dies else 1)
 
 
 # -- against publishers ----------------------------------------------------------------------------------------------
 
 
 @DIES
-@pytest.mark.parametrize("delay", [None, 3600.0], ids=["at once", "delayed"])
-@pytest.mark.parametrize("point", APPENDING)
+@pytest.mark.parametrize("delay", [None, *thorough(3600.0)], ids=["at once", "delayed"])
+@APPENDING
 def test_publishers_wait_for_who_appends_to_their_lane(
-    due: None,
-    stage: Stage,
-    publisher: Publisher,
-    raw: Any,
-    threads: ThreadPoolExecutor,
-    point: str,
-    delay: Any,
-    dies: bool,
+    stage: Stage, publisher: Publisher, point: str, delay: Any, dies: bool
 ) -> None:
     """And find the id in the log; or in the schedule still, if that one dies. Other lanes do not wait."""
-    mover, moving = stage.paused_in(point, "append")
-    again = threads.submit(publisher.publish, "t", "k", b"again", id="a", delay=delay)
-    new = threads.submit(publisher.publish, "t", "k", b"new", id="b")
-    wait_until_blocked(raw)
+    mover = moving(stage, point)
+    again = stage.aside(publisher.publish, "t", "k", b"again", id="a", delay=delay)
+    new = stage.aside(publisher.publish, "t", "k", b"new", id="b")
+    wait_until_blocked(stage.raw)
     assert publisher.publish("t", "other", b"1").offset == 2
     assert not again.done()
     assert not new.done()
-    if dies:
-        mover.program.kill()
-    else:
-        mover.go(point)
-        assert moving.result() == 1
+    ended(mover, dies=dies)
     assert again.result(15) == Receipt(0 if dies else 1, "a", duplicate=True)
     assert new.result(15).offset == (1 if dies else 2)
-    assert waiting(raw) == (["a"] if dies else [])
-    assert log(raw) == ([(1, "b")] if dies else [(1, "a"), (2, "b")])
+    assert waiting(stage) == (["a"] if dies else [])
+    assert log(stage) == ([(1, "b")] if dies else [(1, "a"), (2, "b")])
 
 
+@pytest.mark.thorough
 @DIES
-@pytest.mark.parametrize("point", SCHEDULING)
+@pytest.mark.parametrize("point", ["before COMMIT following scheduled.INSERT", HEADS])
 def test_who_appends_leaves_the_lane_of_a_publisher_for_later(
-    due: None,
-    stage: Stage,
-    publisher: Publisher,
-    appending: Appending,
-    raw: Any,
-    point: str,
-    dies: bool,
-    threads: ThreadPoolExecutor,
+    stage: Stage, publisher: Publisher, appending: Appending, point: str, dies: bool
 ) -> None:
     """And moves other lanes. A second publish of the id that is being scheduled waits for what becomes of it."""
     publisher.publish("t", "other", b"x", id="other", delay=3600)
-    make_due(raw)
-    actor, publishing = stage.paused_in(point, "publish", topic="t", key="k", id="new", delay=3600.0)
+    make_due(stage)
+    publishing = stage.stopped(point, "publish", topic="t", key="k", id="new", delay=3600.0)
     assert appending.append() == 1
-    assert log(raw, "other")[1:] == [(2, "other")]
-    assert waiting(raw) == ["a"]
-    again = threads.submit(publisher.publish, "t", "k", b"again", id="new")
-    wait_until_blocked(raw)
-    if dies:
-        actor.program.kill()
-    else:
-        actor.go(point)
-        assert publishing.result() == 0
+    assert log(stage, "other")[1:] == [(2, "other")]
+    assert waiting(stage) == ["a"]
+    again = stage.waiting(publisher.publish, "t", "k", b"again", id="new")
+    assert publishing.end(dies=dies) == (None if dies else 0)
     assert again.result(15) == Receipt(1 if dies else 0, "new", duplicate=not dies)
     # The actor, if it lives, has a scheduler by now, which may be faster.
-    eventually(lambda: appending.append() == 1 or "a" not in waiting(raw))
-    assert [message_id for _, message_id in log(raw)] == (["new", "a"] if dies else ["a"])
-    assert waiting(raw) == ([] if dies else ["new"])
+    eventually(lambda: appending.append() == 1 or "a" not in waiting(stage))
+    assert [message_id for _, message_id in log(stage)] == (["new", "a"] if dies else ["a"])
+    assert waiting(stage) == ([] if dies else ["new"])
 
 
 # -- against another one who appends -----------------------------------------------------------------------------------
 
 
 @DIES
-@pytest.mark.parametrize("point", APPENDING)
+@APPENDING
 def test_two_who_append_share_the_lanes(
-    due: None, stage: Stage, publisher: Publisher, appending: Appending, raw: Any, point: str, dies: bool
+    stage: Stage, publisher: Publisher, appending: Appending, point: str, dies: bool
 ) -> None:
     """The second skips what the first has, and takes it over if that dies."""
-    mover, moving = stage.paused_in(point, "append")
+    mover = moving(stage, point)
     publisher.publish("t", "other", b"x", id="other", delay=3600)
-    make_due(raw)
+    make_due(stage)
     assert appending.append() == 1
-    assert log(raw, "other")[1:] == [(2, "other")]
-    if dies:
-        mover.program.kill()
-    else:
-        mover.go(point)
-        assert moving.result() == 1
+    assert log(stage, "other")[1:] == [(2, "other")]
+    ended(mover, dies=dies)
     eventually(lambda: appending.wait() is None)
-    eventually(lambda: appending.append() or not waiting(raw))
-    assert log(raw) == [(1, "a")]
-    assert waiting(raw) == []
+    eventually(lambda: appending.append() or not waiting(stage))
+    assert log(stage) == [(1, "a")]
+    assert waiting(stage) == []
 
 
-def test_one_who_looked_before_the_other_committed_moves_nothing_twice(
-    due: None, stage: Stage, appending: Appending, raw: Any
-) -> None:
+@pytest.mark.thorough
+def test_one_who_looked_before_the_other_committed_moves_nothing_twice(stage: Stage, appending: Appending) -> None:
     """What it found due is gone when it comes to lock it, also if the id was scheduled anew for later."""
-    mover, moving = stage.paused_in("after scheduled.DUE", "append")
+    mover = moving(stage, "after scheduled.DUE")
     assert appending.append() == 1
     rows(
-        raw,
+        stage.raw,
         "INSERT INTO queue_scheduled (topic, partition_key, id, payload, payload_bytes, deliver_at)"
         " VALUES ('t', 'k', 'a', 'later', 5, 1 << 42)",
     )
-    mover.go("after scheduled.DUE")
-    assert moving.result() == 0
-    assert log(raw) == [(1, "a")]
-    assert waiting(raw) == ["a"]
+    assert mover.end() == 0
+    assert log(stage) == [(1, "a")]
+    assert waiting(stage) == ["a"]
 
 
 # -- against a purge ---------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def drained(lanelog_client: Client, publisher: Publisher, raw: Any) -> None:
-    """Lane k: two messages, acked and collected; one that has become due since."""
-    subscription = lanelog_client.subscribe("t", "g", accept, retention=0)
+def drained(stage: Stage, publisher: Publisher) -> None:
+    """Lane k had two messages more, acked by group g, the only one, and collected."""
+    stage.register("g")
     publisher.publish_many("t", [("k", b"1"), ("k", b"2")])
-    eventually(lambda: one(raw, "SELECT COUNT(*) FROM queue_messages") == 0)
-    subscription.stop()
-    lanelog_client.close()
-    publisher.publish("t", "k", b"a", id="a", delay=3600)
-    make_due(raw)
-
-
-def purged(database: Database) -> bool:
-    session = database.session("purge")
-    try:
-        return Purge(session).drained("t", "k")
-    finally:
-        session.close()
+    rows(stage.raw, "DELETE FROM queue_messages")
+    for group in ("", "g"):
+        Situations(stage.raw).place("k", 2, group=group)
 
 
 @DIES
-@pytest.mark.parametrize("point", APPENDING)
+@APPENDING
+@pytest.mark.usefixtures("drained")
 def test_a_purge_leaves_a_lane_that_somebody_appends_to(
-    drained: None, stage: Stage, database: Database, appending: Appending, raw: Any, point: str, dies: bool
+    stage: Stage, appending: Appending, point: str, dies: bool
 ) -> None:
     """It never waits. The message comes behind the lane's old end in any case."""
-    mover, moving = stage.paused_in(point, "append")
-    assert purged(database) is False
+    mover = moving(stage, point)
+    assert stage.purge() is False
+    ended(mover, dies=dies)
     if dies:
-        mover.program.kill()
-        eventually(lambda: purged(database))
+        eventually(stage.purge)
         eventually(appending.append)
     else:
-        mover.go(point)
-        assert moving.result() == 1
-        assert purged(database) is False
-    assert log(raw) == [(3, "a")]
-    assert waiting(raw) == []
+        assert stage.purge() is False
+    assert log(stage) == [(3, "a")]
+    assert waiting(stage) == []
 
 
+@pytest.mark.thorough
 @DIES
-@pytest.mark.parametrize("point", ["after discovery.TRY_LOCK_HEAD", "before COMMIT following offsets.PURGE"])
+@pytest.mark.usefixtures("drained")
+@pytest.mark.parametrize("point", ["before COMMIT following offsets.PURGE", "after discovery.TRY_LOCK_HEAD"])
 def test_what_is_due_in_a_lane_that_is_being_purged_comes_when_that_is_over(
-    drained: None, stage: Stage, appending: Appending, raw: Any, point: str, dies: bool
+    stage: Stage, appending: Appending, point: str, dies: bool
 ) -> None:
     """Nobody waits for the purge; the lane is made again above its old end, if it went."""
-    actor, purging = stage.paused_in(point, "purge", topic="t", key="k")
+    purging = stage.stopped(point, "purge", topic="t", key="k")
     assert appending.append() == 0
-    if dies:
-        actor.program.kill()
-    else:
-        actor.go(point)
-        assert purging.result() is True
+    assert purging.end(dies=dies) is (None if dies else True)
     eventually(lambda: appending.append() == 1)
-    assert log(raw) == [(3, "a")]
-    assert waiting(raw) == []
+    assert log(stage) == [(3, "a")]
+    assert waiting(stage) == []
 
 
 # -- against a cancellation --------------------------------------------------------------------------------------------
 
 
 @DIES
-@pytest.mark.parametrize("point", BEHIND_THE_ROWS)
-def test_a_cancellation_waits_for_who_appends_the_message(
-    due: None, stage: Stage, lanelog_client: Client, raw: Any, threads: ThreadPoolExecutor, point: str, dies: bool
-) -> None:
+@BEHIND_THE_ROWS
+def test_a_cancellation_waits_for_who_appends_the_message(stage: Stage, point: str, dies: bool) -> None:
     """False, because it is in the log; True if that one dies."""
-    mover, moving = stage.paused_in(point, "append")
-    cancelling = threads.submit(lanelog_client.cancel_scheduled, "t", "k", "a")
-    wait_until_blocked(raw)
-    assert not cancelling.done()
-    if dies:
-        mover.program.kill()
-    else:
-        mover.go(point)
-        assert moving.result() == 1
+    mover = moving(stage, point)
+    cancelling = stage.waiting(stage.client.cancel_scheduled, "t", "k", "a")
+    ended(mover, dies=dies)
     assert cancelling.result(15) is dies
-    assert log(raw) == ([] if dies else [(1, "a")])
-    assert waiting(raw) == []
+    assert log(stage) == ([] if dies else [(1, "a")])
+    assert waiting(stage) == []
 
 
-def test_a_message_cancelled_before_its_row_is_locked_is_not_appended(
-    due: None, stage: Stage, lanelog_client: Client, raw: Any
-) -> None:
+@pytest.mark.thorough
+def test_a_message_cancelled_before_its_row_is_locked_is_not_appended(stage: Stage) -> None:
     """The head alone is no claim on it."""
-    mover, moving = stage.paused_in(BEFORE_THE_ROWS, "append")
-    assert lanelog_client.cancel_scheduled("t", "k", "a") is True
-    mover.go(BEFORE_THE_ROWS)
-    assert moving.result() == 0
-    assert log(raw) == []
+    mover = moving(stage, HEADS)
+    assert stage.client.cancel_scheduled("t", "k", "a") is True
+    assert mover.end() == 0
+    assert log(stage) == []
 
 
+@pytest.mark.thorough
 @DIES
-@pytest.mark.parametrize("point", ["after scheduled.CANCEL", "before COMMIT following scheduled.CANCEL"])
+@pytest.mark.parametrize("point", ["before COMMIT following scheduled.CANCEL", "after scheduled.CANCEL"])
 def test_who_appends_leaves_a_message_that_is_being_cancelled(
-    due: None,
     stage: Stage,
     publisher: Publisher,
     appending: Appending,
-    raw: Any,
     monkeypatch: pytest.MonkeyPatch,
     point: str,
     dies: bool,
@@ -285,10 +231,10 @@ def test_who_appends_leaves_a_message_that_is_being_cancelled(
     clock = Clock()
     monkeypatch.setattr("lanelog._engine.appending.time", clock)
     publisher.publish("t", "k", b"b", id="b", delay=3600)
-    make_due(raw)
-    actor, cancelling = stage.paused_in(point, "cancel", topic="t", key="k", message_id="a")
+    make_due(stage)
+    cancelling = stage.stopped(point, "cancel", topic="t", key="k", message_id="a")
     assert appending.append() == 1
-    assert log(raw) == [(1, "b")]
+    assert log(stage) == [(1, "b")]
     assert appending.append() == 0
     assert appending.wait() is not None
 
@@ -297,12 +243,10 @@ def test_who_appends_leaves_a_message_that_is_being_cancelled(
         assert appending.wait() is None
         return appending.append()
 
+    assert cancelling.end(dies=dies) is (None if dies else True)
     if dies:
-        actor.program.kill()
         eventually(lambda: append_after_the_wait() == 1)
     else:
-        actor.go(point)
-        assert cancelling.result() is True
         assert append_after_the_wait() == 0
-    assert log(raw) == ([(1, "b"), (2, "a")] if dies else [(1, "b")])
-    assert waiting(raw) == []
+    assert log(stage) == ([(1, "b"), (2, "a")] if dies else [(1, "b")])
+    assert waiting(stage) == []

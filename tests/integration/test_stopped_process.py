@@ -3,64 +3,70 @@
 import json
 from typing import Any
 
-from lanelog import Client
-from support.processes import Fleet
-from support.sql import owners, rows, watermark
-from support.traffic import handled, shares
-from support.waiting import eventually
+import pytest
 
-SHORT = {"lease_duration": 2.0, "lease_renewal": 0.5}
+from lanelog import Client, Message
+from support.elapsed import trust_heartbeats_at_once
+from support.processes import Fleet
+from support.settling import create_effects, effects
+from support.sql import owners, rows, watermark
+from support.traffic import shares
+from support.waiting import Record, eventually
+
 LANES = ("returns", "acks", "commits")
+LEASES = "SELECT partition_key, lease_epoch, leased_by FROM queue_partition_leases"
+WATERMARKS = "SELECT * FROM queue_offsets WHERE consumer_group = 'g' ORDER BY partition_key"
 
 
 def test_a_process_that_slept_past_its_lease_changes_nothing_any_more(
-    fleet: Fleet, lanelog_client: Client, raw: Any
+    fleet: Fleet, lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its handlers' late ack and transaction raise LeaseLost; what the new owner has done stands."""
-    rows(
-        raw,
-        "CREATE TABLE effects"
-        " (id INT AUTO_INCREMENT PRIMARY KEY, topic VARCHAR(9), k VARCHAR(9), o INT, who VARCHAR(9))",
-    )
-    sleeper = fleet.worker("sleeper", options=SHORT)
+    trust_heartbeats_at_once(monkeypatch.setattr)
+    create_effects(raw)
+    rows(raw, "ALTER TABLE effects ADD topic VARCHAR(9)")
+    seen = Record()
+
+    def inherit(message: Message) -> None:
+        seen((message.key, message.offset, message.attempt))
+        if message.json()["how"] == "transaction":
+            with message.transaction() as connection:
+                connection.cursor().execute("INSERT INTO effects (o, who) VALUES (%s, 'heir')", (message.offset,))
+
+    sleeper = fleet.worker("sleeper")
     for key, how in zip(LANES, ("", "ack", "transaction"), strict=True):
         lanelog_client.publish("t", key, json.dumps({"how": how, "wait": "sleeper"}))
         lanelog_client.publish("t", key, json.dumps({"how": how, "after": True}))
     sleeper.said("waiting", count=3)
     sleeper.freeze()
-    fleet.worker("heir", options=SHORT)
-    fleet.journal.until(
-        lambda lines: sum(line.event == "handled" and line.process == "heir" for line in lines) == 6,
-        within=20,
-        what="the heir's work",
-    )
+    rows(raw, "UPDATE queue_subscriber_heartbeats SET expires_at = heartbeat_at - 1")
+    lanelog_client.subscribe("t", "g", inherit, name="heir")
     eventually(lambda: all(watermark(raw, "g", "t", key) == 2 for key in LANES))
-    before = rows(raw, "SELECT * FROM queue_offsets WHERE consumer_group = 'g' ORDER BY partition_key")
-    leases = rows(raw, "SELECT * FROM queue_partition_leases ORDER BY partition_key")
+    assert sorted(seen.items) == sorted((key, *what) for key in LANES for what in ((1, 2), (2, 1)))
+    before, leases = rows(raw, WATERMARKS), rows(raw, LEASES)
     sleeper.tell("go")
     sleeper.thaw()
-    lost = {line["key"]: line["error"] for line in sleeper.said("lost", count=2, within=10)}
-    assert lost.keys() == {"acks", "commits"}
-    eventually(lambda: [line for line in fleet.logged("settlement.refused") if line.process == "sleeper"], within=10)
-    assert {
-        (line["key"], line["offset"], line["attempt"]) for line in fleet.heard("handled") if line.process == "heir"
-    } == {(key, offset, attempt) for key in LANES for offset, attempt in ((1, 2), (2, 1))}
-    assert rows(raw, "SELECT k, o, who FROM effects ORDER BY id") == [("commits", 1, "heir"), ("commits", 2, "heir")]
-    assert rows(raw, "SELECT * FROM queue_offsets WHERE consumer_group = 'g' ORDER BY partition_key") == before
+    lost = {line["key"] for line in sleeper.said("lost", count=2)}
+    assert lost == {"acks", "commits"}
+    eventually(lambda: [line for line in fleet.logged("settlement.refused") if line.process == "sleeper"])
+    assert len(seen) == 6
+    assert effects(raw, "o, who") == [(1, "heir"), (2, "heir")]
+    assert rows(raw, WATERMARKS) == before
     # it is a member again and gets its share, by the rules: with higher epochs, and nothing of before
-    eventually(lambda: shares(raw).keys() == {"sleeper", "heir"}, within=10)
-    after = {key: (epoch, owner) for _, _, key, owner, epoch, _ in rows(raw, "SELECT * FROM queue_partition_leases")}
-    for _, _, key, owner, epoch, _ in leases:
+    eventually(lambda: shares(raw).keys() == {"sleeper", "heir"})
+    after = {key: (epoch, owner) for key, epoch, owner in rows(raw, LEASES)}
+    for key, epoch, owner in leases:
         assert after[key] == (epoch, owner) or after[key][0] > epoch
     assert not rows(raw, "SELECT * FROM queue_messages WHERE topic = 't_dlq'")
-    assert sum(len(offsets) for offsets in handled(fleet.journal.items).values()) == 6
 
 
+@pytest.mark.thorough
 def test_a_process_that_is_stopped_in_the_middle_of_a_flush_blocks_nobody_for_long(
-    fleet: Fleet, lanelog_client: Client, open_raw: Any, raw: Any
+    fleet: Fleet, lanelog_client: Client, open_raw: Any, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its open transaction holds locks on its lanes until the server drops its session; then others have them."""
-    sleeper = fleet.worker("sleeper", options=SHORT)
+    trust_heartbeats_at_once(monkeypatch.setattr)
+    sleeper = fleet.worker("sleeper")
     keys = [f"k{number}" for number in range(4)]
     lanelog_client.publish_many("t", [(key, "{}") for key in keys])
     eventually(lambda: all(watermark(raw, "g", "t", key) == 1 for key in keys))
@@ -76,19 +82,10 @@ def test_a_process_that_is_stopped_in_the_middle_of_a_flush_blocks_nobody_for_lo
     eventually(lambda: not waits_for_a_lock(raw), what="the locks in the sleeper's hands")
     lanelog_client.publish_many("t", [(key, "{}") for key in keys])
     assert holds_locks(raw)  # publishers have not waited for that
-    heir = fleet.worker("heir", options=SHORT)
-    for key in keys:
-        heir_has = fleet.journal.until(
-            lambda lines, key=key: any(
-                line.event == "handled" and line.process == "heir" and line["key"] == key for line in lines
-            ),
-            within=40,
-            what=f"the heir working on {key}",
-        )
-        assert heir_has
-    eventually(lambda: all(watermark(raw, "g", "t", key) == 3 for key in keys))
+    rows(raw, "UPDATE queue_subscriber_heartbeats SET expires_at = heartbeat_at - 1")
+    lanelog_client.subscribe("t", "g", lambda _: None, name="heir")
+    eventually(lambda: all(watermark(raw, "g", "t", key) == 3 for key in keys), within=60, what="the heir's work")
     assert {owner.split(":")[0] for owner in owners(raw, "g", "t").values()} == {"heir"}
-    assert heir.popen.poll() is None
     sleeper.thaw()
     eventually(lambda: shares(raw) == {"heir": 2, "sleeper": 2})
 
