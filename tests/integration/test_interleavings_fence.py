@@ -61,6 +61,7 @@ def test_a_settlement_that_has_not_reached_its_fence_is_refused(stage: Stage, ve
     assert_goes_on(stage, owner, how, REFUSED[verb], settled=False)
 
 
+@pytest.mark.thorough
 @PAIRS
 def test_a_settlement_behind_its_fence_comes_first(stage: Stage, verb: str, how: str) -> None:
     """The operator waits for its COMMIT: a seek brings it back all the same, release and skip find it settled."""

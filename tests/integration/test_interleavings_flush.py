@@ -188,7 +188,8 @@ def test_a_claimed_settlement_is_not_given_up(stage: Stage, point: str) -> None:
     assert_nothing_left(stage)
 
 
-@pytest.mark.parametrize("point", [CLAIMED[2], *thorough(CLAIMED[3])])
+@pytest.mark.thorough
+@pytest.mark.parametrize("point", CLAIMED[2:])
 def test_a_death_around_the_commit_leaves_one_effect(stage: Stage, point: str) -> None:
     """Killed before it: the next owner does it again, from nothing. Killed after it: the next owner goes on behind."""
     owner = in_transaction(stage, point)

@@ -57,7 +57,7 @@ class Call:
         return line["result"]
 
     def go(self) -> None:
-        """Let it go on, if it has not ended while it was to be stopped."""
+        """Let it go on; it has not ended before."""
         assert not self.done
         self.actor.go(self.point)
 
