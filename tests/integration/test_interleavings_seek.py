@@ -160,7 +160,7 @@ def test_a_lease_that_is_born_by_a_seek_is_not_born_a_second_time(stage: Stage, 
 
 @pytest.mark.usefixtures("acked")
 @pytest.mark.parametrize("key", ["k", *thorough(None)], ids=["lane", "group"])
-@pytest.mark.parametrize("point", [TAKEN, *thorough(TAKING, "after leases.OWNED")])
+@pytest.mark.parametrize("point", ["after leases.OWNED", *thorough(TAKING, TAKEN)])
 def test_a_lane_that_is_paused_while_it_is_taken_begins_nothing(stage: Stage, point: str, key: str | None) -> None:
     """The pause waits for nobody; the new owner learns of it before it hands anything out, and gives the lane back."""
     owner = stopped_after(stage, TAKING, point)
