@@ -133,6 +133,7 @@ class Actor:
 
     def started(self, key: str = "k") -> list[tuple[int, int]]:
         """(offset, attempt) of whatever it has begun to handle so far."""
+        self.do("answer")  # what it said before that was heard, too, however busy the machine is
         lines = [line for line in self.program.lines if line.event == "started" and line["key"] == key]
         return [(line["offset"], line["attempt"]) for line in lines]
 

@@ -122,6 +122,10 @@ def subscribe(topic: str, group: str, **options: Any) -> str:
     return subscription.owner
 
 
+def answer() -> None:
+    """Heard behind everything that was said before."""
+
+
 def let_pass(seconds: float) -> None:
     for subscription in subscriptions:
         elapsed.let_pass(subscription, seconds)
@@ -162,6 +166,7 @@ def handle(message: lanelog.Message) -> None:
 
 
 STEPS = {
+    "answer": answer,
     "append": append,
     "cancel": cancel,
     "fire": fire,
