@@ -1,13 +1,15 @@
 """Lag, ages, stalled lanes and dead letters left over small logs whose results are worked out by hand."""
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.testing import assertDataFrameEqual
 
 from lanelog.spark import analytics
+from support.spark import frame, ms, same
+
+pytestmark = pytest.mark.thorough
 
 LOG = "topic string, key string, offset bigint, created_at timestamp"
 GROUPS = "consumer_group string, topic string, paused_at timestamp, delivery_order string, created_at timestamp"
@@ -29,30 +31,20 @@ BACKLOG = (
 GLYPH = "𝄞🦊"
 
 
-def at(clock: str) -> datetime:
-    """A time of 1 June 2026, UTC."""
-    return datetime.fromisoformat(f"2026-06-01T{clock}+00:00")
-
-
-def ms(clock: str) -> int:
-    """Epoch milliseconds of that time."""
-    return round(at(clock).timestamp() * 1000)
-
-
 def messages(spark: SparkSession, *lanes: tuple[str, str, int, int]) -> DataFrame:
     """Topic, key, first and last offset; offset n was written at 10:00 and n seconds."""
-    rows = [(topic, key, n, at(f"10:00:{n:02}")) for topic, key, first, last in lanes for n in range(first, last + 1)]
-    return spark.createDataFrame(rows, LOG)
+    rows = ((topic, key, n, f"10:00:{n:02}") for topic, key, first, last in lanes for n in range(first, last + 1))
+    return frame(spark, LOG, *rows)
 
 
 def state(*row: Any, postponed: int = 0, until: str | None = None, first: str | None = None) -> tuple[Any, ...]:
     """A delivery row: the columns up to last_error, how often it was postponed, until when, when it was first tried."""
-    return (*row, postponed, until and at(until), first and at(first))
+    return (*row, postponed, until, first)
 
 
 def group(name: str, order: str = "strict", *, paused: str | None = None, since: str = "08:00:00") -> tuple[Any, ...]:
     """A group of the topic t, registered before anything was written."""
-    return (name, "t", paused and at(paused), order, at(since))
+    return (name, "t", paused, order, since)
 
 
 def backlog(
@@ -65,22 +57,25 @@ def backlog(
     """What is unsettled."""
     return analytics.backlog(
         log,
-        spark.createDataFrame(list(groups), GROUPS),
-        spark.createDataFrame(list(offsets), OFFSETS),
-        spark.createDataFrame(list(states), STATES),
+        frame(spark, GROUPS, *groups),
+        frame(spark, OFFSETS, *offsets),
+        frame(spark, STATES, *states),
     )
 
 
 def test_unsettled_is_what_no_watermark_floor_or_acked_row_covers(spark: SparkSession) -> None:
-    """Each group by its own watermark, or the lane's floor; what is acked ahead is settled, also a whole run of it."""
+    """Each group by its own watermark, or the lane's floor; what is acked ahead is settled, also a whole run of it.
+
+    A lane that is paused for one group is paused for that group.
+    """
     found = backlog(
         spark,
         messages(spark, ("t", GLYPH, 3, 9), ("t", "new", 1, 2), ("other", GLYPH, 1, 5)),
         [group("g"), group("h")],
         [
-            ("", "t", GLYPH, 4, None, at("09:00:00")),
-            ("g", "t", GLYPH, 6, None, at("10:01:00")),
-            ("g", "other", GLYPH, 2, None, at("10:01:00")),
+            ("", "t", GLYPH, 4, None, "09:00:00"),
+            ("g", "t", GLYPH, 6, "10:00:30", "10:01:00"),
+            ("g", "other", GLYPH, 2, None, "10:01:00"),
         ],
         [
             state("g", "t", GLYPH, 8, 9, True, 0, None),
@@ -89,17 +84,13 @@ def test_unsettled_is_what_no_watermark_floor_or_acked_row_covers(spark: SparkSe
             state("h", "other", GLYPH, 1, 9, True, 0, None),
         ],
     )
-    assertDataFrameEqual(
+    same(
         found,
-        spark.createDataFrame(
-            [
-                ("g", "t", GLYPH, 1, 7, at("10:00:07"), at("08:00:00"), at("10:01:00"), False, "consumer"),
-                ("g", "t", "new", 2, 1, at("10:00:01"), at("08:00:00"), None, False, "consumer"),
-                ("h", "t", GLYPH, 5, 5, at("10:00:05"), at("08:00:00"), None, False, "consumer"),
-                ("h", "t", "new", 1, 2, at("10:00:02"), at("08:00:00"), None, False, "consumer"),
-            ],
-            BACKLOG,
-        ),
+        BACKLOG,
+        ("g", "t", GLYPH, 1, 7, "10:00:07", "08:00:00", "10:01:00", True, "consumer"),
+        ("g", "t", "new", 2, 1, "10:00:01", "08:00:00", None, False, "consumer"),
+        ("h", "t", GLYPH, 5, 5, "10:00:05", "08:00:00", None, False, "consumer"),
+        ("h", "t", "new", 1, 2, "10:00:02", "08:00:00", None, False, "consumer"),
     )
 
 
@@ -110,16 +101,14 @@ def test_a_group_that_has_settled_everything_has_no_backlog_and_lag_nought(spark
         spark,
         messages(spark, ("t", "k", 1, 3), ("t", "l", 2, 2)),
         groups,
-        [("done", "t", "k", 3, None, at("10:00:20")), ("done", "t", "l", 2, None, at("10:00:20"))],
+        [("done", "t", "k", 3, None, "10:00:20"), ("done", "t", "l", 2, None, "10:00:20")],
     )
-    found = analytics.lag(unsettled, spark.createDataFrame(groups, GROUPS), ms("10:01:00"))
-    assertDataFrameEqual(
+    found = analytics.lag(unsettled, frame(spark, GROUPS, *groups), ms("10:01:00"))
+    same(
         found,
-        spark.createDataFrame(
-            [("done", "t", 0, 0, None, False, "consumer"), ("late", "t", 2, 4, 59_000, True, "replay")],
-            "consumer_group string, topic string, lanes bigint, lag bigint, oldest_ms bigint, paused boolean, "
-            "role string",
-        ),
+        "consumer_group string, topic string, lanes bigint, lag bigint, oldest_ms bigint, paused boolean, role string",
+        ("done", "t", 0, 0, None, False, "consumer"),
+        ("late", "t", 2, 4, 59_000, True, "replay"),
     )
 
 
@@ -144,29 +133,25 @@ def test_a_lane_stalls_that_had_something_to_do_and_did_nothing(spark: SparkSess
         messages(spark, *(("t", key, 1, 3) for key in ("failing", "moves", "busy")), ("t", "recent", 50, 50)),
         groups,
         [
-            ("g", "t", "failing", 1, None, at("10:00:10")),
-            ("g", "t", "moves", 1, None, at("10:04:11")),
-            ("g", "t", "busy", 0, None, at("09:00:00")),
-            ("g", "t", "recent", 49, None, at("09:00:00")),
-            ("p", "t", "failing", 3, None, at("10:00:10")),
-            ("p", "t", "moves", 2, None, at("10:00:10")),
-            ("p", "t", "busy", 3, None, at("10:00:10")),
-            ("p", "t", "recent", 50, None, at("10:00:10")),
+            ("g", "t", "failing", 1, None, "10:00:10"),
+            ("g", "t", "moves", 1, None, "10:04:11"),
+            ("g", "t", "busy", 0, None, "09:00:00"),
+            ("g", "t", "recent", 49, None, "09:00:00"),
+            ("p", "t", "failing", 3, None, "10:00:10"),
+            ("p", "t", "moves", 2, None, "10:00:10"),
+            ("p", "t", "busy", 3, None, "10:00:10"),
+            ("p", "t", "recent", 50, None, "10:00:10"),
         ],
         states,
     )
-    found = analytics.stalled_lanes(unsettled, spark.createDataFrame(states, STATES), ms("10:05:10"), 60_000)
-    assertDataFrameEqual(
+    found = analytics.stalled_lanes(unsettled, frame(spark, STATES, *states), ms("10:05:10"), 60_000)
+    same(
         found,
-        spark.createDataFrame(
-            [
-                ("g", "t", "failing", 2, 300_000, "retrying", 3, "boom"),
-                ("g", "t", "busy", 3, 309_000, "waiting", 1, None),
-                ("g", "t", "recent", 1, 260_000, "waiting", 0, None),
-                ("p", "t", "moves", 1, 300_000, "paused", 0, None),
-            ],
-            STALLED,
-        ),
+        STALLED,
+        ("g", "t", "failing", 2, 300_000, "retrying", 3, "boom"),
+        ("g", "t", "busy", 3, 309_000, "waiting", 1, None),
+        ("g", "t", "recent", 1, 260_000, "waiting", 0, None),
+        ("p", "t", "moves", 1, 300_000, "paused", 0, None),
     )
 
 
@@ -185,25 +170,21 @@ def test_an_oldest_message_that_fails_stalls_its_lane_since_its_first_attempt(sp
         messages(spark, *(("t", key, 1, 1) for key in ("fails", "runs", "later", "unmoved")), ("t", "again", 5, 5)),
         groups,
         [
-            *(("g", "t", key, 0, None, at("10:05:00")) for key in ("fails", "runs")),
-            ("g", "t", "later", 0, None, at("10:00:30")),
-            ("g", "t", "again", 4, None, at("10:05:00")),
+            *(("g", "t", key, 0, None, "10:05:00") for key in ("fails", "runs")),
+            ("g", "t", "later", 0, None, "10:00:30"),
+            ("g", "t", "again", 4, None, "10:05:00"),
         ],
         states,
     )
-    found = analytics.stalled_lanes(unsettled, spark.createDataFrame(states, STATES), ms("10:05:00"), 60_000)
-    assertDataFrameEqual(
+    found = analytics.stalled_lanes(unsettled, frame(spark, STATES, *states), ms("10:05:00"), 60_000)
+    same(
         found,
-        spark.createDataFrame(
-            [
-                ("g", "t", "fails", 1, 240_000, "retrying", 9, "boom"),
-                ("g", "t", "runs", 1, 240_000, "retrying", 2, None),
-                ("g", "t", "later", 1, 270_000, "retrying", 1, "boom"),
-                ("g", "t", "unmoved", 1, 299_000, "retrying", 1, "boom"),
-                ("g", "t", "again", 1, 295_000, "retrying", 2, "boom"),
-            ],
-            STALLED,
-        ),
+        STALLED,
+        ("g", "t", "fails", 1, 240_000, "retrying", 9, "boom"),
+        ("g", "t", "runs", 1, 240_000, "retrying", 2, None),
+        ("g", "t", "later", 1, 270_000, "retrying", 1, "boom"),
+        ("g", "t", "unmoved", 1, 299_000, "retrying", 1, "boom"),
+        ("g", "t", "again", 1, 295_000, "retrying", 2, "boom"),
     )
 
 
@@ -213,9 +194,9 @@ def test_no_lane_stalls_since_before_its_group_was_registered(spark: SparkSessio
         spark,
         messages(spark, ("t", GLYPH, 1, 3), ("t", "row", 1, 3), ("t", "recent", 59, 59)),
         [group("new", since="10:00:50"), group("newer", since="10:04:01"), group("old")],
-        [("new", "t", "row", 1, None, at("09:00:00"))],
+        [("new", "t", "row", 1, None, "09:00:00")],
     )
-    found = analytics.stalled_lanes(unsettled, spark.createDataFrame([], STATES), ms("10:05:00"), 60_000)
+    found = analytics.stalled_lanes(unsettled, frame(spark, STATES), ms("10:05:00"), 60_000)
     assert {(row.consumer_group, row.key): row.still_ms for row in found.collect()} == {
         ("new", GLYPH): 250_000,
         ("new", "row"): 250_000,
@@ -224,7 +205,7 @@ def test_no_lane_stalls_since_before_its_group_was_registered(spark: SparkSessio
         ("old", "row"): 299_000,
         ("old", "recent"): 241_000,
     }
-    lags = analytics.lag(unsettled, spark.createDataFrame([group("newer")], GROUPS), ms("10:05:00"))
+    lags = analytics.lag(unsettled, frame(spark, GROUPS, group("newer")), ms("10:05:00"))
     assert [row.oldest_ms for row in lags.collect()] == [299_000]  # how old a message is has nothing to do with it
 
 
@@ -244,10 +225,10 @@ def test_a_lane_whose_handler_wants_it_still_is_postponed(spark: SparkSession) -
         spark,
         messages(spark, *(("t", row[2], 1, 1) for row in states)),
         [group("g")],
-        [("g", "t", "stopped", 0, at("10:00:02"), at("10:00:02"))],
+        [("g", "t", "stopped", 0, "10:00:02", "10:00:02")],
         states,
     )
-    found = analytics.stalled_lanes(unsettled, spark.createDataFrame(states, STATES), ms("10:05:00"), 60_000)
+    found = analytics.stalled_lanes(unsettled, frame(spark, STATES, *states), ms("10:05:00"), 60_000)
     assert {row.key: row.state for row in found.collect()} == {
         "long": "postponed",
         "over": "waiting",
@@ -262,7 +243,7 @@ def test_an_error_is_told_in_one_line(spark: SparkSession) -> None:
     error = "\r\n  " + GLYPH + "x" * 600 + "\nTraceback …"
     states = [state("g", "t", "k", 1, 1, False, 1, error)]
     unsettled = backlog(spark, messages(spark, ("t", "k", 1, 1)), [group("g")], (), states)
-    found = analytics.stalled_lanes(unsettled, spark.createDataFrame(states, STATES), ms("10:05:00"), 60_000)
+    found = analytics.stalled_lanes(unsettled, frame(spark, STATES, *states), ms("10:05:00"), 60_000)
     assert [row.last_error for row in found.collect()] == [GLYPH + "x" * 498]
 
 
@@ -275,28 +256,15 @@ def test_outstanding_is_a_dead_letter_that_no_row_of_the_reserved_group_settles(
         state("alert", "d", GLYPH, 2, 2, True, 0, None),
         state("", "other", "k", 1, 1, True, 0, None),
     ]
-    assertDataFrameEqual(
-        analytics.outstanding(spark.createDataFrame(log, columns), spark.createDataFrame(states, STATES)),
-        spark.createDataFrame([("d", GLYPH, 2), ("d", "k", 1)], "topic string, key string, offset bigint"),
-    )
-
-
-def test_a_lane_paused_for_one_group_is_paused_for_that_group(spark: SparkSession) -> None:
-    """The others have the same lag, and no pause."""
-    found = backlog(
-        spark,
-        messages(spark, ("t", "k", 1, 1)),
-        [group("g"), group("h")],
-        [("g", "t", "k", 0, at("10:00:00"), at("10:00:00")), ("h", "t", "k", 0, None, at("10:00:00"))],
-    )
-    assert {row.consumer_group: (row.lag, row.paused) for row in found.collect()} == {"g": (1, True), "h": (1, False)}
+    found = analytics.outstanding(frame(spark, columns, *log), frame(spark, STATES, *states))
+    same(found, "topic string, key string, offset bigint", ("d", GLYPH, 2), ("d", "k", 1))
 
 
 def test_no_log_no_backlog(spark: SparkSession) -> None:
     """Empty tables give empty tables, and groups without anything to do."""
     unsettled = backlog(spark, messages(spark), [group("g")])
-    states = spark.createDataFrame([], STATES)
+    states = frame(spark, STATES)
     assert unsettled.collect() == []
     assert analytics.stalled_lanes(unsettled, states, 0, 0).collect() == []
-    lags = analytics.lag(unsettled, spark.createDataFrame([group("g")], GROUPS), 0).collect()
+    lags = analytics.lag(unsettled, frame(spark, GROUPS, group("g")), 0).collect()
     assert [tuple(row) for row in lags] == [("g", "t", 0, 0, None, False, "consumer")]

@@ -1,6 +1,6 @@
 """The data source's parts, called as Spark calls them, without a JVM: what is gone, what is large, what is seen."""
 
-import pickle
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -17,30 +17,132 @@ from lanelog.spark import DataLost, _reading, _store
 from lanelog.spark._options import parse_read
 from lanelog.spark._planning import Planner
 from lanelog.spark._schema import TABLES, arrow_schema
-from lanelog.spark._source import LanelogReader, LanelogSource
+from lanelog.spark._source import LanelogReader
 from lanelog.spark._stream import LanelogStreamReader
+from support.spark import places, reader_of, rows_of
+from support.sql import rows
+from support.waiting import accept, eventually
+
+pytestmark = pytest.mark.thorough
+
+Look = Callable[..., list[dict[str, Any]]]
 
 
 @pytest.fixture
 def reader(lanelog_url: str) -> Callable[..., LanelogReader]:
     """A batch reader: `reader(subscribe="t")`."""
-    return lambda **options: LanelogReader(parse_read({"url": lanelog_url, **options}, streaming=False))
+    return lambda **options: reader_of(lanelog_url, **options)
 
 
-def _sent(part: Any) -> Any:
-    """As another process gets it."""
-    return pickle.loads(pickle.dumps(part))  # noqa: S301 - our own
+@pytest.fixture
+def look(reader: Callable[..., LanelogReader]) -> Look:
+    """The rows of a batch: `look(subscribe="t")`."""
+    return lambda **options: rows_of(reader(**options))
 
 
-def rows_of(reader: LanelogReader) -> list[dict[str, Any]]:
-    """Plan, send the plan as to another process, and read it."""
-    splits = [_sent(split) for split in reader.partitions()]
-    return [row for split in splits for batch in _sent(reader).read(split) for row in batch.to_pylist()]
+def test_topics_are_chosen_by_name_or_pattern(client: Client, look: Look) -> None:
+    """A list of names, or a regular expression that matches a whole name; one that matches nothing reads nothing."""
+    for topic in ("orders", "orders_dlq", "repairs"):
+        client.publish(topic, "k", b"x")
+    assert places(look(subscribe="repairs, orders")) == [("orders", "k", 1), ("repairs", "k", 1)]
+    assert places(look(subscribePattern="orders")) == [("orders", "k", 1)]
+    assert places(look(subscribePattern="o.*")) == [("orders", "k", 1), ("orders_dlq", "k", 1)]
+    assert look(subscribePattern="nothing") == []
 
 
-def test_large_payloads_are_read_in_bounded_parts(
-    client: Client, reader: Callable[..., LanelogReader], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_range_is_given_per_lane(client: Client, look: Look) -> None:
+    """Starting offsets are the first to be read, ending offsets the first not to be; other lanes are read wholly."""
+    client.publish_many("t", [(key, b"x") for key in "abc" for _ in range(5)])
+    starting = json.dumps({"t": {"a": 4, "b": -2}})
+    ending = json.dumps({"t": {"b": 3, "c": -1}})
+    wanted = {"a": [4, 5], "b": [1, 2], "c": [1, 2, 3, 4, 5]}
+    assert places(look(subscribe="t", startingOffsets=starting, endingOffsets=ending)) == [
+        ("t", key, offset) for key in wanted for offset in wanted[key]
+    ]
+    assert look(subscribe="t", startingOffsets='{"t": {"a": 6, "b": 6, "c": 6}}') == []
+    purged = dict.fromkeys(("startingOffsets", "endingOffsets"), '{"t": {"gone": 5}}')
+    assert len(look(subscribe="t", **purged)) == 15
+
+
+def test_an_instant_is_found_in_every_lane(client: Client, look: Look, raw: Any) -> None:
+    """A startingTimestamp reads what was written from that millisecond on, in lanes of any length."""
+    client.publish_many("t", [(key, b"x") for key, count in (("a", 9), ("b", 1), ("c", 30)) for _ in range(count)])
+    rows(raw, "UPDATE queue_messages SET created_at = 1000 * `offset`")
+    late = [("t", "a", 9), *(("t", "c", offset) for offset in range(9, 31))]
+    assert places(look(subscribe="t", startingTimestamp="8500")) == late
+    assert len(look(subscribe="t", startingTimestamp="1000")) == 40
+    assert look(subscribe="t", startingTimestamp="30001") == []
+
+
+def test_payloads_may_stay_behind(client: Client, look: Look) -> None:
+    """With includePayload=false, a read brings everything else, their sizes too."""
+    client.publish("t", "k", b"x" * 100_000)
+    (row,) = look(subscribe="t", includePayload="false")
+    assert (row["value"], row["payload_bytes"]) == (None, 100_000)
+
+
+def test_a_dead_letter_says_where_it_comes_from(client: Client, look: Look) -> None:
+    """Original topic and offset, group, time, count and error; a redriven message names the group it is for."""
+
+    def refuse(_message: lanelog.Message) -> None:
+        raise lanelog.Reject("bad \N{PILE OF POO} 'input'")
+
+    client.publish("t", "k", b"x", id="one", metadata={"a": "b"})
+    with client.subscribe("t", "g", refuse):
+        eventually(lambda: client.admin.dead_letters("t", "g"))
+    (row,) = look(subscribe="t_dlq")
+    assert (row["original_topic"], row["original_offset"], row["failed_group"]) == ("t", 1, "g")
+    assert "bad \N{PILE OF POO} 'input'" in row["last_error"]
+    assert row["failure_count"] == 1
+    assert row["failed_at"] == row["created_at"]
+    assert dict(row["metadata"]) == {"a": "b", "lanelog.original_id": "one"}
+    client.admin.redrive("t", "g", all=True)
+    again = [(row["original_topic"], row["failed_at"], row["target_group"]) for row in look(subscribe="t")]
+    assert again == [(None, None, None), (None, None, "g")]
+
+
+def test_the_tables_are_read_as_they_are(client: Client, look: Look) -> None:
+    """Watermarks, exceptions, leases and groups, typed; of all topics, of some, or of one group."""
+    client.publish_many("t", [("a", b"x")] * 3)
+    client.publish("u", "a", b"x")
+    held = []
+
+    def hold(message: lanelog.Message) -> None:
+        held.append(message)
+        if message.topic == "t" and message.offset == 3:
+            raise lanelog.Retry(delay=500)
+
+    with client.subscribe(["t", "u"], "g", hold) as subscription:
+        eventually(lambda: len(held) == 4 and subscription.stats().acked == 3)
+        eventually(lambda: client.admin.lanes("t", "g")[0].waiting)
+        for row, topic in zip(look(table="leases"), "tu", strict=True):
+            assert (row["topic"], row["key"], row["lease_epoch"] > 0) == (topic, "a", True)
+            assert row["leased_at"] is not None
+    found = {(row["consumer_group"], row["topic"]): row for row in look(table="offsets")}
+    assert found.keys() == {("", "t"), ("", "u"), ("g", "t"), ("g", "u")}
+    assert (found["g", "t"]["offset_acked"], found["g", "t"]["paused_at"]) == (2, None)
+    assert len(look(table="offsets", subscribe="u", groupId="g")) == 1
+    (state,) = look(table="delivery_state", subscribe="t")
+    assert (state["message_offset"], state["acked"], state["retry_count"]) == (3, False, 1)
+    assert state["invisible_until"] > state["first_attempt_at"]
+    groups = [(row["consumer_group"], row["topic"], row["delivery_order"]) for row in look(table="groups")]
+    assert sorted(groups) == [("g", "t", "strict"), ("g", "u", "strict")]
+
+
+def test_long_tables_are_read_page_by_page(client: Client, look: Look, raw: Any) -> None:
+    """Outcomes by lane, or from an instant on by the time they finished: each row once, in pages of thousands."""
+    client.publish("t", "k", b"x")
+    client.subscribe("t", "g", accept).stop()
+    values = ",".join(f"('g','t','k{n % 7}',{n},'{n}','success',{1000 + n // 3000})" for n in range(1, 6001))
+    columns = "consumer_group, topic, partition_key, message_offset, id, outcome, finished_at"
+    rows(raw, f"REPLACE INTO queue_history ({columns}) VALUES {values}")
+    history = look(table="history", subscribe="t")
+    assert {(row["key"], row["message_offset"]) for row in history} >= {(f"k{n % 7}", n) for n in range(1, 6001)}
+    since = look(table="history", subscribe="t", groupId="g", startingTimestamp="1001")
+    assert sorted(row["message_offset"] for row in since if row["finished_at"].timestamp() < 2) == [*range(3000, 6001)]
+
+
+def test_large_payloads_are_read_in_bounded_parts(client: Client, look: Look, monkeypatch: pytest.MonkeyPatch) -> None:
     """A page brings small payloads along and leaves large ones behind, which then come by a bounded number of bytes."""
     monkeypatch.setattr(_reading, "PAGE_BYTES", 1000)
     monkeypatch.setattr(_reading, "_LARGEST", 50)
@@ -55,7 +157,7 @@ def test_large_payloads_are_read_in_bounded_parts(
         return found
 
     monkeypatch.setattr(_store, "payloads", counted)
-    found = rows_of(reader(subscribe="t"))
+    found = look(subscribe="t")
     assert [row["value"] for row in found] == [bytes([n]) * size for n, size in enumerate(sizes)]
     assert max(size for size in asked if size < 5000) <= 1000
 
@@ -65,7 +167,7 @@ def test_what_is_collected_before_it_is_read_is_said(
 ) -> None:
     """With failOnDataLoss the read fails and names the lane; without, it warns and gives what is left."""
     client.publish_many("t", [(key, b"x") for key in "ab" for _ in range(5)])
-    strict, lenient = reader(subscribe="t"), reader(subscribe="t", failondataloss="false")
+    strict, lenient = reader(subscribe="t"), reader(subscribe="t", failOnDataLoss="false")
     plans = strict.partitions(), lenient.partitions()
     consume("t", 10)
     client.publish("t", "a", b"y")
@@ -77,7 +179,7 @@ def test_what_is_collected_before_it_is_read_is_said(
 
 
 def test_a_start_below_the_oldest_message_is_data_loss(
-    client: Client, reader: Callable[..., LanelogReader], consume: Callable[[str, int], None]
+    client: Client, reader: Callable[..., LanelogReader], look: Look, consume: Callable[[str, int], None]
 ) -> None:
     """An offset that was collected cannot be a start, unless what is left will do; nor one that never was."""
     client.publish_many("t", [("k", b"x")] * 3)
@@ -85,12 +187,10 @@ def test_a_start_below_the_oldest_message_is_data_loss(
     client.publish("t", "k", b"y")
     start = '{"t": {"k": 2}}'
     with pytest.raises(DataLost, match="among offsets 2 to 3"):
-        reader(subscribe="t", startingoffsets=start).partitions()
-    assert [row["offset"] for row in rows_of(reader(subscribe="t", startingoffsets=start, failondataloss="false"))] == [
-        4
-    ]
+        reader(subscribe="t", startingOffsets=start).partitions()
+    assert [row["offset"] for row in look(subscribe="t", startingOffsets=start, failOnDataLoss="false")] == [4]
     with pytest.raises(lanelog.ConfigurationError, match="whose newest message has 4"):
-        reader(subscribe="t", startingoffsets='{"t": {"k": 9}}').partitions()
+        reader(subscribe="t", startingOffsets='{"t": {"k": 9}}').partitions()
 
 
 def test_a_stream_says_that_the_log_went_back(client: Client, lanelog_url: str, raw: Any) -> None:
@@ -101,8 +201,7 @@ def test_a_stream_says_that_the_log_went_back(client: Client, lanelog_url: str, 
     everything = strict.getDefaultReadLimit()
     start = strict.latestOffset(strict.initialOffset(), everything)
     read = strict.latestOffset(start, everything)
-    with raw.cursor() as cursor:
-        cursor.execute("UPDATE queue_partitions SET head_offset = 2 WHERE partition_key = 'k'")
+    rows(raw, "UPDATE queue_partitions SET head_offset = 2 WHERE partition_key = 'k'")
     with pytest.raises(DataLost, match=r"key 'k' are gone, among offsets 3 to 5: the lane ends before them.*failover"):
         strict.latestOffset(read, everything)
     lenient = LanelogStreamReader(parse_read({**options, "failondataloss": "false"}, streaming=True))
@@ -126,13 +225,12 @@ def test_a_stream_says_that_the_log_went_back(client: Client, lanelog_url: str, 
     ],
 )
 def test_what_other_programs_stored_as_metadata_is_text(
-    client: Client, reader: Callable[..., LanelogReader], raw: Any, stored: str, shown: dict[str, str]
+    client: Client, look: Look, raw: Any, stored: str, shown: dict[str, str]
 ) -> None:
     """As a subscriber is given it; and what is beside it, also where there is none."""
     client.publish_many("t", [lanelog.Outgoing("k", b"x", metadata=m) for m in ({"a": "b"}, {"a": "b"}, None)])
-    with raw.cursor() as cursor:
-        cursor.execute("UPDATE queue_messages SET metadata = %s WHERE `offset` = 2", (stored,))
-    metadata = [row["metadata"] for row in rows_of(reader(subscribe="t"))]
+    rows(raw, "UPDATE queue_messages SET metadata = %s WHERE `offset` = 2", stored)
+    metadata = [row["metadata"] for row in look(subscribe="t")]
     assert [None if each is None else dict(each) for each in metadata] == [{"a": "b"}, shown, None]
 
 
@@ -152,13 +250,12 @@ def test_tables_are_read_by_few_tasks(
     for topic in topics:
         client.publish(topic, "k", b"x")
     registered = [(group, topic) for topic in topics for group in ("g", "h")]
-    with raw.cursor() as cursor:
-        for sql in (
-            "INSERT INTO queue_groups (consumer_group, topic, delivery_order, start_at) VALUES (%s,%s,'strict','')",
-            "INSERT INTO queue_offsets (consumer_group, topic, partition_key, offset_acked) VALUES (%s,%s,'k',1)",
-        ):
-            for pair in registered:
-                cursor.execute(sql, pair)
+    for into, more in (
+        ("queue_groups (consumer_group, topic, delivery_order, start_at)", "'strict', ''"),
+        ("queue_offsets (consumer_group, topic, partition_key, offset_acked)", "'k', 1"),
+    ):
+        values = ", ".join(f"('{group}', '{topic}', {more})" for group, topic in registered)
+        rows(raw, f"INSERT INTO {into} VALUES {values}")
     floors = [("", topic) for topic in topics]
     for table, most, wanted in (("groups", 1, registered), ("offsets", 8, registered + floors), ("leases", 8, [])):
         tables = reader(table=table)
@@ -192,24 +289,19 @@ def test_a_look_at_many_topics_is_a_few_statements(
 ) -> None:
     """Topics share statements and lanes share pages, wherever the pages end; the same for a group's watermarks."""
     topics = {f"t{n:02d}": [f"k{m}" for m in range(n % 7)] for n in range(60)}
-    with raw.cursor() as cursor:
-        for topic, keys in topics.items():
-            cursor.execute(
-                "INSERT INTO queue_groups (consumer_group, topic, delivery_order, start_at) "
-                "VALUES ('g', %s, 'strict', '')",
-                (topic,),
-            )
-            for key in ("", *keys):
-                cursor.execute(
-                    "INSERT INTO queue_partitions (topic, partition_key, head_offset) VALUES (%s, %s, %s)",
-                    (topic, key, int(topic[1:])),
-                )
-            for key in keys:
-                cursor.execute(
-                    "INSERT INTO queue_offsets (consumer_group, topic, partition_key, offset_acked) "
-                    "VALUES ('', %s, %s, 1), ('g', %s, %s, 2)",
-                    (topic, key) * 2,
-                )
+    lanes = [(topic, key) for topic, keys in topics.items() for key in keys]
+    for into, values in (
+        ("queue_groups (consumer_group, topic, delivery_order, start_at)", [("g", t, "strict", "") for t in topics]),
+        (
+            "queue_partitions (topic, partition_key, head_offset)",
+            [(topic, key, int(topic[1:])) for topic, key in [*lanes, *((topic, "") for topic in topics)]],
+        ),
+        (
+            "queue_offsets (consumer_group, topic, partition_key, offset_acked)",
+            [(group, *lane, acked) for lane in lanes for group, acked in (("", 1), ("g", 2))],
+        ),
+    ):
+        rows(raw, f"INSERT INTO {into} VALUES {', '.join(map(str, values))}")
     options = {"url": lanelog_url, "subscribepattern": "t.*", "groupid": "g"}
     asked: list[str] = []
     run = Wire._run
@@ -262,7 +354,7 @@ def test_nothing_to_read_is_nothing(client: Client, reader: Callable[..., Lanelo
     from pyspark.sql.datasource import InputPartition
 
     client.publish("t", "k", b"x")
-    empty = reader(subscribepattern="nothing")
+    empty = reader(subscribePattern="nothing")
     assert empty.partitions() == []
     assert list(empty.read(InputPartition(None))) == []
 
@@ -285,11 +377,3 @@ def test_an_idle_stream_looks_seldom(client: Client, lanelog_url: str) -> None:
             assert stream.latestOffset(start, stream.getDefaultReadLimit()) is start
     stream.stop()
     assert all(later - earlier >= 0.1 for earlier, later in pairwise(looks[1:]))
-
-
-def test_the_source_names_itself() -> None:
-    """What Spark discovers in `pyspark_lanelog` is the format `lanelog`."""
-    import pyspark_lanelog
-
-    assert pyspark_lanelog.DefaultSource is LanelogSource
-    assert LanelogSource.name() == "lanelog"

@@ -1,6 +1,5 @@
 """Bad input: one clear line, the password in none, and nothing written."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,10 +8,15 @@ from pyspark.sql import SparkSession
 from lanelog.client import Client
 from lanelog.config import ConnectConfig
 from lanelog.devserver import DevServer
+from lanelog.errors import ConfigurationError
 from lanelog.spark._clear import one_line
-from support.spark import PASSWORD, PASSWORD_VARIABLE, Read, last_line
+from lanelog.spark._options import parse_read
+from lanelog.spark._stream import LanelogStreamReader
+from support.spark import PASSWORD, PASSWORD_VARIABLE, Read, last_line, reader_of, rows_of
 from support.sql import one, rows
 from support.waiting import accept, eventually
+
+pytestmark = pytest.mark.thorough
 
 SCHEMA = "topic string, key string, value binary, id string"
 UNREACHABLE = "mysql://app:s3cret-in-url@127.0.0.1:1/jobs"
@@ -37,45 +41,50 @@ def test_what_cannot_be_read_says_so(spark: SparkSession, client: Client, read: 
     assert "are of version 99" in refused(read(subscribe="t").count)
 
 
-def test_a_group_that_is_registered_nowhere_is_refused(client: Client, read: Read) -> None:
+def unread(url: str, **options: str) -> str:
+    """The line with which a batch is refused, where no JVM takes part."""
+    with pytest.raises(ConfigurationError) as caught:
+        rows_of(reader_of(url, **options))
+    return str(caught.value)
+
+
+def test_a_group_that_is_registered_nowhere_is_refused(client: Client, lanelog_url: str) -> None:
     """A name that is spelt wrong would show no rows, of messages or of a table; outcomes alone outlive their group."""
     client.publish("t", "k", b"x")
     client.publish("u", "k", b"x")
     with client.subscribe("t", "g", accept) as subscription:
         eventually(lambda: subscription.stats().acked == 1)
     for table in ("offsets", "delivery_state", "leases", "groups"):
-        said = refused(read(table=table, groupId="gg").count)
-        assert said.endswith("group 'gg' is not registered for any topic")
-    assert read(table="history", groupId="gg").count() == 0
-    assert read(table="groups", groupId="g").count() == 1
-    assert read(table="offsets", groupId="g", subscribe="u").count() == 0
+        assert unread(lanelog_url, table=table, groupId="gg") == "group 'gg' is not registered for any topic"
+    assert rows_of(reader_of(lanelog_url, table="history", groupId="gg")) == []
+    assert len(rows_of(reader_of(lanelog_url, table="groups", groupId="g"))) == 1
+    assert rows_of(reader_of(lanelog_url, table="offsets", groupId="g", subscribe="u")) == []
     for what in ({"subscribe": "t,u"}, {"subscribePattern": "."}):
-        assert "group 'g' is not registered for topic 'u'" in refused(read(groupId="g", **what).count)
+        assert "group 'g' is not registered for topic 'u'" in unread(lanelog_url, groupId="g", **what)
 
 
-@pytest.mark.parametrize("what", [{"subscribe": "t"}, {"subscribePattern": "t.*"}])
-@pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
-def test_offsets_of_a_topic_that_is_not_read_are_refused(
-    client: Client, read: Read, what: dict[str, str], option: str
-) -> None:
-    """A name that is spelt wrong in the offsets would be read wholly, without a word."""
+def test_offsets_of_a_topic_that_is_not_read_are_refused(client: Client, lanelog_url: str) -> None:
+    """A name that is spelt wrong in the offsets would be read wholly, without a word; in a stream as well."""
     client.publish("t", "k", b"x")
     client.publish("u", "k", b"x")
     for other in ("u", "tt"):
         offsets = f'{{"t": {{"k": 1}}, "{other}": {{"k": 1}}}}'
-        said = refused(read(**what, **{option: offsets}).count)
-        assert f"{option} names topic '{other}', which is not read" in said
+        for what in ({"subscribe": "t"}, {"subscribePattern": "t.*"}):
+            for option in ("startingOffsets", "endingOffsets"):
+                said = unread(lanelog_url, **what, **{option: offsets})
+                assert f"{option} names topic '{other}', which is not read" in said
+        options = {"url": lanelog_url, "subscribe": "t", "startingoffsets": offsets}
+        stream = LanelogStreamReader(parse_read(options, streaming=True))
+        with pytest.raises(ConfigurationError, match=f"startingOffsets names topic '{other}', which is not read"):
+            stream.latestOffset(stream.initialOffset(), stream.getDefaultReadLimit())
+        stream.stop()
 
 
-def test_a_stream_does_not_begin_with_offsets_of_a_topic_that_it_does_not_read(
-    spark: SparkSession, client: Client, lanelog_url: str, tmp_path: Path
-) -> None:
-    """As a batch: one line, and no message."""
-    client.publish("t", "k", b"x")
-    options = {"url": lanelog_url, "subscribe": "t", "startingOffsets": '{"tt": {"k": 1}}'}
-    writer = spark.readStream.format("lanelog").options(**options).load().writeStream.format("noop")
-    query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
-    assert "startingOffsets names topic 'tt', which is not read" in refused(lambda: query.awaitTermination(90))
+WAITED = (
+    "An error occurred while calling o97.getResult.\n: E: {0}\n\tat a.b(C.scala:70)\n"
+    "Caused by: E: {0}\n\tat a.b(C.scala:7)\nCaused by: E: {1}\n\tat a.b(C.scala:1)\nCaused by: E: another"
+)
+"""An error of Spark's, with causes."""
 
 
 @pytest.mark.parametrize(
@@ -91,10 +100,16 @@ def test_a_stream_does_not_begin_with_offsets_of_a_topic_that_it_does_not_read(
         ),
         ("\n  no file at mysql://app:s3cret@db:3306/jobs, app@db", "no file at mysql://***@db:3306/jobs, app@db"),
         ("", ""),
+        (WAITED.format("Exception thrown in awaitResult: ", "Job aborted: too big"), "E: Job aborted: too big"),
+        (WAITED.format("no", "why"), "E: no"),
+        ("SparkException: Exception thrown in awaitResult: ", "SparkException: Exception thrown in awaitResult:"),
     ],
 )
 def test_of_what_spark_says_one_line_is_told(text: str, line: str) -> None:
-    """The first that says something, or that of an error of this package; no password of a URL."""
+    """The first that says something, or that of an error of this package; no password of a URL.
+
+    An error that says only that it waited is told by its first cause that says more.
+    """
     assert one_line(text) == line
 
 
