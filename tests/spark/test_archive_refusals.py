@@ -15,28 +15,25 @@ from lanelog.client import Client
 from lanelog.devserver import DevServer
 from lanelog.errors import ConfigurationError, DatabaseError, SchemaError
 from lanelog.spark import read_archive
-from lanelog.spark._archive_options import ArchiveOptions
-from lanelog.spark.archive import run
+from support.archives import Archive
 from support.cli import Command, everything
 
 Refused = Callable[..., str]
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "archive"
+pytestmark = pytest.mark.thorough
 
 
 @pytest.fixture
-def refused(spark: SparkSession, client: Client, lanelog_url: str, path: Path, raw: Any) -> Refused:
+def refused(archive: Archive, client: Client, path: str, raw: Any) -> Refused:
     """The line with which a run is refused, after which database and path are as before."""
 
     def run_it(*, error: type[Exception] = ConfigurationError, **options: Any) -> str:
         before = everything(raw)
         with pytest.raises(error) as caught:
-            run(ArchiveOptions(**{"path": str(path), "url": lanelog_url, **options}), spark)
+            archive(**options)
         assert everything(raw) == before
-        assert not path.exists()
+        assert not Path(path).exists()
         line = str(caught.value)
         assert "\n" not in line
         return line
@@ -44,7 +41,7 @@ def refused(spark: SparkSession, client: Client, lanelog_url: str, path: Path, r
     return run_it
 
 
-def test_options_that_cannot_be(refused: Refused, tmp_path: Path, client: Client) -> None:
+def test_options_that_cannot_be(refused: Refused, tmp_path: str, client: Client) -> None:
     """Topics that are not there, no topic at all, expressions that are none, paths that cannot be."""
     assert refused() == "no topic matches '.*': `lanelog topics` lists those there are"
     client.publish("merge", "k", b"x")
@@ -71,57 +68,54 @@ def test_a_database_that_does_not_answer(refused: Refused, lanelog_server: DevSe
 
 
 def test_an_archive_of_something_else(
-    spark: SparkSession, client: Client, lanelog_url: str, lanelog_server: DevServer, path: Path, tmp_path: Path
+    spark: SparkSession, client: Client, archive: Archive, lanelog_server: DevServer, path: str
 ) -> None:
-    """Another database, another group, another path for the same group: each would leave something out of it."""
+    """Another database, another group: each would leave something out of it."""
     client.publish("merge", "k", b"x")
-    run(ArchiveOptions(path=str(path), url=lanelog_url), spark)
+    archive()
     with pytest.raises(ConfigurationError, match="is of group '_archive': give that one, or another path"):
-        run(ArchiveOptions(path=str(path), url=lanelog_url, group="_other"), spark)
-    with pytest.raises(ConfigurationError, match="has archived topic 'merge' to another place"):
-        run(ArchiveOptions(path=str(tmp_path / "second"), url=lanelog_url), spark)
-    assert not (tmp_path / "second").exists()
+        archive(group="_other")
     url = lanelog_server.create_database("lanelog_second")
     try:
         with lanelog.connect(url) as other:
             other.migrate()
             other.publish("merge", "k", b"x")
         with pytest.raises(ConfigurationError, match="is of another database"):
-            run(ArchiveOptions(path=str(path), url=url), spark)
+            archive(url=url)
     finally:
         lanelog_server.drop_database("lanelog_second")
     with pytest.raises(ConfigurationError, match="an archive has the tables messages, outcomes, not 'leases'"):
         read_archive(spark, path, "leases")
 
 
-def test_on_the_command_line(lanelog_url: str, client: Client, path: Path, tmp_path: Path) -> None:
+def test_on_the_command_line(lanelog_url: str, client: Client, path: str, tmp_path: str) -> None:
     """One line and status 2, before Spark is started."""
     lanelog_command = Command(lanelog_url)
     client.publish("merge", "k", b"x")
-    assert lanelog_command.refused("archive", "--path", str(path), "--topics", "merg").startswith("no topic 'merg'")
-    both = lanelog_command.refused("archive", "--path", str(path), "--topics", "merge", "--pattern", "x")
+    assert lanelog_command.refused("archive", "--path", path, "--topics", "merg").startswith("no topic 'merg'")
+    both = lanelog_command.refused("archive", "--path", path, "--topics", "merge", "--pattern", "x")
     assert both == "give --topics or --pattern, not both"
-    assert "there is no archive at" in lanelog_command.refused("replay", "--path", str(path), "--topic", "merge")
-    when = lanelog_command.refused("replay", "--path", str(path), "--topic", "merge", "--since", "yesterday")
+    assert "there is no archive at" in lanelog_command.refused("replay", "--path", path, "--topic", "merge")
+    when = lanelog_command.refused("replay", "--path", path, "--topic", "merge", "--since", "yesterday")
     assert when == "--since 'yesterday' is no time: write 2026-01-31T12:00:00Z"
-    assert not path.exists()
+    assert not Path(path).exists()
 
 
 def test_without_java_or_spark(
-    lanelog_url: str, client: Client, path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    lanelog_url: str, client: Client, path: str, monkeypatch: pytest.MonkeyPatch, tmp_path: str
 ) -> None:
     """The line says what to install."""
     client.publish("merge", "k", b"x")
     with monkeypatch.context() as patch:
         patch.setenv("JAVA_HOME", str(tmp_path))
-        line = Command(lanelog_url).refused("archive", "--path", str(path))
+        line = Command(lanelog_url).refused("archive", "--path", path)
     assert line.startswith("JAVA_HOME is")
     assert "apt-get install openjdk-17-jre-headless" in line
     with monkeypatch.context() as patch:
         patch.setattr("lanelog.cli._archive.find_spec", lambda _: None)
-        line = Command(lanelog_url).refused("replay", "--path", str(path), "--topic", "merge")
+        line = Command(lanelog_url).refused("replay", "--path", path, "--topic", "merge")
     assert line.startswith("this verb needs pyspark and pyarrow: pip install 'lanelog[spark]', and Java 17")
-    assert not path.exists()
+    assert not Path(path).exists()
 
 
 def test_what_is_told_comes_to_standard_error() -> None:
@@ -138,10 +132,10 @@ def test_what_is_told_comes_to_standard_error() -> None:
     assert [line.split(" ", 2)[2] for line in done.stderr.splitlines()] == ["ERROR archive.hole topic=t"]
 
 
-def test_as_a_program(lanelog_url: str, path: Path) -> None:
+def test_as_a_program(lanelog_url: str, path: str) -> None:
     """`python -m lanelog.spark.archive`, as spark-submit runs it: one line, status 2."""
     done = subprocess.run(
-        [sys.executable, "-m", "lanelog.spark.archive", "--path", str(path), "--topics", "none"],
+        [sys.executable, "-m", "lanelog.spark.archive", "--path", path, "--topics", "none"],
         env={**os.environ, "LANELOG_URL": lanelog_url},
         capture_output=True,
         text=True,
@@ -149,4 +143,4 @@ def test_as_a_program(lanelog_url: str, path: Path) -> None:
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines()[-1].startswith("Error: no topic 'none': there is none")
-    assert not path.exists()
+    assert not Path(path).exists()

@@ -1,7 +1,6 @@
 """Replay and what repeats a message: redriven ones, dead letters of replayed ones, and letters of one message."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,8 +9,7 @@ from pyspark.sql import SparkSession
 import lanelog
 from lanelog.client import Client
 from lanelog.spark import Replayed, _replay_rows, read_archive, replay
-from lanelog.spark._archive_options import ArchiveOptions
-from lanelog.spark.archive import run
+from support.archives import Archive, dying_after
 from support.spark import Read
 from support.sql import rows
 from support.waiting import accept, eventually
@@ -19,23 +17,11 @@ from support.waiting import accept, eventually
 Replay = Callable[..., Replayed]
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> str:
-    return str(tmp_path / "archive")
+pytestmark = pytest.mark.thorough
 
 
 @pytest.fixture
-def archive(spark: SparkSession, lanelog_url: str, path: str) -> Callable[[], None]:
-    """Archives what there is now."""
-
-    def once() -> None:
-        run(ArchiveOptions(path=path, url=lanelog_url), spark)
-
-    return once
-
-
-@pytest.fixture
-def again(spark: SparkSession, lanelog_url: str, path: str) -> Iterator[Replay]:
+def again(spark: SparkSession, lanelog_url: str, path: str) -> Replay:
     """Replays that archive into the test's database; a dry run before it counts the same."""
 
     def run_it(**options: Any) -> Replayed:
@@ -57,7 +43,7 @@ def fails(client: Client) -> Callable[..., None]:
                 raise lanelog.Reject("no")
 
         with client.subscribe(topic, "workers", handle):
-            eventually(lambda: lag(client, topic) == 0, within=30)
+            eventually(lambda: lag(client, topic) == 0, within=240)
 
     return consume
 
@@ -75,7 +61,7 @@ def first_ids(read: Read, topic: str) -> list[str]:
 
 
 def test_what_was_redriven_is_replayed_once(
-    client: Client, archive: Callable[[], None], again: Replay, fails: Callable[..., None], read: Read
+    client: Client, archive: Archive, again: Replay, fails: Callable[..., None], read: Read
 ) -> None:
     """The copy of it, which is for one group alone, is left out; so is the copy that a replay made for one group."""
     publish(client)
@@ -89,7 +75,7 @@ def test_what_was_redriven_is_replayed_once(
 
 
 def test_dead_letters_of_what_was_replayed_are_replayed(
-    client: Client, archive: Callable[[], None], again: Replay, fails: Callable[..., None], read: Read
+    client: Client, archive: Archive, again: Replay, fails: Callable[..., None], read: Read
 ) -> None:
     """A dead letter has the metadata of what died; it is no repetition, whether asked for by its group or its topic."""
     publish(client)
@@ -106,7 +92,7 @@ def test_dead_letters_of_what_was_replayed_are_replayed(
 def test_of_several_letters_of_a_message_the_last_is_replayed(
     spark: SparkSession,
     client: Client,
-    archive: Callable[[], None],
+    archive: Archive,
     again: Replay,
     fails: Callable[..., None],
     path: str,
@@ -134,7 +120,7 @@ def test_of_several_letters_of_a_message_the_last_is_replayed(
 
 
 def test_what_was_redriven_since_is_left_out(
-    client: Client, archive: Callable[[], None], again: Replay, fails: Callable[..., None], read: Read
+    client: Client, archive: Archive, again: Replay, fails: Callable[..., None], read: Read
 ) -> None:
     """Once the copy is archived; if that died again, its own letter counts. A cap of the redrive is not taken over."""
     publish(client)
@@ -152,7 +138,7 @@ def test_what_was_redriven_since_is_left_out(
 
 def test_a_replay_that_died_half_way_does_not_take_what_died_since(
     client: Client,
-    archive: Callable[[], None],
+    archive: Archive,
     again: Replay,
     fails: Callable[..., None],
     read: Read,
@@ -162,7 +148,7 @@ def test_a_replay_that_died_half_way_does_not_take_what_died_since(
     publish(client)
     fails(b"1", b"2")
     archive()
-    monkeypatch.setattr(_replay_rows, "publish", only(b"1"))
+    monkeypatch.setattr(_replay_rows, "publish", dying_after("value = X'31'"))
     with pytest.raises(RuntimeError, match="this run dies here"):
         again(dead_letters_of="workers")
     monkeypatch.undo()
@@ -174,14 +160,3 @@ def test_a_replay_that_died_half_way_does_not_take_what_died_since(
         "id-1",
         "id-2",
     ]
-
-
-def only(payload: bytes) -> Callable[..., None]:
-    """Publish the message of this payload, and die."""
-    publish = _replay_rows.publish
-
-    def run_it(chosen: Any, *args: Any) -> None:
-        publish(chosen.where(chosen.value == payload), *args)
-        raise RuntimeError("this run dies here")
-
-    return run_it

@@ -18,16 +18,17 @@ from lanelog.devserver import DevServer
 from lanelog.errors import ConfigurationError, LanelogError
 from lanelog.message import METADATA_MAX_BYTES, encode_metadata
 from lanelog.spark import Replayed, _replay_rows, replay
-from lanelog.spark._archive_options import ArchiveOptions
 from lanelog.spark._archive_presence import Presence
 from lanelog.spark._manifest import ManifestStore
 from lanelog.spark._replay_holder import Holder, let_go
 from lanelog.spark._replay_options import ReplayOptions, checked
-from lanelog.spark.archive import run
 from lanelog.spark.replay import _Account
+from support.archives import Archive
 from support.spark import Read
 from support.sql import one, rows
 from support.waiting import accept, events, eventually
+
+pytestmark = pytest.mark.thorough
 
 Replay = Callable[..., Replayed]
 LANES, MESSAGES = 4, 20
@@ -38,23 +39,12 @@ def publish(client: Client) -> None:
 
 
 @pytest.fixture
-def archived(spark: SparkSession, client: Client, lanelog_url: str, tmp_path: Path) -> str:
-    """An archive of topic `t`; where it is."""
+def again(spark: SparkSession, client: Client, lanelog_url: str, archive: Archive, path: str) -> Replay:
+    """Replays an archive of topic `t` into topic `copy` of the test's database."""
     publish(client)
-    path = str(tmp_path / "archive")
-    run(ArchiveOptions(path=path, url=lanelog_url), spark)
-    return path
-
-
-@pytest.fixture
-def again(spark: SparkSession, archived: str, lanelog_url: str) -> Replay:
-    """Replays that archive into topic `copy` of the test's database."""
-
-    def run_it(**options: Any) -> Replayed:
-        given = {"path": archived, "topics": ["t"], "to": "copy", "url": lanelog_url, "spark": spark, **options}
-        return replay(**given)
-
-    return run_it
+    archive()
+    given = {"path": path, "topics": ["t"], "to": "copy", "url": lanelog_url, "spark": spark}
+    return lambda **options: replay(**{**given, **options})
 
 
 def held(client: Client) -> list[str]:
@@ -125,7 +115,7 @@ def test_a_run_that_slept_delivers_nothing_twice(
         freed(client)
         assert again().published == MESSAGES
         with client.subscribe("copy", "readers", accept, retention=0) as subscription:
-            eventually(lambda: subscription.stats().acked == MESSAGES, within=30)
+            eventually(lambda: subscription.stats().acked == MESSAGES, within=240)
         client.admin.maintain()
         assert one(raw, "SELECT COUNT(*) FROM queue_messages WHERE topic = 'copy'") == 0
 
@@ -219,11 +209,15 @@ def test_a_run_that_begins_when_another_one_ends(
     assert held(client) == []
 
 
+def some_options() -> ReplayOptions:
+    nothing = dict.fromkeys(("to", "keys", "ids", "since", "until", "dead_letters_of", "target_group", "rate", "name"))
+    return checked(path="/a", topics=["t"], all_groups=False, **nothing)
+
+
 def test_what_is_done_stays_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that slept before it wrote down that it begins finds what was done meanwhile, and writes over nothing."""
     account = _Account(tmp_path / "account.json")
-    known = dict.fromkeys(("to", "since", "until", "dead_letters_of", "target_group", "rate", "name"))
-    options = checked(path="/a", topics=["t"], keys=None, ids=None, all_groups=False, **known)
+    options = some_options()
     looks = _Account.done
 
     def asleep(_self: _Account, _options: ReplayOptions) -> None:
@@ -241,31 +235,23 @@ def test_the_account_outlives_a_power_failure(tmp_path: Path, monkeypatch: pytes
     """Its name is flushed, and its directory's, which the first replay has made."""
     flushed: list[Path] = []
     monkeypatch.setattr(importlib.import_module("lanelog.spark.replay"), "flush_directory", flushed.append)
-    known = dict.fromkeys(("to", "since", "until", "dead_letters_of", "target_group", "rate", "name"))
-    options = checked(path="/a", topics=["t"], keys=None, ids=None, all_groups=False, **known)
+    options = some_options()
     _Account(tmp_path / "_replays" / "account.json").begin(options)
     assert flushed == [tmp_path / "_replays", tmp_path]
 
 
-def test_what_found_nothing_is_not_done(
-    spark: SparkSession, client: Client, again: Replay, archived: str, lanelog_url: str
-) -> None:
+def test_what_found_nothing_is_not_done(client: Client, again: Replay, archive: Archive) -> None:
     """The same replay finds what was archived since."""
     assert (again(keys=["later"]).chosen, again(keys=["later"]).done_before) == (0, False)
     assert "copy" not in [topic.topic for topic in client.admin.topics()]
     client.publish("t", "later", b"x")
-    run(ArchiveOptions(path=archived, url=lanelog_url), spark)
+    archive()
     assert again(keys=["later"]).published == 1
     assert again(keys=["later"]).done_before
 
 
 def test_replays_of_two_databases_are_two(
-    spark: SparkSession,
-    again: Replay,
-    lanelog_server: DevServer,
-    tmp_path: Path,
-    archived: str,
-    read: Read,
+    again: Replay, archive: Archive, lanelog_server: DevServer, path: str, read: Read
 ) -> None:
     """The same topics, keys, offsets and ids into one topic, under one name; and one archive into both databases."""
     name = f"lanelog_test_{secrets.token_hex(6)}"
@@ -274,12 +260,11 @@ def test_replays_of_two_databases_are_two(
         with lanelog.connect(url) as other:
             other.migrate()
             publish(other)
-        path = str(tmp_path / "other")
-        run(ArchiveOptions(path=path, url=url), spark)
-        databases = {ManifestStore(Path(each)).required().database for each in (archived, path)}
-        assert len(databases) == 2
+        other_path = path + "-other"
+        archive(path=other_path, url=url)
+        assert len({ManifestStore(Path(each)).required().database for each in (path, other_path)}) == 2
         assert again(name="both").published == MESSAGES
-        assert again(path=path, name="both").published == MESSAGES
+        assert again(path=other_path, name="both").published == MESSAGES
         assert read(subscribe="copy").count() == 2 * MESSAGES
 
         first = again(keys=["k0"], to="k0")
@@ -305,27 +290,23 @@ def test_no_more_tasks_than_keys(again: Replay, monkeypatch: pytest.MonkeyPatch)
     assert seen == [1, 2]
 
 
-def test_a_large_message_is_replayed(
-    spark: SparkSession, client: Client, again: Replay, archived: str, lanelog_url: str, raw: Any
-) -> None:
+def test_a_large_message_is_replayed(again: Replay, archive: Archive, lanelog_url: str, raw: Any) -> None:
     """What was let into the log once is let in again."""
     with lanelog.connect(lanelog_url, max_payload_bytes=4 * 1024 * 1024) as large:
         large.publish("t", "large", b"x" * 2 * 1024 * 1024)
-    run(ArchiveOptions(path=archived, url=lanelog_url), spark)
+    archive()
     assert again(keys=["large"]).published == 1
     assert rows(raw, "SELECT payload_bytes FROM queue_messages WHERE topic = 'copy'") == [(2 * 1024 * 1024,)]
 
 
-def test_metadata_without_room_for_the_marks_is_refused(
-    spark: SparkSession, client: Client, again: Replay, archived: str, lanelog_url: str
-) -> None:
+def test_metadata_without_room_for_the_marks_is_refused(client: Client, again: Replay, archive: Archive) -> None:
     """Before anything is published: no run of that replay could be done. To the byte, as publishing counts it."""
     odd = '"\\/\n\x01\x7fé🔑\u2028'
     marks = {"lanelog.original_id": "it", "lanelog.replay": "whole"}
     room = METADATA_MAX_BYTES - len(encode_metadata({odd: odd, **marks}).encode())
     client.publish("t", "full", b"x", id="it", metadata={odd: odd + "x" * room})
     client.publish("t", "over", b"x", id="it", metadata={odd: odd + "x" * (room + 1)})
-    run(ArchiveOptions(path=archived, url=lanelog_url), spark)
+    archive()
     line = r"offset 1 of topic 't', lane 'over', cannot be replayed: .* metadata has 65536 bytes as JSON, 65535 are"
     with pytest.raises(ConfigurationError, match=line) as caught:
         again(name="whole")

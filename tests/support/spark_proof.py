@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pymysql
-from attrs import define, field, frozen
+from attrs import define, frozen
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own documentation gives it
 
@@ -59,7 +59,6 @@ class Job:
 
     popen: subprocess.Popen[bytes]
     log: Path
-    _jvm: int | None = field(default=None, init=False)
 
     @classmethod
     def start(cls, url: str, path: str, log: Path, *options: str) -> "Job":
@@ -73,8 +72,8 @@ class Job:
         """SIGKILL to the driver's Python or to its JVM; both are gone when this returns."""
         jvm = self.jvm()
         os.kill(self.popen.pid if which == "python" else jvm, signal.SIGKILL)
-        self.popen.wait(60)
-        eventually(lambda: not Path(f"/proc/{jvm}/exe").exists() or zombie(jvm), within=60, what="the JVM's end")
+        self.popen.wait(300)
+        eventually(lambda: not Path(f"/proc/{jvm}/exe").exists() or zombie(jvm), within=300, what="the JVM's end")
 
     def jvm(self) -> int:
         """The JVM that Spark has started for it."""
@@ -82,6 +81,11 @@ class Job:
         found = [int(pid) for pid in children if "java" in Path(f"/proc/{pid}/exe").readlink().name]
         assert len(found) == 1, found
         return found[0]
+
+    def stop(self) -> int:
+        """Let it end as an operator does; returns its status."""
+        self.popen.terminate()
+        return self.popen.wait(300)
 
     def running(self) -> bool:
         assert self.popen.poll() is None, self.log.read_text()[-3000:]
@@ -138,11 +142,10 @@ def prove(
                 eventually(lambda: job.running() and total(path) >= messages, within=600)
                 archive_seconds = time.monotonic() - began
                 say(f"archived in {archive_seconds:.1f} s")
-                eventually(lambda: client.admin.topic(TOPIC).messages < messages, within=60, what="collection")
+                eventually(lambda: client.admin.topic(TOPIC).messages < messages, within=300, what="collection")
         finally:
             over.set()
-            job.popen.terminate()
-            job.popen.wait(120)
+            job.stop()
         collector.join()
         done = run(ArchiveOptions(path=path, url=url), spark)
         client.admin.maintain()
