@@ -1,6 +1,5 @@
 """Analyses of a real log and its archive: every message once, up to one instant, whatever moves meanwhile."""
 
-import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,28 +21,16 @@ from lanelog.config import SubscriptionConfig
 from lanelog.errors import ConfigurationError, LanelogError
 from lanelog.spark import _analysis
 from lanelog.spark._analysis import Analysis
-from lanelog.spark._clear import one_line
 from lanelog.spark._report_sections import SHOWN
 from lanelog.spark.analyze import Analyzed, AnalyzeOptions, _shown, run
-from lanelog.spark.archive import ArchiveOptions
-from lanelog.spark.archive import run as archive
+from support.archives import Archive, settled
 from support.reports import facts
 from support.sql import rows
 from support.waiting import accept, eventually
 
 Analyze = Callable[..., Analyzed]
 ODD = "ключ 🦊"
-WAITED = (
-    "An error occurred while calling o97.getResult.\n: E: {0}\n\tat a.b(C.scala:70)\n"
-    "Caused by: E: {0}\n\tat a.b(C.scala:7)\nCaused by: E: {1}\n\tat a.b(C.scala:1)\nCaused by: E: another"
-)
-"""An error of Spark's, with causes."""
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    """Where the archive is."""
-    return tmp_path / "archive"
+pytestmark = pytest.mark.thorough
 
 
 @pytest.fixture
@@ -63,16 +50,13 @@ def analyze(spark: SparkSession, lanelog_url: str, output: Path) -> Analyze:
 
 
 @pytest.fixture
-def collect(spark: SparkSession, lanelog_url: str, client: Client, store: Path, raw: Any) -> Callable[[str], None]:
+def collect(client: Client, archive: Archive, raw: Any) -> Callable[[str], None]:
     """Handles a topic's messages in group `readers`, archives them, and has the log collected."""
 
     def run_(topic: str) -> None:
-        def done() -> bool:
-            return all(lag.lag == 0 for lag in client.admin.groups(topic) if lag.group == "readers")
-
         with client.subscribe(topic, "readers", accept, retention=0, history=True):
-            eventually(done, within=30)
-        archive(ArchiveOptions(path=str(store), url=lanelog_url), spark)
+            settled(client, topic, "readers")
+        archive()
         rows(raw, "UPDATE queue_groups SET retention_ms = 0")
         client.admin.maintain()
 
@@ -93,9 +77,12 @@ def publish(client: Client, topic: str, first: int, last: int, keys: tuple[str, 
 
 
 def test_archive_and_live_log_are_counted_once(
-    client: Client, analyze: Analyze, collect: Callable[[str], None], store: Path, output: Path
+    client: Client, analyze: Analyze, collect: Callable[[str], None], path: str, output: Path
 ) -> None:
-    """What only the archive has, what both have, and what only the log has: together what was published."""
+    """What only the archive has, what both have, and what only the log has: together what was published.
+
+    The groups of archives and of replays are behind, and are no readers whose lanes stall.
+    """
     publish(client, "t", 1, 20)
     collect("t")  # only in the archive
     assert client.admin.topics()[0].messages == 0
@@ -104,7 +91,8 @@ def test_archive_and_live_log_are_counted_once(
     publish(client, "t", 21, 30)
     collect("t")  # collection waits for `late`: in both
     publish(client, "t", 31, 33)  # only in the log
-    done = analyze(path=str(store))
+    register(client._database, "_replay-x", "t", SubscriptionConfig(), order="replay")
+    done = analyze(path=path, stalled_after=0.001)
     assert (done.messages, done.lanes, list(done.topics)) == (66, 2, ["t"])
     assert sum(row["messages"] for row in table(output, "throughput")) == 66
     assert sum(row["bytes"] for row in table(output, "throughput")) == 660
@@ -115,20 +103,22 @@ def test_archive_and_live_log_are_counted_once(
     ]
     latency = {row["consumer_group"]: (row["samples"], row["keeps_history"]) for row in table(output, "latency")}
     assert latency == {"readers": (60, True), "late": (0, False)}
-    lags = {row["consumer_group"]: (row["lag"], row["lanes"]) for row in table(output, "lag")}
-    assert lags == {"readers": (6, 2), "late": (26, 2), "_archive": (6, 2)}
-    assert analyze(path=str(store), live=False).messages == 60
+    lags = {row["consumer_group"]: (row["lag"], row["lanes"], row["role"]) for row in table(output, "lag")}
+    assert lags == {
+        "readers": (6, 2, "consumer"),
+        "late": (26, 2, "consumer"),
+        "_archive": (6, 2, "archive"),
+        "_replay-x": (26, 2, "replay"),
+    }
+    assert {row["consumer_group"] for row in table(output, "stalled_lanes")} == {"readers", "late"}
+    assert analyze(path=path, live=False).messages == 60
     assert table(output, "lag") == []  # in the log alone
     assert "Only the archive was read" in (output / "report.html").read_text()
     assert analyze().messages == 26
 
 
 def test_what_is_archived_and_collected_while_the_log_is_read_is_not_lost(
-    client: Client,
-    analyze: Analyze,
-    collect: Callable[[str], None],
-    store: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    client: Client, analyze: Analyze, collect: Callable[[str], None], path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the look at the log and the look at the archive everything moves from the one into the other."""
     publish(client, "t", 1, 5)
@@ -145,12 +135,12 @@ def test_what_is_archived_and_collected_while_the_log_is_read_is_not_lost(
         return real(*args, **options)
 
     monkeypatch.setattr(_analysis, "read_archive", late)
-    assert analyze(path=str(store)).messages == 18
+    assert analyze(path=path).messages == 18
     assert moved
 
 
 def test_a_cut_off_in_the_past_gives_the_same_result_whenever_it_is_asked_for(
-    client: Client, analyze: Analyze, collect: Callable[[str], None], store: Path, output: Path, raw: Any
+    client: Client, analyze: Analyze, collect: Callable[[str], None], path: str, output: Path, raw: Any
 ) -> None:
     """Byte for byte, whether the messages are in the log or in the archive; what came later is in neither."""
 
@@ -167,117 +157,48 @@ def test_a_cut_off_in_the_past_gives_the_same_result_whenever_it_is_asked_for(
     in_the_log = tables_until(cutoff)
     collect("t")
     assert client.admin.topics()[0].messages == 0
-    assert tables_until(cutoff, path=str(store)) == in_the_log
+    assert tables_until(cutoff, path=path) == in_the_log
 
 
-def test_dead_letters_and_stalled_lanes_of_a_real_log(client: Client, analyze: Analyze, output: Path) -> None:
-    """A rejected message by its reason, with its topic; a lane that nobody works on stalls."""
-
-    def handle(message: lanelog.Message) -> None:
-        raise lanelog.Reject(f"order {message.json()} is <b>odd</b>\nand more")
-
-    for n in range(3):
-        client.publish("t", f"k{n}", n)
-    with client.subscribe("t", "g", handle):
-        eventually(lambda: client.admin.topics() and len(client.admin.topics()) == 2, within=30)
-        eventually(lambda: all(group.lag == 0 for group in client.admin.groups("t")), within=30)
-    client.publish("t", ODD, b"waits")
-    done = analyze(topics=("t",), stalled_after=0.001)
-    assert list(done.topics) == ["t", "t_dlq"]
-    assert (done.dead_letters, done.stalled_lanes) == (3, 1)
-    letters = [(row["original_topic"], row["failed_group"], row["reason"]) for row in table(output, "dead_letters")]
-    assert letters == [("t", "g", "order # is <b>odd</b>")]
-    assert [(row["key"], row["lag"], row["state"]) for row in table(output, "stalled_lanes")] == [(ODD, 1, "waiting")]
-    page = (output / "report.html").read_text()
-    assert "order # is &lt;b&gt;odd&lt;/b&gt;" in page
-    assert "<b>odd" not in page
-
-
-def test_the_groups_of_archives_and_replays_are_no_readers_that_stall(
-    client: Client, analyze: Analyze, collect: Callable[[str], None], output: Path
-) -> None:
-    """An archive that runs now and then is behind in between, and a replay's group never moves: no lane stalls."""
-    publish(client, "t", 1, 2)
-    collect("t")
-    register(client._database, "_replay-x", "t", SubscriptionConfig(), order="replay")
-    with client.subscribe("t", "other", accept):
-        publish(client, "t", 3, 6)
-        eventually(lambda: next(each for each in client.admin.groups("t") if each.group == "other").lag == 0)
-    assert analyze(stalled_after=0.001).stalled_lanes == 2  # those of `readers`
-    assert {row["consumer_group"] for row in table(output, "stalled_lanes")} == {"readers"}
-    lags = {row["consumer_group"]: (row["lag"], row["role"]) for row in table(output, "lag")}
-    assert lags == {
-        "readers": (8, "consumer"),
-        "other": (0, "consumer"),
-        "_archive": (8, "archive"),
-        "_replay-x": (8, "replay"),
-    }
-
-
-@pytest.mark.parametrize("from_archive", [True, False])
 def test_what_spark_cannot_read_is_one_line(
-    client: Client,
-    analyze: Analyze,
-    collect: Callable[[str], None],
-    store: Path,
-    output: Path,
-    raw: Any,
-    from_archive: bool,
+    client: Client, analyze: Analyze, collect: Callable[[str], None], path: str, output: Path, raw: Any
 ) -> None:
-    """A file of the archive that is none, a table that is gone: what it is, and not where in Spark it was."""
+    """A table that is gone, a file of the archive that is none: what it is, and not where in Spark it was."""
     publish(client, "t", 1, 1)
     collect("t")
-    if from_archive:
-        for file in store.rglob("*.parquet"):
-            file.write_bytes(b"nonsense" * 100)
-    else:
-        rows(raw, "ALTER TABLE queue_messages RENAME COLUMN payload TO elsewhere")
-    with pytest.raises(LanelogError, match="the analysis failed: ") as caught:
-        analyze(path=str(store))
-    assert "\n" not in str(caught.value)
-    assert ("parquet" if from_archive else "payload") in str(caught.value).lower()
-    assert caught.value.__cause__ is None
-    assert not output.exists()
+
+    def failed() -> str:
+        with pytest.raises(LanelogError, match="the analysis failed: ") as caught:
+            analyze(path=path)
+        assert "\n" not in str(caught.value)
+        assert caught.value.__cause__ is None
+        assert not output.exists()
+        return str(caught.value).lower()
+
+    rows(raw, "ALTER TABLE queue_messages RENAME COLUMN payload TO elsewhere")
+    assert "payload" in failed()
+    rows(raw, "ALTER TABLE queue_messages RENAME COLUMN elsewhere TO payload")
+    for file in Path(path).rglob("*.parquet"):
+        file.write_bytes(b"nonsense" * 100)
+    assert "parquet" in failed()
 
 
-def test_the_command_writes_tables_and_a_report(
-    spark: SparkSession, client: Client, lanelog_url: str, output: Path, store: Path
+def test_what_cannot_be_done_is_one_line_and_writes_nothing(
+    spark: SparkSession, lanelog_url: str, output: Path
 ) -> None:
-    """It says what it counted and where the report is; there is a file for every table, and nothing else."""
-    publish(client, "t", 1, 3)
-    ran = CliRunner().invoke(
-        cli, ["analyze", "--url", lanelog_url, "--output", str(output), "--format", "csv", "--topics", "t", "--json"]
-    )
-    assert ran.exit_code == 0, ran.output
-    answer = json.loads(ran.stdout[ran.stdout.index("{") :])
-    assert (answer["messages"], answer["lanes"], answer["report"]) == (6, 2, str(output / "report.html"))
-    assert sorted(path.name for path in output.iterdir()) == sorted(
-        ["report.html", *(f"{name}.csv" for name in _analysis.ORDER)]
-    )
-    assert pyarrow.csv.read_csv(output / "skew.csv").to_pylist()[0]["messages"] == 6
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
+    """Exit status 2, no file."""
+    for arguments, said in (
         (["--topics", "missing"], "topic 'missing' is neither in the archive nor in the live log"),
         (["--until", "soon"], "'soon' is no time"),
         (["--until", "2026-06-01T10:00:00"], "has no time zone"),
         (["--path", "/nonexistent/archive"], "there is no archive at"),
         (["--no-live"], "nothing to read: give the path of an archive"),
         (["--url", "mysql://root@127.0.0.1:1/jobs"], "127.0.0.1"),
-    ],
-)
-def test_what_cannot_be_done_is_one_line_and_writes_nothing(
-    spark: SparkSession, lanelog_url: str, output: Path, arguments: list[str], said: str
-) -> None:
-    """Exit status 2, no file."""
-    lanelog.connect(lanelog_url).migrate()
-    ran = CliRunner().invoke(cli, ["analyze", "--url", lanelog_url, "--output", str(output), *arguments])
-    assert ran.exit_code == 2
-    assert said in ran.stderr
-    assert len(ran.stderr.strip().splitlines()) == 1
-    assert not output.exists()
+    ):
+        ran = CliRunner().invoke(cli, ["analyze", "--url", lanelog_url, "--output", str(output), *arguments])
+        assert (ran.exit_code, len(ran.stderr.strip().splitlines())) == (2, 1)
+        assert said in ran.stderr
+        assert not output.exists()
 
 
 def test_a_directory_of_something_else_is_left_alone(spark: SparkSession, analyze: Analyze, output: Path) -> None:
@@ -290,7 +211,7 @@ def test_a_directory_of_something_else_is_left_alone(spark: SparkSession, analyz
 
 
 def test_an_archive_of_another_database_is_refused(
-    client: Client, analyze: Analyze, collect: Callable[[str], None], store: Path, raw: Any
+    client: Client, analyze: Analyze, collect: Callable[[str], None], path: str, raw: Any
 ) -> None:
     """Offsets of two databases are not offsets of one log."""
     publish(client, "t", 1, 1)
@@ -298,7 +219,7 @@ def test_an_archive_of_another_database_is_refused(
     with raw.cursor() as cursor:
         cursor.execute("UPDATE queue_schema SET applied_at = applied_at + 1")
     with pytest.raises(ConfigurationError, match="is one of another database"):
-        analyze(path=str(store))
+        analyze(path=path)
 
 
 def test_the_page_is_given_the_rows_that_it_shows() -> None:
@@ -320,21 +241,6 @@ def test_tables_of_the_other_format_do_not_stay_beside_a_newer_report(analyze: A
     analyze(format="csv")
     names = [path.name for path in output.iterdir()]
     assert sorted(names) == sorted(["notes.parquet", "report.html", *(f"{name}.csv" for name in _analysis.ORDER)])
-    analyze()
-    assert not list(output.glob("*.csv"))
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (WAITED.format("Exception thrown in awaitResult: ", "Job aborted: too big"), "E: Job aborted: too big"),
-        (WAITED.format("no", "why"), "E: no"),
-        ("SparkException: Exception thrown in awaitResult: ", "SparkException: Exception thrown in awaitResult:"),
-    ],
-)
-def test_an_error_that_says_only_that_it_waited_is_told_by_its_cause(text: str, said: str) -> None:
-    """The first cause that says more; other errors are told by their own first line."""
-    assert one_line(text) == said
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,11 @@ from pathlib import Path
 import pyspark
 import pytest
 from packaging.requirements import Requirement
-from pyspark.sql import SparkSession
 
 from lanelog.client import Client
-from lanelog.spark._options import parse_read
-from lanelog.spark._schema import MESSAGES
-from lanelog.spark._source import LanelogReader
+from support.spark import reader_of, rows_of
+
+pytestmark = pytest.mark.thorough
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(__file__).parent / "programs/copy_topic.py"
@@ -80,7 +79,7 @@ def python(tmp_path: Path) -> Path:
     return python
 
 
-@pytest.mark.timeout(WITHIN + 30)
+@pytest.mark.timeout(WITHIN + 30)  # more than the tier's, to tell what the processes said
 def test_executors_that_get_lanelog_as_a_zip_read_and_write(
     client: Client, lanelog_url: str, archive: Path, python: Path
 ) -> None:
@@ -107,18 +106,6 @@ def test_executors_that_get_lanelog_as_a_zip_read_and_write(
     assert done.returncode == 0, done.stderr[-4000:]
     assert json.loads(done.stdout.splitlines()[-1]) == {"executors": 2, "python": str(python)}
     lanes: dict[str, list[int]] = {}
-    reader = LanelogReader(parse_read({"url": lanelog_url, "subscribe": "to"}, streaming=False))
-    for split in reader.partitions():
-        for batch in reader.read(split):
-            for row in batch.to_pylist():
-                lanes.setdefault(row["key"], []).append(int(row["value"]))
+    for row in rows_of(reader_of(lanelog_url, subscribe="to")):
+        lanes.setdefault(row["key"], []).append(int(row["value"]))
     assert lanes == {f"k{n}": list(range(n, 4000, 20)) for n in range(20)}
-
-
-def test_spark_finds_the_format_where_lanelog_is_installed(
-    spark: SparkSession, client: Client, lanelog_url: str
-) -> None:
-    """A session that nobody has told of it."""
-    client.publish("t", "k", b"x")
-    found = spark.newSession().read.format("lanelog").option("url", lanelog_url).option("subscribe", "t").load()
-    assert found.schema == MESSAGES

@@ -12,6 +12,8 @@ from pyspark.sql import SparkSession
 
 from lanelog.spark import read_archive
 
+pytestmark = pytest.mark.thorough
+
 COMMAND = [sys.executable, "-m", "lanelog", "demo"]
 
 
@@ -33,7 +35,6 @@ def repository(tmp_path: Path) -> Path:
 
 
 @pytest.mark.local_server
-@pytest.mark.timeout(300)
 def test_the_demo_is_archived_reported_on_and_replayed(
     spark: SparkSession, repository: Path, tmp_path: Path, local_kind: str
 ) -> None:

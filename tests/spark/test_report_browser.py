@@ -9,6 +9,8 @@ from lanelog.spark._report import render
 from support.browser import Page, browser
 from support.reports import HOSTILE, ODD, full
 
+pytestmark = pytest.mark.thorough
+
 FETCHED = (
     "<!doctype html><title>control</title><img src='http://127.0.0.1:9/x.png'><script>document.title = 'ran'</script>"
 )
@@ -43,15 +45,12 @@ def test_nothing_is_loaded_from_outside(page: Page, report: Path, tmp_path: Path
     assert page.ask("document.title") == "ran"
 
 
-def test_headings_tables_and_plots_are_there(page: Page, tmp_path: Path) -> None:
-    """Each section with its tables; every cell under a head; every plot has a size and a name."""
+def test_tables_and_plots_are_there(page: Page, tmp_path: Path) -> None:
+    """Every cell stands under a head; every plot has a size and a name."""
     path = tmp_path / "report.html"
     path.write_text(render(*full()), encoding="utf-8")
     page.show_as(width=1100)
     page.open(path)
-    assert page.ask("[...document.querySelectorAll('h2')].map(h => h.innerText)") == [
-        *("Throughput", "Latency", "Attempts", "Dead letters", "Lanes", "Lag", "Stalled lanes")
-    ]
     assert page.ask("document.querySelectorAll('table').length") == 8
     assert page.ask(
         "[...document.querySelectorAll('tr')].every(r => r.cells.length == r.closest('table').rows[0].cells.length)"
@@ -93,18 +92,16 @@ def test_short_names_are_on_one_line_within_their_card(page: Page, tmp_path: Pat
             assert set(page.ask(lines)) == {1}, width
 
 
-@pytest.mark.parametrize("width", [320, 390, 768, 840, 1100, 1600])
-def test_nothing_stands_out_at_the_side(page: Page, report: Path, width: int) -> None:
-    """From a small phone to a wide screen, with names without a space in them, nobody scrolls sideways."""
-    page.show_as(width=width)
+def test_nothing_stands_out_at_the_side(page: Page, report: Path) -> None:
+    """From a small phone to a wide screen, with names without a space in them, nobody scrolls sideways.
+
+    Neither is anything cut off on A4 with its margins, where tables stay tables.
+    """
     page.open(report)
-    assert page.ask("document.documentElement.scrollWidth") <= width
-
-
-def test_paper_holds_the_whole_width_and_tables_stay_tables(page: Page, report: Path) -> None:
-    """On A4 with its margins nothing is cut off."""
+    for width in (320, 390, 768, 840, 1100, 1600):
+        page.show_as(width=width)
+        assert page.ask("document.documentElement.scrollWidth") <= width
     page.show_as(width=688, media="print")
-    page.open(report)
     assert page.ask("document.documentElement.scrollWidth") <= 688
     assert page.ask("getComputedStyle(document.querySelector('tr')).display") == "table-row"
 

@@ -1,6 +1,5 @@
-"""A headless Chromium that tests drive over its debugging pipe: pages, media, sizes, what was requested, pictures."""
+"""A headless Chromium that tests drive over its debugging pipe: pages, media, sizes and what was requested."""
 
-import base64
 import json
 import os
 import shutil
@@ -69,11 +68,6 @@ class Page:
         self._call("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=False)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self._call("Emulation.setEmulatedMedia", media=media, features=[scheme])
-
-    def picture(self, path: Path) -> None:
-        """A PNG of the whole page."""
-        shot = self._call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
-        path.write_bytes(base64.b64decode(shot["data"]))
 
     def _call(self, method: str, **params: Any) -> dict[str, Any]:
         self._number += 1

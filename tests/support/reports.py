@@ -62,20 +62,14 @@ def full(text: str = ODD) -> tuple[Facts, Tables]:
     ]
     tables = nothing()
     tables["timeline"] = rows("topic start messages bytes", *hours)
-    peaks = {topic: max((each for each in hours if each[0] == topic), key=lambda each: each[2]) for topic, *_ in hours}
-    tables["topics"] = rows(
-        "topic messages bytes peak_messages peak_start",
-        *(
-            (
-                topic,
-                sum(h[2] for h in hours if h[0] == topic),
-                sum(h[3] for h in hours if h[0] == topic),
-                peak[2],
-                peak[1],
-            )
-            for topic, peak in sorted(peaks.items(), key=lambda item: -sum(h[2] for h in hours if h[0] == item[0]))
-        ),
-    )
+    of = {topic: [each[1:] for each in hours if each[0] == topic] for topic in ("mails", "orders", "orders_dlq")}
+    summed = [
+        (topic, sum(each[1] for each in all_), sum(each[2] for each in all_), peak[1], peak[0])
+        for topic, all_ in of.items()
+        for peak in [max(all_, key=lambda each: each[1])]
+    ]
+    topics = sorted(summed, key=lambda each: -each[1])
+    tables["topics"] = rows("topic messages bytes peak_messages peak_start", *topics)
     tables["latency"] = rows(
         "consumer_group topic keeps_history samples p50_ms p95_ms p99_ms max_ms",
         ("billing", "orders", True, 198_412, 42, 310, 2_150, 64_400),
@@ -139,18 +133,7 @@ def full(text: str = ODD) -> tuple[Facts, Tables]:
         ("sender", "mails", "box-1", 4, 1_920_000, "paused", 0, text),
         ("billing", "orders", "customer-014", 2, 9_462_000, "postponed", 1, None),
     )  # fmt: skip
-    messages = sum(row["messages"] for row in tables["topics"])
-    size = sum(row["bytes"] for row in tables["topics"])
+    messages, size = sum(each[1] for each in summed), sum(each[2] for each in summed)
     counted = {name: len(tables[name]) for name in ("dead_letters", "stalled_lanes")}
-    found = facts(
-        messages=messages,
-        size=size,
-        lanes=980,
-        keeps_history=True,
-        dead_letters=380,
-        outstanding=44,
-        reasons=4,
-        stalled=3,
-        counted=counted,
-    )
-    return found, tables
+    known = {"lanes": 980, "keeps_history": True, "dead_letters": 380, "outstanding": 44, "reasons": 4, "stalled": 3}
+    return facts(messages=messages, size=size, counted=counted, **known), tables
