@@ -6,6 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.thorough
+
 PROGRAMS = Path(__file__).with_name("programs")
 TESTS = Path(__file__).parents[1]
 PROGRAM = """
