@@ -90,7 +90,7 @@ def test_our_transaction_reports_an_unknown_commit(distant: Publisher, proxy: Pr
 
 def test_the_very_first_connection_may_be_lost_while_it_logs_in(proxy: Proxy, raw: Any) -> None:
     """A server that has greeted is there: publish repeats, although this client was never connected before."""
-    proxy.cut_at = b"ISOLATION LEVEL READ COMMITTED"  # the first thing that a session says
+    proxy.cut_at = b"READ COMMITTED, READ WRITE"  # the first thing that a session says
     proxy.deliver = False
     with publisher_at(proxy.url, publish_timeout=20.0) as publisher:
         assert publisher.publish("t", "k", b"x").offset == 1

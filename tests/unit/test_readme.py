@@ -38,9 +38,11 @@ def shown(cell: str) -> object:
 
 
 def test_every_example_is_executed_by_a_test() -> None:
-    """Each Python block is known under one name, and a test that executes the README uses that name."""
+    """Each Python block is known under one name, and a test with a database or with Spark uses that name."""
     assert sorted(example(which).line for which in Example) == [block.line for block in blocks("python")]
-    tests = "".join(path.read_text() for path in (ROOT / "tests").glob("*/test_readme.py"))
+    tests = "".join(
+        path.read_text() for tier in ("integration", "spark") for path in (ROOT / "tests" / tier).glob("*.py")
+    )
     assert [which.name for which in Example if f"Example.{which.name}" not in tests] == []
 
 
