@@ -12,6 +12,7 @@ from lanelog._database import Database
 from lanelog.config import ConnectConfig
 from lanelog.publisher import Publisher
 from support.processes import Fleet
+from support.sql import connect as raw_connection
 from support.stage import Stage
 
 OpenRaw = Callable[..., "pymysql.Connection[Any]"]
@@ -23,16 +24,7 @@ def open_raw(lanelog_url: str) -> Iterator[OpenRaw]:
     with ExitStack() as stack:
 
         def connect(**options: Any) -> "pymysql.Connection[Any]":
-            config = ConnectConfig.from_url(lanelog_url)
-            connection = pymysql.connect(
-                host=config.host,
-                port=config.port,
-                unix_socket=config.unix_socket,
-                user=config.user,
-                password=config.password,
-                database=config.database,
-                **{"charset": "utf8mb4", **options},
-            )
+            connection = raw_connection(lanelog_url, **{"charset": "utf8mb4", "autocommit": False, **options})
             stack.callback(lambda: connection.close() if connection.open else None)
             return connection
 

@@ -15,10 +15,10 @@ import lanelog
 from lanelog import DatabaseError
 from lanelog.admin import Admin
 from lanelog.devserver import DevServer
-from support.accounts import PASSWORD, account, connect
+from support.accounts import PASSWORD, account
 from support.cli import Command, everything
 from support.shop import CHANGES, LOOKS, Verb, open_shop
-from support.sql import rows
+from support.sql import connect, rows
 
 WRITES = "INSERT, UPDATE, DELETE"
 NO_DATABASE = {"preview_schedule"}

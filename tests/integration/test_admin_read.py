@@ -9,10 +9,9 @@ import lanelog
 from lanelog import Client
 from lanelog.admin import Admin, GroupState, LaneInfo, MessageState, OwnerState, _facts
 from lanelog.devserver import DevServer
-from support.accounts import connect
 from support.shop import LOOKS, open_shop
 from support.situations import HOUR, Situations, around, fill
-from support.sql import rows
+from support.sql import connect, rows
 
 
 @pytest.fixture

@@ -14,9 +14,10 @@ import pytest
 import lanelog
 from lanelog import Client, ConfigurationError
 from lanelog.devserver import DevServer
-from support.accounts import PASSWORD, connect
+from support.accounts import PASSWORD
 from support.cli import Command, everything
 from support.shop import LINES, open_shop
+from support.sql import connect
 
 WHERE, LANE = ("merge", "builders"), ("merge", "good")
 SCHEDULE = {"name": "s", "expression": "* * * * *", "topic": "merge", "key": "good", "payload": b"x"}

@@ -15,8 +15,7 @@ import pytest
 
 from lanelog.devserver import DevServer, _programs, start
 from lanelog.devserver._local import LocalServer
-from support.accounts import connect
-from support.sql import rows
+from support.sql import connect, rows
 
 GONE_MS = 15_000
 

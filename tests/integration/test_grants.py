@@ -12,10 +12,10 @@ import pytest
 
 import lanelog
 from lanelog.devserver import DevServer
-from support.accounts import as_user, connect
+from support.accounts import as_user
 from support.cli import TABLES
 from support.readme import sql
-from support.sql import one, rows
+from support.sql import connect, one, rows
 from support.turns import collecting_turns
 from support.waiting import Record, accept, events, eventually
 

@@ -14,7 +14,8 @@ from lanelog.devserver import DevServer
 from lanelog.errors import DatabaseError, SchemaError
 from lanelog.migrations import VERSION, check, migrate
 from lanelog.migrations.declared import checksum, declared_tables
-from support.accounts import account, connect
+from support.accounts import account
+from support.sql import connect
 
 MIGRATE = """
 import sys

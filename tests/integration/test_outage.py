@@ -15,8 +15,7 @@ from attrs import define
 import lanelog
 from lanelog import Client, Message
 from lanelog.devserver import DevServer
-from support.raw import connect
-from support.sql import rows
+from support.sql import connect, rows
 from support.traffic import Traffic, shares, steady_load
 from support.waiting import Record, events, eventually
 

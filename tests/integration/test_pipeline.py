@@ -9,8 +9,7 @@ import lanelog
 from lanelog import Outgoing
 from lanelog.devserver import DevServer
 from support.processes import Fleet
-from support.raw import connect
-from support.sql import one, rows
+from support.sql import connect, one, rows
 from support.waiting import eventually
 
 REPOSITORIES = [f"repo-{number:02}" for number in range(50)]

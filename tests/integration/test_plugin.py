@@ -6,8 +6,7 @@ import pytest
 
 from lanelog.devserver import DevServer
 from lanelog.devserver._programs import cache_directory
-from support.accounts import connect
-from support.sql import rows
+from support.sql import connect, rows
 
 CACHE = str(cache_directory(os.environ).parent)  # pytester gives its runs a home of their own
 

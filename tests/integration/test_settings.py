@@ -11,7 +11,7 @@ from lanelog import Client
 from lanelog._database import Database
 from lanelog.config import ConnectConfig
 from lanelog.devserver import DevServer
-from support.sql import one, rows
+from support.sql import connect, one, rows
 from support.waiting import accept, eventually
 
 HOSTILE = {
@@ -50,7 +50,7 @@ def hostile_url(private_server: DevServer) -> str:
     """A database whose server has been given every setting that changes what a statement means."""
     with lanelog.connect(private_server.url) as client:
         client.migrate()
-    with connected(private_server.url) as raw:
+    with connect(private_server.url) as raw:
         for name, value in HOSTILE.items():
             try:
                 rows(raw, f"SET GLOBAL {name} = {value}")
@@ -58,19 +58,6 @@ def hostile_url(private_server: DevServer) -> str:
                 assert name in {"foreign_key_checks", "unique_checks", "sql_auto_is_null"}, name
         rows(raw, "SET GLOBAL TRANSACTION READ ONLY")
     return private_server.url
-
-
-def connected(url: str) -> "pymysql.Connection[Any]":
-    config = ConnectConfig.from_url(url)
-    return pymysql.connect(
-        host=config.host,
-        port=config.port,
-        unix_socket=config.unix_socket,
-        user=config.user,
-        password=config.password,
-        database=config.database,
-        autocommit=True,
-    )
 
 
 @pytest.mark.parametrize("lent", ["pool", "session"])
@@ -92,7 +79,7 @@ def test_every_session_has_its_own_settings(hostile_url: str, lent: str) -> None
 
 def test_what_a_third_group_has_not_read_is_kept(hostile_url: str) -> None:
     """Collection sees every group, though SELECT returns two rows by default; publishing and consuming go on."""
-    with lanelog.connect(hostile_url) as client, connected(hostile_url) as raw:
+    with lanelog.connect(hostile_url) as client, connect(hostile_url) as raw:
         rows(raw, "SET SESSION sql_big_selects = 1")
         for group in ("a", "b", "c"):
             client.subscribe("t", group, accept, retention=0).stop()

@@ -16,8 +16,8 @@ import lanelog
 from lanelog import Client
 from lanelog.devserver import DevServer, start
 from lanelog.publisher import Publisher
-from support.raw import connect as past_the_library
 from support.sql import audit, one, rows, watermark
+from support.sql import connect as past_the_library
 from support.waiting import accept, eventually
 
 QUIET = {"lease_duration": 3600.0, "lease_renewal": 1800.0}
@@ -175,7 +175,7 @@ def test_eight_threads_at_once_cost_a_statement_a_message(client: Client, raw: A
 
 def test_a_publish_in_a_callers_transaction_is_seven_statements(client: Client, raw: Any, connect: Any) -> None:
     """A savepoint set, tried and released around the publish; our own connection looks whether the lane is there."""
-    mine = connect()
+    mine = connect(autocommit=False)
     client.publish("t", "k", b"x", connection=mine)
     mine.commit()
     with counting(raw) as sent:

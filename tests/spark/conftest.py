@@ -7,19 +7,18 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
-import pymysql
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import lanelog
 from lanelog.client import Client
-from lanelog.config import ConnectConfig
 from lanelog.spark import read_archive
 from lanelog.spark._archive_options import ArchiveOptions
 from lanelog.spark.archive import Archived, run
 from support.archives import Archive, Held, Place
 from support.spark import PASSWORD, PASSWORD_VARIABLE, Read
 from support.spark_sessions import Sessions
+from support.sql import connect
 from support.waiting import accept, eventually
 
 # What the JVM inherits is set before it starts. Each program that a test starts has a JVM of its own, which lives for
@@ -117,15 +116,5 @@ def archived(spark: SparkSession, path: str) -> Held:
 @pytest.fixture
 def raw(lanelog_url: str) -> Iterator[Any]:
     """A connection past the library, with autocommit on."""
-    config = ConnectConfig.from_url(lanelog_url)
-    connection = pymysql.connect(
-        host=config.host,
-        port=config.port,
-        unix_socket=config.unix_socket,
-        user=config.user,
-        password=config.password,
-        database=config.database,
-        autocommit=True,
-    )
-    yield connection
-    connection.close()
+    with connect(lanelog_url) as connection:
+        yield connection

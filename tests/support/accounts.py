@@ -1,4 +1,4 @@
-"""Accounts for tests: other users of a test's database, and connections past the library."""
+"""Accounts for tests: other users of a test's database."""
 
 import secrets
 from collections.abc import Iterator, Mapping
@@ -6,19 +6,10 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
-import pymysql
-
 from lanelog.config import ConnectConfig
 from support.sql import rows
 
 PASSWORD = "pw" + secrets.token_hex(8)
-
-
-def connect(url: str) -> Any:
-    """A connection of the application's own, with autocommit; a context manager that closes it."""
-    config = ConnectConfig.from_url(url)
-    names = ("host", "port", "unix_socket", "user", "password", "database")
-    return pymysql.connect(**{name: getattr(config, name) for name in names}, autocommit=True)
 
 
 def as_user(url: str, user: str, password: str) -> str:

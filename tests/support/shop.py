@@ -13,8 +13,7 @@ import lanelog
 from lanelog import Message, Reject, Retry
 from lanelog.config import ConnectConfig
 from lanelog.devserver import DevServer
-from support.accounts import connect
-from support.sql import rows
+from support.sql import connect, rows
 from support.waiting import eventually
 
 LEASES, STATE, OFFSETS = "queue_partition_leases", "queue_delivery_state", "queue_offsets"

@@ -2,6 +2,17 @@
 
 from typing import Any
 
+import pymysql
+
+from lanelog.config import ConnectConfig
+
+
+def connect(url: str, **options: Any) -> Any:
+    """A connection of the application's own, with autocommit unless told; a context manager that closes it."""
+    config = ConnectConfig.from_url(url)
+    account = {name: getattr(config, name) for name in ("host", "port", "unix_socket", "user", "password", "database")}
+    return pymysql.connect(**{"autocommit": True, **account, **options})
+
 
 def rows(raw: Any, sql: str, *args: object) -> list[tuple[Any, ...]]:
     """Run one statement on a DB-API connection and return what it gives."""

@@ -10,15 +10,13 @@ import sys
 import threading
 from collections.abc import Callable
 
-import pymysql
 from pyspark.sql import SparkSession
 
 import lanelog
-from lanelog.config import ConnectConfig
 from lanelog.spark import analyze, archive, replay
 from lanelog.spark._archive_options import ArchiveOptions
 from support.spark_sessions import SETTINGS, in_step
-from support.sql import one
+from support.sql import connect, one
 from support.waiting import eventually
 
 
@@ -30,12 +28,7 @@ def main(url: str, path: str) -> None:
     with lanelog.connect(url) as client:
         client.publish_many("t", [(f"k{n % 4}", b"x") for n in range(40)])
     archive.run(ArchiveOptions(path=path, url=url), spark)
-    config = ConnectConfig.from_url(url)
-    raw = pymysql.connect(
-        unix_socket=config.unix_socket, host=config.host, port=config.port, user=config.user, password=config.password
-    )
-    raw.select_db(config.database)
-    raw.autocommit(True)
+    raw = connect(url)
     jobs = spark.sparkContext.statusTracker().getActiveJobsIds
 
     def copied() -> int:
