@@ -59,7 +59,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:
     """Count what this run leaves out as thorough."""
-    LEFT_OUT.update(item.path.relative_to(item.config.rootpath).parent for item in items if is_thorough(item))
+    LEFT_OUT.update(
+        item.path.relative_to(item.config.rootpath).parent
+        for item in items
+        if is_thorough(item) and "not thorough" in item.config.getoption("markexpr")
+    )
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

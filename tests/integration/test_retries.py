@@ -85,3 +85,25 @@ def test_a_policy_that_fails_itself_loses_nothing(lanelog_client: Client, caplog
     subscription = lanelog_client.subscribe("t", "g", handle, retry=policy)
     eventually(lambda: subscription.stats().acked == 1)
     assert events(caplog, "retry_policy.failed", logging.ERROR)
+
+
+def test_a_wait_is_never_longer_than_was_asked_for(lanelog_client: Client, raw: Any) -> None:
+    """The database's clock was an hour ahead when the attempt failed, and is right again at the next owner's."""
+    seen = Record()
+
+    def fail(message: Message) -> None:
+        seen(message.attempt)
+        if message.attempt == 1:
+            message.nack(delay=2)
+
+    lanelog_client.publish("t", "k", b"1", id="m")
+    first = lanelog_client.subscribe("t", "g", fail)
+    eventually(lambda: first.stats().retried == 1)
+    assert first.stop(10)
+    columns = ("invisible_until", "first_attempt_at", "last_attempt_at")
+    rows(raw, f"UPDATE queue_delivery_state SET {', '.join(f'{name} = {name} + 3600000' for name in columns)}")
+    (state,) = lanelog_client.admin.message("t", "k", id="m").states
+    assert state.next_attempt_in is not None
+    assert 0 < state.next_attempt_in <= 2
+    lanelog_client.subscribe("t", "g", fail)
+    assert seen.wait(2) == [1, 2]

@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from lanelog._database import Executor
 
 # All rows of some lanes of one group, when they are taken over (PRIMARY, prefix of three columns).
+# A row from the future was written by a clock that was ahead: it waits as long as was asked for then.
 LOAD = f"""
 SELECT partition_key, message_offset, through_offset, acked,
-       CAST(invisible_until AS SIGNED) - CAST({NOW_MS} AS SIGNED), retry_count, postponed, crashed, alone, lease_epoch,
+       CAST(invisible_until AS SIGNED) - CAST(GREATEST({NOW_MS}, last_attempt_at) AS SIGNED), retry_count,
+       postponed, crashed, alone, lease_epoch,
        IF(first_attempt_at = 0, NULL, CAST({NOW_MS} AS SIGNED) - CAST(first_attempt_at AS SIGNED)), last_error, released
 FROM queue_delivery_state FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s AND partition_key IN ({{keys}})

@@ -130,7 +130,8 @@ def _unsettled(offset: int, row: Row | None, facts: LaneFacts) -> Standing:
         # Its process died, or lost the lane; the next owner counts the attempt.
         return Standing(state=MessageState.RETRYABLE, attempts=1, next_attempt_in=0.0, first_at=at, last_at=at)
     flying = row.epoch != 0 and row.epoch == facts.epoch
-    wait = 0.0 if row.epoch else max(0, row.invisible_until - facts.now) / 1000
+    # No longer than was asked for: the clock may have been ahead when the row was written.
+    wait = 0.0 if row.epoch else max(0, row.invisible_until - max(facts.now, row.last_at)) / 1000
     if flying:
         state = MessageState.PROCESSING
     elif row.attempts:
