@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from lanelog._database import Transaction
 from lanelog.errors import DatabaseError, PayloadTooLarge
@@ -178,21 +179,33 @@ def test_many_held_lanes_leave_half_of_the_pool(
 def test_a_lane_held_for_too_long_is_a_retriable_error(
     lanelog_url: str, open_raw: Any, raw: Any, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After publish_timeout every publisher of that lane knows that its message is not stored, and none is later."""
+    """After publish_timeout whoever waits for that lane, or queues behind, knows that its message is not stored."""
     give_up_soon(monkeypatch)
     with publisher_at(lanelog_url, publish_timeout=1.0) as publisher:
+        database = publisher._database
         publisher.ensure_lanes("t", ["held", "free"])
+        impatient, patient = database.config, evolve(database.config, publish_timeout=PATIENCE)
         with holding(open_raw, "held"):
-            calls: list[Future[Any]] = [threads.submit(publisher.publish, "t", "held", b"x") for _ in range(5)]
-            for call in calls:
-                with pytest.raises(DatabaseError) as caught:
-                    call.result(PATIENCE)
-                assert caught.value.retriable
-                assert not caught.value.outcome_unknown
+            not_stored([threads.submit(publisher.publish, "t", "held", b"x")])
+            database.config = patient
+            holder = threads.submit(publisher.publish, "t", "held", b"x")
+            eventually(lambda: (line := publisher._group._lines.get("t")) and line.busy.keys() == {"held"})
+            database.config = impatient
+            not_stored([threads.submit(publisher.publish, "t", "held", b"x") for _ in range(4)])
+            database.config = patient
             assert publisher.publish("t", "free", b"x").offset == 1
+        assert holder.result(PATIENCE).offset == 1
         eventually(lambda: not publisher._group._lines)
-        assert publisher.publish("t", "held", b"x").offset == 1
     assert rows(raw, "SELECT COUNT(*) FROM queue_messages WHERE partition_key = 'held'") == [(1,)]
+
+
+def not_stored(calls: list[Future[Receipt]]) -> None:
+    """Each ends with an error that says so, and that it may be tried again."""
+    for call in calls:
+        with pytest.raises(DatabaseError) as caught:
+            call.result(PATIENCE)
+        assert caught.value.retriable
+        assert not caught.value.outcome_unknown
 
 
 def test_a_deadlock_is_repeated(publisher: Publisher, open_raw: Any, raw: Any, threads: ThreadPoolExecutor) -> None:
