@@ -76,8 +76,9 @@ class Job:
         eventually(lambda: not Path(f"/proc/{jvm}/exe").exists() or zombie(jvm), within=300, what="the JVM's end")
 
     def jvm(self) -> int:
-        """The JVM that Spark has started for it."""
-        children = Path(f"/proc/{self.popen.pid}/task/{self.popen.pid}/children").read_text().split()
+        """The JVM that Spark has started for it, from whichever of its threads."""
+        tasks = Path(f"/proc/{self.popen.pid}/task").glob("*/children")
+        children = [pid for task in tasks for pid in task.read_text().split()]
         found = [int(pid) for pid in children if "java" in Path(f"/proc/{pid}/exe").readlink().name]
         assert len(found) == 1, found
         return found[0]
