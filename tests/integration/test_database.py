@@ -105,17 +105,19 @@ def test_a_lost_connection_is_not_used_again_in_its_transaction(
     assert rows(raw, f"SELECT id FROM {table}") == [(4,)]
 
 
+@pytest.mark.parametrize("of_a_session", [False, True], ids=["pool", "session"])
 def test_a_deadlock_that_is_swallowed_does_not_commit(
-    database: Database, raw: Any, table: str, caplog: pytest.LogCaptureFixture
+    database: Database, session: Session, raw: Any, table: str, of_a_session: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The server has rolled everything back: a COMMIT of the rest would look like success."""
+    begin = session.transaction if of_a_session else database.transaction
     rows(raw, f"INSERT INTO {table} (id) VALUES (1), (2), (3), (4)")
     rows(raw, "BEGIN")
     # More rows changed: the server rolls back the other side.
     rows(raw, f"UPDATE {table} SET n = n + 1 WHERE id IN (1, 3)")
 
     def swallow() -> None:
-        with database.transaction() as transaction:
+        with begin() as transaction:
             transaction.execute(f"UPDATE {table} SET n = 100 WHERE id = 2")
             helper = threading.Thread(target=rows, args=(raw, f"UPDATE {table} SET n = n + 1 WHERE id = 2"))
             helper.start()

@@ -488,6 +488,8 @@ def test_a_process_that_slept_begins_nothing_on_a_lane_that_was_taken(world: Wor
     history = Simulation(world)
     try:
         history.begin(count=1, order="strict", retention=0.0, timeout=None)
+        for membership in history.process("p1").memberships:
+            membership.rules.seconds = 0.0  # its handlers are quick: no mark, and no fence, stands before each
         history.work_on(name="p1")
         history.turn(name="p2", loop="keeper")
         history.time_passes(seconds=1.6, stalled=False)  # it reads its leases back, and its next heartbeat is not due
