@@ -8,6 +8,7 @@ CREATE TABLE IF NOT EXISTS queue_subscriber_heartbeats (
   deregistered_at   BIGINT UNSIGNED NOT NULL DEFAULT 0  COMMENT 'when it stopped, epoch milliseconds UTC; 0: active',
   liveness_lock     VARCHAR(64)     NOT NULL DEFAULT '' COMMENT 'name of the server lock that its session holds and a dead process does not',
   server_started_at BIGINT UNSIGNED NOT NULL DEFAULT 0  COMMENT 'start of the server that granted the lock, epoch milliseconds UTC: a restart frees every lock',
+  incarnation       VARCHAR(255)    NOT NULL DEFAULT '' COMMENT 'incarnation of the server that granted the lock: its start, identity, host, port and data directory; empty: not known',
   PRIMARY KEY (consumer_group, topic, subscriber_name)
     COMMENT 'heartbeat: renew one row; plan: the members of a group'
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin

@@ -134,12 +134,18 @@ class Client(Declaring):
 
     # -- the database --------------------------------------------------------------------------------------------------
 
-    def migrate(self) -> None:
-        """Create or upgrade the tables; idempotent, and safe when many processes do it at once. Raises SchemaError."""
-        migrations.migrate(self._database)
+    def migrate(self) -> list[str]:
+        """Create or upgrade the tables; what was done, in words. Raises DatabaseError, SchemaError.
+
+        Idempotent, and safe when many processes do it at once and while others work.
+        """
+        return migrations.migrate(self._database)
 
     def ping(self) -> None:
-        """Check that the database answers and has the tables. Raises DatabaseError, SchemaError."""
+        """Check that the database answers and has tables that this version can work on, which may be older or newer.
+
+        Raises DatabaseError, SchemaError.
+        """
         migrations.check(self._database)
 
     @property

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from attrs import define, field, frozen
 
+from lanelog import migrations
 from lanelog._engine import policy
 from lanelog._engine.delivery import message_of
 from lanelog._engine.gate import Passage, process_gate
@@ -161,7 +162,8 @@ class Subscription:
     def start(self) -> Self:
         """Register the group (committed when this returns) and start; idempotent while it runs.
 
-        Raises ConfigurationError when the group has another order, ClosedError after a stop.
+        Raises ConfigurationError when the group has another order, SchemaError when the tables are missing or do not
+        admit this version, ClosedError after a stop.
         """
         self._engine.check_process()
         with self._lock:
@@ -170,6 +172,7 @@ class Subscription:
             if self._state is not SubscriptionState.NEW:
                 raise ClosedError(f"{self!r} cannot be started again: subscribe anew")
             database = self._engine.database
+            migrations.admit(database)
             for membership in self.memberships:
                 deadline = time.monotonic() + database.config.publish_timeout
                 membership.registered_at = database.retry(

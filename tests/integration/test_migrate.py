@@ -1,24 +1,32 @@
-"""Making the tables and checking them, on a real server."""
+"""Making the tables, upgrading and checking them, on a real server."""
 
+import logging
 import secrets
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+import lanelog
 from lanelog._database import Database
 from lanelog.config import ConnectConfig
 from lanelog.devserver import DevServer
 from lanelog.errors import DatabaseError, SchemaError
-from lanelog.migrations import VERSION, check, migrate
+from lanelog.migrations import VERSION, admit, check, migrate
+from lanelog.migrations.catalogue import add_column
 from lanelog.migrations.declared import checksum, declared_tables
+from lanelog.migrations.steps import STEPS, added
 from support.accounts import account
+from support.old_tables import set_back
 from support.sql import connect
+from support.waiting import Record, events, eventually
 
 MIGRATE = """
 import sys
+import lanelog
 from lanelog._database import Database
 from lanelog.config import ConnectConfig
 from lanelog.migrations import migrate
@@ -60,16 +68,17 @@ def test_migrate_makes_every_declared_table(empty: Database) -> None:
         check(empty)
     migrate(empty)
     check(empty)
-    recorded = run(empty, "SELECT version, checksum FROM queue_schema")
-    assert recorded == [(VERSION, checksum(declared_tables().values()))]
+    recorded = run(empty, "SELECT version, checksum, oldest_code FROM queue_schema ORDER BY version")
+    declared = checksum(declared_tables().values())
+    assert recorded == [(step.version, declared, step.oldest_code) for step in STEPS]
 
 
 def test_migrate_again_changes_nothing(empty: Database) -> None:
     """It is idempotent: rows stay, and the version is recorded once."""
-    migrate(empty)
+    assert migrate(empty)[-1] == f"recorded version {VERSION}"
     run(empty, "INSERT INTO queue_partitions (topic, partition_key, head_offset) VALUES ('t', 'k', 7)")
     before = run(empty, "SELECT * FROM queue_schema")
-    migrate(empty)
+    assert migrate(empty) == []
     assert run(empty, "SELECT head_offset FROM queue_partitions") == [(7,)]
     assert run(empty, "SELECT * FROM queue_schema") == before
 
@@ -83,8 +92,13 @@ def test_an_interrupted_migration_is_finished(empty: Database) -> None:
 
 
 @pytest.mark.thorough
-def test_twenty_processes_migrate_at_once(empty: Database, empty_url: str) -> None:
-    """Deploying a service with many workers makes the tables once, and nobody fails."""
+@pytest.mark.parametrize("tables", ["none", "of version 1"])
+def test_twenty_processes_migrate_at_once(empty: Database, empty_url: str, tables: str) -> None:
+    """Deploying a service with many workers makes the tables, or adds to them, once; nobody fails."""
+    if tables == "of version 1":
+        migrate(empty)
+        with connect(empty_url) as raw:
+            set_back(raw)
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", MIGRATE, empty_url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -102,7 +116,7 @@ def test_twenty_processes_migrate_at_once(empty: Database, empty_url: str) -> No
         process.communicate()
         assert process.returncode == 0
     check(empty)
-    assert run(empty, "SELECT COUNT(*) FROM queue_schema") == [(1,)]
+    assert run(empty, "SELECT COUNT(*) FROM queue_schema") == [(VERSION,)]
 
 
 @pytest.mark.parametrize(
@@ -142,7 +156,7 @@ def test_twenty_processes_migrate_at_once(empty: Database, empty_url: str) -> No
             "MODIFY COLUMN `topic` VARCHAR(255) COLLATE utf8mb4_bin NOT NULL",
         ),
         ("ALTER TABLE queue_schema ENGINE = MyISAM", "ALTER TABLE queue_schema ENGINE = InnoDB"),
-        ("DELETE FROM queue_schema", "version 1 is not recorded in queue_schema"),
+        ("DELETE FROM queue_schema", f"version {VERSION} is not recorded in queue_schema"),
     ],
 )
 def test_a_difference_is_named_with_what_mends_it(empty: Database, change: str, says: str) -> None:
@@ -179,13 +193,134 @@ def test_additions_of_the_owner_are_tolerated(empty: Database) -> None:
     check(empty)
 
 
-def test_a_newer_schema_is_refused(empty: Database) -> None:
-    """An old library on new tables says that it must be upgraded, and changes nothing."""
+NEWER = f"INSERT INTO queue_schema (version, checksum, oldest_code) VALUES ({VERSION + 1}, 'x', {{}})"
+
+
+def test_newer_tables_that_do_not_admit_this_library_are_refused(empty: Database, empty_url: str) -> None:
+    """It says what they are and that it must be upgraded, and changes nothing; a subscription does not start."""
     migrate(empty)
-    run(empty, "INSERT INTO queue_schema (version, checksum) VALUES (2, 'x')")
-    for call in (check, migrate):
-        with pytest.raises(SchemaError, match=r"version 2.*upgrade lanelog"):
-            call(empty)
+    run(empty, NEWER.format(VERSION + 1), "DROP TABLE queue_history")
+    for call in (check, migrate, admit):
+        with pytest.raises(SchemaError, match=rf"version {VERSION + 1}, which needs.*upgrade lanelog"):
+            call(Database(empty.config))
+    with lanelog.connect(empty_url) as client, pytest.raises(SchemaError, match="upgrade lanelog"):
+        client.subscribe("t", "g", Record())
+    assert run(empty, "SHOW TABLES LIKE 'queue_history'") == []
+
+
+def test_newer_tables_that_admit_this_library_are_worked_on(empty: Database, empty_url: str) -> None:
+    """Whatever the next version added: this one neither reads nor writes it, and makes nothing of an older shape."""
+    migrate(empty)
+    run(empty, NEWER.format(VERSION), "ALTER TABLE queue_offsets ADD COLUMN later INT NOT NULL DEFAULT 7")
+    assert check(Database(empty.config)) == VERSION + 1
+    assert migrate(empty) == []
+    seen = Record()
+    with lanelog.connect(empty_url) as client:
+        client.publish("t", "k", b"1")
+        client.subscribe("t", "g", seen)
+        seen.wait(1)
+    run(empty, "DROP TABLE queue_history")
+    with pytest.raises(SchemaError, match="queue_history is missing"):
+        migrate(empty)
+    assert run(empty, "SHOW TABLES LIKE 'queue_history'") == []
+
+
+@pytest.fixture
+def old(empty: Database, empty_url: str) -> Database:
+    """Tables of version 1 with something in them, for a process that has not looked at them yet."""
+    migrate(empty)
+    with connect(empty_url) as raw:
+        set_back(raw)
+    insert = "INSERT INTO queue_subscriber_heartbeats (consumer_group, topic, subscriber_name) VALUES ('g', 't', 'o')"
+    run(empty, insert, "UPDATE queue_schema SET checksum = 'of old', applied_at = 5")
+    empty.tables_version = 0
+    return empty
+
+
+def test_older_tables_are_worked_on_with_one_warning(
+    old: Database, empty_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A client that finds tables of version 1 says once what to run, publishes and subscribes, and adds nothing."""
+    before = run(old, "SELECT * FROM queue_schema")
+    seen = Record()
+    with lanelog.connect(empty_url) as client:
+        client.ping()
+        client.publish("t", "k", b"1")
+        for group in ("g", "h"):
+            client.subscribe("t", group, seen)
+        seen.wait(2)
+        client.ping()
+        assert client._database.tables_version == 1
+    (said,) = events(caplog, "tables.older", logging.WARNING)
+    assert "lanelog migrate" in said
+    assert run(old, "SELECT * FROM queue_schema") == before
+
+
+def test_older_tables_that_differ_from_their_own_version_are_refused(old: Database) -> None:
+    """What a later version adds may be missing, nothing else."""
+    run(old, "ALTER TABLE queue_subscriber_heartbeats DROP COLUMN liveness_lock")
+    with pytest.raises(SchemaError, match=r"liveness_lock is missing. To mend it, run ALTER TABLE") as caught:
+        check(old)
+    assert "incarnation" not in str(caught.value)
+
+
+def test_migrate_adds_what_later_versions_brought(old: Database) -> None:
+    """Columns with defaults, to rows that stay; when the tables were born stays, too. It says what it did."""
+    assert check(old) == 1
+    assert migrate(old) == [
+        "added column queue_schema.oldest_code",
+        "added column queue_subscriber_heartbeats.incarnation",
+        "recorded version 2, after 1",
+    ]
+    assert (check(old), old.tables_version) == (VERSION, VERSION)
+    assert run(old, "SELECT subscriber_name, incarnation FROM queue_subscriber_heartbeats") == [("o", "")]
+    first, second = run(old, "SELECT version, checksum, applied_at, oldest_code FROM queue_schema ORDER BY version")
+    assert first == (1, "of old", 5, 1)
+    assert (second[0], second[1], second[3]) == (2, checksum(declared_tables().values()), 1)
+    assert second[2] > first[2]
+
+
+@pytest.mark.parametrize("done", range(1, len(added()) + 1))
+def test_an_interrupted_upgrade_is_finished(old: Database, done: int) -> None:
+    """One that died after some of its statements leaves tables of version 1 that work; the next call does the rest."""
+    for table, column in added()[:done]:
+        run(old, f"ALTER TABLE {table} ADD COLUMN {declared_tables()[table].definitions[column]}")
+    assert check(old) == 1
+    assert len(migrate(old)) == len(added()) - done + 1
+    assert check(old) == VERSION
+
+
+def test_a_column_that_came_meanwhile_is_no_error(old: Database) -> None:
+    """A statement goes on at the server after its client died: the next one finds done what it had seen missing."""
+    definition = declared_tables()["queue_subscriber_heartbeats"].definitions["incarnation"]
+    with old.autocommit() as cx:
+        assert add_column(cx, "queue_subscriber_heartbeats", definition)
+        assert not add_column(cx, "queue_subscriber_heartbeats", definition)
+
+
+def test_an_added_column_that_was_lost_is_added_again(empty: Database) -> None:
+    """A table of version 1 that was restored beside newer ones: `lanelog migrate` is the remedy, and works."""
+    migrate(empty)
+    run(empty, "ALTER TABLE queue_subscriber_heartbeats DROP COLUMN incarnation")
+    with pytest.raises(SchemaError, match=r"incarnation is missing. To mend it, run `lanelog migrate`"):
+        check(empty)
+    assert migrate(empty) == ["added column queue_subscriber_heartbeats.incarnation"]
+    check(empty)
+
+
+def test_an_upgrade_lets_heartbeats_pass_while_it_waits(old: Database, empty_url: str) -> None:
+    """A transaction that holds the table delays it: meanwhile it gives up again and again, and others get through."""
+    beat = "UPDATE queue_subscriber_heartbeats SET heartbeat_at = heartbeat_at + 1"
+    waiting = "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE 'ALTER%%'"
+    with connect(empty_url, autocommit=False) as holder, connect(empty_url, read_timeout=6) as other:
+        holder.cursor().execute("SELECT * FROM queue_subscriber_heartbeats")
+        thread = threading.Thread(target=migrate, args=(old,))
+        thread.start()
+        eventually(lambda: run(old, waiting) == [(1,)])
+        assert other.cursor().execute(beat) == 1  # after at most three seconds
+        holder.rollback()
+        thread.join()
+    assert check(old) == VERSION
 
 
 def test_a_user_without_rights_reads_what_to_grant(empty: Database, empty_url: str) -> None:

@@ -139,6 +139,8 @@ class Database:
     """One database, for any number of threads; makes no connection before it is used."""
 
     config: ConnectConfig
+    tables_version: int = field(default=0, init=False)
+    """The version of the tables, kept here for all who work on them; 0: `migrations` has not looked yet."""
     _driver: Driver = field(init=False, repr=False)
     _pool: _SharedPool = field(init=False, repr=False)
     _closed: bool = field(default=False, init=False)

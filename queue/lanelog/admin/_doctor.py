@@ -167,10 +167,17 @@ def _replication(patient: _Patient) -> Finding:
 
 def _schema(patient: _Patient) -> Finding:
     try:
-        migrations.check(patient.database)
+        version = migrations.check(patient.database)
     except SchemaError as error:
         return _error("schema", _line(error), "run `lanelog migrate` as the owner")
-    return _ok("schema", f"version {migrations.VERSION}")
+    if version < migrations.VERSION:
+        return _warning(
+            "schema",
+            f"version {version}: this lanelog knows version {migrations.VERSION} and works without what is new in it",
+            "run `lanelog migrate` as the owner, then start the processes again",
+        )
+    newer = "" if version == migrations.VERSION else f", which admits this lanelog of version {migrations.VERSION}"
+    return _ok("schema", f"version {version}{newer}")
 
 
 def _privileges(patient: _Patient) -> Finding:

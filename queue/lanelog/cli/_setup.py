@@ -60,7 +60,8 @@ def migrate(url: str | None) -> None:
     import lanelog
 
     with lanelog.connect(url) as client:
-        client.migrate()
+        for line in client.migrate():
+            click.echo(line)
     click.echo("the tables are up to date")
 
 

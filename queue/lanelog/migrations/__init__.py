@@ -1,24 +1,27 @@
-"""Makes lanelog's tables, and says how those of a database differ from what this version of the library needs.
+"""Makes lanelog's tables and upgrades them, and says how those of a database differ from what this library needs.
 
-It never alters a table that exists: an operator decides about that, with the statement the error gives him. The client
-and the command line call it.
+It alters a table that exists only by the numbered steps, which add columns. About any other difference the operator
+decides, with the statement that the error gives him. The client, the command line and Spark call it.
+
+Code and tables of neighbouring versions work together. Code that finds older tables works without what later versions
+added, and says so once. Code that finds newer tables works on them if they record that they admit it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Mapping
 from typing import Final
 
 from lanelog._database import Database, Executor, Session
+from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError, SchemaError
-from lanelog.migrations.catalogue import applied_version, found_tables, record_version
-from lanelog.migrations.declared import Difference, checksum, compare, declared_tables
+from lanelog.migrations.catalogue import add_column, applied_version, found_tables, oldest_code, record_version
+from lanelog.migrations.declared import Difference, Table, checksum, compare, declared_tables
+from lanelog.migrations.steps import STEPS, VERSION, added, shape
 
-__all__ = ["VERSION", "check", "migrate"]
-
-VERSION: Final = 1
-"""The version of the tables that this library works with."""
+__all__ = ["VERSION", "admit", "check", "migrate"]
 
 PATIENCE: Final = 60.0
 """Seconds that `migrate` waits for another process that migrates, or for a table that is in use."""
@@ -29,45 +32,111 @@ _COMMAND: Final = "lanelog migrate"
 # One migration at a time in a database; waited for in slices below any read time-out.
 _LOCK = "SELECT GET_LOCK(%s, 5)"
 _UNLOCK = "SELECT RELEASE_LOCK(%s)"
-# A statement that alters a table would otherwise wait for its readers for a day (MariaDB) or a year (MySQL).
-_LOCK_WAIT = "SET SESSION lock_wait_timeout = 10"
+# A statement that alters a table would otherwise wait for its readers for a day (MariaDB) or a year (MySQL). While it
+# waits all others wait behind it, and no heartbeat is written: it gives up long before a lease ends, and tries again.
+_LOCK_WAIT = "SET SESSION lock_wait_timeout = 3"
 
 
-def migrate(database: Database) -> None:
-    """Create what is missing; do nothing if everything is there. Any number of processes may call it at once.
+log = get_logger()
 
-    DDL commits by itself, statement by statement: one that was interrupted is finished by the next call. Raises
-    SchemaError if a table is there but different, or newer than this library, and DatabaseError.
+
+def migrate(database: Database) -> list[str]:
+    """Create and add what is missing; what was done, in words: nothing if everything is there.
+
+    Any number of processes may call it at once, while others work. DDL commits by itself, statement by statement: one
+    that was interrupted is finished by the next call, and the version is recorded last. Raises SchemaError if a table
+    is there but different, or newer than this library, and DatabaseError.
     """
     deadline = time.monotonic() + PATIENCE
-    with_database = f"migrating {database.config.database}"
-    if database.retry(lambda: _differences(database), deadline=deadline, what=with_database):
-        database.retry(lambda: _migrate(database, deadline), deadline=deadline, what=with_database)
+    what = f"migrating {database.config.database}"
+    version, left = database.retry(lambda: _look(database), deadline=deadline, what=what)
+    done: list[str] = []
+    if version <= VERSION and (left or version < VERSION):
+        database.retry(lambda: _migrate(database, deadline, done), deadline=deadline, what=what)
+        version = VERSION
+    elif left:
+        raise _error(database, left)
+    database.tables_version = version  # no need to start again to use what was added
+    return done
 
 
-def check(database: Database) -> None:
-    """Raise SchemaError, naming the first differences and what mends them, unless the tables fit this library."""
+def check(database: Database) -> int:
+    """The version of the tables, which may be older or newer than this library's, if it can work on them.
+
+    Otherwise it raises SchemaError, naming the first differences and what mends them.
+    """
     deadline = time.monotonic() + database.config.publish_timeout
-    found = database.retry(lambda: _differences(database), deadline=deadline, what="checking the tables")
+    version, found = database.retry(lambda: _look(database), deadline=deadline, what="checking the tables")
     if found:
         raise _error(database, found)
+    _note(database, version)
+    return version
 
 
-def _migrate(database: Database, deadline: float) -> None:
+def admit(database: Database) -> None:
+    """Raise SchemaError unless the tables' version is one that this library works on; looks only once.
+
+    For whoever starts to work, and has no time to compare the tables.
+    """
+    if database.tables_version:
+        return
+    deadline = time.monotonic() + database.config.publish_timeout
+    version = database.retry(lambda: _admitted(database), deadline=deadline, what="reading the tables' version")
+    if not version:
+        raise _error(database, [_unrecorded()])
+    _note(database, version)
+
+
+def _note(database: Database, version: int) -> None:
+    """Remember the version that was found first: what it lacks is not used before the process starts again."""
+    if database.tables_version:
+        return
+    database.tables_version = version
+    if version < VERSION:
+        log.warning(
+            "tables.older",
+            database=database.config.database,
+            version=version,
+            known=VERSION,
+            remedy=f"{_COMMAND}, then start again; until then this process works without what is new",
+        )
+
+
+def _migrate(database: Database, deadline: float, done: list[str]) -> None:
     session = database.session("migrate")
     try:
         name = "lanelog.migrate." + hashlib.sha256(database.config.database.encode()).hexdigest()[:32]
         _lock(session, name, deadline)
         session.execute(_LOCK_WAIT)
+        before = found_tables(session, declared_tables())
+        applied = _version(database, session) if "queue_schema" in before else 0
+        if applied > VERSION:
+            return  # a newer library was faster: what is missing now is its own to make
         for table in declared_tables().values():
             session.execute(table.statement)
-        left = _compare(session)
+            if table.name not in before:
+                done.append(f"created table {table.name}")
+        _add_columns(session, before, done)
+        left = _differences(found_tables(session, declared_tables()), VERSION)
         if left:
             raise _error(database, left)
-        record_version(session, VERSION, checksum(declared_tables().values()))
+        # From the oldest on: when the first version was recorded is when the tables were born.
+        for step in STEPS[applied:]:
+            record_version(session, step.version, checksum(declared_tables().values()), step.oldest_code)
+        if applied < VERSION:
+            done.append(f"recorded version {VERSION}" + (f", after {applied}" if applied else ""))
         session.execute(_UNLOCK, (name,))
     finally:
         session.close()  # which frees the lock, too
+
+
+def _add_columns(session: Session, before: dict[str, Table], done: list[str]) -> None:
+    """Add what steps brought to tables that were there before."""
+    for table, column in added():
+        if table not in before or column in before[table].columns:
+            continue
+        if add_column(session, table, declared_tables()[table].definitions[column]):
+            done.append(f"added column {table}.{column}")
 
 
 def _lock(session: Session, name: str, deadline: float) -> None:
@@ -79,26 +148,45 @@ def _lock(session: Session, name: str, deadline: float) -> None:
             raise DatabaseError(f"another process has been migrating this database for {PATIENCE:g} s: wait for it")
 
 
-def _differences(database: Database) -> list[Difference]:
+def _look(database: Database) -> tuple[int, list[Difference]]:
+    """The version of the tables, 0 if there is none, and how they differ from what this library needs at it."""
     with database.autocommit() as cx:
-        found = _compare(cx)
-        if any(difference.text == "table queue_schema is missing" for difference in found):
-            return found
-        version = applied_version(cx)
+        found = found_tables(cx, declared_tables())
+        version = _version(database, cx) if "queue_schema" in found else 0
+    left = _differences(found, version or VERSION)
+    return version, left if version or left else [_unrecorded()]
+
+
+def _admitted(database: Database) -> int:
+    with database.autocommit() as cx:
+        return _version(database, cx)
+
+
+def _version(database: Database, cx: Executor) -> int:
+    """The version of the tables, 0 if none is recorded; raises SchemaError if they do not admit this library."""
+    version = applied_version(cx)
     if version > VERSION:
-        raise SchemaError(
-            f"the tables in {database.config.database} are of version {version}, this lanelog knows them up to version "
-            f"{VERSION}: upgrade lanelog in this process"
-        )
-    if version < VERSION and not found:
-        return [Difference(text=f"version {VERSION} is not recorded in queue_schema")]
-    return found
+        oldest = oldest_code(cx)
+        if oldest > VERSION:
+            raise SchemaError(
+                f"the tables in {database.config.database} are of version {version}, which needs a lanelog that knows "
+                f"version {oldest}; this one knows them up to version {VERSION}: upgrade lanelog in this process"
+            )
+    return version
 
 
-def _compare(cx: Executor) -> list[Difference]:
-    declared = declared_tables()
-    found = found_tables(cx, declared)
-    return [difference for name, table in declared.items() for difference in compare(table, found.get(name))]
+def _unrecorded() -> Difference:
+    return Difference(text=f"version {VERSION} is not recorded in queue_schema")
+
+
+def _differences(found: Mapping[str, Table], version: int) -> list[Difference]:
+    """How tables differ from those of a version, or of this library's if that is newer."""
+    mended = added()
+    return [
+        difference
+        for name, table in shape(min(version, VERSION)).items()
+        for difference in compare(table, found.get(name), mended=[column for each, column in mended if each == name])
+    ]
 
 
 def _error(database: Database, differences: list[Difference]) -> SchemaError:

@@ -1,6 +1,6 @@
 """Which of our tables a database holds, read from its catalogue; and the versions that were applied to it.
 
-It never changes anything but `queue_schema`. `migrations` calls it.
+It never changes anything but `queue_schema`, and adds columns. `migrations` calls it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from lanelog._database import NOW_MS, Executor
+from lanelog.errors import DatabaseError
 from lanelog.migrations.declared import Column, Index, Table
 
 # The catalogue of the current database: only tables on which the user has a privilege are shown.
@@ -22,9 +23,16 @@ ORDER BY table_name, index_name, seq_in_index"""
 
 # The highest version applied (PRIMARY).
 VERSION = "SELECT MAX(version) FROM queue_schema"
+# The oldest code that the highest version admits; the column is there from version 2 on (PRIMARY).
+OLDEST_CODE = """SELECT oldest_code FROM queue_schema FORCE INDEX (PRIMARY)
+WHERE version > 0 ORDER BY version DESC LIMIT 1"""
 # A version is applied once, by whoever is first (PRIMARY).
-RECORD = f"""INSERT INTO queue_schema (version, checksum, applied_at) VALUES (%s, %s, {NOW_MS})
-ON DUPLICATE KEY UPDATE checksum = VALUES(checksum)"""
+RECORD = f"""INSERT INTO queue_schema (version, checksum, applied_at, oldest_code) VALUES (%s, %s, {NOW_MS}, %s)
+ON DUPLICATE KEY UPDATE checksum = VALUES(checksum), oldest_code = VALUES(oldest_code)"""
+
+# Writes the table's description alone, whatever the number of its rows.
+ADD_COLUMN = "ALTER TABLE {table} ADD COLUMN {definition}, ALGORITHM=INSTANT"
+_DUPLICATE_COLUMN = 1060
 
 
 def found_tables(cx: Executor, names: Iterable[str]) -> dict[str, Table]:
@@ -59,9 +67,29 @@ def applied_version(cx: Executor) -> int:
     return int(row[0]) if row and row[0] is not None else 0
 
 
-def record_version(cx: Executor, version: int, checksum: str) -> None:
-    """Note that a version is applied."""
-    cx.execute(RECORD, (version, checksum))
+def oldest_code(cx: Executor) -> int:
+    """The oldest code that tables of version 2 or newer admit."""
+    row = cx.one(OLDEST_CODE)
+    return int(row[0]) if row else 0
+
+
+def record_version(cx: Executor, version: int, checksum: str, oldest: int) -> None:
+    """Note that a version is applied, and the oldest code that it admits."""
+    cx.execute(RECORD, (version, checksum, oldest))
+
+
+def add_column(cx: Executor, table: str, definition: str) -> bool:
+    """Add a column at the end of a table without rebuilding it; False: it was there.
+
+    It may be there although nobody saw it a moment ago: a statement goes on at the server after its client died.
+    """
+    try:
+        cx.execute(ADD_COLUMN.format(table=table, definition=definition))
+    except DatabaseError as error:
+        if error.code != _DUPLICATE_COLUMN:
+            raise
+        return False
+    return True
 
 
 def _text(value: str | bytes | None) -> str:

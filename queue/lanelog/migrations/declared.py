@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 from importlib import resources
 from typing import Final
 
-from attrs import frozen
+from attrs import field, frozen
 
 ENGINE: Final = "InnoDB"
 COLLATION: Final = "utf8mb4_bin"
@@ -21,7 +21,7 @@ COLLATION: Final = "utf8mb4_bin"
 _TABLE = re.compile(r"CREATE TABLE IF NOT EXISTS (\w+) \(")
 _COLUMN = re.compile(
     r"^\s+`?(?P<name>[a-z_]+)`?\s+(?P<type>[A-Z]+(?:\(\d+\))?(?: UNSIGNED)?)\s+(?P<null>NOT NULL|NULL)"
-    r"(?:\s+DEFAULT (?P<default>\S+))?\s+COMMENT '",
+    r"(?:\s+DEFAULT (?P<default>\S+))?\s+COMMENT '(?:[^']|'')*'",
     re.MULTILINE,
 )
 _INDEX = re.compile(r"^\s+(?P<kind>PRIMARY KEY|UNIQUE KEY|KEY)(?: (?P<name>\w+))? \((?P<columns>[^)]+)\)", re.MULTILINE)
@@ -84,6 +84,8 @@ class Table:
     indexes: Mapping[str, Index]
     statement: str = ""
     """What creates it; empty for one that was found."""
+    definitions: Mapping[str, str] = field(factory=dict)
+    """How `statement` writes each column; empty for one that was found."""
 
 
 @frozen(kw_only=True)
@@ -112,6 +114,7 @@ def parse(statement: str) -> Table:
     found = _TABLE.search(statement)
     if found is None:
         raise ValueError(f"no CREATE TABLE in {statement[:80]!r}")
+    matches = [*_COLUMN.finditer(statement)]
     columns = [
         Column.of(
             name=match["name"],
@@ -120,7 +123,7 @@ def parse(statement: str) -> Table:
             default=match["default"],
             collation=COLLATION,
         )
-        for match in _COLUMN.finditer(statement)
+        for match in matches
     ]
     indexes = [
         Index(
@@ -136,11 +139,15 @@ def parse(statement: str) -> Table:
         columns={column.name: column for column in columns},
         indexes={index.name: index for index in indexes},
         statement=statement,
+        definitions={match["name"]: " ".join(match[0].split()) for match in matches},
     )
 
 
-def compare(declared: Table, found: Table | None) -> list[Difference]:
-    """What of `declared` is missing in `found`, or different; whatever else is there is its owner's business."""
+def compare(declared: Table, found: Table | None, *, mended: Collection[str] = ()) -> list[Difference]:
+    """What of `declared` is missing in `found`, or different; whatever else is there is its owner's business.
+
+    `mended`: columns that `lanelog migrate` adds where they are missing.
+    """
     name = declared.name
     if found is None:
         return [Difference(text=f"table {name} is missing")]
@@ -160,7 +167,8 @@ def compare(declared: Table, found: Table | None) -> list[Difference]:
             text, verb = f"column {name}.{column.name} is {other}, not {column}", "MODIFY"
         else:
             continue
-        differences.append(Difference(text=text, remedy=f"ALTER TABLE {name} {verb} COLUMN `{column.name}` {column}"))
+        by_hand = f"ALTER TABLE {name} {verb} COLUMN `{column.name}` {column}"
+        differences.append(Difference(text=text, remedy="" if other is None and column.name in mended else by_hand))
     for index in declared.indexes.values():
         present = found.indexes.get(index.name)
         if present == index:

@@ -1,0 +1,63 @@
+"""The versions of the tables, and what each of them added.
+
+A step only adds: columns with defaults, which code that does not know them neither reads nor writes. It never rebuilds
+a table. `schema/*.sql` declares the newest shape, with the columns of every step in it, and is the one place where
+they are written down; an older shape is the newest one without what came later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Final
+
+from attrs import evolve, field, frozen
+
+from lanelog.migrations.declared import Table, declared_tables
+
+
+@frozen(kw_only=True)
+class Step:
+    """One version of the tables."""
+
+    version: int
+    oldest_code: int
+    """The oldest code that may work on tables of this version, by the version of the tables that it was made for."""
+    columns: Mapping[str, tuple[str, ...]] = field(factory=dict)
+    """What it adds, by table."""
+
+
+STEPS: Final = (
+    Step(version=1, oldest_code=1),
+    Step(
+        version=2,
+        oldest_code=1,
+        columns={"queue_schema": ("oldest_code",), "queue_subscriber_heartbeats": ("incarnation",)},
+    ),
+)
+"""In order, without gaps, from 1 on."""
+
+VERSION: Final = STEPS[-1].version
+"""The version of the tables that this library was made for, and makes."""
+
+
+@cache
+def shape(version: int) -> Mapping[str, Table]:
+    """The tables by name, as they were declared at a version from 1 to `VERSION`."""
+    later = {(table, column) for step in STEPS if step.version > version for table, column in _added(step)}
+    return {
+        name: evolve(
+            table,
+            columns={column: each for column, each in table.columns.items() if (name, column) not in later},
+        )
+        for name, table in declared_tables().items()
+    }
+
+
+def added() -> list[tuple[str, str]]:
+    """Table and name of every column that a step brought, in the steps' order."""
+    return [each for step in STEPS for each in _added(step)]
+
+
+def _added(step: Step) -> list[tuple[str, str]]:
+    return [(table, column) for table, columns in step.columns.items() for column in columns]
