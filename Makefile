@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark test test-rest test-all lint bench chaos proof dev-server clean database clocks browser java mysql
+.PHONY: help demo demo-spark test test-rest test-all lint bench chaos proof dev-server clean database clocks browser java mysql previous
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,7 +21,7 @@ test: .venv/installed database clocks browser java ## Run the tests that tell wi
 	@$(PYTEST) -m "not thorough" tests/unit tests/contract tests/integration
 	@$(PYTEST) -m "not thorough" tests/spark
 
-test-rest: .venv/installed database clocks browser java mysql ## Run what `make test` leaves out, all on MySQL, chaos
+test-rest: .venv/installed database clocks browser java mysql previous ## Run what `make test` leaves out, all on MySQL, chaos
 	@$(PYTEST) -m thorough tests/unit tests/contract tests/integration
 	@$(PYTEST) -m thorough tests/spark
 	@$(PYTEST) tests/contract tests/integration --server=mysql-local
@@ -53,7 +53,7 @@ dev-server: .venv/installed database ## Start a private database and print its U
 	@$(BIN)/lanelog dev-server
 
 clean: ## Remove the virtual environment and everything generated
-	rm -rf .venv dist demo-spark .hypothesis .*_cache
+	rm -rf .venv .previous dist demo-spark .hypothesis .*_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 database:
@@ -70,6 +70,9 @@ java:
 
 mysql:
 	@tests/servers/mysql
+
+previous: .venv/installed
+	@.ci/setup-previous
 
 .venv/installed: pyproject.toml .ci/setup-python
 	@.ci/setup-python

@@ -1,0 +1,129 @@
+"""Processes of the version before and of this one, on the same tables: while they are upgraded, and while they are not.
+
+The old ones run its wheel, built from the history of the repository.
+"""
+
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import lanelog
+from lanelog.devserver import DevServer
+from lanelog.migrations import VERSION
+from lanelog.migrations.steps import added
+from support.old_tables import set_back
+from support.previous import Previous
+from support.processes import Fleet, Program
+from support.sql import connect, owners, rows
+from support.traffic import Traffic, shares, steady_load, wait_until_all_handled
+from support.waiting import eventually
+
+pytestmark = pytest.mark.thorough
+
+KEYS = [f"repo-{n:02}" for n in range(12)]
+PING = "import lanelog, sys; lanelog.connect(sys.argv[1]).ping()"
+
+
+@pytest.fixture(scope="module")
+def previous() -> Previous:
+    return Previous()
+
+
+@pytest.fixture
+def old_url(lanelog_server: DevServer, previous: Previous) -> Iterator[str]:
+    """A database whose tables the version before has made."""
+    name = f"lanelog_test_{secrets.token_hex(6)}"
+    url = lanelog_server.create_database(name)
+    made = previous.lanelog("migrate", "--url", url)
+    assert made.returncode == 0, made.stderr
+    yield url
+    lanelog_server.drop_database(name)
+
+
+@pytest.fixture
+def old_raw(old_url: str) -> Iterator[Any]:
+    with connect(old_url) as raw:
+        yield raw
+
+
+@pytest.fixture
+def old_fleet(old_url: str) -> Iterator[Fleet]:
+    fleet = Fleet(old_url)
+    yield fleet
+    fleet.close()
+
+
+def takes_over(fleet: Fleet, raw: Any, traffic: Traffic, victim: Program, others: list[Program]) -> None:
+    """Kill one: the others share its lanes between them, and each of the lanes goes on."""
+    orphans = {key for key, owner in owners(raw, "g", "t").items() if owner.startswith(f"{victim.name}:")}
+    assert orphans
+    at = victim.kill()
+    wanted = {other.name: len(KEYS) // len(others) for other in others}
+    eventually(lambda: shares(raw) == wanted, within=30, what=f"the shares {wanted}")
+    reached = traffic.each
+
+    def further(lines: Any) -> bool:
+        seen = [line for line in lines if line.event == "handled" and line.at > at and line.process != victim.name]
+        return {line["key"] for line in seen if line["offset"] > reached} >= orphans
+
+    fleet.journal.until(further, within=30, what="what was published after the kill")
+
+
+@pytest.mark.parametrize("migrated", ["before the new ones start", "while both run", "never"])
+def test_old_and_new_share_a_group_and_take_over_from_each_other(
+    old_url: str, old_raw: Any, old_fleet: Fleet, previous: Previous, migrated: str
+) -> None:
+    """One of each is killed under load: nothing is lost, nothing out of order, nobody reports an error."""
+    with lanelog.connect(old_url) as client, steady_load(client, "t", KEYS) as traffic:
+        old = [old_fleet.worker(name, sleep=0.01, environment=previous.environment) for name in ("old1", "old2")]
+        if migrated == "before the new ones start":
+            assert client.migrate()
+        new = [old_fleet.worker(name, sleep=0.01) for name in ("new1", "new2")]
+        for program in (*old, *new):
+            (ready,) = program.said("ready")
+            assert ready["code"].startswith(str(previous.path)) is (program in old)
+        balanced = {worker.name: 3 for worker in (*old, *new)}
+        eventually(lambda: shares(old_raw) == balanced, within=30, what=f"the shares {balanced}")
+        if migrated == "while both run":
+            assert client.migrate()
+        takes_over(old_fleet, old_raw, traffic, old[0], [old[1], *new])
+        takes_over(old_fleet, old_raw, traffic, new[0], [old[1], new[1]])
+        if migrated == "never":
+            assert {line.process for line in old_fleet.logged("tables.older")} == {"new1", "new2"}
+        else:
+            assert client.migrate() == []
+    assert wait_until_all_handled(old_fleet, traffic) == traffic.offsets()
+    assert [line["text"] for line in old_fleet.heard("log") if line["level"] not in ("INFO", "WARNING")] == []
+
+
+def test_upgraded_tables_are_as_new_ones(old_url: str, old_raw: Any, lanelog_url: str) -> None:
+    """Column by column and comment by comment: what the version before made, and this one has added to."""
+    with lanelog.connect(old_url) as client:
+        client.migrate()
+    with connect(lanelog_url) as fresh:
+        tables = [table for (table,) in rows(fresh, "SHOW TABLES")]
+        for table in tables:
+            assert rows(old_raw, f"SHOW CREATE TABLE {table}") == rows(fresh, f"SHOW CREATE TABLE {table}")
+    assert tables
+
+
+def test_tables_that_are_set_back_are_those_of_the_version_before(old_url: str, old_raw: Any, lanelog_url: str) -> None:
+    """The other tests of old tables, which need no wheel, look at the right ones."""
+    with connect(lanelog_url) as fresh:
+        set_back(fresh)
+        for (table,) in rows(fresh, "SHOW TABLES"):
+            assert rows(old_raw, f"SHOW CREATE TABLE {table}") == rows(fresh, f"SHOW CREATE TABLE {table}")
+    assert added()
+
+
+def test_the_version_before_refuses_newer_tables_when_it_checks_them(lanelog_url: str, previous: Previous) -> None:
+    """By its own error, which says to upgrade; it changes nothing."""
+    for done in (previous.script(PING, lanelog_url), previous.lanelog("migrate", "--url", lanelog_url)):
+        assert done.returncode != 0
+        assert f"are of version {VERSION}" in done.stderr
+        assert "upgrade lanelog in this process" in done.stderr
+    with lanelog.connect(lanelog_url) as client:
+        client.ping()
+        assert client.migrate() == []
