@@ -172,7 +172,8 @@ class Subscription:
             if self._state is not SubscriptionState.NEW:
                 raise ClosedError(f"{self!r} cannot be started again: subscribe anew")
             database = self._engine.database
-            migrations.admit(database)
+            deadline = time.monotonic() + database.config.publish_timeout
+            database.retry(lambda: migrations.admit(database), deadline=deadline, what="reading the tables' version")
             for membership in self.memberships:
                 deadline = time.monotonic() + database.config.publish_timeout
                 membership.registered_at = database.retry(

@@ -11,6 +11,7 @@ import lanelog
 from lanelog.admin import Finding, _doctor
 from support.accounts import PASSWORD, account
 from support.cli import Command, everything
+from support.old_tables import set_back
 from support.sql import one, rows
 
 CHECKS = [
@@ -90,6 +91,27 @@ def test_a_table_that_differs_is_an_error(command: Command, raw: Any) -> None:
     result = command("doctor", status=1)
     assert "ALTER TABLE queue_groups ADD COLUMN `pause_reason`" in result.stdout
     assert result.stderr == "1 error: schema\n"
+
+
+def test_older_tables_are_a_warning(command: Command, lanelog_client: lanelog.Client, raw: Any) -> None:
+    """They are worked on, without what is new; the remedy is to migrate, and does what it says."""
+    set_back(raw)
+    found = finding(lanelog_client, "schema")
+    assert (found.status, found.remedy.split(",")[0]) == ("warning", "run `lanelog migrate` as the owner")
+    assert "version 1: this lanelog knows version 2" in found.detail
+    command("doctor")
+    assert "added column queue_subscriber_heartbeats.incarnation" in command("migrate").stdout
+    assert finding(lanelog_client, "schema").detail == "version 2"
+
+
+def test_newer_tables_are_fine_if_they_admit_this_lanelog(lanelog_client: lanelog.Client, raw: Any) -> None:
+    """Else they are an error, whose remedy is to upgrade."""
+    rows(raw, "INSERT INTO queue_schema (version, checksum, oldest_code) VALUES (3, 'x', 2)")
+    found = finding(lanelog_client, "schema")
+    assert (found.status, found.detail) == ("ok", "version 3, which admits this lanelog of version 2")
+    rows(raw, "UPDATE queue_schema SET oldest_code = 3 WHERE version = 3")
+    found = finding(lanelog_client, "schema")
+    assert (found.status, found.remedy) == ("error", "upgrade lanelog")
 
 
 def test_a_missing_table_leaves_the_other_checks(lanelog_client: lanelog.Client, raw: Any) -> None:

@@ -14,6 +14,7 @@ import lanelog
 from lanelog.devserver import DevServer
 from support.accounts import as_user
 from support.cli import TABLES
+from support.old_tables import set_back
 from support.readme import sql
 from support.sql import connect, one, rows
 from support.turns import collecting_turns
@@ -193,6 +194,32 @@ def test_the_owner_migrates_again(role_urls: dict[str, str]) -> None:
     with lanelog.connect(role_urls["owner"]) as client:
         client.migrate()
         client.ping()
+
+
+def test_the_owner_upgrades_and_the_others_work_before_and_after(
+    role_urls: dict[str, str], lanelog_server: DevServer
+) -> None:
+    """His grants are enough for that, and nobody else's; theirs stay enough for what is new."""
+    with connect(lanelog_server.root_url(urlsplit(role_urls["owner"]).path[1:])) as root:
+        set_back(root)
+    with lanelog.connect(role_urls["owner"]) as owner:
+        try:
+            for version in (1, 2):
+                with (
+                    lanelog.connect(role_urls["publisher"]) as publisher,
+                    lanelog.connect(role_urls["consumer"]) as consumer,
+                ):
+                    publisher.publish("merge", "repo-1", b"good")
+                    seen = Record()
+                    consumer.subscribe("merge", f"builders-{version}", handle_some(consumer, seen))
+                    seen.wait(version)
+                    if version == 1:
+                        with pytest.raises(lanelog.DatabaseError, match=r"ALTER.*queue_schema"):
+                            consumer.migrate()
+                        assert len(owner.migrate()) == 3
+                    assert consumer.migrate() == []
+        finally:
+            owner.migrate()
 
 
 def test_the_publisher_publishes_and_no_more(role_urls: dict[str, str]) -> None:

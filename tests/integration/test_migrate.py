@@ -5,7 +5,7 @@ import secrets
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from lanelog._database import Database
 from lanelog.config import ConnectConfig
 from lanelog.devserver import DevServer
 from lanelog.errors import DatabaseError, SchemaError
-from lanelog.migrations import VERSION, admit, check, migrate
+from lanelog.migrations import VERSION, check, migrate
 from lanelog.migrations.catalogue import add_column
 from lanelog.migrations.declared import checksum, declared_tables
 from lanelog.migrations.steps import STEPS, added
@@ -196,15 +196,36 @@ def test_additions_of_the_owner_are_tolerated(empty: Database) -> None:
 NEWER = f"INSERT INTO queue_schema (version, checksum, oldest_code) VALUES ({VERSION + 1}, 'x', {{}})"
 
 
-def test_newer_tables_that_do_not_admit_this_library_are_refused(empty: Database, empty_url: str) -> None:
-    """It says what they are and that it must be upgraded, and changes nothing; a subscription does not start."""
+def in_block(client: lanelog.Client) -> None:
+    with client.transaction() as connection:
+        client.publish("t", "k", b"1", connection=connection)
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        lambda client: client.ping(),
+        lambda client: client.migrate(),
+        lambda client: client.publish("t", "k", b"1"),
+        lambda client: client.publish_many("t", [("k", b"1")]),
+        in_block,
+        lambda client: client.subscribe("t", "g", Record()),
+        lambda client: next(client.deliveries("t", "g", timeout=1.0)),
+        lambda client: client.admin.topics(),
+        lambda client: client.schedule("s", "* * * * *", "t", "k", b"1"),
+    ],
+    ids=["ping", "migrate", "publish", "publish_many", "transaction", "subscribe", "deliveries", "admin", "schedule"],
+)
+def test_newer_tables_that_do_not_admit_this_library_are_refused(
+    empty: Database, empty_url: str, begin: Callable[[lanelog.Client], object]
+) -> None:
+    """However a process begins: it says what they are and that it must be upgraded, and changes nothing."""
     migrate(empty)
     run(empty, NEWER.format(VERSION + 1), "DROP TABLE queue_history")
-    for call in (check, migrate, admit):
-        with pytest.raises(SchemaError, match=rf"version {VERSION + 1}, which needs.*upgrade lanelog"):
-            call(Database(empty.config))
-    with lanelog.connect(empty_url) as client, pytest.raises(SchemaError, match="upgrade lanelog"):
-        client.subscribe("t", "g", Record())
+    said = rf"version {VERSION + 1}, which needs.*upgrade lanelog"
+    with lanelog.connect(empty_url) as client, pytest.raises(SchemaError, match=said):
+        begin(client)
+    assert run(empty, "SELECT * FROM queue_partitions") == []
     assert run(empty, "SHOW TABLES LIKE 'queue_history'") == []
 
 
@@ -306,6 +327,27 @@ def test_an_added_column_that_was_lost_is_added_again(empty: Database) -> None:
         check(empty)
     assert migrate(empty) == ["added column queue_subscriber_heartbeats.incarnation"]
     check(empty)
+
+
+@pytest.mark.thorough
+def test_a_server_that_would_rebuild_a_table_is_not_asked_to(private_server: DevServer) -> None:
+    """By a setting, or after very many additions to it: the error has the statement, which the operator runs."""
+    with connect(private_server.create_database("lanelog_test_rebuild")) as raw:
+        database = Database(ConnectConfig.from_url(private_server.root_url("lanelog_test_rebuild")))
+        migrate(database)
+        set_back(raw)
+        if database.facts().mariadb:
+            run(database, "SET GLOBAL innodb_instant_alter_column_allowed = 'never'")
+        else:
+            with pytest.raises(DatabaseError) as refused:
+                for n in range(300):
+                    run(database, f"ALTER TABLE queue_schema ADD COLUMN c{n} INT, ALGORITHM=INSTANT")
+            assert refused.value.code == 4092
+        with pytest.raises(SchemaError, match="run ALTER TABLE queue_schema ADD COLUMN oldest_code") as caught:
+            migrate(database)
+        assert check(database) == 1
+        run(database, str(caught.value).partition(": run ")[2].partition(", during which")[0])
+        database.close()
 
 
 def test_an_upgrade_lets_heartbeats_pass_while_it_waits(old: Database, empty_url: str) -> None:

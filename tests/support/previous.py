@@ -38,4 +38,6 @@ class Previous:
 
     def _run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, **self.environment}
-        return subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True, check=False)
+        return subprocess.run(
+            [sys.executable, *arguments], env=environment, capture_output=True, text=True, check=False
+        )

@@ -168,6 +168,8 @@ def _replication(patient: _Patient) -> Finding:
 def _schema(patient: _Patient) -> Finding:
     try:
         version = migrations.check(patient.database)
+    except migrations.NotAdmitted as error:
+        return _error("schema", _line(error), "upgrade lanelog")
     except SchemaError as error:
         return _error("schema", _line(error), "run `lanelog migrate` as the owner")
     if version < migrations.VERSION:

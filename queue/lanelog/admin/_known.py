@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
+from lanelog import migrations
 from lanelog._stores.discovery import Discovery
 from lanelog._stores.groups import Groups
 from lanelog.admin._names import hint, names, readers
@@ -29,8 +30,13 @@ PAGE = 1000
 
 def repeated(database: Database, op: Callable[P, T], what: str, *args: P.args, **kwargs: P.kwargs) -> T:
     """`op(…)`, a whole transaction that may be repeated, until it succeeds or `publish_timeout` has passed."""
+
+    def once() -> T:
+        migrations.admit(database)
+        return op(*args, **kwargs)
+
     deadline = time.monotonic() + database.config.publish_timeout
-    return database.retry(lambda: op(*args, **kwargs), deadline=deadline, what=what)
+    return database.retry(once, deadline=deadline, what=what)
 
 
 def read(

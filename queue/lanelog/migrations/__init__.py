@@ -21,7 +21,7 @@ from lanelog.migrations.catalogue import add_column, applied_version, found_tabl
 from lanelog.migrations.declared import Difference, Table, checksum, compare, declared_tables
 from lanelog.migrations.steps import STEPS, VERSION, added, shape
 
-__all__ = ["VERSION", "admit", "check", "migrate"]
+__all__ = ["VERSION", "NotAdmitted", "admit", "check", "migrate"]
 
 PATIENCE: Final = 60.0
 """Seconds that `migrate` waits for another process that migrates, or for a table that is in use."""
@@ -38,6 +38,10 @@ _LOCK_WAIT = "SET SESSION lock_wait_timeout = 3"
 
 
 log = get_logger()
+
+
+class NotAdmitted(SchemaError):
+    """The tables are newer, and need a newer library: no migration helps."""
 
 
 def migrate(database: Database) -> list[str]:
@@ -76,12 +80,12 @@ def check(database: Database) -> int:
 def admit(database: Database) -> None:
     """Raise SchemaError unless the tables' version is one that this library works on; looks only once.
 
-    For whoever starts to work, and has no time to compare the tables.
+    For those who begin to work, and have no time to compare the tables. It is not repeated after an error.
     """
     if database.tables_version:
         return
-    deadline = time.monotonic() + database.config.publish_timeout
-    version = database.retry(lambda: _admitted(database), deadline=deadline, what="reading the tables' version")
+    with database.autocommit() as cx:
+        version = _version(database, cx)
     if not version:
         raise _error(database, [_unrecorded()])
     _note(database, version)
@@ -113,8 +117,8 @@ def _migrate(database: Database, deadline: float, done: list[str]) -> None:
         if applied > VERSION:
             return  # a newer library was faster: what is missing now is its own to make
         for table in declared_tables().values():
-            session.execute(table.statement)
             if table.name not in before:
+                session.execute(table.statement)
                 done.append(f"created table {table.name}")
         _add_columns(session, before, done)
         left = _differences(found_tables(session, declared_tables()), VERSION)
@@ -157,18 +161,13 @@ def _look(database: Database) -> tuple[int, list[Difference]]:
     return version, left if version or left else [_unrecorded()]
 
 
-def _admitted(database: Database) -> int:
-    with database.autocommit() as cx:
-        return _version(database, cx)
-
-
 def _version(database: Database, cx: Executor) -> int:
     """The version of the tables, 0 if none is recorded; raises SchemaError if they do not admit this library."""
     version = applied_version(cx)
     if version > VERSION:
         oldest = oldest_code(cx)
         if oldest > VERSION:
-            raise SchemaError(
+            raise NotAdmitted(
                 f"the tables in {database.config.database} are of version {version}, which needs a lanelog that knows "
                 f"version {oldest}; this one knows them up to version {VERSION}: upgrade lanelog in this process"
             )

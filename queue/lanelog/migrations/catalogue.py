@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from lanelog._database import NOW_MS, Executor
-from lanelog.errors import DatabaseError
+from lanelog.errors import DatabaseError, SchemaError
 from lanelog.migrations.declared import Column, Index, Table
 
 # The catalogue of the current database: only tables on which the user has a privilege are shown.
@@ -33,6 +33,7 @@ ON DUPLICATE KEY UPDATE checksum = VALUES(checksum), oldest_code = VALUES(oldest
 # Writes the table's description alone, whatever the number of its rows.
 ADD_COLUMN = "ALTER TABLE {table} ADD COLUMN {definition}, ALGORITHM=INSTANT"
 _DUPLICATE_COLUMN = 1060
+_NOT_AT_ONCE = frozenset({1845, 1846, 4092})  # by a setting of MariaDB; after too many such additions, on MySQL
 
 
 def found_tables(cx: Executor, names: Iterable[str]) -> dict[str, Table]:
@@ -81,11 +82,17 @@ def record_version(cx: Executor, version: int, checksum: str, oldest: int) -> No
 def add_column(cx: Executor, table: str, definition: str) -> bool:
     """Add a column at the end of a table without rebuilding it; False: it was there.
 
-    It may be there although nobody saw it a moment ago: a statement goes on at the server after its client died.
+    It may be there although nobody saw it a moment ago: a statement goes on at the server after its client died. Raises
+    SchemaError if the server would have to rebuild the table.
     """
     try:
         cx.execute(ADD_COLUMN.format(table=table, definition=definition))
     except DatabaseError as error:
+        if error.code in _NOT_AT_ONCE:
+            raise SchemaError(
+                f"the server adds no column to {table} without rebuilding it ({error}): run ALTER TABLE {table} ADD "
+                f"COLUMN {definition}, during which others may have to wait for the table; then `lanelog migrate`"
+            ) from error
         if error.code != _DUPLICATE_COLUMN:
             raise
         return False

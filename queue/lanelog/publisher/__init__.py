@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 from attrs import define, field
 
+from lanelog import migrations
 from lanelog._database import Database, find_open, open_in_this_thread, own_transaction
 from lanelog._stores.messages import largest_row
 from lanelog._telemetry import get_logger
@@ -101,7 +102,7 @@ class Publisher:
         if connection is not None:
             return self._publish_in(connection, topic, [draft])[0]
         self._refuse_to_wait_for_itself()
-        self._check_packet([draft])
+        self._check_database([draft])
         return self._group.publish(draft)
 
     def publish_many(
@@ -126,7 +127,7 @@ class Publisher:
         if connection is not None:
             return self._publish_in(connection, topic, drafts)
         self._refuse_to_wait_for_itself()
-        self._check_packet(drafts)
+        self._check_database(drafts)
         return self._bulk.publish(topic, drafts)
 
     @contextmanager
@@ -135,6 +136,7 @@ class Publisher:
 
         Leave commit, rollback and autocommit to the block: it raises DatabaseError if the transaction ended inside it.
         """
+        self._admit()  # now: the block may hold the only connection
         with (
             self._database.transaction(guarded=True) as transaction,
             own_transaction(self._database, transaction.raw) as entry,
@@ -173,14 +175,15 @@ class Publisher:
 
     def _publish_in(self, connection: Any, topic: str, drafts: Sequence[Draft]) -> list[Receipt]:
         """Publish in the caller's transaction, of whose end only the server hears, unless it is one of ours."""
-        self._check_packet(drafts)
+        self._check_database(drafts)
         receipts = self._caller.publish(connection, topic, drafts)
         if find_open(connection) is None and any(draft.timing.scheduled for draft in drafts):
             self._tell_scheduler(committed=False)
         return receipts
 
-    def _check_packet(self, drafts: Sequence[Draft]) -> None:
-        """An oversized statement would look like a lost connection, and be repeated for nothing."""
+    def _check_database(self, drafts: Sequence[Draft]) -> None:
+        """The tables must admit this version; an oversized statement would look like a lost connection."""
+        self._admit()
         limit = largest_row(self._database.max_packet())
         for draft in drafts:
             if draft.wire_bytes > limit:
@@ -188,6 +191,13 @@ class Publisher:
                     f"the payload has {len(draft.payload)} bytes, twice as many on the wire, and the server's "
                     f"max_allowed_packet is {self._database.max_packet()}: raise it there, or publish a reference"
                 )
+
+    def _admit(self) -> None:
+        """Once in a process, on a connection of our own: not in the transaction of a caller."""
+        if not self._database.tables_version:
+            deadline = time.monotonic() + self._database.config.publish_timeout
+            what = "reading the tables' version"
+            self._database.retry(lambda: migrations.admit(self._database), deadline=deadline, what=what)
 
     def _refuse_to_wait_for_itself(self) -> None:
         if open_in_this_thread(self._database):
