@@ -1,6 +1,7 @@
 """The data source's parts, called as Spark calls them, without a JVM: what is gone, what is large, what is seen."""
 
 import json
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -10,18 +11,22 @@ from typing import Any
 import pytest
 
 import lanelog
+from lanelog._database import Database
 from lanelog._database.wire import Wire
 from lanelog.client import Client
+from lanelog.config import ConnectConfig
 from lanelog.migrations.declared import declared_tables
 from lanelog.spark import DataLost, _reading, _store
+from lanelog.spark._archive_group import born
 from lanelog.spark._options import parse_read
 from lanelog.spark._planning import Planner
 from lanelog.spark._schema import TABLES, arrow_schema
 from lanelog.spark._source import LanelogReader
 from lanelog.spark._stream import LanelogStreamReader
+from support.old_tables import set_back
 from support.spark import places, reader_of, rows_of
 from support.sql import rows
-from support.waiting import accept, eventually
+from support.waiting import accept, events, eventually
 
 pytestmark = pytest.mark.thorough
 
@@ -127,6 +132,22 @@ def test_the_tables_are_read_as_they_are(client: Client, look: Look) -> None:
     assert state["invisible_until"] > state["first_attempt_at"]
     groups = [(row["consumer_group"], row["topic"], row["delivery_order"]) for row in look(table="groups")]
     assert sorted(groups) == [("g", "t", "strict"), ("g", "u", "strict")]
+
+
+def test_tables_are_read_before_and_after_their_upgrade(
+    client: Client, look: Look, raw: Any, lanelog_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Those of version 1 with the warning of every client; archives know the database by the same birth as before."""
+    database = Database(ConnectConfig.from_url(lanelog_url))
+    client.publish("t", "k", b"x")
+    new = born(database)
+    set_back(raw)
+    assert len(look(subscribe="t")) == 1
+    assert events(caplog, "tables.older", logging.WARNING)
+    assert client.migrate()
+    assert len(look(subscribe="t")) == 1
+    assert born(database) == new > 0
+    database.close()
 
 
 def test_long_tables_are_read_page_by_page(client: Client, look: Look, raw: Any) -> None:

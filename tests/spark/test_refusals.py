@@ -37,7 +37,7 @@ def test_what_cannot_be_read_says_so(spark: SparkSession, client: Client, read: 
     own = spark.read.format("lanelog").schema("a int").option("url", UNREACHABLE).option("subscribe", "t")
     assert "leave out schema()" in refused(own.load().count)
     with raw.cursor() as cursor:
-        cursor.execute("UPDATE queue_schema SET version = 99")
+        cursor.execute("INSERT INTO queue_schema (version, checksum, oldest_code) VALUES (99, 'x', 99)")
     assert "are of version 99" in refused(read(subscribe="t").count)
 
 

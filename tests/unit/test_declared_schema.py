@@ -3,6 +3,7 @@
 from attrs import evolve
 
 from lanelog.migrations.declared import Column, checksum, compare, declared_tables, parse
+from lanelog.migrations.steps import STEPS, VERSION, added, shape
 from support.readme import ROOT
 
 
@@ -65,3 +66,29 @@ def test_the_checksum_covers_every_statement() -> None:
     changed = [*tables[:-1], evolve(tables[-1], statement=tables[-1].statement + " ")]
     assert checksum(tables) != checksum(changed)
     assert len(checksum(tables)) == 64
+
+
+def test_steps_are_numbered_and_only_add_columns_with_defaults() -> None:
+    """Code of the version before writes rows without them; none is there twice, and all are declared."""
+    assert [step.version for step in STEPS] == list(range(1, VERSION + 1))
+    assert all(1 <= step.oldest_code <= step.version for step in STEPS)
+    assert len({*added()}) == len(added())
+    for table, column in added():
+        declared = declared_tables()[table]
+        assert declared.columns[column].default is not None
+        assert all(column not in index.columns for index in declared.indexes.values())
+        assert declared.definitions[column].startswith(f"{column} ")
+        assert declared.definitions[column].endswith("'")
+
+
+def test_an_older_shape_lacks_what_came_later() -> None:
+    """And nothing else; the newest shape is what is declared."""
+    assert shape(VERSION) == declared_tables()
+    lacking = [
+        (name, column)
+        for name, table in declared_tables().items()
+        for column in table.columns
+        if column not in shape(1)[name].columns
+    ]
+    assert sorted(lacking) == sorted(added())
+    assert all(table.indexes == declared_tables()[name].indexes for name, table in shape(1).items())
