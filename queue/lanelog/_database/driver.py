@@ -54,9 +54,9 @@ _SETTINGS = (
     f"{', '.join(f'{name} = {value}' for name, value in _MEANING.items())}"
 )
 _SESSION = f"SET SESSION {_SETTINGS}, autocommit = "
-# For our last statements on a connection that user code had, whatever it has set in the transaction. A timestamp of its
-# own would be the time of these statements.
-_OURS_AGAIN = f"SET SESSION {_SETTINGS}, timestamp = DEFAULT, NAMES {_CHARSET} COLLATE {_COLLATION}"
+# For our last statements on a connection that user code had, whatever it has set in the transaction. (A timestamp of
+# its own stays until then: hardened servers refuse every SET of it.)
+_OURS_AGAIN = f"SET SESSION {_SETTINGS}, NAMES {_CHARSET} COLLATE {_COLLATION}"
 # Everything that a new connection is told, in one statement, which is refused in any other database than the
 # connection's: there is no autocommit 2.
 _AS_NEW = (
