@@ -22,12 +22,14 @@ from lanelog._database.naming import Naming
 from lanelog._database.retries import with_retries
 from lanelog._database.session import Session
 from lanelog._database.wire import Wire
+from lanelog._database.worth import Worth
 from lanelog.config import ConnectConfig
 from lanelog.errors import ClosedError, DatabaseError, LanelogError
 
 T = TypeVar("T")
 
 _NO_SUCH_SAVEPOINT = 1305
+_PURPOSE = "publishing"
 
 # A snapshot: the level holds for the one transaction that the second statement begins.
 _SNAPSHOT = ("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", "START TRANSACTION READ ONLY")
@@ -149,6 +151,7 @@ class Database:
     _pool: _SharedPool = field(init=False, repr=False)
     _closed: bool = field(default=False, init=False)
     _facts: ServerFacts | None = field(default=None, init=False)
+    _worth: Worth = field(factory=Worth, init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         self._driver = Driver(self.config)
@@ -204,7 +207,7 @@ class Database:
 
     def session(self, purpose: str) -> Session:
         """A connection for one thread alone, made at its first use; whoever asks for it closes it."""
-        return Session(purpose, Wire(self._driver, autocommit=True), self._saw)
+        return Session(purpose, Wire(self._driver, autocommit=True), self._saw, self._worth, self.close_idle)
 
     @property
     def reached(self) -> bool:
@@ -266,7 +269,12 @@ class Database:
         try:
             wire: Wire = pooled.dbapi_connection
             before = wire.generation
-            wire.ensure_fresh()
+            try:
+                wire.ensure_fresh()
+            except LanelogError as exc:
+                self._worth.refused(_PURPOSE, exc)
+                raise
+            self._worth.connected(_PURPOSE)
             if wire.generation != before and wire.facts is not None:
                 self._saw(wire.facts)
         except BaseException:
@@ -277,13 +285,26 @@ class Database:
     def _give_back(self, pool: _SharedPool, pooled: Any, *, lent: bool = False) -> None:
         wire: Wire = pooled.dbapi_connection
         try:
-            if self._closed and pool is self._pool:
+            if (self._closed and pool is self._pool) or self._worth.lacking(_PURPOSE):
                 wire.close()
             elif lent:
                 wire.restore()
         finally:
             pooled.close()
             pool.free.release()
+
+    def close_idle(self) -> None:
+        """Close what nobody has borrowed, if a loop that is worth more has no connection; never waits."""
+        pool = self._pool
+        taken: list[Any] = []
+        try:
+            while self._worth.lacking(_PURPOSE) and pool.free.acquire(blocking=False):
+                taken.append(pool.connection(shareable=False))
+                taken[-1].dbapi_connection.close()
+        finally:
+            for pooled in taken:
+                pooled.close()
+                pool.free.release()
 
     def _connect(self) -> None:
         with self.autocommit():
