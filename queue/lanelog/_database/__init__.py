@@ -10,6 +10,7 @@ How it holds together:
   and never used again; nothing is ever replayed behind a transaction's back.
 * `pool` shares wires among threads, with a bounded wait; `session` is one thread's own wire.
 * `naming` sends our statements to our database on a connection that user code has in its hands.
+* `worth` says who goes without where the server has too few connections.
 * `retries` repeats whole transactions, never statements.
 * `fork` makes a child drop what it inherited, without a word to the server.
 * `ambient` remembers which of our transactions a thread has open, so that it does not wait for itself.
