@@ -192,6 +192,17 @@ class SubscriptionConfig:
     dead_letter_retention: float | None = field(default=None, validator=number(above=True, optional=True))
     middleware: tuple[Callable[..., object], ...] = field(default=(), converter=_middleware)
 
+    def dead_letter_topic(self, topic: str) -> str | None:
+        """Where messages of a topic go that are given up; None: nowhere.
+
+        To a topic of dead letters whose name has no room for a second suffix: nobody but who publishes there himself
+        has messages that could be given up.
+        """
+        if self.dead_letter_suffix is None:
+            return None
+        name = topic + self.dead_letter_suffix
+        return topic if len(name) > NAME_MAX and topic.endswith(self.dead_letter_suffix) else name
+
     def __attrs_post_init__(self) -> None:
         if self.lease_renewal >= self.lease_duration:
             raise ConfigurationError(

@@ -398,7 +398,8 @@ def checked_topics(topic: str | Sequence[str], config: SubscriptionConfig) -> tu
     if not names:
         raise ConfigurationError("topic must name at least one topic")
     topics = tuple(dict.fromkeys(check_name("topic", name) for name in names))
-    if config.dead_letter_suffix is not None:
-        for name in topics:
-            check_name("topic with its dead letter suffix", name + config.dead_letter_suffix)
+    for name in topics:
+        dead_topic = config.dead_letter_topic(name)
+        if dead_topic is not None:
+            check_name("topic with its dead letter suffix", dead_topic)
     return topics

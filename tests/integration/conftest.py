@@ -7,12 +7,14 @@ from typing import Any
 import pymysql
 import pytest
 
-from lanelog import Client
+from lanelog import Client, connect
 from lanelog._database import Database
 from lanelog.config import ConnectConfig
+from lanelog.devserver import DevServer
 from lanelog.publisher import Publisher
 from support.processes import Fleet
 from support.sql import connect as raw_connection
+from support.sql import one
 from support.stage import Stage
 
 OpenRaw = Callable[..., "pymysql.Connection[Any]"]
@@ -35,6 +37,16 @@ def open_raw(lanelog_url: str) -> Iterator[OpenRaw]:
 def raw(open_raw: OpenRaw) -> "pymysql.Connection[Any]":
     """A connection of the application's own, with autocommit on."""
     return open_raw(autocommit=True)
+
+
+@pytest.fixture
+def other_database(lanelog_server: DevServer, raw: "pymysql.Connection[Any]") -> Iterator[str]:
+    """The name of another database on the same server, with empty tables of lanelog's names."""
+    name = str(one(raw, "SELECT CONCAT(DATABASE(), '_other')"))
+    with connect(lanelog_server.create_database(name)) as client:
+        client.migrate()
+    yield name
+    lanelog_server.drop_database(name)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import lanelog
-from lanelog import Message, Reject, Retry
+from lanelog import ConfigurationError, Message, Reject, Retry
 from lanelog._engine import settler
 from lanelog._engine.holes import Holes
 from lanelog._engine.lane import Lane
@@ -92,3 +92,31 @@ def test_deleted_dead_letters_are_passed_in_one_step(
             eventually(lambda: LETTERS + 1 in seen.items, within=30)
     assert len(looks) <= 3, looks
     assert not [record for record in caplog.records if "message.vanished" in record.getMessage()]
+
+
+@pytest.mark.parametrize("length", [248, 251])
+def test_the_dead_letters_of_a_topic_with_a_long_name_can_be_read(lanelog_url: str, raw: Any, length: int) -> None:
+    """Their topic's name has no room for a second suffix, and needs none: a dead letter is tried again.
+
+    What was published there by hand and is given up becomes a dead letter of the same topic.
+    """
+    topic, letters = "t" * length, Record()
+
+    def read(message: Message) -> None:
+        letters((message.payload, message.dead_letter and message.dead_letter.original_topic))
+        if message.dead_letter is None:
+            raise Reject("by hand")
+
+    def reject(_message: Message) -> None:
+        raise Reject("no")
+
+    with lanelog.connect(lanelog_url) as client:
+        client.publish(topic, "a", b"bad")
+        client.subscribe(topic, "g", reject)
+        client.subscribe(topic + "_dlq", "alerts", read)
+        assert letters.wait(1) == [(b"bad", topic)]
+        client.publish(topic + "_dlq", "a", b"mine")
+        assert letters.wait(3)[1:] == [(b"mine", None), (b"mine", topic + "_dlq")]
+        with pytest.raises(ConfigurationError, match="topic with its dead letter suffix must have 1 to 255"):
+            client.subscribe("t" * 252, "g", read)
+    assert one(raw, "SELECT COUNT(*) FROM queue_partitions WHERE CHAR_LENGTH(topic) > 251 AND partition_key = ''") == 1

@@ -13,7 +13,8 @@ import pytest
 import lanelog
 from lanelog._database import Database
 from lanelog.config import ConnectConfig
-from lanelog.devserver import DevServer
+from lanelog.devserver import DevServer, _programs, start
+from lanelog.devserver._local import OPTIONS
 from lanelog.errors import DatabaseError, SchemaError
 from lanelog.migrations import VERSION, check, migrate
 from lanelog.migrations.catalogue import add_column
@@ -382,3 +383,19 @@ def test_columns_and_indexes_are_commented(empty: Database, view: str, of: str) 
     bare = f"SELECT table_name, {of}_name FROM information_schema.{view} WHERE table_schema = DATABASE()"
     assert run(empty, f"{bare} AND {of}_comment = ''") == []
     assert len(run(empty, bare)) > 20
+
+
+@pytest.mark.local_server
+@pytest.mark.thorough
+def test_a_server_with_small_pages_is_explained(local_kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its keys are too short for the tables: the error names the server's page size and the one that is needed."""
+    small = ("--innodb-page-size=8k",)
+    for name in ("MARIADB_INSTALL", "MYSQL_INSTALL"):
+        monkeypatch.setattr(_programs, name, getattr(_programs, name) + small)
+    for family, options in OPTIONS.items():
+        monkeypatch.setitem(OPTIONS, family, options + small)
+    with start(local_kind) as server:
+        database = Database(ConnectConfig.from_url(server.url))
+        with pytest.raises(SchemaError, match=r"innodb_page_size is 8192.* need pages of at least 16384"):
+            migrate(database)
+        database.close()

@@ -8,11 +8,13 @@ from typing import Any
 import pymysql.cursors
 import pytest
 
+import lanelog
+from lanelog.devserver import DevServer
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError
 from lanelog.message import Outgoing, Receipt
 from lanelog.publisher import Publisher
 from support.publishing import REFUSED, publisher_at
-from support.sql import one, rows
+from support.sql import connect, one, rows
 
 ISOLATIONS = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"]
 
@@ -245,21 +247,55 @@ def test_callers_on_neighbouring_new_lanes_do_not_deadlock(publisher: Publisher,
     assert rows(raw, "SELECT COUNT(*) FROM queue_messages") == [(12,)]
 
 
-def test_a_connection_to_another_database_is_explained(publisher: Publisher, raw: Any, open_raw: Any) -> None:
-    """Lanes are created in the client's database; a caller's connection elsewhere does not find them."""
+def test_a_connection_in_another_database_publishes_into_the_clients(
+    publisher: Publisher, raw: Any, open_raw: Any, other_database: str
+) -> None:
+    """The statements name the client's database: what is current at the caller's connection diverts nothing."""
     mine = open_raw()
-    (name,) = rows(raw, "SELECT CONCAT(DATABASE(), '_other')")[0]
-    rows(raw, f"CREATE DATABASE {name}")
-    try:
-        for table in ("queue_partitions", "queue_messages"):
-            rows(raw, f"CREATE TABLE {name}.{table} LIKE {table}")
-        mine.select_db(name)
-        with pytest.raises(DatabaseError, match="another database") as caught:
+    mine.select_db(other_database)
+    rows(mine, "CREATE TABLE orders (id INT PRIMARY KEY)")
+    rows(mine, "INSERT INTO orders VALUES (7)")
+    assert publisher.publish("t", "k", b"x", id="a", connection=mine).offset == 1
+    assert publisher.publish("t", "k", b"x", id="a", connection=mine).duplicate
+    publisher.publish("t", "k", b"x", delay=60.0, connection=mine)
+    mine.commit()
+    assert rows(mine, "SELECT (SELECT COUNT(*) FROM orders), (SELECT COUNT(*) FROM queue_messages)") == [(1, 0)]
+    mine.rollback()
+    assert stored(raw) == [(1, b"x")]
+    assert one(raw, "SELECT COUNT(*) FROM queue_scheduled") == 1
+
+
+@pytest.mark.local_server
+def test_a_connection_to_another_server_is_explained(publisher: Publisher, raw: Any, private_server: DevServer) -> None:
+    """Lanes are looked for and created at the client's server; a caller's connection elsewhere does not find them."""
+    with connect(private_server.url, autocommit=False) as mine:
+        with pytest.raises(ConfigurationError, match="connect to the server of this client"):
+            publisher.publish("t", "k", b"x", connection=mine)
+        name = one(raw, "SELECT DATABASE()")
+        rows(mine, f"CREATE DATABASE {name}")
+        with lanelog.connect(private_server.root_url(name)) as client:
+            client.migrate()
+        with pytest.raises(DatabaseError, match="another server than this client's") as caught:
             publisher.publish("t", "k", b"x", connection=mine)
         assert caught.value.retriable
-        mine.rollback()
-    finally:
-        rows(raw, f"DROP DATABASE {name}")
+
+
+@pytest.mark.parametrize("payload", [b"x", b""])
+def test_a_mode_that_makes_null_of_empty_texts_changes_nothing(
+    publisher: Publisher, raw: Any, open_raw: Any, lanelog_server: DevServer, payload: bytes
+) -> None:
+    """MariaDB's EMPTY_STRING_IS_NULL in the caller's session: the message is as any other. MySQL has no such mode."""
+    mine = open_raw()
+    if lanelog_server.family == "mariadb":
+        rows(mine, "SET SESSION sql_mode = CONCAT(@@sql_mode, ',EMPTY_STRING_IS_NULL')")
+    publisher.publish("t", "k", payload, id="a", connection=mine)
+    assert publisher.publish("t", "k", payload, id="a", connection=mine).duplicate
+    publisher.publish("t", "k", payload, ttl=60.0, metadata={"a": ""}, connection=mine)
+    publisher.publish("t", "k", payload, delay=60.0, connection=mine)
+    mine.commit()
+    assert stored(raw) == [(1, payload), (2, payload)]
+    assert rows(raw, "SELECT target_group FROM queue_messages") == [("",), ("",)]
+    assert rows(raw, "SELECT payload, target_group FROM queue_scheduled") == [(payload, "")]
 
 
 def by_the_driver(connection: Any) -> None:

@@ -33,6 +33,7 @@ IN_THE_BLOCK = "in the block"
 
 LONG_PAUSE = "SET SESSION wait_timeout = 120"  # the server would end a session that is silent for 15 s
 _BLANK = re.compile(r"(?<!\{)\{[a-z]+\}")
+_DATABASE = re.compile(r"`[^`]+`\.(?=queue_)")  # stands before tables where user code may have said USE
 _SQL = re.compile(r"\s*\(?\s*(SELECT|INSERT|UPDATE|DELETE|SET)\b")
 _ENGINE = ("lanelog._engine.delivery", "lanelog._engine.keeper", "lanelog._engine.holes")
 _ADMIN = tuple(f"lanelog.admin._{room}" for room in ("fence", "steer", "chosen", "redrive", "remove"))
@@ -56,6 +57,7 @@ def statements() -> dict[str, re.Pattern[str]]:
 @lru_cache(4096)
 def name_of(sql: str) -> str:
     """The constant that a statement was made of, the most specific one; else its own text."""
+    sql = _DATABASE.sub("", sql)
     fitting = [(len(pattern.pattern), name) for name, pattern in statements().items() if pattern.match(sql)]
     return max(fitting)[1] if fitting else " ".join(sql.split())
 

@@ -65,6 +65,15 @@ def test_json_has_all_fields_in_plain_types() -> None:
     assert moment(when) == "2026-01-31T12:00:00Z"
 
 
+def test_json_is_ascii_that_steers_no_terminal() -> None:
+    """Control characters of both ranges, DEL and bidirectional marks are escaped; a reader gets them back."""
+    value = {"\x9b2J": "\x7f\x1b[31m\u202egnp.exe ä 🙂 \ud800", "b": b"\x7f\xc2\x9b2J"}
+    text = to_json(value, indent=2)
+    assert text.isascii()
+    assert all(character.isprintable() or character == "\n" for character in text)
+    assert json.loads(text) == {**value, "b": "\x7f\x9b2J"}
+
+
 def test_a_time_needs_its_offset_from_utc() -> None:
     """With one it is that instant; without one it is refused, because a guess may delete; other text is no time."""
     assert instant("2026-01-31T14:00:00+02:00") == datetime(2026, 1, 31, 12, tzinfo=UTC)

@@ -96,7 +96,7 @@ def test_the_size_on_the_wire_is_never_underestimated(text: str, payload: bytes)
 )
 def test_servers_are_told_apart(text: str, version: tuple[int, ...], family: str, *, supported: bool) -> None:
     """By the version as numbers, so that 26.10 is newer than 8.0; what is too old is refused by name."""
-    facts = ServerFacts.from_row((text, 1, 1))
+    facts = ServerFacts.from_row((text, 1, 1, "q"))
     assert (facts.version, facts.family) == (version, family)
     if supported:
         facts.check()

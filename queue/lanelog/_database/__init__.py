@@ -9,6 +9,8 @@ How it holds together:
 * `wire` is one connection that knows whether it is alive. What breaks in the middle of a statement is closed at once
   and never used again; nothing is ever replayed behind a transaction's back.
 * `pool` shares wires among threads, with a bounded wait; `session` is one thread's own wire.
+* `naming` sends our statements to our database on a connection that user code has in its hands.
+* `worth` says who goes without where the server has too few connections.
 * `retries` repeats whole transactions, never statements.
 * `fork` makes a child drop what it inherited, without a word to the server.
 * `ambient` remembers which of our transactions a thread has open, so that it does not wait for itself.
@@ -19,6 +21,7 @@ from __future__ import annotations
 from lanelog._database.ambient import OpenTransaction, find_open, open_in_this_thread, own_transaction
 from lanelog._database.driver import ServerFacts
 from lanelog._database.executor import NOW_MS, Executor
+from lanelog._database.naming import named
 from lanelog._database.pool import Database, Transaction
 from lanelog._database.retries import with_retries
 from lanelog._database.session import Session
@@ -36,6 +39,7 @@ __all__ = [
     "code_of",
     "comes_from_driver",
     "find_open",
+    "named",
     "open_in_this_thread",
     "own_transaction",
     "translate",

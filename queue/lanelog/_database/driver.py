@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import re
 import ssl
+from collections.abc import Mapping
 from contextlib import suppress
+from copy import copy
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, SupportsIndex
 
@@ -29,6 +31,8 @@ LOCK_WAIT_TIMEOUT: Final = 5
 WAIT_TIMEOUT: Final = 15
 """Seconds after which the server drops a silent session: a stopped process must not hold its locks for hours."""
 
+_CHARSET: Final = "utf8mb4"
+_COLLATION: Final = "utf8mb4_bin"
 # READ COMMITTED takes no gap locks, which would make neighbouring lanes wait for each other.
 _TRANSACTIONS = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE"
 _UNLIMITED: Final = 2**64 - 1
@@ -45,18 +49,44 @@ _MEANING: Final = {
     "completion_type": 0,  # COMMIT begins no new transaction and ends no connection
     "max_sort_length": 4096,  # more bytes than a name has: names are sorted whole
 }
-_SESSION = (
-    f"SET SESSION sql_mode = '{SQL_MODE}', innodb_lock_wait_timeout = {LOCK_WAIT_TIMEOUT}, "
-    f"wait_timeout = {WAIT_TIMEOUT}, "
-    f"{', '.join(f'{name} = {value}' for name, value in _MEANING.items())}, autocommit = "
+_SETTINGS = (
+    f"sql_mode = '{SQL_MODE}', innodb_lock_wait_timeout = {LOCK_WAIT_TIMEOUT}, wait_timeout = {WAIT_TIMEOUT}, "
+    f"{', '.join(f'{name} = {value}' for name, value in _MEANING.items())}"
+)
+_SESSION = f"SET SESSION {_SETTINGS}, autocommit = "
+# For our last statements on a connection that user code had, whatever it has set in the transaction. (A timestamp of
+# its own stays until then: hardened servers refuse every SET of it.)
+_OURS_AGAIN = f"SET SESSION {_SETTINGS}, NAMES {_CHARSET} COLLATE {_COLLATION}"
+# Everything that a new connection is told, in one statement, which is refused in any other database than the
+# connection's: there is no autocommit 2.
+_AS_NEW = (
+    f"SET SESSION {_SETTINGS}, {{access}}_isolation = 'READ-COMMITTED', {{access}}_read_only = 0, "
+    f"NAMES {_CHARSET} COLLATE {_COLLATION}, autocommit = IF(HEX(DATABASE()) = '{{database}}', {{autocommit}}, 2)"
 )
 # What a connection needs to know about its server.
-_FACTS = "SELECT VERSION(), @@max_allowed_packet, CONNECTION_ID()"
+_FACTS = "SELECT VERSION(), @@max_allowed_packet, CONNECTION_ID(), DATABASE()"
 # Whether the connection is encrypted.
 _CIPHER = "SHOW SESSION STATUS LIKE 'Ssl_cipher'"
 
+# PyMySQL has no name for it: the server forgets what a session has set, locked and made, but not its database.
+_COM_RESET_CONNECTION: Final = 0x1F
+# What user code may change in a driver's connection, as far as it changes how our statements are sent and answered.
+_ATTRIBUTES: Final = (
+    "charset",
+    "collation",
+    "converter",
+    "cursorclass",
+    "decoders",
+    "encoders",
+    "encoding",
+    "_read_timeout",
+    "_write_timeout",
+)
+
 _OLDEST_MARIADB = (10, 6)
 _OLDEST_MYSQL = (8, 0)
+_RENAMED_IN_MARIADB = (11, 1, 1)
+"""Since when tx_isolation is called transaction_isolation there, too."""
 
 
 @frozen(kw_only=True)
@@ -69,6 +99,8 @@ class ServerFacts:
     """Bytes of the longest statement it accepts."""
     connection_id: int
     """Names the connection to KILL and in the process list."""
+    database: str
+    """The database, as the server writes it."""
 
     @property
     def family(self) -> str:
@@ -76,14 +108,15 @@ class ServerFacts:
         return "mariadb" if self.mariadb else "mysql"
 
     @classmethod
-    def from_row(cls, row: tuple[str, int, int]) -> ServerFacts:
+    def from_row(cls, row: tuple[str, int, int, str]) -> ServerFacts:
         """Read the answer to the question every connection asks first."""
-        text, packet, connection_id = row
+        text, packet, connection_id, database = row
         return cls(
             version=tuple(int(part) for part in re.findall(r"\d+", text)[:3]),
             mariadb="mariadb" in text.lower(),
             max_allowed_packet=int(packet),
             connection_id=int(connection_id),
+            database=database,
         )
 
     def check(self) -> None:
@@ -95,6 +128,28 @@ class ServerFacts:
                 f"{name} {'.'.join(map(str, self.version))} is too old: lanelog needs {name} "
                 f"{'.'.join(map(str, oldest))} or newer"
             )
+
+
+@frozen
+class OwnState:
+    """What a connection is on this side of the network: its session's number, and the attributes that user code sees.
+
+    `number` is what the server called the session when it began: another one means that user code has reconnected.
+    """
+
+    number: int
+    attributes: Mapping[str, Any] = field(repr=False)
+
+    @classmethod
+    def of(cls, raw: Any) -> OwnState:
+        """Take it from a connection."""
+        present = (name for name in _ATTRIBUTES if hasattr(raw, name))
+        return cls(raw.thread_id(), {name: copy(getattr(raw, name)) for name in present})
+
+    @property
+    def cursorclass(self) -> Any:
+        """What our own statements are run with."""
+        return self.attributes["cursorclass"]
 
 
 class _SecretText(str):
@@ -159,6 +214,40 @@ class Driver:
             raise
         return raw, facts
 
+    def reclaim(self, raw: Any, state: OwnState) -> None:
+        """Make a connection mean what it meant when it was new, in the transaction that user code has begun there.
+
+        One round trip, and one more if the driver's character set was changed.
+        """
+        if raw.encoding != state.attributes["encoding"]:
+            raw.set_character_set(_CHARSET, _COLLATION)
+        for name, value in state.attributes.items():
+            setattr(raw, name, copy(value))
+        raw.cursor().execute(_OURS_AGAIN)
+
+    def restore(self, raw: Any, facts: ServerFacts, state: OwnState, *, autocommit: bool) -> None:
+        """Make a connection as new after user code had it: two commands, outside of a transaction.
+
+        The first ends what only the server can end: temporary tables, user locks, table locks, prepared statements,
+        variables. (mysqlclient has no reset. It logs in anew on the connection, as the server then asks, in two.) The
+        last says what every new connection is told. Raises what the driver raises, and
+        ConfigurationError if the connection cannot become what it was.
+        """
+        if OwnState.of(raw) != state:
+            raise ConfigurationError("the settings of the driver's connection were changed")
+        if self.config.driver == "pymysql":
+            raw._execute_command(_COM_RESET_CONNECTION, b"")  # noqa: SLF001 - there is no public way
+            raw._read_ok_packet()  # noqa: SLF001 - as above
+        else:
+            raw.change_user(self.config.user, _SecretText(self.config.password), self.config.database)
+        raw.cursor().execute(
+            _AS_NEW.format(
+                access="tx" if facts.mariadb and facts.version < _RENAMED_IN_MARIADB else "transaction",
+                database=facts.database.encode().hex().upper(),
+                autocommit=int(autocommit),
+            )
+        )
+
     def _open_pymysql(self) -> Any:
         config = self.config
         # Newer drivers encrypt without being asked, and then verify nothing: that costs much and protects little.
@@ -173,8 +262,8 @@ class Driver:
             connect_timeout=config.connect_timeout,
             read_timeout=config.read_timeout,
             write_timeout=config.read_timeout,
-            charset="utf8mb4",
-            collation="utf8mb4_bin",
+            charset=_CHARSET,
+            collation=_COLLATION,
             client_flag=CLIENT.FOUND_ROWS,
             init_command=_TRANSACTIONS,
             autocommit=None,
@@ -218,8 +307,8 @@ class Driver:
             connect_timeout=max(1, round(config.connect_timeout)),
             read_timeout=max(1, round(config.read_timeout)),
             write_timeout=max(1, round(config.read_timeout)),
-            charset="utf8mb4",
-            collation="utf8mb4_bin",
+            charset=_CHARSET,
+            collation=_COLLATION,
             client_flag=CLIENT.FOUND_ROWS,
             multi_statements=False,
             init_command=_TRANSACTIONS,

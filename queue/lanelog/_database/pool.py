@@ -18,15 +18,18 @@ from dbutils.pooled_db import PooledDB
 from lanelog._database import fork
 from lanelog._database.driver import Driver, ServerFacts
 from lanelog._database.executor import Executor
+from lanelog._database.naming import Naming
 from lanelog._database.retries import with_retries
 from lanelog._database.session import Session
 from lanelog._database.wire import Wire
+from lanelog._database.worth import Worth
 from lanelog.config import ConnectConfig
 from lanelog.errors import ClosedError, DatabaseError, LanelogError
 
 T = TypeVar("T")
 
 _NO_SUCH_SAVEPOINT = 1305
+_PURPOSE = "publishing"
 
 # A snapshot: the level holds for the one transaction that the second statement begins.
 _SNAPSHOT = ("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", "START TRANSACTION READ ONLY")
@@ -35,11 +38,11 @@ _SNAPSHOT = ("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", "START TRANSACTI
 class Transaction:
     """A transaction on a pooled connection, an Executor; for one thread, and only inside its `with` block."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: Wire, executor: Executor | None = None) -> None:
         self._wire = wire
-        self.execute = wire.execute
-        self.query = wire.query
-        self.one = wire.one
+        self.execute = (executor or wire).execute
+        self.query = (executor or wire).query
+        self.one = (executor or wire).one
         self._guarded = False
 
     def __repr__(self) -> str:
@@ -65,6 +68,11 @@ class Transaction:
             self._wire.ensure()
             self._wire.execute("SAVEPOINT lanelog_start")
         self._guarded = True
+
+    def reclaim(self) -> None:
+        """Verify, and undo what user code has set in the session: the statements that follow are ours."""
+        self.verify()
+        self._wire.reclaim()
 
     def verify(self) -> None:
         """Raise unless it is still the transaction that was begun; to be called before the last writes, or the COMMIT.
@@ -145,6 +153,7 @@ class Database:
     _pool: _SharedPool = field(init=False, repr=False)
     _closed: bool = field(default=False, init=False)
     _facts: ServerFacts | None = field(default=None, init=False)
+    _worth: Worth = field(factory=Worth, init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         self._driver = Driver(self.config)
@@ -156,13 +165,15 @@ class Database:
         """A transaction on a pooled connection: COMMIT at the end of the block, ROLLBACK if it raises.
 
         `wait` bounds the seconds until a connection is free (default: publish_timeout), then DatabaseError. `guarded`
-        is for blocks that give `raw` to user code, see `Transaction.verify`. If COMMIT loses the connection, the
-        DatabaseError has `outcome_unknown`. A transaction that met a deadlock or a lock time-out is not committed even
-        if the block swallows the error: it is raised again instead. Exceptions of user code pass through unchanged.
+        is for blocks that give `raw` to user code, see `Transaction.verify`: our statements in them name their
+        database, and the connection is as new afterwards, or closed. If COMMIT loses the connection, the DatabaseError
+        has `outcome_unknown`. A transaction that met a deadlock or a lock time-out is not committed even if the block
+        swallows the error: it is raised again instead. Exceptions of user code pass through unchanged.
         """
         pool, pooled = self._borrow(wait)
         try:
-            transaction = Transaction(pooled.dbapi_connection)
+            wire: Wire = pooled.dbapi_connection
+            transaction = Transaction(wire, Naming(wire, self.config.database) if guarded else None)
             pooled.begin()
             try:
                 if guarded:
@@ -174,7 +185,7 @@ class Database:
                 pooled.rollback()
                 raise
         finally:
-            self._give_back(pool, pooled)
+            self._give_back(pool, pooled, lent=guarded)
 
     @contextmanager
     def snapshot(self, *, wait: float | None = None) -> Iterator[Executor]:
@@ -198,7 +209,7 @@ class Database:
 
     def session(self, purpose: str) -> Session:
         """A connection for one thread alone, made at its first use; whoever asks for it closes it."""
-        return Session(purpose, Wire(self._driver, autocommit=True), self._saw)
+        return Session(purpose, Wire(self._driver, autocommit=True), self._saw, self._worth, self.close_idle)
 
     @property
     def reached(self) -> bool:
@@ -260,7 +271,12 @@ class Database:
         try:
             wire: Wire = pooled.dbapi_connection
             before = wire.generation
-            wire.ensure_fresh()
+            try:
+                wire.ensure_fresh()
+            except LanelogError as exc:
+                self._worth.refused(_PURPOSE, exc)
+                raise
+            self._worth.connected(_PURPOSE)
             if wire.generation != before and wire.facts is not None:
                 self._saw(wire.facts)
         except BaseException:
@@ -268,14 +284,29 @@ class Database:
             raise
         return pool, pooled
 
-    def _give_back(self, pool: _SharedPool, pooled: Any) -> None:
+    def _give_back(self, pool: _SharedPool, pooled: Any, *, lent: bool = False) -> None:
         wire: Wire = pooled.dbapi_connection
-        if self._closed and pool is self._pool:
-            wire.close()
-        elif wire.altered():
-            wire.drop()  # the next one to borrow it would commit statement by statement
-        pooled.close()
-        pool.free.release()
+        try:
+            if (self._closed and pool is self._pool) or self._worth.lacking(_PURPOSE):
+                wire.close()
+            elif lent:
+                wire.restore()
+        finally:
+            pooled.close()
+            pool.free.release()
+
+    def close_idle(self) -> None:
+        """Close what nobody has borrowed, if a loop that is worth more has no connection; never waits."""
+        pool = self._pool
+        taken: list[Any] = []
+        try:
+            while self._worth.lacking(_PURPOSE) and pool.free.acquire(blocking=False):
+                taken.append(pool.connection(shareable=False))
+                taken[-1].dbapi_connection.close()
+        finally:
+            for pooled in taken:
+                pooled.close()
+                pool.free.release()
 
     def _connect(self) -> None:
         with self.autocommit():

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from attrs import define, field
 
 from lanelog._database.driver import ServerFacts
 from lanelog._database.executor import NOW_MS, Executor
 from lanelog._database.wire import FRESH, Wire
+from lanelog._database.worth import Worth
+from lanelog.errors import LanelogError
+
+T = TypeVar("T")
 
 # The database's clock, and how long the server has been up (no table, no privilege needed).
 _NOW = f"SELECT {NOW_MS}"
@@ -34,6 +38,9 @@ class Session:
     """What it is for, shown in its repr: `keeper`, `settler`."""
     _wire: Wire = field(repr=False)
     _connected: Callable[[ServerFacts], None] = field(repr=False)
+    _worth: Worth = field(repr=False)
+    _relieve: Callable[[], None] = field(repr=False)
+    """Called when it was refused a connection: closes what nobody uses."""
     _started_ms: int = field(default=0, init=False)
     _inside: bool = field(default=False, init=False, repr=False)
 
@@ -58,18 +65,24 @@ class Session:
         return self._wire.facts.connection_id if self._wire.raw is not None and self._wire.facts else 0
 
     def ensure(self) -> bool:
-        """Connect if not connected; return whether it is a new connection. Raises DatabaseError."""
-        return self._greet() if self._wire.ensure() else False
+        """Connect if not connected; return whether it is a new connection. Raises DatabaseError.
+
+        Between two transactions it may give its connection up, where the server has too few and others are worth more.
+        """
+        self._give_way()
+        return self._greet() if self._connect(self._wire.ensure) else False
 
     def ensure_fresh(self) -> None:
         """As `ensure`, but a connection that was silent for some seconds is asked, and replaced if it has died."""
+        self._give_way()
         before = self._wire.generation
-        self._wire.ensure_fresh()
+        self._connect(self._wire.ensure_fresh)
         if self._wire.generation != before:
             self._greet()
 
     def ping_if_idle(self, seconds: float = FRESH) -> None:
-        """Keep the connection from being dropped by the server; raises DatabaseError if it has been."""
+        """Keep the connection from being dropped by the server; raises DatabaseError if it has been, or gives way."""
+        self._give_way()
         if self._wire.raw is not None and self._wire.idle() >= seconds:
             self._wire.ping()
 
@@ -118,6 +131,22 @@ class Session:
     def _ready(self) -> None:
         if not self._inside:
             self.ensure()
+
+    def _give_way(self) -> None:
+        others = self._worth.lacking(self.purpose)
+        if others:
+            self._wire.close()
+            raise self._worth.gave_way(self.purpose, others)
+
+    def _connect(self, ensure: Callable[[], T]) -> T:
+        try:
+            made = ensure()
+        except LanelogError as exc:
+            self._worth.refused(self.purpose, exc)
+            self._relieve()
+            raise
+        self._worth.connected(self.purpose)
+        return made
 
     def _greet(self) -> bool:
         assert self._wire.facts is not None  # noqa: S101 - for the type checker: it just connected

@@ -13,7 +13,7 @@ from typing import Any, Final
 from attrs import define, field
 
 from lanelog._database import fork
-from lanelog._database.driver import Driver, ServerFacts, silence
+from lanelog._database.driver import Driver, OwnState, ServerFacts, silence
 from lanelog._database.translation import breaks_connection, breaks_transaction, comes_from_driver, translate
 from lanelog.errors import DatabaseError, LanelogError
 
@@ -34,6 +34,7 @@ class Wire:
     doomed: LanelogError | None = field(default=None, init=False)
     """Why the transaction in progress must not be committed."""
     _used: float = field(default=0.0, init=False)
+    _state: OwnState = field(init=False)  # while there is a connection
 
     def __repr__(self) -> str:
         number = self.facts.connection_id if self.facts and self.raw is not None else None
@@ -51,6 +52,7 @@ class Wire:
             raise translate(exc) from exc
         fork.register_wire(self)
         self.raw = raw
+        self._state = OwnState.of(raw)
         self.doomed = None
         self.generation += 1
         self._used = time.monotonic()
@@ -121,9 +123,32 @@ class Wire:
             self.drop()
             raise
 
-    def altered(self) -> bool:
-        """Whether user code has switched autocommit. Costs nothing: every answer of the server carries the flag."""
-        return self.raw is not None and bool(self.raw.get_autocommit()) != self._autocommit
+    def reclaim(self) -> None:
+        """Before our last statements in a transaction that user code was in: they mean what they always mean."""
+        raw = self._live()
+        try:
+            self._driver.reclaim(raw, self._state)
+        except BaseException as exc:
+            self.drop()  # between two meanings
+            if not comes_from_driver(exc):
+                raise
+            raise translate(exc) from exc
+        self._used = time.monotonic()
+
+    def restore(self) -> None:
+        """After user code had the connection, and outside of a transaction: make it as new, or close it."""
+        if self.raw is None:
+            return
+        assert self.facts is not None  # noqa: S101 - for the type checker: it has connected
+        try:
+            self._driver.restore(self.raw, self.facts, self._state, autocommit=self._autocommit)
+        except Exception:  # noqa: BLE001 - the next to borrow it connects anew
+            self.drop()
+        except BaseException:
+            self.drop()
+            raise
+        else:
+            self._used = time.monotonic()
 
     def close(self) -> None:
         """Say good-bye and close."""
@@ -150,7 +175,8 @@ class Wire:
     def _run(self, sql: str, args: Sequence[object]) -> Any:
         raw = self._live()
         try:
-            cursor = raw.cursor()
+            # Not with the class that user code may have set.
+            cursor = raw.cursor(self._state.cursorclass)
             cursor.execute(sql, args or None)
         except BaseException as exc:
             if not comes_from_driver(exc):

@@ -7,7 +7,7 @@ workers and by the pull iterator, called by the user's code in any thread.
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -22,7 +22,7 @@ from lanelog._stores.history import Ended, History
 from lanelog._stores.leases import Leases
 from lanelog._stores.offsets import Offsets
 from lanelog._telemetry import get_logger
-from lanelog.errors import DatabaseError, LanelogError, LeaseLost
+from lanelog.errors import DatabaseError, LeaseLost
 from lanelog.message import DeadLetter, Message, utc_from_ms
 
 if TYPE_CHECKING:
@@ -97,13 +97,9 @@ class Delivery:
                 own_transaction(database, transaction.raw) as entry,
             ):
                 transaction.execute(SET_PATIENCE, (int(membership.config.max_handler_time) + SESSION_PATIENCE,))
-                try:
-                    yield transaction.raw
-                finally:
-                    # Whatever happened, the pooled session goes back as it came. (An error here means that it is dead.)
-                    with suppress(LanelogError):
-                        transaction.execute(SET_PATIENCE, (SESSION_PATIENCE,))
-                transaction.verify()
+                yield transaction.raw
+                # The patience ends, too, before the lease row is locked.
+                transaction.reclaim()
                 membership.claim(attempt)
                 claimed = True
                 self._settle(transaction)

@@ -62,11 +62,9 @@ def purge_history(session: Session, membership: Membership, kept: Kept, now: flo
 
 def release_letters(session: Session, membership: Membership, kept: Kept, now: float) -> bool:
     """Delete dead letters of the topic, a page of lanes at a time; True when more is ready at once."""
-    if membership.config.dead_letter_suffix is None:
-        return False
     topic = membership.topic
-    dead_topic = f"{topic}{membership.config.dead_letter_suffix}"
-    if now < kept.letters_at.get(dead_topic, 0.0):
+    dead_topic = membership.config.dead_letter_topic(topic)
+    if dead_topic is None or now < kept.letters_at.get(dead_topic, 0.0):
         return False
     retentions = {(topic, group): ms for group, ms in Groups().letters_kept(session, topic).items()}
     more = False

@@ -69,7 +69,10 @@ class Settler:
                 membership.announce_dropped()  # after the flush: nothing is dropped and flushed without being told
                 busy |= self._burials.turn(membership)
         self.host.raise_deferred("settler")
-        if not busy:
+        if memberships and not busy:
+            # Its connection is there before there is something to write: with too few of them it is worth more than
+            # most others.
+            self.session.ensure()
             self.session.ping_if_idle()
         del now
         if busy:

@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     from lanelog._database import Executor
 
 # Append rows, whose heads are locked; the clock is read after that, so it never falls within a lane (PRIMARY, by_id).
+# No empty text is written out: a caller's session may take it for NULL (MariaDB's EMPTY_STRING_IS_NULL).
 INSERT = """INSERT INTO queue_messages
 (topic, partition_key, `offset`, id, payload, payload_bytes, metadata, created_at, published_at, expires_at,
  target_group) VALUES """
-ROW = f"(%s,%s,%s,%s,%s,%s,%s,{NOW_MS},{NOW_MS},0,'')"
-EXPIRING_ROW = f"(%s,%s,%s,%s,%s,%s,%s,{NOW_MS},{NOW_MS},{NOW_MS}+%s,'')"
+ROW = f"(%s,%s,%s,%s,%s,%s,%s,{NOW_MS},{NOW_MS},0,DEFAULT)"
+EXPIRING_ROW = f"(%s,%s,%s,%s,%s,%s,%s,{NOW_MS},{NOW_MS},{NOW_MS}+%s,DEFAULT)"
 TARGETED_ROW = f"(%s,%s,%s,%s,%s,%s,%s,{NOW_MS},{NOW_MS},0,%s)"
 
 # Offsets of the messages in the log that have these ids, if there are any (by_id).

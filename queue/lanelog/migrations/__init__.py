@@ -27,11 +27,14 @@ PATIENCE: Final = 60.0
 """Seconds that `migrate` waits for another process that migrates, or for a table that is in use."""
 
 _SHOWN: Final = 5
+_KEY_TOO_LONG: Final = 1071
+_LEAST_PAGE: Final = 16_384
 _COMMAND: Final = "lanelog migrate"
 
 # One migration at a time in a database; waited for in slices below any read time-out.
 _LOCK = "SELECT GET_LOCK(%s, 5)"
 _UNLOCK = "SELECT RELEASE_LOCK(%s)"
+_PAGE_SIZE = "SELECT @@innodb_page_size"
 # A statement that alters a table would otherwise wait for its readers for a day (MariaDB) or a year (MySQL). While it
 # waits all others wait behind it, and no heartbeat is written: it gives up long before a lease ends, and tries again.
 _LOCK_WAIT = "SET SESSION lock_wait_timeout = 3"
@@ -118,7 +121,7 @@ def _migrate(database: Database, deadline: float, done: list[str]) -> None:
             return  # a newer library was faster: what is missing now is its own to make
         for table in declared_tables().values():
             if table.name not in before:
-                session.execute(table.statement)
+                _create(session, table.statement)
                 done.append(f"created table {table.name}")
         _add_columns(session, before, done)
         left = _differences(found_tables(session, declared_tables()), VERSION)
@@ -141,6 +144,20 @@ def _add_columns(session: Session, before: dict[str, Table], done: list[str]) ->
             continue
         if add_column(session, table, declared_tables()[table].definitions[column]):
             done.append(f"added column {table}.{column}")
+
+
+def _create(session: Session, statement: str) -> None:
+    try:
+        session.execute(statement)
+    except DatabaseError as exc:
+        if exc.code != _KEY_TOO_LONG:
+            raise
+        size = int((session.one(_PAGE_SIZE) or (0,))[0])
+        raise SchemaError(
+            f"the server's innodb_page_size is {size}, and the keys of lanelog's tables need pages of at least "
+            f"{_LEAST_PAGE}: it is chosen when a data directory is made, so use a server made with innodb_page_size="
+            f"{_LEAST_PAGE // 1024}k, the default ({exc})"
+        ) from exc
 
 
 def _lock(session: Session, name: str, deadline: float) -> None:

@@ -16,13 +16,14 @@ from lanelog._database import Database, find_open
 from lanelog._stores.messages import Messages
 from lanelog._stores.partitions import Partitions
 from lanelog._stores.scheduled import Scheduled
-from lanelog.errors import ConfigurationError, DatabaseError
+from lanelog.errors import ConfigurationError, DatabaseError, LanelogError, SchemaError
 from lanelog.message import Receipt
 from lanelog.publisher.draft import SCHEDULED, Draft
 from lanelog.publisher.foreign import ForeignExecutor, TransactionGone
 from lanelog.publisher.lanes import LaneCreator
 from lanelog.publisher.placing import append, place
 
+_NO_SUCH_DATABASE: Final = 1049
 _DUPLICATE: Final = 1062
 
 _messages = Messages()
@@ -42,12 +43,13 @@ class CallerWriter:
 
         The lanes stay locked until the caller commits or rolls back. After an error nothing of this call is left in the
         transaction, which may go on, unless the error says that the whole transaction is gone. Raises
-        ConfigurationError before anything is written if no transaction is open.
+        ConfigurationError before anything is written if no transaction is open. The connection's current database may
+        be any of the server: the statements name ours.
         """
         entry = find_open(connection)
         if entry is not None and entry.lost is not None:
             raise DatabaseError(f"this transaction is over: {entry.lost}", retriable=True) from entry.lost
-        cx = ForeignExecutor(connection)
+        cx = ForeignExecutor(connection, self._database.config.database)
         cx.begin()
         cx.check_texts(text for draft in drafts for text in (topic, *draft.place, draft.metadata or ""))
         keys = {draft.key for draft in drafts}
@@ -59,11 +61,15 @@ class CallerWriter:
             cx.finish()
         except DatabaseError as exc:
             error = cx.undo(exc)
+            if exc.code == _NO_SUCH_DATABASE:
+                raise self._elsewhere(exc) from exc
             if entry is not None and isinstance(error, TransactionGone):
                 entry.lost = error
             if error is exc:
                 raise
             raise error from exc
+        except SchemaError as exc:
+            raise self._elsewhere(exc) from exc
         except Exception:
             # That the connection cannot carry an id the driver notices at the insert: the heads have moved by then, and
             # a caller who catches the error and commits would leave a hole.
@@ -74,6 +80,13 @@ class CallerWriter:
                 entry.topics.add(topic)
             entry.scheduled |= any(draft.timing.scheduled for draft in drafts)
         return receipts
+
+    def _elsewhere(self, exc: LanelogError) -> ConfigurationError:
+        """The tables were there just now, as this client's own connection saw it, and this one does not see them."""
+        return ConfigurationError(
+            f"the connection's server has no tables of lanelog in {self._database.config.database!r}: connect to the "
+            f"server of this client ({exc})"
+        )
 
     def _write(
         self, cx: ForeignExecutor, topic: str, drafts: Sequence[Draft], keys: set[str], deadline: float
@@ -114,7 +127,7 @@ class CallerWriter:
         if len(heads) < len(keys):
             raise DatabaseError(
                 "a lane is not there, although it was a moment ago: it was purged just now, or the connection is to "
-                "another database than this client's; roll back and repeat the transaction",
+                "another server than this client's; roll back and repeat the transaction",
                 retriable=True,
             )
         if heads.keys() != keys:

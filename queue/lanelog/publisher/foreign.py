@@ -9,22 +9,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import Any, Final
 
-from lanelog._database import TRANSACTION_GONE, comes_from_driver, translate
+from lanelog._database import TRANSACTION_GONE, comes_from_driver, named, translate
 from lanelog.errors import ConfigurationError, DatabaseError
 
 _NO_SUCH_SAVEPOINT: Final = 1305
 
 
 class ForeignExecutor:
-    """An Executor on a caller's connection, whatever its cursors return: tuples, dictionaries, buffered or not."""
+    """An Executor on a caller's connection, whatever its cursors return: tuples, dictionaries, buffered or not.
 
-    def __init__(self, connection: Any) -> None:
+    Its statements name lanelog's `database`: the connection's current one may be another of the same server.
+    """
+
+    def __init__(self, connection: Any, database: str) -> None:
         if not callable(getattr(connection, "cursor", None)):
             raise ConfigurationError(
                 f"connection must be an open DB-API connection to MySQL or MariaDB, with a method cursor(), not "
                 f"{type(connection).__name__}; of SQLAlchemy, pass connection.connection.dbapi_connection"
             )
         self._connection = connection
+        self._database = database
 
     def execute(self, sql: str, args: Sequence[object] = ()) -> int:
         """Run a statement; return the number of rows it changed or, with CLIENT.FOUND_ROWS, matched."""
@@ -94,6 +98,7 @@ class ForeignExecutor:
         self.execute("RELEASE SAVEPOINT lanelog_publish")
 
     def _run(self, sql: str, args: Sequence[object]) -> tuple[int, list[tuple[Any, ...]]]:
+        sql = named(sql, self._database, args)
         try:
             with closing(self._connection.cursor()) as cursor:
                 cursor.execute(sql, tuple(args)) if args else cursor.execute(sql)

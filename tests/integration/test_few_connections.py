@@ -1,0 +1,43 @@
+"""A server with too few connections: who gets one, and what is said."""
+
+import logging
+from typing import Any
+
+import pytest
+
+import lanelog
+from lanelog._database.worth import ORDER
+from support.accounts import account
+from support.sql import connect, one, rows
+from support.waiting import events, eventually
+
+
+def purposes(raw: Any, user: str) -> int:
+    return int(one(raw, "SELECT COUNT(*) FROM information_schema.processlist WHERE user = %s", user))
+
+
+@pytest.mark.parametrize("most", [3, 4])
+def test_what_there_is_goes_to_the_loops_that_matter(
+    lanelog_url: str, raw: Any, caplog: pytest.LogCaptureFixture, most: int
+) -> None:
+    """With one for keeper, settler and fetcher each, messages are handled and acked; one ERROR says how many lack."""
+    caplog.set_level(logging.INFO, logger="lanelog")
+    with lanelog.connect(lanelog_url) as other:
+        other.publish_many("t", [("k", b"x")] * 3)
+    with account(raw, lanelog_url, {"*": "ALL"}) as url:
+        user = lanelog.config.ConnectConfig.from_url(url).user
+        rows(raw, f"ALTER USER '{user}'@'%' WITH MAX_USER_CONNECTIONS {most}")
+        with lanelog.connect(url, pool_size=2) as client:
+            client.subscribe("t", "g", lambda _message: None)
+            eventually(
+                lambda: one(raw, "SELECT offset_acked FROM queue_offsets WHERE consumer_group = 'g'") == 3, within=20
+            )
+            (said,) = eventually(lambda: events(caplog, "connections.missing", logging.ERROR), within=20)
+            lacking = {3: "[janitor,scheduler]", 4: "[scheduler]"}[most]
+            assert f"missing={lacking.count(',') + 1}" in said
+            assert f"of={len(ORDER)}" in said
+            assert f"without={lacking}" in said
+            with connect(lanelog_url) as late:
+                rows(late, f"ALTER USER '{user}'@'%' WITH MAX_USER_CONNECTIONS 20")
+            eventually(lambda: purposes(raw, user) >= len(ORDER) - 1, within=20)
+            assert len(events(caplog, "connections.missing", logging.ERROR)) == 1
