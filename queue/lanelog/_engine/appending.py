@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import define, field, frozen
 
+from lanelog._engine import contradictions
 from lanelog._stores._points import MAX_POINTS
 from lanelog._stores.messages import Messages
 from lanelog._stores.partitions import Partitions
@@ -94,13 +95,16 @@ class Appending:
             try:
                 moved += self._append(topic, points)
             except DatabaseError as error:
-                if not (error.retriable and self.session.connected):
+                taken = error.code == contradictions.DUPLICATE  # ids were looked up: it is an offset
+                if not ((error.retriable or taken) and self.session.connected):
                     raise
                 # Not a head, but say a gap in an index, by a caller that is SERIALIZABLE. Whichever lane that concerns,
                 # the others go on: each by itself.
                 by_key = _by_key(points)
                 if len(by_key) > 1:
                     todo.extend((topic, points) for points in by_key.values())
+                elif taken and contradictions.mend(self.session, topic, points[0][0]):
+                    todo.append((topic, points))
                 else:
                     self._waits[topic, points[0][0]] = _Wait(time.monotonic() + STUCK_WAIT, MOST_WAIT)
                     failure = failure or error

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field
 
+from lanelog._engine import contradictions
 from lanelog._engine.delivery import message_of
 from lanelog._stores.deliveries import Deliveries
 from lanelog._stores.discovery import Discovery
@@ -24,7 +25,7 @@ from lanelog._stores.leases import Leases
 from lanelog._stores.moves import Moves
 from lanelog._stores.offsets import Offsets
 from lanelog._telemetry import get_logger
-from lanelog.errors import LanelogError
+from lanelog.errors import DatabaseError, LanelogError
 
 if TYPE_CHECKING:
     from lanelog._database import Executor, Session
@@ -86,9 +87,15 @@ class Burials:
             Discovery().create_topic(self.session, dead_topic)
             Discovery().mark_dead_letters(self.session, dead_topic)
             self._prepared.add(dead_topic)
-        with self.session.transaction() as cx:
-            head = Discovery().try_lock_head(cx, dead_topic, key)
-            outcome = None if head is None else self._copy(cx, membership, burial, dead_topic, head)
+        try:
+            with self.session.transaction() as cx:
+                head = Discovery().try_lock_head(cx, dead_topic, key)
+                outcome = None if head is None else self._copy(cx, membership, burial, dead_topic, head)
+        except DatabaseError as error:
+            # The copy's id was looked for: it is the offset that is taken, and no repetition would find another.
+            if error.code != contradictions.DUPLICATE or contradictions.mend(self.session, dead_topic, key) == []:
+                raise
+            return False
         if outcome is None:
             if key not in Discovery().heads(self.session, dead_topic, [key]):
                 self.host.ensure_lanes(dead_topic, [key])

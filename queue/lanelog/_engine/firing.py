@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 from attrs import define, field, frozen
 
 from lanelog import _cron
+from lanelog._engine import contradictions
 from lanelog._engine.dues import Dues, dues
 from lanelog._stores.messages import Messages, NewMessage
 from lanelog._stores.partitions import Partitions
@@ -125,7 +126,10 @@ class Firing:
             except LanelogError as error:
                 if not session.connected:
                     raise
-                self._failed(names, error, turn)
+                if len(names) == 1 and self._mended(session, names[0], error):
+                    turn.todo.append(names)
+                else:
+                    self._failed(names, error, turn)
         self.held = any(due.name not in self._faulty for due in ready)
         if turn.failure is not None:
             raise turn.failure
@@ -142,6 +146,13 @@ class Firing:
             for topic in sorted(outcome.missing):
                 self.ensure_lanes(topic, sorted(outcome.missing[topic]))
             turn.todo.append(outcome.homeless)
+
+    @staticmethod
+    def _mended(session: Session, name: str, error: LanelogError) -> bool:
+        """Whether an offset was taken, as ids were looked up, and the lane has been put right."""
+        taken = isinstance(error, DatabaseError) and error.code == contradictions.DUPLICATE
+        row = Schedules().get(session, name) if taken else None
+        return row is not None and bool(contradictions.mend(session, row.topic, row.key))
 
     def _failed(self, names: Sequence[str], error: LanelogError, turn: _Turn) -> None:
         """One schedule's fault, or somebody's lock on something of its lane, must not stop the others."""

@@ -93,10 +93,13 @@ def demo(repos: tuple[str, ...], url: str | None, archive: str | None) -> None:
 
 
 @click.command()
+@click.option(
+    "--repair", is_flag=True, help="Mend lanes whose tables contradict each other, as after a restore of one."
+)
 @reading
-def doctor(admin: Admin) -> Answer:
+def doctor(admin: Admin, *, repair: bool) -> Answer:
     """Examine server, settings, privileges and tables; each finding with its remedy. Status 1 if there is an error."""
-    found = admin.doctor()
+    found = admin.doctor(repair=repair)
     if found[0].status == "error":  # it cannot be reached, and nothing was examined
         raise Refused(found[0].detail)
     rows = [[each.check, each.status, shown(each.detail, 1000), shown(each.remedy, 1000)] for each in found]
