@@ -90,6 +90,7 @@ class Appending:
         todo = deque((topic, by_topic[topic]) for topic in sorted(by_topic))
         moved = 0
         failure: DatabaseError | None = None
+        mended: set[tuple[str, str]] = set()
         while todo:
             topic, points = todo.popleft()
             try:
@@ -103,7 +104,8 @@ class Appending:
                 by_key = _by_key(points)
                 if len(by_key) > 1:
                     todo.extend((topic, points) for points in by_key.values())
-                elif taken and contradictions.mend(self.session, topic, points[0][0]):
+                elif taken and (topic, points[0][0]) not in mended and self._mended(topic, points[0][0]):
+                    mended.add((topic, points[0][0]))
                     todo.append((topic, points))
                 else:
                     self._waits[topic, points[0][0]] = _Wait(time.monotonic() + STUCK_WAIT, MOST_WAIT)
@@ -122,6 +124,10 @@ class Appending:
         now = time.monotonic()
         waits = [wait.until - now for wait in list(self._waits.values()) if wait.until > now]
         return max(LEAST_WAIT / 2, min([*waits, MOST_WAIT])) if waits else None
+
+    def _mended(self, topic: str, key: str) -> bool:
+        """Whether a lane's head was seen to, by us or by somebody else a moment ago; False: somebody holds the lane."""
+        return contradictions.mend(self.session, topic, key) is not None
 
     def _append(self, topic: str, points: Sequence[tuple[str, str]]) -> int:
         with self.session.transaction() as cx:

@@ -78,8 +78,8 @@ class Burials:
         """Whether some wait for a head that somebody else has."""
         return any(membership.burials for membership in self.host.memberships())
 
-    def _move(self, membership: Membership, burial: Burial) -> bool:
-        """One dead letter; False when its lane is locked by somebody."""
+    def _move(self, membership: Membership, burial: Burial, *, mended: bool = False) -> bool:
+        """One dead letter; False when its lane is locked by somebody. `mended`: its head has been seen to."""
         dead_topic = f"{membership.topic}{membership.config.dead_letter_suffix}"
         key = burial.lane.key
         self.host.same_server(self.session)
@@ -93,9 +93,10 @@ class Burials:
                 outcome = None if head is None else self._copy(cx, membership, burial, dead_topic, head)
         except DatabaseError as error:
             # The copy's id was looked for: it is the offset that is taken, and no repetition would find another.
-            if error.code != contradictions.DUPLICATE or contradictions.mend(self.session, dead_topic, key) == []:
+            if error.code != contradictions.DUPLICATE or mended:
                 raise
-            return False
+            seen_to = contradictions.mend(self.session, dead_topic, key) is not None
+            return seen_to and self._move(membership, burial, mended=True)
         if outcome is None:
             if key not in Discovery().heads(self.session, dead_topic, [key]):
                 self.host.ensure_lanes(dead_topic, [key])

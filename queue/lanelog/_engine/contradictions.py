@@ -24,6 +24,7 @@ from lanelog._stores.contradictions import Contradictions, LaneRows
 from lanelog._stores.deliveries import Deliveries
 from lanelog._stores.discovery import Discovery
 from lanelog._stores.groups import Groups
+from lanelog._stores.leases import Leases
 from lanelog._stores.partitions import Partitions
 from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError
@@ -198,7 +199,7 @@ def _mend(cx: Executor, topic: str, key: str) -> list[Contradiction]:
     else:
         Discovery().set_head(cx, topic, key, judgement.head)
     if judgement.groups:
-        store.take_away(cx, topic, key, judgement.groups, topic_row[1] + 1)
+        Leases().take_away(cx, topic, [(group, key) for group in judgement.groups], topic_row[1] + 1)
     _drop_rows(cx, topic, key, judgement)
     for group in sorted(judgement.rewound, key=str.encode):
         store.rewind(cx, group, topic, key, judgement.floor)

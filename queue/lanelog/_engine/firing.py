@@ -90,6 +90,7 @@ class _Turn:
 
     todo: deque[Sequence[str]]
     housed: set[str] = field(factory=set)  # schedules whose lane was created in this turn
+    mended: set[str] = field(factory=set)  # schedules whose lane was put right in this turn
     advanced: bool = False
     behind: bool = False
     failure: LanelogError | None = None
@@ -126,7 +127,8 @@ class Firing:
             except LanelogError as error:
                 if not session.connected:
                     raise
-                if len(names) == 1 and self._mended(session, names[0], error):
+                if len(names) == 1 and names[0] not in turn.mended and self._mended(session, names[0], error):
+                    turn.mended.add(names[0])
                     turn.todo.append(names)
                 else:
                     self._failed(names, error, turn)
@@ -149,10 +151,10 @@ class Firing:
 
     @staticmethod
     def _mended(session: Session, name: str, error: LanelogError) -> bool:
-        """Whether an offset was taken, as ids were looked up, and the lane has been put right."""
+        """Whether an offset was taken, as ids were looked up, and the lane's head was seen to."""
         taken = isinstance(error, DatabaseError) and error.code == contradictions.DUPLICATE
         row = Schedules().get(session, name) if taken else None
-        return row is not None and bool(contradictions.mend(session, row.topic, row.key))
+        return row is not None and contradictions.mend(session, row.topic, row.key) is not None
 
     def _failed(self, names: Sequence[str], error: LanelogError, turn: _Turn) -> None:
         """One schedule's fault, or somebody's lock on something of its lane, must not stop the others."""

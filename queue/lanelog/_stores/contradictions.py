@@ -82,14 +82,6 @@ WHERE consumer_group IN ({groups}) AND topic = %s AND partition_key = %s"""
 LOCK_LEASES = """SELECT consumer_group FROM queue_partition_leases FORCE INDEX (PRIMARY)
 WHERE consumer_group IN ({groups}) AND topic = %s AND partition_key = %s ORDER BY consumer_group FOR UPDATE"""
 
-# The lane is nobody's for these groups, under an epoch of its own (PRIMARY). A row that is born here begins above every
-# epoch ever used in the topic.
-TAKE_AWAY = """
-INSERT INTO queue_partition_leases (consumer_group, topic, partition_key, leased_by, lease_epoch, leased_at)
-VALUES {rows}
-ON DUPLICATE KEY UPDATE leased_by = '', lease_epoch = lease_epoch + 1, leased_at = VALUES(leased_at)
-"""
-
 # A watermark goes back, without a run mark; a pause stays (PRIMARY).
 REWIND = f"""UPDATE queue_offsets FORCE INDEX (PRIMARY)
 SET offset_acked = %s, marked_through = %s, marked_epoch = 0, marked_at = 0, updated_at = {NOW_MS}
@@ -159,15 +151,8 @@ class Contradictions:
 
     def lock_leases(self, cx: Executor, topic: str, key: str, groups: Sequence[str]) -> None:
         """Wait for who is settling in the lane, and keep everybody else out."""
-        named = _sorted(groups)
+        named = sorted(groups, key=str.encode)
         cx.query(LOCK_LEASES.format(groups=placeholders(named)), (*named, topic, key))
-
-    def take_away(self, cx: Executor, topic: str, key: str, groups: Sequence[str], epoch: int) -> None:
-        """Leave the lane to nobody for these groups; `epoch` is that of rows that are born."""
-        named = _sorted(groups)
-        row = f"(%s, %s, %s, '', %s, {NOW_MS})"
-        args = [value for group in named for value in (group, topic, key, epoch)]
-        cx.execute(TAKE_AWAY.format(rows=",".join([row] * len(named))), args)
 
     def rewind(self, cx: Executor, group: str, topic: str, key: str, offset: int) -> None:
         """Set a group's watermark back to `offset`."""
@@ -176,7 +161,3 @@ class Contradictions:
 
 def _number(row: tuple[int, ...] | None) -> int | None:
     return None if row is None else int(row[0])
-
-
-def _sorted(groups: Sequence[str]) -> list[str]:
-    return sorted(groups, key=str.encode)
