@@ -25,6 +25,7 @@ CHECKS = [
     "clock",
     "oldest transaction",
     "session locks",
+    "contradictions",
 ]
 
 

@@ -18,14 +18,16 @@ if TYPE_CHECKING:
 
     from lanelog._database import Executor
 
-# Lanes that hold messages above their head, or have no floor (all PRIMARY): one look at the end of each lane.
+# Lanes that hold messages above their head, or have no floor (all PRIMARY): one look at the end of each lane. MySQL
+# sorts all messages of a lane unless the order names every column of the key.
 LANES = """
 SELECT p.partition_key FROM queue_partitions p FORCE INDEX (PRIMARY)
 LEFT JOIN queue_offsets f FORCE INDEX (PRIMARY)
        ON f.consumer_group = '' AND f.topic = p.topic AND f.partition_key = p.partition_key
 WHERE p.topic = %s AND p.partition_key <> '' AND (f.offset_acked IS NULL OR p.head_offset < (
       SELECT m.`offset` FROM queue_messages m FORCE INDEX (PRIMARY)
-      WHERE m.topic = p.topic AND m.partition_key = p.partition_key ORDER BY m.`offset` DESC LIMIT 1)) LIMIT %s
+      WHERE m.topic = p.topic AND m.partition_key = p.partition_key
+      ORDER BY m.topic DESC, m.partition_key DESC, m.`offset` DESC LIMIT 1)) LIMIT %s
 """
 
 # Of some lanes, those that hold messages above their head (both PRIMARY).
@@ -33,7 +35,8 @@ BEHIND = """
 SELECT p.partition_key FROM queue_partitions p FORCE INDEX (PRIMARY)
 WHERE p.topic = %s AND p.partition_key IN ({keys}) AND p.head_offset < (
       SELECT m.`offset` FROM queue_messages m FORCE INDEX (PRIMARY)
-      WHERE m.topic = p.topic AND m.partition_key = p.partition_key ORDER BY m.`offset` DESC LIMIT 1)
+      WHERE m.topic = p.topic AND m.partition_key = p.partition_key
+      ORDER BY m.topic DESC, m.partition_key DESC, m.`offset` DESC LIMIT 1)
 """
 
 # Watermarks and floors above the head, and floors without one (both PRIMARY).

@@ -142,7 +142,7 @@ def grants(role: str, user: str | None, host: str, database: str | None, url: st
 @json_option
 @url_option
 def maintain(*, topics: tuple[str, ...], once: bool, interval: float, as_json: bool, url: str | None) -> None:
-    """Append what is due, collect, purge and forget what is over, of TOPICS or of all: where nobody consumes.
+    """Mend, append what is due, collect, purge and forget what is over, of TOPICS or of all: where nobody consumes.
 
     Running subscribers do the same for theirs. Status 1 if a topic could not be done.
     """
@@ -174,6 +174,7 @@ def _maintained(done: Maintained) -> Answer:
         data=done,
         lines=[
             f"{plural(len(done.topics), 'topic')}: deleted {gone}",
+            *([f"mended {plural(done.mended, 'contradiction')} between tables"] if done.mended else []),
             *([f"appended {plural(done.appended, 'message')} that had become due"] if done.appended else []),
         ],
         alarms=[f"{shown(topic)}: {shown(error, 1000)}" for topic, error in done.failed.items()],
