@@ -1,6 +1,7 @@
 """Tables that contradict each other, as after a restore of one of them: nothing is swallowed, and the ERROR says it."""
 
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ import pytest
 from lanelog import Client, DatabaseError, Message, Reject, Subscription
 from lanelog._engine import auditing
 from lanelog._engine.appending import Appending
+from lanelog._engine.membership_keeper import MembershipKeeper
 from lanelog.admin import Finding
 from support.cli import Command
 from support.janitors import Janitors
@@ -233,6 +235,34 @@ def test_an_owner_whose_memory_is_above_the_head_loses_the_lane(
     assert {token > before for _, token in again} == {True}
     assert subscription.failure is None
     assert mended() == ["group=g problem='watermark above the head' offset=5 head=2"]
+
+
+def test_a_reload_mends_what_the_restarted_server_contradicts_itself_in(
+    janitors: Janitors, lanelog_client: Client, raw: Any, mended: Callable[[], list[str]]
+) -> None:
+    """Memory is given up with the lane, also what it had settled: everything that is there is delivered again."""
+    seen, release = Record(), threading.Event()
+
+    def note(message: Message) -> None:
+        seen(message.payload.decode())
+        assert message.offset < 5 or release.wait(30)
+
+    subscription = lanelog_client.subscribe("t", "g", note, **QUICK)
+    publish(lanelog_client, *names(1, 5))
+    seen.wait(5)
+    eventually(lambda: watermark(raw, "g", "t", "a") == 4)
+    rows(raw, "DELETE FROM queue_messages WHERE `offset` > 2")
+    set_head_back(raw, "t", 2)
+    assert lanelog_client._engine is not None
+    session = lanelog_client._database.session("keeper")
+    try:
+        [membership] = subscription.memberships
+        MembershipKeeper(lanelog_client._engine.host, membership, session).reload(session)
+    finally:
+        session.close()
+    assert mended() == ["group=g problem='watermark above the head' offset=4 head=2"]
+    release.set()
+    assert seen.wait(7)[5:] == names(1, 2)
 
 
 def test_an_owner_that_meets_a_head_below_its_memory_loads_the_lane_again(

@@ -111,6 +111,7 @@ def _fire(
     session = database.session("maintenance")
     firing = Firing(database, ensure_lanes, published)
     try:
+        repeated(database, firing.set_back, "looking for a clock that went back", session, topics)
         while repeated(database, firing.fire_due, "firing schedules", session, topics):
             pass
     except DatabaseError as error:
