@@ -217,6 +217,22 @@ def test_a_full_pass_looks_after_groups_that_nobody_runs(
     assert asleep.wait(8) == names(1, 8)
 
 
+def test_a_full_pass_makes_heads_anew(
+    janitors: Janitors, lanelog_client: Client, raw: Any, mended: Callable[[], list[str]]
+) -> None:
+    """The table of heads is older than the topic, whose own row went as well: lanes go on where they were."""
+    seen = Record()
+    handle(lanelog_client, seen)
+    publish(lanelog_client, *names(1, 3))
+    seen.wait(3)
+    eventually(lambda: settled(raw))
+    rows(raw, "DELETE FROM queue_partitions")
+    janitors.turn(lanelog_client)
+    assert mended() == ["group='' problem='no head' offset=3 head=3"]
+    publish(lanelog_client, "new")
+    assert seen.wait(4) == [*names(1, 3), "new"]
+
+
 def test_an_owner_whose_memory_is_above_the_head_loses_the_lane(
     janitors: Janitors, lanelog_client: Client, raw: Any, mended: Callable[[], list[str]]
 ) -> None:

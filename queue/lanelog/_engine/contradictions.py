@@ -158,6 +158,8 @@ def mend(session: Session, topic: str, key: str) -> list[Contradiction] | None:
             code=_READ_ONLY,
             retriable=True,
         )
+    if "" not in Discovery().heads(session, topic, [""]):
+        Discovery().create_topic(session, topic)  # it went with the heads
     found: list[Contradiction] = []
     session.execute(PATIENCE, (_PATIENT,))
     try:
@@ -180,7 +182,7 @@ def _mend(cx: Executor, topic: str, key: str) -> list[Contradiction]:
     store = Contradictions()
     topic_row = Discovery().share_topic(cx, topic)
     if topic_row is None:
-        return []  # nobody can publish or subscribe before there is one, and then the lane is looked at
+        return []  # it has gone again since: the next look finds the lane
     groups = list(Groups().readers(cx, topic))
     floor, head = store.lock_floor(cx, topic, key), store.lock_head(cx, topic, key)
     judgement = judge(store.read(cx, topic, key, groups))

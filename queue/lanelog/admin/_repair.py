@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 
 from lanelog._engine import contradictions
 from lanelog._stores.contradictions import Contradictions
-from lanelog._stores.discovery import Discovery
 from lanelog._stores.groups import Groups
 from lanelog.admin._known import PAGE, pages, read, repeated
 from lanelog.admin._names import LAST, names
@@ -59,7 +58,6 @@ def repaired(database: Database) -> list[Contradiction]:
     try:
         for topic in _topics(database, everywhere=True):
             while suspects := _suspects(database, topic, PAGE, everywhere=True):
-                read(database, Discovery().create_topic, "making a topic row", topic)
                 done = [each for key in suspects for each in _mended(database, session, topic, key)]
                 mended += done
                 if not done:
