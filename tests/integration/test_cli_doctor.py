@@ -26,6 +26,7 @@ CHECKS = [
     "clock",
     "oldest transaction",
     "session locks",
+    "contradictions",
 ]
 
 

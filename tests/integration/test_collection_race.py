@@ -35,7 +35,7 @@ HELD_UP = {
     "moves.DELETE",
     "groups.CREATE",
     "fence.SHARE_FLOORS",
-    "fence.TAKE_AWAY",
+    "leases.TAKE_AWAY",
     "fence.MOVE",
 }
 

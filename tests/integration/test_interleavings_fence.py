@@ -13,7 +13,7 @@ import pytest
 from support.settling import BEFORE_THE_FENCE, BEHIND_THE_FENCE, assert_nothing_left, effects, settling
 from support.stage import Actor, Stage, thorough, wait_until_blocked
 
-COMMITTING = "before COMMIT following fence.TAKE_AWAY"
+COMMITTING = "before COMMIT following leases.TAKE_AWAY"
 VERBS: dict[str, dict[str, Any]] = {
     "seek": {"key": "k", "to": "earliest"},
     "release": {"key": "k"},

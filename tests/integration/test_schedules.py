@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -15,6 +16,8 @@ from lanelog import Client, ConfigurationError, PayloadTooLarge
 from lanelog._database import Database, Session
 from lanelog._engine import firing
 from lanelog._engine.firing import Firing
+from lanelog._engine.host import Host
+from lanelog._engine.scheduler import Scheduler
 from lanelog.publisher import Publisher
 from support.commits import every_commit_unanswered_once
 from support.sql import one, rows
@@ -484,3 +487,90 @@ def test_maintain_fires_what_is_due(admin_only: Client, raw: Any) -> None:
     assert admin_only.admin.maintain().fired == 1
     assert admin_only.admin.maintain().fired == 0
     assert len(ids(raw, "t2")) == 1
+
+
+# -- a clock that was wrong --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def scheduler(database: Database, publisher: Publisher, published: list[str]) -> Iterator[Scheduler]:
+    """A scheduler whose turns are taken by the test, and by whose connection's clock it is told how late it is."""
+    scheduler = Scheduler(Host(database, publisher.ensure_lanes, published.append))
+    yield scheduler
+    scheduler.close()
+
+
+def turns_at(scheduler: Scheduler, milliseconds: int) -> None:
+    """Turns of the scheduler until nothing more can be done at that time."""
+    stop_the_clock(scheduler.session, milliseconds)
+    while scheduler.turn(time.monotonic()) == 0.0:
+        pass
+
+
+@pytest.mark.parametrize("catch_up", ["latest", "all", "none"])
+def test_a_clock_that_was_an_hour_ahead_silences_no_schedule(
+    admin_only: Client, raw: Any, scheduler: Scheduler, caplog: pytest.LogCaptureFixture, catch_up: str
+) -> None:
+    """Set back, it fires at its next time; what was fired for a time to come is not fired again when that comes."""
+    hour = 60 * MINUTE
+    declared(admin_only, catch_up=catch_up)
+    first = one(raw, "SELECT next_fire_at FROM queue_schedules")
+    turns_at(scheduler, first)
+    turns_at(scheduler, first + hour)
+    early = {"latest": named("s", first + hour, 1), "all": named("s", first + MINUTE, 60), "none": []}[catch_up]
+    assert ids(raw) == named("s", first, 1) + early
+    turns_at(scheduler, first + MINUTE // 2)
+    assert len(events(caplog, "schedule.clock_went_back")) == 1
+    turns_at(scheduler, first + MINUTE)
+    turns_at(scheduler, first + 2 * MINUTE)
+    again = [] if catch_up == "all" else named("s", first + MINUTE, 2)
+    assert ids(raw) == named("s", first, 1) + early + again
+    turns_at(scheduler, first + hour)
+    turns_at(scheduler, first + hour + MINUTE)
+    assert len(ids(raw)) == len(set(ids(raw)))
+    assert ids(raw)[-1:] == named("s", first + hour + MINUTE, 1)
+    assert len(events(caplog, "schedule.clock_went_back")) == 1
+
+
+def test_a_schedule_that_was_declared_by_a_clock_that_was_ahead_fires(
+    admin_only: Client, raw: Any, scheduler: Scheduler
+) -> None:
+    """A process that starts after the clock was set back looks at once: since when the expression holds counts not."""
+    declared(admin_only)
+    first = one(raw, "SELECT next_fire_at FROM queue_schedules")
+    late = 60 * MINUTE
+    rows(
+        raw,
+        "UPDATE queue_schedules SET next_fire_at = next_fire_at + %s, expression_at = expression_at + %s",
+        late,
+        late,
+    )
+    turns_at(scheduler, first - 1000)
+    turns_at(scheduler, first)
+    turns_at(scheduler, first + MINUTE)
+    assert ids(raw) == named("s", first, 2)
+
+
+def test_a_last_time_in_the_future_holds_up_nothing_that_is_due(
+    admin_only: Client, raw: Any, session: Session, fired: Callable[[], int]
+) -> None:
+    """As after a new expression, which goes on from the right clock; a server that is some seconds behind waits."""
+    declared(admin_only)
+    first = one(raw, "SELECT next_fire_at FROM queue_schedules")
+    rows(raw, "UPDATE queue_schedules SET last_fire_at = %s", first + 60 * MINUTE)
+    stop_the_clock(session, first)
+    assert fired() == 1
+    assert one(raw, "SELECT last_fire_at FROM queue_schedules") == first
+    rows(raw, "UPDATE queue_schedules SET next_fire_at = %s", first)
+    rows(raw, "DELETE FROM queue_messages")
+    stop_the_clock(session, first - 3000)
+    assert fired() == 0
+
+
+def test_maintenance_goes_on_with_schedules_after_a_clock_went_back(admin_only: Client, raw: Any) -> None:
+    """Where no client runs that fires them."""
+    declared(admin_only)
+    first = one(raw, "SELECT next_fire_at FROM queue_schedules")
+    rows(raw, "UPDATE queue_schedules SET next_fire_at = next_fire_at + %s", 60 * MINUTE)
+    admin_only.admin.maintain()
+    assert one(raw, "SELECT next_fire_at FROM queue_schedules") in (first, first + MINUTE)

@@ -132,6 +132,26 @@ def test_a_start_raises_what_the_last_run_left(client: Client, job: Jobs, raw: A
         group.recover("t", {"b": 2})
 
 
+def test_an_archive_that_holds_more_than_the_log_gave_out_stops(
+    client: Client, job: Jobs, raw: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At the start, and when the tables are set back under a running job: no watermark goes above a head again."""
+    group, presence = job("it")
+    client.publish_many("t", [("k", b"x")] * 4)
+    group.take("t", presence)
+    group.advance("t", {"k": 2})
+    rows(raw, "UPDATE queue_partitions SET head_offset = 3 WHERE partition_key = 'k'")
+    rows(raw, "DELETE FROM queue_messages WHERE `offset` = 4")
+    for late in (group.advance, group.recover):
+        caplog.clear()
+        with pytest.raises(ConfigurationError, match="the database is older than the archive"):
+            late("t", {"k": 4})
+        assert events(caplog, "archive.above_head") == [
+            "archive.above_head topic=t key=k group=_archive offset=4 head=3"
+        ]
+    assert watermark(raw, GROUP, "t", "k") == 2
+
+
 def test_a_deleted_group_ends_the_job(client: Client, job: Jobs) -> None:
     """It never registers again by itself: collection may have had what it does not hold."""
     group, presence = job("it")

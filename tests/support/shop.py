@@ -42,6 +42,7 @@ class Verb:
 
 LOOKS = (
     Verb("topics", line="topics"),
+    Verb("contradictions"),
     Verb("topic", ("merge",)),
     Verb("heads", ("merge",)),
     Verb("groups", line="groups"),

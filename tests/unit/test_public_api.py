@@ -17,7 +17,8 @@ NAMES = {
 }  # fmt: skip
 
 ADMIN_NAMES = {
-    "Admin", "DeadLetterInfo", "DeadLetterReason", "Deleted", "Finding", "GroupDeleted", "GroupInfo", "GroupState",
+    "Admin", "Contradiction", "DeadLetterInfo", "DeadLetterReason", "Deleted", "Finding", "GroupDeleted", "GroupInfo",
+    "GroupState",
     "HistoryInfo", "LaneInfo", "LeaseInfo", "Maintained", "MemberInfo", "MessageInfo", "MessageState", "OffsetInfo",
     "OwnerState", "Paused", "Purged", "Redriven", "Released", "Resumed", "ScheduledInfo", "Skipped", "Sought",
     "SoughtLane", "TopicDeleted", "TopicInfo", "ScheduleInfo", "SchedulePaused", "ScheduleRemoved", "ScheduleResumed",
@@ -70,7 +71,8 @@ Admin.pause_schedule: name by reason dry_run
 Admin.resume_schedule: name dry_run
 Admin.remove_schedule: name dry_run
 Admin.maintain: topics
-Admin.doctor:
+Admin.contradictions: limit
+Admin.doctor: repair
 """
 
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import define, field, frozen
 
+from lanelog._engine import contradictions
 from lanelog._stores._points import MAX_POINTS
 from lanelog._stores.messages import Messages
 from lanelog._stores.partitions import Partitions
@@ -89,18 +90,23 @@ class Appending:
         todo = deque((topic, by_topic[topic]) for topic in sorted(by_topic))
         moved = 0
         failure: DatabaseError | None = None
+        mended: set[tuple[str, str]] = set()
         while todo:
             topic, points = todo.popleft()
             try:
                 moved += self._append(topic, points)
             except DatabaseError as error:
-                if not (error.retriable and self.session.connected):
+                taken = error.code == contradictions.DUPLICATE  # ids were looked up: it is an offset
+                if not ((error.retriable or taken) and self.session.connected):
                     raise
                 # Not a head, but say a gap in an index, by a caller that is SERIALIZABLE. Whichever lane that concerns,
                 # the others go on: each by itself.
                 by_key = _by_key(points)
                 if len(by_key) > 1:
                     todo.extend((topic, points) for points in by_key.values())
+                elif taken and (topic, points[0][0]) not in mended and self._mended(topic, points[0][0]):
+                    mended.add((topic, points[0][0]))
+                    todo.append((topic, points))
                 else:
                     self._waits[topic, points[0][0]] = _Wait(time.monotonic() + STUCK_WAIT, MOST_WAIT)
                     failure = failure or error
@@ -118,6 +124,10 @@ class Appending:
         now = time.monotonic()
         waits = [wait.until - now for wait in list(self._waits.values()) if wait.until > now]
         return max(LEAST_WAIT / 2, min([*waits, MOST_WAIT])) if waits else None
+
+    def _mended(self, topic: str, key: str) -> bool:
+        """Whether a lane's head was seen to, by us or by somebody else a moment ago; False: somebody holds the lane."""
+        return contradictions.mend(self.session, topic, key) is not None
 
     def _append(self, topic: str, points: Sequence[tuple[str, str]]) -> int:
         with self.session.transaction() as cx:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field
 
+from lanelog._engine import contradictions
 from lanelog._engine.delivery import message_of
 from lanelog._stores.deliveries import Deliveries
 from lanelog._stores.discovery import Discovery
@@ -24,7 +25,7 @@ from lanelog._stores.leases import Leases
 from lanelog._stores.moves import Moves
 from lanelog._stores.offsets import Offsets
 from lanelog._telemetry import get_logger
-from lanelog.errors import LanelogError
+from lanelog.errors import DatabaseError, LanelogError
 
 if TYPE_CHECKING:
     from lanelog._database import Executor, Session
@@ -77,8 +78,8 @@ class Burials:
         """Whether some wait for a head that somebody else has."""
         return any(membership.burials for membership in self.host.memberships())
 
-    def _move(self, membership: Membership, burial: Burial) -> bool:
-        """One dead letter; False when its lane is locked by somebody."""
+    def _move(self, membership: Membership, burial: Burial, *, mended: bool = False) -> bool:
+        """One dead letter; False when its lane is locked by somebody. `mended`: its head has been seen to."""
         dead_topic = membership.config.dead_letter_topic(membership.topic)
         assert dead_topic is not None  # noqa: S101 - for the type checker: without one nothing is buried
         key = burial.lane.key
@@ -87,9 +88,16 @@ class Burials:
             Discovery().create_topic(self.session, dead_topic)
             Discovery().mark_dead_letters(self.session, dead_topic)
             self._prepared.add(dead_topic)
-        with self.session.transaction() as cx:
-            head = Discovery().try_lock_head(cx, dead_topic, key)
-            outcome = None if head is None else self._copy(cx, membership, burial, dead_topic, head)
+        try:
+            with self.session.transaction() as cx:
+                head = Discovery().try_lock_head(cx, dead_topic, key)
+                outcome = None if head is None else self._copy(cx, membership, burial, dead_topic, head)
+        except DatabaseError as error:
+            # The copy's id was looked for: it is the offset that is taken, and no repetition would find another.
+            if error.code != contradictions.DUPLICATE or mended:
+                raise
+            seen_to = contradictions.mend(self.session, dead_topic, key) is not None
+            return seen_to and self._move(membership, burial, mended=True)
         if outcome is None:
             if key not in Discovery().heads(self.session, dead_topic, [key]):
                 self.host.ensure_lanes(dead_topic, [key])

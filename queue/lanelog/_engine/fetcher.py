@@ -103,6 +103,8 @@ class Fetcher:
         heads = Discovery().look(self.session, membership.group, membership.topic, membership.owner)
         ended = time.monotonic()
         news = membership.heads(heads)
+        if ahead := membership.take_ahead():
+            self._holes.check_heads(membership, ahead)
         pace.interval = LOOK_SOON if news else min(membership.config.poll_interval, pace.interval * 2)
         pace.costs.append(ended - began)
         pace.next_look = ended + max(pace.interval, LOOK_SHARE * min(pace.costs))

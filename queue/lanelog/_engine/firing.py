@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, Final
 from attrs import define, field, frozen
 
 from lanelog import _cron
+from lanelog._engine import contradictions
 from lanelog._engine.dues import Dues, dues
 from lanelog._stores.messages import Messages, NewMessage
 from lanelog._stores.partitions import Partitions
-from lanelog._stores.schedules import Due, ScheduleRow, Schedules
+from lanelog._stores.schedules import Due, ScheduleRow, Schedules, ToCome
 from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError, LanelogError
 from lanelog.message import decode_metadata, encode_metadata, utc_from_ms
@@ -44,6 +45,9 @@ FAULTY_WAIT: Final = 60.0
 LOCK_WAIT_TIMEOUT: Final = 1205
 DENIED: Final = frozenset({1142, 1143})
 """The server's errors for a privilege that the account lacks, for any schedule, on a table or column."""
+
+CLOCK_BACK_MS: Final = 5_000
+"""A clock that is back by no more is waited for: servers that take over from each other differ by so much."""
 
 SCHEDULE: Final = "lanelog.schedule"
 FIRE_TIME: Final = "lanelog.fire_time"
@@ -89,6 +93,7 @@ class _Turn:
 
     todo: deque[Sequence[str]]
     housed: set[str] = field(factory=set)  # schedules whose lane was created in this turn
+    mended: set[str] = field(factory=set)  # schedules whose lane was put right in this turn
     advanced: bool = False
     behind: bool = False
     failure: LanelogError | None = None
@@ -125,11 +130,41 @@ class Firing:
             except LanelogError as error:
                 if not session.connected:
                     raise
-                self._failed(names, error, turn)
+                if len(names) == 1 and names[0] not in turn.mended and self._mended(session, names[0], error):
+                    turn.mended.add(names[0])
+                    turn.todo.append(names)
+                else:
+                    self._failed(names, error, turn)
         self.held = any(due.name not in self._faulty for due in ready)
         if turn.failure is not None:
             raise turn.failure
         return turn.behind or (turn.advanced and len(found) == SCHEDULES_A_TURN)
+
+    def set_back(self, session: Session, topics: Sequence[str] | None = None) -> None:
+        """Let schedules go on whose next time is not the next one: the clock was ahead, and was set back.
+
+        They would be silent until it is as late again. What was published for times to come is in the log under their
+        ids, and is published once more only if it has been collected by then. Two at once: the row's lock decides. Dies
+        before the COMMIT: the next look does it.
+        """
+        for row in Schedules().to_come(session):
+            if _is_ahead(row) and (topics is None or row.topic in topics):
+                self._set_back(session, row.name)
+
+    @staticmethod
+    def _set_back(session: Session, name: str) -> None:
+        with session.transaction() as cx:
+            rows = [row for row in Schedules().try_lock(cx, [name]) if not row.paused_at and _is_ahead(row)]
+            for row in rows:
+                Schedules().set_back(cx, name, _cron.parse(row.expression, row.timezone).after(row.now), row.now)
+        for row in rows:
+            log.warning(
+                "schedule.clock_went_back",
+                schedule=name,
+                topic=row.topic,
+                key=row.key,
+                next_fire_at=fire_time(row.next_fire_at),
+            )
 
     def _fire(self, session: Session, names: Sequence[str], turn: _Turn) -> None:
         outcome = self._transact(session, names)
@@ -142,6 +177,13 @@ class Firing:
             for topic in sorted(outcome.missing):
                 self.ensure_lanes(topic, sorted(outcome.missing[topic]))
             turn.todo.append(outcome.homeless)
+
+    @staticmethod
+    def _mended(session: Session, name: str, error: LanelogError) -> bool:
+        """Whether an offset was taken, as ids were looked up, and the lane's head was seen to."""
+        taken = isinstance(error, DatabaseError) and error.code == contradictions.DUPLICATE
+        row = Schedules().get(session, name) if taken else None
+        return row is not None and contradictions.mend(session, row.topic, row.key) is not None
 
     def _failed(self, names: Sequence[str], error: LanelogError, turn: _Turn) -> None:
         """One schedule's fault, or somebody's lock on something of its lane, must not stop the others."""
@@ -196,8 +238,8 @@ class Firing:
                 _cron.parse(row.expression, row.timezone),
                 row.catch_up,
                 first_ms=row.next_fire_at,
-                since_ms=row.expression_at,
-                last_ms=row.last_fire_at,
+                since_ms=min(row.expression_at, row.now),
+                last_ms=_last(row),
                 now_ms=row.now,
                 most=max(1, min(messages, size // max(1, len(row.payload)))),
             )
@@ -239,12 +281,23 @@ class Firing:
                 cx,
                 fire.row.name,
                 next_fire_at=fire.dues.next_at,
-                last_fire_at=times[-1] if times else 0,
+                last_fire_at=times[-1] if times else _last(fire.row),
                 fired=len(times),
             )
             outcome.behind |= fire.dues.next_at <= fire.row.now
         outcome.advanced += len(fires)
         outcome.missed += [fire for fire in fires if fire.dues.missed]
+
+
+def _last(row: ScheduleRow) -> int:
+    """The latest time that was fired; one in the future was fired by a clock that went back, and holds nothing up."""
+    return row.last_fire_at if row.last_fire_at <= row.now + CLOCK_BACK_MS else min(row.next_fire_at, row.now) - 1
+
+
+def _is_ahead(row: ScheduleRow | ToCome) -> bool:
+    """Whether a schedule waits for longer than until its next time."""
+    late = row.now + CLOCK_BACK_MS
+    return row.next_fire_at > late and row.next_fire_at > _cron.parse(row.expression, row.timezone).after(late)
 
 
 def _chunks(found: Sequence[Due]) -> Iterator[list[str]]:

@@ -1,7 +1,7 @@
 """Holes: an offset below a lane's head that the log does not hold.
 
-Owns the check that tells a real hole from a lane that was collected or purged, or is not ours any more; never fetches
-for delivery. Called by the fetcher, on its connection.
+Owns the check that tells a real hole from a lane that was collected or purged, or is not ours any more, and the one of
+heads that are lower than they were; never fetches for delivery. Called by the fetcher, on its connection.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define
 
+from lanelog._stores.discovery import Discovery
 from lanelog._stores.fetches import Fetches
 from lanelog._stores.leases import Leases
 from lanelog._stores.offsets import Offsets
@@ -17,6 +18,8 @@ from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lanelog._database import Session
     from lanelog._engine.lane import Lane
     from lanelog._engine.membership import Membership
@@ -36,6 +39,30 @@ class Holes:
     """Looks twice before an offset is passed."""
 
     session: Session
+
+    def check_heads(self, membership: Membership, lanes: Sequence[Lane]) -> None:
+        """Give up lanes whose head is below what memory has seen of it: their tables were set back.
+
+        Read anew, as a lane that was loaded after the look has seen more than that. What memory holds is of messages
+        that are gone, and others get their offsets: the lane is loaded again from what there is.
+        """
+        heads = Discovery().heads(self.session, membership.topic, [lane.key for lane in lanes])
+        for lane in lanes:
+            head = heads.get(lane.key, lane.head)  # purged: the keeper finds that its lease is gone
+            if head < lane.head:
+                self._ahead(membership, lane, lane.head, head)
+                membership.disown_lane(lane, "its head is below what was read of it")
+
+    @staticmethod
+    def _ahead(membership: Membership, lane: Lane, offset: int, head: int) -> None:
+        log.error(
+            "lane.ahead_of_head",
+            topic=membership.topic,
+            key=lane.key,
+            group=membership.group,
+            offset=offset,
+            head=head,
+        )
 
     def check(self, membership: Membership, lane: Lane, offset: int) -> None:
         """Pass `offset` if it is really missing; the lane is looked at again in every other case."""
@@ -64,7 +91,7 @@ class Holes:
             membership.lose_lane(lane, "the lane was purged")
             return
         if head < offset:
-            log.error("lane.ahead_of_head", topic=topic, key=key, group=group, offset=offset, head=head)
+            self._ahead(membership, lane, offset, head)
             membership.lower_head(lane, head)
             return
         floor = Offsets().load(self.session, group, topic, [key]).get(("", key))

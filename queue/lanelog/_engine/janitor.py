@@ -1,8 +1,9 @@
 """The janitor: collection of what everybody has acked, purge of drained lanes, old heartbeats, history, dead letters.
 
-Owns when that is done and which lanes are looked at (`collection`, `purge` and `keeping` say how); never touches a
-group's own rows but when it purges a lane that everybody has drained, and its old history. One thread and one
-connection of a client; several clients may do this at once and skip each other's locks.
+Owns when that is done and which lanes are looked at (`collection`, `purge`, `keeping` and `auditing` say how); never
+touches a group's own rows but when it purges a lane that everybody has drained, mends one whose tables contradict each
+other, and deletes old history. One thread and one connection of a client; several clients may do this at once: they
+skip each other's locks, or find nothing left to be done.
 Where the account may not delete, it says so once and leaves that to the clients of other accounts.
 """
 
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field
 
-from lanelog._engine import collection, keeping
+from lanelog._engine import auditing, collection, keeping
 from lanelog._engine.collection import Released
 from lanelog._engine.purge import Purge
 from lanelog._stores.groups import Groups
@@ -56,6 +57,7 @@ class Topic:
     purge_at: float = 0.0
     purge_after: str = ""
     kept: keeping.Kept = field(factory=keeping.Kept)
+    passes: auditing.Passes = field(factory=auditing.Passes)
     heartbeats_at: dict[str, float] = field(factory=dict)  # group -> when its old members are looked for again
     denied_until: dict[str, float] = field(factory=dict)  # duty -> when it is tried again (monotonic)
 
@@ -97,6 +99,7 @@ class Janitor:
                 more |= self._if_allowed("heartbeats", state, membership, partial(self._forget_members, now=now))
                 more |= self._if_allowed("history", state, membership, partial(self._keep_history, now=now))
                 more |= self._if_allowed("dead letters", state, membership, partial(self._keep_letters, now=now))
+                more |= self._if_allowed("mending", state, membership, partial(self._audit, now=now))
         self.host.raise_deferred("janitor")
         self.session.ping_if_idle()
         return 0.0 if more else TURN
@@ -213,3 +216,6 @@ class Janitor:
 
     def _keep_letters(self, membership: Membership, state: Topic, now: float) -> bool:
         return keeping.release_letters(self.session, membership, state.kept, now)
+
+    def _audit(self, membership: Membership, state: Topic, now: float) -> bool:
+        return auditing.audit(self.session, membership, state.passes, now)

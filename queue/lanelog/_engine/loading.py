@@ -3,6 +3,9 @@
 Owns these reads, in bulk and outside of any transaction: what a previous owner had to say was committed before its
 lease changed hands, and nothing but the new owner writes since. Never acquires a lane. Called by the keeper, on its
 connection.
+
+A lane whose rows contradict each other is mended instead of loaded (`contradictions`): it comes back with the next
+read-back, or is acquired again under its new epoch.
 """
 
 from __future__ import annotations
@@ -10,38 +13,42 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from lanelog._engine import contradictions
 from lanelog._engine.lane import Lane
 from lanelog._engine.records import LaneSnapshot
+from lanelog._stores.contradictions import Contradictions
 from lanelog._stores.deliveries import Deliveries
 from lanelog._stores.discovery import Discovery
 from lanelog._stores.fetches import Fetches
 from lanelog._stores.offsets import Offsets
-from lanelog._telemetry import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from lanelog._database import Executor
+    from lanelog._database import Session
     from lanelog._engine.membership import Membership
     from lanelog._stores.leases import OwnedLane
 
-log = get_logger()
+MENDING_A_LOAD = 1.0
+"""Seconds after which a load mends no further lane: the heartbeat is to be written meanwhile. The next turn goes on."""
 
 
-def load(cx: Executor, membership: Membership, leases: Sequence[OwnedLane]) -> list[Lane]:
-    """Build the lanes of these leases; one whose head is gone (purged meanwhile) is left out."""
+def load(cx: Session, membership: Membership, leases: Sequence[OwnedLane]) -> list[Lane]:
+    """Build the lanes of these leases; left out are one whose head is gone (purged meanwhile) and one to be mended."""
     group, topic = membership.group, membership.topic
     keys = [lease.key for lease in leases]
     heads = Discovery().heads(cx, topic, keys)
     offsets = Offsets().load(cx, group, topic, keys)
     rows = Deliveries().load(cx, group, topic, keys)
+    suspects = Contradictions().behind(cx, topic, keys)
     now = time.monotonic()
     lanes = []
     for lease in leases:
         head = heads.get(lease.key)
-        if head is None:
-            continue
         own, floor = offsets.get((group, lease.key)), offsets.get(("", lease.key))
+        if head is None:
+            suspects.update([lease.key] if floor is not None else ())  # the purge of a lane leaves neither
+            continue
         snapshot = LaneSnapshot(
             key=lease.key,
             epoch=lease.epoch,
@@ -54,14 +61,24 @@ def load(cx: Executor, membership: Membership, leases: Sequence[OwnedLane]) -> l
             paused=lease.paused,
             rows=rows.get(lease.key, ()),
         )
-        lane = Lane.load(snapshot, membership.rules, membership.budget, now)
-        if lane.watermark > head:
-            log.error("lane.ahead_of_head", topic=topic, key=lane.key, group=group, offset=lane.watermark, head=head)
-        lanes.append(lane)
+        if floor is None or max(snapshot.floor, snapshot.offset_acked or 0, *(r.through for r in snapshot.rows)) > head:
+            suspects.add(lease.key)
+        if lease.key not in suspects:
+            lanes.append(Lane.load(snapshot, membership.rules, membership.budget, now))
+    _mend(cx, topic, suspects)
     return lanes
 
 
-def reload(cx: Executor, membership: Membership, leases: Sequence[OwnedLane]) -> None:
+def _mend(session: Session, topic: str, keys: Iterable[str]) -> None:
+    """Look at suspects under locks, as many as there is time for; one that somebody holds is one for the next turn."""
+    until = time.monotonic() + MENDING_A_LOAD
+    for key in sorted(keys, key=str.encode):
+        if time.monotonic() > until:
+            return
+        contradictions.mend(session, topic, key)
+
+
+def reload(cx: Session, membership: Membership, leases: Sequence[OwnedLane]) -> None:
     """Replace what memory believes of these lanes by what the restarted server has; see `Lane.carry_over`.
 
     Nothing starts meanwhile: the caller has withdrawn the authority to start handlers. What ends meanwhile was
@@ -72,6 +89,10 @@ def reload(cx: Executor, membership: Membership, leases: Sequence[OwnedLane]) ->
         vouched = {key: lane.vouched() for key, lane in old.items()}
     points = [(key, offset) for key, ids in vouched.items() for offset in ids]
     found = Fetches().ids(cx, membership.topic, points)
+    fresh: set[str] = set()
     for lane in load(cx, membership, [lease for lease in leases if lease.key in old]):
+        fresh.add(lane.key)
         ids = {offset: found[(lane.key, offset)] for offset in vouched[lane.key] if (lane.key, offset) in found}
         membership.replace_lane(old[lane.key], lane, ids)
+    for key in old.keys() - fresh:
+        membership.disown_lane(old[key], "what the tables say of it after the restart is no lane, or was mended")

@@ -166,9 +166,17 @@ class Membership(Settlements):
                 if head > lane.head:
                     lane.head = head
                     news = True
+                elif head < lane.head:
+                    self._ahead.append(lane)
                 if lane.hungry:
                     self._hungry[lane] = None
         return news
+
+    def take_ahead(self) -> list[Lane]:
+        """Lanes of which memory has seen a higher head than the last look: loaded since, or tables were set back."""
+        with self.lock:
+            ahead, self._ahead = self._ahead, []
+            return [lane for lane in ahead if not lane.lost]
 
     def lower_head(self, lane: Lane, head: int) -> None:
         """The database knows less of this lane than memory: believe the database."""

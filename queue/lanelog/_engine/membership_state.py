@@ -56,6 +56,7 @@ class MembershipState:
     paused: bool = False  # by subscription.pause()
     group_paused: bool = False  # by an operator
     stopping: bool = False
+    _ahead: list[Lane] = field(factory=list)  # memory has seen a higher head than the last look
     disowned: set[tuple[str, int]] = field(factory=set)  # (key, epoch) of lanes that memory has lost, and we still own
     registered_at: int = 0
     failure: BaseException | None = None

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field
 
+from lanelog._database import NOW_MS
 from lanelog._engine.appending import Appending
 from lanelog._engine.firing import Firing
 from lanelog._stores import scheduled, schedules
@@ -52,9 +53,12 @@ DENIED = frozenset({1142, 1143})
 DENIED_WAIT = 600.0
 """Seconds until it is tried again whether the account may by now."""
 
+CLOCK_BACK_MS = 1000
+"""The server's clock went back if it lost that much against ours, which only goes on: a slow answer looks so, too."""
+
 # Milliseconds until the next delayed message is due, of all or of the recent ones, and until a schedule is; NULL: none
-# is, soon (by_due, by_next).
-NEXT = f"SELECT ({scheduled.NEXT_DUE}), ({schedules.NEXT_DUE})"
+# is, soon (by_due, by_next). And the clock.
+NEXT = f"SELECT ({scheduled.NEXT_DUE}), ({schedules.NEXT_DUE}), {NOW_MS}"
 
 log = get_logger()
 
@@ -71,6 +75,7 @@ class Scheduler:
     _attentive_until: float = 0.0  # (monotonic)
     _look_at: float = 0.0  # when the next turn is planned (monotonic); 0: one is under way
     _denied_until: dict[str, float] = field(factory=dict)  # duty -> when it is tried again (monotonic)
+    _lead: int | None = None  # by how many milliseconds the server's clock is ahead of ours; None: not known yet
 
     def __attrs_post_init__(self) -> None:
         host = self.host
@@ -82,12 +87,18 @@ class Scheduler:
         """Append and fire what is due, a bounded number; the seconds until the next turn."""
         self._look_at = 0.0
         everything = now >= self._all_at or self._appending.held_up
+        asked = time.monotonic()
         row = self.session.one(NEXT, (everything,))
-        message_ms, schedule_ms = (None, None) if row is None else row
+        message_ms, schedule_ms, clock_ms = (None, None, 0) if row is None else row
         if everything and (message_ms is None or message_ms > 0):
             self._all_at = now + ALL_EVERY
         waits = [ATTENTIVE_TURN if now < self._attentive_until else TURN * random.uniform(1.0, 1.2)]
         failures: list[LanelogError] = []
+        lead = int(clock_ms) - int(asked * 1000)
+        if self._lead is None or lead < self._lead - CLOCK_BACK_MS:
+            waits.append(self._if_allowed("firing", partial(self._set_back, lead), failures))
+        else:
+            self._lead = max(self._lead, lead)
         for duty, due_ms, work in (
             ("appending", message_ms, partial(self._append, everything=everything)),
             ("firing", schedule_ms, self._fire),
@@ -128,6 +139,11 @@ class Scheduler:
         if more or self._firing.fired > before:
             return 0.0
         return HELD if self._firing.held else TURN  # one that is faulty is due all the time
+
+    def _set_back(self, lead: int) -> float:
+        self._firing.set_back(self.session)
+        self._lead = lead
+        return TURN
 
     def _if_allowed(self, duty: str, work: Callable[[], float], failures: list[LanelogError]) -> float:
         """Do it, unless the account may not: that is a role of its own, and no fault."""

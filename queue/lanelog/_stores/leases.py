@@ -1,7 +1,7 @@
 """`queue_partition_leases`: who owns which lane, under which fencing token.
 
-Owns the SQL of its table; never judges who is alive. Called by the keeper (all writes) and by every settling
-transaction (the share lock that fences it).
+Owns the SQL of its table; never judges who is alive. Called by the keeper (most writes), by who takes a lane away, and
+by every settling transaction (the share lock that fences it).
 """
 
 from __future__ import annotations
@@ -98,6 +98,14 @@ UPDATE queue_partition_leases FORCE INDEX (PRIMARY)
 SET leased_by = '', lease_epoch = lease_epoch + 1, leased_at = {NOW_MS}
 WHERE consumer_group = %s AND topic = %s AND partition_key IN ({{keys}}) AND leased_by = %s
       AND (partition_key, lease_epoch) IN ({{lanes}})
+"""
+
+# Nobody owns these lanes any more, under an epoch of their own (PRIMARY). A row that is born here begins above every
+# epoch ever used in the topic.
+TAKE_AWAY = """
+INSERT INTO queue_partition_leases (consumer_group, topic, partition_key, leased_by, lease_epoch, leased_at)
+VALUES {rows}
+ON DUPLICATE KEY UPDATE leased_by = '', lease_epoch = lease_epoch + 1, leased_at = VALUES(leased_at)
 """
 
 # Purge of one lane: take the groups' rows, or find that somebody has them (PRIMARY).
@@ -202,6 +210,13 @@ class Leases:
             keys = [key for key, _ in chunk]
             sql = RELEASE.format(keys=placeholders(keys), lanes=",".join(["(%s, %s)"] * len(chunk)))
             cx.execute(sql, (group, topic, *keys, owner, *(value for lane in chunk for value in lane)))
+
+    def take_away(self, cx: Executor, topic: str, lanes: Iterable[tuple[str, str]], epoch: int) -> None:
+        """Leave lanes (group, key) to nobody; `epoch` is that of rows that are born."""
+        row = f"(%s, %s, %s, '', %s, {NOW_MS})"
+        for chunk in chunked(sorted(lanes, key=lambda lane: (lane[0].encode(), lane[1].encode()))):
+            args = [value for group, key in chunk for value in (group, topic, key, epoch)]
+            cx.execute(TAKE_AWAY.format(rows=",".join([row] * len(chunk))), args)
 
     def lock_lane(self, cx: Executor, topic: str, key: str, groups: Sequence[str]) -> int | None:
         """Lock every group's lease row of a lane and return the highest epoch; None when somebody holds one of them."""

@@ -49,6 +49,10 @@ NAMES = "SELECT name FROM queue_schedules FORCE INDEX (PRIMARY) WHERE name > '' 
 OF_TOPIC = """SELECT name FROM queue_schedules FORCE INDEX (PRIMARY)
 WHERE name > '' AND topic = %s ORDER BY name"""
 
+# What is to come, and the clock; reads them all, which are few, without their payloads (PRIMARY).
+TO_COME = f"""SELECT name, expression, timezone, topic, next_fire_at, {NOW_MS}
+FROM queue_schedules FORCE INDEX (PRIMARY) WHERE name > '' AND paused_at = 0 AND next_fire_at > {NOW_MS}"""
+
 # Declare a schedule, or declare it again (PRIMARY). From left to right: the times come before what they depend on. A
 # time that is due already is still to be fired, whatever the expression is from now on.
 DECLARE = f"""INSERT INTO queue_schedules
@@ -66,7 +70,12 @@ ON DUPLICATE KEY UPDATE
 
 # Go on to the next time (PRIMARY; the row is locked).
 ADVANCE = """UPDATE queue_schedules FORCE INDEX (PRIMARY)
-SET next_fire_at = %s, last_fire_at = GREATEST(last_fire_at, %s), fired = fired + %s WHERE name = %s"""
+SET next_fire_at = %s, last_fire_at = %s, fired = fired + %s WHERE name = %s"""
+
+# The clock went back: go on from now, whatever was noted of times to come (PRIMARY; the row is locked).
+SET_BACK = """UPDATE queue_schedules FORCE INDEX (PRIMARY)
+SET next_fire_at = %s, last_fire_at = LEAST(last_fire_at, %s), expression_at = LEAST(expression_at, %s)
+WHERE name = %s"""
 
 # Pause a schedule (PRIMARY; the row is locked).
 PAUSE = """UPDATE queue_schedules FORCE INDEX (PRIMARY) SET paused_at = %s, paused_by = %s, pause_reason = %s
@@ -113,6 +122,18 @@ class Due:
     name: str
     topic: str
     payload_bytes: int
+
+
+@frozen
+class ToCome:
+    """A schedule that is not due, as far as can be told without its lock; milliseconds."""
+
+    name: str
+    expression: str
+    timezone: str
+    topic: str
+    next_fire_at: int
+    now: int
 
 
 class Schedules:
@@ -172,6 +193,14 @@ class Schedules:
     def advance(self, cx: Executor, name: str, *, next_fire_at: int, last_fire_at: int, fired: int) -> None:
         """Note what was fired, and when the next time is."""
         cx.execute(ADVANCE, (next_fire_at, last_fire_at, fired, name))
+
+    def to_come(self, cx: Executor) -> Sequence[ToCome]:
+        """All that are neither due nor paused."""
+        return [ToCome(*row) for row in cx.query(TO_COME)]
+
+    def set_back(self, cx: Executor, name: str, next_fire_at: int, now: int) -> None:
+        """Forget what was noted of times to come."""
+        cx.execute(SET_BACK, (next_fire_at, now, now, name))
 
     def pause(self, cx: Executor, name: str, now: int, by: str, reason: str) -> None:
         """Fire it no more."""

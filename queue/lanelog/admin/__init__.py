@@ -23,9 +23,11 @@ from typing import TYPE_CHECKING, Literal
 from attrs import define, field
 
 from lanelog.admin import _heads, _lanes, _messages, _scheduled, _topics
+from lanelog.admin._checked import limit_of
 from lanelog.admin._letters import Letters
 from lanelog.admin._recurring import Recurring
 from lanelog.admin.views import (
+    Contradiction,
     DeadLetterInfo,
     DeadLetterReason,
     Deleted,
@@ -67,6 +69,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Admin",
+    "Contradiction",
     "DeadLetterInfo",
     "DeadLetterReason",
     "Deleted",
@@ -323,8 +326,22 @@ class Admin(Letters, Recurring):
             self._database, topics=topics, ensure_lanes=self._ensure_lanes, published=self._published
         )
 
-    def doctor(self) -> list[Finding]:
-        """Examine server, settings, privileges and tables; one finding for each check, with its remedy. No change."""
+    def contradictions(self, *, limit: int = 100) -> list[Contradiction]:
+        """Lanes whose tables cannot all be true, as after a restore of one table; `doctor` finds some more.
+
+        Running subscribers' clients mend them within their `lease_duration`, `doctor(repair=True)` at once. At most
+        `limit` of them, 1 to 10000.
+        """
+        from lanelog.admin import _repair
+
+        return _repair.listed(self._database, limit_of(limit))
+
+    def doctor(self, *, repair: bool = False) -> list[Finding]:
+        """Examine server, settings, privileges and tables; one finding for each check, with its remedy.
+
+        Changes nothing unless `repair`: then lanes whose tables contradict each other are mended first. What is lost
+        stays lost; what is there is delivered, some of it perhaps again.
+        """
         from lanelog.admin import _doctor
 
-        return _doctor.doctor(self._database)
+        return _doctor.doctor(self._database, repair=repair)

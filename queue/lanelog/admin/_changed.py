@@ -265,6 +265,8 @@ class Maintained:
 
     topics: tuple[str, ...]
     """Topics that were looked at."""
+    mended: int
+    """Contradictions between the tables that were mended."""
     appended: int
     """Delayed messages that were due and are in the log now."""
     collected: int

@@ -1,7 +1,7 @@
 """The examination of a server: whether lanelog can work on it, and keep its promises there.
 
-Owns the checks, one function each, and their remedies; never changes anything: privileges are tried by EXPLAIN, which
-needs the same ones and executes nothing. Called by `Admin`.
+Owns the checks, one function each, and their remedies; never changes anything, unless it is to repair: privileges are
+tried by EXPLAIN, which needs the same ones and executes nothing. Called by `Admin`.
 
 `error` means that something does not work or a promise is broken, `warning` that it is worth knowing: both have a
 remedy. A check that the account may not make is a warning.
@@ -17,15 +17,17 @@ from attrs import frozen
 
 from lanelog import migrations
 from lanelog._database import NOW_MS
+from lanelog.admin import _repair
 from lanelog.admin._grants import ALL_TABLES, ROLES
 from lanelog.admin.views import Finding
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError, SchemaError
 from lanelog.migrations.declared import declared_tables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from lanelog._database import Database, Executor
+    from lanelog._engine.contradictions import Contradiction
 
 # Settings of the server and of this session; those it does not know have no row.
 VARIABLES = "SHOW {scope} VARIABLES WHERE Variable_name IN ({names})"
@@ -71,6 +73,7 @@ _DENIED: Final = frozenset({1044, 1142, 1143, 1227, 1370})
 _NEWEST_MYSQL, _NEWEST_MARIADB = (9, 7), (11, 8)
 _CLOCK_OFF, _CLOCK_BACK = 60.0, 5.0  # seconds
 _OLD_TRANSACTION = 300  # seconds
+_CONTRADICTIONS, _SHOWN = 1000, 5  # that are looked for, and named
 _HEX_AND_ROOM = 2, 65_536  # a payload's share of a packet: two bytes for each of its own, and the statement around it
 
 
@@ -82,13 +85,14 @@ class _Patient:
     cx: Executor
     settings: Mapping[str, str]
     session: Mapping[str, str]
+    repair: bool
 
     def on(self, name: str) -> bool:
         """Whether a setting of the server is on; one that it does not know is off."""
         return self.settings.get(name, "OFF").upper() in {"ON", "1", "YES"}
 
 
-def doctor(database: Database) -> list[Finding]:
+def doctor(database: Database, *, repair: bool = False) -> list[Finding]:
     """See `Admin.doctor`; if the server cannot be reached, that is the only finding."""
     try:
         facts = database.facts()
@@ -98,6 +102,7 @@ def doctor(database: Database) -> list[Finding]:
                 cx=cx,
                 settings=_variables(cx, "GLOBAL", _GLOBAL),
                 session=_variables(cx, "SESSION", _SESSION),
+                repair=repair,
             )
             name = "MariaDB" if facts.mariadb else "MySQL"
             where = f"{name} {'.'.join(map(str, facts.version))} at {database.config.safe_url()}"
@@ -329,6 +334,31 @@ def _session_locks(patient: _Patient) -> Finding:
     )
 
 
+def _contradictions(patient: _Patient) -> Finding:
+    try:
+        if patient.repair and not patient.on("read_only"):
+            mended = _repair.repaired(patient.database)
+            if mended:
+                return _ok("contradictions", f"mended: {_places(mended)}")
+        found = _repair.listed(patient.database, _CONTRADICTIONS, everywhere=True)
+    except SchemaError as error:
+        return _warning("contradictions", f"the tables cannot be compared: {_line(error)}", "see the schema")
+    if not found:
+        return _ok("contradictions", "the tables agree with each other")
+    remedy = "`lanelog doctor --repair`" if not patient.on("read_only") else "`lanelog doctor --repair` on the primary"
+    return _error("contradictions", _places(found), f"{remedy}; find out which table was restored or lost rows")
+
+
+def _places(found: Sequence[Contradiction]) -> str:
+    places = [
+        f"{each.problem} in topic {each.topic!r}, key {each.key!r}"
+        + (f", group {each.group!r}" if each.group else "")
+        + f" ({each.offset}; the head is {each.head})"
+        for each in found[:_SHOWN]
+    ]
+    return "; ".join([*places, *([f"and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else [])])
+
+
 def _pair(row: tuple[Any, ...] | None) -> tuple[Any, Any]:
     return (None, None) if row is None else (row[0], row[1])
 
@@ -344,4 +374,5 @@ _CHECKS: Final[tuple[Callable[[_Patient], Finding], ...]] = (
     _clock,
     _oldest_transaction,
     _session_locks,
+    _contradictions,
 )

@@ -18,6 +18,7 @@ from lanelog._database import NOW_MS
 from lanelog._stores._points import chunked, placeholders
 from lanelog._stores.discovery import Discovery
 from lanelog._stores.groups import Groups
+from lanelog._stores.leases import Leases
 from lanelog._stores.offsets import FloorRow
 from lanelog.admin._known import no_group, no_topic
 
@@ -38,14 +39,6 @@ WHERE consumer_group = '' AND topic = %s AND partition_key IN ({keys}) ORDER BY 
 # Who owns these lanes, before they are taken away (PRIMARY).
 LOCK_LEASES = """SELECT partition_key, leased_by, lease_epoch FROM queue_partition_leases FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s AND partition_key IN ({keys}) ORDER BY partition_key FOR UPDATE"""
-
-# Nobody owns these lanes any more, under an epoch of their own (PRIMARY). A row that is born here begins above every
-# epoch ever used in the topic.
-TAKE_AWAY = """
-INSERT INTO queue_partition_leases (consumer_group, topic, partition_key, leased_by, lease_epoch, leased_at)
-VALUES {rows}
-ON DUPLICATE KEY UPDATE leased_by = '', lease_epoch = lease_epoch + 1, leased_at = VALUES(leased_at)
-"""
 
 # Watermarks, wherever they were, without a run mark (PRIMARY): a seek.
 MOVE = """
@@ -110,10 +103,7 @@ def lock_leases(cx: Executor, topic: str, group: str, keys: Iterable[str]) -> di
 
 def take_away(cx: Executor, topic: str, group: str, keys: Iterable[str], epoch: int) -> None:
     """Leave these lanes to nobody; `epoch` is that of rows that are born."""
-    row = f"(%s, %s, %s, '', %s, {NOW_MS})"
-    for chunk in chunked(_sorted(keys)):
-        args = [value for key in chunk for value in (group, topic, key, epoch)]
-        cx.execute(TAKE_AWAY.format(rows=",".join([row] * len(chunk))), args)
+    Leases().take_away(cx, topic, [(group, key) for key in keys], epoch)
 
 
 def move(cx: Executor, topic: str, group: str, watermarks: Mapping[str, int]) -> None:

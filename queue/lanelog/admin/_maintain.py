@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lanelog._checks import check_name
-from lanelog._engine import collection
+from lanelog._engine import auditing, collection
 from lanelog._engine.appending import Appending
 from lanelog._engine.firing import Firing
 from lanelog._engine.purge import Purge
@@ -55,12 +55,13 @@ def maintain(
     """See `Admin.maintain`."""
     wanted = _chosen(database, topics)
     originals = _originals(database)
-    appended, collected, letters, lanes, heartbeats, history = 0, 0, 0, 0, 0, 0
+    mended, appended, collected, letters, lanes, heartbeats, history = 0, 0, 0, 0, 0, 0, 0
     failed: dict[str, str] = {}
     refusal: DatabaseError | None = None
     fired = _fire(database, None if topics is None else [topic for topic, _ in wanted], ensure_lanes, published, failed)
     for topic, holds_letters in wanted:
         try:
+            mended += _mend(database, topic)
             appended += _append(database, topic, ensure_lanes, published)
             read(database, may_delete, "looking for the privilege to delete")
             if holds_letters:
@@ -82,11 +83,12 @@ def maintain(
                 history += _purge_history(database, topic, group)
             except DatabaseError as error:
                 failed.setdefault(topic, str(error))
-    done = appended or collected or letters or lanes or heartbeats or fired or history
+    done = mended or appended or collected or letters or lanes or heartbeats or fired or history
     if refusal is not None and not done and failed.keys() >= dict(wanted).keys():
         raise refusal  # an account that may do nothing of it
     return Maintained(
         topics=tuple(topic for topic, _ in wanted),
+        mended=mended,
         appended=appended,
         collected=collected,
         dead_letters=letters,
@@ -109,6 +111,7 @@ def _fire(
     session = database.session("maintenance")
     firing = Firing(database, ensure_lanes, published)
     try:
+        repeated(database, firing.set_back, "looking for a clock that went back", session, topics)
         while repeated(database, firing.fire_due, "firing schedules", session, topics):
             pass
     except DatabaseError as error:
@@ -116,6 +119,15 @@ def _fire(
     finally:
         session.close()
     return firing.fired
+
+
+def _mend(database: Database, topic: str) -> int:
+    """Look for lanes whose tables contradict each other; how many contradictions were mended."""
+    session = database.session("maintenance")
+    try:
+        return len(repeated(database, auditing.audit_topic, "looking for contradictions", session, topic).mended)
+    finally:
+        session.close()
 
 
 def _append(

@@ -6,6 +6,7 @@ package and the command line import from here; applications from `lanelog.admin`
 
 from __future__ import annotations
 
+from lanelog._engine.contradictions import Contradiction
 from lanelog.admin._changed import (
     Deleted,
     Finding,
@@ -45,6 +46,7 @@ from lanelog.admin._seen_messages import (
 )
 
 __all__ = [
+    "Contradiction",
     "DeadLetterInfo",
     "DeadLetterReason",
     "Deleted",

@@ -12,7 +12,7 @@ from typing import Final
 
 from attrs import frozen
 
-from lanelog.admin import DeadLetterReason, GroupInfo, LaneInfo, MessageState, OwnerState, TopicInfo
+from lanelog.admin import Contradiction, DeadLetterReason, GroupInfo, LaneInfo, MessageState, OwnerState, TopicInfo
 from lanelog.cli._output import age, moment, plural, shown
 
 SLOW: Final = 60.0
@@ -197,6 +197,20 @@ def of_lane(lane: LaneInfo, group: GroupInfo, running: float | None) -> Problem 
         detail = f"{plural(group.members, 'member')}, and none has taken the lane; what they say of themselves:"
         return problem(Rank.STUCK, "no owner", detail, command("members", lane.topic, lane.group))
     return None
+
+
+def of_contradiction(wrong: Contradiction) -> Problem:
+    """Tables that contradict each other about a lane: what is published there may be swallowed, or refused."""
+    return Problem(
+        rank=Rank.STUCK,
+        what="contradiction",
+        topic=wrong.topic,
+        group=wrong.group,
+        key=wrong.key,
+        offset=wrong.offset,
+        detail=f"{wrong.problem}, which is at {wrong.head}: a table was restored, or lost rows; to mend it:",
+        command=command("doctor", options=["--repair"]),
+    )
 
 
 # -- dead letters ------------------------------------------------------------------------------------------------------

@@ -94,10 +94,13 @@ def demo(repos: tuple[str, ...], url: str | None, archive: str | None) -> None:
 
 
 @click.command()
+@click.option(
+    "--repair", is_flag=True, help="Mend lanes whose tables contradict each other, as after a restore of one."
+)
 @reading
-def doctor(admin: Admin) -> Answer:
+def doctor(admin: Admin, *, repair: bool) -> Answer:
     """Examine server, settings, privileges and tables; each finding with its remedy. Status 1 if there is an error."""
-    found = admin.doctor()
+    found = admin.doctor(repair=repair)
     if found[0].status == "error":  # it cannot be reached, and nothing was examined
         raise Refused(found[0].detail)
     rows = [[each.check, each.status, shown(each.detail, 1000), shown(each.remedy, 1000)] for each in found]
@@ -140,7 +143,7 @@ def grants(role: str, user: str | None, host: str, database: str | None, url: st
 @json_option
 @url_option
 def maintain(*, topics: tuple[str, ...], once: bool, interval: float, as_json: bool, url: str | None) -> None:
-    """Append what is due, collect, purge and forget what is over, of TOPICS or of all: where nobody consumes.
+    """Mend, append what is due, collect, purge and forget what is over, of TOPICS or of all: where nobody consumes.
 
     Running subscribers do the same for theirs. Status 1 if a topic could not be done.
     """
@@ -172,6 +175,7 @@ def _maintained(done: Maintained) -> Answer:
         data=done,
         lines=[
             f"{plural(len(done.topics), 'topic')}: deleted {gone}",
+            *([f"mended {plural(done.mended, 'contradiction')} between tables"] if done.mended else []),
             *([f"appended {plural(done.appended, 'message')} that had become due"] if done.appended else []),
         ],
         alarms=[f"{shown(topic)}: {shown(error, 1000)}" for topic, error in done.failed.items()],

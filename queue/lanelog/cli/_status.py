@@ -13,7 +13,7 @@ import click
 
 from lanelog.admin import MessageState
 from lanelog.cli._output import Answer, Table, age, plural, shown
-from lanelog.cli._problems import SLOW, Problem, of_group, of_lane, of_letters, worst_first
+from lanelog.cli._problems import SLOW, Problem, of_contradiction, of_group, of_lane, of_letters, worst_first
 from lanelog.cli._verbs import alarms, monitored, reading
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ LANES: Final = 20
 """Lanes of each lagging group that are looked at: the oldest."""
 LETTERS: Final = 10_000
 """Dead letters of one topic that are looked through for their reasons."""
+CONTRADICTIONS: Final = 20
+"""Lanes whose tables contradict each other that are named."""
 _SHOWN: Final = 10
 _BEFORE: Final = "lanelog.status.before"
 
@@ -90,6 +92,7 @@ def _table(groups: list[GroupInfo]) -> Table:
 def _problems(
     admin: Admin, topics: list[TopicInfo], groups: list[GroupInfo], growth: dict[tuple[str, str], float]
 ) -> Iterator[Problem]:
+    yield from map(of_contradiction, admin.contradictions(limit=CONTRADICTIONS))
     for group in groups:
         yield from of_group(group, growth.get((group.topic, group.group)))
         if group.lag or group.paused_lanes:

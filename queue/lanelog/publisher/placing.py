@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from attrs import field, frozen
 
@@ -18,6 +19,9 @@ from lanelog._stores.scheduled import NewScheduled, Scheduled
 from lanelog.errors import DatabaseError
 from lanelog.message import Receipt
 from lanelog.publisher.draft import SCHEDULED, Draft
+
+_DUPLICATE: Final = 1062
+_KEYS_NAMED: Final = 3
 
 _messages = Messages()
 _partitions = Partitions()
@@ -100,10 +104,26 @@ def append(cx: Executor, topic: str, placement: Placement, max_packet: int) -> l
     if placement.rows:
         if _partitions.advance(cx, topic, placement.moves) != len(placement.moves):
             raise DatabaseError("a lane vanished while its head was locked: repeat the publish", retriable=True)
-        _messages.insert(cx, topic, placement.rows, max_packet)
+        try:
+            _messages.insert(cx, topic, placement.rows, max_packet)
+        except DatabaseError as exc:
+            if exc.code == _DUPLICATE and "PRIMARY'" in str(exc):  # MySQL names the table, too; ids have another index
+                raise _taken(topic, placement, exc) from exc
+            raise
     if placement.scheduled:
         _scheduled.insert(cx, topic, placement.scheduled, max_packet)
     return placement.receipts
+
+
+def _taken(topic: str, placement: Placement, error: DatabaseError) -> DatabaseError:
+    """Offsets are given out under the head's lock: one that is there already lies above the head."""
+    keys = ", ".join(map(repr, sorted(placement.moves)[:_KEYS_NAMED]))
+    return DatabaseError(
+        f"topic {topic!r}: a head of the keys to publish under ({keys}) is below messages of its lane, as after a "
+        "restore of single tables, and nothing was published; a running subscriber's client mends it within its "
+        f"lease_duration, `lanelog doctor --repair` at once ({error})",
+        code=error.code,
+    )
 
 
 def note_attempt(drafts: Sequence[Draft], receipts: Sequence[Receipt], error: BaseException | None) -> None:

@@ -198,10 +198,7 @@ class ArchiveGroup:
             ahead = [(key, head) for key, head in page if archived.get(key, 0) > head]
             if ahead:
                 key, head = ahead[0]
-                raise ConfigurationError(
-                    f"lane {key!r} of topic {topic!r} is at offset {head} and the archive holds {archived[key]}: the "
-                    "database is older than the archive; archive it elsewhere, for another group"
-                )
+                raise self._older(topic, key, head, archived[key])
             keys = [key for key, _ in page]
             rows = read(self.database, Offsets().load, "reading watermarks", self.group, topic, keys)
             marks = {key: rows[self.group, key].offset_acked if (self.group, key) in rows else 0 for key in keys}
@@ -226,6 +223,10 @@ class ArchiveGroup:
             held = Leases().fence(cx, self.group, topic, self.owner, [LEASE])
             if topic not in self.epochs or held.get(LEASE) != self.epochs[topic]:
                 raise self._lost(topic)
+            heads = Discovery().heads(cx, topic, list(floors))
+            for key in floors:  # of a running job: the tables were set back under it
+                if through[key] > heads.get(key, through[key]):
+                    raise self._older(topic, key, heads[key], through[key])
             # What an operator skipped ahead of the watermark, one by one, has rows.
             rows = Deliveries().load(cx, self.group, topic, list(floors))
             marks = {key: _fence.advanced(rows.get(key, ()), max(through[key], floors[key].floor)) for key in floors}
@@ -233,6 +234,14 @@ class ArchiveGroup:
             if behind:
                 Deliveries().delete(cx, self.group, topic, behind)
             _fence.raise_watermarks(cx, topic, self.group, marks)
+
+    def _older(self, topic: str, key: str, head: int, archived: int) -> ConfigurationError:
+        """The end of a job that would raise watermarks above heads, and so swallow what is published up to there."""
+        log.error("archive.above_head", topic=topic, key=key, group=self.group, offset=archived, head=head)
+        return ConfigurationError(
+            f"lane {key!r} of topic {topic!r} is at offset {head} and the archive holds {archived}: the "
+            "database is older than the archive; archive it elsewhere, for another group"
+        )
 
     def _lost(self, topic: str) -> LeaseLost:
         return LeaseLost(f"topic {topic!r} is not this job's any more: another one has it, or the group was deleted")

@@ -19,7 +19,7 @@ import attrs
 from saying import CONFIG, say, say_what_is_logged
 
 import lanelog
-from lanelog._engine import janitor, membership_keeper
+from lanelog._engine import auditing, janitor, membership_keeper
 from lanelog._engine.appending import Appending
 from lanelog._engine.firing import Firing
 from lanelog._engine.purge import Purge
@@ -88,6 +88,15 @@ def purge(topic: str, key: str) -> bool:
     session = client._database.session("purge")
     try:
         return Purge(session).drained(topic, key)
+    finally:
+        session.close()
+
+
+def audit(topic: str) -> int:
+    """Look through a topic for contradictions, as a full pass does; how many were mended."""
+    session = client._database.session("audit")
+    try:
+        return len(auditing.audit_topic(session, topic).mended)
     finally:
         session.close()
 
@@ -174,6 +183,7 @@ STEPS = {
     "publish_many": publish_many,
     "publish_in_block": publish_in_block,
     "purge": purge,
+    "audit": audit,
     "register": register_group,
     "admin": admin,
     "subscribe": subscribe,

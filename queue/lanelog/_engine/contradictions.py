@@ -1,0 +1,229 @@
+"""Contradictions: a lane whose tables cannot all be true is put right, in the direction of at least once.
+
+They come from tables that were restored one by one, and from replicas that apply commits in another order. A watermark,
+floor or settled row above the head swallows what is published up to it; a head below the log refuses every publish.
+
+Owns what is wrong (`judge`) and what becomes of it (`mend`); never looks for suspects by itself: a load, a reload, each
+full pass of the janitor, and `doctor` do. What they see is a suspicion. A lane that is purged and born again between
+two reads looks just the same, so the reads that decide are made under locks.
+
+Lock order: topic row S → floor X → head X → leases X → delivery → offsets. The topic row keeps the purge out and the
+groups in place, the floor collection and seek, the head publishers, the leases everything that settles. The new epoch
+makes a running owner lose the lane: its memory is wrong, too. All is one transaction: who dies in it, or sleeps until
+the server drops the session, has changed nothing. Two at once: the second waits for the floor and finds nothing wrong.
+A COMMIT that was not answered is told, because it may have changed the lane, and looked at again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from attrs import field, frozen
+
+from lanelog._stores.contradictions import Contradictions, LaneRows
+from lanelog._stores.deliveries import Deliveries
+from lanelog._stores.discovery import Discovery
+from lanelog._stores.groups import Groups
+from lanelog._stores.leases import Leases
+from lanelog._stores.partitions import Partitions
+from lanelog._telemetry import get_logger
+from lanelog.errors import DatabaseError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from lanelog._database import Executor, Session
+
+DUPLICATE: Final = 1062
+"""The server's error for an offset that is taken: in a lane whose head is locked, the head is below the log."""
+
+# A caller's transaction may hold the head for long: who mends has other duties, and comes again (no table).
+PATIENCE = "SET SESSION innodb_lock_wait_timeout = %s"
+_PATIENT, _USUAL = 1, 5
+_READ_ONLY = 1290
+_HELD: Final = frozenset({1205, 1213})
+
+# Whether the server takes writes of ordinary accounts; some may write although it does not (no table).
+READ_ONLY = "SELECT @@GLOBAL.read_only"
+
+log = get_logger()
+
+
+@frozen(kw_only=True)
+class Contradiction:
+    """One thing that is wrong with a lane."""
+
+    topic: str
+    key: str
+    group: str
+    """Whose place in the lane it is about; empty: the lane's own rows, which all groups share."""
+    problem: str
+    offset: int
+    """Where the tables say that this place is."""
+    head: int
+    """The head that is right."""
+
+
+@frozen(kw_only=True)
+class Judgement:
+    """What a lane's rows should be."""
+
+    head: int
+    floor: int
+    lane: str = ""
+    """What is wrong with head or floor; empty: nothing."""
+    lane_offset: int = 0
+    rewound: dict[str, int] = field(factory=dict)
+    """Groups whose watermark is above the head, and where it is."""
+    swallowing: dict[str, int] = field(factory=dict)
+    """Groups (the reserved one with them) with delivery rows above the head, and how far these reach."""
+
+    @property
+    def groups(self) -> list[str]:
+        """Every group that must lose the lane."""
+        return sorted({*self.rewound, *self.swallowing} - {""}, key=str.encode)
+
+    def contradictions(self, topic: str, key: str) -> list[Contradiction]:
+        """One for the lane, and one for each group."""
+        found = [("", self.lane, self.lane_offset)] if self.lane else []
+        found += [(group, "watermark above the head", offset) for group, offset in sorted(self.rewound.items())]
+        found += [
+            (group, "delivery rows above the head", offset)
+            for group, offset in sorted(self.swallowing.items())
+            if group not in self.rewound
+        ]
+        return [
+            Contradiction(topic=topic, key=key, group=group, problem=problem, offset=offset, head=self.head)
+            for group, problem, offset in found
+        ]
+
+
+def judge(lane: LaneRows) -> Judgement | None:
+    """What is wrong with a lane; None: nothing, or there is no lane."""
+    if lane.head is None and lane.floor is None and lane.last is None:
+        return None
+    head = max(lane.head or 0, lane.floor or 0, lane.last or 0)
+    # Without a floor: nothing that is stored may be released by guessing one.
+    floor = lane.floor if lane.floor is not None else head if lane.first is None else lane.first - 1
+    problem, offset = _wrong_with_head(lane)
+    judgement = Judgement(
+        head=head,
+        floor=floor,
+        lane=problem,
+        lane_offset=offset,
+        rewound={group: acked for group, acked in lane.watermarks.items() if acked > head},
+        swallowing={
+            group: max(through for _, through in rows)
+            for group, rows in lane.rows.items()
+            if any(through > head for _, through in rows)
+        },
+    )
+    return judgement if judgement.lane or judgement.rewound or judgement.swallowing else None
+
+
+def _wrong_with_head(lane: LaneRows) -> tuple[str, int]:
+    """What is wrong with a lane's own rows, and the offset that says so."""
+    if lane.head is None:
+        return "no head", max(lane.floor or 0, lane.last or 0)
+    if lane.last is not None and lane.last > lane.head:
+        return "messages above the head", lane.last
+    if lane.floor is None:
+        return "no floor", lane.head
+    if lane.floor > lane.head:
+        return "floor above the head", lane.floor
+    return "", 0
+
+
+def examine(cx: Executor, topic: str, key: str) -> list[Contradiction]:
+    """What is wrong with a lane, for who reads all of it in one snapshot; changes nothing."""
+    judgement = judge(Contradictions().read(cx, topic, key, list(Groups().readers(cx, topic))))
+    return [] if judgement is None else judgement.contradictions(topic, key)
+
+
+def read_only(cx: Executor) -> bool:
+    """Whether nothing may be mended here, though the account may be one that can write on any server."""
+    row = cx.one(READ_ONLY)
+    return row is not None and str(row[0]).upper() not in ("0", "OFF")
+
+
+def mend(session: Session, topic: str, key: str) -> list[Contradiction] | None:
+    """Put a lane right if it is wrong, each contradiction one ERROR event; what was wrong with it.
+
+    None: somebody held the lane for too long; it is to be tried again. Raises DatabaseError on a read-only server: a
+    replica has what its primary has, perhaps later.
+    """
+    if read_only(session):
+        raise DatabaseError(
+            f"lane {key!r} of topic {topic!r} contradicts itself, and the server is read-only: nothing is mended here",
+            code=_READ_ONLY,
+            retriable=True,
+        )
+    if "" not in Discovery().heads(session, topic, [""]):
+        Discovery().create_topic(session, topic)  # it went with the heads
+    found: list[Contradiction] = []
+    session.execute(PATIENCE, (_PATIENT,))
+    try:
+        with session.transaction() as cx:
+            found = _mend(cx, topic, key)
+    except DatabaseError as error:
+        if error.outcome_unknown:
+            _tell(found)
+        if error.code not in _HELD:
+            raise
+        return None
+    finally:
+        if session.connected:
+            session.execute(PATIENCE, (_USUAL,))
+    _tell(found)
+    return found
+
+
+def _mend(cx: Executor, topic: str, key: str) -> list[Contradiction]:
+    store = Contradictions()
+    topic_row = Discovery().share_topic(cx, topic)
+    if topic_row is None:
+        return []  # it has gone again since: the next look finds the lane
+    groups = list(Groups().readers(cx, topic))
+    floor, head = store.lock_floor(cx, topic, key), store.lock_head(cx, topic, key)
+    judgement = judge(store.read(cx, topic, key, groups))
+    if judgement is None:
+        return []
+    if judgement.groups:
+        # Who was settling has committed by then: what is decided below is decided on that.
+        store.lock_leases(cx, topic, key, judgement.groups)
+        judgement = judge(store.read(cx, topic, key, judgement.groups))
+        if judgement is None:
+            return []
+    if floor is None:
+        Partitions().create_floors(cx, topic, [key], judgement.floor)
+    if head is None:
+        Partitions().create_heads(cx, topic, [key], judgement.head)
+    else:
+        Discovery().set_head(cx, topic, key, judgement.head)
+    if judgement.groups:
+        Leases().take_away(cx, topic, [(group, key) for group in judgement.groups], topic_row[1] + 1)
+    _drop_rows(cx, topic, key, judgement)
+    for group in sorted(judgement.rewound, key=str.encode):
+        store.rewind(cx, group, topic, key, judgement.floor)
+    return judgement.contradictions(topic, key)
+
+
+def _drop_rows(cx: Executor, topic: str, key: str, judgement: Judgement) -> None:
+    """Delivery rows above the head go; of a group that begins again at the floor, all of them."""
+    for group in sorted({*judgement.rewound, *judgement.swallowing}, key=str.encode):
+        rows = Deliveries().load(cx, group, topic, [key]).get(key, [])
+        gone = [(key, row.offset) for row in rows if group in judgement.rewound or row.through > judgement.head]
+        Deliveries().delete(cx, group, topic, gone)
+
+
+def _tell(found: Iterable[Contradiction]) -> None:
+    for each in found:
+        log.error(
+            "lane.mended",
+            topic=each.topic,
+            key=each.key,
+            group=each.group,
+            problem=each.problem,
+            offset=each.offset,
+            head=each.head,
+        )
