@@ -273,7 +273,10 @@ def test_a_reload_mends_what_the_restarted_server_contradicts_itself_in(
     session = lanelog_client._database.session("keeper")
     try:
         [membership] = subscription.memberships
-        MembershipKeeper(lanelog_client._engine.host, membership, session).reload(session)
+        session.ensure()
+        keeper = MembershipKeeper(lanelog_client._engine.host, membership, session)
+        keeper.new_session(session, "", session.incarnation)
+        keeper.reload()
     finally:
         session.close()
     assert mended() == ["group=g problem='watermark above the head' offset=4 head=2"]

@@ -7,12 +7,15 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+import tenacity
 
 import lanelog
-from lanelog import Client, DatabaseError, SchemaError
+from lanelog import Client, DatabaseError, Message, RetryPolicy, SchemaError
+from lanelog.config import ConnectConfig
 from support.accounts import account, as_user
 from support.cli import TABLES
-from support.sql import one
+from support.sql import one, owners, rows, watermark
+from support.traffic import shares
 from support.waiting import Record, accept, events, eventually
 
 
@@ -118,20 +121,79 @@ def test_unreadable_heartbeats_stop_nothing(
     assert one(raw, "SELECT COUNT(*) FROM queue_partition_leases WHERE leased_by <> ''") == 0
 
 
-def test_heartbeats_that_cannot_be_written_stop_nothing(
+def test_who_never_wrote_a_heartbeat_takes_nothing_and_fails(
     make: Make, lanelog_client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No privilege at all on that table: an error event, and the lanes are worked."""
+    """No privilege at all on that table: another member handles everything once, and after a lease the remedy is told.
+
+    Others would see no sign of life and take its lanes, and it theirs.
+    """
     caplog.set_level(logging.INFO, logger="lanelog")
     privileges = everything_but("queue_subscriber_heartbeats", "")
     del privileges["queue_subscriber_heartbeats"]
-    seen = Record()
+    seen, taken = Record(), Record()
     lanelog_client.publish_many("t", [(f"k{n}", b"x") for n in range(5)])
     with lanelog.connect(make(privileges)) as mute:
-        subscription = mute.subscribe("t", "g", lambda m: seen(m.key))
-        seen.wait(5)
+        subscription = mute.subscribe("t", "g", taken, lease_duration=1.5, lease_renewal=0.5)
+        eventually(lambda: subscription.state == "failed")
+        assert "INSERT and UPDATE queue_subscriber_heartbeats" in str(subscription.failure)
         assert events(caplog, "heartbeat.write_failed", logging.ERROR)
-        assert subscription.stop(10)
+        lanelog_client.subscribe("t", "g", lambda m: seen((m.key, m.attempt)))
+        seen.wait(5)
+    assert sorted(seen.items) == [(f"k{n}", 1) for n in range(5)]
+    assert not taken.items
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_members_that_may_not_write_their_heartbeats_any_more_rob_nobody(
+    make: Make, raw: Any, lanelog_client: Client, caplog: pytest.LogCaptureFixture, comes_back: bool
+) -> None:
+    """The grant is taken away while handlers run: none is started twice, none is dead-lettered, whatever follows.
+
+    If it comes back within a lease nothing has happened; if not, both subscriptions fail.
+    """
+    urls = [make(dict.fromkeys(TABLES, ALL)) for _ in range(2)]
+    started, go = Record(), threading.Event()
+
+    def handle(message: Message) -> None:
+        started((message.key, message.offset))
+        if message.offset == 2:
+            assert go.wait(30)
+
+    keys = [f"k{n}" for n in range(6)]
+    once = RetryPolicy(stop=tenacity.stop_after_attempt(1))
+    with ExitStack() as stack:
+        members = [
+            stack.enter_context(lanelog.connect(url)).subscribe(
+                "t", "g", handle, name=f"w{n}", retry=once, lease_duration=2.0, lease_renewal=0.3
+            )
+            for n, url in enumerate(urls)
+        ]
+        lanelog_client.publish_many("t", [(key, b"x") for key in keys])
+        eventually(lambda: shares(raw) == {"w0": 3, "w1": 3})
+        lanelog_client.publish_many("t", [(key, b"x") for key in keys])
+        started.wait(12)
+        before = owners(raw, "g", "t")
+        for verb, direction in (("REVOKE", "FROM"), ("GRANT", "TO")):
+            for url in urls:
+                user, where = ConnectConfig.from_url(url).user, "queue_subscriber_heartbeats"
+                rows(raw, f"{verb} INSERT, UPDATE ON {where} {direction} '{user}'@'%'")
+            eventually(lambda: len(events(caplog, "heartbeat.write_failed", logging.ERROR)) == 2)
+            if not comes_back:
+                break
+        if comes_back:
+            beats = "SELECT MIN(heartbeat_at) FROM queue_subscriber_heartbeats"
+            last = one(raw, beats)
+            eventually(lambda: one(raw, beats) > last)
+        else:
+            eventually(lambda: all(member.state == "failed" for member in members))
+        assert owners(raw, "g", "t") == before
+        go.set()
+        eventually(lambda: all(watermark(raw, "g", "t", key) == 2 for key in keys))
+        assert all(member.state == ("running" if comes_back else "failed") for member in members)
+    assert sorted(started.items) == [(key, offset) for key in keys for offset in (1, 2)]
+    assert one(raw, "SELECT COUNT(*) FROM queue_messages WHERE topic <> 't'") == 0
+    assert events(caplog, "lanes.taken_over") == []
 
 
 # -- the server --------------------------------------------------------------------------------------------------------

@@ -62,7 +62,7 @@ def test_an_unknown_commit_of_many_is_repeated(distant: Publisher, proxy: Proxy,
     assert rows(raw, "SELECT COUNT(*) FROM queue_messages WHERE partition_key = 'j'") == [(2,)]
 
 
-@pytest.mark.parametrize("statement", [b"SKIP LOCKED", b"')", b",0,'')"])
+@pytest.mark.parametrize("statement", [b"SKIP LOCKED", b"')", b",0,DEFAULT)"])
 def test_a_connection_lost_before_the_commit_is_repeated(
     distant: Publisher, proxy: Proxy, raw: Any, statement: bytes
 ) -> None:

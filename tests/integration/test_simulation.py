@@ -250,7 +250,7 @@ class Simulation(RuleBasedStateMachine):
         elif what == "oversleeps":
             self.process("p2" if name == "p1" else "p1")
             process.frozen = True
-            self.time_passes(LEASE + 3, stalled=False)
+            self.time_passes(2 * LEASE + 3, stalled=False)
         elif not process.frozen:
             process.ask_to_stop()
 
@@ -276,7 +276,7 @@ class Simulation(RuleBasedStateMachine):
             if loop == "keeper" or name in self.living:
                 self.turn(name, loop)
 
-    @rule(seconds=st.sampled_from([1.0, 4.0, LEASE - 1, LEASE + 1]), stalled=st.booleans())
+    @rule(seconds=st.sampled_from([1.0, 4.0, LEASE - 1, LEASE + 1, 2 * LEASE + 1]), stalled=st.booleans())
     def time_passes(self, seconds: float, stalled: bool) -> None:
         """Whoever is awake beats and takes what is nobody's; or, stalled, nobody does anything."""
         while seconds > 0:
@@ -495,6 +495,8 @@ def test_a_process_that_slept_begins_nothing_on_a_lane_that_was_taken(world: Wor
         history.time_passes(seconds=1.6, stalled=False)  # it reads its leases back, and its next heartbeat is not due
         history.work_on(name="p1")
         history.trouble(name="p1", what="freezes")
+        # A lock that was granted would keep its lanes for longer: here the server would not grant one.
+        rows(history.world.raw, "UPDATE queue_subscriber_heartbeats SET liveness_lock = ''")
         history.time_passes(seconds=LEASE - 1, stalled=False)
         owners = {lease.owner for lease in history.record.tables.leases.values()}
         assert owners == {history.living["p2"].owner(group) for group in GROUPS}

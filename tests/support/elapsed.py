@@ -23,6 +23,6 @@ def trust_heartbeats_at_once(patch: Callable[[type, str, Any], None]) -> None:
     really = Watch.judge
 
     def judge(watch: Watch, found: Any, **known: Any) -> Verdict:
-        return really(watch, found, **{**known, "session_since": float("-inf")})
+        return really(watch, found, **{**known, "steady_since": float("-inf")})
 
     patch(Watch, "judge", judge)

@@ -76,7 +76,7 @@ class Engine:
         m = self.membership
         snapshot = LaneSnapshot(key=old.key, epoch=3, head=old.head, floor=0, offset_acked=0)
         fresh = Lane.load(snapshot, m.rules, m.budget, self.clock.now)
-        m.replace_lane(old, fresh, old.vouched())
+        assert not m.replace_lane(old, fresh, old.vouched(), {})
         return fresh
 
     def fetch(self, lane: Lane) -> None:

@@ -4,6 +4,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from urllib.parse import quote
 
 from attrs import define, field
 
@@ -22,6 +23,8 @@ class Proxy:
     """The next request, of any connection, that ends with this is the last one of its connection."""
     deliver: bool = True
     """Whether the last request of a connection still reaches the server, which then answers nobody."""
+    silent: bool = False
+    """The host is gone: nothing is forwarded, and the server is not told that its connections have ended."""
     cuts: int = 0
     _listener: socket.socket = field(init=False)
     _open: list[socket.socket] = field(factory=list, init=False)
@@ -38,20 +41,27 @@ class Proxy:
     @property
     def url(self) -> str:
         """The target's URL, by way of this proxy."""
-        return f"mysql://{self.target.user}:{self.target.password}@127.0.0.1:{self.port}/{self.target.database}"
+        return f"mysql://{self.target.user}:{quote(self.target.password)}@127.0.0.1:{self.port}/{self.target.database}"
 
     def close(self) -> None:
         """Cut everything, and listen no more."""
-        for end in (self._listener, *self._open):
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-            end.close()
+        _end(self._listener)
+        self.cut_all()
+
+    def cut_all(self) -> None:
+        """Cut every connection there is; new ones go to the target of this moment."""
+        while self._open:
+            _end(self._open.pop())
 
     def _accept(self) -> None:
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                server = self._connect()
+                try:
+                    server = self._connect()
+                except OSError:  # nobody is there just now
+                    client.close()
+                    continue
                 self._open += [client, server]
                 threading.Thread(target=self._requests, args=(client, server), daemon=True).start()
                 threading.Thread(target=self._answers, args=(server, client), daemon=True).start()
@@ -67,6 +77,8 @@ class Proxy:
         ends_at = b""
         with suppress(OSError):
             while data := client.recv(65536):
+                if self.silent:
+                    continue
                 if data.endswith(DOOM.encode()):
                     ends_at = b"COMMIT"
                 if self.cut_at and data.endswith(self.cut_at):
@@ -78,6 +90,7 @@ class Proxy:
                         server.sendall(data)
                     break
                 server.sendall(data)
+        if not self.silent:
             with suppress(OSError):
                 server.shutdown(socket.SHUT_WR)
 
@@ -86,6 +99,12 @@ class Proxy:
             while data := server.recv(65536):
                 client.sendall(data)
             client.shutdown(socket.SHUT_RDWR)
+
+
+def _end(end: socket.socket) -> None:
+    with suppress(OSError):
+        end.shutdown(socket.SHUT_RDWR)
+    end.close()
 
 
 @contextmanager

@@ -32,13 +32,13 @@ def create_effects(raw: Any) -> None:
     )
 
 
-def settling(stage: Stage, how: str, point: str, *others: str, name: str = "owner") -> Actor:
+def settling(stage: Stage, how: str, point: str, *others: str, name: str = "owner", **options: Any) -> Actor:
     """An owner of lane k (and others) who settled offset 1 of each, stopped at this point of settling offset 2 of k.
 
     So the dead letters' lane, if there is one, exists.
     """
     create_effects(stage.raw)
-    owner = stage.member(name)
+    owner = stage.member(name, **options)
     stage.client.publish_many("t", [("k", json.dumps({"how": how})), *((key, "{}") for key in others)])
     stage.until_acked(1, "k", *others)
     assert_nothing_left(stage)

@@ -22,9 +22,12 @@ from tenacity import stop_after_attempt, wait_fixed
 
 import lanelog
 from lanelog import _engine, subscriber
+from lanelog._database import wire
 from lanelog._database.driver import Driver
 from lanelog._engine import gate
 from lanelog._engine.gate import Gate
+from lanelog._engine.ground import Ground, Line
+from lanelog._engine.keeper import SET_PATIENCE
 from lanelog._engine.ticket import Ticket
 from lanelog._engine.workers import Worker, Workers
 from lanelog._loop import Loop
@@ -56,6 +59,7 @@ TICK = 0.1
 MIDNIGHT = 1_750_000_000
 """Where the database's clock begins, in seconds since 1970."""
 UPTIME = "SHOW GLOBAL STATUS LIKE 'Uptime'"
+PATIENCE = SET_PATIENCE.partition("%")[0]
 STUCK = 60.0
 
 
@@ -71,7 +75,7 @@ class Clock:
     def drive(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let the engine read this clock."""
         names = [f"{_engine.__name__}.{found.name}" for found in pkgutil.iter_modules(_engine.__path__)]
-        for module in (*map(importlib.import_module, names), subscriber):
+        for module in (*map(importlib.import_module, names), subscriber, wire):
             if hasattr(module, "time"):
                 monkeypatch.setattr(module, "time", self)
 
@@ -85,6 +89,8 @@ class Clock:
             if shown != self.now:
                 shown = self.now
                 query(f"SET timestamp = {MIDNIGHT + self.now:.6f}")
+            if sql.startswith(PATIENCE):
+                return query("DO 0", unbuffered)  # it would run by the real clock
             return query(f"SELECT 'Uptime', {int(self.now)}" if sql == UPTIME else sql, unbuffered)
 
         query("SET SESSION wait_timeout = 28800")  # which runs by the real clock
@@ -196,6 +202,9 @@ class Process:
                 self.subscriptions[group] = self.client.subscribe(
                     TOPIC, group, self._handle, name=name, **options[group]
                 )
+            if options:  # before the keeper's first turn, so that no other of its turns has to vouch for them
+                for loop in self.client._engine._loops:
+                    loop._turn.__self__.session.ensure()
 
     def __repr__(self) -> str:
         return self.name
@@ -380,6 +389,17 @@ class World:
             raise AssertionError(f"{process!r}'s settler never answers {ticket!r}")
 
         monkeypatch.setattr(Ticket, "wait", wait)
+
+        def wait_for_keeper(ground: Ground, line: Line, _seconds: float) -> int:
+            process = self._acting
+            assert process is not None
+            for _ in range(3):
+                if generation := ground.vouches(line):
+                    return generation
+                process.turn("keeper")
+            return 0
+
+        monkeypatch.setattr(Ground, "wait", wait_for_keeper)
 
 
 def options(order: str, *, retention: float, timeout: float | None) -> dict[str, Any]:

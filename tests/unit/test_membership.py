@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from lanelog._engine import membership_state
 from lanelog._engine.policy import ACKED
 from lanelog.errors import LeaseLost
 from support.lanes import row
@@ -71,6 +72,19 @@ def test_without_authority_nothing_is_planned(clock: Clock) -> None:
     assert engine.offsets() == [1, 2, 3]
     assert engine.membership.may_start(lane, clock.now + 29.9)
     assert not engine.membership.may_start(lane, clock.now + 30)
+
+
+def test_authority_ages_while_the_machine_sleeps(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its monotonic clock stands still meanwhile, and the lease does not."""
+    engine = fast(clock)
+    lane = engine.open()
+    engine.membership.authority_until = clock.now + 15
+    assert engine.membership.may_start(lane, clock.now)
+    slept = engine.membership.slept
+    monkeypatch.setattr(membership_state, "suspended", lambda: slept + 14.0)
+    assert engine.membership.may_start(lane, clock.now)
+    monkeypatch.setattr(membership_state, "suspended", lambda: slept + 3600.0)
+    assert not engine.membership.may_start(lane, clock.now)
 
 
 def test_relieve_settles_what_a_slow_run_has_done_and_returns_its_rest(clock: Clock) -> None:

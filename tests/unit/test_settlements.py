@@ -46,7 +46,7 @@ def test_a_rejection_is_answered_when_it_is_buried(clock: Clock) -> None:
     engine.flush()
     assert not ticket.wait(0)
     (burial,) = engine.membership.burials
-    engine.membership.buried(burial)
+    assert engine.membership.buried(burial, burial.lane)
     assert ticket.wait(0)
     assert lane.watermark == 1
     assert engine.membership.counters.dead_lettered == 1
@@ -228,7 +228,7 @@ def test_a_claim_that_commits_after_the_loss_keeps_the_budget(clock: Clock) -> N
     attempt = engine.start(run)
     engine.membership.claim(attempt)
     engine.membership.lose_lane(lane, "stolen")
-    engine.membership.claimed(attempt)
+    engine.membership.claimed(attempt, attempt.lane)
     engine.membership.unclaim(attempt)
     assert engine.membership.budget.messages == 0
     assert attempt.state is State.SUPERSEDED
@@ -243,7 +243,7 @@ def test_a_claim_is_the_handlers_until_it_is_decided(clock: Clock) -> None:
         engine.membership.settle(attempt, ACKED)
     engine.membership.unclaim(attempt)
     engine.membership.claim(attempt)
-    engine.membership.claimed(attempt)
+    engine.membership.claimed(attempt, attempt.lane)
     assert lane.watermark == 1
     assert engine.membership.counters.acked == 1
     with pytest.raises(AlreadySettled):

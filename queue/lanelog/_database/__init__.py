@@ -8,6 +8,7 @@ How it holds together:
 * `driver` opens connections, the only room that imports PyMySQL or mysqlclient; `translation` maps their errors.
 * `wire` is one connection that knows whether it is alive. What breaks in the middle of a statement is closed at once
   and never used again; nothing is ever replayed behind a transaction's back.
+* `incarnation` is which life of which server answers: what memory believes is true of one alone.
 * `pool` shares wires among threads, with a bounded wait; `session` is one thread's own wire.
 * `naming` sends our statements to our database on a connection that user code has in its hands.
 * `worth` says who goes without where the server has too few connections.
@@ -21,6 +22,7 @@ from __future__ import annotations
 from lanelog._database.ambient import OpenTransaction, find_open, open_in_this_thread, own_transaction
 from lanelog._database.driver import ServerFacts
 from lanelog._database.executor import NOW_MS, Executor
+from lanelog._database.incarnation import START_TOLERANCE_MS, Incarnation, signed
 from lanelog._database.naming import named
 from lanelog._database.pool import Database, Transaction
 from lanelog._database.retries import with_retries
@@ -29,9 +31,11 @@ from lanelog._database.translation import TRANSACTION_GONE, code_of, comes_from_
 
 __all__ = [
     "NOW_MS",
+    "START_TOLERANCE_MS",
     "TRANSACTION_GONE",
     "Database",
     "Executor",
+    "Incarnation",
     "OpenTransaction",
     "ServerFacts",
     "Session",
@@ -42,6 +46,7 @@ __all__ = [
     "named",
     "open_in_this_thread",
     "own_transaction",
+    "signed",
     "translate",
     "with_retries",
 ]

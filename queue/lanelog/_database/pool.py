@@ -58,6 +58,15 @@ class Transaction:
         """Bytes of the longest statement the server accepts."""
         return self._wire.facts.max_allowed_packet if self._wire.facts else 0
 
+    @property
+    def line(self) -> Wire:
+        """The connection it is on, which knows its server."""
+        return self._wire
+
+    def discard(self) -> None:
+        """Give the connection up, and with it the transaction: its server is not the one that it should be."""
+        self._wire.drop()
+
     def guard(self) -> None:
         """Leave a mark at the start, before user code gets `raw`; a connection that died while idle is replaced."""
         try:

@@ -12,18 +12,13 @@ from typing import Any, TypeVar
 from attrs import define, field
 
 from lanelog._database.driver import ServerFacts
-from lanelog._database.executor import NOW_MS, Executor
+from lanelog._database.executor import Executor
+from lanelog._database.incarnation import Incarnation
 from lanelog._database.wire import FRESH, Wire
 from lanelog._database.worth import Worth
 from lanelog.errors import LanelogError
 
 T = TypeVar("T")
-
-# The database's clock, and how long the server has been up (no table, no privilege needed).
-_NOW = f"SELECT {NOW_MS}"
-_GREETINGS = 5
-_STALL_MS = 1000
-_UPTIME = "SHOW GLOBAL STATUS LIKE 'Uptime'"
 
 
 @define(eq=False)
@@ -41,7 +36,6 @@ class Session:
     _worth: Worth = field(repr=False)
     _relieve: Callable[[], None] = field(repr=False)
     """Called when it was refused a connection: closes what nobody uses."""
-    _started_ms: int = field(default=0, init=False)
     _inside: bool = field(default=False, init=False, repr=False)
 
     @property
@@ -50,9 +44,19 @@ class Session:
         return self._wire.generation
 
     @property
-    def server_started_ms(self) -> int:
-        """When the server started, by its own clock, as seen when this session connected; exact to a second or two."""
-        return self._started_ms
+    def incarnation(self) -> Incarnation:
+        """The server as it answered when this session connected. Raises DatabaseError if it never did."""
+        return self._wire.incarnation
+
+    @property
+    def connected_at(self) -> float:
+        """When (monotonic) the connection was made."""
+        return self._wire.connected_at
+
+    @property
+    def steady_since(self) -> float:
+        """Since when (monotonic) the connection is there and every statement was answered within `STALL` seconds."""
+        return self._wire.steady_since
 
     @property
     def connected(self) -> bool:
@@ -71,6 +75,26 @@ class Session:
         """
         self._give_way()
         return self._greet() if self._connect(self._wire.ensure) else False
+
+    @contextmanager
+    def pinned(self) -> Iterator[None]:
+        """For what must not be split between two connections: one that is lost inside stays lost.
+
+        What needs it raises DatabaseError then, and a repetition may mend it.
+        """
+        if self._inside:
+            yield
+            return
+        self._inside = True
+        try:
+            yield
+        finally:
+            self._inside = False
+
+    def look(self) -> Incarnation:
+        """Ask anew which server answers on this connection: a proxy may have changed it. Raises DatabaseError."""
+        self._ready()
+        return self._wire.look()
 
     def ensure_fresh(self) -> None:
         """As `ensure`, but a connection that was silent for some seconds is asked, and replaced if it has died."""
@@ -108,9 +132,9 @@ class Session:
         A transaction that met a deadlock, a lock time-out or a lost connection is not committed even if the block
         swallows the error: it is raised again instead.
         """
-        self.ensure()
+        self._ready()
         self._wire.execute("START TRANSACTION")
-        self._inside = True
+        pinned, self._inside = self._inside, True
         try:
             yield self
             self._wire.commit()
@@ -118,7 +142,7 @@ class Session:
             self._wire.rollback()
             raise
         finally:
-            self._inside = False
+            self._inside = pinned
 
     def close(self) -> None:
         """Close the connection; a later use makes a new one."""
@@ -152,13 +176,8 @@ class Session:
         assert self._wire.facts is not None  # noqa: S101 - for the type checker: it just connected
         self._connected(self._wire.facts)
         try:
-            # Uptime is whole seconds, read between two looks at the clock: a stall between them would shift the start.
-            for _ in range(_GREETINGS):
-                before, uptime, now = self._wire.one(_NOW), self._wire.one(_UPTIME), self._wire.one(_NOW)
-                if before and now and int(now[0]) - int(before[0]) < _STALL_MS:
-                    break
+            _ = self._wire.incarnation
         except BaseException:
             self._wire.drop()
             raise
-        self._started_ms = int(now[0]) - int(uptime[1]) * 1000 if now and uptime else 0
         return True

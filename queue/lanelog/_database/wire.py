@@ -14,11 +14,15 @@ from attrs import define, field
 
 from lanelog._database import fork
 from lanelog._database.driver import Driver, OwnState, ServerFacts, silence
+from lanelog._database.incarnation import Incarnation, read_incarnation
 from lanelog._database.translation import breaks_connection, breaks_transaction, comes_from_driver, translate
 from lanelog.errors import DatabaseError, LanelogError
 
 FRESH: Final = 5.0
 """Seconds of silence after which a connection is asked whether it is there: a third of what the server allows."""
+
+STALL: Final = 2.0
+"""Seconds: a server that takes longer for one statement may have stood still, and others may have lost theirs."""
 
 
 @define(eq=False, repr=False)
@@ -33,7 +37,12 @@ class Wire:
     """Counts connections made: a different number means that locks, session variables and GET_LOCKs are gone."""
     doomed: LanelogError | None = field(default=None, init=False)
     """Why the transaction in progress must not be committed."""
+    connected_at: float = field(default=0.0, init=False)
+    """When (monotonic) it was made."""
+    steady_since: float = field(default=0.0, init=False)
+    """When it was made, or the last statement ended that took longer than `STALL`."""
     _used: float = field(default=0.0, init=False)
+    _incarnation: Incarnation | None = field(default=None, init=False)
     _state: OwnState = field(init=False)  # while there is a connection
 
     def __repr__(self) -> str:
@@ -55,8 +64,21 @@ class Wire:
         self._state = OwnState.of(raw)
         self.doomed = None
         self.generation += 1
-        self._used = time.monotonic()
+        self._incarnation = None
+        self._used = self.connected_at = self.steady_since = time.monotonic()
         return True
+
+    @property
+    def incarnation(self) -> Incarnation:
+        """Which server it is connected to, asked once for each connection. Raises DatabaseError."""
+        return self._incarnation or self.look()
+
+    def look(self) -> Incarnation:
+        """Ask which server answers now, behind whatever proxy. Raises DatabaseError."""
+        self._live()
+        mariadb = self.facts is not None and self.facts.mariadb
+        self._incarnation = read_incarnation(self, mariadb=mariadb)
+        return self._incarnation
 
     def ensure_fresh(self, seconds: float = FRESH) -> None:
         """Connect if there is no connection, or if one that was silent for `seconds` has died meanwhile."""
@@ -174,6 +196,7 @@ class Wire:
 
     def _run(self, sql: str, args: Sequence[object]) -> Any:
         raw = self._live()
+        began = time.monotonic()
         try:
             # Not with the class that user code may have set.
             cursor = raw.cursor(self._state.cursorclass)
@@ -188,7 +211,10 @@ class Wire:
             if breaks_transaction(error):
                 self.doomed = error
             raise error from exc
-        self._used = time.monotonic()
+        finally:
+            self._used = time.monotonic()
+            if self._used - began > STALL:
+                self.steady_since = self._used
         return cursor
 
     def _live(self) -> Any:

@@ -6,21 +6,30 @@ seconds, handed in) nor the database. Called by the keeper.
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from attrs import define, field, frozen
 
+from lanelog._loop import BACKOFF_MOST
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from lanelog._database import Incarnation
     from lanelog._engine.lane import Lane
     from lanelog._stores.heartbeats import HeartbeatRow
 
-SERVER_START_TOLERANCE_MS = 2000
-"""`now - Uptime` is known to a second, and read at different moments."""
-
 SECOND_LOOK = 1.0
 """Seconds between the two looks that have to find a lock free."""
+
+EVERYBODY_BACK = BACKOFF_MOST + 1.0
+"""Seconds that our own session must be steady for before a free lock proves a death: what ended it, or made it wait,
+may have ended everybody's, and the last of them is back after the longest back-off."""
+
+VETO_DURATIONS = 2
+"""For so many of its own durations a heartbeat has to stay unchanged before that counts although the lock is held: a
+proxy may keep the session of a process that is gone."""
 
 
 def fair_share(lanes: int, owners: Sequence[str], me: str) -> int:
@@ -53,13 +62,21 @@ class _Sight:
     free_since: float | None = None
 
 
+class Proof(Enum):
+    """Why an owner counts as dead, and so what the steal has to find once more."""
+
+    LOCK = "its lock is free"
+    EXPIRY = "its heartbeat ran out, and it holds no lock"
+    SILENCE = "its heartbeat has not changed for two of its durations, whoever holds its lock"
+
+
 @frozen(kw_only=True)
 class Suspect:
     """An owner judged dead, with what the steal has to find unchanged."""
 
     owner: str
     heartbeat_at: int
-    by_lock: bool  # its session lock is free; else its heartbeat ran out
+    proof: Proof
 
 
 @frozen(kw_only=True)
@@ -72,7 +89,7 @@ class Verdict:
     newcomers: frozenset[str] = field(default=frozenset(), eq=False)  # of the living: who came less than a look ago
     trusted: bool = field(
         default=False, eq=False
-    )  # our session is unbroken for so long that an expired heartbeat means something
+    )  # our session is steady for so long that an expired heartbeat means something
 
     @property
     def heirs(self) -> tuple[str, ...]:
@@ -92,7 +109,7 @@ class Verdict:
         if not self.trusted:
             return ()
         gone = sorted({holder for holder in holders if holder} - self.registered - set(self.live))
-        return tuple(Suspect(owner=owner, heartbeat_at=0, by_lock=False) for owner in gone)
+        return tuple(Suspect(owner=owner, heartbeat_at=0, proof=Proof.EXPIRY) for owner in gone)
 
 
 @define(eq=False)
@@ -100,11 +117,14 @@ class Watch:
     """One keeper's memory of the other owners of one group and topic.
 
     An owner is dead by its lock when the lock was free in two looks a second apart, its heartbeat has not changed since
-    before the first, and the server that the row knows is the server that answers: a restart frees every lock and
+    before the first, and the incarnation that the row names is the one that answers: a restart frees every lock and
     must steal nothing. It is dead by expiry when its heartbeat ran out by the database's clock, or claims to run out
-    later than its own duration allows (a clock was set back) and has not changed for that long; this needs
-    `session_since`: a session of ours unbroken for a whole lease duration, so that owners had time to come back after
-    an outage that hit everybody.
+    later than its own duration allows (a clock was set back) and has not changed for that long. Both need
+    `steady_since`: our own session has to be there, and answered without a stall, for so long that owners had time to
+    come back after what hit everybody.
+
+    A lock that is held vetoes expiry: a server that stood still, or whose clock was set, kills nobody. The veto ends
+    with silence, see `VETO_DURATIONS`.
     """
 
     me: str
@@ -117,28 +137,20 @@ class Watch:
         return any(sight.free_since is not None for sight in self._sights.values())
 
     def judge(
-        self, rows: Iterable[HeartbeatRow], *, now: float, session_since: float, server_started_ms: int
+        self, rows: Iterable[HeartbeatRow], *, now: float, steady_since: float, incarnation: Incarnation
     ) -> Verdict:
         """Take one look."""
         live, dead, newcomers, seen, registered = [self.me], [], set(), set(), set()
-        trusted = now - session_since >= self.lease_duration
+        trusted = now - steady_since >= self.lease_duration
         for row in rows:
             registered.add(row.owner)
             if row.owner == self.me or row.deregistered:
                 continue
             seen.add(row.owner)
-            sight = self._sights.get(row.owner)
-            if sight is None or sight.heartbeat_at != row.heartbeat_at or sight.expires_at != row.expires_at:
-                first = now if sight is None else sight.first
-                sight = self._sights[row.owner] = _Sight(row.heartbeat_at, row.expires_at, now, first)
-            same_server = abs(row.server_started_at - server_started_ms) <= SERVER_START_TOLERANCE_MS
-            if row.lock_free and same_server:
-                sight.free_since = now if sight.free_since is None else sight.free_since
-            else:
-                sight.free_since = None
-            by_lock = sight.free_since is not None and now - sight.free_since >= SECOND_LOOK
-            if by_lock or (trusted and self._expired(row, sight, now)):
-                dead.append(Suspect(owner=row.owner, heartbeat_at=row.heartbeat_at, by_lock=by_lock))
+            sight = self._seen(row, now)
+            proof = self._proof(row, sight, now, steady_since, incarnation, trusted=trusted)
+            if proof is not None:
+                dead.append(Suspect(owner=row.owner, heartbeat_at=row.heartbeat_at, proof=proof))
             else:
                 live.append(row.owner)
                 if now - sight.first < SECOND_LOOK:
@@ -153,10 +165,44 @@ class Watch:
             trusted=trusted,
         )
 
+    def _seen(self, row: HeartbeatRow, now: float) -> _Sight:
+        sight = self._sights.get(row.owner)
+        if sight is None or sight.heartbeat_at != row.heartbeat_at or sight.expires_at != row.expires_at:
+            first = now if sight is None else sight.first
+            sight = self._sights[row.owner] = _Sight(row.heartbeat_at, row.expires_at, now, first)
+        return sight
+
+    def _proof(
+        self,
+        row: HeartbeatRow,
+        sight: _Sight,
+        now: float,
+        steady_since: float,
+        incarnation: Incarnation,
+        *,
+        trusted: bool,
+    ) -> Proof | None:
+        lock_says = row.lock_free is not None and row.incarnation.same(incarnation)
+        if lock_says and row.lock_free:
+            sight.free_since = now if sight.free_since is None else sight.free_since
+            if now - sight.free_since >= SECOND_LOOK and now - steady_since >= EVERYBODY_BACK:
+                return Proof.LOCK
+        else:
+            sight.free_since = None
+        if not (trusted and self._expired(row, sight, now)):
+            return None
+        if not (lock_says and not row.lock_free):
+            return Proof.EXPIRY
+        silent = now - max(sight.since, steady_since)
+        return Proof.SILENCE if silent >= VETO_DURATIONS * _duration(row) else None
+
     @staticmethod
     def _expired(row: HeartbeatRow, sight: _Sight, now: float) -> bool:
         if row.expires_at < row.now:
             return True
-        duration_ms = row.expires_at - row.heartbeat_at
-        from_the_future = row.expires_at > row.now + duration_ms
-        return from_the_future and now - sight.since >= duration_ms / 1000
+        from_the_future = row.expires_at > row.now + _duration(row) * 1000
+        return from_the_future and now - sight.since >= _duration(row)
+
+
+def _duration(row: HeartbeatRow) -> float:
+    return (row.expires_at - row.heartbeat_at) / 1000

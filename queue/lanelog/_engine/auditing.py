@@ -54,9 +54,9 @@ class Audited:
 
 def audit(session: Session, membership: Membership, passes: Passes, now: float) -> bool:
     """Look through the topic and its dead letters when that is due; True when more is to be mended at once."""
-    duration, suffix = membership.config.lease_duration, membership.config.dead_letter_suffix
+    duration, dead_topic = membership.config.lease_duration, membership.config.dead_letter_topic(membership.topic)
     more = False
-    for topic in sorted({membership.topic, f"{membership.topic}{suffix or ''}"}):
+    for topic in sorted({membership.topic, dead_topic or membership.topic}):
         if now < passes.due_at.get(topic, 0.0):
             continue
         passes.due_at[topic] = now + duration  # also if it raises

@@ -52,11 +52,19 @@ class Burials:
     host: Host
     session: Session
     _prepared: set[str] = field(factory=set)  # topics that are marked as holding dead letters
+    _generation: int = 0  # of memory, when they were
 
     def turn(self, membership: Membership) -> bool:
         """Work through what waits, for a bounded time; True when something was done."""
         until = time.monotonic() + BETWEEN_FLUSHES
         done = False
+        if not membership.burials:
+            return False
+        generation = self.host.vouched(self.session)
+        if not generation:
+            return False
+        if generation != self._generation:
+            self._prepared, self._generation = set(), generation
         for _ in range(len(membership.burials)):
             if time.monotonic() > until:
                 return True
@@ -64,7 +72,8 @@ class Burials:
             if burial.lane.lost:
                 continue
             try:
-                moved = self._move(membership, burial)
+                with self.session.pinned():
+                    moved = self._move(membership, burial)
             except LanelogError:
                 membership.burials.append(burial)
                 raise
@@ -82,14 +91,14 @@ class Burials:
         """One dead letter; False when its lane is locked by somebody. `mended`: its head has been seen to."""
         dead_topic = membership.config.dead_letter_topic(membership.topic)
         assert dead_topic is not None  # noqa: S101 - for the type checker: without one nothing is buried
-        key = burial.lane.key
-        self.host.same_server(self.session)
+        lane, key = burial.lane, burial.lane.key
         if dead_topic not in self._prepared:
             Discovery().create_topic(self.session, dead_topic)
             Discovery().mark_dead_letters(self.session, dead_topic)
             self._prepared.add(dead_topic)
         try:
             with self.session.transaction() as cx:
+                self.host.check_generation(self.session, self._generation)
                 head = Discovery().try_lock_head(cx, dead_topic, key)
                 outcome = None if head is None else self._copy(cx, membership, burial, dead_topic, head)
         except DatabaseError as error:
@@ -104,9 +113,10 @@ class Burials:
                 return self._move(membership, burial)
             return False
         if outcome == "lost":
-            membership.lose_lane(burial.lane, "its lease has another owner or epoch")
+            membership.lose_lane(lane, "its lease has another owner or epoch")
             return True
-        membership.buried(burial)
+        if not membership.buried(burial, lane):
+            return False
         self._announce(membership, burial, dead_topic, outcome)
         self.host.published(dead_topic)
         return True

@@ -28,8 +28,9 @@ from lanelog.message import DeadLetter, Message, utc_from_ms
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lanelog._database import Executor
+    from lanelog._database import Executor, Transaction
     from lanelog._engine.host import Host
+    from lanelog._engine.lane import Lane
     from lanelog._engine.membership import Membership
     from lanelog._engine.run import Attempt
 
@@ -89,32 +90,58 @@ class Delivery:
         self.host.check_process()
         membership.check(attempt)
         database = self.host.database
-        claimed = False
+        claimed_in: Lane | None = None
         entry: OpenTransaction | None = None
         try:
             with (
                 database.transaction(guarded=True) as transaction,
                 own_transaction(database, transaction.raw) as entry,
             ):
+                self._stand_on_same_server(transaction)
                 transaction.execute(SET_PATIENCE, (int(membership.config.max_handler_time) + SESSION_PATIENCE,))
                 yield transaction.raw
                 # The patience ends, too, before the lease row is locked.
                 transaction.reclaim()
-                membership.claim(attempt)
-                claimed = True
+                claimed_in = membership.claim(attempt)
+                self._stand_on_same_server(transaction)
                 self._settle(transaction)
         except BaseException as error:
-            if claimed:
+            if claimed_in is not None:
                 unknown = isinstance(error, DatabaseError) and error.outcome_unknown
                 if unknown and self._decided_by_reading():
                     self._committed(entry)
                     return
                 self._not_committed(error)
             raise
+        if not membership.claimed(attempt, claimed_in) and not self._decided_by_reading():
+            # Memory was loaded anew over the COMMIT, from a server that lacks it: the block's writes are gone, too.
+            lost = DatabaseError(
+                f"the database server was changed, and the transaction of {self._place()} is not in the new one",
+                code=None,
+                retriable=True,
+            )
+            self._not_committed(lost)
+            raise lost
         self._committed(entry)
 
+    def _place(self) -> str:
+        return f"{self.membership.topic}/{self.attempt.lane.key}/{self.attempt.offset}"
+
+    def _stand_on_same_server(self, transaction: Transaction) -> None:
+        """Refuse a connection to another server than the one that this message was read from.
+
+        Asked at the begin, and once more when the message is claimed. From then on a lane that is loaded anew is not
+        the one that was claimed, which `claimed` sees.
+        """
+        if not self.host.ground.wait(transaction.line, self.host.database.config.publish_timeout):
+            transaction.discard()
+            raise DatabaseError(
+                f"the database server was changed while {self._place()} was handled: nothing was committed",
+                code=None,
+                retriable=True,
+            )
+
     def _committed(self, entry: OpenTransaction | None) -> None:
-        self.membership.claimed(self.attempt)
         if entry is None:
             return
         for topic in entry.topics:
@@ -123,8 +150,14 @@ class Delivery:
             self.host.due_in(0.0)
 
     def _decided_by_reading(self) -> bool:
+        """Whether the server that memory stands on has the settlement; takes it over if so."""
         try:
-            return self._was_committed()
+            while True:
+                lane = self.attempt.lane
+                if not self._was_committed():
+                    return False
+                if self.membership.claimed(self.attempt, lane):
+                    return True
         except BaseException:
             # Nobody knows, and nobody may guess: whoever takes the lane next reads what was committed.
             self.membership.disown_lane(self.attempt.lane, "nobody could tell whether a transaction was committed")
@@ -170,6 +203,7 @@ class Delivery:
         while True:
             try:
                 with self.host.database.transaction() as transaction:
+                    self._stand_on_same_server(transaction)
                     if Deliveries().is_settled(transaction, group, topic, lane.key, offset):
                         return True
                     return Offsets().acked_locked(transaction, group, topic, lane.key) >= offset

@@ -81,6 +81,7 @@ class Engine:
         by_name = {loop.name: loop for loop in self._loops}
         self._scheduling = by_name["scheduler"]
         host.due_in = self._due_in
+        host.ground.wake_keeper = by_name["keeper"].wake
         self.signals = Signals(by_name["fetcher"].wake, by_name["settler"].wake, by_name["keeper"].wake)
 
     def check_process(self) -> None:

@@ -33,6 +33,8 @@ LOOKS_REMEMBERED = 5
 
 LANES_A_FETCH = 40
 IDLE = 2.0
+AGAIN = 0.1
+"""Seconds until a session that nobody vouches for yet is tried again."""
 
 log = get_logger()
 
@@ -66,11 +68,14 @@ class Fetcher:
         for gone in self._paces.keys() - set(memberships):
             del self._paces[gone]
         for membership in memberships:
-            if membership.stopping or not membership.lanes or now >= membership.authority_until:
+            if membership.stopping or not membership.lanes or not membership.has_authority(now):
                 continue
             with self.host.watch(membership, "fetcher", self.session):
-                self.host.same_server(self.session)
-                delay = min(delay, self._serve(membership, now))
+                if not self.host.vouched(self.session):
+                    delay = min(delay, AGAIN)  # the keeper wakes this loop
+                    continue
+                with self.session.pinned():
+                    delay = min(delay, self._serve(membership, now))
         self.host.raise_deferred("fetcher")
         self.session.ping_if_idle()
         return delay

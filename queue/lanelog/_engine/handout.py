@@ -178,7 +178,7 @@ class Handout(Ledger):
         handed = max(self._handed(), *(run.last_offset for run in self.runs if run.first), 0)
         for row in returned:
             if row.offset < handed:  # the run mark, which cannot be lowered, may cover it: a row that counts nothing
-                self.waiting[row.offset] = Waiting(0, 0.0, None, body=row)
+                self.waiting[row.offset] = Waiting(0, 0.0, None, body=row, id=row.id)
                 self._dirty.add(row.offset)
         kept = sorted((row for row in returned if row.offset >= handed), key=lambda row: row.offset)
         self.ready.extendleft(reversed(kept))
@@ -194,6 +194,7 @@ class Handout(Ledger):
             last_error=attempt.last_error,
             released=attempt.released,
             body=attempt.row,
+            id=attempt.row.id,
         )
         self._dirty.add(attempt.offset)
 
@@ -255,6 +256,7 @@ class Handout(Ledger):
             last=last and not postponed,
             postponed=attempt.postponed + 1 if postponed else attempt.postponed,
             last_error=error,
+            id=attempt.row.id,
         )
         self._dirty.add(attempt.offset)
         if self.rules.strict:
@@ -274,6 +276,7 @@ class Handout(Ledger):
             postponed=attempt.postponed,
             last_error=attempt.last_error,
             released=attempt.released,
+            id=attempt.row.id,
         )
         self._dirty.add(attempt.offset)
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from attrs import define, field
 
-from lanelog._engine.assignment import SERVER_START_TOLERANCE_MS
+from lanelog._engine.ground import Ground
 from lanelog._telemetry import get_logger
 from lanelog.errors import ClosedError, DatabaseError, LanelogError
 
@@ -41,9 +42,10 @@ class Host:
     pid: int = field(factory=os.getpid)
     due_in: Callable[[float], None] = _nobody
     """Told by who learns that a delayed message is due in so many seconds; wakes the scheduler."""
-    doubted: bool = False  # another loop sees another start of the server than the keeper did
+    ground: Ground = field(factory=Ground)
     _deferred: dict[str, LanelogError] = field(factory=dict)
-    server_started_ms: int = 0  # the server whose rows memory stands on; the keeper sets it after a reload
+    withdrawn_at: float = 0.0
+    """When (monotonic) authority was last taken away: a read-back that was sent before gives none."""
     _memberships: list[Membership] = field(factory=list)
     _faults: dict[tuple[Membership, str], int] = field(factory=dict)
     _lock: threading.Lock = field(factory=threading.Lock)
@@ -110,16 +112,31 @@ class Host:
         if count >= FAULTS_UNTIL_FAILED:
             membership.fail(error)
 
-    def same_server(self, session: Session) -> None:
-        """Refuse to write what memory believes to a server that restarted, until the keeper has reloaded.
+    def vouched(self, session: Session) -> int:
+        """The generation of memory if a loop may act on its session, else 0; connects if it must.
 
-        A crashed server may have forgotten commits that were visible, and hand their offsets to other messages.
+        A loop that has to wait tries again soon. Nothing is handed out meanwhile: what ended its connection may have
+        ended more than that. Raises DatabaseError if there is no connection to be had.
         """
         session.ensure()
-        if abs(session.server_started_ms - self.server_started_ms) > SERVER_START_TOLERANCE_MS:
-            # Or this very connection is of the server before, and was idle when it went: only a new one can tell.
-            session.drop()
-            self.doubted = True
-            raise DatabaseError(
-                "the database server was restarted; lanes are being reloaded", code=None, retriable=True
-            )
+        generation = self.ground.vouches(session)
+        if not generation and session.generation > 1:
+            self.withdraw_authority()
+        if not generation and self.ground.doubted:
+            session.drop()  # it may itself be of the server before, and idle when that went
+        return generation
+
+    def check_generation(self, session: Session, generation: int) -> None:
+        """Inside a transaction: raise DatabaseError unless memory still stands on this server, not loaded anew since.
+
+        From here on the connection is the same until the COMMIT. If memory is loaded from another server meanwhile, the
+        COMMIT goes to the one before, and whoever is told of it finds its lane replaced.
+        """
+        if self.ground.vouches(session) != generation:
+            raise DatabaseError("the database server was changed; lanes are being reloaded", code=None, retriable=True)
+
+    def withdraw_authority(self) -> None:
+        """No handler starts until the keeper has read the leases again."""
+        self.withdrawn_at = time.monotonic()
+        for membership in self.memberships():
+            membership.authority_until = 0.0

@@ -80,6 +80,7 @@ class Janitor:
     session: Session = field(init=False)
     _purge: Purge = field(init=False)
     _topics: dict[str, Topic] = field(factory=dict)
+    _generation: int = 0
 
     def __attrs_post_init__(self) -> None:
         self.session = self.host.database.session("janitor")
@@ -88,6 +89,10 @@ class Janitor:
     def turn(self, now: float) -> float:
         """One bounded pass over every topic this client reads."""
         more = False
+        if self._generation != self.host.ground.generation:
+            if self._generation:
+                self._topics.clear()  # what needed no look on the server before may need one on this
+            self._generation = self.host.ground.generation
         topics = {membership.topic for membership in self.host.memberships()}
         for gone in self._topics.keys() - topics:
             del self._topics[gone]

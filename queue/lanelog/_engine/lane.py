@@ -20,7 +20,7 @@ from lanelog._engine.records import CRASHED, Burial, Waiting
 from lanelog._engine.run import Attempt, State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable
 
     from lanelog._engine.records import Budget, LaneSnapshot, Rules
     from lanelog._stores.deliveries import DeliveryRow
@@ -113,22 +113,48 @@ class Lane(Handout):
         """Whether a crashed message is `spent`, and its next attempt the `last`: asked while no lock is held."""
         return attempts > 0 and rules.exhausted(attempts, since_first), rules.exhausted(attempts + 1, since_first)
 
-    def carry_over(self, old: Lane, ids: dict[int, str]) -> None:
-        """After the server restarted: keep what `old` has running or buffered where the log still has the same message.
+    def unproven(self, old: Lane) -> set[int]:
+        """What `old` believes settled by a transaction of its own, and this lane's rows do not show.
 
-        A crashed server can hand an offset to another message, so only (offset, id) proves that it is the same one.
+        That COMMIT may have gone with its server, and the effect or the dead letter with it; or it came after the rows
+        were read. Only a locking read tells.
+        """
+        return {offset for offset in old.settled_apart() if not self._passed(offset)}
+
+    def settled_apart(self) -> set[int]:
+        """Offsets that a transaction of their own has settled, and no flush has carried yet."""
+        known = self.buffer.keys() if self.writing is None else self.buffer.keys() | self.writing.buffer.keys()
+        return self._durable & known
+
+    def _passed(self, offset: int) -> bool:
+        return offset <= self.watermark or offset in self.settled
+
+    def carry_over(self, old: Lane, ids: dict[int, str], proven: Container[int] = ()) -> None:
+        """On another connection: keep what `old` has running or buffered where the log still has the same message.
+
+        A server that crashed, or that lacks the last commits of the one before, can hand an offset to another message,
+        so only (offset, id) proves that it is the same one. What was settled by a transaction of its own is kept only
+        if it is `proven` on this server: else it is delivered, or buried, again.
         """
         if old.writing is not None:
             old.unwritten(old.writing)
         old.recall()
         for offset, attempt in old.running.items():
-            if ids.get(offset) == attempt.row.id and offset > self.watermark and offset not in self.settled:
+            if ids.get(offset) == attempt.row.id and not self._passed(offset):
                 self._keep_running(attempt, old.burials.get(offset))
             else:
                 attempt.state = State.SUPERSEDED
         # A transaction of a handler may have committed its row after this lane's rows were read.
         self._dirty |= old._stored - self._stored
         self._stored |= old._stored
+        self._keep_runs(old, ids)
+        self._keep_settled(old, ids, proven)
+        self._keep_waiting(old, ids)
+        self.tickets.extend(old.tickets)
+        self.closing = old.closing
+        old.abandon()
+
+    def _keep_runs(self, old: Lane, ids: dict[int, str]) -> None:
         for run in old.runs:
             run.lane = self
             self.runs.append(run)
@@ -136,19 +162,27 @@ class Lane(Handout):
             if all(ids.get(attempt.offset) == attempt.row.id for attempt in run.attempts):
                 run.lane = self
                 self._pending.append(run)
+
+    def _keep_settled(self, old: Lane, ids: dict[int, str], proven: Container[int]) -> None:
         for offset, message_id in old.buffer.items():
-            known = offset <= self.watermark or offset in self.settled or offset in self.running
-            if ids.get(offset) == message_id and not known:
-                self.waiting.pop(offset, None)
-                self._settle(offset, message_id)
+            if ids.get(offset) != message_id or self._passed(offset) or offset in self.running:
+                continue
+            if offset in old._durable:
+                if offset not in proven:
+                    continue
+                self._durable.add(offset)
+            self.waiting.pop(offset, None)
+            self._settle(offset, message_id)
         self.left.extend(row for row in old.left if ids.get(row.offset) == row.id)
-        for offset in self.waiting.keys() & old.waiting.keys() & old._dirty:
-            # Taken back just now, or failed: its row may still say that it is in flight.
-            self.waiting[offset] = evolve(old.waiting[offset], body=None)
-            self._dirty.add(offset)
-        self.tickets.extend(old.tickets)
-        self.closing = old.closing
-        old.abandon()
+
+    def _keep_waiting(self, old: Lane, ids: dict[int, str]) -> None:
+        """What was taken back just now, or has failed: its row, if it has one, may still say that it is in flight."""
+        for offset in old.waiting.keys() & old._dirty:
+            wait = old.waiting[offset]
+            same = ids.get(offset) == wait.id if wait.id else offset in self.waiting
+            if same and not self._passed(offset) and offset not in self.running:
+                self.waiting[offset] = evolve(wait, body=None)
+                self._dirty.add(offset)
 
     def _keep_running(self, attempt: Attempt, burial: Burial | None) -> None:
         offset = attempt.offset
@@ -174,8 +208,9 @@ class Lane(Handout):
         self.lost = True
 
     def vouched(self) -> dict[int, str]:
-        """The offsets and ids that a reload must find unchanged: running, and settled but perhaps not durable."""
+        """The offsets and ids that a reload must find unchanged: running, failed, and settled but not yet durable."""
         known = {offset: attempt.row.id for offset, attempt in self.running.items()}
+        known.update({offset: wait.id for offset, wait in self.waiting.items() if wait.id and offset in self._dirty})
         known.update(self.buffer)
         if self.writing is not None:
             known.update(self.writing.buffer)

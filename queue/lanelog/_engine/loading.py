@@ -1,8 +1,8 @@
-"""Loading: lanes that were just acquired, and lanes reloaded after the server restarted, rebuilt from their rows.
+"""Loading: lanes that were just acquired, and lanes reloaded on a new connection, rebuilt from their rows.
 
 Owns these reads, in bulk and outside of any transaction: what a previous owner had to say was committed before its
-lease changed hands, and nothing but the new owner writes since. Never acquires a lane. Called by the keeper, on its
-connection.
+lease changed hands, and nothing but the new owner writes since. What a transaction of its own has settled is the
+exception: a locking read decides it. Never acquires a lane. Called by the keeper, on its connection.
 
 A lane whose rows contradict each other is mended instead of loaded (`contradictions`): it comes back with the next
 read-back, or is acquired again under its new epoch.
@@ -78,8 +78,8 @@ def _mend(session: Session, topic: str, keys: Iterable[str]) -> None:
         contradictions.mend(session, topic, key)
 
 
-def reload(cx: Session, membership: Membership, leases: Sequence[OwnedLane]) -> None:
-    """Replace what memory believes of these lanes by what the restarted server has; see `Lane.carry_over`.
+def reload(session: Session, membership: Membership, leases: Sequence[OwnedLane]) -> None:
+    """Replace what memory believes of these lanes by what the server has; see `Lane.carry_over`.
 
     Nothing starts meanwhile: the caller has withdrawn the authority to start handlers. What ends meanwhile was
     running, and so is among the offsets whose ids are compared.
@@ -88,11 +88,26 @@ def reload(cx: Session, membership: Membership, leases: Sequence[OwnedLane]) -> 
         old = {lease.key: membership.lanes[lease.key] for lease in leases if lease.key in membership.lanes}
         vouched = {key: lane.vouched() for key, lane in old.items()}
     points = [(key, offset) for key, ids in vouched.items() for offset in ids]
-    found = Fetches().ids(cx, membership.topic, points)
+    found = Fetches().ids(session, membership.topic, points)
     fresh: set[str] = set()
-    for lane in load(cx, membership, [lease for lease in leases if lease.key in old]):
+    for lane in load(session, membership, [lease for lease in leases if lease.key in old]):
         fresh.add(lane.key)
         ids = {offset: found[(lane.key, offset)] for offset in vouched[lane.key] if (lane.key, offset) in found}
-        membership.replace_lane(old[lane.key], lane, ids)
+        asked: dict[int, bool] = {}
+        # A transaction may commit while this one is asked about: whatever is new is asked about, too.
+        while open_questions := membership.replace_lane(old[lane.key], lane, ids, asked):
+            asked.update(_settled(session, membership, lane.key, open_questions))
     for key in old.keys() - fresh:
-        membership.disown_lane(old[key], "what the tables say of it after the restart is no lane, or was mended")
+        membership.disown_lane(old[key], "what the tables say of it on the new connection is no lane, or was mended")
+
+
+def _settled(session: Session, membership: Membership, key: str, offsets: Iterable[int]) -> dict[int, bool]:
+    """Whether this server has each of them settled; waits for a COMMIT that is still on its way."""
+    group, topic = membership.group, membership.topic
+    answers = {}
+    for offset in sorted(offsets):
+        with session.transaction() as cx:
+            answers[offset] = Deliveries().is_settled(cx, group, topic, key, offset) or (
+                Offsets().acked_locked(cx, group, topic, key) >= offset
+            )
+    return answers

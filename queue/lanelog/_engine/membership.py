@@ -17,7 +17,7 @@ from lanelog._telemetry import get_logger
 from lanelog.errors import LeaseLost
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from lanelog._engine.lane import Lane
     from lanelog._engine.records import Burial, LaneWrite
@@ -136,22 +136,30 @@ class Membership(Settlements):
         self._hungry.pop(lane, None)
         self._thirsty.pop(lane, None)
 
-    def replace_lane(self, old: Lane, fresh: Lane, ids: dict[int, str]) -> None:
-        """After a server restart: put a freshly loaded lane in the place of what memory believed."""
+    def replace_lane(self, old: Lane, fresh: Lane, ids: dict[int, str], asked: Mapping[int, bool]) -> set[int]:
+        """On a new connection: put a freshly loaded lane in the place of what memory believed.
+
+        `asked`: what the server said of messages that a transaction of its own had settled. Returns those that it has
+        to be asked about first; then nothing is changed.
+        """
         with self.lock:
             if self.lanes.get(old.key) is not old:
-                return
+                return set()
+            unproven = fresh.unproven(old) - asked.keys()
+            if unproven:
+                return unproven
             before = list(old.running.values())
-            fresh.carry_over(old, ids)
+            fresh.carry_over(old, ids, {offset for offset, settled in asked.items() if settled})
             self._supersede_locked(attempt for attempt in before if attempt.state is State.SUPERSEDED)
             for pending in (self._dirty, self._hungry, self._thirsty):
                 pending.pop(old, None)
             forgotten = [burial for burial in old.burials.values() if burial.lane is old]
-        error = LeaseLost(f"{self.group}/{self.topic}/{old.key}: the restarted server has another message there")
+        error = LeaseLost(f"{self.group}/{self.topic}/{old.key}: the server has another message there by now")
         for burial in forgotten:
             for ticket in burial.tickets:
                 ticket.resolve(error)
         self.open_lane(fresh)
+        return set()
 
     # -- rows come in (fetcher) ------------------------------------------------------------------------------------
 
@@ -333,7 +341,7 @@ class Membership(Settlements):
             for write in writes:
                 lane = write.lane
                 if lane.writing is not write:
-                    continue  # replaced after a server restart
+                    continue  # replaced on a new connection
                 for run in lane.written(write):
                     self.runs.put((self, run))
                 tickets += write.tickets
@@ -357,10 +365,15 @@ class Membership(Settlements):
         with self.lock:
             return [(lane.key, lane.flushed) for lane in self.lanes.values()]
 
-    def buried(self, burial: Burial) -> None:
-        """A dead letter is committed, together with its settlement."""
+    def buried(self, burial: Burial, lane: Lane) -> bool:
+        """A dead letter is committed, together with its settlement, while `lane` was the message's.
+
+        False: the lane was loaded again meanwhile, perhaps from a server that lacks that commit. The move is to be
+        repeated: it finds its own copy, if there is one.
+        """
         with self.lock:
-            lane = burial.lane
+            if burial.lane is not lane:
+                return False
             attempt = lane.running.get(burial.offset)
             if not lane.lost and attempt is not None:
                 lane.succeeded(attempt, time.monotonic(), stored=True)
@@ -369,3 +382,4 @@ class Membership(Settlements):
         for ticket in burial.tickets:
             ticket.resolve()
         self.signals.wake_settler()
+        return True

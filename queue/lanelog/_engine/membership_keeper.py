@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field
 
+from lanelog._database import Incarnation
 from lanelog._engine import loading
-from lanelog._engine.assignment import Suspect, Verdict, Watch, fair_share, to_shed
+from lanelog._engine.assignment import Proof, Suspect, Verdict, Watch, fair_share, to_shed
+from lanelog._engine.authority import suspended
 from lanelog._stores.discovery import Discovery
 from lanelog._stores.groups import Groups
 from lanelog._stores.heartbeats import Heartbeats
@@ -40,6 +42,8 @@ NEW_LANES_AGE = 5.0
 """How far back each look for new lanes goes: longer than any lane's creation takes to commit."""
 
 ALL = 1_000_000
+NOT_READ = -1
+NEVER = float("-inf")
 PAGE = 5000
 
 log = get_logger()
@@ -53,44 +57,53 @@ class MembershipKeeper:
     membership: Membership
     session: Session
     watch: Watch = field(init=False)
+    _heartbeats: Heartbeats = field(init=False)
     known: set[str] = field(factory=set)  # every lane of the topic that was ever seen since the last full pass
     _recent: set[str] = field(factory=set)  # what the last look for new lanes found
     resting: set[str] = field(factory=set)  # lanes that an operator paused
-    _lane_pauses: int = 0  # what the group's row said when they were read
+    _lane_pauses: int = NOT_READ  # what the group's row said when they were read
     verdict: Verdict | None = None  # None: the heartbeats cannot be read
     _lock_name: str = ""
-    _server_started_ms: int = 0
-    _session_since: float = 0.0
+    _incarnation: Incarnation = field(factory=lambda: Incarnation(0, ""))  # before there is a session
     _beat_at: float = 0.0
-    _beaten_at: float | None = None  # before the last heartbeat was sent; None: it cannot be written
+    _beaten_at: float = NEVER  # before the last heartbeat that was written was sent
+    _beaten_asleep: float = 0.0  # what `suspended` said then
     _members_at: float = 0.0
     _full_pass_at: float = 0.0
     _claim_at: float = 0.0
     _sweep_at: float = 0.0
-    _beat_failed: bool = False
+    _unheard_since: float | None = None  # when the first of the heartbeats in a row failed that could not be written
     _members_failed: bool = False
     _deregistered: set[Suspect] = field(factory=set)  # of the last verdict
 
     def __attrs_post_init__(self) -> None:
+        self._heartbeats = Heartbeats(self.host.database.tables_version)
         membership = self.membership
         self.watch = Watch(me=membership.owner, lease_duration=membership.config.lease_duration)
         self._sweep_at = time.monotonic() + 2 * membership.config.lease_duration
 
-    def new_session(self, lock_name: str, server_started_ms: int, since: float) -> None:
-        """The keeper has a new connection: say so in the next heartbeat."""
-        self._lock_name, self._server_started_ms, self._session_since = lock_name, server_started_ms, since
-        self._beat_at = 0.0
+    def new_session(self, session: Session, lock_name: str, incarnation: Incarnation) -> None:
+        """The keeper has a new connection: say so in the next heartbeat, and forget what was read on the last one."""
+        self.session, self._lock_name, self._incarnation = session, lock_name, incarnation
+        self._beat_at = self._members_at = self._full_pass_at = self._claim_at = 0.0
+        self.watch = Watch(me=self.membership.owner, lease_duration=self.membership.config.lease_duration)
+        self.verdict, self._deregistered = None, set()
+        self._recent, self._lane_pauses = set(), NOT_READ
 
-    def reload(self, session: Session) -> None:
-        """The server restarted: what memory believes is compared with what it has."""
+    def reload(self) -> None:
+        """Tell the others of the new lock first, then compare what memory believes with what the server has.
+
+        A lease that memory lacks, or has under another epoch, is met by the next read-back.
+        """
         membership = self.membership
-        owned = Leases().owned(session, membership.group, membership.topic, membership.owner)
+        self.beat_if_due()
+        owned = Leases().owned(self.session, membership.group, membership.topic, membership.owner)
         mine = {lease.key: lease for lease in owned}
         for lane in list(membership.lanes.values()):
             lease = mine.get(lane.key)
             if lease is None or lease.epoch != lane.epoch:
-                membership.lose_lane(lane, "found after a server restart with another owner or epoch")
-        loading.reload(session, membership, owned)
+                membership.lose_lane(lane, "found on a new connection with another owner or epoch")
+        loading.reload(self.session, membership, owned)
 
     def turn(self) -> None:
         """One look after everything, in the order in which each step needs the one before."""
@@ -119,29 +132,45 @@ class MembershipKeeper:
             self._beat(now)
 
     def _beat(self, now: float) -> None:
-        membership, config = self.membership, self.membership.config
+        membership, config, slept = self.membership, self.membership.config, suspended()
         self._beat_at = now + min(BEAT_AGAIN, config.lease_renewal)  # unless it succeeds
         try:
-            Heartbeats().beat(
+            self._heartbeats.beat(
                 self.session,
                 membership.group,
                 membership.topic,
                 membership.owner,
                 duration=config.lease_duration,
                 lock=self._lock_name,
-                server_started_ms=self._server_started_ms,
+                incarnation=self._incarnation,
             )
         except DatabaseError as error:
             if error.retriable:
                 raise
-            if not self._beat_failed:
-                log.error("heartbeat.write_failed", topic=membership.topic, group=membership.group, error=error)
-            self._beat_failed = True
-            self._beaten_at = None  # by itself this stops nothing
+            self._not_heard(error, now)
         else:
-            self._beat_failed = False
-            self._beaten_at = now
+            self._unheard_since = None
+            self._beaten_at, self._beaten_asleep = now, slept
             self._beat_at = now + config.lease_renewal * random.uniform(0.8, 1.0)
+
+    def _not_heard(self, error: DatabaseError, now: float) -> None:
+        """A heartbeat cannot be written, and a repetition alone does not mend it: for a missing grant, say.
+
+        Whoever sees no heartbeat of ours takes our lanes when it has run out, and our authority ends before that. So
+        this goes on for one lease, in which somebody may give the grant back, and then the subscription fails.
+        """
+        membership = self.membership
+        if self._unheard_since is None:
+            self._unheard_since = now
+            log.error("heartbeat.write_failed", topic=membership.topic, group=membership.group, error=error)
+        if now - self._unheard_since >= membership.config.lease_duration:
+            membership.fail(
+                LanelogError(
+                    f"group {membership.group!r} of topic {membership.topic!r}: no heartbeat could be written for "
+                    f"{membership.config.lease_duration:g} s ({error}). Others take the lanes of who gives no sign of "
+                    "life; let the account INSERT and UPDATE queue_subscriber_heartbeats, and subscribe again"
+                )
+            )
 
     def _look_at_members(self, now: float) -> bool:
         """Who is alive; True when that has changed."""
@@ -151,7 +180,7 @@ class MembershipKeeper:
         membership = self.membership
         before = self.verdict
         try:
-            rows = Heartbeats().members(self.session, membership.group, membership.topic)
+            rows = self._heartbeats.members(self.session, membership.group, membership.topic)
         except DatabaseError as error:
             if error.retriable:
                 raise
@@ -162,7 +191,7 @@ class MembershipKeeper:
             return before is not None
         self._members_failed = False
         self.verdict = self.watch.judge(
-            rows, now=time.monotonic(), session_since=self._session_since, server_started_ms=self._server_started_ms
+            rows, now=time.monotonic(), steady_since=self.session.steady_since, incarnation=self._incarnation
         )
         self._deregistered.intersection_update(self.verdict.dead)
         return before != self.verdict
@@ -172,17 +201,19 @@ class MembershipKeeper:
     def _read_back(self) -> None:
         """Which lanes the database says are ours: the authority to start handlers, counted from before it was asked."""
         membership = self.membership
-        asked = time.monotonic()
+        slept, asked = suspended(), time.monotonic()
         owned = Leases().owned(self.session, membership.group, membership.topic, membership.owner)
         mine = {lease.key: lease for lease in owned}
         for lane in list(membership.lanes.values()):
             lease = mine.get(lane.key)
             if lease is None or lease.epoch != lane.epoch:
                 membership.lose_lane(lane, "the read-back shows another owner or epoch")
-        had_authority = membership.authority_until > asked
+        had_authority = membership.has_authority(asked)
         # Nor longer than the heartbeat says: a process that slept must not go on with lanes that were taken meanwhile.
-        since = asked if self._beaten_at is None else min(asked, self._beaten_at)
-        membership.authority_until = since + membership.config.lease_duration
+        if asked > self.host.withdrawn_at:
+            beaten = self._beaten_at + self._beaten_asleep - slept  # what the machine has slept since makes it older
+            membership.slept = slept
+            membership.authority_until = min(asked, beaten) + membership.config.lease_duration
         if not had_authority:
             membership.pump()
         missing = {(lease.key, lease.epoch): lease for lease in owned if lease.key not in membership.lanes}
@@ -265,6 +296,8 @@ class MembershipKeeper:
             self._sweep_at = now + 2 * membership.config.lease_duration
             if missing <= 0 and self._everybody_has_enough():
                 missing = ALL
+        if self._unheard_since is not None or self._beaten_at == NEVER:
+            missing = 0  # what it took now, the others would take from it: they see no heartbeat
         if missing > 0 and (changed or now >= self._claim_at):
             self._claim_at = 0.0  # a claim that raises is repeated in the next turn: five in a row are a failure
             taken = self._acquire(missing)
@@ -279,7 +312,7 @@ class MembershipKeeper:
         group, topic = membership.group, membership.topic
         for suspect in () if self.verdict is None else self.verdict.dead:
             if suspect not in self._deregistered and not Leases().holds(self.session, group, topic, suspect.owner):
-                Heartbeats().deregister_dead(self.session, group, topic, suspect.owner, suspect.heartbeat_at)
+                self._heartbeats.deregister_dead(self.session, group, topic, suspect.owner, suspect.heartbeat_at)
                 self._deregistered.add(suspect)
 
     def _everybody_has_enough(self) -> bool:
@@ -329,13 +362,14 @@ class MembershipKeeper:
         return taken > 0
 
     def _still_silent(self, cx: Executor, suspect: Suspect) -> bool:
-        return Heartbeats().still_silent(
+        return self._heartbeats.still_silent(
             cx,
             self.membership.group,
             self.membership.topic,
             suspect.owner,
             suspect.heartbeat_at,
-            by_lock=suspect.by_lock,
+            needs_free=suspect.proof is Proof.LOCK,
+            may_be_held=suspect.proof is Proof.SILENCE,
         )
 
     def _release(self) -> None:
@@ -373,7 +407,7 @@ class MembershipKeeper:
         if membership.lanes or membership.ended.is_set():
             return
         try:
-            Heartbeats().deregister(self.session, membership.group, membership.topic, membership.owner)
+            self._heartbeats.deregister(self.session, membership.group, membership.topic, membership.owner)
         except DatabaseError as error:
             if error.retriable:
                 raise

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, cast
 
 from attrs import define, field
 
+from lanelog._engine.authority import suspended
 from lanelog._engine.records import Burial
 from lanelog._engine.rules import Counters
 from lanelog._telemetry import get_logger
@@ -53,6 +54,7 @@ class MembershipState:
     counters: Counters = field(factory=Counters)
     burials: deque[Burial] = field(factory=deque)
     authority_until: float = 0.0  # monotonic; no handler starts later than this
+    slept: float = field(factory=suspended)  # what `suspended` said when authority was given
     paused: bool = False  # by subscription.pause()
     group_paused: bool = False  # by an operator
     stopping: bool = False
@@ -71,6 +73,10 @@ class MembershipState:
 
     def __repr__(self) -> str:
         return f"Membership({self.group!r}, {self.topic!r}, lanes={len(self.lanes)})"
+
+    def has_authority(self, now: float) -> bool:
+        """Whether handlers may start: the last read-back is not older than a lease, the machine's sleep included."""
+        return now + suspended() - self.slept < self.authority_until
 
     def context(self, attempt: Attempt) -> dict[str, object]:
         """What an event about an attempt says."""
@@ -124,7 +130,7 @@ class MembershipState:
         """
         if lane.lost:
             return
-        if now < self.authority_until:
+        if self.has_authority(now):
             self._plan_locked(lane, now)
         if lane.thirsty:
             self._thirsty[lane] = None

@@ -80,6 +80,7 @@ class Waiting:
     last_error: str | None = None
     released: bool = False  # an operator took its last attempt away: it is delivered again, whatever the cap
     body: Fetched | None = None
+    id: str = ""  # of the message, where this memory has made the entry; empty: it was read from the database
 
 
 @define(eq=False)

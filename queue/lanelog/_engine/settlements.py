@@ -32,7 +32,7 @@ class Settlements(MembershipState):
 
     def may_start(self, lane: Lane, now: float) -> bool:
         """Whether a handler may start on this lane: it is ours, by a read-back that is not too old."""
-        return now < self.authority_until and not (lane.lost or lane.closing or lane.paused)
+        return self.has_authority(now) and not (lane.lost or lane.closing or lane.paused)
 
     def mark(self, run: Run, until: float | None = None) -> bool | None:
         """Write down that the caller, who is inside the gate, has taken this late run, and wait for the commit.
@@ -202,11 +202,15 @@ class Settlements(MembershipState):
         with self.lock:
             self._check_locked(attempt, settling=settling)
 
-    def claim(self, attempt: Attempt) -> None:
-        """Reserve the settlement for a transaction that is about to commit it. Raises LeaseLost, AlreadySettled."""
+    def claim(self, attempt: Attempt) -> Lane:
+        """Reserve the settlement for a transaction that is about to commit it; the lane that it is reserved in.
+
+        Raises LeaseLost, AlreadySettled.
+        """
         with self.lock:
             self._check_locked(attempt)
             attempt.state = State.CLAIMED
+            return attempt.lane
 
     def unclaim(self, attempt: Attempt) -> bool:
         """That transaction did not commit; False: the handler has returned, so `resolve_left` must say what follows."""
@@ -247,9 +251,14 @@ class Settlements(MembershipState):
             self._after_change_locked(attempt.lane, now)
         self.signals.wake_settler()
 
-    def claimed(self, attempt: Attempt) -> None:
-        """That transaction did commit."""
+    def claimed(self, attempt: Attempt, lane: Lane) -> bool:
+        """That transaction did commit, while `lane` was the message's.
+
+        False: the lane was loaded again meanwhile, perhaps from a server that lacks that commit. Nothing is decided.
+        """
         with self.lock:
+            if attempt.lane is not lane:
+                return False
             self._harvest_locked(attempt)
             attempt.lane.succeeded(attempt, time.monotonic(), stored=True)
             self.counters.handled += 1
@@ -257,6 +266,7 @@ class Settlements(MembershipState):
             self._finish_detached_locked(attempt)
             self._after_change_locked(attempt.lane, time.monotonic())
         self.signals.wake_settler()
+        return True
 
     def _check_locked(self, attempt: Attempt, *, settling: bool = True) -> None:
         if attempt.state is State.SUPERSEDED or attempt.lane.lost:

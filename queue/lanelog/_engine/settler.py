@@ -53,6 +53,7 @@ class Settler:
     _burials: Burials = field(init=False)
     _cautious: set[Membership] = field(factory=set)  # met a lock time-out: takes only what is free
     _deadlocks: int = 0
+    _waits: bool = False
 
     def __attrs_post_init__(self) -> None:
         self.session = self.host.database.session("settler")
@@ -60,7 +61,7 @@ class Settler:
 
     def turn(self, now: float) -> float:
         """Flush once for each membership that has something to write."""
-        busy = False
+        busy = self._waits = False
         memberships = self.host.memberships()
         self._cautious.intersection_update(memberships)  # one that has ended meets no lock any more
         for membership in memberships:
@@ -77,7 +78,7 @@ class Settler:
         del now
         if busy:
             return 0.0
-        return AGAIN if self._cautious or self._burials.left() else IDLE
+        return AGAIN if self._cautious or self._waits or self._burials.left() else IDLE
 
     def close(self) -> None:
         """Give the connection back."""
@@ -86,12 +87,17 @@ class Settler:
     def _flush(self, membership: Membership) -> bool:
         if not membership.has_writes:
             return False
+        generation = self.host.vouched(self.session)
+        if not generation:
+            self._waits = True  # for the keeper, which wakes this loop
+            return False
         writes = membership.collect(FLUSH_LANES)
         if not writes:
             return False
         try:
-            self.host.same_server(self.session)
-            with self.session.transaction() as cx:
+            with self.session.pinned(), self.session.transaction() as cx:
+                # Memory may have been loaded anew since the writes were collected: from a server that has other rows.
+                self.host.check_generation(self.session, generation)
                 written, refused = self._write(cx, membership, writes)
         except BaseException as error:  # noqa: BLE001 - whatever it was: the writes are to be made again
             membership.uncommitted(writes)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from attrs import frozen
 
-from lanelog._database import NOW_MS
+from lanelog._database import NOW_MS, Incarnation
+from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:
     from lanelog._database import Executor
@@ -18,18 +19,34 @@ if TYPE_CHECKING:
 # Write one owner's heartbeat (PRIMARY).
 BEAT = f"""
 INSERT INTO queue_subscriber_heartbeats (consumer_group, topic, subscriber_name, heartbeat_at, expires_at,
-       deregistered_at, liveness_lock, server_started_at)
-VALUES (%s, %s, %s, {NOW_MS}, {NOW_MS} + %s, 0, %s, %s)
+       deregistered_at, liveness_lock, server_started_at, incarnation)
+VALUES (%s, %s, %s, {NOW_MS}, {NOW_MS} + %s, 0, %s, %s, %s)
 ON DUPLICATE KEY UPDATE heartbeat_at = VALUES(heartbeat_at), expires_at = VALUES(expires_at), deregistered_at = 0,
-       liveness_lock = VALUES(liveness_lock), server_started_at = VALUES(server_started_at)
+       liveness_lock = VALUES(liveness_lock), server_started_at = VALUES(server_started_at),
+       incarnation = VALUES(incarnation)
 """
 
 # Every owner of a group and topic, with the state of its lock as the server sees it (PRIMARY, prefix).
 MEMBERS = f"""
 SELECT subscriber_name, heartbeat_at, expires_at, deregistered_at,
-       IF(liveness_lock = '', NULL, IS_FREE_LOCK(liveness_lock)), server_started_at, {NOW_MS}
+       IF(liveness_lock = '', NULL, IS_FREE_LOCK(liveness_lock)), server_started_at, incarnation, {NOW_MS}
 FROM queue_subscriber_heartbeats WHERE consumer_group = %s AND topic = %s
 """
+
+# Write one on tables of version 1, which know a server by its start alone (PRIMARY).
+BEAT_1 = f"""
+INSERT INTO queue_subscriber_heartbeats (consumer_group, topic, subscriber_name, heartbeat_at, expires_at,
+       deregistered_at, liveness_lock, server_started_at)
+VALUES (%s, %s, %s, {NOW_MS}, {NOW_MS} + %s, 0, %s, %s)
+ON DUPLICATE KEY UPDATE heartbeat_at = VALUES(heartbeat_at), expires_at = VALUES(expires_at), deregistered_at = 0,
+       liveness_lock = VALUES(liveness_lock), server_started_at = VALUES(server_started_at)
+"""
+# Every owner on those (PRIMARY, prefix).
+MEMBERS_1 = MEMBERS.replace("server_started_at, incarnation,", "server_started_at, '',")
+
+# For an account that may not read the table (PRIMARY): on MariaDB an upsert takes SELECT.
+DENIED = frozenset({1142, 1143})
+_BLIND = ("INSERT INTO", "REPLACE INTO")
 
 # An owner leaves; the row stays a while so that others see it go (PRIMARY).
 DEREGISTER = f"""
@@ -71,6 +88,9 @@ WHERE consumer_group = %s AND topic = %s AND subscriber_name = %s
 """
 
 
+VERSION_WITH_INCARNATION = 2
+
+
 @frozen
 class HeartbeatRow:
     """One owner as the database sees it; times are the database's, in milliseconds."""
@@ -80,24 +100,57 @@ class HeartbeatRow:
     expires_at: int
     deregistered: bool
     lock_free: bool | None  # None: no lock, or the server would not say
-    server_started_at: int
+    incarnation: Incarnation  # of the server that granted the lock
     now: int
 
 
+@frozen
 class Heartbeats:
     """SQL of `queue_subscriber_heartbeats`."""
 
+    tables: int = VERSION_WITH_INCARNATION
+    """The version of the tables that there are; `beat` and `members` alone depend on it."""
+
     def beat(
-        self, cx: Executor, group: str, topic: str, owner: str, *, duration: float, lock: str, server_started_ms: int
+        self,
+        cx: Executor,
+        group: str,
+        topic: str,
+        owner: str,
+        *,
+        duration: float,
+        lock: str,
+        incarnation: Incarnation,
     ) -> None:
         """Keep an owner's leases valid for `duration` seconds from now."""
-        cx.execute(BEAT, (group, topic, owner, int(duration * 1000), lock, server_started_ms))
+        args: tuple[object, ...] = (group, topic, owner, int(duration * 1000), lock, max(0, incarnation.started_ms))
+        sql = BEAT_1
+        if self.tables >= VERSION_WITH_INCARNATION:
+            sql, args = BEAT, (*args, incarnation.identity)
+        try:
+            cx.execute(sql, args)
+        except DatabaseError as error:
+            if error.code not in DENIED:
+                raise
+            try:
+                cx.execute(sql.partition("ON DUPLICATE")[0].replace(*_BLIND), args)
+            except DatabaseError:
+                raise error from None
 
     def members(self, cx: Executor, group: str, topic: str) -> list[HeartbeatRow]:
         """Every owner that has a row, living or not."""
+        query = MEMBERS if self.tables >= VERSION_WITH_INCARNATION else MEMBERS_1
         return [
-            HeartbeatRow(owner, beat, expires, bool(gone), None if free is None else bool(free), started, now)
-            for owner, beat, expires, gone, free, started, now in cx.query(MEMBERS, (group, topic))
+            HeartbeatRow(
+                owner,
+                beat,
+                expires,
+                bool(gone),
+                None if free is None else bool(free),
+                Incarnation(started, identity),
+                now,
+            )
+            for owner, beat, expires, gone, free, started, identity, now in cx.query(query, (group, topic))
         ]
 
     def deregister(self, cx: Executor, group: str, topic: str, owner: str) -> None:
@@ -109,13 +162,25 @@ class Heartbeats:
         cx.execute(DEREGISTER_DEAD, (group, topic, owner, heartbeat_at))
 
     def still_silent(
-        self, cx: Executor, group: str, topic: str, owner: str, heartbeat_at: int, *, by_lock: bool
+        self,
+        cx: Executor,
+        group: str,
+        topic: str,
+        owner: str,
+        heartbeat_at: int,
+        *,
+        needs_free: bool,
+        may_be_held: bool,
     ) -> bool:
-        """Whether a suspect has given no sign of life since; a missing row is silence."""
+        """Whether a suspect has given no sign of life since; a missing row is silence.
+
+        `needs_free`: its lock has to be free still; `may_be_held`: whoever holds it says nothing.
+        """
         row = cx.one(STILL_SILENT, (group, topic, owner))
         if row is None:
             return True
-        return int(row[0]) == heartbeat_at and (not by_lock or bool(row[1]))
+        beat, free = row
+        return int(beat) == heartbeat_at and (may_be_held or (bool(free) if needs_free else free != 0))
 
     def purge_left(self, cx: Executor, group: str, topic: str, own: str, age: float) -> int:
         """Remove rows of others that left more than `age` seconds ago; how many."""

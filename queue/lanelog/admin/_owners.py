@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from attrs import field, frozen
 
-from lanelog._database import NOW_MS
+from lanelog._database import NOW_MS, signed
 from lanelog.admin.views import OwnerState
 
 if TYPE_CHECKING:
@@ -91,4 +91,4 @@ def load(cx: Executor, group: str, topic: str) -> Owners:
 
 def _server_start(cx: Executor, now: int) -> int:
     uptime = cx.one(_UPTIME)
-    return 0 if uptime is None else now - int(uptime[1]) * 1000
+    return 0 if uptime is None else now - signed(int(uptime[1])) * 1000

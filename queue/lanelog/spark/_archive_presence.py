@@ -91,14 +91,14 @@ class Presence:
         with self._lock:
             self._renew()
             for topic in topics:
-                Heartbeats().beat(
+                Heartbeats(self.database.tables_version).beat(
                     self._session,
                     self.group,
                     topic,
                     self.owner,
                     duration=DURATION,
                     lock=self._lock_name,
-                    server_started_ms=self._session.server_started_ms,
+                    incarnation=self._session.incarnation,
                 )
             return self._session.generation
 

@@ -1,9 +1,10 @@
 """A worker process: one subscription, whose messages say in their payload what their handler is to do.
 
-Payload (JSON object): `sleep` seconds, `exit` the process dies here, `wait` for a word of the test, `how` it is settled
-after that: `ack`, `nack`, `reject` or `transaction`.
+Payload (JSON object): `sleep` seconds, `hold` the interpreter for seconds, `exit` the process dies here, `wait` for a
+word of the test, `how` it is settled after that: `ack`, `nack`, `reject` or `transaction`.
 """
 
+import ctypes
 import os
 import threading
 import time
@@ -39,6 +40,8 @@ def handle(message: lanelog.Message) -> None:
         say("started", **fields)
     if what.get("exit"):
         os._exit(9)
+    if what.get("hold"):
+        ctypes.PyDLL(None).sleep(what["hold"])  # no other thread of this process runs meanwhile
     if seconds:
         threading.Event().wait(seconds)
     try:

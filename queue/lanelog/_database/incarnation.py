@@ -1,0 +1,66 @@
+"""Which life of which server a connection talks to.
+
+Owns the questions and the comparison; never decides what follows from another answer. Wires ask, the engine compares.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Final
+
+from attrs import frozen
+
+from lanelog._database.executor import NOW_MS
+
+if TYPE_CHECKING:
+    from lanelog._database.executor import Executor
+
+START_TOLERANCE_MS: Final = 2000
+"""`now - Uptime` is known to a second, and read at different moments."""
+
+_READINGS = 5
+_STALL_MS = 1000
+_WRAP: Final = 2**64
+
+# The database's clock, and how long the server has been up (no table, no privilege needed).
+_NOW = f"SELECT {NOW_MS}"
+_UPTIME = "SHOW GLOBAL STATUS LIKE 'Uptime'"
+# Who the server is: no two that hold different data agree in all of these. MariaDB has no server_uuid.
+_IDENTITY_MARIADB = "SELECT @@server_id, @@hostname, @@port, @@datadir"
+_IDENTITY_MYSQL = "SELECT @@server_id, @@hostname, @@port, @@datadir, @@server_uuid"
+
+
+@frozen
+class Incarnation:
+    """One life of one server: its start, by its own clock in epoch milliseconds, and a digest of who it is.
+
+    The start is exact to a second or two. It may be negative or far away, when the clock was set after the boot.
+    """
+
+    started_ms: int
+    identity: str
+    """SHA-256 of server id, host name, port, data directory and, on MySQL, server_uuid; empty: not known."""
+
+    def same(self, other: Incarnation) -> bool:
+        """Whether both name one life of one server; what an older version wrote knows the start alone."""
+        if self.identity and other.identity and self.identity != other.identity:
+            return False
+        return abs(self.started_ms - other.started_ms) <= START_TOLERANCE_MS
+
+
+def read_incarnation(cx: Executor, *, mariadb: bool) -> Incarnation:
+    """Ask a server who it is and since when, three statements. Raises DatabaseError."""
+    row = cx.one(_IDENTITY_MARIADB if mariadb else _IDENTITY_MYSQL)
+    text = "\n".join(str(part) for part in row or ())
+    # Uptime is whole seconds, read between two looks at the clock: a stall between them would shift the start.
+    for _ in range(_READINGS):
+        before, uptime, now = cx.one(_NOW), cx.one(_UPTIME), cx.one(_NOW)
+        if before and now and int(now[0]) - int(before[0]) < _STALL_MS:
+            break
+    started = int(now[0]) - signed(int(uptime[1])) * 1000 if now and uptime else 0
+    return Incarnation(started, hashlib.sha256(text.encode()).hexdigest())
+
+
+def signed(uptime: int) -> int:
+    """Seconds of uptime: a server whose clock was set back after its start counts from below zero, and wraps."""
+    return uptime - _WRAP if uptime >= _WRAP // 2 else uptime

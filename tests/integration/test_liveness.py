@@ -1,0 +1,144 @@
+"""What proves a death and what does not: locks, heartbeats, a server that stood still, a session that is kept."""
+
+import json
+import os
+import signal
+from collections import Counter
+from contextlib import ExitStack, closing
+from typing import Any
+
+import pytest
+
+import lanelog
+from lanelog import Client
+from lanelog._database import NOW_MS
+from lanelog.devserver import DevServer
+from support.elapsed import trust_heartbeats_at_once
+from support.processes import Fleet
+from support.proxy import proxy_to
+from support.sql import connect, one, owners, rows, watermark
+from support.traffic import shares
+from support.waiting import Record, accept, events, eventually, never
+
+KEYS = [f"k{n}" for n in range(6)]
+LEASES = "SELECT partition_key, leased_by, lease_epoch FROM queue_partition_leases ORDER BY 1"
+HOUR = 3_600_000
+STEP = "UPDATE queue_subscriber_heartbeats SET heartbeat_at = heartbeat_at - %s, expires_at = expires_at - %s"
+STEPPED = f"SELECT COUNT(*) FROM queue_subscriber_heartbeats WHERE expires_at < {NOW_MS}"
+EXPIRED = f"SELECT expires_at + 500 < {NOW_MS} FROM queue_subscriber_heartbeats WHERE subscriber_name = 'gone:1'"
+SHORT = {"lease_duration": 2.0, "lease_renewal": 0.5}
+STOOD_STILL = 27.0
+HELD_FOR = 22
+
+
+def test_a_clock_that_steps_by_an_hour_moves_no_lane(
+    lanelog_url: str, raw: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Every heartbeat has run out at once, by the server's clock; but each of their owners holds its lock."""
+    trust_heartbeats_at_once(monkeypatch.setattr)
+    with ExitStack() as stack:
+        clients = [stack.enter_context(lanelog.connect(lanelog_url)) for _ in range(2)]
+        for number, client in enumerate(clients):
+            client.subscribe("t", "g", accept, name=f"w{number}", lease_duration=15.0, lease_renewal=1.5)
+        clients[0].publish_many("t", [(key, b"x") for key in KEYS])
+        eventually(lambda: shares(raw) == {"w0": 3, "w1": 3})
+        before = rows(raw, LEASES)
+        for _ in range(3):
+            rows(raw, STEP, HOUR, HOUR)
+            eventually(lambda: one(raw, STEPPED) == 0)  # each has written its heartbeat since
+        assert rows(raw, LEASES) == before
+    assert events(caplog, "lanes.taken_over") == []
+
+
+def test_a_session_that_somebody_keeps_for_a_dead_process_holds_its_lanes_for_two_leases(
+    lanelog_client: Client, lanelog_url: str, raw: Any
+) -> None:
+    """A proxy may not hear that a process has died. Its heartbeat tells, when it has not changed for so long."""
+    seen = Record()
+    with lanelog.connect(lanelog_url) as before:
+        before.subscribe("t", "g", seen)
+        before.publish("t", "a", b"1")
+        seen.wait(1)
+    subscription = lanelog_client.subscribe("t", "g", seen, **SHORT)
+    eventually(lambda: shares(raw) and subscription.owner in owners(raw, "g", "t").values())
+    with closing(connect(lanelog_url)) as kept:
+        assert one(kept, "SELECT GET_LOCK('lanelog:kept', 0)") == 1
+        rows(
+            raw,
+            "INSERT INTO queue_subscriber_heartbeats SELECT consumer_group, topic, 'gone:1', heartbeat_at,"
+            " heartbeat_at + 2000, 0, 'lanelog:kept', server_started_at, incarnation"
+            " FROM queue_subscriber_heartbeats WHERE subscriber_name = %s",
+            subscription.owner,
+        )
+        rows(raw, "UPDATE queue_partition_leases SET leased_by = 'gone:1', lease_epoch = lease_epoch + 1")
+        eventually(lambda: one(raw, EXPIRED))
+        assert set(owners(raw, "g", "t").values()) == {"gone:1"}
+        eventually(lambda: set(owners(raw, "g", "t").values()) == {subscription.owner})
+    lanelog_client.publish("t", "a", b"2")
+    seen.wait(2)
+
+
+@pytest.mark.thorough
+def test_a_host_that_vanishes_without_a_farewell_is_replaced_when_the_server_drops_its_session(
+    fleet: Fleet, lanelog_client: Client, lanelog_url: str, raw: Any
+) -> None:
+    """No packet comes from it any more, and none that ends a connection: the server waits as long as its lease."""
+    with proxy_to(lanelog_url) as proxy:
+        fleet.url, lost = proxy.url, {"lease_duration": 6.0, "lease_renewal": 2.0}
+        worker = fleet.worker("vanishing", options=lost)
+        lanelog_client.publish("t", "a", json.dumps({"wait": "vanishing"}))
+        worker.said("waiting")
+        proxy.silent = True
+        worker.kill()
+        again = Record()
+        lanelog_client.subscribe("t", "g", lambda m: again((m.offset, m.attempt)), **lost)
+        never(lambda: again.items, during=2.0)
+        assert again.wait(1, within=20.0) == [(1, 2)]
+
+
+@pytest.mark.thorough
+def test_a_server_that_stands_still_for_27_seconds_moves_no_lane(
+    private_server: DevServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With default options. Every running message is started once and none is dead-lettered."""
+    with ExitStack() as stack:
+        client = stack.enter_context(lanelog.connect(private_server.url))
+        client.migrate()
+        raw = stack.enter_context(closing(connect(private_server.url)))
+        fleet = Fleet(private_server.url)
+        stack.callback(fleet.close)
+        workers = [fleet.worker(f"w{n}", attempts=1, starts=True) for n in range(2)]
+        client.publish_many("t", [(key, json.dumps({"sleep": STOOD_STILL + 10})) for key in KEYS])
+        for worker in workers:
+            worker.said("ready")
+        eventually(lambda: shares(raw) == {"w0": 3, "w1": 3})
+        fleet.journal.until(lambda lines: sum(line.event == "started" for line in lines) >= len(KEYS))
+        before = rows(raw, LEASES)
+        os.kill(private_server.pid, signal.SIGSTOP)
+        try:
+            never(lambda: False, during=STOOD_STILL)
+        finally:
+            os.kill(private_server.pid, signal.SIGCONT)
+        eventually(lambda: all(watermark(raw, "g", "t", key) == 1 for key in KEYS), within=60.0)
+        assert rows(raw, LEASES) == before
+        started = Counter(line["key"] for line in fleet.journal.items if line.event == "started")
+        assert started == dict.fromkeys(KEYS, 1)
+        assert one(raw, "SELECT COUNT(*) FROM queue_messages WHERE topic <> 't'") == 0
+    assert not fleet.logged("lanes.taken_over")
+
+
+@pytest.mark.thorough
+def test_a_handler_that_keeps_the_interpreter_for_less_than_its_lease_is_alive(
+    fleet: Fleet, lanelog_client: Client, raw: Any
+) -> None:
+    """No thread of its process runs, no heartbeat is written, and nobody takes its lane: it has said for how long."""
+    options = {"lease_duration": 40.0, "lease_renewal": 10.0}
+    holder, other = (fleet.worker(name, options=options, starts=True) for name in ("holder", "other"))
+    for worker in (holder, other):
+        worker.said("ready")
+    lanelog_client.publish("t", "a", json.dumps({"hold": HELD_FOR}))
+    line = fleet.journal.until(
+        lambda lines: [each for each in lines if each.event == "handled"], within=HELD_FOR + 20.0
+    )
+    assert [each["attempt"] for each in line if each.event == "started"] == [1]
+    eventually(lambda: watermark(raw, "g", "t", "a") == 1)
