@@ -90,7 +90,10 @@ def check_handler(handler: object) -> Callable[..., object]:
 
 
 def check_retention(retention: float, publish_timeout: float) -> None:
-    """Refuse a retention in which a repeated publish could miss the copy it must be deduplicated against."""
+    """Refuse a retention in which a repeated publish could miss the copy it must be deduplicated against.
+
+    It knows this client's `publish_timeout` alone: a publisher with a longer one looks after itself.
+    """
     least = 2 * publish_timeout
     if 0 < retention < least:
         raise ConfigurationError(

@@ -3,22 +3,23 @@
 import os
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
+from lanelog import Client
 from lanelog.devserver import DevServer
 from lanelog.errors import DatabaseError
-from lanelog.message import Outgoing
+from lanelog.message import Outgoing, Receipt
 from lanelog.migrations import migrate
-from lanelog.publisher import Publisher
+from lanelog.publisher import Publisher, doubt
 from support.proxy import Proxy, proxy_to
 from support.publishing import hold, publisher_at
-from support.sql import rows
-from support.waiting import eventually
+from support.sql import rows, stored, watermark
+from support.waiting import Record, accept, eventually
 
 
 @pytest.fixture
@@ -71,6 +72,132 @@ def test_a_connection_lost_before_the_commit_is_repeated(
     assert distant.publish("t", "k", b"x").offset == 2
     assert proxy.cuts == 1
     assert rows(raw, "SELECT COUNT(*) FROM queue_messages") == [(2,)]
+
+
+class Outage:
+    """What happens between the first attempt, whose COMMIT is not answered, and the second; time passes at once."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, proxy: Proxy) -> None:
+        self.meanwhile: list[Callable[[], object]] = []
+        self.seconds = 0.0
+        self._proxy = proxy
+        self._really = doubt.now
+        patch.setattr(doubt, "now", self._now)
+
+    def _now(self) -> float:
+        while self._proxy.cuts and self.meanwhile:
+            self.meanwhile.pop(0)()
+        return self._really() + self.seconds
+
+    def last(self, raw: Any, seconds: float) -> None:
+        """So much later, by the server's ages and by the publisher's clock."""
+        rows(raw, "UPDATE queue_messages SET created_at = created_at - %s", round(seconds * 1000))
+        self.seconds += seconds
+
+
+@pytest.fixture
+def outage(monkeypatch: pytest.MonkeyPatch, distant: Publisher, proxy: Proxy) -> Outage:
+    distant.ensure_lanes("t", ["j"])  # the first COMMIT is that of the messages
+    return Outage(monkeypatch, proxy)
+
+
+Publish = Callable[[Publisher], Sequence[Receipt]]
+
+EVERY_WAY = pytest.mark.parametrize(
+    "publish",
+    [
+        lambda publisher: [publisher.publish("t", "k", b"x", id="given")],
+        lambda publisher: [publisher.publish("t", "k", b"x")],
+        lambda publisher: publisher.publish_many("t", [("k", b"x"), ("j", b"y")]),
+    ],
+    ids=["given", "generated", "many"],
+)
+
+
+def handle_and_collect(client: Client, raw: Any, outage: Outage, seconds: float) -> None:
+    """The group handles what is there, `seconds` pass, and what may leave the log leaves it."""
+
+    def handled() -> bool:
+        heads = rows(raw, "SELECT partition_key, head_offset FROM queue_partitions WHERE partition_key > ''")
+        return all(watermark(raw, "g", "t", key) == head for key, head in heads)
+
+    eventually(handled)
+    outage.last(raw, seconds)
+    client.admin.maintain()
+
+
+@EVERY_WAY
+def test_no_second_copy_of_what_was_collected(
+    distant: Publisher, proxy: Proxy, lanelog_client: Client, raw: Any, outage: Outage, publish: Publish
+) -> None:
+    """The unanswered COMMIT took place, the message was handled, and the retention is over: it is not delivered twice.
+
+    The retention suits the subscriber's client; the publisher repeats for longer, or slept.
+    """
+    handled = Record()
+    lanelog_client.subscribe("t", "g", handled, retention=60.0)
+    outage.meanwhile = [
+        lambda: handle_and_collect(lanelog_client, raw, outage, 61.0),
+        lambda: eventually(lambda: stored(raw) == 0),
+    ]
+    proxy.cut_at = b"COMMIT"
+    with pytest.raises(DatabaseError, match="longest retention of the topic's groups is 60 s") as caught:
+        publish(distant)
+    assert caught.value.outcome_unknown
+    assert not caught.value.retriable
+    assert proxy.cuts == 1
+    assert stored(raw) == 0
+    distant.publish("t", "k", b"next")  # the lane is free, and nothing else was refused
+    handled.until(lambda items: items[-1].payload == b"next")
+    assert [message.payload for message in handled.items if message.key == "k"] == [b"first", b"x", b"next"]
+
+
+@EVERY_WAY
+def test_what_is_found_is_no_matter_of_age(
+    distant: Publisher, proxy: Proxy, lanelog_client: Client, raw: Any, outage: Outage, publish: Publish
+) -> None:
+    """However late the repetition is: the copy is there still, and its publisher is told so."""
+    assert lanelog_client.subscribe("t", "g", accept, retention=60.0).stop(10)
+    outage.meanwhile = [lambda: outage.last(raw, 3600.0)]
+    proxy.cut_at = b"COMMIT"
+    receipts = publish(distant)
+    assert proxy.cuts == 1
+    assert not any(receipt.duplicate for receipt in receipts)
+    assert stored(raw) == 1 + len(receipts)
+
+
+@pytest.mark.parametrize(("retention", "seconds"), [(60.0, 50.0), (0.0, 3600.0), (None, 3600.0)])
+@EVERY_WAY
+def test_what_never_happened_is_repeated(
+    distant: Publisher,
+    proxy: Proxy,
+    lanelog_client: Client,
+    raw: Any,
+    outage: Outage,
+    publish: Publish,
+    retention: float | None,
+    seconds: float,
+) -> None:
+    """The COMMIT never arrived: repeated within the retention, with a retention of 0, and where no group is."""
+    if retention is not None:
+        assert lanelog_client.subscribe("t", "g", accept, retention=retention).stop(10)
+    outage.meanwhile = [lambda: outage.last(raw, seconds)]
+    proxy.cut_at, proxy.deliver = b"COMMIT", False
+    receipts = publish(distant)
+    assert proxy.cuts == 1
+    assert [receipt.offset for receipt in receipts] == [2, 1][: len(receipts)]
+
+
+def test_a_delayed_message_may_be_repeated_for_longer(
+    distant: Publisher, proxy: Proxy, lanelog_client: Client, raw: Any, outage: Outage
+) -> None:
+    """It is not in the schedule a minute after the unanswered COMMIT, and not due yet: it never was there."""
+    assert lanelog_client.subscribe("t", "g", accept, retention=60.0).stop(10)
+    outage.meanwhile = [lambda: outage.last(raw, 61.0)]
+    proxy.cut_at, proxy.deliver = b"COMMIT", False
+    assert distant.publish("t", "k", b"x", delay=60.0).offset == 0
+    assert proxy.cuts == 1
+    assert rows(raw, "SELECT COUNT(*) FROM queue_scheduled") == [(1,)]
 
 
 def test_our_transaction_reports_an_unknown_commit(distant: Publisher, proxy: Proxy, raw: Any) -> None:

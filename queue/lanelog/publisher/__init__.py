@@ -7,8 +7,8 @@ Every way to publish is the same transaction: lock the heads of the lanes, give 
 The head's lock is held to the commit, so that nobody sees offset n + 1 of a lane before offset n. A message with a
 delay goes into the schedule instead, under the same lock, which makes ids unique in both. `group` shares transactions
 between threads, `bulk` writes many messages in one, `caller` writes into somebody else's. `draft` and `timing` check a
-message before anything happens, `placing` gives offsets and writes, `lanes` creates what is missing, `gate` bounds who
-waits.
+message before anything happens, `placing` gives offsets and writes, `doubt` says how long that may be repeated,
+`lanes` creates what is missing, `gate` bounds who waits.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Publisher:
         With `connection`, it becomes part of the transaction that is open there. A message whose `id` is in the lane
         already is not stored again: the receipt has the offset of the first. Raises ConfigurationError
         (PayloadTooLarge) before any SQL, and DatabaseError: if its `outcome_unknown` is true, publish again with the
-        same id.
+        same id, as long as the topic's longest `retention`. A repetition of our own that comes later is refused.
         """
         check_name("topic", topic)
         outgoing = Outgoing(key, payload, id, metadata, delay, deliver_at, ttl)

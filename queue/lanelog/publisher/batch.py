@@ -13,6 +13,7 @@ from attrs import define, frozen
 from lanelog._database import Database
 from lanelog._stores.partitions import Partitions
 from lanelog.message import Receipt
+from lanelog.publisher import doubt
 from lanelog.publisher.draft import Draft
 from lanelog.publisher.lanes import LaneCreator
 from lanelog.publisher.line import Member
@@ -68,6 +69,7 @@ class BatchWriter:
         # heads X, in key order -> messages -> scheduled
         drafts: list[Draft] = []
         receipts: list[Receipt] = []
+        began = doubt.now()
         try:
             with self._database.transaction() as transaction:
                 heads = _partitions.lock_heads(transaction, topic, keys, wait=wait)
@@ -78,7 +80,7 @@ class BatchWriter:
                     drafts += [member.draft for member in members]
                     receipts += write(transaction, topic, drafts, heads)
         except BaseException as exc:
-            note_attempt(drafts, receipts, exc)
+            note_attempt(drafts, receipts, exc, began)
             raise
         for member, receipt in zip(members, receipts, strict=True):
             member.receipt = receipt

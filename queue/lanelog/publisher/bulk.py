@@ -18,6 +18,7 @@ from lanelog._database.retries import backoff
 from lanelog._stores.partitions import Partitions
 from lanelog.errors import DatabaseError
 from lanelog.message import Receipt
+from lanelog.publisher import doubt
 from lanelog.publisher.draft import Draft
 from lanelog.publisher.gate import Gate
 from lanelog.publisher.lanes import LaneCreator
@@ -77,6 +78,7 @@ class BulkWriter:
         # heads X: those that were busy, waiting, in key order; then the others, not waiting -> messages -> scheduled
         receipts: list[Receipt] = []
         keys = {draft.key for draft in drafts}
+        began = doubt.now()
         try:
             with self._database.transaction() as transaction:
                 heads = _partitions.lock_heads(transaction, topic, first, wait=True)
@@ -87,6 +89,6 @@ class BulkWriter:
                     return _Result(receipts=[], busy=existing, missing=absent - existing)
                 receipts += write(transaction, topic, drafts, heads)
         except BaseException as exc:
-            note_attempt(drafts, receipts, exc)
+            note_attempt(drafts, receipts, exc, began)
             raise
         return _Result(receipts=receipts, busy=set(), missing=set())

@@ -42,6 +42,8 @@ class Draft:
     """Whether an attempt has failed, so that it may be there although the id is new."""
     tried: int | None = None
     """The offset it got in an attempt whose outcome is unknown, SCHEDULED for none yet; None: there was no attempt."""
+    doubted_at: float | None = None
+    """When (`doubt.now`) the first attempt began that may have stored it unnoticed; None: there was none."""
 
     @property
     def place(self) -> tuple[str, str]:

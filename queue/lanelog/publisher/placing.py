@@ -18,6 +18,7 @@ from lanelog._stores.partitions import Partitions
 from lanelog._stores.scheduled import NewScheduled, Scheduled
 from lanelog.errors import DatabaseError
 from lanelog.message import Receipt
+from lanelog.publisher.doubt import refuse_outdated
 from lanelog.publisher.draft import SCHEDULED, Draft
 
 _DUPLICATE: Final = 1062
@@ -93,9 +94,14 @@ def _waiting(draft: Draft, place: int) -> NewScheduled:
 
 
 def write(cx: Transaction, topic: str, drafts: Sequence[Draft], heads: Mapping[str, int]) -> list[Receipt]:
-    """Look up what may be stored already, and append the rest; the heads are locked. One receipt for each draft."""
+    """Look up what may be stored already, and append the rest; the heads are locked. One receipt for each draft.
+
+    Raises DatabaseError for what an earlier attempt may have stored so long ago that it may be collected.
+    """
     asked = [draft.place for draft in drafts if draft.looked_up]
     stored = _messages.find_ids(cx, topic, asked) if asked else {}
+    if asked:
+        refuse_outdated(cx, topic, [draft for draft in drafts if draft.repeated and draft.place not in stored])
     return append(cx, topic, place(drafts, heads, stored), cx.max_packet)
 
 
@@ -126,12 +132,19 @@ def _taken(topic: str, placement: Placement, error: DatabaseError) -> DatabaseEr
     )
 
 
-def note_attempt(drafts: Sequence[Draft], receipts: Sequence[Receipt], error: BaseException | None) -> None:
-    """Remember a failed attempt: from now on ids are looked up, and a message found where it was put is our own."""
-    unknown = isinstance(error, DatabaseError) and error.outcome_unknown
+def note_attempt(drafts: Sequence[Draft], receipts: Sequence[Receipt], error: BaseException, began: float) -> None:
+    """Remember a failed attempt: from now on ids are looked up, and a message found where it was put is our own.
+
+    `began`: when (`doubt.now`) its transaction began, so before the server gave the messages their age.
+    """
     for draft in drafts:
         draft.repeated = True
-    if unknown:
-        for draft, receipt in zip(drafts, receipts, strict=False):
-            if not receipt.duplicate:
+    if isinstance(error, DatabaseError) and not error.outcome_unknown:
+        return
+    # There are receipts only if everything was written: what is no DatabaseError interrupted the COMMIT.
+    for draft, receipt in zip(drafts, receipts, strict=False):
+        if not receipt.duplicate:
+            if isinstance(error, DatabaseError):
                 draft.tried = receipt.offset
+            if draft.doubted_at is None:
+                draft.doubted_at = began
