@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field
 
+from lanelog._asleep import suspended
 from lanelog._database import Incarnation
 from lanelog._engine import loading
 from lanelog._engine.assignment import Proof, Suspect, Verdict, Watch, fair_share, to_shed
-from lanelog._engine.authority import suspended
 from lanelog._stores.discovery import Discovery
 from lanelog._stores.groups import Groups
 from lanelog._stores.heartbeats import Heartbeats

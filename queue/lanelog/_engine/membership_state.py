@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 
 from attrs import define, field
 
-from lanelog._engine.authority import suspended
+from lanelog._asleep import suspended
 from lanelog._engine.records import Burial
 from lanelog._engine.rules import Counters
 from lanelog._telemetry import get_logger

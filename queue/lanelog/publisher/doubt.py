@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from lanelog._asleep import suspended
 from lanelog._stores.groups import Groups
 from lanelog.errors import DatabaseError
 
@@ -23,15 +24,13 @@ SAFE: Final = 0.9
 """The share of the retention that counts: this machine's clock and the server's need not run equally fast."""
 
 _NAMED: Final = 3
-# The machine may sleep between two attempts, and the retention goes on meanwhile.
-_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 _groups = Groups()
 
 
 def now() -> float:
     """Seconds on a clock that nobody sets and that goes on while the machine sleeps."""
-    return time.clock_gettime(_CLOCK)
+    return time.monotonic() + suspended()
 
 
 def refuse_outdated(cx: Executor, topic: str, missing: Sequence[Draft]) -> None:
