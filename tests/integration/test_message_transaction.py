@@ -226,6 +226,42 @@ def test_a_commit_whose_answer_is_lost_is_decided_by_reading(lanelog_url: str, r
     assert watermark(raw, "g", "t", "a") == 2
 
 
+def test_a_commit_that_was_lost_is_not_mistaken_for_the_next_owners(
+    lanelog_url: str, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It never reached the server, and before anybody could ask another owner has settled the message: LeaseLost."""
+    was_committed, asking, go = Delivery._was_committed, threading.Event(), threading.Event()
+    outcome = Record()
+
+    def ask_late(delivery: Delivery) -> bool:
+        asking.set()
+        assert go.wait(20)
+        return was_committed(delivery)
+
+    def handle(message: Message) -> None:
+        try:
+            with message.transaction() as connection:
+                connection.cursor().execute(INSERT, (message.offset, message.attempt))
+                connection.cursor().execute(DOOM)
+        except LanelogError as error:
+            outcome(error)
+            raise
+        outcome(None)
+
+    monkeypatch.setattr(Delivery, "_was_committed", ask_late)
+    with proxy_to(lanelog_url) as proxy, lanelog.connect(proxy.url) as client:
+        proxy.deliver = False
+        client.publish("t", "a", b"x")
+        client.subscribe("t", "g", handle)
+        assert asking.wait(20)
+        rows(raw, "UPDATE queue_partition_leases SET leased_by = 'heir:1', lease_epoch = lease_epoch + 1")
+        rows(raw, "UPDATE queue_offsets SET offset_acked = 1, marked_through = 1 WHERE consumer_group = 'g'")
+        go.set()
+        (error,) = outcome.wait(1)
+    assert isinstance(error, LeaseLost)
+    assert effects(raw) == []
+
+
 def test_a_block_in_a_thread_of_the_handlers_own(lanelog_client: Client, raw: Any) -> None:
     """A MANUAL message may be settled by a transaction in another thread."""
     taken = Record()

@@ -192,7 +192,8 @@ class Delivery:
         """A COMMIT without an answer: a locking read of what it wrote waits for the server's own decision.
 
         Asked until it is answered, because a guess would make the effect happen twice or not at all. The attempt stays
-        claimed meanwhile, so nobody gives it up.
+        claimed meanwhile, so nobody gives it up. Raises LeaseLost for a message that is settled in a lane that has
+        another owner or epoch by now: that may be our COMMIT, or the next owner's.
         """
         group, topic, lane, offset = (
             self.membership.group,
@@ -204,9 +205,18 @@ class Delivery:
             try:
                 with self.host.database.transaction() as transaction:
                     self._stand_on_same_server(transaction)
-                    if Deliveries().is_settled(transaction, group, topic, lane.key, offset):
+                    held = Leases().fence(transaction, group, topic, self.membership.owner, [lane.key])
+                    if not (
+                        Deliveries().is_settled(transaction, group, topic, lane.key, offset)
+                        or Offsets().acked_locked(transaction, group, topic, lane.key) >= offset
+                    ):
+                        return False
+                    if held.get(lane.key) == lane.epoch:
                         return True
-                    return Offsets().acked_locked(transaction, group, topic, lane.key) >= offset
+                    raise LeaseLost(
+                        f"the message {self._place()} is settled, and its lane has another owner by now: nobody can "
+                        "tell whether this transaction, whose COMMIT was not answered, or the next owner has done that"
+                    )
             except DatabaseError as error:
                 if not error.retriable or self.host.closing.wait(UNDECIDED_PAUSE):
                     raise
