@@ -26,7 +26,14 @@ A fault that explains too much hides bugs. So each kind explains only what it ca
   this lane and group, what was begun under an older epoch may be begun again and may overlap. A seek alone takes back
   what was confirmed, and only above the place it went to. A skip is the end of one message. Nothing else is excused by
   them: what a seek brought back has to be delivered again, see `operators`.
-* `snapshot`, `clock`: nothing. An old snapshot makes scans slow; clocks are never asked for anything but logs.
+* `promote`, `restore`: the server goes on without its last commits. Sessions are lost as with `server`. What was read
+  from it before anybody could reach it says which messages it had and what each group had settled: a message that was
+  not there is lost, and one that was not settled there comes again. Nothing else is excused, see `lives`.
+* `astray`: as `cut`. `restarts`: as `server`. `vanish`: as `kill`; that the server keeps the sessions makes it longer,
+  see `bounds`.
+* `freeze`, `step`, `revoke`: nothing, and no lease that runs out meanwhile explains anything: a lock that is held
+  vetoes that. No lane moves.
+* `snapshot`, `clock`, `copy`: nothing. An old snapshot makes scans slow; clocks are never asked for anything but logs.
 """
 
 from __future__ import annotations
@@ -54,6 +61,7 @@ from chaos.history import (  # fmt: skip
     Settle,
     Steer,
 )
+from chaos.lives import LATE, Lives, real, whole
 
 SETTLING: Final = 5.0
 """Seconds that a fault may have consequences for: flushes are written again and sessions are replaced meanwhile."""
@@ -64,10 +72,15 @@ TURN: Final = 1.0
 LEASE: Final = 6.0
 """The workers' lease_duration, unless the run says otherwise."""
 
-OVERLAPPING: Final = frozenset({"stop", "connections", "server", "cut", "half-close", "stall", "disk", "expiry"})
+OVERLAPPING: Final = frozenset({"stop", "connections", "server", "cut", "half-close", "stall", "disk", "expiry"}) | {
+    "promote",
+    "restore",
+    "restarts",
+    "astray",
+}
 """Faults after which an owner that lives may be taken for dead while its handler runs."""
 
-REDELIVERING: Final = OVERLAPPING | {"kill"}
+REDELIVERING: Final = OVERLAPPING | {"kill", "vanish"}
 """Faults after which a message may be delivered once more."""
 
 FENCING: Final = frozenset({"seek", "release", "skip"})
@@ -75,6 +88,9 @@ FENCING: Final = frozenset({"seek", "release", "skip"})
 
 REASONS: Final = (OVERLAPPING - {"expiry"}) | {"slow", "exhaustion"}
 """What can keep a worker from renewing its lease."""
+
+STANDING: Final = frozenset({"freeze", "step", "revoke"})
+"""Leases run out, or seem to, and mean nothing: their owners live and hold their locks."""
 
 BY_EXPIRY: Final = frozenset({"stall", "disk"})
 """They have consequences only if heartbeats expire: a renewal is due each third of a lease, so after two thirds."""
@@ -143,7 +159,17 @@ class History:
     groups: set[str] = field(init=False)
     _targets: dict[tuple[str, str, int], str] = field(init=False)
 
+    lives: Lives = field(init=False)
+    kept_skips: set[tuple[str, str, str, int]] = field(factory=set, init=False)
+    """Those skips that the server has not lost."""
+    published: set[tuple[str, str, str]] = field(factory=set, init=False)
+    """What was acknowledged, lost or not."""
+    whole: dict[tuple[str, Lane], list[Run]] = field(init=False)
+    """As `lanes`, with lost messages in the lanes they were in."""
+
     def __attrs_post_init__(self) -> None:
+        self.lives = Lives.told(self.events)
+        self.events = self.lives.apart(self.events)
         of: dict[type[Event], list[Any]] = defaultdict(list)
         for event in self.events:
             of[type(event)].append(event)
@@ -156,24 +182,34 @@ class History:
         self.heads = {(event.topic, event.key): event.offset for event in of[Head]}
         for steer in self.steers:
             if steer.verb == "skip":
-                self.skips.setdefault((steer.group, steer.topic, steer.key or "", steer.offset or 0), steer.start)
+                place = (steer.group, steer.topic, steer.key or "", steer.offset or 0)
+                self.skips.setdefault(place, steer.start)
+                if not self.lives.taken_back(steer):
+                    self.kept_skips.add(place)
         self.redriven = {(event.topic, event.key, event.id): event for event in of[Redriven]}
         self._targets = {(new.topic, new.key, new.offset): new.group for new in self.redriven.values()}
         self._bury_what_was_redriven()
-        killed = {name: fault.start for fault in self.faults if fault.kind == "kill" for name in fault.processes or ()}
+        killed = {
+            name: fault.start
+            for fault in self.faults
+            if fault.kind in {"kill", "vanish"}
+            for name in fault.processes or ()
+        }
         lanes = defaultdict(list)
         for run in sorted(self.runs.values(), key=lambda run: run.at):
             run.died = killed.get(run.begin.process)
             lanes[run.begin.group, (run.begin.topic, run.begin.key)].append(run)
         self.lanes = dict(lanes)
+        self.whole = whole(self.lanes)
         self.groups = {group for group, _ in lanes} | self.drained | self.effect_groups
 
     def _sort_publishes(self, publishes: Iterable[Publish]) -> None:
         for event in publishes:
             message = event.topic, event.key, event.id
-            self.attempted.add(message)
+            self.attempted.add((event.topic, real(event.key), event.id))
             if event.outcome == "acknowledged":
                 self.acknowledged[message] = event
+                self.published.add((event.topic, real(event.key), event.id))
             elif event.outcome == "rolled-back":
                 self.rolled_back.add(message)
 
@@ -226,18 +262,48 @@ class History:
 
         Each does so for another third after its end, until sessions are replaced and the next renewal is tried.
         """
+        if any(
+            fault.kind in STANDING and fault.start <= expiry.end and expiry.start <= fault.end + self.settling
+            for fault in self.faults
+        ):
+            return False
         hindered = expiry.start - self.lease * 2 / 3
         for fault in sorted(self.faults, key=lambda fault: fault.start):
             if fault.kind in REASONS and fault.met(expiry.processes or ()) and fault.start <= hindered:
                 hindered = max(hindered, fault.end + self.lease / 3)
         return hindered >= expiry.start
 
+    def first_run(self, group: str, lane: Lane, offset: int, name: str) -> Run | None:
+        """The first call of a handler for a message."""
+        runs = self.lanes.get((group, lane), [])
+        return next((run for run in runs if (run.begin.offset, run.begin.id) == (offset, name)), None)
+
+    def burial_lost(self, group: str, lane: Lane, offset: int, at: float) -> str | None:
+        """The kind of the loss with which a message's dead letter may have gone, by a time; else None."""
+        failed = [
+            run
+            for run in self.lanes.get((group, lane), [])
+            if run.begin.offset == offset and run.at < at and run.end and run.end.outcome == "raised"
+        ]
+        for loss in self.lives.losses:
+            if any(run.at <= loss.opened for run in failed) and self.lives.forgot(loss, group, *lane, offset):
+                return loss.kind if at <= loss.opened + LATE else None
+        return None
+
+    def skip_lost(self, group: str, lane: Lane, run: Run, since: float) -> str | None:
+        """The kind of the loss with which a message's only end so far, a skip, has gone; else None."""
+        place = (group, *lane, run.begin.offset)
+        if place not in self.skips:
+            return None
+        losses = self.lives.between(since, run.at)
+        return next((loss.kind for loss in losses if self.lives.forgot(loss, *place)), None)
+
     def seeks(self, group: str, lane: Lane, offset: int, since: float, until: float) -> list[Steer]:
         """The seeks between the two times that may have brought a message back, settled or not."""
         return [
             steer
             for steer in self.steers
-            if steer.verb == "seek" and steer.group == group and (steer.topic, steer.key) == lane
+            if steer.verb == "seek" and steer.group == group and (steer.topic, steer.key) == (lane[0], real(lane[1]))
             if (steer.offset is None or steer.offset < offset) and steer.start <= until and since <= steer.end + TURN
         ]
 
@@ -248,7 +314,7 @@ class History:
         if begin.epoch == late.begin.epoch:
             return None
         for steer in self.steers:
-            mine = (steer.group, steer.topic, steer.key) == (begin.group, begin.topic, begin.key)
+            mine = (steer.group, steer.topic, steer.key) == (begin.group, begin.topic, real(begin.key))
             if mine and steer.verb in FENCING and early.at <= steer.end + TURN and steer.start <= until:
                 return steer.verb
         return None
@@ -264,6 +330,10 @@ class History:
             begin.group, (begin.topic, begin.key), begin.offset, first.at, again.at
         ):
             return "seek"
+        losses = self.lives.between(first.at, again.at)
+        if losses:  # it comes again if its settlement is gone, and for no other reason
+            place = (begin.group, begin.topic, begin.key, begin.offset)
+            return next((loss.kind for loss in losses if self.lives.forgot(loss, *place)), None)
         if begin.epoch < first.begin.epoch:
             return self.taken_away(first, again, again.at)  # by who does not know yet that it lost the lane
         if first.settle and first.accepted and first.settle.at <= again.at:

@@ -11,15 +11,17 @@ where the history itself cannot tell.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise, takewhile
 from math import inf
 from typing import Any, Final, Literal
 
 from attrs import frozen
 
+from chaos import bounds
 from chaos.account import LEASE, OVERLAPPING, REASONS, SETTLING, TURN, History, Run
 from chaos.history import Event, Lane
+from chaos.lives import MARK, is_lost, real
 
 Kind = Literal[
     "lost-write",
@@ -35,6 +37,8 @@ Kind = Literal[
     "ghost-ack",
     "misdirected",
     "begun-while-paused",
+    "moved",
+    "late",
 ]
 
 
@@ -83,7 +87,7 @@ def missing(history: History) -> Iterator[Anomaly]:
         for message, publish in {**history.acknowledged, **mine}.items():
             topic, key, name = message
             place = (group, topic, key, publish.offset or 0)
-            if message in rows or place in history.buried or place in history.skips:
+            if is_lost(key) or message in rows or place in history.buried or place in history.kept_skips:
                 continue
             found = _fate(history, group, runs[message], passed=(publish.offset or 0) < last.get((topic, key), 0))
             if found:
@@ -121,7 +125,7 @@ def unacknowledged(history: History) -> Iterator[Anomaly]:
         rows = {(row.topic, row.key, row.offset) for row in history.effects if row.group == group}
         for place in sorted(places - rows):
             name = history.logged.get(place, "")
-            if (group, *place) in history.buried or (group, *place) in history.skips:
+            if (group, *place) in history.buried or (group, *place) in history.kept_skips:
                 continue
             if not done[place] or (name and name not in done[place]):
                 kind, fate = "unseen", "its handler never finished"
@@ -165,13 +169,23 @@ def skipped(history: History) -> Iterator[Anomaly]:
             for offset in existing[lane]
             if (group, *lane, offset) not in history.buried and not history.foreign(group, *lane, offset)
         )
-        first = 0  # in todo: what was not done yet when the run began
-        for run in runs:
-            while first < len(todo) and done.get(todo[first], inf) <= run.at:
-                first += 1
-            if first < len(todo) and todo[first] < run.begin.offset:
-                detail = f"{run} while offset {todo[first]} was not done yet"
-                yield _at((group, lane), run, "poll-skip", detail, None)
+        yield from _out_of_turn(history, (group, lane), runs, todo, done)
+
+
+def _out_of_turn(
+    history: History, lane: tuple[str, Lane], runs: Sequence[Run], todo: Sequence[int], done: Mapping[int, float]
+) -> Iterator[Anomaly]:
+    first = 0  # in todo: what was not done yet when the run began
+    for run in runs:
+        while first < len(todo) and done.get(todo[first], inf) <= run.at:
+            first += 1
+        for offset in takewhile(lambda offset: offset < run.begin.offset, todo[first:]):  # noqa: B023 - used at once
+            if done.get(offset, inf) <= run.at:
+                continue
+            cause = history.burial_lost(*lane, offset, run.at)
+            yield _at(lane, run, "poll-skip", f"{run} while offset {offset} was not done yet", cause)
+            if cause is None:
+                break
 
 
 def backwards(history: History) -> Iterator[Anomaly]:
@@ -182,7 +196,7 @@ def backwards(history: History) -> Iterator[Anomaly]:
             latest[previous.begin.offset] = previous
             if run.begin.offset < previous.begin.offset:
                 first = latest.get(run.begin.offset)
-                cause = history.redelivery(first, run) if first else None
+                cause = history.redelivery(first, run) if first else history.skip_lost(*lane, run, previous.at)
                 if history.seeks(*lane, run.begin.offset, previous.at, run.at):
                     cause = "seek"
                 yield _at(lane, run, "nonmonotonic-poll", f"{run} after {previous}", cause)
@@ -213,7 +227,8 @@ def offsets(history: History) -> Iterator[Anomaly]:
                 # may be gone, its offset be given again and its publisher repeat it. All but one place are that old.
                 lasting = sorted(seen[place] for place in same)[:-1]
                 explained = all(
-                    any(f.kind == "server" and f.start - 1 <= at <= f.end for f in history.faults) for at in lasting
+                    any(f.kind in {"server", "restarts"} and f.start - 1 <= at <= f.end for f in history.faults)
+                    for at in lasting
                 )
                 detail, cause = f"{common!r} has the {what} {values}", "server" if explained else None
                 yield _of("inconsistent-offsets", (topic, key), detail, explained_by=cause)
@@ -221,7 +236,7 @@ def offsets(history: History) -> Iterator[Anomaly]:
 
 def owners(history: History) -> Iterator[Anomaly]:
     """dual-ownership: two handlers of one lane at the same time."""
-    for lane, runs in history.lanes.items():
+    for lane, runs in history.whole.items():
         longest: Run | None = None
         for run in runs:
             if longest is not None and run.at < longest.over:
@@ -238,13 +253,15 @@ def aborted(history: History) -> Iterator[Anomaly]:
     """aborted-read: a message was seen that was rolled back, or that nobody published."""
     for (group, (topic, key)), runs in history.lanes.items():
         for name, run in {run.begin.id: run for run in runs}.items():
-            message = topic, key, name
-            if message in history.redriven:
+            message = topic, real(key), name
+            if (topic, key, name) in history.redriven:
                 continue  # whose it is, `operators` asks
-            if message in history.rolled_back and message not in history.acknowledged:
+            if message in history.rolled_back and message not in history.published:
                 yield _at((group, (topic, key)), run, "aborted-read", f"{run}: it was rolled back", None)
             elif message not in history.attempted:
-                yield _at((group, (topic, key)), run, "aborted-read", f"{run}: nobody published it", None)
+                # What a redrive wrote is read at once; it may be lost sooner.
+                cause = history.lives.losses[int(key.partition(MARK)[2])].kind if is_lost(key) else None
+                yield _at((group, (topic, key)), run, "aborted-read", f"{run}: nobody published it", cause)
 
 
 def effects(history: History) -> Iterator[Anomaly]:
@@ -256,7 +273,7 @@ def effects(history: History) -> Iterator[Anomaly]:
         if count > 1 + len(history.seeks(group, (topic, key), offset_of[topic, key, name], 0.0, inf)):
             yield _of("effect-twice", (topic, key), f"{count} rows", group=group, id=name)
     for (group, lane), runs in history.lanes.items():
-        for run in runs:
+        for run in runs if not is_lost(lane[1]) else ():
             known = (*lane, run.begin.id) in history.acknowledged  # then `missing` has named it
             if group in history.effect_groups and run.accepted and not rows[group, *lane, run.begin.id] and not known:
                 yield _at((group, lane), run, "effect-lost", f"{run} was settled, but its row is not there", None)
@@ -269,23 +286,33 @@ def ghosts(history: History) -> Iterator[Anomaly]:
     the confirmation, the commit came after that one's lease; no fault explains it, whoever was late to write it down.
     """
     for lane, runs in history.lanes.items():
-        newest: list[Run] = []  # by time of beginning, each of a higher epoch
+        # By time of beginning, each of a higher epoch; a server that lost commits gives the same epochs again.
+        newest: dict[int, list[Run]] = defaultdict(list)
         for run in runs:
-            if not newest or run.begin.epoch > newest[-1].begin.epoch:
-                newest.append(run)
+            mine_now = newest[history.lives.number(run.at)]
+            if not mine_now or run.begin.epoch > mine_now[-1].begin.epoch:
+                mine_now.append(run)
         by_id = defaultdict(list)
         for run in runs:
             by_id[run.begin.id].append(run)
         for run in runs:
             if not run.accepted or run.settle is None:
                 continue
-            mine = run.begin
+            mine, life = run.begin, history.lives.number(run.at)
             attempts = [
                 other
                 for other in by_id[mine.id]
                 if (other.begin.epoch, other.begin.attempt) > (mine.epoch, mine.attempt) and other.at < run.settle.at
+                if history.lives.number(other.at) == life
             ]
-            leases = [other for other in newest if other.begin.epoch > mine.epoch and other.at < run.settle.asked]
+            leases = [other for other in newest[life] if other.begin.epoch > mine.epoch and other.at < run.settle.asked]
+            leases += [
+                other
+                for later in range(life + 1, len(history.lives.losses) + 1)
+                for other in newest[later]
+                if other.begin.epoch >= mine.epoch and other.begin.process != mine.process
+                if other.at < run.settle.asked
+            ]
             for other in (attempts + leases)[:1]:
                 yield _at(lane, run, "ghost-ack", f"{run} was settled although {other} had begun", None)
 
@@ -308,6 +335,8 @@ def sought(history: History) -> Iterator[Anomaly]:
             place = (seek.group, *lane, offset)
             if history.foreign(*place) or history.skips.get(place, -inf) >= seek.start:
                 continue
+            if history.lives.lost_with(*lane, offset, seek.end) is not None:
+                continue
             later = [run for run in runs if run.begin.offset == offset and run.at >= seek.start]
             if any(run.done_at < inf for run in later) or (later and place in history.buried):
                 continue
@@ -323,7 +352,7 @@ def operators(history: History) -> Iterator[Anomaly]:
             steer
             for steer in history.steers
             if steer.verb == "pause" and steer.certain and steer.group == group and steer.topic == topic
-            if steer.key in (None, key)
+            if steer.key in (None, real(key))
         ]
         for run in runs:
             if history.foreign(group, topic, key, run.begin.offset):
@@ -332,6 +361,13 @@ def operators(history: History) -> Iterator[Anomaly]:
                 if pause.end + TURN < run.at < (pause.until or inf):
                     cause = history.cause(OVERLAPPING | REASONS, {run.begin.process}, pause.start, run.at)
                     yield _at(lane, run, "begun-while-paused", f"{run}: paused since {pause.end:.3f}", cause)
+
+
+def bounded(history: History) -> Iterator[Anomaly]:
+    """moved, late: what the times say, see `bounds`."""
+    for kind, rule in (("moved", bounds.moved), ("late", bounds.late), ("late", bounds.vanished)):
+        for group, lane, _, offset, name, detail in rule(history):
+            yield _of(kind, lane, detail, group=group, offset=offset, id=name)  # type: ignore[arg-type]
 
 
 def _at(lane: tuple[str, Lane], run: Run, kind: Kind, detail: str, cause: str | None) -> Anomaly:
@@ -356,4 +392,5 @@ RULES: Final = (
     ghosts,
     sought,
     operators,
+    bounded,
 )

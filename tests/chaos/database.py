@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import defaultdict
 from typing import Any, Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import pymysql
 
-from chaos.history import Buried, Drained, Effect, Event, Head, Logged, Redriven
+from chaos.history import Buried, Drained, Effect, Event, Head, Kept, Logged, Redriven, Settled
 from chaos.worker import EFFECTS, RECORDS, TOPIC
 
 CREATE: Final = """
@@ -29,6 +30,12 @@ SELECT target_group, topic, partition_key, `offset`, id, JSON_UNQUOTE(JSON_EXTRA
 FROM queue_messages WHERE topic = %s AND target_group <> ''"""
 LOG: Final = "SELECT topic, partition_key, `offset`, id FROM queue_messages WHERE topic = %s"
 HEADS: Final = "SELECT topic, partition_key, head_offset FROM queue_partitions WHERE topic = %s"
+WATERMARKS: Final = """
+SELECT consumer_group, topic, partition_key, offset_acked FROM queue_offsets
+WHERE topic = %s AND consumer_group <> ''"""
+ABOVE: Final = """
+SELECT consumer_group, topic, partition_key, message_offset, through_offset FROM queue_delivery_state
+WHERE topic = %s AND consumer_group <> '' AND acked = 1 ORDER BY message_offset"""
 LEFT: Final = """
 SELECT COUNT(*) FROM queue_partitions p
 LEFT JOIN queue_offsets o ON o.topic = p.topic AND o.partition_key = p.partition_key AND o.consumer_group = %s
@@ -77,6 +84,22 @@ def redriven(url: str) -> list[Redriven]:
         Redriven(at=now, group=group, topic=topic, key=key, offset=offset, id=name, original=original)
         for group, topic, key, offset, name, original in rows(url, REDRIVEN, TOPIC)
     ]
+
+
+def survived(url: str) -> list[Kept | Settled]:
+    """What there is on a server that lost commits, as long as nobody has reached it; whoever opens it says when."""
+    kept: list[Kept | Settled] = [
+        Kept(loss=0.0, topic=topic, key=key, head=head) for topic, key, head in rows(url, HEADS, TOPIC)
+    ]
+    above: dict[tuple[str, str, str], list[tuple[int, int]]] = defaultdict(list)
+    for group, topic, key, first, through in rows(url, ABOVE, TOPIC):
+        above[group, topic, key].append((first, through))
+    watermarks = {(group, topic, key): offset for group, topic, key, offset in rows(url, WATERMARKS, TOPIC)}
+    for place in watermarks.keys() | above.keys():
+        group, topic, key = place
+        watermark = watermarks.get(place, 0)
+        kept.append(Settled(loss=0.0, group=group, topic=topic, key=key, watermark=watermark, above=above[place]))
+    return kept
 
 
 def outcome(url: str) -> list[Event]:

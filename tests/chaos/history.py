@@ -23,6 +23,10 @@ def _tuple(names: Iterable[str] | None) -> tuple[str, ...] | None:
     return None if names is None else tuple(names)
 
 
+def _runs(runs: Iterable[Iterable[int]]) -> tuple[tuple[int, int], ...]:
+    return tuple((first, through) for first, through in runs)
+
+
 @frozen(kw_only=True)
 class Place:
     """Where a message is."""
@@ -118,6 +122,15 @@ FaultKind = Literal[
     "disk",
     "grow",
     "shrink",
+    "promote",
+    "restore",
+    "restarts",
+    "freeze",
+    "step",
+    "revoke",
+    "vanish",
+    "copy",
+    "astray",
     "clock",
     "slow",
     "expiry",
@@ -129,7 +142,8 @@ class Fault:
     """What the nemesis did from `start` to `end`, to these processes or (None) to everybody.
 
     `clock` is how long a worker lived whose clock was wrong. Nobody did `slow` and `expiry`: the first is a machine on
-    which a commit takes long, the second a worker that lives and whose lease has run out.
+    which a commit takes long, the second a worker that lives and whose lease has run out. During a `copy` the server
+    stands still for a moment. Who is `astray` is led to what was the primary before a failover, and is read-only now.
     """
 
     kind: FaultKind
@@ -140,6 +154,48 @@ class Fault:
     def met(self, processes: Collection[str]) -> bool:
         """Whether it was done to one of these."""
         return self.processes is None or not set(self.processes).isdisjoint(processes)
+
+
+LossKind = Literal["promote", "restore"]
+
+
+@frozen(kw_only=True)
+class Loss:
+    """The server went on without its last commits, under the same address.
+
+    Whatever was confirmed before `held` is there; of what came later some is gone. From `died` to `opened` nobody could
+    reach a server.
+    """
+
+    kind: LossKind
+    held: float
+    died: float
+    opened: float
+
+
+@frozen(kw_only=True)
+class Kept:
+    """How far a lane went on a server that had lost commits, read before anybody reached it; key '': the floor.
+
+    `loss` is the time at which that server was `opened`.
+    """
+
+    loss: float
+    topic: str
+    key: str
+    head: int
+
+
+@frozen(kw_only=True)
+class Settled:
+    """What a group had settled there of a lane: everything up to `watermark`, and these runs of offsets above it."""
+
+    loss: float
+    group: str
+    topic: str
+    key: str
+    watermark: int
+    above: tuple[tuple[int, int], ...] = field(default=(), converter=_runs)
 
 
 Verb = Literal["seek", "pause", "release", "skip", "redrive"]
@@ -184,7 +240,23 @@ class Drained:
     group: str
 
 
-Event = Publish | Begin | End | Settle | Effect | Buried | Logged | Head | Fault | Steer | Redriven | Drained
+Event = (
+    Publish
+    | Begin
+    | End
+    | Settle
+    | Effect
+    | Buried
+    | Logged
+    | Head
+    | Fault
+    | Loss
+    | Kept
+    | Settled
+    | Steer
+    | Redriven
+    | Drained
+)
 KINDS: Final[dict[str, type[Event]]] = {kind.__name__: kind for kind in get_args(Event)}
 
 

@@ -22,9 +22,11 @@ from attrs import define, field
 
 from chaos.disk import SmallDisk
 from chaos.fleet import Fleet
-from chaos.history import Fault
+from chaos.history import Event, Fault
+from chaos.pair import Pair
 from chaos.proxy import Proxy
-from chaos.schedule import Planned
+from chaos.schedule import SERVERS, Planned
+from chaos.server_faults import ServerFaults
 from lanelog.devserver import DevServer
 
 SHARE: Final = 0.5
@@ -60,23 +62,28 @@ class Nemesis:
     """Carries out a plan."""
 
     fleet: Fleet
-    server: DevServer
+    server: DevServer | Pair
     proxy: Proxy
-    disk: SmallDisk | None
+    disk: Callable[[], SmallDisk | None]
     connect: Connect
     publishers: tuple[str, ...]
     """Those behind the proxy."""
     say: Callable[[str], None]
+    servers: ServerFaults | None = None
+    """What servers can do; None: the run has none of its own."""
     _never: threading.Event = field(factory=threading.Event, init=False)
     _beside: list[Fault] = field(factory=list, init=False)
     """What happened beside the planned fault."""
     _background: list[threading.Thread] = field(factory=list, init=False)
     _over: threading.Event = field(factory=threading.Event, init=False)
 
-    def run(self, faults: tuple[Planned, ...]) -> Iterator[Fault]:
-        """Do one fault after the other, and give each as it happened."""
+    def run(self, faults: tuple[Planned, ...]) -> Iterator[Event]:
+        """Do one fault after the other, and give each as it happened, with what it did to the server's data."""
         for planned in faults:
             self._never.wait(planned.pause)
+            if planned.kind in SERVERS:
+                yield from self._by_servers(planned)
+                continue
             processes = self._victims(planned)
             start = time.monotonic()
             did = getattr(self, f"_{planned.kind.replace('-', '_')}")(planned)
@@ -91,6 +98,15 @@ class Nemesis:
         for thread in self._background:
             thread.join()
         yield from self._take_beside()
+
+    def _by_servers(self, planned: Planned) -> list[Event]:
+        if self.servers is None:
+            raise RuntimeError("the run has no servers of its own")
+        did = self.servers.do(planned)
+        for fault in did:
+            if isinstance(fault, Fault) and fault.kind != "copy":
+                self.say(f"{fault.kind} {' '.join(fault.processes or ())} {fault.end - fault.start:.2f} s")
+        return did
 
     def _victims(self, planned: Planned) -> tuple[str, ...] | None:
         if planned.kind in {"kill", "stop", "term"}:
@@ -166,7 +182,7 @@ class Nemesis:
 
     def _take_connections(self, stack: ExitStack) -> None:
         """Connect and never log in, until the server refuses: each counts until the server's patience ends."""
-        address = urlsplit(self.server.url)
+        address = urlsplit(self.server.primary.url if isinstance(self.server, Pair) else self.server.url)
         while True:
             try:
                 connection = socket.create_connection((address.hostname, address.port or 3306), timeout=RESUMES_WITHIN)
@@ -214,16 +230,17 @@ class Nemesis:
 
     def _disk(self, planned: Planned) -> None:
         """Fill the disk, and free it again; a server that does not go on by itself is restarted."""
-        if self.disk is None:
+        disk = self.disk()
+        if disk is None:
             raise RuntimeError("there is no small disk to fill")
         start = time.monotonic()
         until = start + planned.hold
         try:
             while time.monotonic() < until:
-                self.disk.fill()
+                disk.fill()
                 self._never.wait(0.25)
         finally:
-            self.disk.free()
+            disk.free()
         until = time.monotonic() + RESUMES_WITHIN
         while not self._writes():
             if time.monotonic() >= until:

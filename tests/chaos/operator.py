@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from attrs import define, evolve, field
@@ -28,6 +29,7 @@ PATIENCE: Final = 4.0
 """Seconds in which a verb has to succeed; less than an outage lasts, so that some have an unknown outcome."""
 
 AGAIN: Final = 0.2
+PAUSED: Final = "SELECT partition_key FROM queue_offsets WHERE consumer_group = %s AND topic = %s AND paused_at > 0"
 BUSY: Final = 20
 """So many lanes, those with most to do, are the choice for a release or a skip."""
 
@@ -41,6 +43,8 @@ class Operator:
     say: Callable[[str], None]
     operations: tuple[Operation, ...]
     failures: list[str] = field(factory=list, init=False)
+    went_back: threading.Event = field(factory=threading.Event, init=False)
+    """Set when the server has lost commits: a pause that was taken back may be there again."""
     _over: threading.Event = field(factory=threading.Event, init=False)
     _thread: threading.Thread = field(init=False)
     _known: set[tuple[str, int]] = field(factory=set, init=False)
@@ -62,9 +66,12 @@ class Operator:
             with lanelog.connect(self.url, publish_timeout=PATIENCE) as client:
                 for operation in self.operations:
                     if self._over.wait(operation.rest):
-                        return
+                        break
+                    self._resume_again(client.admin)
                     with suppress(ConfigurationError):  # there is no such lane, or no group, yet
                         getattr(self, f"_{operation.verb}")(client.admin, operation)
+                self._over.wait()
+                self._resume_again(client.admin)
         except Exception as error:  # noqa: BLE001 - the run has to hear of it, whatever it is
             self.failures.append(f"the operator failed: {error!r}")
 
@@ -113,6 +120,25 @@ class Operator:
             if done is not None:
                 break
         self._note(evolve(steer, until=resumed), f"for {resumed - steer.end:.1f} s")
+
+    def _resume_again(self, admin: Admin) -> None:
+        """Nothing may stay paused because the server has forgotten that it was resumed."""
+        if not self.went_back.is_set():
+            return
+        self.went_back.clear()
+        for group in (EFFECTS, RECORDS):
+            places = [None, *(key for (key,) in self._asked(PAUSED, group, TOPIC))]
+            for key in places:
+                while self._try("pause", partial(admin.resume, TOPIC, group, key=key), group, key)[0] is None:
+                    self._pause_between()
+
+    def _asked(self, sql: str, *args: object) -> list[tuple[Any, ...]]:
+        """What the database says, asked until it says something."""
+        while True:
+            try:
+                return database.rows(self.url, sql, *args)
+            except Exception:  # noqa: BLE001 - the nemesis is at work
+                self._pause_between()
 
     def _redrive(self, admin: Admin, operation: Operation) -> None:
         group = _group(operation)

@@ -28,6 +28,15 @@ COLOURS: Final[dict[FaultKind, str]] = {
     "snapshot": "#b7950b",
     "disk": "#6e2c00",
     "server": "#000000",
+    "restarts": "#424949",
+    "promote": "#ff0000",
+    "restore": "#ff7f0e",
+    "freeze": "#17202a",
+    "step": "#27ae60",
+    "revoke": "#d4ac0d",
+    "vanish": "#7b241c",
+    "copy": "#e5e7e9",
+    "astray": "#5dade2",
     "slow": "#d0d3d4",
     "expiry": "#f1948a",
 }
@@ -87,7 +96,7 @@ def _per_second(times: Iterable[float], began: float, ended: float) -> tuple[lis
 
 def _shade(axes: Any, fault: Fault, began: float) -> None:
     """What stops everybody as a span, what happens at once as a line; what changes nothing at all not here."""
-    if fault.kind in {"clock", "snapshot", "grow", "shrink", "term", "slow", "expiry"}:
+    if fault.kind in {"clock", "snapshot", "grow", "shrink", "term", "slow", "expiry", "copy"}:
         return
     colour = COLOURS[fault.kind]
     if fault.end - fault.start < 0.5:

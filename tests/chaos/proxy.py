@@ -10,8 +10,9 @@ import random
 import selectors
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
+from pathlib import Path
 from typing import Final, Self
 
 from attrs import define, field
@@ -40,8 +41,11 @@ class Link:
     server: socket.socket
     up: Pipe = field(init=False)
     down: Pipe = field(init=False)
+    peer: int = field(init=False)
+    """The client's port."""
 
     def __attrs_post_init__(self) -> None:
+        self.peer = self.client.getpeername()[1]
         self.up = Pipe(self.client, self.server)
         self.down = Pipe(self.server, self.client)
 
@@ -56,16 +60,18 @@ class Link:
 class Proxy:
     """Forwards connections to a port of this machine. A context manager; `port` is where it listens.
 
-    `cut`, `stall`, `resume` and `half_close` may be called by any thread, and have happened when they return.
+    `cut`, `stall`, `resume`, `half_close`, `aim` and `vanish` may be called by any thread, and have happened when they
+    return.
     """
 
     def __init__(self, target: int) -> None:
-        self._target = target
+        self._target: int | None = target
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=256)
         self._listener.setblocking(False)
         self.port: int = self._listener.getsockname()[1]
         self._selector = selectors.DefaultSelector()
         self._links: set[Link] = set()
+        self._orphans: list[socket.socket] = []
         self._stalled = False
         self._ended = False
         self._orders: list[tuple[Callable[[], object], threading.Event]] = []
@@ -100,6 +106,19 @@ class Proxy:
     def half_close(self, dice: random.Random) -> None:
         """Shut one direction of every connection, which `dice` chooses; the other one goes on."""
         self._order(lambda: self._half_close(dice))
+
+    def aim(self, target: int | None) -> None:
+        """Cut every connection, and lead new ones to this port; None: for now to nobody."""
+
+        def do() -> None:
+            self._target = target
+            self._cut()
+
+        self._order(do)
+
+    def vanish(self, ports: Collection[int]) -> None:
+        """Let the clients at these ports be gone without a word: the server's ends of their connections stay open."""
+        self._order(lambda: self._vanish(ports))
 
     # -- in the proxy's thread -------------------------------------------------------------------------------------
 
@@ -148,6 +167,8 @@ class Proxy:
         with suppress(OSError):
             client, _ = self._listener.accept()
             try:
+                if self._target is None:
+                    raise ConnectionRefusedError
                 server = socket.create_connection(("127.0.0.1", self._target), timeout=5)
             except OSError:
                 client.close()  # the server is down: so the client finds it
@@ -211,13 +232,39 @@ class Proxy:
                 pipe.target.shutdown(socket.SHUT_WR)
             self._watch(link)
 
+    def _vanish(self, ports: Collection[int]) -> None:
+        for link in list(self._links):
+            if link.peer in ports:
+                self._forget(link)
+                link.client.close()
+                self._orphans.append(link.server)
+
     def _cut(self) -> None:
         for link in list(self._links):
             self._drop(link)
+        while self._orphans:
+            self._orphans.pop().close()
 
     def _drop(self, link: Link) -> None:
+        self._forget(link)
+        link.close()
+
+    def _forget(self, link: Link) -> None:
         self._links.discard(link)
         for end in (link.client, link.server):
             if end in self._selector.get_map():
                 self._selector.unregister(end)
-        link.close()
+
+
+def ports(pid: int) -> set[int]:
+    """The local ports of a process's TCP connections."""
+    inodes = set()
+    for file in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):
+            inodes.add(str(file.readlink()).removeprefix("socket:[").removesuffix("]"))
+    found = set()
+    for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]:
+        words = line.split()
+        if words[9] in inodes:
+            found.add(int(words[1].rpartition(":")[2], 16))
+    return found

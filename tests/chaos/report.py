@@ -29,10 +29,10 @@ from chaos.history import Begin, Event, Fault, Publish
 from chaos.plot import timeline
 from lanelog.devserver import DevServer
 
-FROM_ITS_END: Final = frozenset({"server", "stall", "exhaustion", "disk"})
+FROM_ITS_END: Final = frozenset({"server", "stall", "exhaustion", "disk", "promote", "restore", "restarts", "freeze"})
 """Nothing can move before these are over: recovery counts from then."""
 
-HARMLESS: Final = frozenset({"snapshot", "clock", "grow", "slow", "expiry"})
+HARMLESS: Final = frozenset({"snapshot", "clock", "grow", "slow", "expiry", "step", "revoke", "copy"})
 """Nothing stands still because of these: there is nothing to recover from."""
 
 SHOWN: Final = 50

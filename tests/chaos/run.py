@@ -20,7 +20,7 @@ from chaos.checker import check, unexplained
 from chaos.disk import isolate
 from chaos.history import Event
 from chaos.report import about, result, summary, write
-from chaos.schedule import WEIGHTS, operations, schedule
+from chaos.schedule import SERVERS, WEIGHTS, operations, schedule
 from chaos.stage import stage
 from chaos.worker import EFFECTS
 
@@ -68,6 +68,7 @@ def main() -> int:
         seed=asked.seed,
         megabytes=round(DISK[0] + DISK[1] * asked.seconds),
         no_disk=no_disk,
+        servers=[kind for kind in asked.faults if kind in SERVERS],
     ) as play:
         server = play.server
         console.print(f"{server.family} {server.version}, seed {asked.seed}, journals in {directory}")

@@ -28,7 +28,17 @@ WEIGHTS: Final[dict[FaultKind, int]] = {
     "disk": 1,
     "grow": 1,
     "shrink": 1,
+    "promote": 2,
+    "restore": 1,
+    "restarts": 1,
+    "freeze": 1,
+    "step": 1,
+    "revoke": 1,
+    "vanish": 1,
 }
+SERVERS: Final = frozenset({"promote", "restore", "restarts", "freeze", "step", "revoke", "vanish"})
+"""Those that need servers of the run's own: a private address, a binary log, an account that may lose a right."""
+
 FEWEST, MOST = 3, 6
 """Workers at any time."""
 
@@ -44,7 +54,29 @@ HOLDS: Final[dict[FaultKind, tuple[float, float]]] = {
     "exhaustion": (2.0, 5.0),
     "snapshot": (10.0, 20.0),
     "disk": (2.0, 6.0),
+    "promote": (0.5, 2.0),
+    "restore": (2.0, 5.0),
+    "restarts": (0.0, 0.3),
+    "step": (3.0, 6.0),
 }
+WATCHED: Final = 6.0
+"""Seconds without another fault after one of which everything has to move again within five."""
+
+COSTS: Final[dict[FaultKind, float]] = {
+    "promote": 9.0 + WATCHED,
+    "restore": 4.0 + WATCHED,
+    "restarts": 3.0,
+    "freeze": WATCHED,
+    "step": WATCHED,
+}
+"""Seconds that a fault takes beside its hold."""
+
+REPLACED: Final = 3.5
+"""Seconds after a lease until which no other fault comes when a host has vanished."""
+
+FREEZES: Final = 1.8
+"""Leases: 27 seconds of the default's 15."""
+
 VERBS: Final[dict[Verb, int]] = {"seek": 4, "release": 2, "skip": 2, "pause": 2, "redrive": 2}
 REST: Final = (0.5, 2.0)
 PAUSED: Final = (1.5, 3.5)
@@ -54,7 +86,7 @@ FARTHEST: Final = 8
 BACKGROUND: Final = frozenset({"snapshot"})
 """What goes on while other faults come."""
 
-STARTING: Final = frozenset({"kill", "term", "grow"})
+STARTING: Final = frozenset({"kill", "term", "grow", "vanish"})
 """What starts a new worker."""
 
 
@@ -125,7 +157,7 @@ def operations(seed: int, seconds: float, keys: int) -> tuple[Operation, ...]:
 def schedule(seed: int, seconds: float, lease: float, kinds: Collection[FaultKind] = tuple(WEIGHTS)) -> Plan:
     """The faults of a run. The same arguments give the same plan.
 
-    Each of the `kinds` comes once, in a random order, before any comes again: a run of 75 seconds has met all of them.
+    Each of the `kinds` comes once, in a random order, before any comes again: a run of 190 seconds has met all of them.
     """
     dice = random.Random(seed)
     weights = {kind: weight for kind, weight in WEIGHTS.items() if kind in kinds}
@@ -143,12 +175,18 @@ def schedule(seed: int, seconds: float, lease: float, kinds: Collection[FaultKin
             hold = past_lease
         elif kind == "stall":
             hold = lease * dice.uniform(0.1, 0.5)
+        elif kind == "freeze":
+            hold = lease * FREEZES
+        elif kind == "vanish":
+            hold = lease + REPLACED
+        elif kind == "revoke":
+            hold = lease * dice.uniform(0.2, 0.5)
         if (kind, workers) in FULL:
             other = FULL[kind, workers]
             if other in first:
                 first[first.index(other)] = kind  # the two change places
             kind = other
-        spent += pause + (0.0 if kind in BACKGROUND else hold)
+        spent += pause + (0.0 if kind in BACKGROUND else hold) + COSTS.get(kind, 0.0)
         if spent > seconds:
             return Plan(workers=begin, faults=tuple(plan))
         workers += {"grow": 1, "shrink": -1}.get(kind, 0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -18,30 +18,30 @@ from urllib.parse import urlsplit, urlunsplit
 from attrs import define, field
 from rich.console import Console
 
-import lanelog
 from chaos import database
-from chaos.disk import SmallDisk
 from chaos.fleet import Fleet, faketime, launch, wrong_clock
-from chaos.history import Event, Journal, read
+from chaos.history import Event, FaultKind, Journal, read
 from chaos.monitor import Monitor
-from chaos.nemesis import CREATE_PROBE, Nemesis
+from chaos.nemesis import Nemesis
 from chaos.operator import Operator
+from chaos.pair import Pair
 from chaos.proxy import Proxy
 from chaos.schedule import Operation, Plan
+from chaos.server_faults import ServerFaults
+from chaos.setting import ACCOUNT, PATIENCE, setting
 from chaos.worker import EFFECTS, RECORDS
-from lanelog.devserver import DevServer, start
+from lanelog.devserver import DevServer
 
 PUBLISHERS: Final = 2
 DRAINS_WITHIN: Final = 180.0
 STARTS_WITHIN: Final = 90.0
-PATIENCE: Final = 5.0
 
 
 @define(eq=False, kw_only=True)
 class Stage:
     """One run's processes. Made by `stage`."""
 
-    server: DevServer
+    server: DevServer | Pair
     directory: Path
     journal: Journal
     fleet: Fleet
@@ -77,6 +77,8 @@ class Stage:
     def operated(self, operations: tuple[Operation, ...]) -> Iterator[None]:
         """Let an operator do these beside the faults; what he has begun is done, and nothing is paused, afterwards."""
         operator = Operator(self.server.url, self.journal, self.say, operations)
+        if self.nemesis.servers is not None:
+            self.nemesis.servers.went_back = operator.went_back.set
         with operator:
             yield
         self.failures += operator.failures
@@ -105,8 +107,12 @@ class Stage:
         self.failures += [f"{group} did not drain" for group in {EFFECTS, RECORDS} - {group.group for group in drained}]
         self.fleet.drain_all()
         self.failures += self.fleet.failures
+        if isinstance(self.server, Pair):
+            self.server.retire()
+            self.failures += self.server.failures
         self.journal.write(*self.fleet.wrong_clocks)
-        return [*read(sorted(self.directory.glob("*.jsonl"))), *database.outcome(self.server.url)]
+        self.journal.write(*database.outcome(self.server.url))
+        return read(sorted(self.directory.glob("*.jsonl")))
 
 
 @contextmanager
@@ -122,40 +128,33 @@ def stage(
     rate: float = 0.0,
     megabytes: int = 0,
     no_disk: str = "",
+    servers: Collection[FaultKind] = (),
 ) -> Iterator[Stage]:
-    """A stage with everything running; `megabytes`: on a disk of that size, `no_disk`: why there is none."""
+    """A stage with everything running; `megabytes`: on a disk of that size, `no_disk`: why there is none.
+
+    `servers`: which of the faults that need servers of the run's own are to be possible.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     impossible: dict[str, str] = {"disk": no_disk} if no_disk else {}
     library = faketime()
     if library is None:
         impossible["clock"] = "libfaketime is missing"
     with ExitStack() as stack:
-        server = stack.enter_context(start(kind))
-        disk = None
-        if megabytes and not no_disk:
-            made = SmallDisk.under(server, megabytes)
-            if isinstance(made, SmallDisk):
-                disk = made
-                stack.callback(disk.close)
-                stack.callback(server.kill)
-            else:
-                impossible["disk"] = made
-        with lanelog.connect(server.url) as client:
-            client.migrate()
-        for statement in (database.CREATE, CREATE_PROBE):
-            database.rows(server.url, statement)
-        proxy = stack.enter_context(Proxy(urlsplit(server.url).port or 3306))
+        found = stack.enter_context(setting(kind, 0 if no_disk else megabytes, servers, impossible))
+        server, account = found.server, found.account
+        proxy = stack.enter_context(Proxy(found.port))
+        if isinstance(server, Pair):
+            server.lead(proxy)
         journal = stack.enter_context(Journal(directory / "nemesis.jsonl"))
 
         def work(name: str, proxied: bool, clock: int) -> subprocess.Popen[bytes]:
-            url = through(server.url, proxy) if proxied else server.url
+            url = through(account, proxy) if proxied else account
             return launch("worker", directory, name, url, str(lease), environment=wrong_clock(library, clock))
 
         fleet = Fleet(work, directory)
         began = time.monotonic()
-        nemesis = Nemesis(
-            fleet, server, proxy, disk, partial(database.connect, server.url, PATIENCE), ("p0",), lambda _: None
-        )
+        faults = ServerFaults(server, fleet, proxy, ACCOUNT, ("p0",)) if isinstance(server, Pair) else None
+        nemesis = Nemesis(fleet, server, proxy, found.disk, found.connect, ("p0",), lambda _: None, faults)
         played = Stage(
             server=server,
             directory=directory,
@@ -170,16 +169,16 @@ def stage(
         stack.callback(fleet.kill_all)
         fleet.fill(workers)
         for number in range(PUBLISHERS):
-            url = server.url if number else through(server.url, proxy)
+            url = account if number else through(account, proxy)
             arguments = (str(seed), str(keys), str(rate / PUBLISHERS))
             process = launch("publishers", directory, f"p{number}", url, *arguments)
             stack.callback(process.wait)
             stack.callback(process.kill)
             played.publishers.append(process)
         played.wait_until_busy()
-        direct = partial(database.connect, server.url, PATIENCE)
-        behind = partial(database.connect, through(server.url, proxy), PATIENCE)
-        stack.enter_context(Monitor(direct, journal, lambda: None, fleet.alive))
+        # As a worker would: an administrator may write where everybody else may only read.
+        behind = partial(database.connect, through(account, proxy), PATIENCE)
+        stack.enter_context(Monitor(found.connect, journal, lambda: None, fleet.alive))
         stack.enter_context(Monitor(behind, journal, fleet.proxied))
         yield played
 

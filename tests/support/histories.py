@@ -6,6 +6,7 @@
     1@4-9 p2 raised        process p2 handled offset 1 from second 4 to second 9 (without an end: for half a second);
                            raised, unfinished: how it ended, if it did not return; settled, refused: what it was told
     kill@1.2-1.3 p3        a fault of a process (p1, unless it is named), or of all
+    promote@4-6 head=2     the server had lost commits; watermark, above: what the group had settled there
     seek@3 offset=0        what an operator did to the lane, or to the whole group
     redriven 3 original=1  a message that was brought back at offset 3
     buried 1; logged 1; head 3; drained
@@ -29,10 +30,14 @@ from chaos.history import (
     Fault,
     FaultKind,
     Head,
+    Kept,
     Logged,
+    Loss,
+    LossKind,
     Publish,
     Redriven,
     Settle,
+    Settled,
     Steer,
 )
 
@@ -75,6 +80,8 @@ def _events(head: str, *words: str) -> list[Event]:
     at, *until = map(float, times.split("-"))
     if what.isdigit():
         return handled(int(what), at, until=until[0] if until else None, **options)
+    if what in get_args(LossKind):
+        return lost(what, at, until[0], **options)
     if what in get_args(FaultKind):
         return fault(what, at, until[0] if until else at, **options)
     return [Steer(verb=what, start=at, end=at + 0.1, **{"group": "g", "certain": True, **LANE, **options})]  # type: ignore[arg-type]
@@ -120,6 +127,27 @@ def handled(
 
 def fault(kind: str, start: float, end: float, process: str | None = "p1") -> list[Event]:
     return [Fault(kind=kind, start=start, end=end, processes=process and (process,))]  # type: ignore[arg-type]
+
+
+def lost(
+    kind: str,
+    died: float,
+    opened: float,
+    *,
+    held: float | None = None,
+    head: int = 0,
+    watermark: int = 0,
+    above: int = 0,
+    group: str = "g",
+) -> list[Event]:
+    """The server is another one, or an older one, which has the lane up to `head`; `above`: settled, too."""
+    runs = ((above, above),) if above else ()
+    return [
+        Fault(kind=kind, start=died, end=opened),  # type: ignore[arg-type]
+        Loss(kind=kind, held=died - 1 if held is None else held, died=died, opened=opened),  # type: ignore[arg-type]
+        Kept(loss=opened, head=head, **LANE),
+        Settled(loss=opened, group=group, watermark=watermark, above=runs, **LANE),
+    ]
 
 
 def drained(_: int = 0, group: str = "g") -> list[Event]:

@@ -1,0 +1,147 @@
+"""Names what took too long, or moved without need, after what a server did: the checker's rules about time.
+
+Owns the bounds; pure like the checker, which calls it. A bound is asked only where nothing else interferes: no other
+fault, no operator, nobody who died shortly before.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from math import inf
+from typing import Final
+
+from chaos.account import FENCING, History, Run
+from chaos.history import Fault, Lane, Loss
+
+MOVES_WITHIN: Final = 5.0
+"""Seconds in which what is published after a failover begins."""
+
+REPLACED_WITHIN: Final = 3.0
+"""Seconds after a lease in which somebody else has the lanes of a host that vanished."""
+
+BEFORE, AT_ONCE = 3.0, 1.0
+"""Of what was published so shortly before a failover, nine tenths have begun at once: else the machine is too busy."""
+
+STAYING: Final = frozenset({"freeze", "step", "revoke"})
+"""The owners live, and their sessions: no lane moves."""
+
+CHANGING: Final = frozenset({"kill", "vanish", "stop", "term", "grow", "shrink"})
+"""Lanes get other owners after these."""
+
+IDLE: Final = frozenset({"clock", "slow", "expiry", "snapshot", "copy"})
+"""Nothing has to be waited for because of these."""
+
+Late = tuple[str, Lane, Run | None, int, str, str]
+"""Group, lane, the run if there is one, the offset, the id and what is wrong."""
+
+
+def moved(history: History) -> Iterator[Late]:
+    """A lane has another owner than before although nothing had happened to it."""
+    for fault in history.faults:
+        if fault.kind not in STAYING:
+            continue
+        for (group, lane), runs in history.whole.items():
+            at = bisect_right(runs, fault.end, key=lambda run: run.at)
+            if not 0 < at < len(runs):
+                continue
+            before, after = runs[at - 1], runs[at]
+            if before.begin.process == after.begin.process or after.at > fault.end + history.settling:
+                continue
+            if _quiet(history, before.at, after.at, fault) and not _steered(history, group, lane, before.at, after.at):
+                detail = f"{after} after {before}: {fault.kind} from {fault.start:.3f} to {fault.end:.3f} moves nothing"
+                yield group, lane, after, after.begin.offset, after.begin.id, detail
+
+
+def late(history: History) -> Iterator[Late]:
+    """What was published after a failover does not move."""
+    begun = min((run.at for run in history.runs.values()), default=0.0)
+    for loss in history.lives.losses:
+        # Whose lock the old server had granted nobody can tell: the lease of who died shortly before has to run out.
+        # A fleet that has just changed is still sharing its lanes out.
+        if loss.died < begun + 2 * history.lease or any(
+            fault.kind in CHANGING and _near(history, fault, loss.died) for fault in history.faults
+        ):
+            continue
+        until = _next(history, loss.opened)
+        if not _keeps_up(history, loss):
+            continue
+        for (topic, key, name), publish in history.acknowledged.items():
+            if not loss.opened < publish.at <= until - MOVES_WITHIN or publish.offset is None:
+                continue
+            for group in sorted(history.groups):
+                if _steered(history, group, (topic, key), loss.held, publish.at + MOVES_WITHIN):
+                    continue
+                first = history.first_run(group, (topic, key), publish.offset, name)
+                if first is None or first.at > publish.at + MOVES_WITHIN:
+                    detail = f"published {publish.at - loss.opened:.3f} s after a {loss.kind}, begun "
+                    detail += "never" if first is None else f"{first.at - publish.at:.3f} s later"
+                    yield group, (topic, key), first, publish.offset, name, detail
+
+
+def vanished(history: History) -> Iterator[Late]:
+    """A host is gone without a word, and its lanes stand still for longer than a lease and a little."""
+    bound = history.lease + REPLACED_WITHIN
+    for fault in history.faults:
+        if fault.kind != "vanish":
+            continue
+        until = _next(history, fault.end)
+        if _slow(history, fault.start, fault.start + bound) or not _quiet(history, fault.start, fault.end, fault):
+            continue
+        for (group, lane), runs in history.whole.items():
+            at = bisect_right(runs, fault.start, key=lambda run: run.at)
+            if not 0 < at < len(runs) or not fault.met((runs[at - 1].begin.process,)):
+                continue
+            begin = runs[at].begin
+            publish = history.acknowledged.get((begin.topic, begin.key, begin.id))
+            due = max(fault.start, publish.at if publish else 0.0) + bound
+            if begin.at > due and due <= until and not _steered(history, group, lane, fault.start, due):
+                detail = f"{runs[at]}: {begin.at - due + bound:.3f} s after it had to move"
+                yield group, lane, runs[at], begin.offset, begin.id, detail
+
+
+def _keeps_up(history: History, loss: Loss) -> bool:
+    """Whether the machine was quick enough before the loss, and after it, to be measured by seconds."""
+    if _slow(history, loss.opened, loss.opened + MOVES_WITHIN):
+        return False
+    waits = [
+        run.at - publish.at
+        for (_, lane), runs in history.lanes.items()
+        for run in runs
+        if (publish := history.acknowledged.get((*lane, run.begin.id))) and run.at < loss.died
+        if loss.died - BEFORE < publish.at
+    ]
+    return bool(waits) and sorted(waits)[int(len(waits) * 0.9)] < AT_ONCE
+
+
+def _slow(history: History, since: float, until: float) -> bool:
+    return any(fault.kind == "slow" and since <= fault.end and fault.start <= until for fault in history.faults)
+
+
+def _next(history: History, after: float) -> float:
+    """When the next fault comes that lanes may have to wait for."""
+    return min((fault.start for fault in history.faults if fault.kind not in IDLE and fault.start > after), default=inf)
+
+
+def _near(history: History, fault: Fault, at: float) -> bool:
+    return fault.start <= at <= fault.end + 2 * history.lease
+
+
+def _quiet(history: History, since: float, until: float, but: Fault) -> bool:
+    """Whether nothing else happened, nor had consequences still: a fleet that changed shares its lanes out anew."""
+    begun = min(run.at for run in history.runs.values())
+    return since > begun + 2 * history.lease and not any(
+        fault is not but and fault.kind not in IDLE and fault.start <= until and since <= fault.end + 2 * history.lease
+        for fault in history.faults
+    )
+
+
+def _steered(history: History, group: str, lane: Lane, since: float, until: float) -> bool:
+    return any(
+        steer.group == group
+        and steer.verb in {*FENCING, "pause"}
+        and steer.key in {None, lane[1]}
+        and steer.start <= until
+        and since <= max(steer.end, steer.until or 0.0) + history.settling
+        for steer in history.steers
+    )

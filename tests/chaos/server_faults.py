@@ -1,0 +1,159 @@
+"""The faults of a chaos run that are the server's: it is replaced, set back, stands still, has another time.
+
+Owns how each is done, and what is read from a server before anybody may write to it; it never judges what follows.
+The nemesis calls it, one fault after the other.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from attrs import define, evolve, field
+
+from chaos.database import survived
+from chaos.fleet import Fleet
+from chaos.history import Event, Fault, Loss
+from chaos.pair import Pair, remove
+from chaos.proxy import Proxy, ports
+from chaos.schedule import WATCHED, Planned
+
+TOGETHER: Final = 0.5
+"""The chance that primary and replica were started in the same second."""
+
+REVOKE: Final = "REVOKE INSERT, UPDATE, DELETE ON {database}.queue_subscriber_heartbeats FROM '{user}'@'%'"
+GRANT: Final = "GRANT INSERT, UPDATE, DELETE ON {database}.queue_subscriber_heartbeats TO '{user}'@'%'"
+
+HOUR: Final = 3600
+
+
+@define(eq=False)
+class ServerFaults:
+    """Carries them out; each gives what happened, the fault itself first."""
+
+    pair: Pair
+    fleet: Fleet
+    proxy: Proxy
+    user: str
+    """The account of workers and publishers."""
+    publishers: tuple[str, ...]
+    """Those behind the proxy."""
+    went_back: Callable[[], None] = lambda: None
+    """Called when the server has lost commits and the address leads on."""
+    _never: threading.Event = field(factory=threading.Event, init=False)
+
+    def do(self, planned: Planned) -> list[Event]:
+        """Carry out one fault."""
+        did: list[Event] = getattr(self, f"_{planned.kind.replace('-', '_')}")(planned)
+        return did
+
+    # -- the server is another one ---------------------------------------------------------------------------------
+
+    def _promote(self, planned: Planned) -> list[Event]:
+        """The primary dies before its replica has its last commits, and the replica takes its place."""
+        began = time.monotonic()
+        self.pair.replicate()
+        beside: list[Event] = [Fault(kind="copy", start=began, end=time.monotonic())]
+        if random.Random(planned.seed).random() < TOGETHER:
+            start = time.monotonic()
+            self.pair.restart_both()
+            beside.append(Fault(kind="server", start=start, end=time.monotonic()))
+            self._never.wait(WATCHED)  # what the restart did is not to be taken for what the failover does
+        held = self.pair.hold_back()
+        self._never.wait(planned.hold)
+        kept: list[Event] = []
+        died, opened = self.pair.promote(lambda node: kept.extend(survived(node.url)))
+        lost = self._lost("promote", held, died, opened, kept)
+        self._watch(self.pair.bring_back)
+        start = time.monotonic()
+        self.pair.lead_astray(self.proxy, planned.hold)
+        met = self.fleet.proxied() + self.publishers
+        return [*lost, *beside, Fault(kind="astray", start=start, end=time.monotonic(), processes=met)]
+
+    def _restore(self, planned: Planned) -> list[Event]:
+        """The machine of the server is set back to what it was some seconds ago."""
+        copy = self.pair.primary.directory / "copy"
+        try:
+            held = time.monotonic()
+            self.pair.primary.copy_to(copy)
+            copied = time.monotonic()
+            self._never.wait(planned.hold)
+            kept: list[Event] = []
+            died, opened = self.pair.set_back(copy, lambda node: kept.extend(survived(node.url)))
+        finally:
+            remove(copy)
+        lost = self._lost("restore", held, died, opened, kept)
+        return [*lost, Fault(kind="copy", start=held, end=copied), *self._watch()]
+
+    def _lost(self, kind: str, held: float, died: float, opened: float, kept: list[Event]) -> list[Event]:
+        self.went_back()
+        loss = Loss(kind=kind, held=held, died=died, opened=opened)  # type: ignore[arg-type]
+        of_it = [evolve(each, loss=opened) for each in kept]  # type: ignore[misc]
+        return [Fault(kind=kind, start=died, end=opened), loss, *of_it]  # type: ignore[arg-type]
+
+    def _watch(self, meanwhile: Callable[[], None] = lambda: None) -> list[Event]:
+        """No other fault comes until the time is over in which everything has to move again."""
+        until = time.monotonic() + WATCHED
+        meanwhile()
+        self._never.wait(max(0.0, until - time.monotonic()))
+        return []
+
+    def _restarts(self, planned: Planned) -> list[Event]:
+        """Two restarts in a row, the second while everybody comes back from the first."""
+        start = time.monotonic()
+        for _ in range(2):
+            self.pair.kill()
+            self.pair.restart()
+            end = time.monotonic()
+            self._never.wait(planned.hold)
+        return [Fault(kind="restarts", start=start, end=end)]
+
+    # -- it is the same, and does not seem so ----------------------------------------------------------------------
+
+    def _freeze(self, planned: Planned) -> list[Event]:
+        start = time.monotonic()
+        with self.pair.primary.standing_still():
+            self._never.wait(planned.hold)
+        fault = Fault(kind="freeze", start=start, end=time.monotonic())
+        return [fault, *self._watch()]
+
+    def _step(self, planned: Planned) -> list[Event]:
+        """The server's clock goes wrong by an hour, and right again."""
+        start = time.monotonic()
+        self.pair.primary.set_clock(random.Random(planned.seed).choice((-HOUR, HOUR)))
+        try:
+            self._never.wait(planned.hold)
+        finally:
+            self.pair.primary.set_clock(0)
+        return [Fault(kind="step", start=start, end=time.monotonic()), *self._watch()]
+
+    def _revoke(self, planned: Planned) -> list[Event]:
+        """Nobody may write heartbeats, for less than a lease."""
+        names = {"database": "lanelog", "user": self.user}
+        start = time.monotonic()
+        self.pair.primary.tell(REVOKE.format(**names))
+        try:
+            self._never.wait(planned.hold)
+        finally:
+            self.pair.primary.tell(GRANT.format(**names))
+        return [Fault(kind="revoke", start=start, end=time.monotonic())]
+
+    # -- a worker's machine ----------------------------------------------------------------------------------------
+
+    def _vanish(self, planned: Planned) -> list[Event]:
+        """A worker and its machine are gone; the server is never told, and keeps its sessions."""
+        worker = self.fleet.workers[planned.victim]
+        os.kill(worker.process.pid, signal.SIGSTOP)  # it must not see that its connections are gone
+        start = time.monotonic()
+        proxy = self.proxy if worker.proxied else self.pair.address
+        proxy.vanish(ports(worker.process.pid))
+        self.fleet.kill(planned.victim)
+        end = time.monotonic()
+        self.fleet.replace(planned.victim, planned.clock)
+        self._never.wait(planned.hold)
+        return [Fault(kind="vanish", start=start, end=end, processes=(worker.name,))]
