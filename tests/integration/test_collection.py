@@ -345,9 +345,10 @@ def test_lanes_that_another_client_purged_are_forgotten(
         client.publish_many("t", [(f"job-{number}", b"x") for number in range(JOBS)])
         eventually(lambda: sum(passed(each) for each in members) == JOBS and all(passed(each) for each in members))
         remembering = janitors.own(other)
+        # A watermark is in the database a moment before its owner knows it.
         janitors.work(remembering)
         topic = remembering._topics["t"]
-        assert topic.collected
+        eventually(lambda: (janitors.work(remembering), topic.collected)[1])
         collected(client, lanes)
         eventually(
             lambda: (

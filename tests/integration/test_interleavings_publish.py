@@ -86,7 +86,8 @@ def test_callers_who_want_each_others_lanes_are_told_and_one_of_them_commits(sta
     mine = stage.waiting(call, stage.client, "b", "a")
     caller.go(before)
     eventually(lambda: theirs.done or mine.done(), what="the end of one of them")
-    if theirs.done:
+    # Who was told is heard of later than what the other could do at once: only an error of ours says that it was us.
+    if not (mine.done() and mine.exception()):
         with pytest.raises(AssertionError, match="whole transaction"):
             theirs.result()
         assert mine.result(15) == [2, 2]
