@@ -31,7 +31,10 @@ RECENT: Final = 5.0
 """Seconds for which a refusal counts: a loop tries again within two, and one that has ended needs nothing any more."""
 
 SETTLED: Final = 2.5
-"""Seconds of refusals before a word is said: by then those who give way have done so."""
+"""Seconds for which the same loops went without before a word is said: by then those who give way have done so."""
+
+LONGEST: Final = 10.0
+"""Seconds after which it is said although they take turns."""
 
 log = get_logger()
 
@@ -44,6 +47,8 @@ class Worth:
     _refused: dict[str, float] = field(factory=dict, init=False)
     _gone: dict[str, float] = field(factory=dict, init=False)  # who gave way
     _since: float | None = field(default=None, init=False)  # the first refusal of a shortage
+    _without: tuple[str, ...] = field(default=(), init=False)  # who lacked one at the last refusal
+    _without_since: float = field(default=0.0, init=False)
     _said: bool = field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -52,7 +57,7 @@ class Worth:
     def abandon(self) -> None:
         """In a forked child nobody has been refused yet."""
         self._lock = threading.Lock()
-        self._refused, self._gone, self._since, self._said = {}, {}, None, False
+        self._refused, self._gone, self._since, self._said, self._without = {}, {}, None, False, ()
 
     def lacking(self, purpose: str) -> Sequence[str]:
         """Who is worth more than `purpose` and was refused a connection just now. Takes no lock when nobody was."""
@@ -82,7 +87,9 @@ class Worth:
                 self._since = now
             self._refused[_name(purpose)] = now
             missing = sorted({*self._refused, *self._gone}, key=ORDER.index)
-            if self._said or now - self._since < SETTLED:
+            if self._without != (without := tuple(missing)):
+                self._without, self._without_since = without, now
+            if self._said or (now - self._without_since < SETTLED and now - self._since < LONGEST):
                 return
             self._said = True
         log.error(
@@ -109,7 +116,7 @@ class Worth:
             for purpose in [purpose for purpose, at in noted.items() if now - at > RECENT]:
                 del noted[purpose]
         if not self._refused:
-            self._since, self._said = None, self._said and bool(self._gone)
+            self._since, self._said, self._without = None, self._said and bool(self._gone), ()
 
 
 def _name(purpose: str) -> str:

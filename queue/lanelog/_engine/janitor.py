@@ -96,6 +96,8 @@ class Janitor:
         topics = {membership.topic for membership in self.host.memberships()}
         for gone in self._topics.keys() - topics:
             del self._topics[gone]
+        if topics:
+            self.session.ensure()  # one that goes without says so, also while nothing is to be collected
         for membership in self.host.memberships():
             with self.host.watch(membership, "janitor", self.session):
                 state = self._topics.setdefault(membership.topic, Topic())

@@ -30,6 +30,18 @@ WHERE p.topic = %s AND p.partition_key <> '' AND (f.offset_acked IS NULL OR p.he
       ORDER BY m.topic DESC, m.partition_key DESC, m.`offset` DESC LIMIT 1)) LIMIT %s
 """
 
+# Lanes without a floor (all PRIMARY).
+FLOORLESS = """
+SELECT p.partition_key FROM queue_partitions p FORCE INDEX (PRIMARY)
+LEFT JOIN queue_offsets f FORCE INDEX (PRIMARY)
+       ON f.consumer_group = '' AND f.topic = p.topic AND f.partition_key = p.partition_key
+WHERE p.topic = %s AND p.partition_key <> '' AND f.offset_acked IS NULL LIMIT %s
+"""
+
+# The first lanes of a topic (PRIMARY).
+SOME = """SELECT partition_key FROM queue_partitions FORCE INDEX (PRIMARY)
+WHERE topic = %s AND partition_key > '' ORDER BY partition_key LIMIT %s"""
+
 # Of some lanes, those that hold messages above their head (both PRIMARY).
 BEHIND = """
 SELECT p.partition_key FROM queue_partitions p FORCE INDEX (PRIMARY)
@@ -108,12 +120,19 @@ class LaneRows:
 class Contradictions:
     """Statements about lanes whose tables contradict each other."""
 
-    def suspects(self, cx: Executor, topic: str, groups: Sequence[str], limit: int) -> list[str]:
-        """Keys of lanes that look wrong, in three statements however many lanes there are, without a lock."""
+    def suspects(
+        self, cx: Executor, topic: str, groups: Sequence[str], limit: int, heads: int | None = None
+    ) -> list[str]:
+        """Keys of lanes that look wrong, in few statements however many lanes there are, without a lock.
+
+        The end of each lane's log is a read from the disk of its own: of the first `heads` lanes only, if given.
+        """
         found: dict[str, None] = {}
         named = ["", *groups]
+        if heads is not None:
+            found.update(dict.fromkeys(self.behind(cx, topic, [key for (key,) in cx.query(SOME, (topic, heads))])))
         for sql, args in (
-            (LANES, (topic, limit)),
+            (LANES if heads is None else FLOORLESS, (topic, limit)),
             (WATERMARKS.format(groups=placeholders(named)), (*named, topic, limit)),
             (DELIVERIES.format(groups=placeholders(named)), (*named, topic, limit)),
         ):

@@ -326,15 +326,16 @@ class Admin(Letters, Recurring):
             self._database, topics=topics, ensure_lanes=self._ensure_lanes, published=self._published
         )
 
-    def contradictions(self, *, limit: int = 100) -> list[Contradiction]:
+    def contradictions(self, *, limit: int = 100, heads: int | None = None) -> list[Contradiction]:
         """Lanes whose tables cannot all be true, as after a restore of one table; `doctor` finds some more.
 
         Running subscribers' clients mend them within their `lease_duration`, `doctor(repair=True)` at once. At most
-        `limit` of them, 1 to 10000.
+        `limit` of them, 1 to 10000. Whether a head is behind its log costs a read from the disk for each lane: with
+        `heads`, that is asked of so many lanes of each topic only.
         """
         from lanelog.admin import _repair
 
-        return _repair.listed(self._database, limit_of(limit))
+        return _repair.listed(self._database, limit_of(limit), heads=heads)
 
     def doctor(self, *, repair: bool = False) -> list[Finding]:
         """Examine server, settings, privileges and tables; one finding for each check, with its remedy.

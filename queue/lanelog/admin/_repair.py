@@ -40,11 +40,13 @@ TOPIC_BETWEEN = """(SELECT %s, topic FROM queue_messages FORCE INDEX (PRIMARY)
  WHERE topic > %s AND topic < %s ORDER BY topic LIMIT 1)"""
 
 
-def listed(database: Database, limit: int, *, everywhere: bool = False) -> list[Contradiction]:
+def listed(
+    database: Database, limit: int, *, everywhere: bool = False, heads: int | None = None
+) -> list[Contradiction]:
     """See `Admin.contradictions`; `everywhere`: also messages of which no lane knows, in a look for each 200 lanes."""
     found: list[Contradiction] = []
     for topic in _topics(database, everywhere=everywhere):
-        for key in _suspects(database, topic, limit - len(found), everywhere=everywhere):
+        for key in _suspects(database, topic, limit - len(found), everywhere=everywhere, heads=heads):
             found += repeated(database, _examined, "examining a lane", database, topic, key)
         if len(found) >= limit:
             break
@@ -84,9 +86,9 @@ def _examined(database: Database, topic: str, key: str) -> list[Contradiction]:
         return contradictions.examine(cx, topic, key)
 
 
-def _suspects(database: Database, topic: str, limit: int, *, everywhere: bool) -> list[str]:
+def _suspects(database: Database, topic: str, limit: int, *, everywhere: bool, heads: int | None = None) -> list[str]:
     def look(cx: Executor) -> list[str]:
-        return Contradictions().suspects(cx, topic, list(Groups().readers(cx, topic)), limit)
+        return Contradictions().suspects(cx, topic, list(Groups().readers(cx, topic)), limit, heads)
 
     found = read(database, look, "looking for contradictions")
     if everywhere:

@@ -27,6 +27,8 @@ LETTERS: Final = 10_000
 """Dead letters of one topic that are looked through for their reasons."""
 CONTRADICTIONS: Final = 20
 """Lanes whose tables contradict each other that are named."""
+HEADS: Final = 1000
+"""Lanes of each topic whose head is compared with the log; `doctor` looks at all."""
 _SHOWN: Final = 10
 _BEFORE: Final = "lanelog.status.before"
 
@@ -92,7 +94,7 @@ def _table(groups: list[GroupInfo]) -> Table:
 def _problems(
     admin: Admin, topics: list[TopicInfo], groups: list[GroupInfo], growth: dict[tuple[str, str], float]
 ) -> Iterator[Problem]:
-    yield from map(of_contradiction, admin.contradictions(limit=CONTRADICTIONS))
+    yield from map(of_contradiction, admin.contradictions(limit=CONTRADICTIONS, heads=HEADS))
     for group in groups:
         yield from of_group(group, growth.get((group.topic, group.group)))
         if group.lag or group.paused_lanes:
