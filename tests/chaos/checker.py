@@ -274,7 +274,8 @@ def effects(history: History) -> Iterator[Anomaly]:
             yield _of("effect-twice", (topic, key), f"{count} rows", group=group, id=name)
     for (group, lane), runs in history.lanes.items():
         for run in runs if not is_lost(lane[1]) else ():
-            known = (*lane, run.begin.id) in history.acknowledged  # then `missing` has named it
+            name = (*lane, run.begin.id)
+            known = name in history.acknowledged or name in history.redriven  # then `missing` has named it
             if group in history.effect_groups and run.accepted and not rows[group, *lane, run.begin.id] and not known:
                 yield _at((group, lane), run, "effect-lost", f"{run} was settled, but its row is not there", None)
 

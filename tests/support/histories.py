@@ -154,8 +154,8 @@ def drained(_: int = 0, group: str = "g") -> list[Event]:
     return [Drained(at=1000.0, group=group)]
 
 
-def _redriven(number: int, original: int) -> list[Event]:
-    return [Redriven(at=0.0, group="g", offset=number, id=f"m{number}", original=f"m{original}", **LANE)]
+def _redriven(number: int, original: int, group: str = "g") -> list[Event]:
+    return [Redriven(at=0.0, group=group, offset=number, id=f"m{number}", original=f"m{original}", **LANE)]
 
 
 def _logged(number: int, name: str = "") -> list[Event]:

@@ -30,6 +30,9 @@ duplicate: twice before it, although it was lost
   sent 1; 1@0.2 name=m1; 1@0.9 name=m1; promote@2-4
 effect-lost: it was there, its row was lost, and nobody has written it again
   sent 1; 1@1 group=e settled; promote@2-4 head=1 group=e; drained group=e
+effect-lost: that of what was redriven, and nobody skips it
+  sent 1; 1@0.2 group=e raised; redriven 2 original=1 group=e; 2@1 group=e settled;
+  promote@2-4 head=2 group=e watermark=1; drained group=e
 inconsistent-offsets: two ids at one offset of the new server
   sent 1; 1@1; promote@2-4; sent 1 name=a at=5; sent 1 name=b at=6; 1@7 name=a
 inconsistent-offsets aborted-read: what was lost is begun long after it
@@ -69,6 +72,9 @@ everything once more, from the watermark, in order
   sent 1 2 3; 1@0.5; 2@1; 3@1.5; promote@2-4 head=3; 1@5; 2@6; 3@7; drained
 an effect of the tail is done again
   sent 1; 1@1 group=e settled; promote@2-4 head=1 group=e; 1@5 group=e settled effect; drained group=e
+an effect of what was redriven went with the tail, and an operator skips it
+  sent 1; 1@0.2 group=e raised; redriven 2 original=1 group=e; 2@1 group=e settled;
+  promote@2-4 head=2 group=e watermark=1; skip@5 offset=2 group=e; drained group=e
 a message of unknown outcome was lost, and its publisher repeats it
   sent 1 name=a unknown; 1@1 name=a; promote@2-4; sent 1 name=b at=5; sent 2 name=a at=5; 1@6 name=b; 2@7 name=a;
   drained
