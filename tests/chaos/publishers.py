@@ -25,8 +25,12 @@ from chaos.history import Journal, Publish
 from chaos.worker import PUBLISH_TIMEOUT, TOPIC, follow_parent, until_there
 
 ROLLS_BACK: Final = 0.3
-WAYS: Final = {"single": (1, 0.06), "single-too": (1, 0.06), "batch": (8, 0.1), "caller": (3, 0.05)}
-"""Threads: how many messages at most in one publish, and the seconds between two."""
+WAYS: Final = {"single": (1, 0.12), "single-too": (1, 0.12), "batch": (8, 0.2), "caller": (3, 0.1)}
+"""Threads: how many messages at most in one publish, and the seconds between two.
+
+Together 120 messages a second of two processes, for two groups: two cores, which also reload every lane and do the lost
+tail again after a failover, are not what a bound of seconds then measures.
+"""
 TICK: Final = 0.05
 
 log = logging.getLogger("chaos.publishers")
