@@ -1,5 +1,6 @@
 """Failover to a replica that lacks the last commits, and was started in the same second as its primary."""
 
+import logging
 import threading
 import time
 from collections.abc import Iterator
@@ -15,7 +16,8 @@ from lanelog._engine.delivery import Delivery
 from support.promotion import Pair, pair_of
 from support.settling import create_effects, effects
 from support.sql import rows, watermark
-from support.waiting import Record, eventually
+from support.switching import Switch
+from support.waiting import Record, events, eventually
 
 KEYS = ("a", "b", "c")
 WITHIN = 5.0
@@ -60,6 +62,40 @@ def test_what_is_published_after_a_promotion_is_delivered_whatever_the_tail_was(
         assert time.monotonic() - promoted < WITHIN
     for key in KEYS:
         assert [payload for at, payload in after if at == key and b"new" in payload] == sent[key]
+
+
+@pytest.mark.parametrize("goes", ["by the heartbeat", "up to a lower head", "beyond what memory has acked"])
+def test_a_proxy_that_changes_servers_behind_living_connections_is_found_out(
+    pair: Pair, caplog: pytest.LogCaptureFixture, goes: str
+) -> None:
+    """No connection breaks: the keeper asks with its heartbeat who answers, the fetcher by the heads that it sees.
+
+    A flush is told by its fence, before it acks 31 to 35 on a server that was never asked for 11 to 30.
+    """
+    seen = Record()
+    number = 10 if goes == "up to a lower head" else 25
+    with ExitStack() as stack:
+        raw, other = (stack.enter_context(closing(pair.open(each))) for each in (pair.primary, pair.replica))
+        switch = Switch(pair.target(pair.primary))
+        stack.callback(switch.close)
+        client = stack.enter_context(lanelog.connect(switch.url))
+        publisher, later = (stack.enter_context(lanelog.connect(each.url)) for each in (pair.primary, pair.replica))
+        client.subscribe("t", "g", lambda message: seen((message.key, message.payload)))
+        publish(publisher, "kept", 10)
+        eventually(lambda: all(watermark(raw, "g", "t", key) == 10 for key in KEYS))
+        pair.copy()
+        publish(publisher, "lost", 20)
+        eventually(lambda: all(watermark(raw, "g", "t", key) == 30 for key in KEYS))
+        switch.switch(pair.target(pair.replica))
+        if goes == "by the heartbeat":
+            eventually(lambda: events(caplog, "server.changed", logging.WARNING))
+        sent = publish(later, "new", number)
+        enough = number * len(KEYS)
+        after = seen.until(lambda items: len({item for item in items if b"new" in item[1]}) >= enough, within=15.0)
+        eventually(lambda: all(watermark(other, "g", "t", key) == 10 + number for key in KEYS))
+    for key in KEYS:
+        new = [payload for at, payload in after if at == key and b"new" in payload]
+        assert new[-number:] == sent[key]
 
 
 @pytest.mark.parametrize("settles", ["transaction", "dead letter"])

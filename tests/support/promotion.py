@@ -60,6 +60,10 @@ class Pair:
         self.proxy.target = _target(self.replica)
         self.proxy.cut_all()
 
+    def target(self, server: DevServer) -> ConnectConfig:
+        """How everybody logs in to one of them."""
+        return _target(server)
+
     def open(self, server: DevServer) -> Any:
         """A connection past the library and the proxy, with autocommit on."""
         return _root(server)

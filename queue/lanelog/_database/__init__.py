@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from lanelog._database.ambient import OpenTransaction, find_open, open_in_this_thread, own_transaction
 from lanelog._database.driver import ServerFacts
-from lanelog._database.executor import NOW_MS, Executor
+from lanelog._database.executor import NOW_MS, SERVER_MARK, Executor
 from lanelog._database.incarnation import START_TOLERANCE_MS, Incarnation, signed
 from lanelog._database.naming import named
 from lanelog._database.pool import Database, Transaction
@@ -31,6 +31,7 @@ from lanelog._database.translation import TRANSACTION_GONE, code_of, comes_from_
 
 __all__ = [
     "NOW_MS",
+    "SERVER_MARK",
     "START_TOLERANCE_MS",
     "TRANSACTION_GONE",
     "Database",

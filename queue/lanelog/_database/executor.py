@@ -11,6 +11,9 @@ from typing import Any, Final, Protocol
 NOW_MS: Final = "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6)) DIV 1000"
 """The database's clock in epoch milliseconds, as SQL: the start of the statement, in no session's time zone."""
 
+SERVER_MARK: Final = "CRC32(CONCAT_WS('\\n', @@server_id, @@hostname, @@port, @@datadir))"
+"""Who answers, as SQL: for what no other server may answer, behind a proxy that changes them."""
+
 
 class Executor(Protocol):
     """Runs statements with `%s` parameters; the first parameter of every store method, always named `cx`.

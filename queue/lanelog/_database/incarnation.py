@@ -8,9 +8,9 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Final
 
-from attrs import frozen
+from attrs import field, frozen
 
-from lanelog._database.executor import NOW_MS
+from lanelog._database.executor import NOW_MS, SERVER_MARK
 
 if TYPE_CHECKING:
     from lanelog._database.executor import Executor
@@ -26,8 +26,8 @@ _WRAP: Final = 2**64
 _NOW = f"SELECT {NOW_MS}"
 _UPTIME = "SHOW GLOBAL STATUS LIKE 'Uptime'"
 # Who the server is: no two that hold different data agree in all of these. MariaDB has no server_uuid.
-_IDENTITY_MARIADB = "SELECT @@server_id, @@hostname, @@port, @@datadir"
-_IDENTITY_MYSQL = "SELECT @@server_id, @@hostname, @@port, @@datadir, @@server_uuid"
+_IDENTITY_MARIADB = f"SELECT {SERVER_MARK}, @@server_id, @@hostname, @@port, @@datadir"
+_IDENTITY_MYSQL = f"SELECT {SERVER_MARK}, @@server_id, @@hostname, @@port, @@datadir, @@server_uuid"
 
 
 @frozen
@@ -40,6 +40,8 @@ class Incarnation:
     started_ms: int
     identity: str
     """SHA-256 of server id, host name, port, data directory and, on MySQL, server_uuid; empty: not known."""
+    mark: int = field(default=0, eq=False)
+    """What the server answers to SERVER_MARK; 0: not known."""
 
     def same(self, other: Incarnation) -> bool:
         """Whether both name one life of one server; what an older version wrote knows the start alone."""
@@ -51,14 +53,15 @@ class Incarnation:
 def read_incarnation(cx: Executor, *, mariadb: bool) -> Incarnation:
     """Ask a server who it is and since when, three statements. Raises DatabaseError."""
     row = cx.one(_IDENTITY_MARIADB if mariadb else _IDENTITY_MYSQL)
-    text = "\n".join(str(part) for part in row or ())
+    mark, *parts = row or (0,)
+    text = "\n".join(str(part) for part in parts)
     # Uptime is whole seconds, read between two looks at the clock: a stall between them would shift the start.
     for _ in range(_READINGS):
         before, uptime, now = cx.one(_NOW), cx.one(_UPTIME), cx.one(_NOW)
         if before and now and int(now[0]) - int(before[0]) < _STALL_MS:
             break
     started = int(now[0]) - signed(int(uptime[1])) * 1000 if now and uptime else 0
-    return Incarnation(started, hashlib.sha256(text.encode()).hexdigest())
+    return Incarnation(started, hashlib.sha256(text.encode()).hexdigest(), int(mark))
 
 
 def signed(uptime: int) -> int:

@@ -124,7 +124,7 @@ class Burials:
     def _copy(self, cx: Executor, membership: Membership, burial: Burial, dead_topic: str, head: int) -> str:
         """Inside the transaction, under the dead letter lane's lock: "buried", "vanished" or "lost"."""
         group, topic, lane = membership.group, membership.topic, burial.lane
-        held = Leases().fence(cx, group, topic, membership.owner, [lane.key])
+        held = self.host.fenced(Leases().fence(cx, group, topic, membership.owner, [lane.key]))
         if held.get(lane.key) != lane.epoch:
             return "lost"
         Deliveries().settle(cx, group, topic, lane.key, burial.offset)

@@ -175,7 +175,7 @@ class Delivery:
 
     def _settle(self, cx: Executor) -> None:
         group, topic, lane = self.membership.group, self.membership.topic, self.attempt.lane
-        held = Leases().fence(cx, group, topic, self.membership.owner, [lane.key])
+        held = self.host.fenced(Leases().fence(cx, group, topic, self.membership.owner, [lane.key]))
         if held.get(lane.key) != lane.epoch:
             raise LeaseLost(f"the lane {group}/{topic}/{lane.key} has another owner by now: nothing was committed")
         # The row's id proves that a server that crashed meanwhile did not give the offset to another message.
@@ -205,7 +205,9 @@ class Delivery:
             try:
                 with self.host.database.transaction() as transaction:
                     self._stand_on_same_server(transaction)
-                    held = Leases().fence(transaction, group, topic, self.membership.owner, [lane.key])
+                    held = self.host.fenced(
+                        Leases().fence(transaction, group, topic, self.membership.owner, [lane.key])
+                    )
                     if not (
                         Deliveries().is_settled(transaction, group, topic, lane.key, offset)
                         or Offsets().acked_locked(transaction, group, topic, lane.key) >= offset

@@ -104,6 +104,18 @@ class Ground:
                 return 0  # memory was loaded meanwhile, and this connection is of the server before
         return generation
 
+    def meets(self, mark: int | None) -> bool:
+        """Whether a statement was answered by the server that memory stands on; if not, the keeper asks at once.
+
+        A proxy may change the server behind a connection that lives. `mark`: SERVER_MARK; None: nothing was answered.
+        """
+        incarnation = self.incarnation
+        if mark is None or incarnation is None or mark == incarnation.mark:
+            return True
+        self.doubted = True
+        self.wake_keeper()
+        return False
+
     def _shared(self, line: Line) -> bool:
         return self.incarnation is not None and line.incarnation.same(self.incarnation)
 

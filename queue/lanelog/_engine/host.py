@@ -21,6 +21,7 @@ from lanelog.errors import ClosedError, DatabaseError, LanelogError
 if TYPE_CHECKING:
     from lanelog._database import Database, Session
     from lanelog._engine.membership import Membership
+    from lanelog._stores.leases import Fence
 
 FAULTS_UNTIL_FAILED = 5
 
@@ -134,6 +135,16 @@ class Host:
         """
         if self.ground.vouches(session) != generation:
             raise DatabaseError("the database server was changed; lanes are being reloaded", code=None, retriable=True)
+
+    def fenced(self, fence: Fence) -> dict[str, int | None]:
+        """The epochs of a fence that the server of memory's own has set. Raises DatabaseError for another server."""
+        if not self.ground.meets(fence.server):
+            raise DatabaseError(
+                "another database server answers on a connection that lives; lanes are being reloaded",
+                code=None,
+                retriable=True,
+            )
+        return fence.epochs
 
     def withdraw_authority(self) -> None:
         """No handler starts until the keeper has read the leases again."""

@@ -132,14 +132,14 @@ class Settler:
         keys = [write.lane.key for write in writes]
         refused: list[LaneWrite] = []
         if membership in self._cautious:
-            free = Leases().fence_free(cx, group, topic, membership.owner, keys)
+            free = self.host.fenced(Leases().fence_free(cx, group, topic, membership.owner, keys))
             had = set(Offsets().load(cx, group, topic, list(free)))
             unlocked = Offsets().lock_free(cx, group, topic, list(free))
             usable = {key: epoch for key, epoch in free.items() if key in unlocked or (group, key) not in had}
             refused = [w for w in writes if w.lane.key in free and free[w.lane.key] != w.lane.epoch]
             mine = [w for w in writes if usable.get(w.lane.key) == w.lane.epoch]
         else:
-            held = Leases().fence(cx, group, topic, membership.owner, keys)
+            held = self.host.fenced(Leases().fence(cx, group, topic, membership.owner, keys))
             mine = [w for w in writes if held.get(w.lane.key) == w.lane.epoch]
             refused = [w for w in writes if held.get(w.lane.key) != w.lane.epoch]
         if mine:

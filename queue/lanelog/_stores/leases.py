@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from attrs import frozen
 
-from lanelog._database import NOW_MS
+from lanelog._database import NOW_MS, SERVER_MARK
 from lanelog._stores._points import chunked, placeholders
 
 if TYPE_CHECKING:
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
     from lanelog._database import Executor
 
-# The fence of a settling transaction: share-lock the lanes, and learn which are still ours (PRIMARY).
-FENCE = """
-SELECT partition_key, lease_epoch FROM queue_partition_leases FORCE INDEX (PRIMARY)
-WHERE consumer_group = %s AND topic = %s AND partition_key IN ({keys}) AND leased_by = %s LOCK IN SHARE MODE
+# The fence of a settling transaction: share-lock the lanes, and learn which are still ours, and who says so (PRIMARY).
+FENCE = f"""
+SELECT partition_key, lease_epoch, {SERVER_MARK} FROM queue_partition_leases FORCE INDEX (PRIMARY)
+WHERE consumer_group = %s AND topic = %s AND partition_key IN ({{keys}}) AND leased_by = %s LOCK IN SHARE MODE
 """
 
 # The same after a lock time-out, leaving out what somebody else holds (PRIMARY).
-FENCE_FREE = """
-SELECT partition_key, lease_epoch, leased_by FROM queue_partition_leases FORCE INDEX (PRIMARY)
-WHERE consumer_group = %s AND topic = %s AND partition_key IN ({keys}) FOR UPDATE SKIP LOCKED
+FENCE_FREE = f"""
+SELECT partition_key, lease_epoch, {SERVER_MARK}, leased_by FROM queue_partition_leases FORCE INDEX (PRIMARY)
+WHERE consumer_group = %s AND topic = %s AND partition_key IN ({{keys}}) FOR UPDATE SKIP LOCKED
 """
 
 # The keeper's read-back: everything in an owner's name, and whether it is paused (by_owner; queue_offsets PRIMARY).
@@ -142,25 +142,33 @@ class OwnedLane:
     paused: bool
 
 
+@frozen
+class Fence:
+    """What a settling transaction may rely on until its end."""
+
+    epochs: dict[str, int | None]
+    """Of the lanes that are locked; None: not the owner's."""
+    server: int | None
+    """The mark of the server that said so; None: there was no row."""
+
+
 class Leases:
     """SQL of `queue_partition_leases`."""
 
-    def fence(self, cx: Executor, group: str, topic: str, owner: str, keys: Sequence[str]) -> dict[str, int]:
+    def fence(self, cx: Executor, group: str, topic: str, owner: str, keys: Sequence[str]) -> Fence:
         """Share-lock these lanes; the epochs of those that are still the owner's."""
-        found: dict[str, int] = {}
+        found: list[tuple[str, int, int]] = []
         for chunk in chunked(sorted(keys, key=str.encode)):
-            found.update(cx.query(FENCE.format(keys=placeholders(chunk)), (group, topic, *chunk, owner)))
-        return found
+            found += cx.query(FENCE.format(keys=placeholders(chunk)), (group, topic, *chunk, owner))
+        return Fence({key: epoch for key, epoch, _ in found}, found[-1][2] if found else None)
 
-    def fence_free(
-        self, cx: Executor, group: str, topic: str, owner: str, keys: Sequence[str]
-    ) -> dict[str, int | None]:
+    def fence_free(self, cx: Executor, group: str, topic: str, owner: str, keys: Sequence[str]) -> Fence:
         """As `fence`, without waiting: an absent key is locked by somebody; None means that it is not the owner's."""
-        found: dict[str, int | None] = {}
+        found: list[tuple[str, int, int, str]] = []
         for chunk in chunked(sorted(keys, key=str.encode)):
-            for key, epoch, holder in cx.query(FENCE_FREE.format(keys=placeholders(chunk)), (group, topic, *chunk)):
-                found[key] = epoch if holder == owner else None
-        return found
+            found += cx.query(FENCE_FREE.format(keys=placeholders(chunk)), (group, topic, *chunk))
+        epochs = {key: epoch if holder == owner else None for key, epoch, _, holder in found}
+        return Fence(epochs, found[-1][2] if found else None)
 
     def owned(self, cx: Executor, group: str, topic: str, owner: str) -> list[OwnedLane]:
         """Everything in an owner's name."""

@@ -220,7 +220,7 @@ class ArchiveGroup:
         # floors S -> leases S -> delivery -> offsets. A lane without a floor was purged: it gets no row again.
         with self.database.transaction() as cx:
             floors = _fence.share_floors(cx, topic, list(through))
-            held = Leases().fence(cx, self.group, topic, self.owner, [LEASE])
+            held = Leases().fence(cx, self.group, topic, self.owner, [LEASE]).epochs
             if topic not in self.epochs or held.get(LEASE) != self.epochs[topic]:
                 raise self._lost(topic)
             heads = Discovery().heads(cx, topic, list(floors))

@@ -56,7 +56,7 @@ class Fence:
 
     def check(self, cx: Executor, topic: str) -> None:
         """Hold the lease in place until the transaction ends. Raises LeaseLost if it is not this run's any more."""
-        if Leases().fence(cx, self.group, topic, self.owner, [LEASE]).get(LEASE) != self.epochs[topic]:
+        if Leases().fence(cx, self.group, topic, self.owner, [LEASE]).epochs.get(LEASE) != self.epochs[topic]:
             raise LeaseLost(
                 f"this run of the replay does not hold topic {topic!r} any more: another run has taken over, or group "
                 f"{self.group!r} was deleted; run it again to go on"
