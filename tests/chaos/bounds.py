@@ -6,16 +6,17 @@ fault, no operator, nobody who died shortly before.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from math import inf
 from typing import Final
 
 from chaos.account import FENCING, History, Run
 from chaos.history import Fault, Lane, Loss
+from chaos.lives import real
 
 MOVES_WITHIN: Final = 5.0
-"""Seconds in which what is published after a failover begins."""
+"""Seconds in which what is published after a failover begins, or what comes before it in its lane does."""
 
 REPLACED_WITHIN: Final = 3.0
 """Seconds after a lease in which somebody else has the lanes of a host that vanished."""
@@ -73,7 +74,9 @@ def late(history: History) -> Iterator[Late]:
                 if _steered(history, group, (topic, key), loss.held, publish.at + MOVES_WITHIN):
                     continue
                 first = history.first_run(group, (topic, key), publish.offset, name)
-                if first is None or first.at > publish.at + MOVES_WITHIN:
+                before = until if first is None else first.at
+                due = max(publish.at, _moved_until(history, group, (topic, key), before)) + MOVES_WITHIN
+                if due <= until and (first is None or first.at > due):
                     detail = f"published {publish.at - loss.opened:.3f} s after a {loss.kind}, begun "
                     detail += "never" if first is None else f"{first.at - publish.at:.3f} s later"
                     yield group, (topic, key), first, publish.offset, name, detail
@@ -98,6 +101,13 @@ def vanished(history: History) -> Iterator[Late]:
             if begin.at > due and due <= until and not _steered(history, group, lane, fault.start, due):
                 detail = f"{runs[at]}: {begin.at - due + bound:.3f} s after it had to move"
                 yield group, lane, runs[at], begin.offset, begin.id, detail
+
+
+def _moved_until(history: History, group: str, lane: Lane, before: float) -> float:
+    """When the last run of a lane was over that began before a time: one that does its lost tail again is moving."""
+    runs = history.whole.get((group, (lane[0], real(lane[1]))), [])
+    at = bisect_left(runs, before, key=lambda run: run.at)
+    return runs[at - 1].over if at and runs[at - 1].over < inf else 0.0
 
 
 def _keeps_up(history: History, loss: Loss) -> bool:
