@@ -49,6 +49,9 @@ def arguments(args: Sequence[str] | None = None) -> Namespace:
         "--output", type=Path, default=RESULTS, help="where the results go (default: benchmarks/results)"
     )
     parser.add_argument("--directory", type=Path, help="where journals and logs go (default: a new one in /tmp)")
+    parser.add_argument(
+        "--again", action="store_true", help="judge the seeds in --directory anew: run what is not there"
+    )
     return parser.parse_args(args)
 
 
@@ -137,8 +140,9 @@ def recovered(faults: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
 
 def run(module: str, directory: Path, *args: str) -> tuple[int, str, dict[str, Any] | None, Path | None]:
     """One run in a process of its own: status, the end of what it said, its result and its picture."""
+    where = str(directory) if module == "judge" else f"--directory={directory}"
     done = subprocess.run(
-        [sys.executable, "-m", f"chaos.{module}", *args, f"--directory={directory}"],
+        [sys.executable, "-m", f"chaos.{module}", *args, where],
         capture_output=True,
         text=True,
         check=False,
@@ -160,11 +164,13 @@ def prove(asked: Namespace, directory: Path, console: Console) -> list[Family]:
                 label = f"seed {what}" if isinstance(what, int) else what
                 progress.update(task, description=f"{family.server}, {label}")
                 own = directory / f"{family.server.replace(':', '-').replace('/', '-')}-{what}"
-                if isinstance(what, int):
+                if isinstance(what, int) and asked.again and any(own.glob("chaos-*.json")):
+                    options: tuple[Any, ...] = ("judge", own)
+                elif isinstance(what, int):
                     options = ("run", own, f"--server={family.server}", f"--seed={what}", f"--seconds={asked.seconds}")
                 else:
                     options = ("profiles", own, what, f"--server={family.server}")
-                status, said, found, picture = run(*options)  # type: ignore[arg-type]
+                status, said, found, picture = run(*options)
                 if status or found is None:
                     family.failed[label] = said
                     console.print(

@@ -10,8 +10,9 @@ import signal
 import sys
 import tempfile
 from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rich.console import Console
 
@@ -77,20 +78,33 @@ def main() -> int:
             play.play(plan)
         events: list[Event] = play.end()
         head = about(server, asked.lease)
-    anomalies = check(events, effect_groups=[EFFECTS], lease=asked.lease)
-    history = History(events, frozenset([EFFECTS]), lease=asked.lease)
-    found = result(history, anomalies, play.failures, play.impossible)
-    title = f"chaos: {server.family} {server.version}, seed {asked.seed}, {asked.seconds:g} s of faults"
-    known = {**head, "seed": asked.seed, "seconds": asked.seconds, "keys": asked.keys, **found}
-    name = f"chaos-{server.family}-{server.version}-seed-{asked.seed}"
-    write(asked.output or directory, name, known, history, title)
+    known = {**head, "seed": asked.seed, "seconds": asked.seconds, "keys": asked.keys}
+    return judge(events, known, play.failures, play.impossible, asked.output or directory, console)
+
+
+def judge(
+    events: list[Event],
+    known: Mapping[str, Any],
+    failures: Sequence[str],
+    impossible: Mapping[str, str],
+    output: Path,
+    console: Console,
+) -> int:
+    """Check the history of a run, write what was found beside what is known, and print it; the exit status."""
+    anomalies = check(events, effect_groups=[EFFECTS], lease=known["lease"])
+    history = History(events, frozenset([EFFECTS]), lease=known["lease"])
+    found = result(history, anomalies, failures, impossible)
+    server = "{family} {version}".format(**known["server"])
+    title = f"chaos: {server}, seed {known['seed']}, {known['seconds']:g} s of faults"
+    name = f"chaos-{server.replace(' ', '-')}-seed-{known['seed']}"
+    write(output, name, {**known, **found}, history, title)
     console.print(summary(found, title))
     broken = unexplained(anomalies)
     for anomaly in broken[:SHOWN]:
         console.print(f"{anomaly.kind} {anomaly.group} {anomaly.topic}/{anomaly.key} {anomaly.id}: {anomaly.detail}")
-    for failure in play.failures:
+    for failure in failures:
         console.print(f"[red]{failure}[/]")
-    return 1 if broken or play.failures else 0
+    return 1 if broken or failures else 0
 
 
 if __name__ == "__main__":

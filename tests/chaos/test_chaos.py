@@ -317,27 +317,35 @@ CUTS = [
 """Seed, seconds of faults, the workers' lease, and the faults, each of which comes at least once."""
 
 
+def chaos(module: str, *args: str) -> subprocess.CompletedProcess[str]:
+    """One of the programs, to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", f"chaos.{module}", *args],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
 @pytest.mark.chaos
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("seed", "seconds", "lease", "kinds"), CUTS)
 def test_a_short_run_has_no_unexplained_anomaly(
     tmp_path: Path, request: pytest.FixtureRequest, seed: int, seconds: int, lease: float, kinds: tuple[FaultKind, ...]
 ) -> None:
-    """Each of these faults comes, operators do what they do meanwhile, and every promise holds."""
+    """Each of these faults comes, operators do what they do meanwhile, and every promise holds; judged twice, alike."""
     kind = request.config.getoption("--server", default=None) or "auto"
     options = [f"--server={'local' if kind == 'auto' else kind}", f"--seed={seed}", f"--seconds={seconds}"]
     options += [f"--faults={','.join(kinds)}", f"--lease={lease}"]
     assert {planned.kind for planned in schedule(seed, seconds, lease, kinds).faults} == set(kinds)
     if seconds == max(cut.values[1] for cut in CUTS):
         assert {operation.verb for operation in operations(seed, seconds, 200)} == set(VERBS)
-    done = subprocess.run(
-        [sys.executable, "-m", "chaos.run", *options, f"--directory={tmp_path}"],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = chaos("run", *options, f"--directory={tmp_path}")
     assert done.returncode == 0, done.stdout + done.stderr
     (found,) = tmp_path.glob("chaos-*.json")
     assert json.loads(found.read_text())["counts"]["acknowledged"] > 0
     assert found.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    before = found.read_text()
+    assert chaos("judge", str(tmp_path)).returncode == 0
+    assert found.read_text() == before

@@ -55,10 +55,13 @@ def test_seeds_are_ranges_and_lists_and_recovery_is_gathered_by_kind() -> None:
 def test_a_failed_run_is_written_down_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The JSON has every seed, what was explained added up, and the failed ones; the exit status tells, too."""
 
+    modules: list[str] = []
+
     def run(module: str, directory: Path, *args: str) -> tuple[int, str, dict[str, Any] | None, Path | None]:
+        modules.append(module)
         if module == "profiles":
             return 0, "", one_profile(args[0]), None
-        seed = int(args[1].removeprefix("--seed="))
+        seed = int(args[1].removeprefix("--seed=")) if args else 1
         picture = tmp_path / "picture.png"
         picture.write_bytes(b"png")
         if seed == 2:
@@ -83,3 +86,9 @@ def test_a_failed_run_is_written_down_and_the_others_go_on(tmp_path: Path, monke
         options = ["--server=local", f"--seeds={seed}", f"--output={tmp_path}", f"--directory={tmp_path}"]
         monkeypatch.setattr("sys.argv", ["proof", *options])
         assert proof.main() == status
+    (tmp_path / "local-1").mkdir()
+    (tmp_path / "local-1/chaos-a.json").write_text("{}")
+    modules.clear()
+    monkeypatch.setattr("sys.argv", ["proof", *options, "--seeds=1,2", "--profiles=", "--again"])
+    assert proof.main() == 1
+    assert modules == ["judge", "run"]
