@@ -54,7 +54,6 @@ def test_seeds_are_ranges_and_lists_and_recovery_is_gathered_by_kind() -> None:
 
 def test_a_failed_run_is_written_down_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The JSON has every seed, what was explained added up, and the failed ones; the exit status tells, too."""
-
     modules: list[str] = []
 
     def run(module: str, directory: Path, *args: str) -> tuple[int, str, dict[str, Any] | None, Path | None]:
