@@ -6,7 +6,8 @@ report ask it.
 A fault that explains too much hides bugs. So each kind explains only what it can have caused:
 
 * `kill`: what the process had not settled is delivered again. It runs nothing any more, so no overlap.
-* `stop`, past the lease: others take the lanes while its handlers stand still, and these go on afterwards.
+* `stop`, past the lease: others take the lanes while its handlers stand still, and these go on afterwards. So does a
+  thread that had asked whether it may start one and stood still before it did: at once, under the epoch before.
 * `connections`, `server`: sessions are lost, and with them the locks that prove who lives. Flushes fail. Whoever has
   its new session first may take a living owner's lanes. Nobody knows whose sessions these are: it concerns everybody.
 * `cut`, `half-close`: as `connections`, but only for processes behind the proxy.
@@ -68,6 +69,9 @@ SETTLING: Final = 5.0
 
 TURN: Final = 1.0
 """Seconds in which every living keeper has had a turn, and has seen what an operator did: four of them are due."""
+
+AT_ONCE: Final = 0.2
+"""Seconds in which a thread goes on that had been stopped: the others of its process do, too."""
 
 LEASE: Final = 6.0
 """The workers' lease_duration, unless the run says otherwise."""
@@ -319,6 +323,15 @@ class History:
                 return steer.verb
         return None
 
+    def _woken(self, first: Run, again: Run) -> str | None:
+        """`stop`, if the earlier owner's process stood still for longer than a lease, and began this as it went on."""
+        stops = [fault for fault in self.faults if fault.kind == "stop" and fault.met((again.begin.process,))]
+        for fault in stops:
+            long = fault.end - fault.start > self.lease and fault.start <= first.at
+            if long and fault.start <= again.at <= fault.end + AT_ONCE:
+                return fault.kind
+        return None
+
     def foreign(self, group: str, topic: str, key: str, offset: int) -> bool:
         """Whether this is a message that was redriven for another group."""
         return self._targets.get((topic, key, offset), group) != group
@@ -335,7 +348,7 @@ class History:
             place = (begin.group, begin.topic, begin.key, begin.offset)
             return next((loss.kind for loss in losses if self.lives.forgot(loss, *place)), None)
         if begin.epoch < first.begin.epoch:
-            return self.taken_away(first, again, again.at)  # by who does not know yet that it lost the lane
+            return self.taken_away(first, again, again.at) or self._woken(first, again)  # it does not know it yet
         if first.settle and first.accepted and first.settle.at <= again.at:
             return None  # a confirmed settlement is durable: no fault takes it back
         until = min(again.at, first.end.at + self.settling if first.end else inf)

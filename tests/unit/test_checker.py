@@ -65,6 +65,8 @@ effect-lost: confirmed, of unknown outcome, no row
   sent 1 unknown; 1@1 group=e settled
 effect-lost: drained, but no row
   sent 1; 1@1 group=e unfinished; kill@1.2-1.3; drained group=e
+duplicate: begun under the epoch before, some time after its process went on
+  sent 1; stop@1.2-19; 1@10 p2 epoch=2 settled; 1@19.4 epoch=1 refused
 ghost-ack: confirmed after a later epoch had begun the message
   sent 1; 1@1-20 settled; stop@1.2-12; 1@10 p2
 ghost-ack poll-skip: asked for after a later epoch had begun another message
@@ -183,6 +185,8 @@ killed at work, and redelivered elsewhere
   sent 1; 1@1 unfinished; kill@1.2-1.3; 1@4 p2 attempt=2; drained
 killed before the flush: two are repeated in order
   sent 1 2; 1@1; 2@2; kill@2.6-2.7; 1@5 p2 raised; 1@6 p2 attempt=2; 2@7 p2; drained
+a thread stands still between its question and the handler, for longer than a lease
+  sent 1; stop@1.2-19; 1@10 p2 epoch=2 settled; 1@19.1 epoch=1 refused; drained
 stopped past its lease: the zombie is refused
   sent 1; 1@1-20 refused; stop@1.2-19; 1@10 p2 attempt=2; drained
 stopped after its commit, which it writes down late
