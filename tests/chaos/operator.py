@@ -47,7 +47,7 @@ class Operator:
     """Set when the server has lost commits: a pause that was taken back may be there again."""
     _over: threading.Event = field(factory=threading.Event, init=False)
     _thread: threading.Thread = field(init=False)
-    _known: set[tuple[str, int]] = field(factory=set, init=False)
+    _known: set[tuple[str, int, int]] = field(factory=set, init=False)
     """Redriven messages that were written down."""
 
     def __enter__(self) -> Self:
@@ -155,9 +155,9 @@ class Operator:
             except Exception:  # noqa: BLE001 - the nemesis is at work
                 self._pause_between()
                 continue
-            new = [message for message in found if (message.key, message.offset) not in self._known]
-            self._known.update((message.key, message.offset) for message in new)
-            return new
+            new = found.keys() - self._known
+            self._known |= new
+            return [found[place] for place in sorted(new)]
 
     def _try(self, verb: str, act: Callable[[], Any], group: str, key: str | None) -> tuple[Any | None, Steer]:
         """Do it; None when nobody knows whether it was done."""
