@@ -71,7 +71,7 @@ Admin.pause_schedule: name by reason dry_run
 Admin.resume_schedule: name dry_run
 Admin.remove_schedule: name dry_run
 Admin.maintain: topics
-Admin.contradictions: limit
+Admin.contradictions: limit heads
 Admin.doctor: repair
 """
 
