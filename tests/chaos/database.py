@@ -26,8 +26,7 @@ DEAD_LETTERS: Final = (
     "SELECT failed_group, original_topic, partition_key, original_offset FROM queue_messages WHERE failed_group <> ''"
 )
 REDRIVEN: Final = """
-SELECT published_at, target_group, topic, partition_key, `offset`, id,
-       JSON_UNQUOTE(JSON_EXTRACT(metadata, '$."lanelog.original_id"'))
+SELECT target_group, topic, partition_key, `offset`, id, JSON_UNQUOTE(JSON_EXTRACT(metadata, '$."lanelog.original_id"'))
 FROM queue_messages WHERE topic = %s AND target_group <> ''"""
 LOG: Final = "SELECT topic, partition_key, `offset`, id FROM queue_messages WHERE topic = %s"
 HEADS: Final = "SELECT topic, partition_key, head_offset FROM queue_partitions WHERE topic = %s"
@@ -78,18 +77,13 @@ def drain(url: str, within: float) -> list[Drained]:
     return list(done.values())
 
 
-def redriven(url: str) -> dict[tuple[str, int, int], Redriven]:
-    """The redriven messages that are in the log, by key, offset and the time of their publish.
-
-    A server that lost its last commits gives the same offsets and ids once more, at another time.
-    """
+def redriven(url: str) -> list[Redriven]:
+    """The redriven messages that are in the log."""
     now = time.monotonic()
-    return {
-        (key, offset, published_at): Redriven(
-            at=now, group=group, topic=topic, key=key, offset=offset, id=name, original=original
-        )
-        for published_at, group, topic, key, offset, name, original in rows(url, REDRIVEN, TOPIC)
-    }
+    return [
+        Redriven(at=now, group=group, topic=topic, key=key, offset=offset, id=name, original=original)
+        for group, topic, key, offset, name, original in rows(url, REDRIVEN, TOPIC)
+    ]
 
 
 def survived(url: str) -> list[Kept | Settled]:

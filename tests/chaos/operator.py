@@ -48,7 +48,13 @@ class Operator:
     _over: threading.Event = field(factory=threading.Event, init=False)
     _thread: threading.Thread = field(init=False)
     _known: set[tuple[str, int, int]] = field(factory=set, init=False)
-    """Redriven messages that were written down."""
+    """Redriven messages that were written down: key, offset, and how often the server had lost commits by then."""
+    _losses: int = field(default=0, init=False)
+
+    def forget(self) -> None:
+        """The server is about to go on without its last commits: offsets and ids are given out once more."""
+        self._losses += 1
+        self.went_back.set()
 
     def __enter__(self) -> Self:
         self._thread = threading.Thread(target=self._run, name="operator", daemon=True)
@@ -155,9 +161,11 @@ class Operator:
             except Exception:  # noqa: BLE001 - the nemesis is at work
                 self._pause_between()
                 continue
-            new = found.keys() - self._known
-            self._known |= new
-            return [found[place] for place in sorted(new)]
+            # Counted behind the look: what is found on the server before may be written down twice, never not at all.
+            new = {(each.key, each.offset, self._losses): each for each in found}
+            told = [each for place, each in new.items() if place not in self._known]
+            self._known |= new.keys()
+            return told
 
     def _try(self, verb: str, act: Callable[[], Any], group: str, key: str | None) -> tuple[Any | None, Steer]:
         """Do it; None when nobody knows whether it was done."""

@@ -12,6 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from attrs import define, evolve, field
@@ -19,6 +20,7 @@ from attrs import define, evolve, field
 from chaos.database import survived
 from chaos.fleet import Fleet
 from chaos.history import Event, Fault, Loss
+from chaos.node import Node
 from chaos.pair import Pair, remove
 from chaos.proxy import Proxy, ports
 from chaos.schedule import WATCHED, Planned
@@ -67,7 +69,7 @@ class ServerFaults:
         held = self.pair.hold_back()
         self._never.wait(planned.hold)
         kept: list[Event] = []
-        died, opened = self.pair.promote(lambda node: kept.extend(survived(node.url)))
+        died, opened = self.pair.promote(partial(self._seen, kept))
         lost = self._lost("promote", held, died, opened, kept)
         self._watch(self.pair.bring_back)
         start = time.monotonic()
@@ -84,14 +86,18 @@ class ServerFaults:
             copied = time.monotonic()
             self._never.wait(planned.hold)
             kept: list[Event] = []
-            died, opened = self.pair.set_back(copy, lambda node: kept.extend(survived(node.url)))
+            died, opened = self.pair.set_back(copy, partial(self._seen, kept))
         finally:
             remove(copy)
         lost = self._lost("restore", held, died, opened, kept)
         return [*lost, Fault(kind="copy", start=held, end=copied), *self._watch()]
 
-    def _lost(self, kind: str, held: float, died: float, opened: float, kept: list[Event]) -> list[Event]:
+    def _seen(self, kept: list[Event], node: Node) -> None:
+        """What the server has before anybody can reach it; from here on it is another one for everybody."""
+        kept.extend(survived(node.url))
         self.went_back()
+
+    def _lost(self, kind: str, held: float, died: float, opened: float, kept: list[Event]) -> list[Event]:
         loss = Loss(kind=kind, held=held, died=died, opened=opened)  # type: ignore[arg-type]
         of_it = [evolve(each, loss=opened) for each in kept]  # type: ignore[misc]
         return [Fault(kind=kind, start=died, end=opened), loss, *of_it]  # type: ignore[arg-type]

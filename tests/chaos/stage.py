@@ -78,7 +78,7 @@ class Stage:
         """Let an operator do these beside the faults; what he has begun is done, and nothing is paused, afterwards."""
         operator = Operator(self.server.url, self.journal, self.say, operations)
         if self.nemesis.servers is not None:
-            self.nemesis.servers.went_back = operator.went_back.set
+            self.nemesis.servers.went_back = operator.forget
         with operator:
             yield
         self.failures += operator.failures
