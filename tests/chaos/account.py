@@ -62,7 +62,7 @@ from chaos.history import (  # fmt: skip
     Settle,
     Steer,
 )
-from chaos.lives import LATE, Lives, real, whole
+from chaos.lives import LATE, MARK, Lives, real, whole
 
 SETTLING: Final = 5.0
 """Seconds that a fault may have consequences for: flushes are written again and sessions are replaced meanwhile."""
@@ -186,7 +186,9 @@ class History:
         self.heads = {(event.topic, event.key): event.offset for event in of[Head]}
         for steer in self.steers:
             if steer.verb == "skip":
-                place = (steer.group, steer.topic, steer.key or "", steer.offset or 0)
+                key, offset = steer.key or "", steer.offset or 0
+                number = self.lives.lost_with(steer.topic, key, offset, steer.start)  # with its message, perhaps
+                place = (steer.group, steer.topic, key if number is None else f"{key}{MARK}{number}", offset)
                 self.skips.setdefault(place, steer.start)
                 if not self.lives.taken_back(steer):
                     self.kept_skips.add(place)

@@ -134,14 +134,19 @@ def _next(history: History, after: float) -> float:
 
 
 def _near(history: History, fault: Fault, at: float) -> bool:
-    return fault.start <= at <= fault.end + 2 * history.lease
+    return fault.start <= at <= _over(history, fault)
+
+
+def _over(history: History, fault: Fault) -> float:
+    """When the fleet has shared its lanes out again after a fault; the lease of a host that vanished runs out first."""
+    return fault.end + (3 if fault.kind == "vanish" else 2) * history.lease
 
 
 def _quiet(history: History, since: float, until: float, but: Fault) -> bool:
     """Whether nothing else happened, nor had consequences still: a fleet that changed shares its lanes out anew."""
     begun = min(run.at for run in history.runs.values())
     return since > begun + 2 * history.lease and not any(
-        fault is not but and fault.kind not in IDLE and fault.start <= until and since <= fault.end + 2 * history.lease
+        fault is not but and fault.kind not in IDLE and fault.start <= until and since <= _over(history, fault)
         for fault in history.faults
     )
 

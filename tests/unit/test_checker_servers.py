@@ -84,6 +84,10 @@ back by some seconds twice
   sent 1 2; 1@0.5; 2@1; restore@2-4 head=2 watermark=1; 2@5; restore@6-8 head=2 watermark=1; 2@9; drained
 a skip went with the tail, and the message comes
   sent 1 2; skip@1.5 offset=1; 2@1.8; promote@2-4 head=2; 1@5; 2@6; drained
+a skip went with the tail, and so did the message and the next one, which had begun by right
+  sent 1 2; skip@1.1 offset=1; 2@1.4; promote@2-4; drained
+a host vanished, a lease later its lanes were taken, and then shared out again while a clock stepped
+  sent 1 2 3; 1@0; 2@25; vanish@12-12.1 p3; step@25.4-26 all; 3@28 p2
 a dead letter went with the tail: the next had begun by right
   sent 1 2; 1@1 raised; 2@1.6; promote@2-4 head=2; 1@5; 2@6; drained
 a pause went with the tail
