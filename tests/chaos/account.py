@@ -44,7 +44,7 @@ from collections.abc import Collection, Iterable, Sequence
 from math import inf
 from typing import Any, Final
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from chaos.history import (  # fmt: skip
     Begin,
@@ -98,6 +98,18 @@ STANDING: Final = frozenset({"freeze", "step", "revoke"})
 
 BY_EXPIRY: Final = frozenset({"stall", "disk"})
 """They have consequences only if heartbeats expire: a renewal is due each third of a lease, so after two thirds."""
+
+
+def _passed(steer: Steer) -> Iterable[int]:
+    """The messages that an operator's verb has settled: one by a skip, or those that a seek went over.
+
+    Seeks go back, but for one whose target was read from a server that then went on without its last commits.
+    """
+    if steer.offset is None or steer.verb not in {"skip", "seek"}:
+        return ()
+    if steer.verb == "skip":
+        return (steer.offset,)
+    return range(steer.before + 1, steer.offset + 1) if steer.certain and steer.before is not None else ()
 
 
 @define(eq=False)
@@ -185,12 +197,12 @@ class History:
         self.logged = {(event.topic, event.key, event.offset): event.id for event in of[Logged]}
         self.heads = {(event.topic, event.key): event.offset for event in of[Head]}
         for steer in self.steers:
-            if steer.verb == "skip":
-                key, offset = steer.key or "", steer.offset or 0
+            for offset in _passed(steer):
+                key = steer.key or ""
                 number = self.lives.lost_with(steer.topic, key, offset, steer.start)  # with its message, perhaps
                 place = (steer.group, steer.topic, key if number is None else f"{key}{MARK}{number}", offset)
                 self.skips.setdefault(place, steer.start)
-                if not self.lives.taken_back(steer):
+                if not self.lives.taken_back(evolve(steer, offset=offset)):
                     self.kept_skips.add(place)
         self.redriven = {(event.topic, event.key, event.id): event for event in of[Redriven]}
         self._targets = {(new.topic, new.key, new.offset): new.group for new in self.redriven.values()}

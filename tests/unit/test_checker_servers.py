@@ -92,6 +92,8 @@ a dead letter went with the tail: the next had begun by right
   sent 1 2; 1@1 raised; 2@1.6; promote@2-4 head=2; 1@5; 2@6; drained
 a pause went with the tail
   sent 1; pause@1.5 until=9; promote@2-4 head=1; 1@7; drained
+a seek back to what was read before a failover goes forward on the server that has less
+  sent 1 2 3; 1@0.2; 2@1.2; promote@2-4 head=3 watermark=1; seek@4.5 offset=2 before=1; 3@5; drained
 a seek went with the tail, and is not asked for
   sent 1 2; 1@0.2; 2@0.8; seek@1.5 offset=0 before=2; promote@2-4 head=2 watermark=2; drained
 killed with its machine, and redelivered when the lease has run out
