@@ -1,7 +1,7 @@
 """The evidence: `PYTHONPATH=tests python -m chaos.proof`: ten seeds and both profiles on each server family.
 
-Owns which runs there are and what of them is kept: `benchmarks/results/chaos-<family>-<version>.json`, a timeline of
-one seed and one of each profile. A run that fails is written down and the others go on; the exit status is 1 then.
+Owns which runs there are and what of them is kept: `benchmarks/results/chaos-<family>-<version>.json`, and a timeline
+of each seed and profile. A run that fails is written down and the others go on; the exit status is 1 then.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Family:
         asked.output.mkdir(parents=True, exist_ok=True)
         (asked.output / f"chaos-{name}.json").write_text(json.dumps(self.as_json(one, asked), indent=2) + "\n")
         for label, picture in self.pictures.items():
-            shutil.copyfile(picture, asked.output / f"chaos-{f'{label}-' if label else ''}{name}.png")
+            shutil.copyfile(picture, asked.output / f"chaos-{label}-{name}.png")
         return f"chaos-{name}.json"
 
     def as_json(self, one: Mapping[str, Any], asked: Namespace) -> dict[str, Any]:
@@ -180,7 +180,7 @@ def prove(asked: Namespace, directory: Path, console: Console) -> list[Family]:
                 if found is not None:
                     (family.runs if isinstance(what, int) else family.profiles)[what] = found  # type: ignore[index]
                     if picture is not None:
-                        family.pictures.setdefault("" if isinstance(what, int) else what, picture)
+                        family.pictures[f"seed-{what:02}" if isinstance(what, int) else str(what)] = picture
                 progress.advance(task)
             name = family.write(asked)  # what is done is done, should the next family not come to its end
             console.print(f"written to {name}" if name else f"no run on {family.server} came to its end")

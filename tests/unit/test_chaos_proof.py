@@ -79,7 +79,7 @@ def test_a_failed_run_is_written_down_and_the_others_go_on(tmp_path: Path, monke
     assert kept["explained"] == [{"kind": "duplicate", "cause": "kill", "count": 6}]
     assert (kept["acknowledged"], kept["handled"]) == (27, 30)
     assert set(kept["profiles"]) == {"kills", "restarts"}
-    assert (tmp_path / "results/chaos-mariadb-1.2.3.png").read_bytes() == b"png"
+    assert (tmp_path / "results/chaos-seed-01-mariadb-1.2.3.png").read_bytes() == b"png"
     assert proof.table([family]).row_count == 1
     for seed, status in ((1, 0), (2, 1)):
         options = ["--server=local", f"--seeds={seed}", f"--output={tmp_path}", f"--directory={tmp_path}"]
