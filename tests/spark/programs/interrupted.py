@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 from pyspark.sql import SparkSession
 
@@ -54,7 +55,10 @@ def interrupt(what: str, spark: SparkSession, when: Callable[[], object], work: 
         work()
     except KeyboardInterrupt as interruption:
         kept = interruption  # as a notebook keeps the last traceback, and with it what the interrupted call used
-        jobs = list(spark.sparkContext.statusTracker().getActiveJobsIds())
+        active = spark.sparkContext.statusTracker().getActiveJobsIds
+        with suppress(AssertionError):  # a job's end is told by a bus that lags behind who waited for the job
+            eventually(lambda: not active(), within=5.0)
+        jobs = list(active())
         say(what=what, interrupted=kept is not None, in_step=in_step(spark), rows=spark.range(7).count(), jobs=jobs)
 
 
