@@ -35,7 +35,7 @@ def test_the_lane_and_its_holder_are_named(
             else:
                 publisher.publish("t", "k", b"2")
         assert "'k' of topic 't' was locked" in str(caught.value)
-        assert f"now held by connection {number} (" in str(caught.value)
+        assert f"by connection {number} (" in str(caught.value)
         assert caught.value.retriable
 
 
@@ -57,7 +57,7 @@ def test_a_holder_is_told_from_those_who_wait_as_well(
     )
     with publisher_at(lanelog_url, publish_timeout=0.3) as publisher, pytest.raises(DatabaseError) as caught:
         publisher.publish("t", "k", b"2")
-    assert f"now held by connection {number} (" in str(caught.value)
+    assert f"by connection {number} (" in str(caught.value)
     rows(raw, f"KILL {number}")
     waiter.join(20)
 
@@ -69,10 +69,8 @@ def test_in_a_callers_transaction_too(publisher: Publisher, number: int, open_ra
     with pytest.raises(DatabaseError) as caught:
         publisher.publish("t", "k", b"3", connection=mine)
     assert caught.value.code == 1205
-    assert (
-        f"the lane of key 'k' of topic 't' was locked by another transaction (now held by connection {number} ("
-        in str(caught.value)
-    )
+    assert "the lane of key 'k' of topic 't' was locked by another transaction (now held " in str(caught.value)
+    assert f"by connection {number} (" in str(caught.value)
 
 
 def test_who_may_not_see_the_holder_gets_the_lane(lanelog_url: str, number: int, raw: Any) -> None:
@@ -84,6 +82,6 @@ def test_who_may_not_see_the_holder_gets_the_lane(lanelog_url: str, number: int,
         pytest.raises(DatabaseError) as caught,
     ):
         publisher.publish("t", "k", b"2")
-    assert "the lane of key 'k' of topic 't' was locked by others" in str(caught.value)
+    assert "the lane of key 'k' of topic 't' was locked by " in str(caught.value)
     assert "held by" not in str(caught.value)
     assert number

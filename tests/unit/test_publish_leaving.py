@@ -48,7 +48,9 @@ class Contended:
 
 def grouping(writer: Writer, *, timeout: float = 0.01) -> GroupCommit:
     """Group commit with a place for nobody who waits at the server."""
-    database: Any = SimpleNamespace(config=SimpleNamespace(publish_timeout=timeout), reached=True)
+    database: Any = SimpleNamespace(
+        config=SimpleNamespace(publish_timeout=timeout), reached=True, holder=lambda _lock, seconds: seconds and None
+    )
     anything: Any = writer
     return GroupCommit(database, anything, Gate(0), Locked(database))
 

@@ -49,7 +49,7 @@ class Locked:
         return explained
 
     def holder(self, topic: str, keys: Collection[str]) -> str:
-        """` (now held by connection 17 (app@10.0.0.3))`, or nothing where that cannot be found out soon."""
+        """` (now held by connection 17 (app@10.0.0.3:5123))`, or nothing where that cannot be found out soon."""
         if not self._asking.acquire(blocking=False):
             return ""
         try:
@@ -58,7 +58,7 @@ class Locked:
             )
         finally:
             self._asking.release()
-        return f" (now held by {found})" if found is not None else ""
+        return f" (now held {found})" if found is not None else ""
 
 
 def lanes(topic: str, keys: Collection[str]) -> str:
