@@ -51,6 +51,7 @@ def test_what_an_operator_must_mend_says_how(code: int, remedy: str) -> None:
         ("INSERT command denied to user 'u'@'h' for table 'queue_messages'", "publisher"),
         ("INSERT command denied to user 'u'@'h' for table `jobs`.`queue_messages`", "publisher"),
         ("SELECT, UPDATE command denied to user 'u'@'h' for table 'queue_partitions'", "publisher"),
+        ("SELECT with locking clause command denied to user 'u'@'h' for table 'queue_partitions'", "publisher"),
         ("DELETE command denied to user 'u'@'h' for table 'queue_partition_leases'", "consumer"),
         ("DELETE command denied to user 'u'@'h' for table `jobs`.`queue_history`", "janitor"),
         ("DELETE command denied to user 'u'@'h' for table 'queue_groups'", "admin"),

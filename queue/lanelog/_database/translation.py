@@ -97,7 +97,7 @@ _REMEDIES: Final = {
 
 _DENIED: Final = frozenset({1142, 1143})
 # "INSERT command denied to user 'u'@'h' for table 'queue_messages'"; MariaDB names the database, too.
-_WHAT_WAS_DENIED = re.compile(r"([A-Z][A-Z, ]*?)(?: with locking clause)? command denied to user .* for .*?(queue_\w+)")
+_WHAT_WAS_DENIED = re.compile(r"([A-Z][A-Z, ]*?)( with locking clause)? command denied to user .* for .*?(queue_\w+)")
 
 
 def code_of(exc: BaseException) -> int | None:
@@ -179,7 +179,9 @@ def _grant(text: str) -> str:
     """Which role has what the server refused, and how it is granted."""
     found = _WHAT_WAS_DENIED.search(text)
     privileges = found[1].split(", ") if found else []
-    roles = roles_with(privileges, found[2]) if found else []
+    if found and found[2]:
+        privileges.append("UPDATE")  # what MySQL wants to see for FOR UPDATE
+    roles = roles_with(privileges, found[3]) if found else []
     if not roles:
         return f"grant the user its role: `lanelog grants --role ROLE` prints how, ROLE is one of {', '.join(ROLES)}"
     others = f" (so have {', '.join(roles[1:])})" if roles[1:] else ""
