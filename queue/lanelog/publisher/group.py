@@ -188,7 +188,7 @@ class GroupCommit:
         for member in woken:
             member.signal.set()
 
-    def _failure(self, member: Member, shared: Exception) -> Exception:
+    def _failure(self, member: Member, shared: BaseException) -> BaseException:
         """Every member raises its own copy: threads must not add their tracebacks to one object."""
         error = copy(shared)
         if not isinstance(error, DatabaseError):
