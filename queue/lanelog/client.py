@@ -162,7 +162,7 @@ class Client(Declaring):
     def publish(
         self,
         topic: str,
-        key: str,
+        key: str | None,
         payload: object,
         *,
         id: str | None = None,  # noqa: A002 - the field's name
@@ -174,6 +174,10 @@ class Client(Declaring):
         ttl: float | None = None,
     ) -> Receipt:
         """Append one message to the lane of `key`; it is durable and visible when this returns.
+
+        `key` None: the message needs no order. It goes to one of the topic's open lanes (64, see
+        `admin.set_open_lanes`), which any number of processes share evenly; an `id` always to the same one of them, as
+        long as their number stays. The receipt's `key` is the lane's.
 
         `payload`: bytes, str (UTF-8), dict, list or number (JSON), anything else with `codec`. `id` makes it idempotent
         within (topic, key): a second publish returns the first one's offset as a duplicate. `connection`, an open
@@ -206,22 +210,24 @@ class Client(Declaring):
     def publish_many(
         self,
         topic: str,
-        items: Iterable[tuple[str, object] | Outgoing],
+        items: Iterable[tuple[str | None, object] | Outgoing],
         *,
         codec: Codec | None = None,
         connection: object | None = None,
     ) -> list[Receipt]:
         """Append many messages in one transaction, all or nothing; receipts in the order of `items`.
 
-        Items are (key, payload) pairs or `Outgoing`; otherwise as `publish`.
+        Items are (key, payload) pairs or `Outgoing`; otherwise as `publish`. Those without a key (None) share as many
+        open lanes as there are messages for.
         """
         return self._publisher.publish_many(topic, items, codec=codec, connection=connection)
 
-    def cancel_scheduled(self, topic: str, key: str, id: str) -> bool:  # noqa: A002 - the field's name
+    def cancel_scheduled(self, topic: str, key: str | None, id: str) -> bool:  # noqa: A002 - the field's name
         """Take back a message that is not due yet. True: it will not be delivered.
 
-        False: there is none, or it was due and is in the log already. Raises ConfigurationError (also where this thread
-        has a transaction of lanelog open, which it would wait for) and DatabaseError.
+        False: there is none, or it was due and is in the log already. `key`: as it was published, or its receipt's.
+        Raises ConfigurationError (also where this thread has a transaction of lanelog open, which it would wait for)
+        and DatabaseError.
         """
         return cancel(self._database, topic, key, id)
 

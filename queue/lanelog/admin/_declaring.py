@@ -31,7 +31,7 @@ class Declaring:
         name: str,
         expression: str,
         topic: str,
-        key: str,
+        key: str | None,
         payload: object,
         *,
         timezone: str = "UTC",
@@ -51,7 +51,8 @@ class Declaring:
         the second first, in an IANA time zone. Where clocks change, a fixed time of day fires once on each day (at the
         end of the gap, or at the first of the two); what has a `*` for minute or hour follows the clock on the wall.
         The id of each message is `name@2026-11-21T10:05:00Z`; its metadata has `lanelog.schedule` and
-        `lanelog.fire_time` besides what is given. `ttl`: seconds from the publishing.
+        `lanelog.fire_time` besides what is given. `ttl`: seconds from the publishing. `key` None: they go to one open
+        lane, the same one each time, so that one run does not overtake the one before.
 
         `catch_up` says what is published of times at which no process was there: the most recent one (`"latest"`), each
         of them (`"all"`) or nothing (`"none"`). Nothing is missed as long as the oldest time that is due is late by no
