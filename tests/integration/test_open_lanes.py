@@ -282,6 +282,17 @@ def test_the_command_line_shows_and_sets_the_number(lanelog_client: Client, lane
     assert "open~" in command("show", "t", receipt.key, "1").stdout
 
 
+def test_the_command_line_publishes_without_a_key(lanelog_client: Client, lanelog_url: str) -> None:
+    """A message or lines; KEY is left out, and forgetting it is no way to publish without order."""
+    command = Command(lanelog_url)
+    lane = lane_of("a", 64)
+    assert command("publish", "t", "--no-key", "x", "--id", "a").stdout == f"published offset 1 of t, lane {lane}\n"
+    assert command("publish", "t", "--no-key", stdin="1\n2\n").stdout == "published 2 messages to t, open lanes\n"
+    assert lanelog_client.admin.topic("t").messages == 3
+    assert "give the KEY" in command("publish", "t", status=2).stderr
+    assert "TOPIC and MESSAGE alone" in command("publish", "t", "k", "x", "--no-key", status=2).stderr
+
+
 def test_dead_letters_of_open_lanes_are_redriven_into_them(lanelog_client: Client) -> None:
     """The lane of a dead letter is its message's; when it works again it comes back there."""
     works = threading.Event()

@@ -96,8 +96,9 @@ class Publisher:
 
         Without a key (None) it goes to one of the topic's open lanes. With `connection`, it becomes part of the
         transaction that is open there. A message whose `id` is in the lane already is not stored again: the receipt has
-        the offset of the first. Raises ConfigurationError (PayloadTooLarge) before any SQL, and DatabaseError: if its `outcome_unknown` is true, publish again with the
-        same id, as long as the topic's longest `retention`. A repetition of our own that comes later is refused.
+        the offset of the first. Raises ConfigurationError (PayloadTooLarge) before any SQL, and DatabaseError: if its
+        `outcome_unknown` is true, publish again with the same id, as long as the topic's longest `retention`. A
+        repetition of our own that comes later is refused.
         """
         check_name("topic", topic)
         outgoing = Outgoing(key, payload, id, metadata, delay, deliver_at, ttl)
