@@ -23,8 +23,9 @@ test: .venv/installed database clocks browser java ## Run the tests that tell wi
 
 test-rest: .venv/installed database clocks browser java mysql previous ## Run what `make test` leaves out, all on MySQL, chaos
 	@$(PYTEST) -m thorough tests/unit tests/contract tests/integration
+	@$(PYTEST) tests/acceptance
 	@$(PYTEST) -m thorough tests/spark
-	@$(PYTEST) tests/contract tests/integration --server=mysql-local
+	@$(PYTEST) tests/contract tests/integration tests/acceptance --server=mysql-local
 	@$(BIN)/python -m pytest tests/chaos
 
 test-all: test test-rest ## Run every test, on MariaDB and on MySQL

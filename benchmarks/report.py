@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from lanelog.devserver import DevServer
 
-PACKAGES = ("lanelog", "PyMySQL", "DBUtils", "attrs", "structlog", "tenacity")
+PACKAGES = ("lanelog", "PyMySQL", "DBUtils", "attrs", "tenacity")
 MANY = 100
 
 

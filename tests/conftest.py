@@ -20,7 +20,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Started in the background of a shell, which hands on that Ctrl-C is ignored: programs that tests interrupt would.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-MARKED = ("contract", "integration", "spark", "chaos")
+MARKED = ("acceptance", "contract", "integration", "spark", "chaos")
 LEFT_OUT: Counter[Path] = Counter()
 """Thorough tests that this run leaves out, by directory."""
 SPARK_TIMEOUT = 300

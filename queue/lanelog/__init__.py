@@ -6,10 +6,11 @@ read the same log independently; a crash resumes exactly where it stopped.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from lanelog._retry import RetryPolicy
 from lanelog.client import Client, connect
 from lanelog.config import AckPolicy, Order, SubscriptionConfig
-from lanelog.deliveries import Deliveries
 from lanelog.errors import (
     AlreadySettled,
     ClosedError,
@@ -21,7 +22,10 @@ from lanelog.errors import (
     SchemaError,
 )
 from lanelog.message import Codec, DeadLetter, Message, Outgoing, Postpone, Receipt, Reject, Retry
-from lanelog.subscriber import Subscription, SubscriptionState, SubscriptionStats
+
+if TYPE_CHECKING:
+    from lanelog.deliveries import Deliveries
+    from lanelog.subscriber import Subscription, SubscriptionState, SubscriptionStats
 
 __all__ = [
     "AckPolicy",
@@ -51,3 +55,25 @@ __all__ = [
     "SubscriptionStats",
     "connect",
 ]
+
+_LATER = {
+    "Deliveries": "lanelog.deliveries",
+    "Subscription": "lanelog.subscriber",
+    "SubscriptionState": "lanelog.subscriber",
+    "SubscriptionStats": "lanelog.subscriber",
+}
+"""Names that only a process that subscribes needs, and their modules."""
+
+
+def __getattr__(name: str) -> object:
+    """Import a name that comes with the engine when somebody asks for it: `import lanelog` must stay light."""
+    if name not in _LATER:
+        raise AttributeError(f"module 'lanelog' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = globals()[name] = getattr(import_module(_LATER[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})

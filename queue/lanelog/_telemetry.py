@@ -1,6 +1,6 @@
-"""The way out for log events: the stdlib logger "lanelog", written to through structlog.
+"""The way out for log events: the stdlib logger "lanelog".
 
-It never configures structlog or logging, renders only plain values (of anything else, the type), and never raises.
+It never configures logging, renders only plain values (of anything else, the type), and never raises.
 Every room that does something takes its logger from `get_logger` and binds topic, group, key and subscriber to it.
 """
 
@@ -10,47 +10,58 @@ import enum
 import logging
 import sys
 import traceback
-from typing import TYPE_CHECKING, Any, Final, cast
+from collections.abc import Mapping
+from typing import Any, Final
 
-import structlog
-
-if TYPE_CHECKING:
-    from structlog.typing import EventDict
+from attrs import frozen
 
 LOGGER_NAME: Final = "lanelog"
 
 _LONGEST_VALUE = 2000  # characters; a last error may quote a whole payload
-_LEVELS: Final = {
-    "debug": logging.DEBUG,
-    "info": logging.INFO,
-    "warning": logging.WARNING,
-    "error": logging.ERROR,
-    "exception": logging.ERROR,
-    "critical": logging.CRITICAL,
-}
 
 
-class BoundLogger(structlog.stdlib.BoundLogger):
-    """A structlog logger that costs a look-up while its level is off, and names its caller's line in the record."""
+@frozen(eq=False, repr=False)
+class BoundLogger:
+    """A logger with values that each of its events begins with; it costs a look-up while an event's level is off."""
 
-    def _proxy_to_logger(self, method_name: str, event: str | None = None, *_: object, **values: Any) -> None:
-        level = _LEVELS[method_name]
+    _logger: logging.Logger
+    _context: Mapping[str, object]
+
+    def bind(self, **context: object) -> BoundLogger:
+        """The same logger, with more values."""
+        return BoundLogger(self._logger, {**self._context, **context})
+
+    def debug(self, event: str, **values: Any) -> None:
+        """Log an event that only who debugs lanelog itself wants to see."""
+        self._log(logging.DEBUG, event, values)
+
+    def info(self, event: str, **values: Any) -> None:
+        """Log an event of a normal life."""
+        self._log(logging.INFO, event, values)
+
+    def warning(self, event: str, **values: Any) -> None:
+        """Log something that somebody may want to look at."""
+        self._log(logging.WARNING, event, values)
+
+    def error(self, event: str, **values: Any) -> None:
+        """Log something that somebody must look at."""
+        self._log(logging.ERROR, event, values)
+
+    def exception(self, event: str, **values: Any) -> None:
+        """As `error`, with the traceback of the exception that is being handled."""
+        self._log(logging.ERROR, event, {"exc_info": True, **values})
+
+    def _log(self, level: int, event: str, values: dict[str, Any]) -> None:
         if not self._logger.isEnabledFor(level):
             return
         exc_info = values.pop("exc_info", None)
         try:
-            (line,), _kwargs = self._process_event(method_name, event, values)
+            line = " ".join([event, *(f"{name}={_text(value)}" for name, value in {**self._context, **values}.items())])
             # The record's caller is whoever called debug() … exception(): two frames above this one.
             self._logger.log(level, line, exc_info=exc_info, stacklevel=3)
         except Exception:  # noqa: BLE001 - an application's broken log filter must not stop a loop
             if logging.raiseExceptions:
                 traceback.print_exc(file=sys.stderr)
-
-
-def render(_logger: object, _method: str, event_dict: EventDict) -> str:
-    """Render the one line "event key=value …"; a structlog processor, the last of the chain."""
-    event = str(event_dict.pop("event", ""))
-    return " ".join([event, *(f"{name}={_text(value)}" for name, value in event_dict.items())])
 
 
 def _text(value: object) -> str:
@@ -91,17 +102,9 @@ def _quoted(value: str) -> str:
 def get_logger(**context: object) -> BoundLogger:
     """Return the library's logger with `context` bound to it: `log.info("lane.acquired", key=key)`.
 
-    Events are static past-tense names. All settings are passed here, so that neither the library's events nor those of
-    an application that configured structlog itself depend on the other.
+    Events are static past-tense names.
     """
-    wrapped = structlog.wrap_logger(
-        logging.getLogger(LOGGER_NAME),
-        processors=[render],
-        wrapper_class=BoundLogger,
-        context_class=dict,
-        cache_logger_on_first_use=False,
-    )
-    return cast("BoundLogger", wrapped.bind(**context))
+    return BoundLogger(logging.getLogger(LOGGER_NAME), context)
 
 
 logging.getLogger(LOGGER_NAME).addHandler(logging.NullHandler())

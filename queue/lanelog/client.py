@@ -2,6 +2,9 @@
 
 Owns the database, the publisher and the subscriptions, and their common end; it does none of their work.
 `lanelog.connect` makes it.
+
+What a process that only publishes never needs (engine, administration, migrations) is imported where it is first used:
+`import lanelog` must stay light.
 """
 
 from __future__ import annotations
@@ -15,19 +18,12 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from attrs import define, field
 
-from lanelog import migrations
 from lanelog._database import Database
 from lanelog._database.fork import register_shared
-from lanelog._engine.engine import Engine
 from lanelog._telemetry import get_logger
-from lanelog.admin import Admin
-from lanelog.admin._declaring import Declaring
-from lanelog.admin._scheduled import cancel
 from lanelog.config import ConnectConfig, SubscriptionConfig, check_handler, check_name, check_retention
-from lanelog.deliveries import Deliveries
 from lanelog.errors import ClosedError, ConfigurationError
 from lanelog.publisher import Publisher
-from lanelog.subscriber import Subscription, checked_topics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -35,7 +31,12 @@ if TYPE_CHECKING:
     from datetime import datetime
     from types import FrameType, TracebackType
 
+    from lanelog._engine.engine import Engine
+    from lanelog.admin import Admin
+    from lanelog.admin.views import ScheduleInfo
+    from lanelog.deliveries import Deliveries
     from lanelog.message import Codec, Message, Outgoing, Receipt
+    from lanelog.subscriber import Subscription
 
 H = TypeVar("H", bound="Callable[[Message], object]")
 
@@ -80,7 +81,7 @@ class _Announcements:
 
 
 @define(eq=False, repr=False)
-class Client(Declaring):
+class Client:
     """Publishes, subscribes, and ends both; a context manager that closes it. Thread-safe.
 
     After a fork the child's copy publishes on connections of its own; subscriptions of the parent raise ClosedError
@@ -139,6 +140,8 @@ class Client(Declaring):
 
         Idempotent, and safe when many processes do it at once and while others work.
         """
+        from lanelog import migrations
+
         return migrations.migrate(self._database)
 
     def ping(self) -> None:
@@ -146,11 +149,15 @@ class Client(Declaring):
 
         Raises DatabaseError, SchemaError.
         """
+        from lanelog import migrations
+
         migrations.check(self._database)
 
     @property
     def admin(self) -> Admin:
         """See it and steer it: topics, lanes, messages, dead letters; pause, seek, redrive. See `lanelog.admin`."""
+        from lanelog.admin import Admin
+
         if self._admin is None:
             self._admin = Admin(
                 self._database, self._publisher.ensure_lanes, self._announcements, self._announcements.scheduled
@@ -229,7 +236,65 @@ class Client(Declaring):
         Raises ConfigurationError (also where this thread has a transaction of lanelog open, which it would wait for)
         and DatabaseError.
         """
+        from lanelog.admin._scheduled import cancel
+
         return cancel(self._database, topic, key, id)
+
+    def schedule(
+        self,
+        name: str,
+        expression: str,
+        topic: str,
+        key: str | None,
+        payload: object,
+        *,
+        timezone: str = "UTC",
+        catch_up: str = "latest",
+        metadata: Mapping[str, str] | None = None,
+        ttl: float | None = None,
+        codec: Codec | None = None,
+    ) -> ScheduleInfo:
+        """Declare a message that is published at every time a cron expression names, once, by whichever process.
+
+        To be called by every process that starts: declared again, the schedule goes on where it is, with the payload,
+        `catch_up` and all else of the last one who declared it. With a changed expression or `timezone` it counts from
+        now; the oldest time that was due by then is still published. It stays until `admin.remove_schedule`, and pauses
+        by `admin.pause_schedule`. It is no part of a transaction that the caller has open.
+
+        `name`: 1 to 200 characters. `expression`: five fields, minute hour day-of-month month day-of-week, or six with
+        the second first, in an IANA time zone. Where clocks change, a fixed time of day fires once on each day (at the
+        end of the gap, or at the first of the two); what has a `*` for minute or hour follows the clock on the wall.
+        The id of each message is `name@2026-11-21T10:05:00Z`; its metadata has `lanelog.schedule` and
+        `lanelog.fire_time` besides what is given. `ttl`: seconds from the publishing. `key` None: they go to one open
+        lane, the same one each time, so that one run does not overtake the one before.
+
+        `catch_up` says what is published of times at which no process was there: the most recent one (`"latest"`), each
+        of them (`"all"`) or nothing (`"none"`). Nothing is missed as long as the oldest time that is due is late by no
+        more than the schedule's period, at least 5 and at most 60 seconds: then all that is due is published.
+
+        From now on the client has one more thread and connection, until `close()`. Raises ConfigurationError and
+        PayloadTooLarge before anything is written, DatabaseError after `publish_timeout` seconds without success.
+        """
+        from lanelog.admin._schedules import declare
+
+        declared = declare(
+            self._database,
+            name,
+            expression,
+            topic,
+            key,
+            payload,
+            timezone=timezone,
+            catch_up=catch_up,
+            metadata=metadata,
+            ttl=ttl,
+            codec=codec,
+        )
+        try:
+            self._announcements.scheduled()
+        except Exception:  # noqa: BLE001 - it is committed: nothing that happens here may make the caller believe otherwise
+            log.bind(schedule=name).exception("publish.notification_failed", exc_info=True)
+        return declared
 
     def transaction(self) -> AbstractContextManager[Any]:
         """Give a DB-API connection with an open transaction: COMMIT at the end of the block, ROLLBACK if it raises.
@@ -271,6 +336,8 @@ class Client(Declaring):
 
         Otherwise as `subscribe`; `visibility_timeout` runs for every message until it is settled or extended.
         """
+        from lanelog.deliveries import Deliveries
+
         return Deliveries(self._register(topic, group, None, options), timeout)
 
     def _register(
@@ -280,6 +347,8 @@ class Client(Declaring):
         handler: Callable[[Message], object] | None,
         options: dict[str, Any],
     ) -> Subscription:
+        from lanelog.subscriber import Subscription, checked_topics
+
         config = SubscriptionConfig.from_options(**options)
         check_retention(config.retention, self.config.publish_timeout)
         topics = checked_topics(topic, config)
@@ -294,6 +363,8 @@ class Client(Declaring):
 
     def _made_engine(self) -> Engine:
         """The engine, made at its first use; the lock is held."""
+        from lanelog._engine.engine import Engine
+
         if self._engine is None:
             self._engine = Engine(self._database, self._publisher.ensure_lanes, self._announcements)
             self._announcements.engine = self._engine

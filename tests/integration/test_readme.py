@@ -1,8 +1,9 @@
 """The README's examples and statements, executed on a real server; its grants are in test_grants.py."""
 
 import asyncio
+import os
+import re
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -17,6 +18,7 @@ import lanelog
 from lanelog.config import ConnectConfig
 from lanelog.devserver import DevServer
 from support.readme import Example, example, sql, table
+from support.scripts import Script
 from support.sql import rows
 from support.waiting import eventually
 
@@ -50,24 +52,36 @@ def messages(raw: Raw, topic: str) -> list[bytes]:
 # -- examples ----------------------------------------------------------------------------------------------------------
 
 
-def test_quick_start(lanelog_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It prints its three messages, keys in order, and ends at SIGTERM."""
-    script = tmp_path / "quickstart.py"
-    script.write_text(example(Example.QUICK_START).text)
-    monkeypatch.setenv("LANELOG_URL", lanelog_url)
-    with subprocess.Popen([sys.executable, str(script)], stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        lines: list[str] = []
-        while len(lines) < 3:
-            line = process.stderr.readline()
-            assert line, "it ended early"
-            if line.startswith("INFO:root:"):
-                lines.append(line.removeprefix("INFO:root:").strip())
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=30)
-    assert [line for line in lines if line.startswith("repo-42")] == ["repo-42 {'pr': 17}", "repo-42 {'pr': 18}"]
-    assert "repo-7 {'pr': 99}" in lines
-    assert process.returncode == 0
+def test_first_lines(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """The message is written, read and acked; the loop ends when there is no more."""
+    run(Example.FIRST)["client"].close()
+    assert capsys.readouterr().out == "world {'it': 'works'}\n"
+
+
+def test_quick_start(lanelog_url: str, tmp_path: Path) -> None:
+    """It publishes and handles; two processes share the four keys; the one that is left has all of them."""
+    path = tmp_path / "quickstart.py"
+    path.write_text(example(Example.QUICK_START).text.replace("time.sleep(1)", "time.sleep(0.1)"))
+    command, environment = [sys.executable, path], {**os.environ, "LANELOG_URL": lanelog_url}
+    with (
+        Script.start(command, environment, tmp_path) as first,
+        Script.start(command, environment, tmp_path) as second,
+    ):
+
+        def keys(script: Script, since: int = 0) -> set[str]:
+            said = re.findall(
+                r"^process (\d+): (repo-\d) {'pr': \d+}$", "\n".join(script.lines.items[since:]), re.MULTILINE
+            )
+            assert {int(pid) for pid, _ in said} <= {script.pid}
+            return {key for _, key in said}
+
+        eventually(lambda: keys(first) and keys(second), within=30)
+        first.process.kill()
+        first.process.wait()
+        since = len(second.lines)
+        eventually(lambda: len(keys(second, since)) == 4, within=30)
+        second.process.send_signal(signal.SIGTERM)
+        assert second.process.wait(30) == 0
 
 
 def test_publishing(run: Run, raw: Raw, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ TEXT = (ROOT / "README.md").read_text()
 class Example(StrEnum):
     """Every Python example, by a text that only it contains. Each is executed by a test."""
 
+    FIRST = '"hello", "readers"'
     QUICK_START = "client.run()"
     PUBLISH = "publish_many"
     TRANSACTION = "UPDATE orders SET state"

@@ -21,7 +21,6 @@ from typing import Any, Protocol
 
 from attrs import define, field
 
-from lanelog import migrations
 from lanelog._database import Database, find_open, open_in_this_thread, own_transaction
 from lanelog._stores.messages import largest_row
 from lanelog._telemetry import get_logger
@@ -206,6 +205,8 @@ class Publisher:
         if not self._database.tables_version:
             deadline = time.monotonic() + self._database.config.publish_timeout
             what = "reading the tables' version"
+            from lanelog import migrations
+
             self._database.retry(lambda: migrations.admit(self._database), deadline=deadline, what=what)
 
     def _refuse_to_wait_for_itself(self) -> None:

@@ -1,0 +1,47 @@
+"""What `import lanelog` costs everybody who imports it."""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import lanelog
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(lanelog.__file__).parents[1])}
+
+
+def answer(code: str) -> object:
+    """What a new interpreter prints, as JSON."""
+    command = [sys.executable, "-c", f"import json, sys, time; {code}"]
+    return json.loads(subprocess.run(command, env=ENVIRONMENT, check=True, capture_output=True, text=True).stdout)
+
+
+def test_only_what_a_publisher_needs_is_imported() -> None:
+    """Neither administration nor the engine, the command line or rich."""
+    rooms = answer("import lanelog; lanelog.connect('mysql://a@b/c'); print(json.dumps(sorted(sys.modules)))")
+    assert isinstance(rooms, list)
+    unwanted = ("rich", "click", "structlog", "lanelog.admin", "lanelog.cli.", "lanelog._engine", "lanelog.migrations")
+    assert [name for name in rooms if name.startswith(unwanted)] == []
+
+
+def test_names_that_come_later_are_found() -> None:
+    """Everything public is an attribute, in `dir()` and in a star import; a name that does not exist says so."""
+    assert set(lanelog.__all__) <= set(dir(lanelog))
+    assert answer("from lanelog import *; print(json.dumps(Subscription.__module__))") == "lanelog.subscriber"
+    with pytest.raises(AttributeError, match="module 'lanelog' has no attribute 'subscribe'"):
+        getattr(lanelog, "subscribe")  # noqa: B009 - a checker would find it
+
+
+@pytest.mark.thorough
+def test_the_import_is_no_slower_than_what_it_stands_on() -> None:
+    """At most 1.2 times pymysql, attrs, tenacity and structlog together: medians of nine, taken in turns."""
+    timed = "begin = time.perf_counter(); import {}; print(json.dumps(time.perf_counter() - begin))"
+    pairs = [
+        (answer(timed.format("lanelog")), answer(timed.format("pymysql, attrs, tenacity, structlog"))) for _ in range(9)
+    ]
+    ours, theirs = (statistics.median(map(float, times)) for times in zip(*pairs, strict=True))  # type: ignore[arg-type]
+    assert ours <= 1.2 * theirs, f"{ours * 1000:.0f} ms against {theirs * 1000:.0f} ms"
