@@ -17,7 +17,7 @@ from attrs import define, field
 from lanelog import _open_lanes
 from lanelog._stores.messages import wire_bytes
 from lanelog.config import check_name
-from lanelog.errors import PayloadTooLarge
+from lanelog.errors import ConfigurationError, PayloadTooLarge
 from lanelog.message import Codec, encode_metadata, encode_payload
 from lanelog.publisher.timing import AT_ONCE, Timing
 
@@ -63,6 +63,11 @@ class Draft:
         """Whether its id must be looked up before it gets an offset."""
         return self.given or self.repeated
 
+    @property
+    def anywhere(self) -> bool:
+        """Whether any open lane will do; an id that was given has one."""
+        return self.lanes > 0 and not self.given
+
     def step_aside(self, busy: Collection[str]) -> bool:
         """Take another open lane than those, if the message may lie in any, and none of them has it; whether it did.
 
@@ -70,7 +75,7 @@ class Draft:
         put: elsewhere it would be stored twice. One that has met every lane busy waits for its last one, as messages
         with keys do.
         """
-        if not self.lanes or self.given or self.doubted_at is not None:
+        if not self.anywhere or self.doubted_at is not None:
             return False
         self.avoided.update(busy)
         free = [key for key in _open_lanes.lane_keys(self.lanes) if key not in self.avoided]
@@ -105,6 +110,11 @@ def make_draft(
     # All keys of open lanes are equally long.
     checked = _open_lanes.lane_key(0) if key is None else _open_lanes.check_key(key)
     chosen = new_id() if message_id is None else check_name("id", message_id)
+    if payload is None:
+        # Mostly the result of a function that forgot its return. Before any codec: each has a null of its own.
+        raise ConfigurationError(
+            'the payload is None: publish b"" for a message without content, or b"null" if JSON\'s null is meant'
+        )
     encoded = encode_payload(payload, codec)
     if len(encoded) > max_payload_bytes:
         raise PayloadTooLarge(
