@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from typing import Any, cast
 
 from attrs import frozen
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lanelog._engine.assignment import fair_share, fair_shares, to_shed
@@ -115,6 +116,8 @@ def test_whoever_comes_and_goes_both_kinds_come_to_rest_evenly(
         assert [fleet.turn(owner, live, older=False) for owner in live] == [False] * len(live)
 
 
+@example({"a", "b"}, {"a"}, 1, 1, random.Random(1))
+@example({"a", "b"}, {"a"}, 1, 1, random.Random(2))
 @given(OWNERS, OWNERS, st.integers(0, 30), st.integers(0, 20), st.randoms())
 def test_beside_older_members_no_lane_stays_free(
     owners: set[str], old: set[str], keyed: int, opened: int, dice: Any

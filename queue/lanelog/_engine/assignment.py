@@ -49,6 +49,8 @@ class Share:
 
     open: int
     keyed: int
+    by_kind: bool
+    """Whether there are open lanes at all; without, all lanes are alike."""
 
     @property
     def total(self) -> int:
@@ -63,7 +65,8 @@ def fair_shares(open_lanes: int, keyed: int, owners: Sequence[str], me: str) -> 
     older version, which shares out all lanes alike, computes the same number for everybody.
     """
     mine = fair_share(open_lanes, owners, me)
-    return Share(open=mine, keyed=fair_share(open_lanes + keyed, owners, me) - mine)
+    total = fair_share(open_lanes + keyed, owners, me)
+    return Share(open=mine, keyed=total - mine, by_kind=open_lanes > 0)
 
 
 def to_shed(lanes: Iterable[Lane], surplus: int) -> list[Lane]:

@@ -69,7 +69,7 @@ class Sharing:
         elif self._short_since is None:
             self._short_since = now
         alike = now < self._alike_until and live == self._alike_among
-        self._by_kind = bool(share.open or opened) and not alike
+        self._by_kind = share.by_kind and not alike
         if not self._by_kind:
             return Plan(shed=to_shed([*opened, *keyed], -short), claim={Kind.ANY: short} if short > 0 else {})
         shed = to_shed(opened, len(opened) - share.open) + to_shed(keyed, len(keyed) - share.keyed)
