@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 LOOK_FOR_SIGNALS = 0.5
+LAST_WRITES = 5.0
+"""Seconds that what was decided gets to be committed, and the leases to be released, when `drain_timeout` is over."""
 ANOTHER_PRESS = 1.0
 """Seconds after which a second SIGINT is a person's: a terminal and what runs in it may both send the first one."""
 
@@ -419,16 +421,24 @@ class Client:
             if subscription.state == "new" and subscription.handler is not None:
                 subscription.start()
 
-    def run(self) -> None:
+    def run(self, *, drain_timeout: Duration | None = None) -> None:
         """Start every registered subscription and block until SIGTERM, SIGINT or `close()`; then drain and return.
 
-        Draining waits for running handlers, and for a database that is away. A second SIGINT (Ctrl-C), a second or more
-        after the first signal, does not wait: it raises KeyboardInterrupt, or does what else it did before this call.
-        Raises what made a subscription fail, after draining the others. Signals are handled only in the main thread.
+        Draining waits for running handlers, and for a database that is away, `drain_timeout` seconds at most (None: as
+        long as it takes). Whatever handler runs then is cut off: its message goes back with an attempt that does not
+        count, not even as a crash, and whoever takes the lane over has it at once; each is a WARNING `handler.cut_off`.
+        Its thread goes on until the process ends, which should follow at once, and can settle nothing. Under
+        `AckPolicy.ACK_FIRST` that message is lost. The last writes take 5 more seconds at most; if the database is away
+        for longer, the leases run out by themselves, and what ran is taken for a crash.
+
+        A second SIGINT (Ctrl-C), a second or more after the first signal, does not wait: it raises KeyboardInterrupt,
+        or does what else it did before this call. Raises ConfigurationError, and what made a subscription fail, after
+        draining the others. Signals are handled only in the main thread.
         """
         if not any(s.handler is not None for s in self._subscriptions):
             raise ConfigurationError("nothing to run: register a handler with @client.subscriber(topic, group) first")
         stop = threading.Event()
+        patience = check_timeout("drain_timeout", drain_timeout)
         restore = self._catch_signals(stop)
         try:
             self.start()
@@ -438,7 +448,10 @@ class Client:
             # In slices, because a signal handler runs in the main thread between two of them.
             while not stop.wait(LOOK_FOR_SIGNALS) and not self._closed:
                 pass
-            self._drain(subscriptions, None)
+            if not self._drain(subscriptions, patience):
+                for subscription in subscriptions:
+                    subscription.cut_off()
+                self._drain(subscriptions, LAST_WRITES)
         finally:
             for number, previous in restore.items():
                 signal.signal(number, previous)
