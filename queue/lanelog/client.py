@@ -31,11 +31,12 @@ if TYPE_CHECKING:
     from datetime import datetime
     from types import FrameType, TracebackType
 
+    from lanelog._codec import Codec
     from lanelog._engine.engine import Engine
     from lanelog.admin import Admin
     from lanelog.admin.views import ScheduleInfo
     from lanelog.deliveries import Deliveries
-    from lanelog.message import Codec, Message, Outgoing, Receipt
+    from lanelog.message import Message, Outgoing, Receipt
     from lanelog.subscriber import Subscription
 
 H = TypeVar("H", bound="Callable[[Message], object]")
@@ -53,7 +54,7 @@ def connect(url: str | None = None, **options: Any) -> Client:
 
     `url` is `mysql://user:password@host:3306/database`, with `?unix_socket=…` or `&ssl_ca=…` as needed. Options:
     `pool_size`, `publish_timeout`, `lane_idle_purge`, `connect_timeout`, `read_timeout` (seconds), `max_payload_bytes`,
-    `driver`. Raises ConfigurationError.
+    `driver`, `codec` (see `Codec`). Raises ConfigurationError.
     """
     try:
         config = ConnectConfig.from_url(url, **options)
@@ -182,10 +183,14 @@ class Client:
     ) -> Receipt:
         """Append one message to the lane of `key`; it is durable and visible when this returns.
 
-        `payload`: bytes, str (UTF-8), dict, list or number (JSON), anything else with `codec`. `id` makes it idempotent
-        within (topic, key): a second publish returns the first one's offset as a duplicate. `connection`, an open
-        DB-API connection in a transaction, makes it part of that transaction: visible if and only if the caller
-        commits; the lane is locked until then, so publish last.
+        `payload`: bytes, which are stored as they are; all else goes through `codec` or the client's, if there is one,
+        and otherwise a str becomes UTF-8, and dict, list, number, datetime, Decimal, UUID, Enum, attrs class or
+        dataclass JSON. `metadata` `content-type` says which, for `message.decode()`. A FutureWarning tells of JSON
+        that would come back different: tuples, and keys that are no str.
+
+        `id` makes it idempotent within (topic, key): a second publish returns the first one's offset as a duplicate.
+        `connection`, an open DB-API connection in a transaction, makes it part of that transaction: visible if and only
+        if the caller commits; the lane is locked until then, so publish last.
 
         `delay` (seconds from now) or `deliver_at` (an aware datetime): it waits outside of the log, holding back
         nothing, and goes to the end of its lane when it is due, at most ten years from now; one that is due already
