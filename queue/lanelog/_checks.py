@@ -10,7 +10,7 @@ import difflib
 import functools
 import inspect
 import unicodedata
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from lanelog.errors import ConfigurationError
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from attrs import Attribute
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 NAME_MAX = 255
 """The most characters a topic, key, group or id may have; the width of their columns."""
@@ -87,6 +90,21 @@ def check_callable(what: str, value: object) -> Callable[..., object]:
     if _is_deferred(value):
         raise ConfigurationError(f"{what} must be a plain function: calling an async def or a generator runs nothing")
     return value
+
+
+def refuse_bare(decorator: Callable[P, T]) -> Callable[P, T]:
+    """Have a method that makes decorators say what is missing when it is used as one itself, `@client.subscriber`."""
+
+    @functools.wraps(decorator)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> T:
+        if len(args) > 1 and callable(args[1]):
+            name = getattr(args[1], "__name__", type(args[1]).__name__)
+            raise ConfigurationError(
+                f'no topic and group for the handler {name}: write @client.subscriber("topic", "group") above it'
+            )
+        return decorator(*args, **kwargs)
+
+    return checked
 
 
 def _is_deferred(function: Any) -> bool:

@@ -118,6 +118,11 @@ class ConnectConfig:
         del url
         raise refused
 
+    def address(self) -> str:
+        """Where connections go, for people: `127.0.0.1:3306`, or the path of the socket."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return self.unix_socket or f"{host}:{self.port}"
+
     def safe_url(self) -> str:
         """The URL without the password, for people: `mysql://root@127.0.0.1:3306/jobs`."""
         user = f"{quote(self.user, safe='')}@" if self.user else ""

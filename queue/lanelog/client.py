@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from attrs import define, field
 
+from lanelog import _unstarted
+from lanelog._checks import refuse_bare
 from lanelog._database import Database
 from lanelog._database.fork import register_shared
 from lanelog._telemetry import get_logger
@@ -318,11 +320,14 @@ class Client:
             self._subscriptions.remove(subscription)  # it never began: run() must not try it again
             raise
 
+    @refuse_bare
     def subscriber(self, topic: str | Sequence[str], group: str, **options: Any) -> Callable[[H], H]:
         """Decorate a handler to be started by `run()` or `start()`; nothing is sent to the database before."""
 
         def register(handler: H) -> H:
-            self._register(topic, group, check_handler(handler), options)
+            subscription = self._register(topic, group, check_handler(handler), options)
+            database, what = self._database, f"a handler of group {subscription.group!r}"
+            _unstarted.remember(self, lambda: database.tried, what, _unstarted.Place.of_caller())
             return handler
 
         return register

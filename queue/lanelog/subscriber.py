@@ -261,7 +261,8 @@ class Subscription:
         self._engine.signals.wake_keeper()
 
     def stats(self) -> SubscriptionStats:
-        """What it holds and what it has done, over all its topics."""
+        """What it holds and what it has done, over all its topics. Raises ClosedError in a forked child."""
+        self._engine.check_process()
         with self.memberships[0].lock:
             lanes = [lane for membership in self.memberships for lane in membership.lanes.values()]
             counters = [membership.counters for membership in self.memberships]

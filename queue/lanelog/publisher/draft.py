@@ -78,6 +78,11 @@ def make_draft(
     """Check and encode one message; `topic` is checked already. Raises ConfigurationError and PayloadTooLarge."""
     checked = check_name("key", key)
     chosen = new_id() if message_id is None else check_name("id", message_id)
+    if payload is None:
+        # Mostly the result of a function that forgot its return. Before any codec: each has a null of its own.
+        raise ConfigurationError(
+            'the payload is None: publish b"" for a message without content, or b"null" if JSON\'s null is meant'
+        )
     if isinstance(payload, Message):
         raise ConfigurationError("the payload is a lanelog.Message: publish its payload and its metadata")
     given = metadata.get(CONTENT_TYPE) if isinstance(metadata, Mapping) else None
