@@ -30,7 +30,7 @@ _LEAVES: Final = _SAME | _AS_TEXT
 _PLACES: Final = 100
 """How many places are named in warnings: Python remembers each text that it has shown, for as long as it runs."""
 _NAME: Final = 40
-"""The most characters of a key that are shown."""
+"""The most characters of a key that is taken for the name of a field."""
 _PACKAGE: Final = __name__.partition(".")[0]
 
 _named: set[str] = set()
@@ -153,9 +153,9 @@ def _first(value: object, *, refused: bool) -> _Finding | None:
 def _findings(value: object, place: str) -> Iterator[_Finding]:
     """What is wrong, in the order in which the encoder meets it: so it has failed before a circle is entered."""
     if isinstance(value, dict):
-        for key, item in value.items():
+        for number, (key, item) in enumerate(value.items(), 1):
             yield from _about_key(key, place)
-            yield from _findings(item, place + _step(key))
+            yield from _findings(item, place + _step(key, number))
     elif isinstance(value, list | tuple):
         if isinstance(value, tuple):
             yield _Finding(place, "is a tuple, which would be a list", refused=False)
@@ -193,10 +193,10 @@ def _about_key(key: object, place: str) -> Iterator[_Finding]:
         yield _Finding(place, f"has a key of type {type(key).__name__}; JSON has only str", refused=True)
 
 
-def _step(key: object) -> str:
-    text = str(key) if isinstance(key, str | int | float) or key is None else type(key).__name__
-    text = text if len(text) <= _NAME else f"{text[:_NAME]}…"
-    return f".{text}" if text.isidentifier() and text.isascii() else f"[{text!r}]"
+def _step(key: object, number: int) -> str:
+    """What looks like the name of a field is shown; any other key may be a part of the data, and is counted."""
+    named = isinstance(key, str) and len(key) <= _NAME and key.isascii() and key.isidentifier()
+    return f".{key}" if named else f"[key {number}]"
 
 
 def _has_surrogate(text: str) -> bool:

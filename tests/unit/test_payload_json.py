@@ -98,8 +98,9 @@ def test_types_of_applications_come_back_as_documented(value: object, comes_back
     ("value", "says"),
     [
         ({"items": [1, 2, 3, {"price": Opaque()}]}, r"\$\.items\[3\]\.price is of type Opaque"),
-        ({"a b": {"é": b"x"}}, r"\$\['a b'\]\['é'\] is of type bytes"),
-        ({"k" * 50: {1}}, r"\$\['k{40}…'\] is of type set"),
+        ({"a": 1, "a b": {"é": b"x"}}, r"\$\[key 2\]\[key 1\] is of type bytes"),
+        ({"k" * 41: {1}}, r"\$\[key 1\] is of type set"),
+        ({"7": {"k" * 40: {1}}}, r"\$\[key 1\]\.k{40} is of type set"),
         ([math.nan], r"\$\[0\] is not a finite number"),
         ({"a": -math.inf}, r"\$\.a is not a finite number"),
         ({"a": Decimal("NaN")}, r"\$\.a is not a finite number"),
@@ -115,7 +116,7 @@ def test_types_of_applications_come_back_as_documented(value: object, comes_back
     ],
 )
 def test_what_cannot_be_json_is_refused_with_its_place(value: object, says: str) -> None:
-    """The error names place and type, never a value, and the ways out."""
+    """The error names place and type, never a value or a key that is no field's name, and the ways out."""
     with pytest.raises(ConfigurationError, match=f"the payload cannot be JSON: .*({says})") as caught:
         encode_json(value)
     assert str(caught.value).endswith("Convert it, give a codec=, or encode it yourself and publish bytes")
