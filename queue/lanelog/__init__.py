@@ -26,7 +26,10 @@ from lanelog.message import DeadLetter, Message, Outgoing, Postpone, Receipt, Re
 
 if TYPE_CHECKING:
     from lanelog.deliveries import Deliveries
+    from lanelog.options import ConnectOptions, SubscriptionOptions
     from lanelog.subscriber import Subscription, SubscriptionState, SubscriptionStats
+
+    __version__: str
 
 __all__ = [
     "AckPolicy",
@@ -35,6 +38,7 @@ __all__ = [
     "ClosedError",
     "Codec",
     "ConfigurationError",
+    "ConnectOptions",
     "DatabaseError",
     "DeadLetter",
     "Deliveries",
@@ -52,22 +56,30 @@ __all__ = [
     "SchemaError",
     "Subscription",
     "SubscriptionConfig",
+    "SubscriptionOptions",
     "SubscriptionState",
     "SubscriptionStats",
     "connect",
 ]
 
 _LATER = {
+    "ConnectOptions": "lanelog.options",
     "Deliveries": "lanelog.deliveries",
     "Subscription": "lanelog.subscriber",
+    "SubscriptionOptions": "lanelog.options",
     "SubscriptionState": "lanelog.subscriber",
     "SubscriptionStats": "lanelog.subscriber",
 }
-"""Names that only a process that subscribes needs, and their modules."""
+"""Names that only some processes need, and their modules."""
 
 
 def __getattr__(name: str) -> object:
-    """Import a name that comes with the engine when somebody asks for it: `import lanelog` must stay light."""
+    """Give a name that is not imported yet, or the version that is installed: `import lanelog` must stay light."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        found = globals()[name] = version("lanelog")
+        return found
     if name not in _LATER:
         raise AttributeError(f"module 'lanelog' has no attribute {name!r}")
     from importlib import import_module
@@ -77,4 +89,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATER})
+    return sorted({*globals(), *_LATER, "__version__"})
