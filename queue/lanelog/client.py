@@ -180,7 +180,7 @@ class Client:
     def publish(
         self,
         topic: str,
-        key: str,
+        key: str | None,
         payload: object,
         *,
         id: str | None = None,  # noqa: A002 - the field's name
@@ -192,6 +192,10 @@ class Client:
         ttl: Duration | None = None,
     ) -> Receipt:
         """Append one message to the lane of `key`; it is durable and visible when this returns.
+
+        `key` None: the message needs no order. It goes to one of the topic's open lanes (64, see
+        `admin.set_open_lanes`), which any number of processes share evenly; an `id` always to the same one of them, as
+        long as their number stays. The receipt's `key` is the lane's.
 
         `payload`: bytes, which are stored as they are; all else goes through `codec` or the client's, if there is one,
         and otherwise a str becomes UTF-8, and dict, list, number, datetime, Decimal, UUID, Enum, attrs class or
@@ -228,22 +232,24 @@ class Client:
     def publish_many(
         self,
         topic: str,
-        items: Iterable[tuple[str, object] | Outgoing],
+        items: Iterable[tuple[str | None, object] | Outgoing],
         *,
         codec: Codec | None = None,
         connection: object | None = None,
     ) -> list[Receipt]:
         """Append many messages in one transaction, all or nothing; receipts in the order of `items`.
 
-        Items are (key, payload) pairs or `Outgoing`; otherwise as `publish`.
+        Items are (key, payload) pairs or `Outgoing`; otherwise as `publish`. Those without a key (None) share as many
+        open lanes as there are messages for.
         """
         return self._publisher.publish_many(topic, items, codec=codec, connection=connection)
 
-    def cancel_scheduled(self, topic: str, key: str, id: str) -> bool:  # noqa: A002 - the field's name
+    def cancel_scheduled(self, topic: str, key: str | None, id: str) -> bool:  # noqa: A002 - the field's name
         """Take back a message that is not due yet. True: it will not be delivered.
 
-        False: there is none, or it was due and is in the log already. Raises ConfigurationError (also where this thread
-        has a transaction of lanelog open, which it would wait for) and DatabaseError.
+        False: there is none, or it was due and is in the log already. `key`: as it was published, or its receipt's.
+        Raises ConfigurationError (also where this thread has a transaction of lanelog open, which it would wait for)
+        and DatabaseError.
         """
         from lanelog.admin._scheduled import cancel
 
@@ -254,7 +260,7 @@ class Client:
         name: str,
         expression: str,
         topic: str,
-        key: str,
+        key: str | None,
         payload: object,
         *,
         timezone: str = "UTC",
@@ -274,7 +280,8 @@ class Client:
         the second first, in an IANA time zone. Where clocks change, a fixed time of day fires once on each day (at the
         end of the gap, or at the first of the two); what has a `*` for minute or hour follows the clock on the wall.
         The id of each message is `name@2026-11-21T10:05:00Z`; its metadata has `lanelog.schedule` and
-        `lanelog.fire_time` besides what is given. `ttl`: seconds or a timedelta, from the publishing.
+        `lanelog.fire_time` besides what is given. `ttl`: seconds or a timedelta, from the publishing. `key` None: they
+        go to one open lane, the same one each time, so that one run does not overtake the one before.
 
         `catch_up` says what is published of times at which no process was there: the most recent one (`"latest"`), each
         of them (`"all"`) or nothing (`"none"`). Nothing is missed as long as the oldest time that is due is late by no

@@ -89,9 +89,12 @@ class DeliveryHandle(Protocol):
 
 @frozen
 class Outgoing:
-    """A message for `publish_many`: as the arguments of `publish`, without the topic. Its codec goes first."""
+    """A message for `publish_many`: as the arguments of `publish`, without the topic. Its codec goes first.
 
-    key: str
+    `key` None: it needs no order, and goes to an open lane.
+    """
+
+    key: str | None
     payload: Any = field(repr=False)
     id: str | None = None
     metadata: Mapping[str, str] | None = field(default=None, repr=False)
@@ -105,12 +108,14 @@ class Outgoing:
 class Receipt:
     """What `publish` returns: the message's place in its lane, its id, and whether that id was there before.
 
-    `offset` 0: it is not in the log yet, because it, or the first message of that id, waits until it is due.
+    `offset` 0: it is not in the log yet, because it, or the first message of that id, waits until it is due. `key` is
+    the lane's: the one that was given or, for a message without one, the open lane that it went to.
     """
 
     offset: int
     id: str
     duplicate: bool
+    key: str = field(default="", eq=False)
 
 
 @frozen(kw_only=True)
@@ -128,6 +133,8 @@ class DeadLetter:
 @define(eq=False, repr=False, kw_only=True)
 class Message:
     """One delivery of a message to a handler.
+
+    `key` is the key that it was published under; of a message published without one, the open lane's (`open~007`).
 
     `fencing_token` grows with every owner of the key: a system that the handler writes to can refuse a smaller one.
     `metadata` is read-only and `published_at` an aware UTC datetime; both are decoded when they are asked for.

@@ -21,7 +21,8 @@ ADMIN_NAMES = {
     "GroupState",
     "HistoryInfo", "LaneInfo", "LeaseInfo", "Maintained", "MemberInfo", "MessageInfo", "MessageState", "OffsetInfo",
     "OwnerState", "Paused", "Purged", "Redriven", "Released", "Resumed", "ScheduledInfo", "Skipped", "Sought",
-    "SoughtLane", "TopicDeleted", "TopicInfo", "ScheduleInfo", "SchedulePaused", "ScheduleRemoved", "ScheduleResumed",
+    "SoughtLane", "OpenLanes", "TopicDeleted", "TopicInfo", "ScheduleInfo", "SchedulePaused", "ScheduleRemoved",
+    "ScheduleResumed",
 }  # fmt: skip
 
 SIGNATURES = """
@@ -61,6 +62,8 @@ Admin.pause: topic group key by reason dry_run
 Admin.resume: topic group key dry_run
 Admin.skip: topic group key offset reason dry_run
 Admin.release: topic group key dry_run
+Admin.open_lanes: topic
+Admin.set_open_lanes: topic lanes dry_run
 Admin.delete_group: topic group dry_run
 Admin.purge: topic before dry_run
 Admin.delete_topic: topic dry_run
