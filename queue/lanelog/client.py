@@ -35,11 +35,12 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from lanelog._checks import Duration
+    from lanelog._codec import Codec
     from lanelog._engine.engine import Engine
     from lanelog.admin import Admin
     from lanelog.admin.views import ScheduleInfo
     from lanelog.deliveries import Deliveries
-    from lanelog.message import Codec, Outgoing, Receipt
+    from lanelog.message import Outgoing, Receipt
     from lanelog.options import (
         AsyncHandler,
         AsyncHandlersAreNotSupported,
@@ -198,10 +199,14 @@ class Client:
         `admin.set_open_lanes`), which any number of processes share evenly; an `id` always to the same one of them, as
         long as their number stays. The receipt's `key` is the lane's.
 
-        `payload`: bytes, str (UTF-8), dict, list or number (JSON), anything else with `codec`. `id` makes it idempotent
-        within (topic, key): a second publish returns the first one's offset as a duplicate. `connection`, an open
-        DB-API connection in a transaction, makes it part of that transaction: visible if and only if the caller
-        commits; the lane is locked until then, so publish last.
+        `payload`: bytes, which are stored as they are; all else goes through `codec` or the client's, if there is one,
+        and otherwise a str becomes UTF-8, and dict, list, number, datetime, Decimal, UUID, Enum, attrs class or
+        dataclass JSON. `metadata` `content-type` says which, for `message.decode()`. A FutureWarning tells of JSON
+        that would come back different: tuples, and keys that are no str.
+
+        `id` makes it idempotent within (topic, key): a second publish returns the first one's offset as a duplicate.
+        `connection`, an open DB-API connection in a transaction, makes it part of that transaction: visible if and only
+        if the caller commits; the lane is locked until then, so publish last.
 
         `delay` (from now) or `deliver_at` (an aware datetime): it waits outside of the log, holding back nothing, and
         goes to the end of its lane when it is due, at most ten years from now; one that is due already goes there at

@@ -16,6 +16,7 @@ from attrs import evolve
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
+from lanelog._codec import utf8
 from lanelog.cli._output import Answer, plural, shown
 from lanelog.cli._verbs import Unfinished, finish, json_option, moment_of, url_option
 from lanelog.errors import ConfigurationError, LanelogError, PayloadTooLarge
@@ -87,7 +88,7 @@ def publish(
             finish(Answer(data=found, lines=[text]), as_json=as_json)
             return
         assert message is not None  # noqa: S101 - for the type checker
-        (receipt,) = client.publish_many(topic, [evolve(model, payload=message, id=message_id)])
+        (receipt,) = client.publish_many(topic, [evolve(model, payload=utf8("the payload", message), id=message_id)])
     text = f"{_placed(receipt)} of {shown(topic)}, lane {shown(receipt.key)}"
     finish(Answer(data=receipt, lines=[text]), as_json=as_json)
 
