@@ -209,6 +209,7 @@ class Stage:
 
     def register(self, group: str, **options: Any) -> int:
         """A group without retention, by its first subscription."""
+        self.client.ping()  # as whoever subscribes does: it looks which version the tables have
         config = SubscriptionConfig.from_options(**{"retention": 0, **options})
         return register(self.client._database, group, "t", config)
 

@@ -2,7 +2,8 @@
 
 Owns when that is done and which lanes are looked at (`collection`, `purge`, `keeping` and `auditing` say how); never
 touches a group's own rows but when it purges a lane that everybody has drained, mends one whose tables contradict each
-other, and deletes old history. One thread and one connection of a client; several clients may do this at once: they
+other, deletes old history, and buries what has expired where nobody consumes.
+One thread and one connection of a client; several clients may do this at once: they
 skip each other's locks, or find nothing left to be done.
 Where the account may not delete, it says so once and leaves that to the clients of other accounts.
 """
@@ -10,6 +11,7 @@ Where the account may not delete, it says so once and leaves that to the clients
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,6 +20,9 @@ from attrs import define, field
 from lanelog._engine import auditing, collection, keeping
 from lanelog._engine.collection import Released
 from lanelog._engine.purge import Purge, removable
+from lanelog._engine.registration import VERSION_WITH_DEAD_LETTER_TOPIC
+from lanelog._engine.unattended import Undertaker
+from lanelog._stores.discovery import Discovery
 from lanelog._stores.groups import Groups
 from lanelog._stores.moves import Moves
 from lanelog._stores.offsets import Offsets
@@ -38,6 +43,8 @@ LONGEST_WAIT = 60.0
 
 PURGES_A_PASS = 100
 HEARTBEATS_EVERY = 60.0
+EXPIRED_EVERY = 60.0
+"""Seconds between two looks for groups of a topic that nobody consumes."""
 
 DENIED = frozenset({1142, 1143})
 """The server's errors for a privilege that the account lacks on a table or column."""
@@ -58,6 +65,8 @@ class Topic:
     purge_after: str = ""
     kept: keeping.Kept = field(factory=keeping.Kept)
     passes: auditing.Passes = field(factory=auditing.Passes)
+    expired_at: float = 0.0
+    expired_after: str = ""
     heartbeats_at: dict[str, float] = field(factory=dict)  # group -> when its old members are looked for again
     denied_until: dict[str, float] = field(factory=dict)  # duty -> when it is tried again (monotonic)
 
@@ -106,6 +115,7 @@ class Janitor:
                 more |= self._if_allowed("heartbeats", state, membership, partial(self._forget_members, now=now))
                 more |= self._if_allowed("history", state, membership, partial(self._keep_history, now=now))
                 more |= self._if_allowed("dead letters", state, membership, partial(self._keep_letters, now=now))
+                more |= self._if_allowed("expired", state, membership, partial(self._bury_expired, now=now))
                 more |= self._if_allowed("mending", state, membership, partial(self._audit, now=now))
         self.host.raise_deferred("janitor")
         self.session.ping_if_idle()
@@ -224,6 +234,24 @@ class Janitor:
 
     def _keep_letters(self, membership: Membership, state: Topic, now: float) -> bool:
         return keeping.release_letters(self.session, membership, state.kept, now)
+
+    def _bury_expired(self, membership: Membership, state: Topic, now: float) -> bool:
+        """Bury what has expired where nobody consumes, a page of lanes at a time; True when there is another page."""
+        if now < state.expired_at or self.host.database.tables_version < VERSION_WITH_DEAD_LETTER_TOPIC:
+            return False
+        topic, host = membership.topic, self.host
+        groups = Groups().unattended(self.session, topic)
+        page = Discovery().page(self.session, topic, state.expired_after, LANES_A_PASS) if groups else []
+        undertaker = Undertaker(
+            topic, lambda: nullcontext(self.session), self.session.transaction, host.ensure_lanes, host.published
+        )
+        for group in groups:
+            undertaker.bury(group, [key for key, _ in page if key])
+        more = len(page) == LANES_A_PASS
+        state.expired_after = page[-1][0] if more else ""
+        if not more:
+            state.expired_at = now + EXPIRED_EVERY
+        return more
 
     def _audit(self, membership: Membership, state: Topic, now: float) -> bool:
         return auditing.audit(self.session, membership, state.passes, now)

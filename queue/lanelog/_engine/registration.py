@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 PAGE = 1000
 
+VERSION_WITH_DEAD_LETTER_TOPIC = 3
+"""Since this version of the tables a group's row says where its dead letters go."""
+
 
 def register(
     database: Database, group: str, topic: str, config: SubscriptionConfig, *, order: str | None = None
@@ -52,6 +55,8 @@ def register(
             )
         else:
             Groups().set_kept(cx, group, topic, _kept(config))
+        if order is None and database.tables_version >= VERSION_WITH_DEAD_LETTER_TOPIC:
+            Groups().set_dead_letter_topic(cx, group, topic, config.dead_letter_topic(topic))
         row = Groups().get(cx, group, topic)
         assert row is not None  # noqa: S101 - it is locked by this transaction
         return row.created_at

@@ -41,6 +41,25 @@ VALUES (%s, %s, %s, %s, %s, %s, %s, {NOW_MS})
 SET_KEPT = """UPDATE queue_groups FORCE INDEX (PRIMARY) SET retention_ms = %s, history_ms = %s, dead_letter_ms = %s
 WHERE consumer_group = %s AND topic = %s"""
 
+# Where its dead letters go, since version 3 of the tables (PRIMARY).
+SET_DEAD_LETTER_TOPIC = """UPDATE queue_groups FORCE INDEX (PRIMARY) SET dead_letter_topic = %s
+WHERE consumer_group = %s AND topic = %s"""
+
+# Groups that run, say where their dead letters go, and have had no member for a while (by_topic; heartbeats PRIMARY).
+UNATTENDED = f"""
+SELECT g.consumer_group, g.dead_letter_topic, g.history_ms FROM queue_groups g FORCE INDEX (by_topic)
+WHERE g.topic = %s AND g.dead_letter_topic IS NOT NULL AND g.paused_at = 0
+      AND NOT EXISTS (SELECT 1 FROM queue_subscriber_heartbeats h FORCE INDEX (PRIMARY)
+                      WHERE h.consumer_group = g.consumer_group AND h.topic = g.topic
+                            AND h.deregistered_at = 0 AND h.expires_at > {NOW_MS} - %s)
+"""
+
+# Whether one of them is that still (both PRIMARY).
+UNATTENDED_NOW = UNATTENDED.replace("(by_topic)", "(PRIMARY)") + " AND g.consumer_group = %s"
+
+SILENCE_MS = 60_000
+"""For how long the last heartbeat of a group's last member must have been over."""
+
 # Whom collection has to ask, and for how long acked messages are kept (by_topic).
 READERS = "SELECT consumer_group, retention_ms FROM queue_groups FORCE INDEX (by_topic) WHERE topic = %s"
 
@@ -67,6 +86,16 @@ class Kept:
 
 def _ms_or_zero(seconds: float | None) -> int:
     return 0 if seconds is None else max(1, int(seconds * 1000))
+
+
+@frozen
+class Unattended:
+    """A group that runs, and that nobody consumes."""
+
+    group: str
+    dead_letter_topic: str
+    """Empty: it keeps no dead letters."""
+    history: bool
 
 
 @frozen
@@ -117,3 +146,16 @@ class Groups:
     def letters_kept(self, cx: Executor, topic: str) -> dict[str, int]:
         """For how many milliseconds dead letters are kept, by group; without those that keep them for ever."""
         return dict(cx.query(LETTERS_KEPT, (topic,)))
+
+    def set_dead_letter_topic(self, cx: Executor, group: str, topic: str, dead_letter_topic: str | None) -> None:
+        """Where this group's dead letters go; None: it keeps none. Only on tables of version 3 or newer."""
+        cx.execute(SET_DEAD_LETTER_TOPIC, (dead_letter_topic or "", group, topic))
+
+    def unattended(self, cx: Executor, topic: str) -> list[Unattended]:
+        """The groups of a topic that nobody consumes. Only on tables of version 3 or newer."""
+        return [Unattended(group, to, bool(kept)) for group, to, kept in cx.query(UNATTENDED, (topic, SILENCE_MS))]
+
+    def unattended_now(self, cx: Executor, group: str, topic: str) -> Unattended | None:
+        """That of one group, or None: somebody came, or it was paused or deleted."""
+        row = cx.one(UNATTENDED_NOW, (topic, SILENCE_MS, group))
+        return None if row is None else Unattended(row[0], row[1], bool(row[2]))

@@ -110,6 +110,10 @@ VALUES {rows}
 ON DUPLICATE KEY UPDATE leased_by = '', lease_epoch = lease_epoch + 1, leased_at = VALUES(leased_at)
 """
 
+# Who owns these lanes, before they are taken away (PRIMARY).
+LOCK_OWNERS = """SELECT partition_key, leased_by, lease_epoch FROM queue_partition_leases FORCE INDEX (PRIMARY)
+WHERE consumer_group = %s AND topic = %s AND partition_key IN ({keys}) ORDER BY partition_key FOR UPDATE"""
+
 # Purge of one lane: take the groups' rows, or find that somebody has them (PRIMARY).
 LOCK_LANE = """
 SELECT consumer_group, lease_epoch FROM queue_partition_leases FORCE INDEX (PRIMARY)
@@ -236,6 +240,14 @@ class Leases:
             keys = [key for key, _ in chunk]
             sql = RELEASE.format(keys=placeholders(keys), lanes=",".join(["(%s, %s)"] * len(chunk)))
             cx.execute(sql, (group, topic, *keys, owner, *(value for lane in chunk for value in lane)))
+
+    def lock_owners(self, cx: Executor, group: str, topic: str, keys: Iterable[str]) -> dict[str, tuple[str, int]]:
+        """Lock the leases of these lanes: owner ('' for nobody) and epoch by key; a missing one was never owned."""
+        found = {}
+        for chunk in chunked(sorted(keys, key=str.encode)):
+            sql = LOCK_OWNERS.format(keys=placeholders(chunk))
+            found.update({key: (str(owner), int(epoch)) for key, owner, epoch in cx.query(sql, (group, topic, *chunk))})
+        return found
 
     def take_away(self, cx: Executor, topic: str, lanes: Iterable[tuple[str, str]], epoch: int) -> None:
         """Leave lanes (group, key) to nobody; `epoch` is that of rows that are born."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from lanelog._database import NOW_MS
-from lanelog._stores._points import chunked, exactly
+from lanelog._stores._points import chunked, exactly, placeholders
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,6 +52,27 @@ LETTERS = f"""(SELECT partition_key, `offset`, original_topic, failed_group,
 DELETE = """DELETE gone FROM ({exact}) AS exact STRAIGHT_JOIN queue_messages AS gone FORCE INDEX (PRIMARY)
 ON gone.topic = %s AND gone.partition_key = exact.k AND gone.`offset` = exact.o"""
 
+# What has expired among the next messages of a lane that are for a group (PRIMARY, range bounded from below).
+EXPIRED = f"""
+SELECT `offset`, id, published_at FROM queue_messages FORCE INDEX (PRIMARY)
+WHERE topic = %s AND partition_key = %s AND `offset` > %s AND `offset` <= %s
+      AND target_group = '' AND expires_at BETWEEN 1 AND {NOW_MS} ORDER BY `offset`
+"""
+
+# Lanes whose next message for a group has expired, among some (all PRIMARY).
+EXPIRED_LANES = f"""
+SELECT p.partition_key FROM queue_partitions p FORCE INDEX (PRIMARY)
+LEFT JOIN queue_offsets f FORCE INDEX (PRIMARY)
+       ON f.consumer_group = '' AND f.topic = p.topic AND f.partition_key = p.partition_key
+LEFT JOIN queue_offsets o FORCE INDEX (PRIMARY)
+       ON o.consumer_group = %s AND o.topic = p.topic AND o.partition_key = p.partition_key
+STRAIGHT_JOIN queue_messages m FORCE INDEX (PRIMARY)
+       ON m.topic = p.topic AND m.partition_key = p.partition_key
+          AND m.`offset` = GREATEST(COALESCE(o.offset_acked, 0), COALESCE(f.offset_acked, 0)) + 1
+WHERE p.topic = %s AND p.partition_key IN ({{keys}}) AND m.expires_at BETWEEN 1 AND {NOW_MS}
+ORDER BY p.partition_key
+"""
+
 # When was the message at this offset written? (PRIMARY)
 CREATED_AT = "SELECT created_at FROM queue_messages WHERE topic = %s AND partition_key = %s AND `offset` = %s"
 
@@ -63,6 +84,14 @@ class Letter(NamedTuple):
     original_topic: str
     group: str
     age_ms: int
+
+
+class Expired(NamedTuple):
+    """A message whose time is over; `published_at` in milliseconds."""
+
+    offset: int
+    id: str
+    published_at: int
 
 
 class Moves:
@@ -126,6 +155,19 @@ class Moves:
                 found.setdefault(key, []).append(Letter(offset, original, group, age_ms))
         for letters in found.values():
             letters.sort()
+        return found
+
+    def expired(self, cx: Executor, topic: str, key: str, watermark: int, limit: int) -> list[Expired]:
+        """What has expired among the next `limit` offsets behind a watermark, in order."""
+        rows = cx.query(EXPIRED, (topic, key, watermark, watermark + limit))
+        return [Expired(int(offset), message_id, int(published)) for offset, message_id, published in rows]
+
+    def expired_lanes(self, cx: Executor, group: str, topic: str, keys: Sequence[str]) -> list[str]:
+        """Which of these lanes have an expired message right behind the group's watermark, by key."""
+        found: list[str] = []
+        for chunk in chunked(keys):
+            sql = EXPIRED_LANES.format(keys=placeholders(chunk))
+            found += [key for (key,) in cx.query(sql, (group, topic, *chunk))]
         return found
 
     def delete(self, cx: Executor, topic: str, points: Sequence[tuple[str, int]]) -> int:

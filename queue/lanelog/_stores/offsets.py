@@ -124,6 +124,22 @@ DELETE_GROUP = """DELETE queue_offsets FROM queue_offsets FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s"""
 
 
+# Watermarks, wherever they were, without a run mark (PRIMARY): a seek.
+MOVE = """
+INSERT INTO queue_offsets (consumer_group, topic, partition_key, offset_acked, marked_through, updated_at)
+VALUES {rows}
+ON DUPLICATE KEY UPDATE offset_acked = VALUES(offset_acked), marked_through = VALUES(marked_through), marked_epoch = 0,
+       marked_at = 0, updated_at = VALUES(updated_at)
+"""
+
+# Watermarks, raised; the run mark above them stays (PRIMARY): a skip, a purge.
+RAISE = """
+INSERT INTO queue_offsets (consumer_group, topic, partition_key, offset_acked, marked_through, updated_at)
+VALUES {rows}
+ON DUPLICATE KEY UPDATE offset_acked = GREATEST(offset_acked, VALUES(offset_acked)), updated_at = VALUES(updated_at)
+"""
+
+
 @frozen
 class OffsetsRow:
     """A lane's offsets row for one group; `marked_age` in seconds."""
@@ -154,6 +170,20 @@ class Offsets:
                 owner, key, acked, through, epoch, age_ms, paused_at = row
                 found[(owner, key)] = OffsetsRow(acked, through, epoch, max(0, age_ms) / 1000, bool(paused_at))
         return found
+
+    def move_watermarks(self, cx: Executor, topic: str, group: str, watermarks: Mapping[str, int]) -> None:
+        """Set watermarks by key, whatever they were, and without a run mark."""
+        self._write(cx, MOVE, topic, group, watermarks)
+
+    def raise_watermarks(self, cx: Executor, topic: str, group: str, watermarks: Mapping[str, int]) -> None:
+        """Raise watermarks by key; the run marks above them stay."""
+        self._write(cx, RAISE, topic, group, watermarks)
+
+    def _write(self, cx: Executor, sql: str, topic: str, group: str, watermarks: Mapping[str, int]) -> None:
+        row = f"(%s, %s, %s, %s, %s, {NOW_MS})"
+        for chunk in chunked(sorted(watermarks, key=str.encode)):
+            args = [value for key in chunk for value in (group, topic, key, watermarks[key], watermarks[key])]
+            cx.execute(sql.format(rows=",".join([row] * len(chunk))), args)
 
     def flush(self, cx: Executor, group: str, topic: str, rows: Sequence[tuple[str, int, int, int]]) -> None:
         """Write (key, watermark, run mark, epoch), in primary-key order."""

@@ -363,6 +363,8 @@ class Admin(Letters, Recurring):
     def maintain(self, *, topics: Collection[str] | None = None) -> Maintained:
         """Do once what subscribers do all the time: collection, retention, purges; for topics that nobody consumes.
 
+        What has expired there goes to the dead letters of each group that runs and has had no member for a minute.
+
         `topics`: only these; None: all. Safe beside running subscribers, and as often as wanted.
         """
         from lanelog.admin import _maintain

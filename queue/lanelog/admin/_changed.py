@@ -283,6 +283,8 @@ class Maintained:
     """Contradictions between the tables that were mended."""
     appended: int
     """Delayed messages that were due and are in the log now."""
+    expired: int
+    """Messages that had expired where nobody consumes, and are dead letters now."""
     collected: int
     """Messages deleted that every group was past."""
     dead_letters: int

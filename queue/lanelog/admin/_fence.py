@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING
 
 from attrs import frozen
 
-from lanelog._database import NOW_MS
 from lanelog._stores._points import chunked, placeholders
 from lanelog._stores.discovery import Discovery
 from lanelog._stores.groups import Groups
 from lanelog._stores.leases import Leases
-from lanelog._stores.offsets import FloorRow
+from lanelog._stores.offsets import FloorRow, Offsets
 from lanelog.admin._known import no_group, no_topic
 
 if TYPE_CHECKING:
@@ -35,25 +34,6 @@ WHERE consumer_group = '' AND topic = %s AND partition_key IN ({keys}) ORDER BY 
 # The same, to raise them (PRIMARY).
 LOCK_FLOORS = """SELECT partition_key, offset_acked, marked_through FROM queue_offsets FORCE INDEX (PRIMARY)
 WHERE consumer_group = '' AND topic = %s AND partition_key IN ({keys}) ORDER BY partition_key FOR UPDATE"""
-
-# Who owns these lanes, before they are taken away (PRIMARY).
-LOCK_LEASES = """SELECT partition_key, leased_by, lease_epoch FROM queue_partition_leases FORCE INDEX (PRIMARY)
-WHERE consumer_group = %s AND topic = %s AND partition_key IN ({keys}) ORDER BY partition_key FOR UPDATE"""
-
-# Watermarks, wherever they were, without a run mark (PRIMARY): a seek.
-MOVE = """
-INSERT INTO queue_offsets (consumer_group, topic, partition_key, offset_acked, marked_through, updated_at)
-VALUES {rows}
-ON DUPLICATE KEY UPDATE offset_acked = VALUES(offset_acked), marked_through = VALUES(marked_through), marked_epoch = 0,
-       marked_at = 0, updated_at = VALUES(updated_at)
-"""
-
-# Watermarks, raised; the run mark above them stays (PRIMARY): a skip, a purge.
-RAISE = """
-INSERT INTO queue_offsets (consumer_group, topic, partition_key, offset_acked, marked_through, updated_at)
-VALUES {rows}
-ON DUPLICATE KEY UPDATE offset_acked = GREATEST(offset_acked, VALUES(offset_acked)), updated_at = VALUES(updated_at)
-"""
 
 
 @frozen
@@ -94,11 +74,7 @@ def _floors(cx: Executor, sql: str, topic: str, keys: Sequence[str]) -> dict[str
 
 def lock_leases(cx: Executor, topic: str, group: str, keys: Iterable[str]) -> dict[str, Held]:
     """Lock the leases of these lanes; one that is missing was never owned."""
-    found = {}
-    for chunk in chunked(_sorted(keys)):
-        sql = LOCK_LEASES.format(keys=placeholders(chunk))
-        found.update({key: Held(owner, epoch) for key, owner, epoch in cx.query(sql, (group, topic, *chunk))})
-    return found
+    return {key: Held(*held) for key, held in Leases().lock_owners(cx, group, topic, keys).items()}
 
 
 def take_away(cx: Executor, topic: str, group: str, keys: Iterable[str], epoch: int) -> None:
@@ -108,19 +84,12 @@ def take_away(cx: Executor, topic: str, group: str, keys: Iterable[str], epoch: 
 
 def move(cx: Executor, topic: str, group: str, watermarks: Mapping[str, int]) -> None:
     """Set watermarks by key, whatever they were."""
-    _write(cx, MOVE, topic, group, watermarks)
+    Offsets().move_watermarks(cx, topic, group, watermarks)
 
 
 def raise_watermarks(cx: Executor, topic: str, group: str, watermarks: Mapping[str, int]) -> None:
     """Raise watermarks by key."""
-    _write(cx, RAISE, topic, group, watermarks)
-
-
-def _write(cx: Executor, sql: str, topic: str, group: str, watermarks: Mapping[str, int]) -> None:
-    row = f"(%s, %s, %s, %s, %s, {NOW_MS})"
-    for chunk in chunked(_sorted(watermarks)):
-        args = [value for key in chunk for value in (group, topic, key, watermarks[key], watermarks[key])]
-        cx.execute(sql.format(rows=",".join([row] * len(chunk))), args)
+    Offsets().raise_watermarks(cx, topic, group, watermarks)
 
 
 def settled_between(rows: Iterable[DeliveryRow], low: int, high: int) -> int:

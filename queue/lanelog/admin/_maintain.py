@@ -19,6 +19,8 @@ from lanelog._engine import auditing, collection
 from lanelog._engine.appending import Appending
 from lanelog._engine.firing import Firing
 from lanelog._engine.purge import Purge, removable
+from lanelog._engine.registration import VERSION_WITH_DEAD_LETTER_TOPIC
+from lanelog._engine.unattended import Undertaker
 from lanelog._stores.groups import Groups
 from lanelog._stores.history import BATCH, History
 from lanelog._stores.offsets import Offsets
@@ -55,7 +57,7 @@ def maintain(
     """See `Admin.maintain`."""
     wanted = _chosen(database, topics)
     originals = _originals(database)
-    mended, appended, collected, letters, lanes, heartbeats, history = 0, 0, 0, 0, 0, 0, 0
+    mended, appended, expired, collected, letters, lanes, heartbeats, history = 0, 0, 0, 0, 0, 0, 0, 0
     failed: dict[str, str] = {}
     refusal: DatabaseError | None = None
     fired = _fire(database, None if topics is None else [topic for topic, _ in wanted], ensure_lanes, published, failed)
@@ -63,6 +65,7 @@ def maintain(
         try:
             mended += _mend(database, topic)
             appended += _append(database, topic, ensure_lanes, published)
+            expired += 0 if holds_letters else _bury_expired(database, topic, ensure_lanes, published)
             read(database, may_delete, "looking for the privilege to delete")
             if holds_letters:
                 kept = _letters_kept(database, originals.get(topic))
@@ -83,13 +86,14 @@ def maintain(
                 history += _purge_history(database, topic, group)
             except DatabaseError as error:
                 failed.setdefault(topic, str(error))
-    done = mended or appended or collected or letters or lanes or heartbeats or fired or history
+    done = mended or appended or expired or collected or letters or lanes or heartbeats or fired or history
     if refusal is not None and not done and failed.keys() >= dict(wanted).keys():
         raise refusal  # an account that may do nothing of it
     return Maintained(
         topics=tuple(topic for topic, _ in wanted),
         mended=mended,
         appended=appended,
+        expired=expired,
         collected=collected,
         dead_letters=letters,
         lanes_purged=lanes,
@@ -177,6 +181,24 @@ def _letters_kept(database: Database, topic: str | None) -> dict[tuple[str, str]
         return {}
     kept = read(database, Groups().letters_kept, "reading groups", topic)
     return {(topic, group): retention_ms for group, retention_ms in kept.items()}
+
+
+def _bury_expired(
+    database: Database,
+    topic: str,
+    ensure_lanes: Callable[[str, Sequence[str]], None],
+    published: Callable[[str], None],
+) -> int:
+    """Bury what has expired in the lanes of groups that nobody consumes; how many messages that were."""
+    if database.tables_version < VERSION_WITH_DEAD_LETTER_TOPIC:
+        return 0
+    undertaker = Undertaker(topic, database.autocommit, database.transaction, ensure_lanes, published)
+    buried = 0
+    for group in read(database, Groups().unattended, "looking for groups that nobody consumes", topic):
+        for page in pages(database, topic, LANES_A_TRANSACTION):
+            keys = [key for key, _ in page]
+            buried += repeated(database, undertaker.bury, "burying what has expired", group, keys)
+    return buried
 
 
 def _collect(database: Database, topic: str, release: Callable[[list[str]], Released], *, letters: bool) -> int:

@@ -37,7 +37,7 @@ STEPS: Final = (
     Step(
         version=3,
         oldest_code=1,
-        columns={"queue_partitions": ("open_lanes",)},
+        columns={"queue_partitions": ("open_lanes",), "queue_groups": ("dead_letter_topic",)},
     ),
 )
 """In order, without gaps, from 1 on."""

@@ -1,0 +1,199 @@
+"""What expires where nobody consumes: buried by maintenance and by other groups' janitors, and by nobody twice."""
+
+import logging
+import signal
+from typing import Any
+
+import pytest
+
+from lanelog import Client
+from lanelog._database import NOW_MS
+from lanelog._engine import janitor
+from support.commits import every_commit_unanswered_once
+from support.sql import delivery_rows, one, rows, watermark
+from support.stage import DIES, Stage, thorough, wait_until_blocked
+from support.waiting import Record, accept, events, eventually
+
+EPOCH = "SELECT lease_epoch FROM queue_partition_leases WHERE partition_key = 'k'"
+
+
+@pytest.fixture(autouse=True)
+def _logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="lanelog")
+
+
+def expired(client: Client, raw: Any, count: int, *, of: int, topic: str = "t") -> None:
+    """Lane k: so many messages of these have expired."""
+    client.publish_many(topic, [("k", b"{}")] * of)
+    rows(raw, f"UPDATE queue_messages SET expires_at = {NOW_MS} - 1 WHERE topic = %s AND `offset` <= %s", topic, count)
+
+
+def letters(raw: Any) -> list[tuple[Any, ...]]:
+    return rows(
+        raw,
+        "SELECT failed_group, original_offset, failure_count, last_error, expires_at FROM queue_messages"
+        " WHERE topic = 't_dlq' ORDER BY failed_group, `offset`",
+    )
+
+
+def test_maintenance_buries_what_nobody_consumes(
+    lanelog_client: Client, raw: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Up to the first that has not expired, in history too, told, and announced; the next consumer goes on there."""
+    lanelog_client.subscribe("t", "g", accept, history=True).stop()
+    expired(lanelog_client, raw, 250, of=252)
+    assert lanelog_client.admin.maintain().expired == 250
+    assert letters(raw) == [("g", offset, 0, "expired", 0) for offset in range(1, 251)]
+    assert watermark(raw, "g", "t", "k") == 250
+    left = "SELECT message_offset, outcome, attempts, first_delivered_at, last_error FROM queue_history ORDER BY 1"
+    assert rows(raw, left) == [(offset, "expired", 0, 0, "expired") for offset in range(1, 251)]
+    assert len(events(caplog, "message.expired", logging.WARNING)) == 250
+    assert lanelog_client.admin.maintain().expired == 0
+    seen = Record()
+    lanelog_client.subscribe("t", "g", lambda m: seen((m.offset, m.attempt)))
+    assert seen.wait(2) == [(251, 1), (252, 1)]
+    heard = Record()
+    lanelog_client.subscribe("t_dlq", "alerts", lambda m: heard(m.dead_letter.original_offset))
+    heard.wait(250)
+
+
+def test_without_dead_letters_it_is_passed(lanelog_client: Client, raw: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """With an ERROR each, as a consumer does."""
+    lanelog_client.subscribe("t", "g", accept, dead_letter_suffix=None).stop()
+    expired(lanelog_client, raw, 3, of=3)
+    assert lanelog_client.admin.maintain().expired == 3
+    assert watermark(raw, "g", "t", "k") == 3
+    assert len(events(caplog, "message.expired", logging.ERROR)) == 3
+    assert one(raw, "SELECT COUNT(*) FROM queue_partitions WHERE topic LIKE '%dlq'") == 0
+
+
+def test_another_groups_janitor_does_it(lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as somebody reads the topic, the groups that nobody runs are looked after."""
+    monkeypatch.setattr(janitor, "EXPIRED_EVERY", 0.1)
+    monkeypatch.setattr(janitor, "TURN", 0.1)
+    lanelog_client.subscribe("t", "gone", accept).stop()
+    expired(lanelog_client, raw, 2, of=3)
+    with lanelog_client.subscribe("t", "here", accept):
+        eventually(lambda: watermark(raw, "gone", "t", "k") == 2)
+    assert [row[:2] for row in letters(raw) if row[0] == "gone"] == [("gone", 1), ("gone", 2)]
+
+
+@pytest.mark.parametrize("why", ["alive", "silent for a moment", "paused", "lane paused", "archive"])
+def test_what_somebody_is_responsible_for_is_left_alone(lanelog_client: Client, raw: Any, why: str) -> None:
+    """A member that lives, or may be back; an operator's pause; a group that has not said where letters go."""
+    subscription = lanelog_client.subscribe("t", "g", accept)
+    lanelog_client.publish("t", "k", b"{}")
+    eventually(lambda: watermark(raw, "g", "t", "k") == 1)
+    if why == "alive":
+        subscription.pause()
+    else:
+        subscription.stop()
+    expired(lanelog_client, raw, 3, of=2)
+    if why == "silent for a moment":
+        rows(raw, f"UPDATE queue_subscriber_heartbeats SET deregistered_at = 0, expires_at = {NOW_MS} - 1000")
+    elif why.endswith("paused"):
+        lanelog_client.admin.pause(
+            "t", "g", key="k" if why == "lane paused" else None, reason="we look into it", by="ann"
+        )
+    elif why == "archive":
+        rows(raw, "UPDATE queue_groups SET dead_letter_topic = NULL")
+    assert lanelog_client.admin.maintain().expired == 0
+    assert watermark(raw, "g", "t", "k") == 1
+    assert letters(raw) == []
+
+
+@pytest.mark.parametrize("how", ["retryable", "crashed", "taken back"])
+def test_what_a_handler_may_have_seen_is_left_to_the_consumer(lanelog_client: Client, raw: Any, how: str) -> None:
+    """An attempt has begun in time; one that was only handed out and taken back has not."""
+    lanelog_client.subscribe("t", "g", accept).stop()
+    expired(lanelog_client, raw, 3, of=3)
+    if how == "crashed":
+        mark = "INSERT INTO queue_offsets (consumer_group, topic, partition_key, marked_through, marked_epoch) VALUES"
+        rows(raw, f"{mark} ('g', 't', 'k', 2, 1)")
+    else:
+        retried = 1 if how == "retryable" else 0
+        rows(
+            raw,
+            "INSERT INTO queue_delivery_state (consumer_group, topic, partition_key, message_offset, through_offset,"
+            " retry_count) VALUES ('g', 't', 'k', 1, 1, %s)",
+            retried,
+        )
+    assert lanelog_client.admin.maintain().expired == (3 if how == "taken back" else 0)
+    assert len(delivery_rows(raw, "g", "t")) == (1 if how == "retryable" else 0)
+
+
+def test_a_dead_owner_that_only_slept_is_fenced(stage: Stage) -> None:
+    """Stopped for longer than its lease and a minute, it still has the lane: what it settles then is refused."""
+    stage.client.publish("t", "k", "{}")
+    sleeper = stage.member("sleeper", group="g")
+    stage.until_acked(1)
+    sleeper.program.popen.send_signal(signal.SIGSTOP)
+    expired(stage.client, stage.raw, 3, of=2)
+    rows(stage.raw, f"UPDATE queue_subscriber_heartbeats SET expires_at = {NOW_MS} - 61000")
+    epoch = one(stage.raw, EPOCH)
+    assert stage.client.admin.maintain().expired == 2
+    assert one(stage.raw, EPOCH) == epoch + 1
+    sleeper.program.popen.send_signal(signal.SIGCONT)
+    stage.client.publish("t", "k", "{}")
+    stage.until_acked(4)
+    assert sleeper.started() == [(1, 1), (4, 1)]
+    assert stage.letters() == [2, 3]
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_an_unanswered_commit_buries_nothing_twice(
+    lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch, *, committed: bool
+) -> None:
+    """Whether it came or not: each message has one letter."""
+    lanelog_client.subscribe("t", "g", accept).stop()
+    expired(lanelog_client, raw, 5, of=5)
+    with every_commit_unanswered_once(monkeypatch, committed=committed):
+        assert lanelog_client.admin.maintain().failed == {}
+    assert [row[1] for row in letters(raw)] == [1, 2, 3, 4, 5]
+    assert watermark(raw, "g", "t", "k") == 5
+
+
+# -- beside others -------------------------------------------------------------------------------------------------
+
+POINTS = ["after leases.LOCK_OWNERS", *thorough("after groups.UNATTENDED_NOW", "after moves.BURY")]
+COMMITTING = "before COMMIT following offsets.RAISE"
+
+
+@pytest.fixture
+def _nobody(stage: Stage) -> None:
+    """Group g, which nobody runs, with three messages of which two have expired."""
+    stage.register("g")
+    expired(stage.client, stage.raw, 2, of=3)
+
+
+@pytest.mark.usefixtures("_nobody")
+@DIES
+@pytest.mark.parametrize("point", [COMMITTING, *POINTS])
+def test_a_consumer_that_comes_meanwhile(stage: Stage, point: str, dies: bool) -> None:
+    """Its registration waits, or comes before; each message is buried once, and the third handled once."""
+    burying = stage.stopped(point, "admin", verb="maintain")
+    member = stage.actor("member")
+    coming = member.call("subscribe", topic="t", group="g")
+    wait_until_blocked(stage.raw)  # its registration, for the row of the topic
+    burying.end(dies=dies)
+    coming.result()
+    assert member.handled(1, "offset") == [3]
+    stage.until_acked(3)
+    assert stage.letters() == [1, 2]
+    assert member.started() == [(3, 1)]
+
+
+@pytest.mark.usefixtures("_nobody")
+@DIES
+@pytest.mark.parametrize("point", [COMMITTING, *POINTS])
+def test_two_at_once(stage: Stage, point: str, dies: bool) -> None:
+    """The second skips the dead letters' lane or waits for the lease, and finds what the first has left."""
+    first = stage.stopped(point, "admin", verb="maintain")
+    second = stage.aside(stage.client.admin.maintain)
+    done = first.end(dies=dies)
+    also = second.result(30).expired
+    if not dies:
+        assert (done["expired"], also) == (2, 0)
+    stage.client.admin.maintain()
+    assert stage.letters() == [1, 2]
+    assert stage.acked() == 2
