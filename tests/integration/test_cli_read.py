@@ -115,6 +115,32 @@ def test_a_monitor_gets_a_status_and_one_line(command: Command, working: lanelog
     assert json.loads(command("lag", "--max-lag", "2", "--json", status=1).stdout)[0]["lag"] == 3
 
 
+def test_a_monitor_bounds_dead_letters(command: Command, lanelog_client: lanelog.Client) -> None:
+    """Those of all topics, of one, or of one group alone; what is redriven or deleted is none any more."""
+
+    def handle(_: lanelog.Message) -> None:
+        raise lanelog.Reject("bad")
+
+    admin = lanelog_client.admin
+    bound = "--max-dead-letters"
+    lanelog_client.publish_many("merge", [("a", b"1"), ("b", b"2")])
+    with (
+        lanelog_client.subscribe("merge", "builders", handle),
+        lanelog_client.subscribe("merge", "readers", lambda _: None),
+    ):
+        eventually(lambda: sum(group.lag for group in admin.groups("merge")) == 0)
+    for where, name in (([], "merge_dlq"), (["merge"], "merge"), (["merge", "builders"], "merge builders")):
+        assert command("lag", *where, bound, "2").stderr == ""
+        assert command("lag", *where, bound, "1", status=1).stderr == f"dead letters > 1 on {name}\n"
+    assert command("lag", "merge", "readers", bound, "0").stderr == ""
+    lanelog_client.publish("merge", "a", b"3")
+    line = command("lag", "merge", bound, "1", "--max-lag", "0", status=1).stderr
+    assert line == "lag 1 > 0 on merge builders and 1 more; dead letters > 1 on merge\n"
+    command("dlq", "delete", "merge", "builders", "--all", "--execute")
+    for where in ([], ["merge"], ["merge", "builders"]):
+        assert command("lag", *where, bound, "0").stderr == ""
+
+
 def test_status_says_what_is_stuck_and_what_mends_it(command: Command, working: lanelog.Client) -> None:
     """The failing lane with its error, owner and command, which can be run as it stands."""
     text = command("status").stdout

@@ -23,8 +23,8 @@ from lanelog.cli import (
 from lanelog.cli._verbs import Verbs
 
 EPILOG = """
-Exit status: 0 done; 1 a bound of --max-lag or --max-age is exceeded, doctor found an error, or a part is left to do;
-2 refused (bad input, missing privilege, unreachable database), nothing was changed.
+Exit status: 0 done; 1 a bound (--max-lag, --max-age, --max-dead-letters) is exceeded, doctor found an error, or a part
+is left to do; 2 refused (bad input, missing privilege, unreachable database), nothing was changed.
 
 Completion of verbs and options: eval "$(_LANELOG_COMPLETE=bash_source lanelog)" in ~/.bashrc; zsh_source in ~/.zshrc;
 _LANELOG_COMPLETE=fish_source lanelog | source for fish.

@@ -11,11 +11,15 @@ import click
 
 from lanelog.admin import OwnerState
 from lanelog.cli._output import NOTHING, Answer, Table, age, moment, number, shown
-from lanelog.cli._verbs import alarms, limit_option, monitored, reading
+from lanelog.cli._verbs import alarms, bounding_letters, limit_option, monitored, reading
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from lanelog.admin import Admin, GroupInfo, LaneInfo
+
+
+TOPICS_MAX = 10_000
+"""Topics that the bound of dead letters looks through: as many as `Admin.topics` lists."""
 
 
 @click.command()
@@ -180,10 +184,23 @@ def lease_of(lane: LaneInfo) -> str:
 @click.command()
 @click.argument("topic", required=False)
 @click.argument("group", required=False)
+@bounding_letters
 @monitored
 @reading
-def lag(admin: Admin, *, topic: str | None, group: str | None, max_lag: int | None, max_age: float | None) -> Answer:
-    """Say how far behind the groups are: of all topics, of TOPIC, or only GROUP; `lanes --by lag` says where."""
+def lag(
+    admin: Admin,
+    *,
+    topic: str | None,
+    group: str | None,
+    max_lag: int | None,
+    max_age: float | None,
+    max_dead_letters: int | None,
+) -> Answer:
+    """Say how far behind the groups are: of all topics, of TOPIC, or only GROUP; `lanes --by lag` says where.
+
+    --max-dead-letters is for each dead letter topic, for TOPIC, or for GROUP alone. Those redriven or deleted are not
+    counted.
+    """
     found = [each for each in admin.groups(topic) if group in (None, each.group)]
     if group is not None and not found:
         raise ConfigurationError(
@@ -204,7 +221,28 @@ def lag(admin: Admin, *, topic: str | None, group: str | None, max_lag: int | No
         ]
         for each in found
     ]
-    return Answer(data=found, table=Table(heads, rows, heads[2:]), alarms=alarms(_measured(found), max_lag, max_age))
+    dying = [] if max_dead_letters is None else _dying(admin, topic, group, found, max_dead_letters)
+    return Answer(
+        data=found,
+        table=Table(heads, rows, heads[2:]),
+        alarms=alarms(_measured(found), max_lag, max_age, dying=dying, max_dead_letters=max_dead_letters),
+    )
+
+
+def _dying(admin: Admin, topic: str | None, group: str | None, found: list[GroupInfo], bound: int) -> list[str]:
+    """Say where there are more dead letters than `bound`, the most first. Of a group no more are read than it takes.
+
+    Without a topic each dead letter topic is looked at by itself: it may outlive the topic that its letters are from.
+    """
+    if group is not None:
+        return [
+            f"{shown(each.topic)} {shown(each.group)}"
+            for each in found
+            if len(admin.dead_letters(each.topic, each.group, limit=bound + 1)) > bound
+        ]
+    looked = [admin.topic(topic)] if topic else [each for each in admin.topics(TOPICS_MAX) if each.holds_dead_letters]
+    over = sorted((each for each in looked if each.dead_letters > bound), key=lambda each: -each.dead_letters)
+    return [shown(each.topic) for each in over]
 
 
 @click.command()

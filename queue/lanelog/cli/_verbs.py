@@ -89,7 +89,7 @@ def reading(function: Callable[..., Answer]) -> Callable[..., None]:
     def verb(*, url: str | None, as_json: bool, watch: bool, interval: float, **params: Any) -> None:
         import lanelog
 
-        if watch and (params.get("max_lag") is not None or params.get("max_age") is not None):
+        if watch and any(params.get(bound) is not None for bound in BOUNDS):
             raise click.UsageError("--watch goes on for ever: a monitor calls again and leaves it out")
         with lanelog.connect(url) as client:
             look = functools.partial(function, client.admin, **params)
@@ -141,6 +141,21 @@ def _changing(function: Callable[..., Answer], flag: str) -> Callable[..., None]
     return url_option(json_option(verb))
 
 
+BOUNDS: Final = ("max_lag", "max_age", "max_dead_letters")
+LETTERS_MAX: Final = 9999
+"""The greatest bound of --max-dead-letters: one more is the most that `Admin.dead_letters` reads."""
+
+
+def bounding_letters(function: F) -> F:
+    """Add --max-dead-letters."""
+    return click.option(
+        "--max-dead-letters",
+        type=click.IntRange(0, LETTERS_MAX),
+        metavar="N",
+        help="Exit with status 1 if there are more than N dead letters.",
+    )(function)
+
+
 def monitored(function: F) -> F:
     """Add --max-lag and --max-age."""
     function = click.option(
@@ -158,9 +173,17 @@ def monitored(function: F) -> F:
 
 
 def alarms(
-    what: Sequence[tuple[str, int, float | None]], max_lag: int | None, max_age: float | None
+    what: Sequence[tuple[str, int, float | None]],
+    max_lag: int | None,
+    max_age: float | None,
+    *,
+    dying: Sequence[str] = (),
+    max_dead_letters: int | None = None,
 ) -> tuple[str, ...]:
-    """One line at most: what exceeds a bound and by how much, the worst first. `what`: name, lag, age of the oldest."""
+    """One line at most: what exceeds a bound and by how much, the worst first. `what`: name, lag, age of the oldest.
+
+    `dying`: the names of those with more than `max_dead_letters`.
+    """
     late = [(name, lag) for name, lag, _ in what if max_lag is not None and lag > max_lag]
     old = [
         (name, oldest) for name, _, oldest in what if max_age is not None and oldest is not None and oldest > max_age
@@ -172,6 +195,8 @@ def alarms(
     if old:
         name, oldest = max(old, key=lambda each: each[1])
         parts.append(f"oldest {age(oldest)} > {max_age:g}s on {name}{_more(old)}")
+    if dying:
+        parts.append(f"dead letters > {max_dead_letters} on {dying[0]}{_more(dying)}")
     return ("; ".join(parts),) if parts else ()
 
 
