@@ -45,7 +45,7 @@ LOOK_FOR_SIGNALS = 0.5
 ANOTHER_PRESS = 1.0
 """Seconds after which a second SIGINT is a person's: a terminal and what runs in it may both send the first one."""
 
-log = get_logger()
+log = get_logger("client")
 
 
 def connect(url: str | None = None, **options: Any) -> Client:

@@ -44,7 +44,7 @@ GIVES_WAY = 1.0
 """Seconds for which `pull` waits to hand a suspect out alone while messages are in the user's hands: whoever pulls may
 be the one who has them, and would never be rid of them."""
 
-log = get_logger()
+log = get_logger("subscription")
 
 
 class SubscriptionState(StrEnum):

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 BETWEEN_FLUSHES = 0.05
 """Seconds of dead letters between two flushes: a flood of them must not stall what succeeds."""
 
-log = get_logger()
+log = get_logger("settler")
 
 
 def derived_id(group: str, message_id: str, offset: int) -> str:
@@ -178,7 +178,7 @@ class Burials:
         if burial.ended is Ended.EXPIRED:
             log.warning("message.expired", **context, dead_letter_topic=dead_topic)
         else:
-            log.warning("message.dead_lettered", **context, dead_letter_topic=dead_topic, error=burial.error)
+            log.error("message.dead_lettered", **context, dead_letter_topic=dead_topic, error=burial.error)
         hook = membership.config.on_dead_letter
         if hook is not None and burial.attempt is not None:
             message = message_of(burial.attempt, membership, self.host)

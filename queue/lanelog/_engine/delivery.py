@@ -39,7 +39,7 @@ SET_PATIENCE = "SET SESSION wait_timeout = %s"
 SESSION_PATIENCE = 15
 UNDECIDED_PAUSE = 0.5
 
-log = get_logger()
+log = get_logger("worker")
 
 
 @define(eq=False)

@@ -46,7 +46,7 @@ NOT_READ = -1
 NEVER = float("-inf")
 PAGE = 5000
 
-log = get_logger()
+log = get_logger("keeper")
 
 
 @define(eq=False)

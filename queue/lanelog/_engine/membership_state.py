@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 PLANS_A_TURN = 32
 """Runs of one lane that one change may send out; more follow with the next."""
 
-log = get_logger()
+log = get_logger("subscription")
+settler_log = get_logger("settler")
 
 
 @define(eq=False)
@@ -97,9 +98,9 @@ class MembershipState:
         while self._dropped:
             attempt, error = self._dropped.popleft()
             if attempt.expired:
-                log.error("message.expired", **{**self.context(attempt), "attempt": 0}, dead_letter_topic=None)
+                settler_log.error("message.expired", **{**self.context(attempt), "attempt": 0}, dead_letter_topic=None)
             else:
-                log.error("message.dropped", **self.context(attempt), error=error)
+                settler_log.error("message.dropped", **self.context(attempt), error=error)
 
     def fail(self, error: BaseException) -> None:
         """This membership cannot go on: stop handing out, and say so once."""

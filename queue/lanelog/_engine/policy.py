@@ -35,7 +35,7 @@ CAP = "lanelog.max_deliveries"
 FALLBACK_WAIT = 1.0
 """The wait when the user's own policy object fails."""
 
-log = _telemetry.get_logger()
+log = _telemetry.get_logger("worker")
 
 
 class Verb(Enum):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from lanelog._engine.lane import Lane
 
-log = get_logger()
+log = get_logger("worker")
 
 
 class Settlements(MembershipState):

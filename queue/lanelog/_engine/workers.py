@@ -39,7 +39,7 @@ RUN_LIMIT = 3 * RUN_SECONDS
 RELIEF = 0.25
 """After so long in one handler, what its run has done is settled without it."""
 
-log = get_logger()
+log = get_logger("worker")
 
 
 class _After(Enum):
