@@ -15,6 +15,10 @@ from attrs import field, frozen
 Level = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 
 
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
 @frozen
 class Event:
     """One event, as an application's logging sees it."""
@@ -25,7 +29,7 @@ class Event:
     """The last part of its logger's name: `worker` is the logger `lanelog.worker`."""
     says: str
     """One sentence: what has happened, and what to do where something is to be done."""
-    fields: tuple[str, ...] = field(converter=lambda names: tuple(names.split()))
+    fields: tuple[str, ...] = field(converter=_words)
     """Attributes of its record. `exc_info`: its record has a traceback."""
 
     @property
@@ -130,6 +134,20 @@ def _keeper() -> tuple[Event, ...]:
             "topic group error",
         ),
         Event(
+            "lanes.acquired",
+            "INFO",
+            "keeper",
+            "Lanes are this process's: `keys` names the first of them, and `held` counts all that it has now.",
+            "topic group lanes keys held",
+        ),
+        Event(
+            "lanes.released",
+            "INFO",
+            "keeper",
+            "Lanes were given back, for others to take.",
+            "topic group lanes keys held",
+        ),
+        Event(
             "lanes.taken_over",
             "WARNING",
             "keeper",
@@ -163,7 +181,7 @@ def _loop() -> tuple[Event, ...]:
             "loop.failed",
             "ERROR",
             "loop",
-            "A background loop failed in a way that trying again may not mend; five times in a row end the subscription.",
+            "A background loop failed, and to try again may not help; five times in a row end the subscription.",
             "loop error retriable exc_info",
         ),
         Event(
@@ -411,11 +429,39 @@ def _subscription() -> tuple[Event, ...]:
             "topic key group offset messages why",
         ),
         Event(
+            "subscription.drained",
+            "INFO",
+            "subscription",
+            "Nothing is in work any more, what was done is committed, and all lanes are given back.",
+            "topic group handled acked retried dead_lettered",
+        ),
+        Event(
+            "subscription.started",
+            "INFO",
+            "subscription",
+            "This process takes part in the group; `members` counts the processes that do, this one included.",
+            "topic group workers order members owner",
+        ),
+        Event(
             "subscription.still_draining",
             "WARNING",
             "subscription",
             "The time that `stop` was given is over, and handlers still run: their lanes are kept until they end.",
             "group running",
+        ),
+        Event(
+            "subscription.stopped",
+            "INFO",
+            "subscription",
+            "This process takes part in the group no longer.",
+            "topic group",
+        ),
+        Event(
+            "subscription.waited",
+            "WARNING",
+            "subscription",
+            "The end takes long: `waits_for` says what is waited for; told every five seconds.",
+            "topic group seconds waits_for running lanes",
         ),
     )
 
@@ -461,7 +507,7 @@ def _worker() -> tuple[Event, ...]:
             "retry_policy.failed",
             "ERROR",
             "worker",
-            "The retry policy raised, or answered with no number of seconds: the message is tried again after a second.",
+            "The retry policy raised, or gave no number of seconds: the message is tried again after one.",
             "error attempt",
         ),
         Event(

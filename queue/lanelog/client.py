@@ -42,6 +42,8 @@ H = TypeVar("H", bound="Callable[[Message], object]")
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 LOOK_FOR_SIGNALS = 0.5
+INTERRUPTED = 128 + signal.SIGINT
+"""The exit status of a program that Ctrl-C has ended, as shells count."""
 ANOTHER_PRESS = 1.0
 """Seconds after which a second SIGINT is a person's: a terminal and what runs in it may both send the first one."""
 
@@ -96,6 +98,7 @@ class Client:
     _subscriptions: list[Subscription] = field(factory=list, init=False)
     _lock: threading.Lock = field(factory=threading.Lock, init=False)
     _closed: bool = field(default=False, init=False)
+    _hurried: bool = field(default=False, init=False)  # by a second Ctrl-C: nothing is waited for any more
     _ended: threading.Event = field(factory=threading.Event, init=False)  # whoever closed it first has done so
     _closer: int = field(default=0, init=False)  # that thread
     _announcements: _Announcements = field(init=False)
@@ -378,8 +381,10 @@ class Client:
     def run(self) -> None:
         """Start every registered subscription and block until SIGTERM, SIGINT or `close()`; then drain and return.
 
-        Draining waits for running handlers, and for a database that is away. A second SIGINT (Ctrl-C), a second or more
-        after the first signal, does not wait: it raises KeyboardInterrupt, or does what else it did before this call.
+        Draining waits for running handlers, and for a database that is away; every 5 s an event `subscription.waited`
+        says for what. A second SIGINT (Ctrl-C), a second or more after the first signal, does not wait: it raises
+        SystemExit(130), so that the program ends without a traceback, and `close()` waits no longer either. Where the
+        application had a SIGINT handler of its own before this call, that one is called instead.
         Raises what made a subscription fail, after draining the others. Signals are handled only in the main thread.
         """
         if not any(s.handler is not None for s in self._subscriptions):
@@ -402,8 +407,7 @@ class Client:
             if subscription.failure is not None:
                 raise subscription.failure
 
-    @staticmethod
-    def _catch_signals(stop: threading.Event) -> dict[signal.Signals, Any]:
+    def _catch_signals(self, stop: threading.Event) -> dict[signal.Signals, Any]:
         if threading.current_thread() is not threading.main_thread():
             return {}
 
@@ -418,6 +422,9 @@ class Client:
                 first.append(now)
             elif number == signal.SIGINT and now - first[0] >= ANOTHER_PRESS:
                 signal.signal(number, previous[signal.SIGINT])
+                if previous[signal.SIGINT] is signal.default_int_handler:
+                    self._hurried = True
+                    raise SystemExit(INTERRUPTED)  # Python's own handler would print a traceback
                 signal.raise_signal(number)
 
         for number in SIGNALS:
@@ -440,6 +447,8 @@ class Client:
         A handler that still runs then keeps its lane, and the connections that protect it, until it ends; False.
         Called again, it waits for the first call's outcome in the same way.
         """
+        if self._hurried:
+            timeout = 0.0
         with self._lock:
             first, self._closed = not self._closed, True
             if first:

@@ -148,7 +148,7 @@ def test_a_disabled_level_renders_nothing(caplog: pytest.LogCaptureFixture) -> N
 
 def test_a_broken_filter_of_the_application_stops_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     """An exception out of the application's logging is reported on stderr, as logging does, and not raised."""
-    logger = logging.getLogger(LOGGER_NAME)
+    logger = logging.getLogger(f"{LOGGER_NAME}.worker")
 
     def broken(record: logging.LogRecord) -> bool:
         raise RuntimeError(f"cannot filter {record.msg}")
@@ -191,7 +191,7 @@ def test_basic_config_is_enough_to_see_all_events() -> None:
 
 
 def test_a_traceback_that_no_stream_can_be_written_with_is_escaped() -> None:
-    """A lone surrogate in an exception's text, as of a file name, costs no event: logging reports no fault of its own."""
+    """A lone surrogate in an exception's text, as of a file name, costs no event and no fault of logging's own."""
     stdout, stderr = in_a_process_of_its_own(
         "import sys\nlogging.basicConfig(stream=sys.stdout)\n"
         "log.warning('handler.failed', error='\\ud800', exc_info=ValueError('caf\\udce9'))"

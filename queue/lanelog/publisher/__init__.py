@@ -221,13 +221,13 @@ class Publisher:
         try:
             self._published(topic)
         except Exception:  # noqa: BLE001 - see above
-            log.bind(topic=topic).exception("publish.notification_failed", exc_info=True)
+            log.bind(topic=topic).exception("publish.notification_failed")
 
     def _tell_scheduler(self, *, committed: bool) -> None:
         try:
             self._scheduled(committed=committed)
-        except Exception:  # noqa: BLE001 - see above
-            log.exception("publish.notification_failed", exc_info=True)
+        except Exception:
+            log.exception("publish.notification_failed")
 
 
 def _items(items: object) -> Iterable[object]:
