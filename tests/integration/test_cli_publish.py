@@ -31,7 +31,7 @@ def test_one_message(command: Command, raw: Any) -> None:
     arguments = ("publish", "merge", "k", "pr 17", "--id", "a", "--metadata", "by=ann", "--metadata", "why=a=b")
     assert command(*arguments).stdout == "published offset 1 of merge, lane k\n"
     assert command(*arguments).stdout == "a is there already, at offset 1 of merge, lane k\n"
-    assert command.json(*arguments) == {"offset": 1, "id": "a", "duplicate": True}
+    assert command.json(*arguments) == {"offset": 1, "id": "a", "duplicate": True, "key": "k"}
     assert command.json("show", "merge", "k", "1")["metadata"] == {"by": "ann", "why": "a=b"}
     assert payloads(raw, "k") == [b"pr 17"]
 

@@ -70,7 +70,7 @@ client.close()
 
 
 def test_with_nothing_configured_the_traceback_is_on_the_terminal(lanelog_client: Client, lanelog_url: str) -> None:
-    """Python's last resort prints it; text that no stream can be written with is escaped, and logging reports nothing."""
+    """Python's last resort prints it; text that no stream takes is escaped, and logging reports no fault of its own."""
     lanelog_client.publish("orders", "order-7", b"{}")
     command = [sys.executable, "-c", RAISES, lanelog_url]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
@@ -168,9 +168,9 @@ def test_an_end_without_the_database_says_so(
         subscription = client.subscribe("t", "g", accept)
         eventually(lambda: subscription.stats().acked == 1)
         private_server.kill()
-        assert not subscription.stop(5)
+        assert not subscription.stop(2)
         assert "waits_for='the database, which does not answer'" in events(caplog, "subscription.waited")[-1]
-        private_server.start()
+        private_server.restart()
     assert subscription.state == "stopped"
 
 

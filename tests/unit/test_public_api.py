@@ -10,10 +10,10 @@ import lanelog.admin
 from lanelog.admin import views
 
 NAMES = {
-    "AckPolicy", "AlreadySettled", "Client", "ClosedError", "Codec", "ConfigurationError", "DatabaseError",
-    "DeadLetter", "Deliveries", "LanelogError", "LeaseLost", "Message", "Order", "Outgoing",
+    "AckPolicy", "AlreadySettled", "Client", "ClosedError", "Codec", "ConfigurationError", "ConnectOptions",
+    "DatabaseError", "DeadLetter", "Deliveries", "LanelogError", "LeaseLost", "Message", "Order", "Outgoing",
     "PayloadTooLarge", "Postpone", "Receipt", "Reject", "Retry", "RetryPolicy", "SchemaError", "Subscription",
-    "SubscriptionConfig", "SubscriptionState", "SubscriptionStats", "connect",
+    "SubscriptionConfig", "SubscriptionOptions", "SubscriptionState", "SubscriptionStats", "connect",
 }  # fmt: skip
 
 ADMIN_NAMES = {
@@ -21,7 +21,8 @@ ADMIN_NAMES = {
     "GroupState",
     "HistoryInfo", "LaneInfo", "LeaseInfo", "Maintained", "MemberInfo", "MessageInfo", "MessageState", "OffsetInfo",
     "OwnerState", "Paused", "Purged", "Redriven", "Released", "Resumed", "ScheduledInfo", "Skipped", "Sought",
-    "SoughtLane", "TopicDeleted", "TopicInfo", "ScheduleInfo", "SchedulePaused", "ScheduleRemoved", "ScheduleResumed",
+    "SoughtLane", "OpenLanes", "TopicDeleted", "TopicInfo", "ScheduleInfo", "SchedulePaused", "ScheduleRemoved",
+    "ScheduleResumed",
 }  # fmt: skip
 
 SIGNATURES = """
@@ -61,6 +62,8 @@ Admin.pause: topic group key by reason dry_run
 Admin.resume: topic group key dry_run
 Admin.skip: topic group key offset reason dry_run
 Admin.release: topic group key dry_run
+Admin.open_lanes: topic
+Admin.set_open_lanes: topic lanes dry_run
 Admin.delete_group: topic group dry_run
 Admin.purge: topic before dry_run
 Admin.delete_topic: topic dry_run

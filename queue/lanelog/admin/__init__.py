@@ -43,6 +43,7 @@ from lanelog.admin.views import (
     MessageInfo,
     MessageState,
     OffsetInfo,
+    OpenLanes,
     OwnerState,
     Paused,
     Purged,
@@ -85,6 +86,7 @@ __all__ = [
     "MessageInfo",
     "MessageState",
     "OffsetInfo",
+    "OpenLanes",
     "OwnerState",
     "Paused",
     "Purged",
@@ -205,6 +207,12 @@ class Admin(Letters, Recurring):
         """
         return _scheduled.scheduled(self._database, topic, key, limit)
 
+    def open_lanes(self, topic: str) -> int:
+        """Over how many open lanes a topic's messages without a key are spread. Locks nothing."""
+        from lanelog.admin import _open
+
+        return _open.open_lanes(self._database, topic)
+
     # -- steering ------------------------------------------------------------------------------------------------------
 
     def seek(
@@ -269,7 +277,26 @@ class Admin(Letters, Recurring):
 
         return _steer.release(self._database, topic, group, key, dry_run=dry_run)
 
-    def cancel_scheduled(self, topic: str, key: str, id: str, *, dry_run: bool = False) -> bool:  # noqa: A002 - as message
+    def set_open_lanes(self, topic: str, lanes: int, *, dry_run: bool = False) -> OpenLanes:
+        """Spread a topic's messages without a key over so many open lanes (1 to 1,000; 64 unless changed).
+
+        Publishers follow within ten seconds, and nothing that is published meanwhile is lost or out of turn. Of a
+        smaller number, lanes that are too many are consumed until they are empty, and then purged like any idle lane.
+        An id may belong to another lane afterwards: a message published before the change and again, with the same id,
+        after it, may be stored twice. Locks the topic row. Raises SchemaError before version 3 of the tables.
+        """
+        from lanelog.admin import _open
+
+        return _open.set_open_lanes(self._database, topic, lanes, dry_run=dry_run)
+
+    def cancel_scheduled(
+        self,
+        topic: str,
+        key: str | None,
+        id: str,  # noqa: A002 - as message
+        *,
+        dry_run: bool = False,
+    ) -> bool:
         """Take back a message that is not due yet; as `Client.cancel_scheduled`.
 
         True: it will not be delivered. False: there is none, or it was due and is in the log already.

@@ -16,12 +16,13 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from lanelog import _cron
-from lanelog._checks import check_integer, check_name
+from lanelog._checks import Duration, check_integer, check_name
 from lanelog._database import NOW_MS
 from lanelog._engine.dues import CatchUp
 from lanelog._engine.firing import fire_time, metadata_of
 from lanelog._stores.messages import largest_row, wire_bytes
 from lanelog._stores.schedules import ScheduleRow, Schedules
+from lanelog.admin import _open
 from lanelog.admin._checked import limit_of, when
 from lanelog.admin._known import read, repeated
 from lanelog.admin._names import hint
@@ -51,13 +52,13 @@ def declare(
     name: str,
     expression: str,
     topic: str,
-    key: str,
+    key: str | None,
     payload: object,
     *,
     timezone: str,
     catch_up: str,
     metadata: Mapping[str, str] | None,
-    ttl: float | None,
+    ttl: Duration | None,
     codec: Codec | None,
 ) -> ScheduleInfo:
     """See `Client.schedule`."""
@@ -82,6 +83,10 @@ def declare(
             f"max_allowed_packet is {database.max_packet()}: raise it there, or publish a reference"
         )
 
+    # Without a key it keeps to one open lane: its runs follow each other, whoever declares it. The row names the lane,
+    # because processes of older versions fire it, too.
+    lane = draft.key if key is not None else _open.lane_of(database, topic, name)
+
     def once(cx: Executor) -> ScheduleRow:
         now = _now(cx)
         row = ScheduleRow(
@@ -89,7 +94,7 @@ def declare(
             expression=cron.expression,
             timezone=timezone,
             topic=topic,
-            key=draft.key,
+            key=lane,
             payload=draft.payload,
             metadata=draft.metadata,
             ttl_ms=timing.ttl_ms,

@@ -30,8 +30,9 @@ _BATCH, _CHUNK = 1000, 1024 * 1024
 
 @click.command()
 @click.argument("topic")
-@click.argument("key")
+@click.argument("key", required=False)
 @click.argument("message", required=False)
+@click.option("--no-key", is_flag=True, help="It needs no order: leave KEY out, and it goes to an open lane.")
 @click.option("--file", "file", type=click.File("rb"), help="One message a line; `-`: standard input.")
 @click.option("--id", "message_id", metavar="ID", help="Makes MESSAGE idempotent: a second time it is a duplicate.")
 @click.option("--delay", type=float, metavar="S", help="Deliver in S seconds, and not at once.")
@@ -43,8 +44,9 @@ _BATCH, _CHUNK = 1000, 1024 * 1024
 def publish(
     *,
     topic: str,
-    key: str,
+    key: str | None,
     message: str | None,
+    no_key: bool,
     file: IO[bytes] | None,
     message_id: str | None,
     delay: float | None,
@@ -61,6 +63,12 @@ def publish(
     import lanelog
 
     metadata = metadata_of(pairs)
+    if no_key:
+        if message is not None:
+            raise ConfigurationError("with --no-key give TOPIC and MESSAGE alone: the messages have no KEY")
+        key, message = None, key
+    elif key is None:
+        raise ConfigurationError("give the KEY to publish under; or --no-key, for messages that need no order")
     if message is not None and file is not None:
         raise ConfigurationError("give MESSAGE or --file, not both")
     if message is None and file is None:
@@ -76,12 +84,13 @@ def publish(
     with lanelog.connect(url) as client:
         if file is not None:
             found = _lines(client, topic, model, file)
-            text = f"published {plural(found['messages'] or 0, 'message')} to {shown(topic)}, lane {shown(key)}"
+            where = "open lanes" if key is None else f"lane {shown(key)}"
+            text = f"published {plural(found['messages'] or 0, 'message')} to {shown(topic)}, {where}"
             finish(Answer(data=found, lines=[text]), as_json=as_json)
             return
         assert message is not None  # noqa: S101 - for the type checker
         (receipt,) = client.publish_many(topic, [evolve(model, payload=message, id=message_id)])
-    text = f"{_placed(receipt)} of {shown(topic)}, lane {shown(key)}"
+    text = f"{_placed(receipt)} of {shown(topic)}, lane {shown(receipt.key)}"
     finish(Answer(data=receipt, lines=[text]), as_json=as_json)
 
 
