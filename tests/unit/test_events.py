@@ -11,8 +11,10 @@ from attrs import frozen
 
 import lanelog
 from lanelog._events import EVENTS, Event
+from support.cli import Command
 
 SOURCE = Path(lanelog.__file__).parent
+ROOT = Path(__file__).parents[2]
 LEVELS = {"debug": "DEBUG", "info": "INFO", "warning": "WARNING", "error": "ERROR", "exception": "ERROR"}
 
 
@@ -101,3 +103,21 @@ def test_every_logger_is_made_with_a_room() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "get_logger":
                 assert isinstance(node.args[0], ast.Constant), path
+
+
+def test_the_documentation_is_made_from_the_list() -> None:
+    """docs/events.md is what `lanelog events --markdown` prints; after a change: `lanelog events --markdown > …`."""
+    assert Command(None)("events", "--markdown").stdout == (ROOT / "docs/events.md").read_text()
+
+
+def test_the_command_lists_every_event_and_describes_one() -> None:
+    """With its level, its logger and its fields; a name that no event has is refused. No database is asked."""
+    command = Command(None)
+    _, lines = command.table("events")
+    assert [line[:3] for line in lines] == [[event.name, event.level, event.logger] for event in EVENTS]
+    (found,) = command.json("events", "message.dead_lettered")
+    assert (found["level"], found["logger"]) == ("ERROR", "lanelog.settler")
+    assert {"topic", "key", "group", "offset", "attempt", "exc_info"} <= {*found["fields"]}
+    text = command("events", "message.expired").stdout
+    assert text.count("message.expired  ") == 2  # as a warning, and as an error
+    assert "no event is named 'nope'" in command("events", "nope", status=2).stderr
