@@ -124,15 +124,16 @@ def test_a_life_is_told(lanelog_client: Client, caplog: pytest.LogCaptureFixture
         "order": "serial",
         "members": 1,
     }
-    acquired, released = record_of(caplog, "lanes.acquired").__dict__, record_of(caplog, "lanes.released").__dict__
-    assert (acquired["name"], acquired["lanes"], acquired["held"]) == ("lanelog.keeper", 8, 8)
-    assert (released["lanes"], released["held"]) == (8, 0)
-    assert len(acquired["keys"]) == 5
+    for name, held in (("lanes.acquired", 8), ("lanes.released", 0)):
+        turns = [each.__dict__ for each in caplog.records if each.__dict__.get("event") == name]
+        assert sum(turn["lanes"] for turn in turns) == 8
+        assert turns[-1]["held"] == held
+        assert all(turn["name"] == "lanelog.keeper" and 0 < len(turn["keys"]) <= 5 for turn in turns)
     drained = record_of(caplog, "subscription.drained").__dict__
     assert (drained["handled"], drained["acked"]) == (8, 8)
-    names = [each.__dict__["event"] for each in caplog.records if each.name.startswith("lanelog.")]
+    names = list(dict.fromkeys(each.__dict__["event"] for each in caplog.records if each.name.startswith("lanelog.")))
     order = ["subscription.started", "lanes.acquired", "lanes.released", "subscription.drained", "subscription.stopped"]
-    assert sorted(order, key=names.index) == order or names.index("lanes.acquired") < names.index(order[0])
+    assert [name for name in names if name in order] == order
 
 
 def test_an_end_that_takes_long_says_what_it_waits_for(
