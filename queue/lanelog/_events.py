@@ -393,6 +393,13 @@ def _subscription() -> tuple[Event, ...]:
             "topic key group offset attempt seconds",
         ),
         Event(
+            "handler.cut_off",
+            "WARNING",
+            "subscription",
+            "A handler still ran when `drain_timeout` was over: its message goes back, and the attempt does not count.",
+            "topic key group offset attempt seconds",
+        ),
+        Event(
             "lane.lost",
             "WARNING",
             "subscription",

@@ -35,11 +35,12 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from lanelog._checks import Duration
+    from lanelog._codec import Codec
     from lanelog._engine.engine import Engine
     from lanelog.admin import Admin
     from lanelog.admin.views import ScheduleInfo
     from lanelog.deliveries import Deliveries
-    from lanelog.message import Codec, Outgoing, Receipt
+    from lanelog.message import Outgoing, Receipt
     from lanelog.options import (
         AsyncHandler,
         AsyncHandlersAreNotSupported,
@@ -54,6 +55,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 LOOK_FOR_SIGNALS = 0.5
 INTERRUPTED = 128 + signal.SIGINT
 """The exit status of a program that Ctrl-C has ended, as shells count."""
+LAST_WRITES = 5.0
+"""Seconds that what was decided gets to be committed, and the leases to be released, when `drain_timeout` is over."""
 ANOTHER_PRESS = 1.0
 """Seconds after which a second SIGINT is a person's: a terminal and what runs in it may both send the first one."""
 
@@ -199,10 +202,14 @@ class Client:
         `admin.set_open_lanes`), which any number of processes share evenly; an `id` always to the same one of them, as
         long as their number stays. The receipt's `key` is the lane's.
 
-        `payload`: bytes, str (UTF-8), dict, list or number (JSON), anything else with `codec`. `id` makes it idempotent
-        within (topic, key): a second publish returns the first one's offset as a duplicate. `connection`, an open
-        DB-API connection in a transaction, makes it part of that transaction: visible if and only if the caller
-        commits; the lane is locked until then, so publish last.
+        `payload`: bytes, which are stored as they are; all else goes through `codec` or the client's, if there is one,
+        and otherwise a str becomes UTF-8, and dict, list, number, datetime, Decimal, UUID, Enum, attrs class or
+        dataclass JSON. `metadata` `content-type` says which, for `message.decode()`. A FutureWarning tells of JSON
+        that would come back different: tuples, and keys that are no str.
+
+        `id` makes it idempotent within (topic, key): a second publish returns the first one's offset as a duplicate.
+        `connection`, an open DB-API connection in a transaction, makes it part of that transaction: visible if and only
+        if the caller commits; the lane is locked until then, so publish last.
 
         `delay` (from now) or `deliver_at` (an aware datetime): it waits outside of the log, holding back nothing, and
         goes to the end of its lane when it is due, at most ten years from now; one that is due already goes there at
@@ -422,18 +429,26 @@ class Client:
             if subscription.state == "new" and subscription.handler is not None:
                 subscription.start()
 
-    def run(self) -> None:
+    def run(self, *, drain_timeout: Duration | None = None) -> None:
         """Start every registered subscription and block until SIGTERM, SIGINT or `close()`; then drain and return.
 
-        Draining waits for running handlers, and for a database that is away; every 5 s an event `subscription.waited`
-        says for what. A second SIGINT (Ctrl-C), a second or more after the first signal, does not wait: it raises
-        SystemExit(130), so that the program ends without a traceback, and `close()` waits no longer either. Where the
-        application had a SIGINT handler of its own before this call, that one is called instead.
-        Raises what made a subscription fail, after draining the others. Signals are handled only in the main thread.
+        Draining waits for running handlers, and for a database that is away, `drain_timeout` seconds at most (None: as
+        long as it takes); every 5 s an event `subscription.waited` says for what. Whatever handler runs when that time
+        is over is cut off: its message goes back with an attempt that does not count, not even as a crash, and whoever
+        takes the lane over has it at once; each is a WARNING `handler.cut_off`. Its thread goes on until the process
+        ends, which should follow at once, and can settle nothing. Under `AckPolicy.ACK_FIRST` that message is lost. The
+        last writes take 5 more seconds at most; if the database is away for longer, the leases run out by themselves,
+        and what ran is taken for a crash.
+
+        A second SIGINT (Ctrl-C), a second or more after the first signal, does not wait: it raises SystemExit(130), so
+        that the program ends without a traceback, and `close()` waits no longer either. Where the application had a
+        SIGINT handler of its own before this call, that one is called instead. Raises ConfigurationError, and what made
+        a subscription fail, after draining the others. Signals are handled only in the main thread.
         """
         if not any(s.handler is not None for s in self._subscriptions):
             raise ConfigurationError("nothing to run: register a handler with @client.subscriber(topic, group) first")
         stop = threading.Event()
+        patience = check_timeout("drain_timeout", drain_timeout)
         restore = self._catch_signals(stop)
         try:
             self.start()
@@ -443,7 +458,10 @@ class Client:
             # In slices, because a signal handler runs in the main thread between two of them.
             while not stop.wait(LOOK_FOR_SIGNALS) and not self._closed:
                 pass
-            self._drain(subscriptions, None)
+            if not self._drain(subscriptions, patience):
+                for subscription in subscriptions:
+                    subscription.cut_off()
+                self._drain(subscriptions, LAST_WRITES)
         finally:
             for number, previous in restore.items():
                 signal.signal(number, previous)

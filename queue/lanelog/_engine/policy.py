@@ -81,15 +81,16 @@ def judge(config: SubscriptionConfig, attempt: Attempt, error: BaseException | N
             config, attempt, None, failures.render(error), now, delay=error.delay, raised=failures.raised(error)
         )
     if policy is AckPolicy.REJECT_ON_ERROR:
-        return rejected(attempt, failures.render(error), failures.raised(error))
+        # Its handler has not said Reject.
+        return rejected(attempt, failures.render(error), ended=Ended.FAILED, raised=failures.raised(error))
     return failed(config, attempt, error, failures.render(error), now, raised=failures.raised(error))
 
 
-def rejected(attempt: Attempt, reason: str, raised: ExcInfo | None = None) -> Outcome:
+def rejected(attempt: Attempt, reason: str, *, ended: Ended = Ended.REJECTED, raised: ExcInfo | None = None) -> Outcome:
     """Straight to the dead letters; a dead letter itself has nowhere to go and is tried again."""
     if attempt.row.original_topic:
         return Outcome(Verb.RETRY, _endless_wait(attempt), clip(reason))
-    return Outcome(Verb.BURY, 0.0, clip(reason), ended=Ended.REJECTED, raised=raised)
+    return Outcome(Verb.BURY, 0.0, clip(reason), ended=ended, raised=raised)
 
 
 def timed_out(config: SubscriptionConfig, attempt: Attempt, reason: str, now: float) -> Outcome:

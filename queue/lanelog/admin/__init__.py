@@ -193,12 +193,30 @@ class Admin(Letters, Recurring):
         """
         return _messages.messages(self._database, topic, key, from_offset=from_offset, limit=limit)
 
-    def history(self, topic: str, group: str, *, key: str | None = None, limit: int = 100) -> list[HistoryInfo]:
+    def history(
+        self,
+        topic: str,
+        group: str,
+        *,
+        key: str | None = None,
+        id: str | None = None,  # noqa: A002 - the field's name
+        outcome: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int = 100,
+    ) -> list[HistoryInfo]:
         """How messages left a group that subscribes with `history=True`, at most `limit` (1 to 10,000). Locks nothing.
 
-        Without `key` the latest finished first; with it that lane by offset, the highest first.
+        Without `key` the latest finished first; with it that lane by offset, the highest first. Only those with this
+        `id`, this `outcome` (`success`, `rejected`, `failed`, `lock_expired`, `expired` or `skipped`), or finished at
+        `since` or later and before `until` (aware datetimes). `id` and `outcome` have no index: without `key` or times
+        they read all the history that the group has kept. Raises ConfigurationError, DatabaseError.
         """
-        return _messages.history(self._database, topic, group, key=key, limit=limit)
+        from lanelog.admin import _history
+
+        return _history.history(
+            self._database, topic, group, key=key, id=id, outcome=outcome, since=since, until=until, limit=limit
+        )
 
     def scheduled(self, topic: str, key: str | None = None, limit: int = 100) -> list[ScheduledInfo]:
         """Messages that are not due yet, of one key if given, by key and id, at most `limit` (1 to 10,000).

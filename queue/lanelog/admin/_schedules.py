@@ -36,8 +36,8 @@ from lanelog.publisher.timing import make_timing
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from lanelog._codec import Codec
     from lanelog._database import Database, Executor
-    from lanelog.message import Codec
 
 NAME_MAX = 200
 """The most characters of a schedule's name: with a time behind it, it must fit into a message's id."""
@@ -73,7 +73,7 @@ def declare(
         payload,
         message_id=f"{name}@{fire_time(0)}",
         metadata=metadata,
-        codec=codec,
+        codec=database.config.codec if codec is None else codec,
         max_payload_bytes=database.config.max_payload_bytes,
     )
     whole = metadata_of(name, 0, draft.metadata)

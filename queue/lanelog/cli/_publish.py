@@ -16,8 +16,9 @@ from attrs import evolve
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
+from lanelog._codec import utf8
 from lanelog.cli._output import Answer, plural, shown
-from lanelog.cli._verbs import Unfinished, finish, instant, json_option, url_option
+from lanelog.cli._verbs import Unfinished, finish, json_option, moment_of, url_option
 from lanelog.errors import ConfigurationError, LanelogError, PayloadTooLarge
 
 if TYPE_CHECKING:
@@ -77,9 +78,7 @@ def publish(
         file = sys.stdin.buffer
     if message is None and message_id is not None:
         raise ConfigurationError("--id is for one MESSAGE: the lines of a file would all be the same one")
-    at = None if deliver_at is None else instant(deliver_at)
-    if deliver_at is not None and at is None:
-        raise ConfigurationError(f"--deliver-at {deliver_at!r} is no time: write it as 2026-01-31T12:00:00Z")
+    at = moment_of("--deliver-at", deliver_at)
     model = lanelog.Outgoing(key, b"", None, metadata, delay, at, ttl)
     with lanelog.connect(url) as client:
         if file is not None:
@@ -89,7 +88,7 @@ def publish(
             finish(Answer(data=found, lines=[text]), as_json=as_json)
             return
         assert message is not None  # noqa: S101 - for the type checker
-        (receipt,) = client.publish_many(topic, [evolve(model, payload=message, id=message_id)])
+        (receipt,) = client.publish_many(topic, [evolve(model, payload=utf8("the payload", message), id=message_id)])
     text = f"{_placed(receipt)} of {shown(topic)}, lane {shown(receipt.key)}"
     finish(Answer(data=receipt, lines=[text]), as_json=as_json)
 

@@ -23,12 +23,13 @@ from typing import Any, Protocol
 from attrs import define, field
 
 from lanelog._checks import Duration
+from lanelog._codec import Codec
 from lanelog._database import Database, find_open, open_in_this_thread, own_transaction
 from lanelog._stores.messages import largest_row
 from lanelog._telemetry import get_logger
 from lanelog.config import check_name
 from lanelog.errors import ConfigurationError, PayloadTooLarge
-from lanelog.message import Codec, Outgoing, Receipt
+from lanelog.message import Outgoing, Receipt
 from lanelog.publisher.batch import BatchWriter
 from lanelog.publisher.bulk import BulkWriter
 from lanelog.publisher.caller import CallerWriter
@@ -107,8 +108,8 @@ class Publisher:
         repetition of our own that comes later is refused.
         """
         check_name("topic", topic)
-        outgoing = Outgoing(key, payload, id, metadata, delay, deliver_at, ttl)
-        draft = self._draft(topic, outgoing, codec)
+        outgoing = Outgoing(key, payload, id, metadata, delay, deliver_at, ttl, codec)
+        draft = self._draft(topic, outgoing, None)
         if connection is not None:
             return self._publish_in(connection, topic, [draft])[0]
         self._refuse_to_wait_for_itself()
@@ -172,13 +173,16 @@ class Publisher:
         self.lanes.close()
 
     def _draft(self, topic: str, outgoing: Outgoing, codec: Codec | None) -> Draft:
+        """Check and encode it, with its own codec, that of the call or the client's."""
+        if outgoing.codec is not None:
+            codec = outgoing.codec
         return make_draft(
             topic,
             outgoing.key,
             outgoing.payload,
             message_id=outgoing.id,
             metadata=outgoing.metadata,
-            codec=codec,
+            codec=self._database.config.codec if codec is None else codec,
             max_payload_bytes=self._database.config.max_payload_bytes,
             timing=make_timing(outgoing.delay, outgoing.deliver_at, outgoing.ttl),
         )

@@ -15,10 +15,11 @@ from typing import Final
 from attrs import define, field
 
 from lanelog import _open_lanes
+from lanelog._codec import CONTENT_TYPE, Codec, encode_payload
 from lanelog._stores.messages import wire_bytes
 from lanelog.config import check_name
 from lanelog.errors import ConfigurationError, PayloadTooLarge
-from lanelog.message import Codec, encode_metadata, encode_payload
+from lanelog.message import Message, encode_metadata
 from lanelog.publisher.timing import AT_ONCE, Timing
 
 SCHEDULED: Final = 0
@@ -115,13 +116,16 @@ def make_draft(
         raise ConfigurationError(
             'the payload is None: publish b"" for a message without content, or b"null" if JSON\'s null is meant'
         )
-    encoded = encode_payload(payload, codec)
+    if isinstance(payload, Message):
+        raise ConfigurationError("the payload is a lanelog.Message: publish its payload and its metadata")
+    given = metadata.get(CONTENT_TYPE) if isinstance(metadata, Mapping) else None
+    encoded, content_type = encode_payload(payload, codec, given=given)
     if len(encoded) > max_payload_bytes:
         raise PayloadTooLarge(
             f"the payload has {len(encoded)} bytes, {max_payload_bytes} are allowed: store the data elsewhere and "
             "publish a reference to it, or raise max_payload_bytes"
         )
-    text = encode_metadata(metadata)
+    text = encode_metadata(metadata, content_type)
     return Draft(
         topic=topic,
         key=checked,
