@@ -11,6 +11,7 @@ from lanelog.cli import (
     _analyze,
     _archive,
     _change,
+    _events,
     _letters,
     _messages,
     _publish,
@@ -24,7 +25,7 @@ from lanelog.cli._verbs import Verbs
 
 EPILOG = """
 Exit status: 0 done; 1 a bound (--max-lag, --max-age, --max-dead-letters) is exceeded, doctor found an error, or a part
-is left to do; 2 refused (bad input, missing privilege, unreachable database), nothing was changed.
+is left to do; 2 refused (bad input, missing privilege, unreachable database), nothing was changed; 130 ended by Ctrl-C.
 
 Completion of verbs and options: eval "$(_LANELOG_COMPLETE=bash_source lanelog)" in ~/.bashrc; zsh_source in ~/.zshrc;
 _LANELOG_COMPLETE=fish_source lanelog | source for fish.
@@ -52,6 +53,7 @@ for _room in (
     _change,
     _archive,
     _analyze,
+    _events,
     _setup,
 ):
     for _verb in _room.VERBS:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from lanelog._engine.failures import summary
 from lanelog.admin._history import OUTCOMES
 from lanelog.cli import _verbs
-from lanelog.cli._output import Answer, Table, age, moment, number, payload, shown, to_json
+from lanelog.cli._output import Answer, Table, age, block, moment, number, payload, shown, to_json
 from lanelog.cli._verbs import json_option, limit_option, moment_of, reading, url_option
 from lanelog.errors import ConfigurationError
 
@@ -91,7 +92,7 @@ def _described(message: MessageInfo) -> Answer:
             number(each.postponed),
             moment(each.last_attempt_at),
             shown(each.owner),
-            shown(each.last_error),
+            shown(summary(each.last_error)),
         ]
         for each in message.states
     ]
@@ -109,7 +110,12 @@ def _described(message: MessageInfo) -> Answer:
         data=message,
         table=Table(heads, rows, ("ATTEMPTS", "NEXT-IN", "POSTPONED")),
         before=[f"{name:<{width}}{value}" for name, value in about],
+        lines=[line for each in message.states if each.last_error for line in _error(each.group, each.last_error)],
     )
+
+
+def _error(group: str, text: str) -> list[str]:
+    return ["", *block(f"last error of group {shown(group)}", text)]
 
 
 # -- tail --------------------------------------------------------------------------------------------------------------
@@ -243,7 +249,7 @@ def history(
             moment(each.first_delivered_at),
             moment(each.finished_at),
             shown(each.owner),
-            shown(each.error),
+            shown(summary(each.error)),
         ]
         for each in found
     ]

@@ -109,6 +109,11 @@ def shown(value: str | None, most: int = _CELL_MAX) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in cut) or NOTHING
 
 
+def block(head: str, text: str) -> list[str]:
+    """A text of several lines, such as a traceback, below its head: every line whole, and on its own."""
+    return [head, *(f"  {shown(line, len(line))}" if line else "" for line in text.splitlines())]
+
+
 def payload(data: bytes, most: int = _CELL_MAX) -> str:
     """A payload on one line: as text if it is UTF-8, else its bytes escaped."""
     try:

@@ -12,6 +12,7 @@ from typing import Final
 
 from attrs import frozen
 
+from lanelog._engine.failures import summary
 from lanelog.admin import Contradiction, DeadLetterReason, GroupInfo, LaneInfo, MessageState, OwnerState, TopicInfo
 from lanelog.cli._output import age, moment, plural, shown
 
@@ -187,7 +188,7 @@ def of_lane(lane: LaneInfo, group: GroupInfo, running: float | None) -> Problem 
         return problem(Rank.STUCK, "owner gone", detail, command("release", *place, options=["--execute"]))
     if lane.state is MessageState.RETRYABLE and lane.attempts:
         due = "is due" if not lane.next_attempt_in else f"in {age(lane.next_attempt_in)}"
-        detail = f"attempt {lane.attempts} failed: {shown(lane.last_error)}; the next {due}; to give it up:"
+        detail = f"attempt {lane.attempts} failed: {shown(summary(lane.last_error))}; the next {due}; to give it up:"
         mend = command("skip", *place, str(offset), options=["--reason", "…", "--execute"])
         return problem(Rank.STUCK, "failing", detail, mend)
     if lane.state is MessageState.PROCESSING and running is not None and running > SLOW:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from lanelog._engine.failures import summary
 from lanelog.admin import OwnerState
 from lanelog.cli._output import NOTHING, Answer, Table, age, moment, number, shown
 from lanelog.cli._verbs import alarms, bounding_letters, limit_option, monitored, reading
@@ -168,7 +169,7 @@ def _lane_row(lane: LaneInfo) -> list[str]:
         shown(lane.owner),
         lease_of(lane),
         number(lane.attempts or None),
-        shown(lane.last_error),
+        shown(summary(lane.last_error)),
     ]
 
 

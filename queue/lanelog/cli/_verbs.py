@@ -1,7 +1,7 @@
 """What all verbs have in common: their options, their connection, their errors and their exit status.
 
 Owns the exit statuses (0: done; 1: what a monitor asked about is too much, or a part is left to do; 2: refused, nothing
-changed); never knows what a verb does. Called by the rooms that define verbs.
+changed; 130: Ctrl-C); never knows what a verb does. Called by the rooms that define verbs.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 ALARM: Final = 1
 REFUSED: Final = 2
+INTERRUPTED: Final = 130
 
 url_option = click.option(
     "--url", metavar="URL", help="mysql://user:password@host:3306/database; default: LANELOG_URL."
@@ -67,11 +68,13 @@ class Verbs(click.Group):
 
 @contextmanager
 def _one_line() -> Iterator[None]:
-    """Turn the library's errors, and click's, which show the usage first, into one line."""
+    """Turn the library's errors, and click's, which show the usage first, into one line, and Ctrl-C into none."""
     try:
         yield
     except LanelogError as exc:
         raise Refused(str(exc)) from exc
+    except KeyboardInterrupt:
+        raise SystemExit(INTERRUPTED) from None
     except click.UsageError as exc:
         if type(exc).__name__ == "NoArgsIsHelpError":  # shows the help instead
             raise
