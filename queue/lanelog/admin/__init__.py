@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Literal
 
 from attrs import define, field
 
-from lanelog.admin import _heads, _lanes, _messages, _scheduled, _topics
+from lanelog.admin import _heads, _lanes, _lookup, _messages, _scheduled, _topics
 from lanelog.admin._checked import limit_of
 from lanelog.admin._letters import Letters
 from lanelog.admin._recurring import Recurring
@@ -132,6 +132,22 @@ class Admin(Letters, Recurring):
     def heads(self, topic: str, *, limit: int = 10_000) -> dict[str, int]:
         """The highest offset published in each lane, by key, at most `limit` (1 to 10,000) of them. Locks nothing."""
         return _heads.heads(self._database, topic, limit)
+
+    def now(self) -> datetime:
+        """The database's clock, which every time that administration shows was taken from."""
+        return _lookup.now(self._database)
+
+    def topic_names(self, beginning: str = "", *, limit: int = 100) -> list[str]:
+        """Names of topics that begin so, in their order, at most `limit` (1 to 10,000). Locks nothing."""
+        return _lookup.topics(self._database, beginning, limit)
+
+    def group_names(self, topic: str | None = None, beginning: str = "", *, limit: int = 100) -> list[str]:
+        """Names of groups of a topic, or of all, that begin so, at most `limit` (1 to 10,000). Locks nothing."""
+        return _lookup.groups(self._database, topic, beginning, limit)
+
+    def key_names(self, topic: str, beginning: str = "", *, limit: int = 100) -> list[str]:
+        """Keys of a topic's lanes that begin so, in their order, at most `limit` (1 to 10,000). Locks nothing."""
+        return _lookup.keys(self._database, topic, beginning, limit)
 
     def groups(self, topic: str | None = None) -> list[GroupInfo]:
         """The registered groups of a topic, or of all, by topic and name, at most 1,000; with exact lag. Locks nothing.

@@ -6,14 +6,15 @@ Owns how schedules are shown; what happens to them is administration's, and decl
 
 from __future__ import annotations
 
-from datetime import UTC
 from typing import TYPE_CHECKING
 
 import click
 
+from lanelog.cli import _columns_messages, _totals
 from lanelog.cli._change import login
-from lanelog.cli._output import Answer, Table, moment, plural, shown
+from lanelog.cli._output import Answer, moment, plural, shown
 from lanelog.cli._publish import metadata_of
+from lanelog.cli._table import Table
 from lanelog.cli._verbs import (
     Verbs,
     changing,
@@ -44,23 +45,15 @@ def schedule() -> None:
 def list_(admin: Admin, *, limit: int) -> Answer:
     """List the schedules by name."""
     found = admin.schedules(limit)
-    heads = ("NAME", "EXPRESSION", "TIMEZONE", "TOPIC", "KEY", "CATCH-UP", "FIRED", "LAST", "NEXT", "PAUSED")
-    rows = [
-        [
-            shown(each.name),
-            shown(each.expression),
-            shown(each.timezone),
-            shown(each.topic),
-            shown(each.key),
-            shown(each.catch_up),
-            str(each.fired),
-            moment(each.last_fire_at),
-            moment(each.next_fire_at),
-            shown(f"{moment(each.paused_at)} {each.paused_by} {each.pause_reason}".strip() if each.paused_at else None),
-        ]
-        for each in found
-    ]
-    return Answer(data=found, table=Table(heads, rows, ("FIRED",)))
+    paused = sum(each.paused_at is not None for each in found)
+    return Answer(
+        data=found,
+        summary=plural(len(found), "schedule") + (f": {paused:,} paused" if paused else ""),
+        table=Table(_columns_messages.SCHEDULES, found, admin.now()),
+        total=f"{plural(sum(each.fired for each in found), 'message')} published by "
+        f"{_totals.listed(found, 'schedule', limit)}",
+        nothing="no schedule: `lanelog schedule add` declares one, and so does client.schedule",
+    )
 
 
 @schedule.command()
@@ -162,8 +155,7 @@ def preview(admin: Admin, *, expression: str, timezone: str, count: int, after: 
     if after is not None and begin is None:
         raise ConfigurationError(f"--after {after!r} is no time: write it as 2027-03-27T00:00:00Z")
     found = admin.preview_schedule(expression, timezone=timezone, count=count, after=begin)
-    rows = [[each.isoformat(), f"{each:%a}", moment(each.astimezone(UTC))] for each in found]
-    return Answer(data=found, table=Table(("TIME", "DAY", "UTC"), rows))
+    return Answer(data=found, table=Table(_columns_messages.PREVIEW, found))
 
 
 VERBS = (schedule,)

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from lanelog.admin import MessageState
-from lanelog.cli._output import Answer, Table, age, plural, shown
+from lanelog.cli import _columns
+from lanelog.cli._output import Answer, age, plural, shown
 from lanelog.cli._problems import SLOW, Problem, of_contradiction, of_group, of_lane, of_letters, worst_first
+from lanelog.cli._table import Table
 from lanelog.cli._verbs import alarms, monitored, reading
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ def status(admin: Admin, *, max_lag: int | None, max_age: float | None) -> Answe
     letters = sum(topic.dead_letters for topic in topics if not topic.holds_dead_letters)
     summary = (
         f"{plural(len(topics), 'topic')}, {plural(len(groups), 'group')}, "
-        f"{plural(sum(group.members for group in groups), 'member')}: lag {lag}, "
+        f"{plural(sum(group.members for group in groups), 'member')}: lag {lag:,}, "
         f"oldest {oldest}, {plural(letters, 'dead letter')}"
     )
     lagging = sorted((group for group in groups if group.lag), key=lambda group: -(group.oldest_age or 0))[:_SHOWN]
@@ -62,7 +64,7 @@ def status(admin: Admin, *, max_lag: int | None, max_age: float | None) -> Answe
             "problems": problems,
         },
         before=[summary, "", *_shown(problems)],
-        table=_table(lagging) if lagging else None,
+        table=Table(_columns.STATUS, lagging) if lagging else None,
         alarms=alarms(measured, max_lag, max_age),
     )
 
@@ -71,24 +73,6 @@ def _shown(problems: list[Problem]) -> list[str]:
     if not problems:
         return ["nothing is stuck"]
     return [line for problem in problems for line in (*problem.lines(), "")]
-
-
-def _table(groups: list[GroupInfo]) -> Table:
-    heads = ("TOPIC", "GROUP", "MEMBERS", "LAGGING", "LAG", "OLDEST-AGE", "IN-FLIGHT", "WAITING")
-    rows = [
-        [
-            shown(each.topic),
-            shown(each.group),
-            str(each.members),
-            str(each.lagging_lanes),
-            str(each.lag),
-            age(each.oldest_age, exact=each.oldest_age_exact),
-            str(each.in_flight),
-            str(each.waiting),
-        ]
-        for each in groups
-    ]
-    return Table(heads, rows, heads[2:])
 
 
 def _problems(
