@@ -98,7 +98,7 @@ def test_publishing_a_file_shows_its_progress(terminal: Terminal, lanelog_url: s
     child = terminal("publish", "merge", "k", "--file", str(tmp_path / "lines"))
     child.expect("publish")
     child.expect("━")
-    child.expect("published 5000 messages to merge, lane k")
+    child.expect("published 5,000 messages to merge, lane k")
     assert ended(child) == 0
     assert Command(lanelog_url).json("topics")[0]["messages"] == 5000
 

@@ -45,6 +45,10 @@ LOOKS = (
     Verb("contradictions"),
     Verb("topic", ("merge",)),
     Verb("heads", ("merge",)),
+    Verb("now"),
+    Verb("topic_names"),
+    Verb("group_names", ("merge",)),
+    Verb("key_names", ("merge",)),
     Verb("groups", line="groups"),
     Verb("groups", ("merge",), line="groups merge"),
     Verb("members", ("merge", "builders"), line="members merge builders"),
@@ -65,6 +69,7 @@ LOOKS = (
     Verb("", line="status"),
     Verb("", line="lag"),
     Verb("", line="lag merge builders"),
+    Verb("", line="lag mer* build*"),
     Verb("", line="tail merge good"),
     Verb("", line="dlq show merge bad {letter}"),
 )

@@ -42,6 +42,10 @@ Message.extend: seconds
 Message.transaction:
 Admin.topics: limit
 Admin.topic: topic
+Admin.now:
+Admin.topic_names: beginning limit
+Admin.group_names: topic beginning limit
+Admin.key_names: topic beginning limit
 Admin.groups: topic
 Admin.members: topic group
 Admin.lanes: topic group order_by limit
