@@ -27,7 +27,7 @@ def test_a_fork_leaves_the_parent_undisturbed_and_the_child_with_connections_of_
     children = [line.fields for line in fleet.heard("child")]
     assert [line["status"] for line in fleet.heard("joined")] == [0] * CHILDREN
     for child in children:
-        assert child["refused"] == [["start", True], ["pause", True], ["resume", True], ["stop", True]]
+        assert child["refused"] == [["start", True], ["pause", True], ["resume", True], ["stop", True], ["stats", True]]
         assert child["receipts"] == [1, 2, 3, 4, 5, 6]
         assert child["own"] == 6
         assert child["state"] == "running"

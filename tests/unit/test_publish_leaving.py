@@ -16,6 +16,7 @@ from lanelog.publisher.draft import Draft, make_draft
 from lanelog.publisher.gate import Gate
 from lanelog.publisher.group import GroupCommit
 from lanelog.publisher.line import Line, Member
+from lanelog.publisher.locked import Locked
 
 
 class Writer:
@@ -47,9 +48,11 @@ class Contended:
 
 def grouping(writer: Writer, *, timeout: float = 0.01) -> GroupCommit:
     """Group commit with a place for nobody who waits at the server."""
-    database: Any = SimpleNamespace(config=SimpleNamespace(publish_timeout=timeout), reached=True)
+    database: Any = SimpleNamespace(
+        config=SimpleNamespace(publish_timeout=timeout), reached=True, holder=lambda _lock, seconds: seconds and None
+    )
     anything: Any = writer
-    return GroupCommit(database, anything, Gate(0))
+    return GroupCommit(database, anything, Gate(0), Locked(database))
 
 
 def make(key: str = "k") -> Draft:

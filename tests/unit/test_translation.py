@@ -5,7 +5,7 @@ import ssl
 import pymysql
 import pytest
 
-from lanelog._database.translation import breaks_connection, breaks_transaction, translate
+from lanelog._database.translation import breaks_connection, breaks_transaction, translate, unreachable
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError, PayloadTooLarge, SchemaError
 
 
@@ -43,6 +43,38 @@ def test_what_an_operator_must_mend_says_how(code: int, remedy: str) -> None:
     assert isinstance(error, DatabaseError)
     assert not error.retriable
     assert remedy in str(error)
+
+
+@pytest.mark.parametrize(
+    ("denied", "role"),
+    [
+        ("INSERT command denied to user 'u'@'h' for table 'queue_messages'", "publisher"),
+        ("INSERT command denied to user 'u'@'h' for table `jobs`.`queue_messages`", "publisher"),
+        ("SELECT, UPDATE command denied to user 'u'@'h' for table 'queue_partitions'", "publisher"),
+        ("SELECT with locking clause command denied to user 'u'@'h' for table 'queue_partitions'", "publisher"),
+        ("DELETE command denied to user 'u'@'h' for table 'queue_partition_leases'", "consumer"),
+        ("DELETE command denied to user 'u'@'h' for table `jobs`.`queue_history`", "janitor"),
+        ("DELETE command denied to user 'u'@'h' for table 'queue_groups'", "admin"),
+        ("SELECT command denied to user 'u'@'h' for table 'queue_groups'", "reader"),
+        ("CREATE command denied to user 'u'@'h' for table 'queue_groups'", "owner"),
+        ("UPDATE command denied to user 'u'@'h' for table 'queue_messages'", "ROLE"),
+        ("INSERT command denied to user 'u'@'h' for table 'orders'", "ROLE"),
+    ],
+)
+def test_a_missing_grant_names_the_role(denied: str, role: str) -> None:
+    """The one that may least of those that have the privilege; where there is none, all of them."""
+    for code in (1142, 1143):
+        assert f"`lanelog grants --role {role}`" in str(translated(code, denied))
+
+
+def test_who_does_not_answer_is_named() -> None:
+    """Host and port, which drivers leave out; an error that has nothing to do with the address stays as it is."""
+    error = unreachable(translated(2003, "Can't connect"), "db.example:3307")
+    assert isinstance(error, DatabaseError)
+    assert (error.code, error.retriable) == (2003, True)
+    assert "db.example:3307" in str(error)
+    refused = translated(1045, "Access denied")
+    assert unreachable(refused, "db.example:3307") is refused
 
 
 @pytest.mark.parametrize(("code", "kind"), [(1146, SchemaError), (1054, SchemaError), (1153, PayloadTooLarge)])

@@ -192,6 +192,8 @@ class Driver:
     config: ConnectConfig
     greeted: bool = field(default=False, init=False)
     """Whether a server has ever answered; if not, the settings are likelier to be wrong than the server down."""
+    tried: bool = field(default=False, init=False)
+    """Whether a connection was ever wanted."""
     _tls: ssl.SSLContext | None = field(default=None, init=False, repr=False)
 
     def open(self, *, autocommit: bool) -> tuple[Any, ServerFacts]:
@@ -199,6 +201,7 @@ class Driver:
 
         Raises the driver's errors, and ConfigurationError for what no other attempt can mend.
         """
+        self.tried = True
         raw = self._open_mysqlclient() if self.config.driver == "mysqlclient" else self._open_pymysql()
         self.greeted = True
         try:

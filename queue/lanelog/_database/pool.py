@@ -16,6 +16,7 @@ from attrs import define, field
 from dbutils.pooled_db import PooledDB
 
 from lanelog._database import fork
+from lanelog._database.blocking import Holder, holder
 from lanelog._database.driver import Driver, ServerFacts
 from lanelog._database.executor import Executor
 from lanelog._database.naming import Naming
@@ -224,6 +225,15 @@ class Database:
     def reached(self) -> bool:
         """Whether a server has ever answered: if not, the settings are likelier to be wrong than the server down."""
         return self._driver.greeted
+
+    @property
+    def tried(self) -> bool:
+        """Whether anything was ever asked of the database, answered or not."""
+        return self._driver.tried
+
+    def holder(self, lock: Callable[[Executor], object], *, seconds: float) -> Holder | None:
+        """Return who holds what `lock` waits for, as far as this account may see it; asks for at most `seconds`."""
+        return holder(self.config, lock, seconds=seconds) if self.reached and not self._closed else None
 
     def facts(self) -> ServerFacts:
         """The server, as the last new connection saw it; connects if there never was one, for `publish_timeout`."""

@@ -6,10 +6,12 @@ number. `wire` calls it for every failed statement, the publisher for statements
 
 from __future__ import annotations
 
+import re
 import ssl
 import struct
 from typing import Final
 
+from lanelog._roles import ROLES, roles_with
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError, PayloadTooLarge, SchemaError
 
 # The connection is gone, or so unclear that it must be: what is needed next is a new one.
@@ -47,6 +49,9 @@ UNREACHABLE: Final = frozenset(
     }
 )
 
+# Nobody answered, or not as a server does: the address may be wrong.
+_NOBODY_ANSWERED: Final = frozenset({2002, 2003, 2005, 2012, 2013})
+
 # The server is read-only: a failover is going on; the next connection may meet the new primary.
 READ_ONLY: Final = frozenset({1290, 1792, 1836})
 
@@ -79,18 +84,20 @@ _NO_SUCH_COLUMN_OR_TABLE: Final = frozenset({1054, 1146})
 _PACKET_TOO_LARGE: Final = 1153
 
 _REMEDIES: Final = {
-    1044: "grant the user access to this database",
+    1044: f"grant the user a role there; `lanelog grants --role ROLE` prints how, ROLE is one of {', '.join(ROLES)}",
     1045: "check user and password, and add ssl=true to the URL if the server or the account insists on TLS",
     1049: "create the database first: lanelog makes tables, not databases",
     1129: "the server blocked this host after too many errors: FLUSH HOSTS there",
-    1142: "grant the user this privilege on lanelog's tables",
-    1143: "grant the user this privilege on lanelog's tables",
     1227: "grant the user this privilege",
     1698: "check the user and how it authenticates",
     2026: "check ssl, ssl_ca, ssl_cert and ssl_key",
     3159: "the server insists on TLS: add ssl=true to the URL",
     2059: "the driver cannot do this authentication; choose another for the user",
 }
+
+_DENIED: Final = frozenset({1142, 1143})
+# "INSERT command denied to user 'u'@'h' for table 'queue_messages'"; MariaDB names the database, too.
+_WHAT_WAS_DENIED = re.compile(r"([A-Z][A-Z, ]*?)( with locking clause)? command denied to user .* for .*?(queue_\w+)")
 
 
 def code_of(exc: BaseException) -> int | None:
@@ -108,6 +115,17 @@ def comes_from_driver(exc: BaseException) -> bool:
         return True
     # DB-API 2.0 prescribes the name, and every driver has a module of its own.
     return any(base.__name__ == "Error" for base in type(exc).__mro__)
+
+
+def unreachable(error: LanelogError, where: str) -> LanelogError:
+    """Return the error that a new connection met, saying `where` it was to go: drivers leave the port out."""
+    if not isinstance(error, DatabaseError) or error.code not in _NOBODY_ANSWERED or not error.retriable:
+        return error
+    return DatabaseError(
+        f"no connection to {where}: check that the server runs there, and the URL ({error})",
+        code=error.code,
+        retriable=True,
+    )
 
 
 def translate(exc: BaseException, *, committing: bool = False) -> LanelogError:
@@ -130,7 +148,7 @@ def translate(exc: BaseException, *, committing: bool = False) -> LanelogError:
             retriable=unknown or code in RETRIABLE,
             outcome_unknown=unknown,
         )
-    remedy = _REMEDIES.get(code or 0)
+    remedy = _grant(text) if code in _DENIED else _REMEDIES.get(code or 0)
     return DatabaseError(
         f"{text}: {remedy}" if remedy else text,
         code=code,
@@ -146,13 +164,28 @@ def _special(exc: BaseException, code: int | None, text: str) -> LanelogError | 
             f"the connection's character set cannot carry this text: open it with utf8mb4 ({exc})"
         )
     if code in _NO_SUCH_COLUMN_OR_TABLE:
-        return SchemaError(f"lanelog's tables are missing or differ: run `lanelog migrate` ({text})")
+        return SchemaError(
+            f"lanelog's tables are missing or differ: run `client.migrate()` or `lanelog migrate` ({text})"
+        )
     if code == _PACKET_TOO_LARGE:
         return PayloadTooLarge(f"the server's max_allowed_packet is too small for this: raise it there ({text})")
     cause = getattr(exc, "original_exception", None) or exc
     if isinstance(cause, ssl.SSLCertVerificationError):
         return DatabaseError(f"the server's certificate was refused: check ssl_ca and the host ({text})", code=code)
     return None
+
+
+def _grant(text: str) -> str:
+    """Which role has what the server refused, and how it is granted."""
+    found = _WHAT_WAS_DENIED.search(text)
+    privileges = found[1].split(", ") if found else []
+    if found and found[2]:
+        privileges.append("UPDATE")  # what MySQL wants to see for FOR UPDATE
+    roles = roles_with(privileges, found[3]) if found else []
+    if not roles:
+        return f"grant the user its role: `lanelog grants --role ROLE` prints how, ROLE is one of {', '.join(ROLES)}"
+    others = f" (so have {', '.join(roles[1:])})" if roles[1:] else ""
+    return f"the role {roles[0]} has this privilege{others}; `lanelog grants --role {roles[0]}` prints its grants"
 
 
 def breaks_connection(error: LanelogError) -> bool:

@@ -15,7 +15,13 @@ from attrs import define, field
 from lanelog._database import fork
 from lanelog._database.driver import Driver, OwnState, ServerFacts, silence
 from lanelog._database.incarnation import Incarnation, read_incarnation
-from lanelog._database.translation import breaks_connection, breaks_transaction, comes_from_driver, translate
+from lanelog._database.translation import (
+    breaks_connection,
+    breaks_transaction,
+    comes_from_driver,
+    translate,
+    unreachable,
+)
 from lanelog.errors import DatabaseError, LanelogError
 
 FRESH: Final = 5.0
@@ -58,7 +64,7 @@ class Wire:
         except Exception as exc:
             if not comes_from_driver(exc):
                 raise
-            raise translate(exc) from exc
+            raise unreachable(translate(exc), self._driver.config.address()) from exc
         fork.register_wire(self)
         self.raw = raw
         self._state = OwnState.of(raw)

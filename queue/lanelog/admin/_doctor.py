@@ -17,8 +17,8 @@ from attrs import frozen
 
 from lanelog import migrations
 from lanelog._database import NOW_MS
+from lanelog._roles import ALL_TABLES, ROLES
 from lanelog.admin import _repair
-from lanelog.admin._grants import ALL_TABLES, ROLES
 from lanelog.admin.views import Finding
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError, SchemaError
 from lanelog.migrations.declared import declared_tables

@@ -210,7 +210,7 @@ def _error(database: Database, differences: list[Difference]) -> SchemaError:
     texts = [difference.text for difference in differences[:_SHOWN]] + ([f"and {more} more"] if more > 0 else [])
     remedies = [difference.remedy for difference in differences[:_SHOWN] if difference.remedy]
     if len(remedies) < len(differences[:_SHOWN]):
-        remedies.append(f"`{_COMMAND}` (and grant the user the tables, if they are there)")
+        remedies.append(f"`{_COMMAND}` or `client.migrate()` (and grant the user the tables, if they are there)")
     return SchemaError(
         f"the tables in {database.config.database} do not fit this lanelog: {'; '.join(texts)}. "
         f"To mend it, run {'; '.join(remedies)}"

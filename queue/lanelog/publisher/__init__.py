@@ -8,7 +8,7 @@ The head's lock is held to the commit, so that nobody sees offset n + 1 of a lan
 delay goes into the schedule instead, under the same lock, which makes ids unique in both. `group` shares transactions
 between threads, `bulk` writes many messages in one, `caller` writes into somebody else's. `draft` and `timing` check a
 message before anything happens, `placing` gives offsets and writes, `doubt` says how long that may be repeated,
-`lanes` creates what is missing, `gate` bounds who waits.
+`lanes` creates what is missing, `gate` bounds who waits, `locked` says who holds a lane.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 from attrs import define, field
 
+from lanelog._checks import Duration
 from lanelog._database import Database, find_open, open_in_this_thread, own_transaction
 from lanelog._stores.messages import largest_row
 from lanelog._telemetry import get_logger
@@ -34,6 +35,7 @@ from lanelog.publisher.draft import SCHEDULED, Draft, make_draft
 from lanelog.publisher.gate import Gate
 from lanelog.publisher.group import GroupCommit
 from lanelog.publisher.lanes import LaneCreator
+from lanelog.publisher.locked import Locked
 from lanelog.publisher.timing import make_timing
 
 __all__ = ["LaneCreator", "Publisher"]
@@ -70,9 +72,11 @@ class Publisher:
     def __attrs_post_init__(self) -> None:
         gate = Gate(self._database.config.pool_size // 2)
         self.lanes = LaneCreator(self._database)
-        self._group = GroupCommit(self._database, BatchWriter(self._database, self.lanes, self._announce), gate)
-        self._bulk = BulkWriter(self._database, self.lanes, gate, self._announce)
-        self._caller = CallerWriter(self._database, self.lanes)
+        locked = Locked(self._database)
+        writer = BatchWriter(self._database, self.lanes, self._announce)
+        self._group = GroupCommit(self._database, writer, gate, locked)
+        self._bulk = BulkWriter(self._database, self.lanes, gate, locked, self._announce)
+        self._caller = CallerWriter(self._database, self.lanes, locked)
 
     def publish(
         self,
@@ -84,9 +88,9 @@ class Publisher:
         metadata: Mapping[str, str] | None = None,
         codec: Codec | None = None,
         connection: Any = None,
-        delay: float | None = None,
+        delay: Duration | None = None,
         deliver_at: datetime | None = None,
-        ttl: float | None = None,
+        ttl: Duration | None = None,
     ) -> Receipt:
         """Append one message to the lane of `key`, or schedule it, and return its receipt when it is committed.
 

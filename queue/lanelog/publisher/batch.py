@@ -6,7 +6,6 @@ It never waits for a head unless asked to, and creates missing lanes only betwee
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
 
 from attrs import define, frozen
 
@@ -17,11 +16,10 @@ from lanelog.publisher import doubt
 from lanelog.publisher.draft import Draft
 from lanelog.publisher.lanes import LaneCreator
 from lanelog.publisher.line import Member
+from lanelog.publisher.locked import LOCK_WAIT_TIMEOUT
 from lanelog.publisher.placing import note_attempt, write
 
 _partitions = Partitions()
-
-LOCK_WAIT_TIMEOUT: Final = 1205
 
 Choose = Callable[[Mapping[str, int]], Sequence[Member]]
 """Given the heads that are locked by now, says whose messages to write."""

@@ -22,6 +22,7 @@ from lanelog.publisher import doubt
 from lanelog.publisher.draft import Draft
 from lanelog.publisher.gate import Gate
 from lanelog.publisher.lanes import LaneCreator
+from lanelog.publisher.locked import Locked, lanes
 from lanelog.publisher.placing import note_attempt, write
 
 _partitions = Partitions()
@@ -44,6 +45,7 @@ class BulkWriter:
     _database: Database
     _lanes: LaneCreator
     _gate: Gate
+    _locked: Locked
     _announce: Callable[[str, Sequence[Receipt]], None]
 
     def publish(self, topic: str, drafts: Sequence[Draft]) -> list[Receipt]:
@@ -53,18 +55,23 @@ class BulkWriter:
         refused = 0
         while True:
             with self._gate.enter([(topic, key) for key in busy]) as waits:
-                result = self._database.retry(
-                    lambda first=busy if waits else set(): self._transact(topic, drafts, first),  # type: ignore[misc]
-                    deadline=deadline,
-                    what="publishing many",
-                )
+                first = busy if waits else set()
+                try:
+                    result = self._database.retry(
+                        lambda first=first: self._transact(topic, drafts, first),  # type: ignore[misc]
+                        deadline=deadline,
+                        what="publishing many",
+                    )
+                except DatabaseError as exc:
+                    raise self._locked.explained(exc, topic, first or {draft.key for draft in drafts}) from exc
             if result.receipts:
                 self._announce(topic, result.receipts)
                 return result.receipts
             if time.monotonic() >= deadline:
+                busy = result.busy or result.missing
                 raise DatabaseError(
                     f"no message was committed within publish_timeout ({self._database.config.publish_timeout:g} s): "
-                    f"lanes of {len(result.busy)} keys were locked by somebody else",
+                    f"{lanes(topic, busy)} locked by others{self._locked.holder(topic, busy)}",
                     retriable=True,
                 )
             if result.missing:

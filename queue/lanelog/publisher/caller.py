@@ -21,6 +21,7 @@ from lanelog.message import Receipt
 from lanelog.publisher.draft import SCHEDULED, Draft
 from lanelog.publisher.foreign import ForeignExecutor, TransactionGone
 from lanelog.publisher.lanes import LaneCreator
+from lanelog.publisher.locked import Locked
 from lanelog.publisher.placing import append, place
 
 _NO_SUCH_DATABASE: Final = 1049
@@ -37,6 +38,7 @@ class CallerWriter:
 
     _database: Database
     _lanes: LaneCreator
+    _locked: Locked
 
     def publish(self, connection: Any, topic: str, drafts: Sequence[Draft]) -> list[Receipt]:
         """Append the drafts in the caller's open transaction; one receipt for each.
@@ -60,7 +62,8 @@ class CallerWriter:
             receipts = self._write(cx, topic, drafts, keys, deadline)
             cx.finish()
         except DatabaseError as exc:
-            error = cx.undo(exc)
+            # Of several lanes this transaction itself may have some: who is asked then would name it.
+            error = self._locked.explained(cx.undo(exc), topic, keys, ask=len(keys) == 1)
             if exc.code == _NO_SUCH_DATABASE:
                 raise self._elsewhere(exc) from exc
             if entry is not None and isinstance(error, TransactionGone):

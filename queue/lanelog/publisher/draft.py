@@ -15,7 +15,7 @@ from attrs import define, field
 
 from lanelog._stores.messages import wire_bytes
 from lanelog.config import check_name
-from lanelog.errors import PayloadTooLarge
+from lanelog.errors import ConfigurationError, PayloadTooLarge
 from lanelog.message import Codec, encode_metadata, encode_payload
 from lanelog.publisher.timing import AT_ONCE, Timing
 
@@ -77,6 +77,11 @@ def make_draft(
     """Check and encode one message; `topic` is checked already. Raises ConfigurationError and PayloadTooLarge."""
     checked = check_name("key", key)
     chosen = new_id() if message_id is None else check_name("id", message_id)
+    if payload is None:
+        # Mostly the result of a function that forgot its return. Before any codec: each has a null of its own.
+        raise ConfigurationError(
+            'the payload is None: publish b"" for a message without content, or b"null" if JSON\'s null is meant'
+        )
     encoded = encode_payload(payload, codec)
     if len(encoded) > max_payload_bytes:
         raise PayloadTooLarge(

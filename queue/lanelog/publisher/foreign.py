@@ -13,6 +13,14 @@ from lanelog._database import TRANSACTION_GONE, comes_from_driver, named, transl
 from lanelog.errors import ConfigurationError, DatabaseError
 
 _NO_SUCH_SAVEPOINT: Final = 1305
+_OF_SQLALCHEMY: Final = {
+    "Session": "pass session.connection().connection.dbapi_connection",
+    "scoped_session": "pass session.connection().connection.dbapi_connection",
+    "Connection": "pass connection.connection.dbapi_connection",
+    "Engine": "begin a transaction, `with engine.begin() as c`, and pass c.connection.dbapi_connection",
+    "sessionmaker": "open a session of it, and pass session.connection().connection.dbapi_connection",
+}
+"""By the name of the class: how its DB-API connection is reached."""
 
 
 class ForeignExecutor:
@@ -22,10 +30,11 @@ class ForeignExecutor:
     """
 
     def __init__(self, connection: Any, database: str) -> None:
+        _refuse_sqlalchemy(connection)
         if not callable(getattr(connection, "cursor", None)):
             raise ConfigurationError(
-                f"connection must be an open DB-API connection to MySQL or MariaDB, with a method cursor(), not "
-                f"{type(connection).__name__}; of SQLAlchemy, pass connection.connection.dbapi_connection"
+                "connection must be an open DB-API connection to MySQL or MariaDB, with a method cursor(), not "
+                f"{type(connection).__name__}"
             )
         self._connection = connection
         self._database = database
@@ -113,6 +122,16 @@ class ForeignExecutor:
 
 class TransactionGone(DatabaseError):
     """The server has rolled back the caller's whole transaction: repeat all of it."""
+
+
+def _refuse_sqlalchemy(connection: object) -> None:
+    """Say how the DB-API connection of an object of SQLAlchemy is reached; known by name, for it is not imported."""
+    for cls in type(connection).__mro__:
+        if cls.__module__.partition(".")[0] == "sqlalchemy" and cls.__name__ in _OF_SQLALCHEMY:
+            remedy = _OF_SQLALCHEMY[cls.__name__]
+            raise ConfigurationError(
+                f"connection= takes a DB-API connection, not a {cls.__name__} of SQLAlchemy: {remedy}"
+            )
 
 
 def _plain(row: Any, columns: Sequence[str]) -> tuple[Any, ...]:

@@ -25,10 +25,11 @@ from lanelog._database.fork import register_shared
 from lanelog._database.retries import backoff
 from lanelog.errors import DatabaseError
 from lanelog.message import Receipt
-from lanelog.publisher.batch import LOCK_WAIT_TIMEOUT, BatchWriter
+from lanelog.publisher.batch import BatchWriter
 from lanelog.publisher.draft import Draft
 from lanelog.publisher.gate import Gate
 from lanelog.publisher.line import Line, Member, Role
+from lanelog.publisher.locked import LOCK_WAIT_TIMEOUT, Locked, lanes
 
 
 @define(eq=False)
@@ -38,6 +39,7 @@ class GroupCommit:
     _database: Database
     _writer: BatchWriter
     _gate: Gate
+    _locked: Locked
     _lines: dict[str, Line] = field(factory=dict, init=False)
     """By topic; a line lives as long as it has members."""
     _lock: threading.Lock = field(factory=threading.Lock, init=False, repr=False)
@@ -73,11 +75,7 @@ class GroupCommit:
         if not member.done:
             raise self._expired(member)  # only now: no transaction can have taken it after it was asked
         if member.error is not None:
-            # Every member raises its own copy: threads must not add their tracebacks to one object.
-            error = copy(member.error)
-            if isinstance(error, DatabaseError) and member.draft.tried is not None:
-                error.outcome_unknown = True  # of an earlier batch, though not of the one that failed for good
-            raise error from member.error
+            raise self._failure(member, member.error) from member.error
         assert member.receipt is not None  # noqa: S101 - for the type checker: it is done
         return member.receipt
 
@@ -190,15 +188,25 @@ class GroupCommit:
         for member in woken:
             member.signal.set()
 
+    def _failure(self, member: Member, shared: BaseException) -> BaseException:
+        """Every member raises its own copy: threads must not add their tracebacks to one object."""
+        error = copy(shared)
+        if not isinstance(error, DatabaseError):
+            return error
+        if member.draft.tried is not None:
+            error.outcome_unknown = True  # of an earlier batch, though not of the one that failed for good
+        return self._locked.explained(error, member.draft.topic, [member.draft.key])
+
     def _expired(self, member: Member) -> DatabaseError:
         seconds = self._database.config.publish_timeout
+        if member.claimed:
+            why = "another thread was about to; publish it again under the same id"
+        else:
+            topic, key = member.draft.topic, member.draft.key
+            why = f"{lanes(topic, [key])} locked by others{self._locked.holder(topic, [key])}"
+            why += ", or the database did not answer"
         return DatabaseError(
-            f"the message was not committed within publish_timeout ({seconds:g} s): "
-            + (
-                "another thread was about to; publish it again under the same id"
-                if member.claimed
-                else f"the lane of key {member.draft.key!r} was locked by others, or the database did not answer"
-            ),
+            f"the message was not committed within publish_timeout ({seconds:g} s): {why}",
             retriable=True,
             outcome_unknown=member.claimed or member.draft.tried is not None,
         )

@@ -26,6 +26,7 @@ def child(answers: Connection, subscription: lanelog.Subscription, number: int) 
         ("pause", subscription.pause),
         ("resume", subscription.resume),
         ("stop", subscription.stop),
+        ("stats", subscription.stats),
     ):
         try:
             call()

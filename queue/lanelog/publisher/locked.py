@@ -1,0 +1,70 @@
+"""What to say of a publish that found its lanes locked until its time was up: which lanes, and who holds them.
+
+It never raises and never asks on the way to a success. `group`, `bulk` and `caller` call it for the errors they raise.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection
+from copy import copy
+from typing import Final
+
+from attrs import define, field
+
+from lanelog._database import Database
+from lanelog._database.fork import register_shared
+from lanelog._stores.partitions import Partitions
+from lanelog.errors import DatabaseError
+
+LOCK_WAIT_TIMEOUT: Final = 1205
+
+_partitions = Partitions()
+_NAMED: Final = 3
+_ASKED_FOR: Final = 2.0
+"""Seconds that an error may be late for the sake of its text."""
+
+
+@define(eq=False)
+class Locked:
+    """Describes locked lanes; usable by any thread, of which one asks the server at a time and the others do not."""
+
+    _database: Database
+    _asking: threading.Lock = field(factory=threading.Lock, init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        register_shared(self)
+
+    def abandon(self) -> None:
+        """In a forked child nobody asks."""
+        self._asking = threading.Lock()
+
+    def explained(self, error: DatabaseError, topic: str, keys: Collection[str], *, ask: bool = True) -> DatabaseError:
+        """Return `error`, or if it is a lock time-out, a copy that says which lanes were locked, and by whom."""
+        if error.code != LOCK_WAIT_TIMEOUT:
+            return error
+        explained = copy(error)
+        by = self.holder(topic, keys) if ask else ""
+        explained.args = (f"{lanes(topic, keys)} locked by another transaction{by}: {error}",)
+        return explained
+
+    def holder(self, topic: str, keys: Collection[str]) -> str:
+        """` (now held by connection 17 (app@10.0.0.3:5123))`, or nothing where that cannot be found out soon."""
+        if not self._asking.acquire(blocking=False):
+            return ""
+        try:
+            found = self._database.holder(
+                lambda cx: _partitions.lock_heads(cx, topic, keys, wait=True), seconds=_ASKED_FOR
+            )
+        finally:
+            self._asking.release()
+        return f" (now held {found})" if found is not None else ""
+
+
+def lanes(topic: str, keys: Collection[str]) -> str:
+    """`the lane of key 'k' of topic 't' was`, and so on for several."""
+    named = ", ".join(repr(key) for key in sorted(keys)[:_NAMED])
+    if len(keys) == 1:
+        return f"the lane of key {named} of topic {topic!r} was"
+    more = f" and {len(keys) - _NAMED} more" if len(keys) > _NAMED else ""
+    return f"one of the lanes of keys {named}{more} of topic {topic!r} was"

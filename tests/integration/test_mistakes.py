@@ -1,0 +1,104 @@
+"""Mistakes that are easily made, and what each of them is told: one line, before anything is written."""
+
+import socket
+from typing import Any
+
+import pytest
+
+import lanelog
+from lanelog import Client, ConfigurationError, DatabaseError, Outgoing, SchemaError
+from lanelog.devserver import DevServer
+from support.accounts import account
+from support.sql import one
+
+
+class Anything:
+    """A codec that encodes whatever it is given."""
+
+    def encode(self, value: object) -> bytes:
+        return repr(value).encode()
+
+
+@pytest.mark.parametrize("codec", [None, Anything()])
+def test_none_is_no_payload(lanelog_client: Client, raw: Any, codec: Any) -> None:
+    """By each way to publish, whatever the codec would make of it; the error says what to publish instead."""
+    with lanelog_client.transaction() as connection:
+        for publish in (
+            lambda: lanelog_client.publish("t", "k", None, codec=codec),
+            lambda: lanelog_client.publish("t", "k", None, codec=codec, connection=connection),
+            lambda: lanelog_client.publish_many("t", [("k", b"1"), ("k", None)], codec=codec),
+            lambda: lanelog_client.publish_many("t", [Outgoing("k", None, delay=5)], codec=codec),
+            lambda: lanelog_client.schedule("s", "* * * * *", "t", "k", None, codec=codec),
+        ):
+            with pytest.raises(ConfigurationError, match='payload is None: publish b""'):
+                publish()
+    assert one(raw, "SELECT COUNT(*) FROM queue_partitions") == 0
+
+
+def test_a_decorator_without_its_arguments(lanelog_client: Client) -> None:
+    """The function would be the topic: the line to write is shown, with the function's name."""
+    with pytest.raises(ConfigurationError, match=r'handler handle: write @client.subscriber\("topic", "group"\)'):
+
+        @lanelog_client.subscriber  # type: ignore[call-arg, arg-type]
+        def handle(message: lanelog.Message) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "remedy"),
+    [
+        ("Session", "sqlalchemy.orm.session", "session.connection().connection.dbapi_connection"),
+        ("scoped_session", "sqlalchemy.orm.scoping", "session.connection().connection.dbapi_connection"),
+        ("Connection", "sqlalchemy.engine.base", "pass connection.connection.dbapi_connection"),
+        ("Engine", "sqlalchemy.engine.base", "engine.begin()"),
+        ("sessionmaker", "sqlalchemy.orm.session", "session.connection().connection.dbapi_connection"),
+    ],
+)
+@pytest.mark.parametrize("derived", [False, True])
+def test_an_object_of_sqlalchemy(lanelog_client: Client, name: str, module: str, remedy: str, derived: bool) -> None:
+    """Also of a class of the application's own: the error says how its DB-API connection is reached."""
+    kind: type = type(name, (), {"__module__": module})
+    if derived:
+        kind = type("Own", (kind,), {})
+    with pytest.raises(ConfigurationError, match=f"not a {name} of SQLAlchemy") as caught:
+        lanelog_client.publish("t", "k", b"x", connection=kind())
+    assert remedy in str(caught.value)
+
+
+def test_a_closed_port(lanelog_client: Client) -> None:
+    """Host and port are named, at the first call, and no password."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+    with lanelog.connect(f"mysql://u:geheim@127.0.0.1:{port}/d") as client, pytest.raises(DatabaseError) as caught:
+        client.publish("t", "k", b"x")
+    assert f"no connection to 127.0.0.1:{port}" in str(caught.value)
+    assert "geheim" not in str(caught.value)
+
+
+def test_a_missing_grant(lanelog_client: Client, lanelog_url: str, raw: Any) -> None:
+    """The server's own words lead to the role, on either family: to insert, and to lock."""
+    lanelog_client.publish("t", "k", b"x")
+    for granted in ({"*": "SELECT"}, {"*": "SELECT", "queue_partitions": "INSERT, UPDATE"}):
+        with (
+            account(raw, lanelog_url, granted) as url,
+            lanelog.connect(url, publish_timeout=5) as client,
+            pytest.raises(DatabaseError) as caught,
+        ):
+            client.publish("t", "k", b"x")
+        assert "`lanelog grants --role publisher`" in str(caught.value)
+
+
+def test_missing_tables(lanelog_server: DevServer, raw: Any) -> None:
+    """Each call says which one makes them."""
+    name = str(one(raw, "SELECT CONCAT(DATABASE(), '_empty')"))
+    try:
+        with lanelog.connect(lanelog_server.create_database(name)) as client:
+            for call in (
+                client.ping,
+                client.admin.topics,
+                lambda: client.publish("t", "k", b"x"),
+                lambda: client.subscribe("t", "g", print),
+            ):
+                with pytest.raises(SchemaError, match=r"client\.migrate\(\)"):
+                    call()
+    finally:
+        lanelog_server.drop_database(name)
