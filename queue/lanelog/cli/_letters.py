@@ -28,7 +28,7 @@ def dlq() -> None:
     """Look at dead letters, put them back or delete them. TOPIC is the original topic, or theirs."""
 
 
-@dlq.command("list")
+@dlq.command("list", short_help="List them, or count them by reason.")
 @click.argument("topic")
 @click.argument("group", required=False)
 @click.option("--reasons", is_flag=True, help="Count them by reason.")
@@ -59,7 +59,7 @@ def _by_reason(admin: Admin, topic: str, group: str | None) -> Answer:
     )
 
 
-@dlq.command()
+@dlq.command(short_help="Show one with its payload and error.")
 @click.argument("topic")
 @click.argument("key")
 @click.argument("which", metavar="OFFSET|ID")
@@ -114,7 +114,7 @@ def _choice(verb: Callable[..., None]) -> Callable[..., None]:
     return verb
 
 
-@dlq.command()
+@dlq.command(short_help="Put them back, for the group that gave them up.")
 @click.argument("topic")
 @click.argument("group")
 @_choice
@@ -163,7 +163,7 @@ def redrive(
     )
 
 
-@dlq.command()
+@dlq.command(short_help="Settle them for ever.")
 @click.argument("topic")
 @click.argument("group")
 @_choice

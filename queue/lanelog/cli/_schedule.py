@@ -39,7 +39,7 @@ def schedule() -> None:
     """Look at recurring messages, declare and steer them."""
 
 
-@schedule.command("list")
+@schedule.command("list", short_help="List the schedules by name.")
 @limit_option
 @reading
 def list_(admin: Admin, *, limit: int) -> Answer:
@@ -56,7 +56,7 @@ def list_(admin: Admin, *, limit: int) -> Answer:
     )
 
 
-@schedule.command()
+@schedule.command(short_help="Declare a schedule, or change it.")
 @click.argument("name")
 @click.argument("expression")
 @click.argument("topic")
@@ -105,7 +105,7 @@ def add(
     finish(Answer(data=done, lines=[text]), as_json=as_json)
 
 
-@schedule.command()
+@schedule.command(short_help="Let it publish nothing more, until resume.")
 @click.argument("name")
 @click.option("--reason", default="", help="Shown to whoever looks.")
 @click.option("--by", default=None, metavar="NAME", help="Who pauses; default: your login name.")
@@ -120,7 +120,7 @@ def pause(admin: Admin, *, name: str, reason: str, by: str | None, dry_run: bool
     return Answer(data=done, lines=[text])
 
 
-@schedule.command()
+@schedule.command(short_help="Take a pause back; what was missed is skipped.")
 @click.argument("name")
 @steering
 def resume(admin: Admin, *, name: str, dry_run: bool) -> Answer:
@@ -132,7 +132,7 @@ def resume(admin: Admin, *, name: str, dry_run: bool) -> Answer:
     return Answer(data=done, lines=[f"{text}: next at {moment(done.next_fire_at)}"])
 
 
-@schedule.command()
+@schedule.command(short_help="Remove a schedule; what it published stays.")
 @click.argument("name")
 @changing
 def remove(admin: Admin, *, name: str, dry_run: bool) -> Answer:
@@ -143,7 +143,7 @@ def remove(admin: Admin, *, name: str, dry_run: bool) -> Answer:
     return Answer(data=done, lines=[text])
 
 
-@schedule.command()
+@schedule.command(short_help="Show when an expression would fire.")
 @click.argument("expression")
 @_zone_option
 @click.option("--count", default=10, show_default=True, metavar="N", help="So many times, up to 1000.")

@@ -24,7 +24,7 @@ def scheduled() -> None:
     """Look at messages that are not due yet, or take one back."""
 
 
-@scheduled.command("list")
+@scheduled.command("list", short_help="List them by key.")
 @click.argument("topic")
 @click.option("--key", metavar="KEY", help="Only of this lane.")
 @limit_option
@@ -42,7 +42,7 @@ def list_(admin: Admin, *, topic: str, key: str | None, limit: int) -> Answer:
     )
 
 
-@scheduled.command()
+@scheduled.command(short_help="Take one back before it is due.")
 @click.argument("topic")
 @click.argument("key")
 @click.argument("id")
