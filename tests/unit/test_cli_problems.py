@@ -9,6 +9,7 @@ import pytest
 
 from lanelog.admin import DeadLetterReason, GroupInfo, LaneInfo, MessageState, OwnerState, TopicInfo
 from lanelog.cli._main import cli
+from lanelog.cli._problem_lines import told
 from lanelog.cli._problems import Problem, Rank, command, of_group, of_lane, of_letters, worst_first
 
 WHEN = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -160,3 +161,32 @@ def test_a_problem_is_three_lines() -> None:
         r"    attempt 2 failed: no\nway; the next is due; to give it up:",
         f"    $ {SKIP}",
     ]
+
+
+def test_forty_lanes_that_fail_alike_are_one_line_with_a_count() -> None:
+    """Alike but for numbers: the oldest is told, some are named, and the command shows them all."""
+    failing = [
+        of_lane(lane(**{**FAILING, "last_error": f"no branch {n}"}, key=f"k{n}", oldest_age=100.0 - n), GROUP, None)
+        for n in range(40)
+    ]
+    other = of_lane(lane(**{**FAILING, "last_error": "no disk"}, key="other"), GROUP, None)
+    lines = [line.plain for line in told([*filter(None, failing), *filter(None, [other])], most=100)]
+    assert lines[:4] == [
+        "FAILING  merge builders 40 lanes, the oldest for 1m40s",
+        "    lanes k0, k1, k2, …; the first: attempt 2 failed: no branch 0; the next in 3s; to give it up:",
+        "    $ lanelog lanes merge builders --by age",
+        "",
+    ]
+    assert lines[4].startswith("FAILING  merge builders other offset 7")
+    assert "40 lanes or more" in told([*filter(None, failing)], most=40)[0].plain
+    assert [line.plain for line in told([], most=100)] == ["nothing is stuck"]
+
+
+def test_the_colour_of_a_problem_says_how_bad_it_is() -> None:
+    """A pause is yellow, what is stuck is red; only the word is coloured."""
+    stuck = of_lane(lane(**FAILING), GROUP, None)
+    (paused,) = of_group(group(paused_at=WHEN), None)
+    assert stuck
+    for problem, word, tone in ((stuck, "FAILING", "red"), (paused, "PAUSED", "yellow")):
+        line = told([problem], most=100)[0]
+        assert [(line.plain[span.start : span.end], span.style) for span in line.spans] == [(word, tone)]

@@ -58,6 +58,8 @@ class Problem:
     """The instant, where that is known instead."""
     owner: str | None = None
     detail: str
+    cause: str | None = None
+    """The error, where there is one: what lanes that fail alike have in common."""
     command: str
     """What mends it, or shows more."""
 
@@ -157,7 +159,9 @@ def of_lane(lane: LaneInfo, group: GroupInfo, running: float | None) -> Problem 
     offset = lane.watermark + 1 if lane.lag else None
     place = (lane.topic, lane.group, lane.key)
 
-    def problem(rank: Rank, what: str, detail: str, mend: str, *, since: str | None = None) -> Problem:
+    def problem(
+        rank: Rank, what: str, detail: str, mend: str, *, since: str | None = None, cause: str | None = None
+    ) -> Problem:
         return Problem(
             rank=rank,
             what=what,
@@ -169,6 +173,7 @@ def of_lane(lane: LaneInfo, group: GroupInfo, running: float | None) -> Problem 
             since=since,
             owner=lane.owner,
             detail=detail,
+            cause=cause,
             command=mend,
         )
 
@@ -189,7 +194,7 @@ def of_lane(lane: LaneInfo, group: GroupInfo, running: float | None) -> Problem 
         due = "is due" if not lane.next_attempt_in else f"in {age(lane.next_attempt_in)}"
         detail = f"attempt {lane.attempts} failed: {shown(lane.last_error)}; the next {due}; to give it up:"
         mend = command("skip", *place, str(offset), options=["--reason", "…", "--execute"])
-        return problem(Rank.STUCK, "failing", detail, mend)
+        return problem(Rank.STUCK, "failing", detail, mend, cause=lane.last_error)
     if lane.state is MessageState.PROCESSING and running is not None and running > SLOW:
         detail = f"attempt {lane.attempts} has been running for {age(running)}; to have another worker try:"
         return problem(Rank.STUCK, "slow", detail, command("release", *place, options=["--execute"]))

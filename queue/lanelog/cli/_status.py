@@ -14,6 +14,8 @@ import click
 from lanelog.admin import MessageState
 from lanelog.cli import _columns
 from lanelog.cli._output import Answer, age, plural, shown
+from lanelog.cli._pattern import topics_of
+from lanelog.cli._problem_lines import told
 from lanelog.cli._problems import SLOW, Problem, of_contradiction, of_group, of_lane, of_letters, worst_first
 from lanelog.cli._table import Table
 from lanelog.cli._verbs import alarms, monitored, reading
@@ -23,8 +25,10 @@ if TYPE_CHECKING:
 
     from lanelog.admin import Admin, GroupInfo, LaneInfo, TopicInfo
 
-LANES: Final = 20
+LANES: Final = 100
 """Lanes of each lagging group that are looked at: the oldest."""
+RUNNING: Final = 20
+"""Lanes of each group whose attempt in flight is looked at, which costs a statement for each."""
 LETTERS: Final = 10_000
 """Dead letters of one topic that are looked through for their reasons."""
 CONTRADICTIONS: Final = 20
@@ -36,13 +40,22 @@ _BEFORE: Final = "lanelog.status.before"
 
 
 @click.command()
+@click.argument("topic", required=False)
 @monitored
 @reading
-def status(admin: Admin, *, max_lag: int | None, max_age: float | None) -> Answer:
-    """Say in ten seconds what is wrong, the worst first, each with the command that mends it."""
-    topics, groups = admin.topics(), admin.groups()
+def status(admin: Admin, *, topic: str | None, max_lag: int | None, max_age: float | None) -> Answer:
+    """Say in ten seconds what is wrong, the worst first, each with the command that mends it.
+
+    Of all topics, or of TOPIC, which may be a pattern such as 'orders*'.
+    """
+    chosen = topics_of(admin, topic)
+    if chosen is None:
+        topics, groups = admin.topics(), admin.groups()
+    else:
+        topics = [admin.topic(name) for name in chosen]
+        groups = [group for name in chosen for group in admin.groups(name)]
     growth = _growth(groups)
-    problems = worst_first(_problems(admin, topics, groups, growth))
+    problems = worst_first(_problems(admin, topics, groups, growth, chosen))
     lag = sum(group.lag for group in groups)
     ages = [group.oldest_age for group in groups if group.oldest_age is not None]
     oldest = age(max(ages, default=None), exact=all(group.oldest_age_exact for group in groups))
@@ -63,22 +76,22 @@ def status(admin: Admin, *, max_lag: int | None, max_age: float | None) -> Answe
             "dead_letters": letters,
             "problems": problems,
         },
-        before=[summary, "", *_shown(problems)],
+        before=[summary, "", *told(problems, most=LANES)],
         table=Table(_columns.STATUS, lagging) if lagging else None,
         alarms=alarms(measured, max_lag, max_age),
     )
 
 
-def _shown(problems: list[Problem]) -> list[str]:
-    if not problems:
-        return ["nothing is stuck"]
-    return [line for problem in problems for line in (*problem.lines(), "")]
-
-
 def _problems(
-    admin: Admin, topics: list[TopicInfo], groups: list[GroupInfo], growth: dict[tuple[str, str], float]
+    admin: Admin,
+    topics: list[TopicInfo],
+    groups: list[GroupInfo],
+    growth: dict[tuple[str, str], float],
+    chosen: list[str] | None,
 ) -> Iterator[Problem]:
-    yield from map(of_contradiction, admin.contradictions(limit=CONTRADICTIONS, heads=HEADS))
+    for wrong in admin.contradictions(limit=CONTRADICTIONS, heads=HEADS):
+        if chosen is None or wrong.topic in chosen:
+            yield of_contradiction(wrong)
     for group in groups:
         yield from of_group(group, growth.get((group.topic, group.group)))
         if group.lag or group.paused_lanes:
@@ -90,8 +103,8 @@ def _problems(
 
 
 def _of_lanes(admin: Admin, group: GroupInfo) -> Iterator[Problem]:
-    for lane in admin.lanes(group.topic, group.group, order_by="age", limit=LANES):
-        found = of_lane(lane, group, _running(admin, lane))
+    for place, lane in enumerate(admin.lanes(group.topic, group.group, order_by="age", limit=LANES)):
+        found = of_lane(lane, group, _running(admin, lane) if place < RUNNING else None)
         if found is not None:
             yield found
 

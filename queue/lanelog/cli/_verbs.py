@@ -24,8 +24,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 ALARM: Final = 1
 REFUSED: Final = 2
 
-_PATIENCE: Final = {"publish_timeout": 3.0}
-"""What is seen by --watch is old after so many seconds: then it says that the database does not answer."""
+_PATIENCE: Final = 3.0
+"""Seconds after which --watch says that the database does not answer."""
 
 url_option = click.option(
     "--url", metavar="URL", help="mysql://user:password@host:3306/database; default: LANELOG_URL."
@@ -111,7 +111,8 @@ def reading(function: Callable[..., Answer]) -> Callable[..., None]:
 
         if watch and (params.get("max_lag") is not None or params.get("max_age") is not None):
             raise click.UsageError("--watch goes on for ever: a monitor calls again and leaves it out")
-        with lanelog.connect(url, **(_PATIENCE if watch else {})) as client:
+        connect = functools.partial(lanelog.connect, publish_timeout=_PATIENCE) if watch else lanelog.connect
+        with connect(url) as client:
             look = functools.partial(function, client.admin, **params)
             if watch:
                 _watch.watch(look, interval, as_json=as_json, wide=wide, rest=rest)
