@@ -6,9 +6,11 @@ from typing import Any
 
 import attrs
 import pytest
+from rich.text import Text
 
 from lanelog.admin import DeadLetterReason, GroupInfo, LaneInfo, MessageState, OwnerState, TopicInfo
 from lanelog.cli._main import cli
+from lanelog.cli._output import Line
 from lanelog.cli._problem_lines import told
 from lanelog.cli._problems import Problem, Rank, command, of_group, of_lane, of_letters, worst_first
 
@@ -163,6 +165,10 @@ def test_a_problem_is_three_lines() -> None:
     ]
 
 
+def plain(lines: list[Line]) -> list[str]:
+    return [str(line) for line in lines]
+
+
 def test_forty_lanes_that_fail_alike_are_one_line_with_a_count() -> None:
     """Alike but for numbers: the oldest is told, some are named, and the command shows them all."""
     failing = [
@@ -170,7 +176,7 @@ def test_forty_lanes_that_fail_alike_are_one_line_with_a_count() -> None:
         for n in range(40)
     ]
     other = of_lane(lane(**{**FAILING, "last_error": "no disk"}, key="other"), GROUP, None)
-    lines = [line.plain for line in told([*filter(None, failing), *filter(None, [other])], most=100)]
+    lines = plain(told([*filter(None, failing), *filter(None, [other])], most=100))
     assert lines[:4] == [
         "FAILING  merge builders 40 lanes, the oldest for 1m40s",
         "    lanes k0, k1, k2, …; the first: attempt 2 failed: no branch 0; the next in 3s; to give it up:",
@@ -178,8 +184,8 @@ def test_forty_lanes_that_fail_alike_are_one_line_with_a_count() -> None:
         "",
     ]
     assert lines[4].startswith("FAILING  merge builders other offset 7")
-    assert "40 lanes or more" in told([*filter(None, failing)], most=40)[0].plain
-    assert [line.plain for line in told([], most=100)] == ["nothing is stuck"]
+    assert "40 lanes or more" in plain(told([*filter(None, failing)], most=40))[0]
+    assert plain(told([], most=100)) == ["nothing is stuck"]
 
 
 def test_the_colour_of_a_problem_says_how_bad_it_is() -> None:
@@ -189,4 +195,5 @@ def test_the_colour_of_a_problem_says_how_bad_it_is() -> None:
     assert stuck
     for problem, word, tone in ((stuck, "FAILING", "red"), (paused, "PAUSED", "yellow")):
         line = told([problem], most=100)[0]
+        assert isinstance(line, Text)
         assert [(line.plain[span.start : span.end], span.style) for span in line.spans] == [(word, tone)]

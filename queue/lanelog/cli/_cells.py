@@ -18,7 +18,10 @@ Get = Callable[[Any], Any]
 
 NAME_LEAST = 12
 """Cells that a name keeps at least: enough to tell apart those that begin alike and end otherwise."""
+NAME_WANT = 24
+"""Cells that a name should have."""
 TEXT_LEAST = 18
+TEXT_WANT = 28
 
 
 def when(condition: Callable[[Any], object], tone: Tone) -> ToneOf:
@@ -32,12 +35,14 @@ def _getter(get: str | Get) -> Get:
 
 def name(head: str, get: str | Get, *, rank: int = 0, least: int = NAME_LEAST, tone: ToneOf | None = None) -> Column:
     """A name, or another text of somebody else's: cropped where there is no room."""
-    return _column(head, get, lambda value, _now: shown(value), rank=rank, least=least, tone=tone)
+    return _column(head, get, lambda value, _now: shown(value), rank=rank, least=least, want=NAME_WANT, tone=tone)
 
 
 def text(head: str, get: str | Get, *, rank: int = 0, most: int = 200, tone: ToneOf | None = None) -> Column:
     """An error or a payload, at most so many characters of it: as a name, and it wants more room."""
-    return _column(head, get, lambda value, _now: shown(value, most), rank=rank, least=TEXT_LEAST, tone=tone)
+    return _column(
+        head, get, lambda value, _now: shown(value, most), rank=rank, least=TEXT_LEAST, want=TEXT_WANT, tone=tone
+    )
 
 
 def word(head: str, get: str | Get, *, rank: int = 0, tone: ToneOf | None = None) -> Column:
@@ -72,7 +77,8 @@ def _column(
     rank: int,
     right: bool = False,
     least: int | None = None,
+    want: int = 0,
     tone: ToneOf | None,
 ) -> Column:
     given = {} if tone is None else {"tone": tone}
-    return Column(head=head, get=_getter(get), show=show, rank=rank, right=right, least=least, **given)
+    return Column(head=head, get=_getter(get), show=show, rank=rank, right=right, least=least, want=want, **given)

@@ -111,8 +111,8 @@ LANES = (
     seconds("OLDEST", "oldest_age", rank=1, tone=_old),
     name("OWNER", "owner", rank=7),
     word("LEASE", lease_of, rank=4, tone=_lease_tone),
-    count("ATTEMPTS", lambda each: each.attempts or None, rank=3, tone=_failing),
-    text("ERROR", "last_error", rank=2, tone=_failing),
+    count("ATTEMPTS", lambda each: each.attempts or None, rank=2, tone=_failing),
+    text("ERROR", "last_error", rank=1, tone=_failing),
 )
 
 OFFSETS = (

@@ -99,7 +99,7 @@ def _described(message: MessageInfo, now: datetime) -> Answer:
     width = max(len(name) for name, _ in about) + 2
     return Answer(
         data=message,
-        before=[f"{name:<{width}}{value}" for name, value in about],
+        before=[*(f"{name:<{width}}{value}" for name, value in about), ""],
         table=Table(_columns_messages.STATES, message.states, now),
         nothing="no group is registered for this topic: nobody waits for this message",
     )
@@ -193,7 +193,7 @@ def history(admin: Admin, *, topic: str, group: str, key: str | None, limit: int
         summary=f"{where}: {_outcomes(found)}",
         table=Table(_columns_messages.HISTORY, found, admin.now()),
         total=_totals.listed(found, "message", limit) + ", the last first",
-        nothing=f"{where}: nothing; a group keeps its history only if it subscribes with history=True",
+        nothing=f"{where}: no history; a group keeps one only if it subscribes with history=True",
     )
 
 

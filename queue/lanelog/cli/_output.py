@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import Enum
@@ -28,7 +29,9 @@ _CELL_MAX = 200
 
 
 Line = str | Text
-"""A line for people; what is coloured in it is so on a terminal alone."""
+"""A line for people. Text is prose: on a terminal it is coloured, and broken between words. str is left as it is."""
+_HANGING = 4
+"""Blanks before what goes on in the next line."""
 
 
 @frozen(kw_only=True)
@@ -77,9 +80,9 @@ def print_answer(answer: Answer, *, as_json: bool, wide: bool = False) -> None:
 
 def on_screen(answer: Answer, width: int | None) -> list[Text]:
     """The lines that a terminal of `width` cells shows; None: as wide as they need to be."""
-    lines = [_text(line) for line in answer.before]
+    lines = _broken(answer.before, width)
     if answer.prose:
-        lines += map(_text, answer.prose)
+        lines += _broken(answer.prose, width)
     elif answer.table is not None and (answer.table.rows or not answer.nothing):
         screen = answer.table.screen(width)
         hidden = f"no room for {', '.join(screen.hidden)}: --wide shows all" if screen.hidden else ""
@@ -91,12 +94,25 @@ def on_screen(answer: Answer, width: int | None) -> list[Text]:
         lines += [_note(answer.total, width)] if answer.total else []
         lines += [_note(hidden, width, Tone.FAINT)] if hidden else []
     elif answer.nothing:
-        lines.append(Text(answer.nothing))
-    return lines + [_text(line) for line in answer.lines]
+        lines += [_note(line, width) for line in textwrap.wrap(answer.nothing, width or len(answer.nothing))]
+    return lines + _broken(answer.lines, width)
 
 
 def _note(text: str, width: int | None, tone: Tone | None = None) -> Text:
     return Text(text if width is None else crop(text, width), style=tone or "")
+
+
+def _broken(lines: Sequence[Line], width: int | None) -> list[Text]:
+    """Prose in as many lines as it needs, those after the first a little further in."""
+    found: list[Text] = []
+    for line in lines:
+        if isinstance(line, str) or width is None or line.cell_len <= width:
+            found.append(_text(line))
+            continue
+        indent = max(_HANGING, len(line.plain) - len(line.plain.lstrip()))
+        first, *others = line.wrap(Console(width=width), max(1, width - indent))
+        found += [first, *(Text(" " * indent).append_text(other) for other in others)]
+    return found
 
 
 def _text(line: Line) -> Text:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
 
-from lanelog.cli._output import age, plural, shown
+from lanelog.cli._output import Line, age, plural, shown
 from lanelog.cli._problems import Rank, command
 from lanelog.cli._table import Tone
 
@@ -25,14 +25,14 @@ _NAMED: Final = 3
 _TONES: Final = {Rank.PAUSED: Tone.WARN, Rank.BEHIND: Tone.WARN}
 
 
-def told(problems: Sequence[Problem], *, most: int) -> list[Text]:
+def told(problems: Sequence[Problem], *, most: int) -> list[Line]:
     """All of them, in their order; those of one group that are alike where the first of them is.
 
     `most`: so many lanes of a group were looked at; there may be more.
     """
     if not problems:
         return [Text("nothing is stuck", style=Tone.GOOD)]
-    return [line for alike in _alike(problems) for line in (*_lines(alike, most), Text())]
+    return [line for alike in _alike(problems) for line in (*_lines(alike, most), "")]
 
 
 def _alike(problems: Iterable[Problem]) -> list[list[Problem]]:
@@ -43,13 +43,14 @@ def _alike(problems: Iterable[Problem]) -> list[list[Problem]]:
     return list(found.values())
 
 
-def _lines(alike: Sequence[Problem], most: int) -> list[Text]:
+def _lines(alike: Sequence[Problem], most: int) -> list[Line]:
     first = alike[0]
     what, rest = first.what.upper(), first.lines()
     if len(alike) > 1:
         rest = _together(alike, most)
     tone = _TONES.get(first.rank, Tone.BAD)
-    return [Text.assemble((what, tone), rest[0].removeprefix(what)), *map(Text, rest[1:])]
+    *sentences, mend = rest[1:]
+    return [Text.assemble((what, tone), rest[0].removeprefix(what)), *map(Text, sentences), mend]  # a command is pasted
 
 
 def _together(alike: Sequence[Problem], most: int) -> list[str]:

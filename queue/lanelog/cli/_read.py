@@ -152,7 +152,7 @@ def offsets(admin: Admin, *, topic: str, group: str | None, key: str | None, lim
         data=found,
         summary=f"{where}: acked through, published through, and what is between them",
         table=Table(_columns.OFFSETS, found, admin.now()),
-        total=_totals.lag_of_lanes(found, limit),
+        total=_totals.lag_of_lanes(found, limit, "row"),
         nothing=f"{where}: no place to show; the topic has no lane yet, or no group that reads it",
     )
 

@@ -14,11 +14,13 @@ from attrs import field, frozen
 from rich.cells import cell_len
 from rich.text import Text
 
-from lanelog.cli._crop import crop, padded
+from lanelog.cli._crop import crop, cropped, padded
 
 NOTHING: Final = "-"
 _GAP: Final = 2
 """Blanks between two columns."""
+_OPTIONAL: Final = 3
+"""Columns of this rank and above leave before a name is cropped so far that it names nothing."""
 
 
 class Tone(StrEnum):
@@ -50,6 +52,8 @@ class Column:
     """Whether it is aligned to the right."""
     least: int | None = None
     """Cells to which its text may be cropped; None: it is never cropped."""
+    want: int = 0
+    """Cells that its text should have before columns of rank `_OPTIONAL` and above get any."""
     tone: Callable[[Any], Tone | None] = _no_tone
     """What is to be said of a row's cell by colour."""
 
@@ -98,24 +102,34 @@ class Table:
         ]
         kept = measured if width is None else _kept(measured, width)
         widths = [each.natural for each in kept] if width is None else _widths(kept, width)
-        lines = [_line(kept, widths, [each.column.head for each in kept], [Tone.HEAD] * len(kept))]
-        for row, line in zip(self.rows, cells, strict=True):
-            tones = [each.column.tone(row) for each in kept]
-            lines.append(_line(kept, widths, [line[each.place] for each in kept], tones))
-        hidden = tuple(each.column.head for each in measured if each not in kept)
+        lines = [
+            _line(
+                kept, widths, [crop(*each) for each in zip(_heads(kept), widths, strict=True)], [Tone.HEAD] * len(kept)
+            )
+        ]
+        columns = [
+            cropped([line[each.place] for line in cells], each_width)
+            for each, each_width in zip(kept, widths, strict=True)
+        ]
+        for row, line in zip(self.rows, zip(*columns, strict=True), strict=True):
+            lines.append(_line(kept, widths, line, [each.column.tone(row) for each in kept]))
+        hidden = tuple(each.column.head for each in measured if each not in kept and not each.empty)
         if width is not None:
             for each in lines:
                 if cell_len(each.plain) > width:  # a window narrower than what cannot be cropped
                     each.plain = crop(each.plain, width)
-        return Screen(lines, hidden)
+        return Screen(lines, tuple(_heads(kept)), hidden)
 
 
 @frozen
 class Screen:
-    """A table as lines, and the heads of the columns for which there was no room."""
+    """A table as lines."""
 
     lines: list[Text]
+    heads: tuple[str, ...]
+    """Those of the columns that are there."""
     hidden: tuple[str, ...]
+    """Those of the columns for which there was no room, and which would have said something."""
 
 
 @frozen(kw_only=True)
@@ -134,6 +148,14 @@ class _Measured:
             return self.natural
         return min(self.natural, max(self.column.least, cell_len(self.column.head)))
 
+    @property
+    def wanted(self) -> int:
+        return max(self.least, min(self.natural, self.column.want))
+
+
+def _heads(kept: Sequence[_Measured]) -> list[str]:
+    return [each.column.head for each in kept]
+
 
 def _room(width: int, columns: int) -> int:
     return width - _GAP * max(0, columns - 1)
@@ -143,15 +165,22 @@ def _kept(measured: Sequence[_Measured], width: int) -> list[_Measured]:
     """Those that have room, in their order. What says nothing leaves first, then the highest rank, then the last."""
     kept = list(measured)
     leaving = sorted((each for each in measured if each.column.rank), key=lambda each: (-each.column.rank, -each.place))
-    for each in [*(each for each in leaving if each.empty), *(each for each in leaving if not each.empty)]:
+    leaving = [*(each for each in leaving if each.empty), *(each for each in leaving if not each.empty)]
+    for each in leaving:
+        if sum(one.wanted for one in kept) <= _room(width, len(kept)):
+            break
+        if each.empty or each.column.rank >= _OPTIONAL:
+            kept.remove(each)
+    for each in leaving:
         if sum(one.least for one in kept) <= _room(width, len(kept)):
             break
-        kept.remove(each)
+        if each in kept:
+            kept.remove(each)
     return kept
 
 
 def _widths(kept: Sequence[_Measured], width: int) -> list[int]:
-    """The least of each, and what is left of the room in equal parts for those that want more."""
+    """The least of each; what is left of the room goes to what they want, and then to all that they could use."""
     widths = [each.least for each in kept]
     left = _room(width, len(kept)) - sum(widths)
     if left < 0:  # a very narrow window: what may be cropped is cropped to almost nothing
@@ -160,23 +189,29 @@ def _widths(kept: Sequence[_Measured], width: int) -> list[int]:
                 taken = min(-left, widths[place] - 1)
                 widths[place] -= taken
                 left += taken
-    wanting = [place for place, each in enumerate(kept) if each.natural > widths[place]]
+    left = _given(widths, left, [each.wanted for each in kept])
+    _given(widths, left, [each.natural for each in kept])
+    return widths
+
+
+def _given(widths: list[int], left: int, wishes: Sequence[int]) -> int:
+    """Spread what is left over those whose wish is larger than what they have; what is left then."""
+    wanting = [place for place, wish in enumerate(wishes) if wish > widths[place]]
     while left > 0 and wanting:
         # The smallest wish first: what it does not use is left for the others.
-        place = min(wanting, key=lambda place: kept[place].natural - widths[place])
-        more = min(kept[place].natural - widths[place], max(1, left // len(wanting)))
+        place = min(wanting, key=lambda place: wishes[place] - widths[place])
+        more = min(wishes[place] - widths[place], max(1, left // len(wanting)))
         widths[place] += more
         left -= more
         wanting.remove(place)
-    return widths
+    return left
 
 
 def _line(kept: Sequence[_Measured], widths: Sequence[int], cells: Sequence[str], tones: Sequence[Tone | None]) -> Text:
     line = Text()
     for place, (each, width, cell, tone) in enumerate(zip(kept, widths, cells, tones, strict=True)):
-        text = crop(cell, width)
         last = place == len(kept) - 1 and not each.column.right
-        line.append(text if last else padded(text, width, right=each.column.right), style=tone)
+        line.append(cell if last else padded(cell, width, right=each.column.right), style=tone)
         if place < len(kept) - 1:
             line.append(" " * _GAP)
     line.rstrip()

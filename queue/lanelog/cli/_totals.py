@@ -93,13 +93,13 @@ def lanes(found: Sequence[LaneInfo]) -> str:
         (sum(each.owner_state not in {None, OwnerState.ALIVE} for each in found), "of owners that are gone"),
         (sum(bool(each.lag and each.owner is None) for each in found), "waiting without an owner"),
     )
-    return plural(len(found), "lane") + (f": {wrong}" if wrong else "")
+    return plural(len(found), "lane") + (f", {wrong}" if wrong else "")
 
 
-def lag_of_lanes(found: Sequence[_Lagging], limit: int) -> str:
-    """How far rows are behind, together."""
+def lag_of_lanes(found: Sequence[_Lagging], limit: int, noun: str = "lane") -> str:
+    """How far lanes are behind, together."""
     behind = sum(bool(each.lag) for each in found)
-    return f"lag {sum(each.lag for each in found):,} in {behind:,} of {listed(found, 'row', limit)}"
+    return f"lag {sum(each.lag for each in found):,} in {behind:,} of {listed(found, noun, limit)}"
 
 
 def leases(found: Sequence[LeaseInfo]) -> str:
