@@ -1,4 +1,4 @@
-"""The verbs that show messages: show and tail.
+"""The verbs that show messages: show, tail, history.
 
 Owns how a message looks; never settles, locks or registers anything: who looks is no consumer. Registered by `_main`.
 """
@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from lanelog.admin._history import OUTCOMES
 from lanelog.cli import _columns_messages, _totals, _verbs
 from lanelog.cli._output import Answer, ago, moment, payload, shown, to_json
 from lanelog.cli._table import Table
-from lanelog.cli._verbs import json_option, limit_option, reading, url_option
+from lanelog.cli._verbs import json_option, limit_option, moment_of, reading, url_option
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 _PAYLOAD_MAX = 10_000
 _PAGE = 1000
+_NO_HISTORY = "no history; a group keeps one only if it subscribes with history=True"
+_NONE_SUCH = "no message that left like this; without options all are listed that the history has"
 
 
 @click.command()
@@ -182,18 +185,43 @@ def _new(admin: Admin, topic: str, key: str | None, seen: dict[str, int]) -> Ite
 @click.argument("topic")
 @click.argument("group")
 @click.option("--key", help="Only this lane, from its end.")
+@click.option("--id", "message_id", metavar="ID", help="Only the message with this id.")
+@click.option("--outcome", type=click.Choice(OUTCOMES), help="Only those that left like this.")
+@click.option("--since", metavar="TIME", help="Only those that left then or later: 2026-11-21T10:00:00Z.")
+@click.option("--until", metavar="TIME", help="Only those that left before.")
 @limit_option
 @reading
-def history(admin: Admin, *, topic: str, group: str, key: str | None, limit: int) -> Answer:
+def history(
+    admin: Admin,
+    *,
+    topic: str,
+    group: str,
+    key: str | None,
+    message_id: str | None,
+    outcome: str | None,
+    since: str | None,
+    until: str | None,
+    limit: int,
+) -> Answer:
     """List how messages of TOPIC left GROUP, the last first. The group must subscribe with history=True."""
-    found = admin.history(topic, group, key=key, limit=limit)
+    found = admin.history(
+        topic,
+        group,
+        key=key,
+        id=message_id,
+        outcome=outcome,
+        since=moment_of("--since", since),
+        until=moment_of("--until", until),
+        limit=limit,
+    )
+    chosen = message_id is not None or outcome is not None or since is not None or until is not None
     where = _totals.where(topic, group, key)
     return Answer(
         data=found,
         summary=f"{where}: {_outcomes(found)}",
         table=Table(_columns_messages.HISTORY, found, admin.now()),
         total=_totals.listed(found, "message", limit) + ", the last first",
-        nothing=f"{where}: no history; a group keeps one only if it subscribes with history=True",
+        nothing=f"{where}: {_NONE_SUCH if chosen else _NO_HISTORY}",
     )
 
 
