@@ -50,7 +50,7 @@ NAMES = st.one_of(
     st.text("ab-", min_size=1, max_size=255),
 )
 NUMBERS = st.integers(0, 2**63 - 1)
-WORDS = st.sampled_from(["ok", "warning", "error", "privileges"])
+WORDS = st.sampled_from(["ok", "warning", "strict", "lock_expired", "lane_contradictions"])
 TIMES = st.timedeltas(timedelta(days=-4000), timedelta(days=4000)).map(lambda distance: NOW - distance)
 KINDS: dict[str, st.SearchStrategy[Any]] = {
     "str": NAMES,
@@ -73,7 +73,9 @@ KINDS: dict[str, st.SearchStrategy[Any]] = {
 def rows_of(kind: Any) -> st.SearchStrategy[Any]:
     """Any values in every field; what is of another type is shown by no column."""
     given = {field.name: KINDS.get(str(field.type), st.none()) for field in attrs.fields(kind)}
-    return st.builds(kind, **given | {word: WORDS for word in given if word in {"check", "status"}})
+    return st.builds(
+        kind, **given | {word: WORDS for word in given if word in {"check", "status", "outcome", "order", "catch_up"}}
+    )
 
 
 def lines_of(answer: Answer, width: int) -> list[str]:

@@ -55,6 +55,7 @@ SECTIONS = {
         "seek": "Set where a group goes on.",
         "skip": "Settle one message without handling it.",
         "release": "Take a lane away from its owner by force.",
+        "open-lanes": "Over how many lanes a topic spreads what has no key.",
         "purge": "Delete old messages, settled or not.",
         "delete-group": "Forget a group and its place in a topic.",
         "delete-topic": "Delete a topic with all that it holds.",
