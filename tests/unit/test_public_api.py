@@ -97,6 +97,16 @@ def test_the_parameters_keep_their_names(signature: str) -> None:
     assert [each for each in inspect.signature(function).parameters if each != "self"] == parameters.split()
 
 
+@pytest.mark.parametrize(
+    "verb", ["delete_dead_letters", "delete_group", "delete_topic", "purge", "redrive", "release", "seek", "skip"]
+)
+def test_what_destroys_or_delivers_again_is_decided_by_the_caller(verb: str) -> None:
+    """Such a verb has no default for `dry_run`, and takes it by its name alone."""
+    dry_run = inspect.signature(getattr(lanelog.admin.Admin, verb)).parameters["dry_run"]
+    assert dry_run.default is inspect.Parameter.empty
+    assert dry_run.kind is inspect.Parameter.KEYWORD_ONLY
+
+
 def test_every_error_is_in_one_tree() -> None:
     """One `except LanelogError` catches whatever the library raises, and control flow is not among it."""
     errors = [getattr(lanelog, name) for name in NAMES if inspect.isclass(getattr(lanelog, name))]

@@ -9,7 +9,7 @@ work and are the only place with these queries. `_topics`, `_lanes`, `_messages`
 
 **Changing** is one transaction for every step that must hold together, fenced by the lane's epoch, repeated after
 errors that may pass, and harmless to repeat. Every verb returns what it changed; with `dry_run=True` it returns what it
-would change and changes nothing.
+would change and changes nothing. What destroys or delivers again takes `dry_run` without a default: the caller decides.
 
 Every method raises ConfigurationError for a topic, group or key that does not exist (naming what is there) and for
 malformed arguments, before anything is changed; DatabaseError when the database does not answer or privileges are
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Literal
 from attrs import define, field
 
 from lanelog.admin import _heads, _lanes, _messages, _scheduled, _topics
-from lanelog.admin._checked import limit_of
+from lanelog.admin._checked import decided, limit_of
 from lanelog.admin._letters import Letters
 from lanelog.admin._recurring import Recurring
 from lanelog.admin.views import (
@@ -208,7 +208,7 @@ class Admin(Letters, Recurring):
     # -- steering ------------------------------------------------------------------------------------------------------
 
     def seek(
-        self, topic: str, group: str, *, key: str | None = None, to: str | datetime | int, dry_run: bool = False
+        self, topic: str, group: str, *, key: str | None = None, to: str | datetime | int, dry_run: bool
     ) -> Sought:
         """Set where a group goes on, in one lane or in all: what was settled behind it is delivered again.
 
@@ -221,7 +221,7 @@ class Admin(Letters, Recurring):
         """
         from lanelog.admin import _seek
 
-        return _seek.seek(self._database, topic, group, key=key, to=to, dry_run=dry_run)
+        return _seek.seek(self._database, topic, group, key=key, to=to, dry_run=decided(dry_run))
 
     def pause(
         self,
@@ -248,7 +248,7 @@ class Admin(Letters, Recurring):
 
         return _steer.resume(self._database, topic, group, key=key, dry_run=dry_run)
 
-    def skip(self, topic: str, group: str, key: str, offset: int, *, reason: str, dry_run: bool = False) -> Skipped:
+    def skip(self, topic: str, group: str, key: str, offset: int, *, reason: str, dry_run: bool) -> Skipped:
         """Settle one message for one group without handling it; recorded in the history, the log keeps it for others.
 
         Fences the lane's owner, who may take it again: what it has in flight there counts an attempt, is refused when
@@ -257,9 +257,9 @@ class Admin(Letters, Recurring):
         """
         from lanelog.admin import _steer
 
-        return _steer.skip(self._database, topic, group, key, offset, reason=reason, dry_run=dry_run)
+        return _steer.skip(self._database, topic, group, key, offset, reason=reason, dry_run=decided(dry_run))
 
-    def release(self, topic: str, group: str, key: str, *, dry_run: bool = False) -> Released:
+    def release(self, topic: str, group: str, key: str, *, dry_run: bool) -> Released:
         """Take a lane away from its owner by force; any member may take it then.
 
         An attempt that runs there now counts, is refused when it settles, and is delivered again, also if it was the
@@ -267,7 +267,7 @@ class Admin(Letters, Recurring):
         """
         from lanelog.admin import _steer
 
-        return _steer.release(self._database, topic, group, key, dry_run=dry_run)
+        return _steer.release(self._database, topic, group, key, dry_run=decided(dry_run))
 
     def cancel_scheduled(self, topic: str, key: str, id: str, *, dry_run: bool = False) -> bool:  # noqa: A002 - as message
         """Take back a message that is not due yet; as `Client.cancel_scheduled`.
@@ -281,7 +281,7 @@ class Admin(Letters, Recurring):
 
     # -- removing ------------------------------------------------------------------------------------------------------
 
-    def delete_group(self, topic: str, group: str, *, dry_run: bool = False) -> GroupDeleted:
+    def delete_group(self, topic: str, group: str, *, dry_run: bool) -> GroupDeleted:
         """Forget a group and its place in every lane: collection waits for it no more.
 
         Subscriptions that still run fail; they do not register it again by themselves. Locks the topic row, the group
@@ -289,9 +289,9 @@ class Admin(Letters, Recurring):
         """
         from lanelog.admin import _remove
 
-        return _remove.delete_group(self._database, topic, group, dry_run=dry_run)
+        return _remove.delete_group(self._database, topic, group, dry_run=decided(dry_run))
 
-    def purge(self, topic: str, *, before: datetime | int, dry_run: bool = False) -> Purged:
+    def purge(self, topic: str, *, before: datetime | int, dry_run: bool) -> Purged:
         """Delete messages written before an aware datetime, whether or not every group has settled them.
 
         Or, in every lane, those with a smaller offset than `before`. Watermarks behind them are raised in the same
@@ -300,9 +300,9 @@ class Admin(Letters, Recurring):
         """
         from lanelog.admin import _purge
 
-        return _purge.purge(self._database, topic, before=before, dry_run=dry_run)
+        return _purge.purge(self._database, topic, before=before, dry_run=decided(dry_run))
 
-    def delete_topic(self, topic: str, *, dry_run: bool = False) -> TopicDeleted:
+    def delete_topic(self, topic: str, *, dry_run: bool) -> TopicDeleted:
         """Delete a topic: its groups, lanes and messages. Its dead letter topics stay, and so do schedules.
 
         Refused while a member of one of its groups is alive. Offsets and fencing tokens go on above the old ones if it
@@ -311,7 +311,7 @@ class Admin(Letters, Recurring):
         """
         from lanelog.admin import _remove
 
-        return _remove.delete_topic(self._database, topic, dry_run=dry_run)
+        return _remove.delete_topic(self._database, topic, dry_run=decided(dry_run))
 
     # -- keeping -------------------------------------------------------------------------------------------------------
 
