@@ -25,7 +25,10 @@ from lanelog.message import Codec, DeadLetter, Message, Outgoing, Postpone, Rece
 
 if TYPE_CHECKING:
     from lanelog.deliveries import Deliveries
+    from lanelog.options import ConnectOptions, SubscriptionOptions
     from lanelog.subscriber import Subscription, SubscriptionState, SubscriptionStats
+
+    __version__: str
 
 __all__ = [
     "AckPolicy",
@@ -34,6 +37,7 @@ __all__ = [
     "ClosedError",
     "Codec",
     "ConfigurationError",
+    "ConnectOptions",
     "DatabaseError",
     "DeadLetter",
     "Deliveries",
@@ -51,22 +55,30 @@ __all__ = [
     "SchemaError",
     "Subscription",
     "SubscriptionConfig",
+    "SubscriptionOptions",
     "SubscriptionState",
     "SubscriptionStats",
     "connect",
 ]
 
 _LATER = {
+    "ConnectOptions": "lanelog.options",
     "Deliveries": "lanelog.deliveries",
     "Subscription": "lanelog.subscriber",
+    "SubscriptionOptions": "lanelog.options",
     "SubscriptionState": "lanelog.subscriber",
     "SubscriptionStats": "lanelog.subscriber",
 }
-"""Names that only a process that subscribes needs, and their modules."""
+"""Names that only some processes need, and their modules."""
 
 
 def __getattr__(name: str) -> object:
-    """Import a name that comes with the engine when somebody asks for it: `import lanelog` must stay light."""
+    """Give a name that is not imported yet, or the version that is installed: `import lanelog` must stay light."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        found = globals()[name] = version("lanelog")
+        return found
     if name not in _LATER:
         raise AttributeError(f"module 'lanelog' has no attribute {name!r}")
     from importlib import import_module
@@ -76,4 +88,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATER})
+    return sorted({*globals(), *_LATER, "__version__"})

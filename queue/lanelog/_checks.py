@@ -10,7 +10,8 @@ import difflib
 import functools
 import inspect
 import unicodedata
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar, overload
 
 from lanelog.errors import ConfigurationError
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+Duration: TypeAlias = float | timedelta
+"""Seconds, or a timedelta: what every duration may be given as. Inside, durations are seconds."""
 
 NAME_MAX = 255
 """The most characters a topic, key, group or id may have; the width of their columns."""
@@ -65,6 +69,39 @@ def check_number(
     """Return `value` as a float if it is a finite number of `least` (or `above` it) to `most`; a bool is no number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ConfigurationError(f"{what} must be a number, not {type(value).__name__}")
+    return _in_range(what, value, least=least, above=above, most=most)
+
+
+@overload
+def seconds(value: Duration) -> float: ...
+
+
+@overload
+def seconds(value: Duration | None) -> float | None: ...
+
+
+def seconds(value: Any) -> Any:
+    """Turn a timedelta into seconds; anything else stays as it is, for a check that knows its name to judge."""
+    return value.total_seconds() if isinstance(value, timedelta) else value
+
+
+def check_duration(
+    what: str, value: object, *, least: float = 0.0, above: bool = False, most: float = MAX_SECONDS
+) -> float:
+    """Return the seconds of `value`, a number or a timedelta, if they are finite and in range; see `check_number`."""
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ConfigurationError(f"{what} must be a number of seconds or a timedelta, not {type(value).__name__}")
+    return _in_range(what, value, least=least, above=above, most=most)
+
+
+def check_timeout(what: str, value: object) -> float | None:
+    """Return the seconds to wait, None for as long as it takes; what is over already, a negative one, is no wait."""
+    return None if value is None else max(0.0, check_duration(what, value, least=-MAX_SECONDS))
+
+
+def _in_range(what: str, value: Any, *, least: float, above: bool, most: float) -> float:
     # An int too large for a float is compared as an int; nan and the infinities fail the comparison.
     fits = least < value <= most if above else least <= value <= most
     if not fits:
@@ -107,6 +144,26 @@ def refuse_bare(decorator: Callable[P, T]) -> Callable[P, T]:
     return checked
 
 
+def check_arguments(what: str, function: Callable[..., object], *names: str) -> None:
+    """Refuse a callable that cannot be called with these arguments, by position; one that hides its signature passes.
+
+    A decorator's own signature counts, not that of what it wraps: it may hand on more arguments than it takes.
+    """
+    try:
+        signature = inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError):  # many that are written in C, and objects with every attribute
+        return
+    reason = ""
+    try:
+        signature.bind(*names)
+    except TypeError as exc:
+        reason = str(exc)
+    if reason:
+        wanted = "one positional argument" if len(names) == 1 else f"{len(names)} positional arguments"
+        # Of the signature nothing is shown: the default of a parameter may be a secret.
+        raise ConfigurationError(f"{what} must take {wanted}, {' and '.join(names)}: {reason}")
+
+
 def _is_deferred(function: Any) -> bool:
     """Whether a call would return a coroutine or generator, as far as can be seen without calling."""
     for _ in range(_UNWRAP_LIMIT):
@@ -142,14 +199,14 @@ def check_options(what: str, given: Iterable[str], known: Iterable[str]) -> None
 # Validators for attrs fields: the field's name is the name the caller knows.
 
 
-def number(
+def duration(
     *, least: float = 0.0, above: bool = False, most: float = MAX_SECONDS, optional: bool = False
 ) -> Callable[[Any, Attribute[Any], object], None]:
-    """A field that holds a number, see `check_number`, or None if that is `optional`."""
+    """A field that holds seconds, see `check_duration`; its converter is `seconds`."""
 
     def validate(_: Any, attribute: Attribute[Any], value: object) -> None:
         if not (optional and value is None):
-            check_number(attribute.name, value, least=least, above=above, most=most)
+            check_duration(attribute.name, value, least=least, above=above, most=most)
 
     return validate
 

@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from attrs import field, frozen
 
-from lanelog._checks import boolean, check_options, integer, number
+from lanelog._checks import boolean, check_options, duration, integer, seconds
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -25,7 +25,18 @@ URL_VARIABLE: Final = "LANELOG_URL"
 DRIVERS: Final = ("pymysql", "mysqlclient")
 
 _FORM = "mysql://user:password@host:3306/database"
-_PARAMETERS = ("unix_socket", "ssl", "ssl_ca", "ssl_cert", "ssl_key", "ssl_verify")
+_SCHEMES: Final = {
+    "mysql": None,
+    "mariadb": None,
+    "mysql+pymysql": "pymysql",
+    "mariadb+pymysql": "pymysql",
+    "mysql+mysqldb": "mysqlclient",
+    "mariadb+mysqldb": "mysqlclient",
+}
+"""What a URL may begin with, and the driver that it names; SQLAlchemy calls mysqlclient by its module, MySQLdb."""
+
+_CHARSET = "utf8mb4"
+_PARAMETERS = ("unix_socket", "ssl", "ssl_ca", "ssl_cert", "ssl_key", "ssl_verify", "charset")
 _BOOLEANS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 _DATABASE_MAX = 64
 PAYLOAD_MAX = 512 * 1024 * 1024
@@ -65,7 +76,7 @@ def _driver(_: Any, __: Attribute[Any], value: object) -> None:
 
 @frozen(kw_only=True)
 class ConnectConfig:
-    """Where the database is and how patiently it is talked to; durations in seconds.
+    """Where the database is and how patiently it is talked to; durations in seconds, given as such or as a timedelta.
 
     TLS is used if `tls` is true. It then verifies the server's certificate and name, against `ssl_ca` or the system's
     authorities, unless `ssl_verify` is False.
@@ -83,11 +94,11 @@ class ConnectConfig:
     ssl_key: str | None = field(default=None, validator=_path)
     ssl_verify: bool = field(default=True, validator=boolean)
     pool_size: int = field(default=8, validator=integer(least=2, most=10_000))
-    publish_timeout: float = field(default=30.0, validator=number(above=True))
-    lane_idle_purge: float = field(default=600.0, validator=number())
+    publish_timeout: float = field(default=30.0, converter=seconds, validator=duration(above=True))
+    lane_idle_purge: float = field(default=600.0, converter=seconds, validator=duration())
     max_payload_bytes: int = field(default=1_048_576, validator=integer(least=1, most=PAYLOAD_MAX))
-    connect_timeout: float = field(default=5.0, validator=number(above=True, most=_TIMEOUT_MAX))
-    read_timeout: float = field(default=30.0, validator=number(above=True, most=_TIMEOUT_MAX))
+    connect_timeout: float = field(default=5.0, converter=seconds, validator=duration(above=True, most=_TIMEOUT_MAX))
+    read_timeout: float = field(default=30.0, converter=seconds, validator=duration(above=True, most=_TIMEOUT_MAX))
     driver: str = field(default="pymysql", validator=_driver)
 
     def __attrs_post_init__(self) -> None:
@@ -105,8 +116,11 @@ class ConnectConfig:
     def from_url(cls, url: str | None = None, **options: object) -> ConnectConfig:
         """Read `mysql://user:password@host:3306/database?unix_socket=…&ssl_ca=…`, or LANELOG_URL if `url` is None.
 
-        User, password, database and parameters are percent-decoded. `options` are the keyword arguments of
-        `lanelog.connect`. Raises ConfigurationError, which quotes no part of the URL but the name of a parameter.
+        The URL of an application that uses SQLAlchemy serves as well: `mysql+pymysql://` and `mysql+mysqldb://` (or
+        `mariadb+…`) choose the driver, unless `driver` is among the options, and `charset=utf8mb4`, which is what
+        lanelog speaks anyway, is taken. User, password, database and parameters are percent-decoded. `options` are the
+        keyword arguments of `lanelog.connect`. Raises ConfigurationError, which quotes no part of the URL but the name
+        of a parameter.
         """
         try:
             return cls(**cast("dict[str, Any]", {**_read(url, options), **options}))
@@ -128,7 +142,7 @@ class ConnectConfig:
         parameters = [
             f"{name}={quote(str(value).lower() if isinstance(value, bool) else value, safe='/')}"
             for name in _PARAMETERS
-            if (value := getattr(self, name)) != getattr(_DEFAULTS, name)
+            if name != "charset" and (value := getattr(self, name)) != getattr(_DEFAULTS, name)
         ]
         query = f"?{'&'.join(parameters)}" if parameters else ""
         return f"mysql://{user}{host}:{self.port}/{quote(self.database, safe='')}{query}"
@@ -162,12 +176,20 @@ def _parse(url: object) -> dict[str, object]:
     if not url.isprintable() or " " in url:
         raise ConfigurationError("the URL must not contain white space or control characters: percent-encode them")
     parts = _split(url)
-    if parts is None or parts.scheme not in {"mysql", "mariadb"} or not url.lower().startswith(f"{parts.scheme}://"):
+    if parts is None or not url.lower().startswith(f"{parts.scheme}://") or parts.scheme not in _SCHEMES:
+        if url.lower().startswith(("mysql+", "mariadb+")):
+            raise ConfigurationError(
+                "the URL names a driver that lanelog does not work with: write mysql+pymysql://, mysql+mysqldb:// "
+                "(that is mysqlclient), or mysql:// without a driver"
+            )
         raise ConfigurationError(f"the URL must begin with mysql:// or mariadb://: write {_FORM}")
     # A "/", "?" or "#" in the password ends the authority early and leaves its "@" behind.
     if "@" in parts.path or "@" in parts.query or "#" in url:
         raise ConfigurationError('the URL is ambiguous: percent-encode "/", "?", "#" and "@" within its parts')
     found: dict[str, object] = {"port": _port(parts), "database": _database_of(parts), **_parameters(parts.query)}
+    driver = _SCHEMES[parts.scheme]
+    if driver is not None:
+        found["driver"] = driver
     if parts.hostname:
         found["host"] = parts.hostname
     for name, encoded in (("user", parts.username), ("password", parts.password)):
@@ -224,4 +246,8 @@ def _parameters(query: str) -> dict[str, object]:
             found[name] = _BOOLEANS[value.lower()]
         else:
             found[name] = value
+    if str(found.pop("charset", _CHARSET)).lower() != _CHARSET:
+        raise ConfigurationError(
+            f"the URL parameter charset must be {_CHARSET}, or left out: the tables hold any text, and so must the line"
+        )
     return found

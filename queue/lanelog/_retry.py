@@ -11,9 +11,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import tenacity
-from attrs import field, frozen
+from attrs import Factory, field, frozen
 
-from lanelog._checks import MAX_SECONDS, check_callable
+from lanelog._checks import MAX_SECONDS, Duration, check_callable, integer, seconds
 from lanelog._telemetry import describe
 from lanelog.errors import ConfigurationError
 
@@ -23,11 +23,20 @@ if TYPE_CHECKING:
     from attrs import Attribute
 
 
+ATTEMPTS = 5
+"""How often a message is tried by default."""
+
+_ATTEMPTS_MAX = 1_000_000
+_NO_STOP = tenacity.stop_any()
+"""The default of `stop`: never says stop, and can be told from one that was given."""
+
+
 class _Attempt(tenacity.RetryCallState):
     """The state of a call whose earlier attempts were made by other threads, or in other processes."""
 
     def __init__(self, policy: RetryPolicy, *, attempt: int, since_first: float, error: BaseException | None) -> None:
-        retrying = tenacity.Retrying(stop=policy.stop, wait=policy.wait, retry=policy.retry)
+        wait: Any = policy.wait  # for tenacity, which only keeps it for the objects to see, it returns seconds
+        retrying = tenacity.Retrying(stop=policy.stop, wait=wait, retry=policy.retry)
         super().__init__(retrying, fn=None, args=(), kwargs={})
         self.attempt_number = max(attempt, 1)
         self._since_first = max(since_first, 0.0)
@@ -52,26 +61,35 @@ def _object(_: Any, attribute: Attribute[Any], value: object) -> None:
     check_callable(what, value)
 
 
+def _attempts(policy: RetryPolicy) -> int | None:
+    return ATTEMPTS if policy.stop is _NO_STOP else None
+
+
 @frozen(kw_only=True)
 class RetryPolicy:
     """When a failed message is tried again, and when it is given up: any of tenacity's objects, or callables like them.
 
     >>> RetryPolicy(stop=stop_after_attempt(10) | stop_after_delay(3600), wait=wait_fixed(1) + wait_random(0, 2))
 
-    The three objects are shared by all threads. By default: five attempts, after any exception, waiting 1, 2, 4 and 8 s
-    plus up to a second of jitter.
+    `max_attempts`, or `retry=5` at subscribe, is the short form of a `stop`; with both, the first one to be reached
+    counts. By default: five attempts (as many as `stop` allows, where one is given), after any exception, waiting 1, 2,
+    4 and 8 s plus up to a second of jitter. The three objects are shared by all threads; a wait of one's own returns
+    seconds or a timedelta. Raises ConfigurationError.
     """
 
-    stop: Callable[[tenacity.RetryCallState], bool] = field(
-        factory=lambda: tenacity.stop_after_attempt(5), validator=_object
-    )
-    wait: Callable[[tenacity.RetryCallState], float] = field(
+    stop: Callable[[tenacity.RetryCallState], bool] = field(default=_NO_STOP, validator=_object)
+    wait: Callable[[tenacity.RetryCallState], Duration] = field(
         factory=lambda: tenacity.wait_exponential_jitter(1, 60), validator=_object
     )
     # BaseException: a handler that calls sys.exit() has failed like any other.
     retry: Callable[[tenacity.RetryCallState], bool] = field(
         factory=lambda: tenacity.retry_if_exception_type(BaseException), validator=_object
     )
+    # Not the decorator for a default, which pyright does not know: it would take the field for one that must be given.
+    max_attempts: int | None = field(
+        default=Factory(_attempts, takes_self=True), validator=integer(least=1, most=_ATTEMPTS_MAX, optional=True)
+    )
+    """The most attempts, the first one included; None: `stop` alone decides."""
 
     def decide(self, *, attempt: int, since_first: float, error: BaseException | None) -> float | None:
         """Return the seconds to wait before the next attempt, or None to give the message up.
@@ -91,7 +109,7 @@ class RetryPolicy:
             state.upcoming_sleep = _seconds(self.wait, _ask("wait", self.wait, state))
         except ConfigurationError as exc:
             fault = exc
-        if _ask("stop", self.stop, state):
+        if self._stops(state):
             return None
         if fault is not None:
             raise fault
@@ -108,9 +126,14 @@ class RetryPolicy:
         except ConfigurationError:
             state.upcoming_sleep = 0.0
         try:
-            return not _ask("stop", self.stop, state)
+            return not self._stops(state)
         except ConfigurationError:
             return True
+
+    def _stops(self, state: tenacity.RetryCallState) -> bool:
+        if self.max_attempts is not None and state.attempt_number >= self.max_attempts:
+            return True
+        return bool(_ask("stop", self.stop, state))
 
 
 def _ask(part: str, strategy: Callable[[tenacity.RetryCallState], Any], state: tenacity.RetryCallState) -> Any:
@@ -121,11 +144,12 @@ def _ask(part: str, strategy: Callable[[tenacity.RetryCallState], Any], state: t
         raise ConfigurationError(f"the retry policy's {part}, {_label(strategy)}, raised {describe(exc)}") from exc
 
 
-def _seconds(strategy: object, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value) or value < 0:
+def _seconds(strategy: object, value: Any) -> float:
+    wait: Any = seconds(value)
+    if isinstance(wait, bool) or not isinstance(wait, int | float) or math.isnan(wait) or wait < 0:
         raise ConfigurationError(f"the retry policy's wait, {_label(strategy)}, returned {value!r} instead of seconds")
     # tenacity's own upper bound, half of sys.maxsize, is more than the columns hold.
-    return float(min(value, MAX_SECONDS))
+    return float(min(wait, MAX_SECONDS))
 
 
 def _label(strategy: object) -> str:

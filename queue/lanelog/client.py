@@ -14,12 +14,12 @@ import threading
 import time
 import warnings
 import weakref
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, overload
 
 from attrs import define, field
 
 from lanelog import _unstarted
-from lanelog._checks import refuse_bare
+from lanelog._checks import check_timeout, refuse_bare
 from lanelog._database import Database
 from lanelog._database.fork import register_shared
 from lanelog._telemetry import get_logger
@@ -28,19 +28,27 @@ from lanelog.errors import ClosedError, ConfigurationError
 from lanelog.publisher import Publisher
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Coroutine, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
     from datetime import datetime
     from types import FrameType, TracebackType
+    from typing import Unpack
 
+    from lanelog._checks import Duration
     from lanelog._engine.engine import Engine
     from lanelog.admin import Admin
     from lanelog.admin.views import ScheduleInfo
     from lanelog.deliveries import Deliveries
-    from lanelog.message import Codec, Message, Outgoing, Receipt
+    from lanelog.message import Codec, Outgoing, Receipt
+    from lanelog.options import (
+        AsyncHandler,
+        AsyncHandlersAreNotSupported,
+        ConnectOptions,
+        Handler,
+        Register,
+        SubscriptionOptions,
+    )
     from lanelog.subscriber import Subscription
-
-H = TypeVar("H", bound="Callable[[Message], object]")
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 LOOK_FOR_SIGNALS = 0.5
@@ -50,12 +58,12 @@ ANOTHER_PRESS = 1.0
 log = get_logger()
 
 
-def connect(url: str | None = None, **options: Any) -> Client:
+def connect(url: str | None = None, **options: Unpack[ConnectOptions]) -> Client:
     """Make a client for the database at `url`, or at LANELOG_URL; no I/O happens here.
 
-    `url` is `mysql://user:password@host:3306/database`, with `?unix_socket=…` or `&ssl_ca=…` as needed. Options:
-    `pool_size`, `publish_timeout`, `lane_idle_purge`, `connect_timeout`, `read_timeout` (seconds), `max_payload_bytes`,
-    `driver`. Raises ConfigurationError.
+    `url` is `mysql://user:password@host:3306/database`, with `?unix_socket=…` or `&ssl_ca=…` as needed; SQLAlchemy's
+    `mysql+pymysql://` and `mysql+mysqldb://` are the same and choose the driver. For the options see `ConnectOptions`.
+    Raises ConfigurationError.
     """
     try:
         config = ConnectConfig.from_url(url, **options)
@@ -178,9 +186,9 @@ class Client:
         metadata: Mapping[str, str] | None = None,
         codec: Codec | None = None,
         connection: object | None = None,
-        delay: float | None = None,
+        delay: Duration | None = None,
         deliver_at: datetime | None = None,
-        ttl: float | None = None,
+        ttl: Duration | None = None,
     ) -> Receipt:
         """Append one message to the lane of `key`; it is durable and visible when this returns.
 
@@ -189,12 +197,12 @@ class Client:
         DB-API connection in a transaction, makes it part of that transaction: visible if and only if the caller
         commits; the lane is locked until then, so publish last.
 
-        `delay` (seconds from now) or `deliver_at` (an aware datetime): it waits outside of the log, holding back
-        nothing, and goes to the end of its lane when it is due, at most ten years from now; one that is due already
-        goes there at once. Until then its receipt's offset is 0, its id counts as taken, and `cancel_scheduled` takes
-        it back. `ttl`: seconds, from the publish or from when it is due, after which no handler starts on it any more.
-        All three by the database's clock. From the first such message on the client has one more thread and connection,
-        until `close()`.
+        `delay` (from now) or `deliver_at` (an aware datetime): it waits outside of the log, holding back nothing, and
+        goes to the end of its lane when it is due, at most ten years from now; one that is due already goes there at
+        once. Until then its receipt's offset is 0, its id counts as taken, and `cancel_scheduled` takes it back.
+        `ttl`: how long after the publish, or after it was due, a handler may start on it. Durations are seconds or a
+        timedelta. All three by the database's clock. From the first such message on the client has one more thread and
+        connection, until `close()`.
 
         Raises ConfigurationError and PayloadTooLarge before anything is written, DatabaseError after `publish_timeout`
         seconds without success; repeating it with the same id is safe.
@@ -247,7 +255,7 @@ class Client:
         timezone: str = "UTC",
         catch_up: str = "latest",
         metadata: Mapping[str, str] | None = None,
-        ttl: float | None = None,
+        ttl: Duration | None = None,
         codec: Codec | None = None,
     ) -> ScheduleInfo:
         """Declare a message that is published at every time a cron expression names, once, by whichever process.
@@ -261,7 +269,7 @@ class Client:
         the second first, in an IANA time zone. Where clocks change, a fixed time of day fires once on each day (at the
         end of the gap, or at the first of the two); what has a `*` for minute or hour follows the clock on the wall.
         The id of each message is `name@2026-11-21T10:05:00Z`; its metadata has `lanelog.schedule` and
-        `lanelog.fire_time` besides what is given. `ttl`: seconds from the publishing.
+        `lanelog.fire_time` besides what is given. `ttl`: seconds or a timedelta, from the publishing.
 
         `catch_up` says what is published of times at which no process was there: the most recent one (`"latest"`), each
         of them (`"all"`) or nothing (`"none"`). Nothing is missed as long as the oldest time that is due is late by no
@@ -300,13 +308,29 @@ class Client:
 
     # -- subscribing ---------------------------------------------------------------------------------------------------
 
+    # A checker says that this coroutine is never awaited, or has no method: the mistake, at the call that makes it.
+    @overload
+    def subscribe(  # type: ignore[overload-overlap]
+        self,
+        topic: str | Sequence[str],
+        group: str,
+        handler: AsyncHandler,
+        **options: Unpack[SubscriptionOptions],
+    ) -> Coroutine[Any, Any, AsyncHandlersAreNotSupported]: ...
+
+    @overload
     def subscribe(
-        self, topic: str | Sequence[str], group: str, handler: Callable[[Message], object], **options: Any
-    ) -> Subscription:
+        self, topic: str | Sequence[str], group: str, handler: Handler, **options: Unpack[SubscriptionOptions]
+    ) -> Subscription: ...
+
+    def subscribe(
+        self, topic: str | Sequence[str], group: str, handler: Handler, **options: Unpack[SubscriptionOptions]
+    ) -> Any:
         """Register the group, start handling, and return the running subscription.
 
         `handler(message)` acks by returning; what raising means is decided by `ack_policy` and `retry`. For the options
-        see `SubscriptionConfig`. Raises ConfigurationError, DatabaseError, SchemaError.
+        see `SubscriptionOptions`. Raises ConfigurationError, also for a handler that is async or cannot take one
+        argument, DatabaseError, SchemaError.
         """
         subscription = self._register(topic, group, check_handler(handler), options)
         try:
@@ -316,10 +340,13 @@ class Client:
             raise
 
     @refuse_bare
-    def subscriber(self, topic: str | Sequence[str], group: str, **options: Any) -> Callable[[H], H]:
-        """Decorate a handler to be started by `run()` or `start()`; nothing is sent to the database before."""
+    def subscriber(self, topic: str | Sequence[str], group: str, **options: Unpack[SubscriptionOptions]) -> Register:
+        """Decorate a handler to be started by `run()` or `start()`; nothing is sent to the database before.
 
-        def register(handler: H) -> H:
+        Options and errors as with `subscribe`; the errors are raised where the handler is decorated.
+        """
+
+        def register(handler: Any) -> Any:
             subscription = self._register(topic, group, check_handler(handler), options)
             database, what = self._database, f"a handler of group {subscription.group!r}"
             _unstarted.remember(self, lambda: database.tried, what, _unstarted.Place.of_caller())
@@ -328,9 +355,14 @@ class Client:
         return register
 
     def deliveries(
-        self, topic: str | Sequence[str], group: str, *, timeout: float | None = None, **options: Any
+        self,
+        topic: str | Sequence[str],
+        group: str,
+        *,
+        timeout: Duration | None = None,
+        **options: Unpack[SubscriptionOptions],
     ) -> Deliveries:
-        """Iterate over messages that the caller settles; ends after `timeout` seconds without one (None: never).
+        """Iterate over messages that the caller settles; ends after a `timeout` without one (None: never).
 
         Otherwise as `subscribe`; `visibility_timeout` runs for every message until it is settled or extended.
         """
@@ -342,8 +374,8 @@ class Client:
         self,
         topic: str | Sequence[str],
         group: str,
-        handler: Callable[[Message], object] | None,
-        options: dict[str, Any],
+        handler: Handler | None,
+        options: SubscriptionOptions,
     ) -> Subscription:
         from lanelog.subscriber import Subscription, checked_topics
 
@@ -437,14 +469,15 @@ class Client:
         ended = [s.stop(None if until is None else max(0.0, until - time.monotonic())) for s in subscriptions]
         return all(ended)
 
-    def close(self, timeout: float | None = 30.0) -> bool:
-        """Stop every subscription, waiting at most `timeout` seconds for handlers, and close all connections.
+    def close(self, timeout: Duration | None = 30.0) -> bool:
+        """Stop every subscription, waiting at most `timeout` for handlers, and close all connections.
 
         A pulled message that is not settled is waited for as well, as long as somebody holds it: it may be in another
         thread. Close its iterator, or leave its block, to give it back at once.
         A handler that still runs then keeps its lane, and the connections that protect it, until it ends; False.
         Called again, it waits for the first call's outcome in the same way.
         """
+        allowed = check_timeout("timeout", timeout)
         with self._lock:
             first, self._closed = not self._closed, True
             if first:
@@ -452,10 +485,10 @@ class Client:
             engine, subscriptions = self._engine, list(self._subscriptions)
         if not first:
             # From a signal handler that interrupted the first call: that one cannot go on before this returns.
-            return self._ended.wait(0.0 if self._closer == threading.get_ident() else timeout)
+            return self._ended.wait(0.0 if self._closer == threading.get_ident() else allowed)
         drained = False
         try:
-            drained = engine is None or self._drain(subscriptions, timeout)
+            drained = engine is None or self._drain(subscriptions, allowed)
         finally:
             if engine is not None and not drained:  # also when a signal has interrupted the wait
                 self._closer = 0

@@ -13,16 +13,19 @@ from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, Any, cast
 
 from attrs import field, fields, frozen
+from attrs.converters import optional
 
 from lanelog._checks import (
     MAX_SECONDS,
     NAME_MAX,
     boolean,
+    check_arguments,
     check_callable,
     check_name,
     check_options,
+    duration,
     integer,
-    number,
+    seconds,
 )
 from lanelog._connect import ConnectConfig
 from lanelog._retry import RetryPolicy
@@ -84,9 +87,12 @@ class AckPolicy(Enum):
 def check_handler(handler: object) -> Callable[..., object]:
     """Return `handler` if a thread can call it with a message; refuse async def, generators and what is not callable.
 
+    What cannot take one positional argument is refused here, too: otherwise each message would become a dead letter.
     Partials, bound methods, objects with `__call__` and decorators that keep `__wrapped__` are looked through.
     """
-    return check_callable("the handler", handler)
+    checked = check_callable("the handler", handler)
+    check_arguments("the handler", checked, "message")
+    return checked
 
 
 def check_retention(retention: float, publish_timeout: float) -> None:
@@ -133,7 +139,9 @@ def _start(value: str | datetime) -> str | datetime:
 def _middleware(value: object) -> tuple[Callable[..., object], ...]:
     if not isinstance(value, tuple | list):
         raise ConfigurationError(f"middleware must be a tuple of callables, not {type(value).__name__}")
-    return tuple(check_callable("a middleware", item) for item in value)
+    for item in value:
+        check_arguments("a middleware", check_callable("a middleware", item), "message", "call_next")
+    return tuple(value)
 
 
 def _name(value: str | None) -> str:
@@ -146,11 +154,15 @@ def _name(value: str | None) -> str:
     return check_name("name", value)
 
 
-def _retry(_: Any, __: Attribute[Any], value: object) -> None:
+def _retry(value: RetryPolicy | int) -> RetryPolicy:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return RetryPolicy(max_attempts=value)
     if not isinstance(value, RetryPolicy):
         raise ConfigurationError(
-            f"retry must be a lanelog.RetryPolicy, not {type(value).__name__}: write RetryPolicy(stop=…, wait=…)"
+            f"retry must be a number of attempts or a lanelog.RetryPolicy, not {type(value).__name__}: "
+            "write retry=5 or RetryPolicy(stop=…, wait=…)"
         )
+    return value
 
 
 def _suffix(_: Any, __: Attribute[Any], value: object) -> None:
@@ -160,12 +172,12 @@ def _suffix(_: Any, __: Attribute[Any], value: object) -> None:
 
 def _hook(_: Any, attribute: Attribute[Any], value: object) -> None:
     if value is not None:
-        check_callable(attribute.name, value)
+        check_arguments(attribute.name, check_callable(attribute.name, value), "message", "error")
 
 
 @frozen(kw_only=True)
 class SubscriptionConfig:
-    """How a group's messages are handled by this process; durations in seconds.
+    """How a group's messages are handled by this process; durations in seconds, given as such or as a timedelta.
 
     Raises ConfigurationError for values out of their range, of another type, or that contradict each other.
     """
@@ -177,22 +189,24 @@ class SubscriptionConfig:
     batch_size: int = field(default=100, validator=integer(least=1, most=_COUNT_MAX))
     prefetch: int = field(default=1000, validator=integer(least=1, most=_COUNT_MAX))
     prefetch_bytes: int = field(default=64 * 1024 * 1024, validator=integer(least=1, most=_BYTES_MAX))
-    poll_interval: float = field(default=0.1, validator=number(above=True))
-    visibility_timeout: float = field(default=60.0, validator=number(above=True))
+    poll_interval: float = field(default=0.1, converter=seconds, validator=duration(above=True))
+    visibility_timeout: float = field(default=60.0, converter=seconds, validator=duration(above=True))
     auto_extend: bool = field(default=True, validator=boolean)
-    max_handler_time: float = field(default=3600.0, validator=number(above=True))
-    lease_duration: float = field(default=15.0, validator=number(above=True))
-    lease_renewal: float = field(default=5.0, validator=number(above=True))
-    retry: RetryPolicy = field(factory=RetryPolicy, validator=_retry)
+    max_handler_time: float = field(default=3600.0, converter=seconds, validator=duration(above=True))
+    lease_duration: float = field(default=15.0, converter=seconds, validator=duration(above=True))
+    lease_renewal: float = field(default=5.0, converter=seconds, validator=duration(above=True))
+    retry: RetryPolicy = field(factory=RetryPolicy, converter=_retry)
     max_deliveries: int | None = field(default=20, validator=integer(least=1, most=_COUNT_MAX, optional=True))
     ack_policy: AckPolicy = field(default=AckPolicy.NACK_ON_ERROR, converter=_ack_policy)
     dead_letter_suffix: str | None = field(default="_dlq", validator=_suffix)
     on_dead_letter: Callable[..., object] | None = field(default=None, validator=_hook)
     start: str | datetime = field(default="earliest", converter=_start)
-    retention: float = field(default=300.0, validator=number())
+    retention: float = field(default=300.0, converter=seconds, validator=duration())
     history: bool = field(default=False, validator=boolean)
-    history_retention: float = field(default=604800.0, validator=number(above=True))
-    dead_letter_retention: float | None = field(default=None, validator=number(above=True, optional=True))
+    history_retention: float = field(default=604800.0, converter=seconds, validator=duration(above=True))
+    dead_letter_retention: float | None = field(
+        default=None, converter=optional(seconds), validator=duration(above=True, optional=True)
+    )
     middleware: tuple[Callable[..., object], ...] = field(default=(), converter=_middleware)
 
     def dead_letter_topic(self, topic: str) -> str | None:

@@ -7,15 +7,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
-from attrs import define
+from attrs import define, field
 
+from lanelog._checks import check_timeout
 from lanelog.subscriber import Subscription, SubscriptionState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
 
+    from lanelog._checks import Duration
     from lanelog.message import Message
+
+
+def _timeout(value: Duration | None) -> float | None:
+    return check_timeout("timeout", value)
 
 
 @define(eq=False, repr=False)
@@ -27,7 +33,7 @@ class Deliveries:
     """
 
     subscription: Subscription
-    _timeout: float | None
+    _timeout: float | None = field(converter=_timeout)
 
     def __repr__(self) -> str:
         return f"<Deliveries of {self.subscription!r}>"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from attrs import define, field, frozen
 
-from lanelog._checks import check_number
+from lanelog._checks import Duration, check_duration
 from lanelog.errors import ConfigurationError, PayloadTooLarge
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ class Reject(Exception):
 class Retry(Exception):
     """Raised by a handler: try again, after `delay` seconds or, without one, after the wait of the retry policy."""
 
-    def __init__(self, delay: float | None = None) -> None:
-        self.delay = None if delay is None else check_number("delay", delay)
+    def __init__(self, delay: Duration | None = None) -> None:
+        self.delay = None if delay is None else check_duration("delay", delay)
         super().__init__(self.delay)
 
     def __str__(self) -> str:
@@ -50,8 +50,8 @@ class Retry(Exception):
 class Postpone(Exception):
     """Raised by a handler: not a failure, but not now; the message starts again as attempt 1 after `delay` seconds."""
 
-    def __init__(self, delay: float) -> None:
-        self.delay = check_number("delay", delay)
+    def __init__(self, delay: Duration) -> None:
+        self.delay = check_duration("delay", delay)
         super().__init__(self.delay)
 
     def __str__(self) -> str:
@@ -96,9 +96,9 @@ class Outgoing:
     payload: Any = field(repr=False)
     id: str | None = None
     metadata: Mapping[str, str] | None = field(default=None, repr=False)
-    delay: float | None = None
+    delay: Duration | None = None
     deliver_at: datetime | None = None
-    ttl: float | None = None
+    ttl: Duration | None = None
 
 
 @frozen
@@ -178,10 +178,10 @@ class Message:
         """
         self._delivery.ack()
 
-    def nack(self, delay: float | None = None, reason: str | None = None) -> None:
-        """Settle this attempt as failed: the retry policy decides, a `delay` in seconds replaces only its wait."""
+    def nack(self, delay: Duration | None = None, reason: str | None = None) -> None:
+        """Settle this attempt as failed: the retry policy decides, a `delay` replaces only its wait."""
         self._delivery.nack(
-            None if delay is None else check_number("delay", delay),
+            None if delay is None else check_duration("delay", delay),
             None if reason is None else _reason(reason),
         )
 
@@ -189,13 +189,13 @@ class Message:
         """Settle the message as one that can never succeed: it goes to the dead letters with this reason."""
         self._delivery.reject(_reason(reason))
 
-    def postpone(self, delay: float) -> None:
+    def postpone(self, delay: Duration) -> None:
         """Settle this attempt as no failure: the message starts again as attempt 1 after `delay` seconds."""
-        self._delivery.postpone(check_number("delay", delay))
+        self._delivery.postpone(check_duration("delay", delay))
 
-    def extend(self, seconds: float) -> None:
-        """Keep the delivery for `seconds` from now, whatever visibility_timeout says. Raises LeaseLost."""
-        self._delivery.extend(check_number("seconds", seconds, above=True))
+    def extend(self, seconds: Duration) -> None:
+        """Keep the delivery for so long from now, whatever visibility_timeout says. Raises LeaseLost."""
+        self._delivery.extend(check_duration("seconds", seconds, above=True))
 
     def transaction(self) -> AbstractContextManager[Any]:
         """Return a context manager that gives a DB-API connection and commits what was written there with the ack.

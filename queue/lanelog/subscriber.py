@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 from attrs import define, field, frozen
 
 from lanelog import migrations
+from lanelog._checks import check_timeout
 from lanelog._engine import policy
 from lanelog._engine.delivery import message_of
 from lanelog._engine.gate import Passage, process_gate
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
+    from lanelog._checks import Duration
     from lanelog._engine.engine import Engine
     from lanelog._engine.run import Attempt, Run
     from lanelog.config import SubscriptionConfig
@@ -209,15 +211,16 @@ class Subscription:
         if not paused:
             self._engine.signals.wake_keeper()  # it knows whether an operator paused the lane as well
 
-    def stop(self, timeout: float | None = 30.0) -> bool:
+    def stop(self, timeout: Duration | None = 30.0) -> bool:
         """Drain and leave: no new handler starts, running ones end, their outcomes commit, the lanes are released.
 
-        Waits at most `timeout` seconds (None: as long as it takes); True when everything is released. A lane whose
-        handler still runs then is kept, and released when it ends. Idempotent, from any thread but a handler's own.
+        Waits at most `timeout` (None: as long as it takes); True when everything is released. A lane whose handler
+        still runs then is kept, and released when it ends. Idempotent, from any thread but a handler's own.
         """
+        allowed = check_timeout("timeout", timeout)
         self._engine.check_process()
         self.ask_to_stop()
-        until = None if timeout is None else time.monotonic() + timeout
+        until = None if allowed is None else time.monotonic() + allowed
         ended = all(self._wait_for(membership, until) for membership in self.memberships)
         if ended:
             self._dismiss()

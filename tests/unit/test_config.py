@@ -13,9 +13,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lanelog
-from lanelog.config import AckPolicy, Order, SubscriptionConfig, check_retention
+from lanelog.config import AckPolicy, Order, RetryPolicy, SubscriptionConfig, check_retention
 from lanelog.errors import ConfigurationError
 from support.refusing import refused
+
+DURATIONS = [
+    "poll_interval",
+    "visibility_timeout",
+    "max_handler_time",
+    "lease_duration",
+    "lease_renewal",
+    "retention",
+    "history_retention",
+    "dead_letter_retention",
+]
 
 
 class TestSubscriptionOptions:
@@ -75,8 +86,10 @@ class TestSubscriptionOptions:
             ({"lease_renewal": 0}, "lease_renewal must"),
             ({"lease_renewal": 15}, "lease_renewal (15) must be less than lease_duration (15)"),
             ({"lease_duration": 5}, "lease_renewal (5) must be less than lease_duration (5)"),
-            ({"retry": 5}, "retry must be a lanelog.RetryPolicy, not int"),
-            ({"retry": None}, "retry must be a lanelog.RetryPolicy"),
+            ({"retry": 0}, "max_attempts must be 1 to"),
+            ({"retry": True}, "retry must be a number of attempts or a lanelog.RetryPolicy, not bool"),
+            ({"retry": 5.0}, "retry must be a number of attempts or a lanelog.RetryPolicy, not float"),
+            ({"retry": None}, "write retry=5 or RetryPolicy(stop=…, wait=…)"),
             ({"max_deliveries": 0}, "max_deliveries must be 1 to"),
             ({"max_deliveries": True}, "max_deliveries must be an int, not bool"),
             ({"ack_policy": "auto"}, "AckPolicy.NACK_ON_ERROR"),
@@ -85,6 +98,10 @@ class TestSubscriptionOptions:
             ({"dead_letter_suffix": "_dlq "}, "white space"),
             ({"dead_letter_suffix": 1}, "must be a str"),
             ({"on_dead_letter": "hook"}, "on_dead_letter must be callable"),
+            (
+                {"on_dead_letter": lambda _: None},
+                "on_dead_letter must take 2 positional arguments, message and error: ",
+            ),
             ({"start": "now"}, "'earliest', 'latest' or an aware datetime, not 'now'"),
             ({"start": "archive"}, "not 'archive': history comes into the log by `lanelog replay --target-group`"),
             ({"start": None}, "start must be"),
@@ -93,10 +110,15 @@ class TestSubscriptionOptions:
             ({"start": datetime(9999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-12)))}, "between the years"),
             ({"start": []}, "start must be"),
             ({"retention": -1}, "retention must"),
+            ({"retention": timedelta(seconds=-1)}, "retention must be a finite number, at least 0"),
+            ({"retention": "5m"}, "retention must be a number of seconds or a timedelta, not str"),
+            ({"retention": None}, "retention must be a number of seconds or a timedelta, not NoneType"),
+            ({"dead_letter_retention": timedelta(0)}, "dead_letter_retention must be a finite number, more than 0"),
             ({"retention": math.inf}, "retention must"),
             ({"middleware": print}, "middleware must be a tuple of callables"),
             ({"middleware": "abc"}, "middleware must be a tuple of callables"),
             ({"middleware": (print, None)}, "a middleware must be callable"),
+            ({"middleware": (id,)}, "a middleware must take 2 positional arguments, message and call_next: "),
         ],
     )
     def test_wrong_options_are_refused(self, options: dict[str, Any], reason: str) -> None:
@@ -121,6 +143,23 @@ class TestSubscriptionOptions:
         """The ends of the ranges are inside."""
         config = SubscriptionConfig.from_options(**options)
         assert {name: getattr(config, name) for name in options} == options
+
+    def test_durations_may_be_timedeltas(self) -> None:
+        """Every field that has seconds takes both, and keeps seconds."""
+        names = [field.name for field in attrs.fields(SubscriptionConfig) if field.converter is not None]
+        durations = [name for name in names if name in DURATIONS]
+        assert durations == DURATIONS
+        given = {name: 60.0 + number for number, name in enumerate(durations)} | {"lease_renewal": 1.5}
+        as_timedelta = {name: timedelta(seconds=seconds) for name, seconds in given.items()}
+        config = SubscriptionConfig.from_options(**as_timedelta, name="n")
+        assert {name: getattr(config, name) for name in given} == given
+        assert all(type(getattr(config, name)) is float for name in given)
+
+    def test_a_retry_may_be_a_number_of_attempts(self) -> None:
+        """The short form of a policy."""
+        retry = SubscriptionConfig(retry=3).retry
+        assert retry == RetryPolicy(max_attempts=3, wait=retry.wait, retry=retry.retry)
+        assert [retry.decide(attempt=n, since_first=0.0, error=None) is None for n in (1, 2, 3)] == [False, False, True]
 
     def test_a_start_is_kept_in_utc(self) -> None:
         """An instant is one whatever its time zone."""

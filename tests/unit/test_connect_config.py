@@ -40,6 +40,25 @@ class TestUrl:
         """Both schemes name the same protocol, in any case."""
         assert ConnectConfig.from_url("MariaDB://root@127.0.0.1:3306/jobs") == ConnectConfig.from_url(URL)
 
+    @pytest.mark.parametrize(
+        ("scheme", "driver"),
+        [
+            ("mysql", "pymysql"),
+            ("mariadb", "pymysql"),
+            ("mysql+pymysql", "pymysql"),
+            ("MariaDB+PyMySQL", "pymysql"),
+            ("mysql+mysqldb", "mysqlclient"),
+            ("mariadb+mysqldb", "mysqlclient"),
+        ],
+    )
+    def test_the_url_of_sqlalchemy_serves_as_well(self, scheme: str, driver: str) -> None:
+        """An application has one DATABASE_URL: its driver is used, unless `driver` says another one."""
+        url = URL.replace("mysql", scheme, 1) + "?charset=UTF8MB4"
+        assert ConnectConfig.from_url(url) == ConnectConfig.from_url(URL, driver=driver)
+        assert ConnectConfig.from_url(url).safe_url() == URL
+        assert ConnectConfig.from_url(url, driver="pymysql").driver == "pymysql"
+        assert ConnectConfig.from_url(url, driver="mysqlclient").driver == "mysqlclient"
+
     def test_a_socket_needs_no_host(self) -> None:
         """An empty host is the local one."""
         config = ConnectConfig.from_url("mysql://root@/jobs?unix_socket=/run/mysqld.sock")
@@ -68,7 +87,14 @@ class TestUrl:
         ("url", "reason"),
         [
             ("postgresql://u:hunter2@host/db", "must begin with mysql:// or mariadb://"),
-            ("mysql+pymysql://u:hunter2@host/db", "must begin with mysql:// or mariadb://"),
+            ("mysql+asyncmy://u:hunter2@host/db", "a driver that lanelog does not work with: write mysql+pymysql://"),
+            ("mariadb+mariadbconnector://u:hunter2@host/db", "a driver that lanelog does not work with"),
+            ("mysql+://u:hunter2@host/db", "a driver that lanelog does not work with"),
+            ("postgresql+pymysql://u:hunter2@host/db", "must begin with mysql:// or mariadb://"),
+            ("mysql+pymysql:u:hunter2@host/db", "a driver that lanelog does not work with"),
+            ("mysql://u:hunter2@host/db?charset=latin1", "charset must be utf8mb4, or left out"),
+            ("mysql://u:hunter2@host/db?charset=utf8mb4&charset=utf8mb4", "given once, as charset=value"),
+            ("mysql://u:hunter2@host/db?charset=", "as charset=value"),
             ("u:hunter2@host/db", "must begin with mysql://"),
             ("mysql:u:hunter2@host/db", "must begin with mysql://"),
             ("", "must begin with mysql://"),
@@ -96,7 +122,7 @@ class TestUrl:
             ("mysql://u:hunter2%ff@host/db", "the password in the URL is not valid UTF-8"),
             ("mysql://u:hunter2%00@host/db", "password must not contain NUL"),
             ("mysql://u:hunter2@host/db?ssl_caa=/x", "unknown URL parameter 'ssl_caa'; did you mean 'ssl_ca'?"),
-            ("mysql://u:hunter2@host/db?zzz=1", "known are ssl, ssl_ca"),
+            ("mysql://u:hunter2@host/db?zzz=1", "known are charset, ssl, ssl_ca"),
             ("mysql://u:hunter2@host/db?pool_size=4", "unknown URL parameter 'pool_size'"),
             ("mysql://u:hunter2@host/db?ssl_ca", "as ssl_ca=value"),
             ("mysql://u:hunter2@host/db?ssl_ca=", "as ssl_ca=value"),
@@ -135,6 +161,12 @@ class TestConnectOptions:
         config = ConnectConfig.from_url(URL, **options)
         assert {name: getattr(config, name) for name in options} == options
 
+    @pytest.mark.parametrize("option", ["publish_timeout", "lane_idle_purge", "connect_timeout", "read_timeout"])
+    def test_durations_may_be_timedeltas(self, option: str) -> None:
+        """They are kept as seconds."""
+        given: dict[str, Any] = {option: timedelta(minutes=1, milliseconds=500)}
+        assert getattr(ConnectConfig.from_url(URL, **given), option) == 60.5
+
     @pytest.mark.parametrize(
         ("option", "value", "reason"),
         [
@@ -143,12 +175,13 @@ class TestConnectOptions:
             ("pool_size", True, "must be an int, not bool"),
             ("pool_size", "8", "must be an int, not str"),
             ("publish_timeout", 0, "more than 0"),
-            ("publish_timeout", True, "must be a number, not bool"),
+            ("publish_timeout", True, "publish_timeout must be a number of seconds or a timedelta, not bool"),
             ("publish_timeout", math.nan, "finite number"),
             ("publish_timeout", math.inf, "finite number"),
             ("publish_timeout", 10**400, "too large"),
             ("publish_timeout", None, "not NoneType"),
-            ("publish_timeout", timedelta(seconds=1), "not timedelta"),
+            ("publish_timeout", timedelta(seconds=-1), "publish_timeout must be a finite number, more than 0"),
+            ("connect_timeout", timedelta(days=366), "connect_timeout must be a finite number"),
             ("lane_idle_purge", -1, "at least 0"),
             ("max_payload_bytes", 0, "max_payload_bytes must be 1 to"),
             ("max_payload_bytes", 1 << 30, "max_payload_bytes must be 1 to"),

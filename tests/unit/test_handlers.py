@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
 
@@ -129,6 +130,62 @@ def test_what_would_run_nothing_is_refused(handler: object) -> None:
 def test_what_is_not_callable_is_refused(handler: object) -> None:
     """The error names the type."""
     assert f"must be callable, not {type(handler).__name__}" in refused(check_handler, handler)
+
+
+def needs_two(message: object, session: object) -> None:
+    """Not a handler, unless somebody gives it the session."""
+
+
+def without(*, password: str = "hunter2") -> None:  # noqa: S107 - it must not be shown
+    """Not a handler."""
+
+
+def keyword_only(*, message: object) -> None:
+    """Not a handler: it is called by position."""
+
+
+def injecting(function: Callable[..., object]) -> Callable[..., object]:
+    """A decorator that adds an argument."""
+
+    @functools.wraps(function)
+    def wrapper(message: object) -> object:
+        return function(message, "session")
+
+    return wrapper
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        injecting(needs_two),
+        functools.partial(needs_two, session="s"),
+        functools.partial(needs_two, "s"),
+        lambda message, _session=None: message,
+        list[object]().append,
+        Mock(),
+        str,
+    ],
+)
+def test_what_takes_one_argument_is_a_handler(handler: object) -> None:
+    """What a decorator wraps may need more than the decorator takes; what does not tell is believed."""
+    assert check_handler(handler) is handler
+
+
+@pytest.mark.parametrize(
+    ("handler", "reason"),
+    [
+        (needs_two, "missing a required argument: 'session'"),
+        (without, "too many positional arguments"),
+        (keyword_only, "too many positional arguments"),
+        (lambda: None, "too many positional arguments"),
+        (functools.partial(needs_two, "m", "s"), "too many positional arguments"),
+        (Plain, "too many positional arguments"),
+    ],
+)
+def test_what_cannot_take_the_message_is_refused(handler: object, reason: str) -> None:
+    """Once, at subscribe, instead of a dead letter for every message; values of parameters are not shown."""
+    said = refused(check_handler, handler)
+    assert said == f"the handler must take one positional argument, message: {reason}"
 
 
 def test_middleware_and_hooks_obey_the_same_rule() -> None:

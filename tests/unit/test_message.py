@@ -124,6 +124,9 @@ class TestMessage:
         message.reject("bad")
         message.postpone(60)
         message.extend(0.5)
+        message.nack(timedelta(seconds=1.5))
+        message.postpone(timedelta(hours=1))
+        message.extend(timedelta(days=1))
         with message.transaction() as connection:
             assert connection == "connection"
         assert delivery.calls == [
@@ -134,13 +137,16 @@ class TestMessage:
             ("reject", "bad"),
             ("postpone", 60.0),
             ("extend", 0.5),
+            ("nack", 1.5, None),
+            ("postpone", 3600.0),
+            ("extend", 86_400.0),
             ("begin",),
             ("commit",),
         ]
 
-    @pytest.mark.parametrize("value", [-1, -0.001, math.nan, math.inf, True, "5", timedelta(seconds=1), 10**400])
+    @pytest.mark.parametrize("value", [-1, -0.001, math.nan, math.inf, True, "5", timedelta(seconds=-1), 10**400])
     def test_wrong_durations_never_reach_the_delivery(self, make: Make, delivery: Recorder, value: Any) -> None:
-        """A delay is a finite number of seconds, not negative."""
+        """A delay is finite and not negative, a number of seconds or a timedelta."""
         message = make()
         for call in (message.nack, message.postpone, message.extend):
             with pytest.raises(ConfigurationError):

@@ -10,10 +10,10 @@ import lanelog.admin
 from lanelog.admin import views
 
 NAMES = {
-    "AckPolicy", "AlreadySettled", "Client", "ClosedError", "Codec", "ConfigurationError", "DatabaseError",
-    "DeadLetter", "Deliveries", "LanelogError", "LeaseLost", "Message", "Order", "Outgoing",
+    "AckPolicy", "AlreadySettled", "Client", "ClosedError", "Codec", "ConfigurationError", "ConnectOptions",
+    "DatabaseError", "DeadLetter", "Deliveries", "LanelogError", "LeaseLost", "Message", "Order", "Outgoing",
     "PayloadTooLarge", "Postpone", "Receipt", "Reject", "Retry", "RetryPolicy", "SchemaError", "Subscription",
-    "SubscriptionConfig", "SubscriptionState", "SubscriptionStats", "connect",
+    "SubscriptionConfig", "SubscriptionOptions", "SubscriptionState", "SubscriptionStats", "connect",
 }  # fmt: skip
 
 ADMIN_NAMES = {

@@ -5,6 +5,7 @@ import math
 import random
 import sys
 import time
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -117,13 +118,49 @@ def test_a_whole_life_under_the_default_policy() -> None:
     random.seed(7)
     policy = RetryPolicy()
     with pytest.raises(tenacity.RetryError):
-        tenacity.Retrying(stop=policy.stop, wait=policy.wait, retry=policy.retry, sleep=slept.append)(fail)
+        tenacity.Retrying(
+            stop=tenacity.stop_after_attempt(5), wait=policy.wait, retry=policy.retry, sleep=slept.append
+        )(fail)
     random.seed(7)
     decided = [policy.decide(attempt=attempt, since_first=0.0, error=ValueError("bad")) for attempt in range(1, 6)]
     assert decided == [*slept, None]
     assert [math.floor(wait) for wait in slept] == pytest.approx([1, 2, 4, 8], abs=1)
     for late in (10, 1_000_000):
         assert RetryPolicy(stop=tenacity.stop_never).decide(attempt=late, since_first=0.0, error=None) == 60
+
+
+def gives_up_at(policy: RetryPolicy) -> int | None:
+    """The first attempt after which a policy gives up, if that is among the first twenty."""
+    given_up = (n for n in range(1, 21) if policy.decide(attempt=n, since_first=0.0, error=None) is None)
+    return next(given_up, None)
+
+
+def test_a_number_of_attempts_is_a_policy() -> None:
+    """Alone it replaces the default of five; with a `stop`, the first to be reached counts; so after `evolve`."""
+    assert gives_up_at(RetryPolicy()) == 5
+    assert gives_up_at(RetryPolicy(max_attempts=7)) == 7
+    assert gives_up_at(RetryPolicy(max_attempts=1)) == 1
+    assert gives_up_at(RetryPolicy(max_attempts=None)) is None
+    assert gives_up_at(RetryPolicy(stop=tenacity.stop_after_attempt(9))) == 9
+    assert gives_up_at(RetryPolicy(stop=tenacity.stop_never)) is None
+    assert gives_up_at(RetryPolicy(stop=tenacity.stop_after_attempt(9), max_attempts=3)) == 3
+    assert gives_up_at(RetryPolicy(stop=tenacity.stop_after_attempt(3), max_attempts=9)) == 3
+    assert gives_up_at(attrs.evolve(RetryPolicy(), max_attempts=9)) == 9
+    assert RetryPolicy(max_attempts=2).would_retry(1, 0.0) is True
+    assert RetryPolicy(max_attempts=2, stop=exploding).would_retry(2, 0.0) is False
+
+
+@pytest.mark.parametrize("value", [0, -1, True, 2.0, "5", 10**7])
+def test_a_number_of_attempts_must_be_one(value: Any) -> None:
+    """At least the first attempt is made."""
+    with pytest.raises(ConfigurationError, match="max_attempts must be"):
+        RetryPolicy(max_attempts=value)
+
+
+def test_a_wait_may_be_a_timedelta() -> None:
+    """As all durations."""
+    policy = RetryPolicy(wait=lambda _: timedelta(seconds=1.5))
+    assert policy.decide(attempt=1, since_first=0.0, error=None) == 1.5
 
 
 @pytest.mark.parametrize("error", [ValueError(), SystemExit(), KeyboardInterrupt(), GeneratorExit()])

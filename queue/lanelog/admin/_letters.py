@@ -14,6 +14,7 @@ from lanelog.admin._checked import decided
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
+    from lanelog._checks import Duration
     from lanelog._database import Database
     from lanelog.admin.views import DeadLetterInfo, DeadLetterReason, Deleted, Redriven
 
@@ -52,7 +53,7 @@ class Letters:
         reason: str | None = None,
         all: bool = False,  # noqa: A002 - reads as it should: redrive(…, all=True)
         rate: float | None = None,
-        delay: float = 0.0,
+        delay: Duration = 0.0,
         max_deliveries: int | None = None,
         to_topic: str | None = None,
         dry_run: bool,
@@ -60,8 +61,8 @@ class Letters:
         """Put a group's dead letters back into their original topic, for this group only and in per-key order.
 
         Exactly one choice: `ids` (of the dead letters, see `DeadLetterInfo.id`, or of their original messages),
-        `reason` (see `DeadLetterInfo.reason`) or `all`. `rate`: at most so many messages a second. `delay`: seconds
-        for which they wait first, outside the log, as delayed messages do. `max_deliveries`: how often each may be
+        `reason` (see `DeadLetterInfo.reason`) or `all`. `rate`: at most so many messages a second. `delay`: for how
+        long they wait first, outside the log, as delayed messages do. `max_deliveries`: how often each may be
         delivered, if that is less than the subscription's own. `to_topic`: another topic than the original, for all of
         its groups unless this group is registered there, and then for it alone.
         The copies have ids of their own, keep `published_at`, and the first id as metadata `lanelog.original_id`; one

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field
 
-from lanelog._checks import check_integer, check_name, check_number
+from lanelog._checks import Duration, check_integer, check_name, check_number
 from lanelog._database import NOW_MS
 from lanelog._engine.policy import CAP
 from lanelog._stores.groups import Groups
@@ -95,7 +95,7 @@ def redrive(
     reason: str | None,
     everything: bool,
     rate: float | None,
-    delay: float,
+    delay: Duration,
     max_deliveries: int | None,
     to_topic: str | None,
     dry_run: bool,
@@ -146,7 +146,7 @@ def redrive(
     )
 
 
-def _check(rate: float | None, delay: float, max_deliveries: int | None, to_topic: str | None) -> int:
+def _check(rate: float | None, delay: Duration, max_deliveries: int | None, to_topic: str | None) -> int:
     """The delay in milliseconds, if all of them are right."""
     if rate is not None:
         check_number("rate", rate, above=True)

@@ -16,7 +16,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from lanelog import _cron
-from lanelog._checks import check_integer, check_name
+from lanelog._checks import Duration, check_integer, check_name
 from lanelog._database import NOW_MS
 from lanelog._engine.dues import CatchUp
 from lanelog._engine.firing import fire_time, metadata_of
@@ -57,7 +57,7 @@ def declare(
     timezone: str,
     catch_up: str,
     metadata: Mapping[str, str] | None,
-    ttl: float | None,
+    ttl: Duration | None,
     codec: Codec | None,
 ) -> ScheduleInfo:
     """See `Client.schedule`."""

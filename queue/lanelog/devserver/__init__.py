@@ -46,7 +46,7 @@ def start(kind: str = "auto") -> DevServer:
         return LocalServer.start(find_mysql(os.environ))
     if kind.startswith("docker:"):
         return ContainerServer.start(kind.removeprefix("docker:"))
-    if kind.startswith(("mysql://", "mariadb://")):
+    if kind.startswith(("mysql://", "mysql+", "mariadb://", "mariadb+")):
         return GivenServer.at(kind)
     shown = kind.partition(":")[0]  # a URL that is none has a password all the same
     raise ConfigurationError(f"server kind {shown!r}: use auto, local, mysql-local, docker:IMAGE or a mysql:// URL")

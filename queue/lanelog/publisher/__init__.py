@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 from attrs import define, field
 
+from lanelog._checks import Duration
 from lanelog._database import Database, find_open, open_in_this_thread, own_transaction
 from lanelog._stores.messages import largest_row
 from lanelog._telemetry import get_logger
@@ -87,9 +88,9 @@ class Publisher:
         metadata: Mapping[str, str] | None = None,
         codec: Codec | None = None,
         connection: Any = None,
-        delay: float | None = None,
+        delay: Duration | None = None,
         deliver_at: datetime | None = None,
-        ttl: float | None = None,
+        ttl: Duration | None = None,
     ) -> Receipt:
         """Append one message to the lane of `key`, or schedule it, and return its receipt when it is committed.
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from attrs import frozen
 
-from lanelog._checks import check_number
+from lanelog._checks import check_duration
 from lanelog.errors import ConfigurationError
 
 TEN_YEARS: Final = 10 * 366 * 86_400.0
@@ -45,11 +45,11 @@ def make_timing(delay: object, deliver_at: object, ttl: object) -> Timing:
     if delay is None and deliver_at is None and ttl is None:
         return AT_ONCE
     if delay is not None and deliver_at is not None:
-        raise ConfigurationError("give delay, in seconds from now, or deliver_at, a time; not both")
-    ttl_ms = 0 if ttl is None else _milliseconds(check_number("ttl", ttl, above=True, most=TEN_YEARS))
+        raise ConfigurationError("give delay, a duration from now, or deliver_at, a time; not both")
+    ttl_ms = 0 if ttl is None else _milliseconds(check_duration("ttl", ttl, above=True, most=TEN_YEARS))
     if deliver_at is not None:
         return Timing(due_at_ms=_due_at(deliver_at), ttl_ms=ttl_ms)
-    delay_ms = 0 if delay is None else _milliseconds(check_number("delay", delay, most=TEN_YEARS))
+    delay_ms = 0 if delay is None else _milliseconds(check_duration("delay", delay, most=TEN_YEARS))
     return Timing(delay_ms=delay_ms, ttl_ms=ttl_ms)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from attrs import frozen
+from attrs import field, frozen
 
-from lanelog._checks import check_integer, check_name, check_number
+from lanelog._checks import check_integer, check_name, duration, seconds
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ GROUP: Final = "_archive"
 
 @frozen(kw_only=True)
 class ArchiveOptions:
-    """What is archived, from where to where; times in seconds. Raises ConfigurationError."""
+    """What is archived, from where to where; durations in seconds or as a timedelta. Raises ConfigurationError."""
 
     path: str
     url: str | None = None
@@ -31,19 +31,17 @@ class ArchiveOptions:
     """Default: in the archive."""
     once: bool = True
     """End when everything is archived that was there at the start; else go on."""
-    interval: float = 10.0
+    interval: float = field(default=10.0, converter=seconds, validator=duration())
     """Between the starts of two micro-batches, if it goes on."""
     max_messages: int = 100_000
     """Of one micro-batch."""
-    grace: float = 3600.0
+    grace: float = field(default=3600.0, converter=seconds, validator=duration())
     """How long files stay that were merged into others: longer than any reader reads."""
 
     def __attrs_post_init__(self) -> None:
         for topic in self.topics:
             check_name("topic", topic)
         check_name("group", self.group)
-        check_number("interval", self.interval)
-        check_number("grace", self.grace)
         check_integer("max_messages", self.max_messages, least=1, most=1 << 31)
         try:
             re.compile(self.pattern)

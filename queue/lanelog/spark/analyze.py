@@ -22,9 +22,9 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from attrs import asdict, frozen
+from attrs import asdict, field, frozen
 
-from lanelog._checks import check_name, check_number
+from lanelog._checks import check_name, duration, seconds
 from lanelog._connect import URL_VARIABLE
 from lanelog.errors import ConfigurationError, LanelogError, SchemaError
 from lanelog.spark._analysis import LONG, ORDER, Analysis, Wanted, analysed
@@ -60,14 +60,13 @@ class AnalyzeOptions:
     """Empty: all. The topics where dead letters of these lie are read with them."""
     until: datetime | None = None
     """The cut-off, aware; None, or in the future: now."""
-    stalled_after: float = STALLED_AFTER
+    stalled_after: float = field(default=STALLED_AFTER, converter=seconds, validator=duration())
     """Seconds without progress after which a lane with something to do stalls."""
     format: str = "parquet"
 
     def __attrs_post_init__(self) -> None:
         for topic in self.topics:
             check_name("topic", topic)
-        check_number("stalled_after", self.stalled_after)
         if self.format not in FORMATS:
             raise ConfigurationError(f"format must be one of {', '.join(FORMATS)}, not {self.format!r}")
         if self.until is not None and self.until.utcoffset() is None:

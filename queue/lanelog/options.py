@@ -1,0 +1,138 @@
+"""The options of `connect` and `subscribe` as types, for editors and type checkers: names, types and what they mean.
+
+It checks nothing: at run time `ConnectConfig` and `SubscriptionConfig` have these fields, with defaults and limits.
+An application that hands options on uses these types: `def consume(**options: Unpack[SubscriptionOptions])`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import datetime
+from typing import Any, Literal, Protocol, TypeAlias, TypedDict, TypeVar, overload
+
+from lanelog._checks import Duration
+from lanelog._retry import RetryPolicy
+from lanelog.config import AckPolicy, Order
+from lanelog.message import Message
+
+Handler: TypeAlias = Callable[[Message], object]
+"""What handles a message: takes it as the only positional argument; what it returns is ignored."""
+
+AsyncHandler: TypeAlias = Callable[[Message], Coroutine[Any, Any, object]]
+"""What looks like a handler and is none: nobody awaits the coroutine that it returns."""
+
+Middleware: TypeAlias = Callable[[Message, Handler], object]
+"""Called with the message and with what it must call next, the handler in the end."""
+
+DeadLetterHook: TypeAlias = Callable[[Message, str], object]
+"""Called with a dead-lettered message and the text of the error."""
+
+H = TypeVar("H", bound=Handler)
+
+
+class AsyncHandlersAreNotSupported:
+    """Stands in what a checker says about an `async def` handler: nobody awaits it. At run time it is refused."""
+
+
+class Register(Protocol):
+    """The decorator that `client.subscriber` returns; it leaves the handler as it is."""
+
+    @overload
+    def __call__(self, handler: AsyncHandler, /) -> AsyncHandlersAreNotSupported: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def __call__(self, handler: H, /) -> H: ...
+
+
+class ConnectOptions(TypedDict, total=False):
+    """The options of `lanelog.connect`. Durations are seconds or a timedelta."""
+
+    pool_size: int
+    """Connections shared by publishers and handlers' transactions, at least 2. Default: 8."""
+    publish_timeout: Duration
+    """How long `publish` repeats what failed for a moment. Default: 30 s."""
+    lane_idle_purge: Duration
+    """A drained lane that is idle for so long loses its rows; its offsets go on where they were. Default: 600 s."""
+    max_payload_bytes: int
+    """Larger payloads are refused. Default: 1,048,576."""
+    connect_timeout: Duration
+    """How long a new connection may take. Default: 5 s."""
+    read_timeout: Duration
+    """How long an answer of the server may take. Default: 30 s."""
+    driver: Literal["pymysql", "mysqlclient"]
+    """The database driver; `mysqlclient` comes with the extra of that name. Default: the one that the URL names, as
+    `mysql+pymysql://` and `mysql+mysqldb://` do, else `pymysql`."""
+
+
+class SubscriptionOptions(TypedDict, total=False):
+    """The options of `subscribe`, `subscriber` and `deliveries`. Durations are seconds or a timedelta."""
+
+    name: str | None
+    """Shown as the owner of lanes; a random part is added. At most 200 characters. Default: host and process."""
+    workers: int
+    """Handler threads of this subscription. Default: 8."""
+    order: Order | Literal["strict", "serial", "concurrent"]
+    """`strict`: one message of a key at a time, and a failing one holds its key back. `serial`: one at a time, and a
+    failing one steps aside while it waits. `concurrent`: several of a key at a time, started in order. The same for all
+    members of a group. Default: `strict`."""
+    lane_concurrency: int
+    """How many messages of a key at a time, only for `concurrent`. Default: 10."""
+    batch_size: int
+    """Messages read per lane and pass. Default: 100."""
+    prefetch: int
+    """The most messages that wait in memory. Default: 1,000."""
+    prefetch_bytes: int
+    """The most payload bytes that wait in memory. Default: 64 MiB."""
+    poll_interval: Duration
+    """The time between two looks when idle; what this process publishes is noticed at once. Default: 0.1 s."""
+    visibility_timeout: Duration
+    """A delivery neither settled nor extended for so long is given up, and delivered again. Default: 60 s."""
+    auto_extend: bool
+    """Extend deliveries while the handler's thread lives. Default: True."""
+    max_handler_time: Duration
+    """The longest time for which deliveries are extended automatically. Default: 3,600 s."""
+    lease_duration: Duration
+    """After so long without a heartbeat the lanes of an owner are taken, if the liveness lock cannot tell. Default:
+    15 s."""
+    lease_renewal: Duration
+    """The time between two heartbeats, less than `lease_duration`. Default: 5 s."""
+    retry: RetryPolicy | int
+    """When a failed message is tried again, and when it is given up; a number is the most attempts, the first one
+    included. Default: 5 attempts, waiting 1, 2, 4 and 8 s plus up to a second of jitter."""
+    max_deliveries: int | None
+    """Caps any retry policy; None does not. Default: 20."""
+    ack_policy: (
+        AckPolicy
+        | Literal[
+            "nack_on_error",
+            "reject_on_error",
+            "ack",
+            "ack_first",
+            "manual",
+            "NACK_ON_ERROR",
+            "REJECT_ON_ERROR",
+            "ACK",
+            "ACK_FIRST",
+            "MANUAL",
+        ]
+    )
+    """What becomes of a message when its handler returns or raises; see `AckPolicy`. Default: NACK_ON_ERROR."""
+    dead_letter_suffix: str | None
+    """Added to a topic's name, it names the topic of the dead letters. None: an exhausted message is acked with an
+    ERROR. Default: `_dlq`."""
+    on_dead_letter: DeadLetterHook | None
+    """Called with each message that is dead-lettered, whose `attempt` is the number of attempts made, and the text of
+    the error. Default: None."""
+    start: Literal["earliest", "latest"] | datetime
+    """Where a new group begins; a datetime must be aware. Default: `earliest`."""
+    retention: Duration
+    """How long messages stay at least, so that duplicates are found: 0, or at least twice `publish_timeout`. The
+    longest one of a topic's groups counts. Default: 300 s."""
+    history: bool
+    """Keep a row of how each message left the group, see `lanelog history`. Default: False."""
+    history_retention: Duration
+    """How long such rows stay. Default: 7 days."""
+    dead_letter_retention: Duration | None
+    """How long the dead letters of the group stay at least; None: until they are redriven or deleted. Default: None."""
+    middleware: Sequence[Middleware]
+    """Callables `(message, call_next)` around the handler, the first one outermost; a tuple or a list. Default: ()."""
