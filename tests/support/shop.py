@@ -62,10 +62,10 @@ LOOKS = (
     Verb("dead_letter_reasons", ("merge",), line="dlq list merge --reasons"),
     Verb("scheduled", ("merge",), line="scheduled list merge"),
     Verb("schedules", line="schedule list"),
-    Verb("", line="status"),
-    Verb("", line="lag"),
-    Verb("", line="lag merge builders"),
-    Verb("", line="tail merge good"),
+    Verb("status", line="status"),
+    Verb("lag", line="lag"),
+    Verb("lag", ("merge", "builders"), line="lag merge builders"),
+    Verb("tail", ("merge", "good"), line="tail merge good"),
     Verb("", line="dlq show merge bad {letter}"),
 )
 CHANGES = (

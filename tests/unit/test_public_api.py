@@ -20,8 +20,9 @@ ADMIN_NAMES = {
     "Admin", "Contradiction", "DeadLetterInfo", "DeadLetterReason", "Deleted", "Finding", "GroupDeleted", "GroupInfo",
     "GroupState",
     "HistoryInfo", "LaneInfo", "LeaseInfo", "Maintained", "MemberInfo", "MessageInfo", "MessageState", "OffsetInfo",
-    "OwnerState", "Paused", "Purged", "Redriven", "Released", "Resumed", "ScheduledInfo", "Skipped", "Sought",
-    "SoughtLane", "TopicDeleted", "TopicInfo", "ScheduleInfo", "SchedulePaused", "ScheduleRemoved", "ScheduleResumed",
+    "OwnerState", "Paused", "Problem", "Purged", "Rank", "Redriven", "Released", "Resumed", "ScheduledInfo", "Skipped",
+    "Sought", "SoughtLane", "Status", "TopicDeleted", "TopicInfo", "ScheduleInfo", "SchedulePaused",
+    "ScheduleRemoved", "ScheduleResumed",
 }  # fmt: skip
 
 SIGNATURES = """
@@ -40,6 +41,9 @@ Message.reject: reason
 Message.postpone: delay
 Message.extend: seconds
 Message.transaction:
+Admin.status: topics since
+Admin.lag: topic group
+Admin.tail: topic key lines follow interval
 Admin.topics: limit
 Admin.topic: topic
 Admin.groups: topic

@@ -1,8 +1,9 @@
 """Administration: look into the log and steer it, without writing SQL. `client.admin` is the one `Admin` of a client.
 
 `Admin` is a facade without state: its methods have the public names and documentation, the rooms of this package do the
-work and are the only place with these queries. `_topics`, `_lanes`, `_messages` and `_letters_read` look; `_redrive`,
-`_scheduled`, `_discard`, `_seek`, `_steer`, `_purge`, `_remove` and `_maintain` change; `_doctor` examines the server.
+work and are the only place with these queries. `_status`, `_tail`, `_topics`, `_lanes`, `_messages` and `_letters_read`
+look; `_redrive`, `_scheduled`, `_discard`, `_seek`, `_steer`, `_purge`, `_remove` and `_maintain` change; `_doctor`
+examines the server.
 
 **Looking** never locks, walks no backlog, and every list has a limit. What one answer says of one lane belongs together
 (one statement, or one snapshot); a list of lanes of a busy topic is true lane by lane, and a moment old.
@@ -45,7 +46,9 @@ from lanelog.admin.views import (
     OffsetInfo,
     OwnerState,
     Paused,
+    Problem,
     Purged,
+    Rank,
     Redriven,
     Released,
     Resumed,
@@ -57,14 +60,16 @@ from lanelog.admin.views import (
     Skipped,
     Sought,
     SoughtLane,
+    Status,
     TopicDeleted,
     TopicInfo,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from datetime import datetime
 
+    from lanelog._checks import Duration
     from lanelog._database import Database
 
 __all__ = [
@@ -87,7 +92,9 @@ __all__ = [
     "OffsetInfo",
     "OwnerState",
     "Paused",
+    "Problem",
     "Purged",
+    "Rank",
     "Redriven",
     "Released",
     "Resumed",
@@ -99,6 +106,7 @@ __all__ = [
     "Skipped",
     "Sought",
     "SoughtLane",
+    "Status",
     "TopicDeleted",
     "TopicInfo",
 ]
@@ -120,6 +128,34 @@ class Admin(Letters, Recurring):
         return f"<Admin of {self._database.config.safe_url()}>"
 
     # -- looking -------------------------------------------------------------------------------------------------------
+
+    def status(self, topics: Collection[str] | None = None, *, since: Status | None = None) -> Status:
+        """The ten-second view: what is wrong, the worst first, each with the command that mends it. Locks nothing.
+
+        `topics`: only these; None: all. `since`: an earlier answer; where a lag has grown since then, its problem says
+        by how much. What has lasted for less than 30 s, as after a restart, is no problem yet. Bounded however large
+        the backlog is: of each lagging group the 20 lanes with the oldest messages are looked at.
+        """
+        from lanelog.admin import _status
+
+        return _status.status(self, self._database, topics, since)
+
+    def lag(self, topic: str | None = None, group: str | None = None) -> list[GroupInfo]:
+        """How far behind the groups are: of all topics, of one, or one group alone; as `groups`. Locks nothing."""
+        return _topics.lag(self._database, topic, group)
+
+    def tail(
+        self, topic: str, key: str | None = None, *, lines: int = 10, follow: bool = False, interval: Duration = 0.5
+    ) -> Iterator[MessageInfo]:
+        """The last `lines` (0 to 10,000) messages of a lane, and with `follow` what is published from then on.
+
+        Without `key`: what is published to the whole topic from now on (needs `follow`), over its first 10,000 lanes,
+        each in its own order. `interval`: seconds between looks, 0.1 or more. With `follow` the iterator waits for
+        ever; leave the loop to end it. Settles nothing, and locks nothing.
+        """
+        from lanelog.admin import _tail
+
+        return _tail.tail(self, topic, key, lines=lines, follow=follow, interval=interval)
 
     def topics(self, limit: int = 1000) -> list[TopicInfo]:
         """The topics, in order of their names, at most `limit` (1 to 10,000). Locks nothing."""

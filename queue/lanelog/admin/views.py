@@ -25,6 +25,7 @@ from lanelog.admin._changed import (
     SoughtLane,
     TopicDeleted,
 )
+from lanelog.admin._problems import Problem, Rank
 from lanelog.admin._seen import (
     GroupInfo,
     LaneInfo,
@@ -44,6 +45,7 @@ from lanelog.admin._seen_messages import (
     MessageInfo,
     ScheduledInfo,
 )
+from lanelog.admin._status import Status
 
 __all__ = [
     "Contradiction",
@@ -64,7 +66,9 @@ __all__ = [
     "OffsetInfo",
     "OwnerState",
     "Paused",
+    "Problem",
     "Purged",
+    "Rank",
     "Redriven",
     "Released",
     "Resumed",
@@ -76,6 +80,7 @@ __all__ = [
     "Skipped",
     "Sought",
     "SoughtLane",
+    "Status",
     "TopicDeleted",
     "TopicInfo",
 ]

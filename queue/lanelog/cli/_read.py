@@ -12,7 +12,6 @@ import click
 from lanelog.admin import OwnerState
 from lanelog.cli._output import NOTHING, Answer, Table, age, moment, number, shown
 from lanelog.cli._verbs import alarms, limit_option, monitored, reading
-from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from lanelog.admin import Admin, GroupInfo, LaneInfo
@@ -184,11 +183,7 @@ def lease_of(lane: LaneInfo) -> str:
 @reading
 def lag(admin: Admin, *, topic: str | None, group: str | None, max_lag: int | None, max_age: float | None) -> Answer:
     """Say how far behind the groups are: of all topics, of TOPIC, or only GROUP; `lanes --by lag` says where."""
-    found = [each for each in admin.groups(topic) if group in (None, each.group)]
-    if group is not None and not found:
-        raise ConfigurationError(
-            f"no group {group!r} is registered for topic {topic!r}: `lanelog groups {topic}` lists those that are"
-        )
+    found = admin.lag(topic, group)
     heads = ("TOPIC", "GROUP", "LANES", "LAGGING", "LAG", "OLDEST-AGE", "IN-FLIGHT", "WAITING", "MEMBERS")
     rows = [
         [
