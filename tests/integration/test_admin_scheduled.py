@@ -131,7 +131,7 @@ def test_a_topic_takes_what_it_has_scheduled_with_it(
     publisher.publish("t", "a", b"x")
     dry = lanelog_client.admin.delete_topic("t", dry_run=True)
     assert (dry.scheduled, dry.messages, dry.lanes) == (3, 1, 2)
-    done = lanelog_client.admin.delete_topic("t")
+    done = lanelog_client.admin.delete_topic("t", dry_run=False)
     assert (done.scheduled, done.messages, done.lanes) == (3, 1, 2)
     assert rows(raw, "SELECT topic FROM queue_scheduled") == [("other",)]
     make_due(raw)

@@ -91,4 +91,4 @@ def test_a_deleted_topic_names_the_schedules_that_make_it_anew(
     assert command("delete-topic", "reports", "--execute").stdout.splitlines()[1:] == named
     assert rows(raw, "SELECT * FROM queue_schedules") == before
     lanelog_client.admin.remove_schedule("n")
-    assert lanelog_client.admin.delete_topic("other").schedules == ()
+    assert lanelog_client.admin.delete_topic("other", dry_run=False).schedules == ()

@@ -160,7 +160,7 @@ def test_an_offset_for_another_group_leaves_no_row(lanelog_client: Client, raw: 
     lanelog_client.publish_many("t", [("k", b"x")] * 2)
     with lanelog_client.subscribe("t", "g", rejects, history=True):
         eventually(lambda: len(left(raw)) == 2)
-    lanelog_client.admin.redrive("t", "g", all=True)
+    lanelog_client.admin.redrive("t", "g", all=True, dry_run=False)
     with lanelog_client.subscribe("t", "h", accept, history=True):
         eventually(lambda: watermark(raw, "h", "t", "k") == 4)
     assert [row[0] for row in left(raw, "h")] == [1, 2]
@@ -195,7 +195,7 @@ def test_a_seek_replaces_the_row(lanelog_client: Client, raw: Any) -> None:
     with lanelog_client.subscribe("t", "g", rejects, history=True):
         eventually(lambda: len(left(raw)) == 3)
     before = rows(raw, "SELECT finished_at FROM queue_history ORDER BY message_offset")
-    lanelog_client.admin.seek("t", "g", key="k", to=2)
+    lanelog_client.admin.seek("t", "g", key="k", to=2, dry_run=False)
     with lanelog_client.subscribe("t", "g", accept, history=True):
         eventually(lambda: watermark(raw, "g", "t", "k") == 3)
     assert [row[1] for row in left(raw)] == ["rejected", "success", "success"]
@@ -282,7 +282,7 @@ def test_a_skipped_message_is_recorded_with_the_reason(lanelog_client: Client, r
             eventually(lambda s=subscription: s.stats().retried == 1)  # type: ignore[misc]
         for dry_run in (True, False, False):
             lanelog_client.admin.skip("t", group, "k", 1, reason="broken", dry_run=dry_run)
-    lanelog_client.admin.skip("t", "g", "k", 3, reason="later")
+    lanelog_client.admin.skip("t", "g", "k", 3, reason="later", dry_run=False)
     assert left(raw) == [(1, "skipped", 1, "broken"), (3, "skipped", 0, "later")]
     assert left(raw, "h") == []
     first, third = lanelog_client.admin.history("t", "g", key="k")[::-1]
@@ -328,7 +328,7 @@ def test_history_is_read_by_group_and_by_lane(
     assert [line[:4] for line in lines] == [["k0", "3", "success", "1"], ["k0", "2", "success", "1"]]
     assert [each["offset"] for each in command.json("history", "t", "g", "--limit", "4")] == [3, 3, 2, 2]
     assert "no group 'x'" in command.refused("history", "t", "x")
-    lanelog_client.admin.delete_group("t", "g")
+    lanelog_client.admin.delete_group("t", "g", dry_run=False)
     assert len(lanelog_client.admin.history("t", "g")) == 6
 
 
@@ -428,7 +428,7 @@ def test_maintenance_deletes_old_history_of_groups_that_are_gone(
         with lanelog_client.subscribe("t", group, accept, history=True, **options):
             eventually(lambda group=group: len(left(raw, group)) == 10)  # type: ignore[misc]
     lanelog_client.subscribe("t", "off", accept).stop()
-    lanelog_client.admin.delete_group("t", "gone")
+    lanelog_client.admin.delete_group("t", "gone", dry_run=False)
     for age, offset in ((2 * 3600, 4), (8 * 86400, 8)):
         rows(
             raw, "UPDATE queue_history SET finished_at = finished_at - %s WHERE message_offset > %s", age * 1000, offset
@@ -478,8 +478,8 @@ def test_settled_dead_letters_leave_by_themselves(
     with lanelog_client.subscribe("t", "g", rejects, retention=0):
         eventually(lambda: len(letters(raw)) == 10)
     ids = [each.id for each in lanelog_client.admin.dead_letters("t", "g")]
-    lanelog_client.admin.delete_dead_letters("t", "g", ids=ids[:6])
-    lanelog_client.admin.redrive("t", "g", ids=ids[6:])
+    lanelog_client.admin.delete_dead_letters("t", "g", ids=ids[:6], dry_run=False)
+    lanelog_client.admin.redrive("t", "g", ids=ids[6:], dry_run=False)
     with lanelog_client.subscribe("t", "g", accept, retention=0):
         janitors.turn(lanelog_client)
     assert letters(raw) == []

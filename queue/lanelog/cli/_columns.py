@@ -7,9 +7,10 @@ words are those of the glossary. Called by the verbs that look.
 from __future__ import annotations
 
 from lanelog.admin import GroupInfo, LaneInfo, OwnerState
+from lanelog.admin._words import NOTHING
 from lanelog.cli._cells import count, name, seconds, text, time, when, word
 from lanelog.cli._output import age, plural
-from lanelog.cli._table import NOTHING, Column, Tone
+from lanelog.cli._table import Column, Tone
 
 SLOW = 60.0
 """Seconds after which the oldest message is worth a colour."""

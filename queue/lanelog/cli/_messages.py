@@ -7,25 +7,25 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
 
 from lanelog.admin._history import OUTCOMES
-from lanelog.cli import _columns_messages, _totals, _verbs
+from lanelog.cli import _columns_messages, _totals
 from lanelog.cli._output import Answer, ago, moment, payload, shown, to_json
 from lanelog.cli._table import Table
 from lanelog.cli._verbs import json_option, limit_option, moment_of, reading, url_option
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from datetime import datetime
 
     from lanelog.admin import Admin, HistoryInfo, MessageInfo
 
 _PAYLOAD_MAX = 10_000
-_PAGE = 1000
 _NO_HISTORY = "no history; a group keeps one only if it subscribes with history=True"
 _NONE_SUCH = "no message that left like this; without options all are listed that the history has"
 
@@ -140,45 +140,10 @@ def tail(
     if key is None and (lines is not None or not follow):
         raise click.UsageError("without KEY there is only --follow, from now on")
     with lanelog.connect(url) as client:
-        admin = client.admin
-        seen = _start(admin, topic, key, 10 if lines is None else lines)
-        try:
-            while True:
-                for message in _new(admin, topic, key, seen):
-                    click.echo(to_json(message) if as_json else _line(message))
-                if not follow:
-                    return
-                _verbs.rest(interval)
-        except KeyboardInterrupt:
-            return  # how it is meant to end
-
-
-def _start(admin: Admin, topic: str, key: str | None, lines: int) -> dict[str, int]:
-    """What is taken as seen: offsets by key."""
-    if key is None:
-        return admin.heads(topic)
-    heads = admin.heads(topic)
-    if key not in heads:  # refuses a lane that is not there; one beyond the first 10,000 is read from its beginning
-        oldest = admin.messages(topic, key, limit=1)
-        return {key: oldest[0].offset - 1 if oldest else 0}
-    return {key: max(0, heads[key] - lines)}
-
-
-def _new(admin: Admin, topic: str, key: str | None, seen: dict[str, int]) -> Iterator[MessageInfo]:
-    """What is behind `seen`, which it moves on; in a lane that was purged meanwhile there is nothing."""
-    keys = [name for name, head in admin.heads(topic).items() if head > seen.get(name, 0)] if key is None else [key]
-    for name in keys:
-        while True:
-            try:
-                found = admin.messages(topic, name, from_offset=seen.get(name, 0) + 1, limit=_PAGE)
-            except ConfigurationError:
-                if name not in seen:
-                    raise
-                found = []
-            yield from found
-            if not found:
-                break
-            seen[name] = found[-1].offset
+        found = client.admin.tail(topic, key, lines=10 if lines is None else lines, follow=follow, interval=interval)
+        with suppress(KeyboardInterrupt):  # how it is meant to end
+            for message in found:
+                click.echo(to_json(message) if as_json else _line(message))
 
 
 @click.command()

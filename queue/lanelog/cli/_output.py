@@ -21,11 +21,27 @@ from attrs import frozen
 from rich.console import Console
 from rich.text import Text
 
+from lanelog.admin._words import CELL_MAX, NOTHING, age, moment, plural, shown
 from lanelog.cli._crop import crop
-from lanelog.cli._table import NOTHING, Table, Tone
+from lanelog.cli._table import Table, Tone
+
+__all__ = [
+    "Answer",
+    "Line",
+    "age",
+    "ago",
+    "moment",
+    "name",
+    "number",
+    "on_screen",
+    "payload",
+    "plural",
+    "print_answer",
+    "shown",
+    "to_json",
+]
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
-_CELL_MAX = 200
 
 
 Line = str | Text
@@ -122,15 +138,7 @@ def _text(line: Line) -> Text:
 # -- values as text ----------------------------------------------------------------------------------------------------
 
 
-def shown(value: str | None, most: int = _CELL_MAX) -> str:
-    """Text of somebody else's, on one line, cut, and without what would steer a terminal."""
-    if value is None:
-        return NOTHING
-    cut = value if len(value) <= most else value[: most - 1] + "…"
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in cut) or NOTHING
-
-
-def payload(data: bytes, most: int = _CELL_MAX) -> str:
+def payload(data: bytes, most: int = CELL_MAX) -> str:
     """A payload on one line: as text if it is UTF-8, else its bytes escaped."""
     try:
         return shown(data.decode(), most)
@@ -141,24 +149,6 @@ def payload(data: bytes, most: int = _CELL_MAX) -> str:
 def number(value: float | None) -> str:
     """A number with separators between thousands, or nothing."""
     return NOTHING if value is None else f"{value:,}"
-
-
-def age(seconds: float | None, *, exact: bool = True) -> str:
-    """A duration as people read it: `0.3s`, `12s`, `3m05s`, `2h07m`, `4d02h`; `≥3m05s` if it is a lower bound."""
-    if seconds is None:
-        return NOTHING
-    if not exact:
-        return f"≥{age(seconds)}"
-    if seconds < 1:
-        return f"{seconds:.1f}s"
-    whole = int(seconds)
-    if whole < _MINUTE:
-        return f"{whole}s"
-    if whole < _HOUR:
-        return f"{whole // _MINUTE}m{whole % _MINUTE:02}s"
-    if whole < _DAY:
-        return f"{whole // _HOUR}h{whole % _HOUR // _MINUTE:02}m"
-    return f"{whole // _DAY}d{whole % _DAY // _HOUR:02}h"
 
 
 def ago(value: datetime | None, now: datetime) -> str:
@@ -180,16 +170,6 @@ def _rough(seconds: float) -> str:
 def name(value: str | None, most: int = 32) -> str:
     """Somebody else's name in a sentence: as `shown`, cropped in its middle to `most` cells."""
     return crop(shown(value), most)
-
-
-def moment(value: datetime | None) -> str:
-    """A time in UTC, in the form that `seek` and `purge` take."""
-    return NOTHING if value is None else value.isoformat(timespec="seconds").replace("+00:00", "Z")
-
-
-def plural(count: int, noun: str, many: str | None = None) -> str:
-    """`1 lane`, `2,000 lanes`."""
-    return f"{count:,} {noun if count == 1 else many or noun + 's'}"
 
 
 # -- JSON --------------------------------------------------------------------------------------------------------------

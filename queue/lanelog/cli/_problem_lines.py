@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
 
+from lanelog.admin._problems import Rank, command
 from lanelog.cli._output import Line, age, plural, shown
-from lanelog.cli._problems import Rank, command
 from lanelog.cli._table import Tone
 
 if TYPE_CHECKING:
-    from lanelog.cli._problems import Problem
+    from lanelog.admin import Problem
 
 _VARIES: Final = re.compile(r"[0-9a-f]{8,}|(\d+[a-z]*)+")
 """Numbers, durations and ids: what differs between lanes that fail alike."""

@@ -35,7 +35,10 @@ if TYPE_CHECKING:
     help="auto, local, mysql-local, docker:IMAGE (such as docker:mysql:8.4) or a mysql:// URL.",
 )
 def dev_server(kind: str) -> None:
-    """Start a private database with lanelog's tables, print its URL, and stop it at Ctrl-C."""
+    """Start a private database with lanelog's tables, print its URL, and stop it at Ctrl-C.
+
+    LANELOG_URL is not read. auto: the server of LANELOG_TEST_URL, else a local program, else Docker.
+    """
     import lanelog
     from lanelog import devserver
 

@@ -14,9 +14,9 @@ from attrs import field, frozen
 from rich.cells import cell_len
 from rich.text import Text
 
+from lanelog.admin._words import NOTHING
 from lanelog.cli._crop import crop, cropped, padded
 
-NOTHING: Final = "-"
 _GAP: Final = 2
 """Blanks between two columns."""
 _OPTIONAL: Final = 3
