@@ -142,13 +142,13 @@ def test_a_narrow_terminal_crops_and_says_what_it_hides(terminal: Terminal, lane
     lanelog_client.publish_many("merge", [(key, b"x")] * 1234)
     with lanelog_client.subscribe("merge", "builders", lambda message: message.postpone(3600)):
         eventually(lambda: lanelog_client.admin.groups("merge") != [])
-    child = terminal("lanes", "merge", "builders", width=60)
+    child = terminal("lanes", "merge", "builders", width=46)
     assert ended(child) == 0
     text = bare(child.before)
-    assert all(len(line) <= 60 for line in text.splitlines())
+    assert all(len(line) <= 46 for line in text.splitlines())
     assert re.search(r"^k+…k+-end .*1,234\b", text, re.MULTILINE)
     assert "--wide shows all" in text
-    child = terminal("lanes", "merge", "builders", "--wide", width=60)
+    child = terminal("lanes", "merge", "builders", "--wide", width=46)
     assert ended(child) == 0
     assert key in bare(child.before)
 

@@ -84,10 +84,16 @@ def _asked(names: Names, ctx: click.Context, incomplete: str) -> list[str]:
     was, logger.disabled = logger.disabled, True
     try:
         with lanelog.connect(ctx.params.get("url"), connect_timeout=PATIENCE, publish_timeout=PATIENCE) as client:
-            found = names(client.admin, ctx.params, incomplete)
+            found = names(client.admin, _given(ctx), incomplete)
     finally:
         logger.disabled = was
     return [name for name in found if name.isprintable()]  # the shell would take a line break for the next name
+
+
+def _given(ctx: click.Context) -> dict[str, Any]:
+    """The arguments so far. Before an option's value, click has taken them apart and not named them yet."""
+    arguments = [param.name or "" for param in ctx.command.params if isinstance(param, click.Argument)]
+    return ctx.params | dict(zip(arguments, ctx.args, strict=False))
 
 
 def _topics(admin: Admin, _given: dict[str, Any], beginning: str) -> list[str]:
