@@ -82,7 +82,7 @@ class Bench:
         return int(row[1]) if row else 0
 
     def backlog(self, messages: int, lanes: int) -> None:
-        """Publish `messages` evenly over `lanes`, 1,000 a transaction."""
+        """Publish `messages` evenly over `lanes`, 1,000 a transaction; over the open lanes if that is 0."""
         for start in range(0, messages, 1000):
-            items = [(f"key-{number % lanes:05d}", PAYLOAD) for number in range(start, start + 1000)]
+            items = [(f"key-{n % lanes:05d}" if lanes else None, PAYLOAD) for n in range(start, start + 1000)]
             self.client.publish_many(TOPIC, items)

@@ -56,6 +56,9 @@ def _figures() -> dict[str, Figure]:
         found[f"consume_{lanes}_lanes"] = Figure(f"consume, {of}", ceiling=f"raw_read_{lanes}_lanes", least=least)
         found[f"first_message_{lanes}_lanes"] = Figure(f"time to first, {of}", "ms")
         found[f"statements_per_message_{lanes}_lanes"] = Figure(f"statements a message, {of}", "")
+    found["consume_open_lanes"] = Figure("consume, 64 open lanes")
+    found["first_message_open_lanes"] = Figure("time to first, 64 open lanes", "ms")
+    found["statements_per_message_open_lanes"] = Figure("statements a message, 64 open lanes", "")
     for name in ("same_process", "other_process", "new_key"):
         for percentile in ("p50", "p99"):
             title = f"latency, {name.replace('_', ' ')}, {percentile}"

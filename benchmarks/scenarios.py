@@ -72,6 +72,11 @@ def consume_10000_lanes(bench: Bench) -> Iterator[tuple[str, float]]:
     yield from _consume(bench, 10_000)
 
 
+def consume_open_lanes(bench: Bench) -> Iterator[tuple[str, float]]:
+    """Consuming a backlog of messages without keys."""
+    yield from _consume(bench, 0)
+
+
 def latency(bench: Bench) -> Iterator[tuple[str, float]]:
     """Latency from publish to handler, idle."""
     arrived: queue.SimpleQueue[float] = queue.SimpleQueue()
@@ -121,7 +126,16 @@ def admin_status(bench: Bench) -> Iterator[tuple[str, float]]:
     yield "admin_status_again", min(looking.status(bench) for _ in range(STATUS_LOOKS))
 
 
-PLAN = (publish, consume_100_lanes, consume_1000_lanes, consume_10000_lanes, latency, idle, admin_status)
+PLAN = (
+    publish,
+    consume_100_lanes,
+    consume_1000_lanes,
+    consume_10000_lanes,
+    consume_open_lanes,
+    latency,
+    idle,
+    admin_status,
+)
 
 
 class _Countdown:
@@ -146,10 +160,15 @@ class _Countdown:
 
 
 def _consume(bench: Bench, lanes: int) -> Iterator[tuple[str, float]]:
-    """A backlog, strict order, a handler that does nothing; from the first delivery until the last ack is committed."""
+    """A backlog, strict order, a handler that does nothing; from the first delivery until the last ack is committed.
+
+    `lanes` 0: the messages have no keys, and lie in the topic's open lanes.
+    """
     messages = bench.messages(100_000)
     bench.backlog(messages, lanes)
-    yield f"raw_read_{lanes}_lanes", raw.read_by_lane(bench, lanes)
+    name = f"{lanes}_lanes" if lanes else "open_lanes"
+    if lanes:
+        yield f"raw_read_{name}", raw.read_by_lane(bench, lanes)
     done = _Countdown(messages)
     before, started = bench.statements(), time.perf_counter()
     with bench.client.subscribe(TOPIC, "group", done):
@@ -157,9 +176,9 @@ def _consume(bench: Bench, lanes: int) -> Iterator[tuple[str, float]]:
         _wait_for_acks(bench, messages)
         ended = time.perf_counter()
         statements = bench.statements() - before
-    yield f"consume_{lanes}_lanes", messages / (ended - done.began)
-    yield f"first_message_{lanes}_lanes", 1000 * (done.began - started)
-    yield f"statements_per_message_{lanes}_lanes", statements / messages
+    yield f"consume_{name}", messages / (ended - done.began)
+    yield f"first_message_{name}", 1000 * (done.began - started)
+    yield f"statements_per_message_{name}", statements / messages
 
 
 def _wait_for_acks(bench: Bench, messages: int) -> None:

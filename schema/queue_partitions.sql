@@ -7,6 +7,7 @@ CREATE TABLE IF NOT EXISTS queue_partitions (
   max_epoch          BIGINT UNSIGNED  NOT NULL DEFAULT 0 COMMENT 'topic row: highest fencing token that a purge or a deleted group removed; 0 in a lane',
   holds_dead_letters TINYINT UNSIGNED NOT NULL DEFAULT 0 COMMENT 'topic row: 1 when the topic holds dead letters, which only their own retention removes',
   created_at         BIGINT UNSIGNED  NOT NULL DEFAULT 0 COMMENT 'when the row was created, epoch milliseconds UTC',
+  open_lanes         INT UNSIGNED     NOT NULL DEFAULT 64 COMMENT 'topic row: over how many lanes messages without a key are spread; without meaning in a lane',
   PRIMARY KEY (topic, partition_key)
     COMMENT 'publish: lock and advance the heads of a few keys; look: heads of the lanes owned',
   KEY new_lanes (topic, created_at)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lanelog._codec import Codec
 from lanelog._retry import RetryPolicy
 from lanelog.client import Client, connect
 from lanelog.config import AckPolicy, Order, SubscriptionConfig
@@ -21,7 +22,7 @@ from lanelog.errors import (
     PayloadTooLarge,
     SchemaError,
 )
-from lanelog.message import Codec, DeadLetter, Message, Outgoing, Postpone, Receipt, Reject, Retry
+from lanelog.message import DeadLetter, Message, Outgoing, Postpone, Receipt, Reject, Retry
 
 if TYPE_CHECKING:
     from lanelog.deliveries import Deliveries

@@ -13,6 +13,7 @@ from urllib.parse import quote, unquote, urlsplit
 from attrs import field, frozen
 
 from lanelog._checks import boolean, check_options, duration, integer, seconds
+from lanelog._codec import Codec, codec_option
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ class ConnectConfig:
     connect_timeout: float = field(default=5.0, converter=seconds, validator=duration(above=True, most=_TIMEOUT_MAX))
     read_timeout: float = field(default=30.0, converter=seconds, validator=duration(above=True, most=_TIMEOUT_MAX))
     driver: str = field(default="pymysql", validator=_driver)
+    codec: Codec | None = field(default=None, repr=False, eq=False, validator=codec_option)
 
     def __attrs_post_init__(self) -> None:
         if self.ssl_key is not None and self.ssl_cert is None:
@@ -157,6 +159,7 @@ _OPTIONS = (
     "connect_timeout",
     "read_timeout",
     "driver",
+    "codec",
 )
 
 

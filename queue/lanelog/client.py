@@ -35,11 +35,12 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from lanelog._checks import Duration
+    from lanelog._codec import Codec
     from lanelog._engine.engine import Engine
     from lanelog.admin import Admin
     from lanelog.admin.views import ScheduleInfo
     from lanelog.deliveries import Deliveries
-    from lanelog.message import Codec, Outgoing, Receipt
+    from lanelog.message import Outgoing, Receipt
     from lanelog.options import (
         AsyncHandler,
         AsyncHandlersAreNotSupported,
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 LOOK_FOR_SIGNALS = 0.5
+LAST_WRITES = 5.0
+"""Seconds that what was decided gets to be committed, and the leases to be released, when `drain_timeout` is over."""
 ANOTHER_PRESS = 1.0
 """Seconds after which a second SIGINT is a person's: a terminal and what runs in it may both send the first one."""
 
@@ -179,7 +182,7 @@ class Client:
     def publish(
         self,
         topic: str,
-        key: str,
+        key: str | None,
         payload: object,
         *,
         id: str | None = None,  # noqa: A002 - the field's name
@@ -192,10 +195,18 @@ class Client:
     ) -> Receipt:
         """Append one message to the lane of `key`; it is durable and visible when this returns.
 
-        `payload`: bytes, str (UTF-8), dict, list or number (JSON), anything else with `codec`. `id` makes it idempotent
-        within (topic, key): a second publish returns the first one's offset as a duplicate. `connection`, an open
-        DB-API connection in a transaction, makes it part of that transaction: visible if and only if the caller
-        commits; the lane is locked until then, so publish last.
+        `key` None: the message needs no order. It goes to one of the topic's open lanes (64, see
+        `admin.set_open_lanes`), which any number of processes share evenly; an `id` always to the same one of them, as
+        long as their number stays. The receipt's `key` is the lane's.
+
+        `payload`: bytes, which are stored as they are; all else goes through `codec` or the client's, if there is one,
+        and otherwise a str becomes UTF-8, and dict, list, number, datetime, Decimal, UUID, Enum, attrs class or
+        dataclass JSON. `metadata` `content-type` says which, for `message.decode()`. A FutureWarning tells of JSON
+        that would come back different: tuples, and keys that are no str.
+
+        `id` makes it idempotent within (topic, key): a second publish returns the first one's offset as a duplicate.
+        `connection`, an open DB-API connection in a transaction, makes it part of that transaction: visible if and only
+        if the caller commits; the lane is locked until then, so publish last.
 
         `delay` (from now) or `deliver_at` (an aware datetime): it waits outside of the log, holding back nothing, and
         goes to the end of its lane when it is due, at most ten years from now; one that is due already goes there at
@@ -223,22 +234,24 @@ class Client:
     def publish_many(
         self,
         topic: str,
-        items: Iterable[tuple[str, object] | Outgoing],
+        items: Iterable[tuple[str | None, object] | Outgoing],
         *,
         codec: Codec | None = None,
         connection: object | None = None,
     ) -> list[Receipt]:
         """Append many messages in one transaction, all or nothing; receipts in the order of `items`.
 
-        Items are (key, payload) pairs or `Outgoing`; otherwise as `publish`.
+        Items are (key, payload) pairs or `Outgoing`; otherwise as `publish`. Those without a key (None) share as many
+        open lanes as there are messages for.
         """
         return self._publisher.publish_many(topic, items, codec=codec, connection=connection)
 
-    def cancel_scheduled(self, topic: str, key: str, id: str) -> bool:  # noqa: A002 - the field's name
+    def cancel_scheduled(self, topic: str, key: str | None, id: str) -> bool:  # noqa: A002 - the field's name
         """Take back a message that is not due yet. True: it will not be delivered.
 
-        False: there is none, or it was due and is in the log already. Raises ConfigurationError (also where this thread
-        has a transaction of lanelog open, which it would wait for) and DatabaseError.
+        False: there is none, or it was due and is in the log already. `key`: as it was published, or its receipt's.
+        Raises ConfigurationError (also where this thread has a transaction of lanelog open, which it would wait for)
+        and DatabaseError.
         """
         from lanelog.admin._scheduled import cancel
 
@@ -249,7 +262,7 @@ class Client:
         name: str,
         expression: str,
         topic: str,
-        key: str,
+        key: str | None,
         payload: object,
         *,
         timezone: str = "UTC",
@@ -269,7 +282,8 @@ class Client:
         the second first, in an IANA time zone. Where clocks change, a fixed time of day fires once on each day (at the
         end of the gap, or at the first of the two); what has a `*` for minute or hour follows the clock on the wall.
         The id of each message is `name@2026-11-21T10:05:00Z`; its metadata has `lanelog.schedule` and
-        `lanelog.fire_time` besides what is given. `ttl`: seconds or a timedelta, from the publishing.
+        `lanelog.fire_time` besides what is given. `ttl`: seconds or a timedelta, from the publishing. `key` None: they
+        go to one open lane, the same one each time, so that one run does not overtake the one before.
 
         `catch_up` says what is published of times at which no process was there: the most recent one (`"latest"`), each
         of them (`"all"`) or nothing (`"none"`). Nothing is missed as long as the oldest time that is due is late by no
@@ -412,16 +426,24 @@ class Client:
             if subscription.state == "new" and subscription.handler is not None:
                 subscription.start()
 
-    def run(self) -> None:
+    def run(self, *, drain_timeout: Duration | None = None) -> None:
         """Start every registered subscription and block until SIGTERM, SIGINT or `close()`; then drain and return.
 
-        Draining waits for running handlers, and for a database that is away. A second SIGINT (Ctrl-C), a second or more
-        after the first signal, does not wait: it raises KeyboardInterrupt, or does what else it did before this call.
-        Raises what made a subscription fail, after draining the others. Signals are handled only in the main thread.
+        Draining waits for running handlers, and for a database that is away, `drain_timeout` seconds at most (None: as
+        long as it takes). Whatever handler runs then is cut off: its message goes back with an attempt that does not
+        count, not even as a crash, and whoever takes the lane over has it at once; each is a WARNING `handler.cut_off`.
+        Its thread goes on until the process ends, which should follow at once, and can settle nothing. Under
+        `AckPolicy.ACK_FIRST` that message is lost. The last writes take 5 more seconds at most; if the database is away
+        for longer, the leases run out by themselves, and what ran is taken for a crash.
+
+        A second SIGINT (Ctrl-C), a second or more after the first signal, does not wait: it raises KeyboardInterrupt,
+        or does what else it did before this call. Raises ConfigurationError, and what made a subscription fail, after
+        draining the others. Signals are handled only in the main thread.
         """
         if not any(s.handler is not None for s in self._subscriptions):
             raise ConfigurationError("nothing to run: register a handler with @client.subscriber(topic, group) first")
         stop = threading.Event()
+        patience = check_timeout("drain_timeout", drain_timeout)
         restore = self._catch_signals(stop)
         try:
             self.start()
@@ -431,7 +453,10 @@ class Client:
             # In slices, because a signal handler runs in the main thread between two of them.
             while not stop.wait(LOOK_FOR_SIGNALS) and not self._closed:
                 pass
-            self._drain(subscriptions, None)
+            if not self._drain(subscriptions, patience):
+                for subscription in subscriptions:
+                    subscription.cut_off()
+                self._drain(subscriptions, LAST_WRITES)
         finally:
             for number, previous in restore.items():
                 signal.signal(number, previous)

@@ -1,7 +1,8 @@
 """What goes into the log and comes out of it: messages, receipts, payloads, metadata, and the handler's control flow.
 
-It never talks to a database or to the engine: a message hands its settlement to the delivery it came with.
-The publisher encodes with it, the engine builds `Message` from rows, and handlers are given one.
+It never talks to a database or to the engine: a message hands its settlement to the delivery it came with. Payloads are
+encoded and decoded by `_codec`. The publisher encodes metadata with it, the engine builds `Message` from rows, and
+handlers are given one.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import define, field, frozen
 
 from lanelog._checks import Duration, check_duration
+from lanelog._codec import CONTENT_TYPE, Codec, decode_payload, utf8
 from lanelog.errors import ConfigurationError, PayloadTooLarge
 
 if TYPE_CHECKING:
@@ -58,16 +61,12 @@ class Postpone(Exception):
         return f"the handler postponed the message by {self.delay:g} s"
 
 
-@runtime_checkable
-class Codec(Protocol):
-    """Turns what is neither bytes, str nor JSON into a payload; given as `codec=` to publish."""
-
-    def encode(self, value: Any, /) -> bytes:
-        """Return the payload's bytes."""
-
-
 class DeliveryHandle(Protocol):
     """What a message needs of the delivery it came with; the engine implements it."""
+
+    @property
+    def codec(self) -> Codec | None:
+        """The codec of the client that it came to."""
 
     def ack(self) -> None:
         """Settle as done."""
@@ -90,27 +89,33 @@ class DeliveryHandle(Protocol):
 
 @frozen
 class Outgoing:
-    """A message for `publish_many`: as the arguments of `publish`, without the topic."""
+    """A message for `publish_many`: as the arguments of `publish`, without the topic. Its codec goes first.
 
-    key: str
+    `key` None: it needs no order, and goes to an open lane.
+    """
+
+    key: str | None
     payload: Any = field(repr=False)
     id: str | None = None
     metadata: Mapping[str, str] | None = field(default=None, repr=False)
     delay: Duration | None = None
     deliver_at: datetime | None = None
     ttl: Duration | None = None
+    codec: Codec | None = field(default=None, repr=False)
 
 
 @frozen
 class Receipt:
     """What `publish` returns: the message's place in its lane, its id, and whether that id was there before.
 
-    `offset` 0: it is not in the log yet, because it, or the first message of that id, waits until it is due.
+    `offset` 0: it is not in the log yet, because it, or the first message of that id, waits until it is due. `key` is
+    the lane's: the one that was given or, for a message without one, the open lane that it went to.
     """
 
     offset: int
     id: str
     duplicate: bool
+    key: str = field(default="", eq=False)
 
 
 @frozen(kw_only=True)
@@ -128,6 +133,8 @@ class DeadLetter:
 @define(eq=False, repr=False, kw_only=True)
 class Message:
     """One delivery of a message to a handler.
+
+    `key` is the key that it was published under; of a message published without one, the open lane's (`open~007`).
 
     `fencing_token` grows with every owner of the key: a system that the handler writes to can refuse a smaller one.
     `metadata` is read-only and `published_at` an aware UTC datetime; both are decoded when they are asked for.
@@ -171,6 +178,18 @@ class Message:
         """Return the payload parsed as JSON; ValueError if it is none."""
         return json.loads(self.payload)
 
+    def decode(self) -> Any:
+        """Return what was published: a dict, list or number that was JSON, a str, bytes, or what a codec makes of it.
+
+        The metadata `content-type`, which `publish` has written, says how. Where there is none (bytes, messages of
+        older versions and of other programs), the client's codec decodes; without a codec it is the payload itself.
+        What JSON does not know comes back as JSON has it: a datetime as its text.
+
+        Raises ConfigurationError for a content type that this client has no codec for, ValueError for a payload that is
+        not what is said of it, and what the codec raises.
+        """
+        return decode_payload(self.payload, self.metadata.get(CONTENT_TYPE), self._delivery.codec)
+
     def ack(self) -> None:
         """Settle the message as done.
 
@@ -205,39 +224,18 @@ class Message:
         return self._delivery.transaction()
 
 
-def encode_payload(value: object, codec: Codec | None = None) -> bytes:
-    """Return the bytes to store: bytes as they are, str in UTF-8, dict, list, numbers, bool and None as compact JSON.
+def encode_metadata(metadata: object, content_type: str | None = None) -> str | None:
+    """Return the JSON text to store, None for none, with the content type in it, if any.
 
-    Anything else goes through `codec`. Raises ConfigurationError for what cannot be stored so that it comes back equal.
+    Raises ConfigurationError unless every key and value is a str, and PayloadTooLarge.
     """
-    if isinstance(value, bytes):
-        return bytes(value)
-    if isinstance(value, bytearray | memoryview):
-        return bytes(value)
-    if isinstance(value, str):
-        return _utf8("the payload", value)
-    if value is None or isinstance(value, dict | list | int | float):
-        return _utf8("the payload", _dump(value))
-    if codec is None:
-        raise ConfigurationError(
-            f"a payload must be bytes, str, or JSON (dict, list, number); pass codec= for {type(value).__name__}"
-        )
-    encode = getattr(codec, "encode", None)
-    if not callable(encode):
-        raise ConfigurationError(f"codec must have a method encode(value) -> bytes; {type(codec).__name__} has none")
-    encoded = encode(value)
-    if not isinstance(encoded, bytes | bytearray | memoryview):
-        raise ConfigurationError(f"the codec {type(codec).__name__} must return bytes, not {type(encoded).__name__}")
-    return bytes(encoded)
-
-
-def encode_metadata(metadata: object) -> str | None:
-    """Return the JSON text to store, None for none. Raises ConfigurationError unless every key and value is a str."""
     if metadata is None:
-        return None
+        return None if content_type is None else _only(content_type)
     if not isinstance(metadata, Mapping):
         raise ConfigurationError(f"metadata must be a mapping of str to str, not {type(metadata).__name__}")
     pairs: dict[object, object] = dict(metadata)
+    if content_type is not None:
+        pairs[CONTENT_TYPE] = content_type
     if not pairs:
         return None
     for name, value in pairs.items():
@@ -246,12 +244,17 @@ def encode_metadata(metadata: object) -> str | None:
                 f"metadata must map str to str, not {type(name).__name__} to {type(value).__name__}"
             )
     text = _JSON.encode(pairs)
-    size = len(_utf8("metadata", text))
+    size = len(utf8("metadata", text))
     if size > METADATA_MAX_BYTES:
         raise PayloadTooLarge(
             f"metadata has {size} bytes as JSON, {METADATA_MAX_BYTES} are allowed: put data into the payload"
         )
     return text
+
+
+@lru_cache(maxsize=128)
+def _only(content_type: str) -> str:
+    return _JSON.encode({CONTENT_TYPE: content_type})
 
 
 def decode_metadata(text: str | bytes | None) -> Mapping[str, str]:
@@ -275,22 +278,6 @@ def _texts(found: object) -> Mapping[str, str]:
 def utc_from_ms(milliseconds: int) -> datetime:
     """Return the aware UTC datetime of epoch milliseconds, exactly."""
     return _EPOCH + timedelta(milliseconds=milliseconds)
-
-
-def _dump(value: object) -> str:
-    try:
-        return _JSON.encode(value)
-    except (TypeError, ValueError, RecursionError) as exc:
-        raise ConfigurationError(f"the payload cannot be JSON ({exc}): encode it yourself and publish bytes") from exc
-
-
-def _utf8(what: str, text: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError as exc:
-        raise ConfigurationError(
-            f"{what} contains a lone surrogate at position {exc.start} and cannot be UTF-8"
-        ) from None
 
 
 def _reason(reason: object) -> str:

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any, Literal, Protocol, TypeAlias, TypedDict, TypeVar, overload
 
 from lanelog._checks import Duration
+from lanelog._codec import Codec
 from lanelog._retry import RetryPolicy
 from lanelog.config import AckPolicy, Order
 from lanelog.message import Message
@@ -62,6 +63,8 @@ class ConnectOptions(TypedDict, total=False):
     driver: Literal["pymysql", "mysqlclient"]
     """The database driver; `mysqlclient` comes with the extra of that name. Default: the one that the URL names, as
     `mysql+pymysql://` and `mysql+mysqldb://` do, else `pymysql`."""
+    codec: Codec | None
+    """Encodes every payload but bytes, and decodes for `message.decode()`; see `lanelog.Codec`. Default: None."""
 
 
 class SubscriptionOptions(TypedDict, total=False):

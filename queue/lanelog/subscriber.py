@@ -241,6 +241,19 @@ class Subscription:
             membership.ended.wait(left)
         return True
 
+    def cut_off(self) -> None:
+        """Stop without waiting for handlers: what they have goes back, and whoever takes the lane has it at once.
+
+        Dies right after it, before that is committed: the next owner takes what ran for a crash, as after a kill.
+        """
+        now = time.monotonic()
+        for membership in self.memberships:
+            for attempt in membership.cut_off():
+                seconds = now - attempt.started if attempt.started else 0.0
+                log.warning("handler.cut_off", **membership.context(attempt), seconds=seconds)
+        if self._workers is not None:
+            self._workers.cut_off()
+
     def _dismiss(self) -> None:
         """Nothing is held any more: let the workers go."""
         if self._workers is not None:

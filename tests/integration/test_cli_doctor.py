@@ -9,6 +9,7 @@ import pytest
 
 import lanelog
 from lanelog.admin import Finding, _doctor
+from lanelog.migrations import VERSION
 from support.accounts import PASSWORD, account
 from support.cli import Command, everything
 from support.old_tables import set_back
@@ -99,18 +100,22 @@ def test_older_tables_are_a_warning(command: Command, lanelog_client: lanelog.Cl
     set_back(raw)
     found = finding(lanelog_client, "schema")
     assert (found.status, found.remedy.split(",")[0]) == ("warning", "run `lanelog migrate` as the owner")
-    assert "version 1: this lanelog knows version 2" in found.detail
+    assert f"version 1: this lanelog knows version {VERSION}" in found.detail
     command("doctor")
     assert "added column queue_subscriber_heartbeats.incarnation" in command("migrate").stdout
-    assert finding(lanelog_client, "schema").detail == "version 2"
+    assert finding(lanelog_client, "schema").detail == f"version {VERSION}"
 
 
 def test_newer_tables_are_fine_if_they_admit_this_lanelog(lanelog_client: lanelog.Client, raw: Any) -> None:
     """Else they are an error, whose remedy is to upgrade."""
-    rows(raw, "INSERT INTO queue_schema (version, checksum, oldest_code) VALUES (3, 'x', 2)")
+    newer = VERSION + 1
+    rows(raw, "INSERT INTO queue_schema (version, checksum, oldest_code) VALUES (%s, 'x', %s)", newer, VERSION)
     found = finding(lanelog_client, "schema")
-    assert (found.status, found.detail) == ("ok", "version 3, which admits this lanelog of version 2")
-    rows(raw, "UPDATE queue_schema SET oldest_code = 3 WHERE version = 3")
+    assert (found.status, found.detail) == (
+        "ok",
+        f"version {newer}, which admits this lanelog of version {VERSION}",
+    )
+    rows(raw, "UPDATE queue_schema SET oldest_code = %s WHERE version = %s", newer, newer)
     found = finding(lanelog_client, "schema")
     assert (found.status, found.remedy) == ("error", "upgrade lanelog")
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from lanelog import Client
 from lanelog.cli._publish import _batches
 from lanelog.errors import PayloadTooLarge
 from support.cli import Command
@@ -31,9 +32,22 @@ def test_one_message(command: Command, raw: Any) -> None:
     arguments = ("publish", "merge", "k", "pr 17", "--id", "a", "--metadata", "by=ann", "--metadata", "why=a=b")
     assert command(*arguments).stdout == "published offset 1 of merge, lane k\n"
     assert command(*arguments).stdout == "a is there already, at offset 1 of merge, lane k\n"
-    assert command.json(*arguments) == {"offset": 1, "id": "a", "duplicate": True}
+    assert command.json(*arguments) == {"offset": 1, "id": "a", "duplicate": True, "key": "k"}
     assert command.json("show", "merge", "k", "1")["metadata"] == {"by": "ann", "why": "a=b"}
     assert payloads(raw, "k") == [b"pr 17"]
+
+
+def test_a_message_is_bytes_and_may_be_said_to_be_something(command: Command, lanelog_client: Client) -> None:
+    """As the lines of a file are: nothing is said of their type unless --metadata does."""
+    for more in ((), ("--metadata", "content-type=application/json")):
+        command("publish", "merge", "k", '{"pr": 17}', *more)
+    found = []
+    for message in lanelog_client.deliveries("merge", "g", timeout=20.0):
+        found.append(message.decode())
+        message.ack()
+        if len(found) == 2:
+            break
+    assert found == [b'{"pr": 17}', {"pr": 17}]
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,14 @@ def stored_bytes(payload: object) -> bytes:
     return text.encode()
 
 
+def stored_metadata(item: Outgoing) -> dict[str, str]:
+    """What `publish` makes of the metadata: bytes have no content type."""
+    if isinstance(item.payload, bytes):
+        return dict(item.metadata or {})
+    kind = "text/plain; charset=utf-8" if isinstance(item.payload, str) else "application/json"
+    return {**(item.metadata or {}), "content-type": kind}
+
+
 def seen(message: lanelog.Message) -> tuple[Any, ...]:
     return message.topic, message.key, message.id, message.payload, dict(message.metadata), message.group
 
@@ -81,7 +89,9 @@ def seen(message: lanelog.Message) -> tuple[Any, ...]:
 def test_every_name_is_a_lane_of_its_own(lanelog_client: Client) -> None:
     """No two keys share a lane, no two ids are duplicates; both come back as they were, and so does the metadata."""
     assert len({*NAMES}) == len(NAMES)
-    as_keys = lanelog_client.publish_many("t", [Outgoing(name, name, id=name, metadata={name: name}) for name in NAMES])
+    as_keys = lanelog_client.publish_many(
+        "t", [Outgoing(name, name.encode(), id=name, metadata={name: name}) for name in NAMES]
+    )
     as_ids = lanelog_client.publish_many("t", [Outgoing("one key", b"", id=name) for name in NAMES])
     assert {receipt.offset for receipt in as_keys} == {1}
     assert [receipt.offset for receipt in as_ids] == list(range(1, len(NAMES) + 1))
@@ -116,7 +126,7 @@ def test_messages_come_back_as_they_were_published(
     for item, receipt in zip(batch, receipts, strict=True):
         place = (item.key, str(item.id))
         assert receipt.duplicate is (place in first)
-        first.setdefault(place, (item.key, item.id, stored_bytes(item.payload), dict(item.metadata or {})))
+        first.setdefault(place, (item.key, item.id, stored_bytes(item.payload), stored_metadata(item)))
     found = rows(raw, "SELECT partition_key, id, payload, metadata FROM queue_messages")
     assert sorted((row[:3] for row in found), key=repr) == sorted((value[:3] for value in first.values()), key=repr)
     for key, message_id, _, text in found:
@@ -173,7 +183,7 @@ def test_dead_letters_keep_every_byte(lanelog_client: Client) -> None:
         message = by_number[number]
         assert (message.topic, message.key) == (f"{topic}{suffix}", item.key)
         assert message.payload == stored_bytes(item.payload)
-        assert message.metadata == {**(item.metadata or {}), "lanelog.original_id": item.id}
+        assert message.metadata == {**stored_metadata(item), "lanelog.original_id": item.id}
         letter = message.dead_letter
         assert letter is not None
         assert (letter.original_topic, letter.group) == (topic, group)
@@ -248,7 +258,7 @@ def test_a_callers_connection_carries_a_text_or_refuses_it(
     assert sorted((row[:3] for row in found), key=repr) == sorted(
         ((item.key, item.id, stored_bytes(item.payload)) for item in sent), key=repr
     )
-    assert [json.loads(row[3]) for row in found if row[3]] == [item.metadata for item in sent if item.metadata]
+    assert [json.loads(row[3]) for row in found if row[3]] == [stored_metadata(item) for item in sent if item.metadata]
     heads = dict(rows(raw, "SELECT partition_key, head_offset FROM queue_partitions WHERE partition_key <> ''"))
     for key, head in heads.items():
         offsets = [row[0] for row in rows(raw, "SELECT `offset` FROM queue_messages WHERE partition_key = %s", key)]

@@ -12,6 +12,7 @@ import pytest
 
 import lanelog
 from lanelog.devserver import DevServer
+from lanelog.migrations.steps import added
 from support.accounts import as_user
 from support.cli import TABLES
 from support.old_tables import set_back
@@ -216,7 +217,7 @@ def test_the_owner_upgrades_and_the_others_work_before_and_after(
                     if version == 1:
                         with pytest.raises(lanelog.DatabaseError, match=r"ALTER.*queue_schema"):
                             consumer.migrate()
-                        assert len(owner.migrate()) == 3
+                        assert len(owner.migrate()) == len(added()) + 1
                     assert consumer.migrate() == []
         finally:
             owner.migrate()

@@ -3,13 +3,14 @@
 import json
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from tenacity import stop_after_attempt, wait_fixed
 
 import lanelog
-from lanelog import AckPolicy, Client, Message, Reject, RetryPolicy
+from lanelog import AckPolicy, Client, ConfigurationError, Message, Reject, RetryPolicy
 from lanelog._database.wire import Wire
 from lanelog._engine import keeping
 from lanelog._stores import history as store
@@ -78,7 +79,7 @@ def waits_long(release: threading.Event) -> Callable[[Message], None]:
         (fails_at_first, {}, ("success", 2, "ValueError: not yet")),
         (rejects, {}, ("rejected", 1, "bad")),
         (fails, {}, ("failed", 2, "ValueError: no")),
-        (fails, {"ack_policy": AckPolicy.REJECT_ON_ERROR}, ("rejected", 1, "ValueError: no")),
+        (fails, {"ack_policy": AckPolicy.REJECT_ON_ERROR}, ("failed", 1, "ValueError: no")),
         (rejects, {"dead_letter_suffix": None}, ("rejected", 1, "bad")),
         (fails, {"dead_letter_suffix": None}, ("failed", 2, "ValueError: no")),
         (lambda message: message.reject("as said"), {}, ("rejected", 1, "as said")),
@@ -330,6 +331,38 @@ def test_history_is_read_by_group_and_by_lane(
     assert "no group 'x'" in command.refused("history", "t", "x")
     lanelog_client.admin.delete_group("t", "g", dry_run=False)
     assert len(lanelog_client.admin.history("t", "g")) == 6
+
+
+def test_history_is_filtered_by_outcome_id_and_time(lanelog_client: Client, lanelog_url: str, raw: Any) -> None:
+    """Filters go together, in Python and on the command line; what is no outcome and no time is refused."""
+
+    def handle(message: Message) -> None:
+        if message.payload == b"bad":
+            raise lanelog.Reject("bad")
+
+    items = [lanelog.Outgoing(f"k{n % 2}", b"bad" if n > 3 else b"x", id=f"id-{n}") for n in range(6)]
+    lanelog_client.publish_many("t", items)
+    with lanelog_client.subscribe("t", "g", handle, history=True):
+        eventually(lambda: len(left(raw)) == 6)
+    rows(raw, "UPDATE queue_history SET finished_at = 2000000000000 + message_offset * 1000")
+    admin, begin = lanelog_client.admin, datetime(2033, 5, 18, 3, 33, 20, tzinfo=UTC)
+
+    def ids(**filters: Any) -> set[str]:
+        return {each.id for each in admin.history("t", "g", **filters)}
+
+    assert ids(outcome="rejected") == {"id-4", "id-5"}
+    assert ids(outcome="rejected", key="k0") == {"id-4"}
+    assert ids(id="id-1") == {"id-1"}
+    assert ids(since=begin + timedelta(seconds=2), until=begin + timedelta(seconds=3)) == {"id-2", "id-3"}
+    assert ids(until=begin + timedelta(seconds=2), key="k1", outcome="success") == {"id-1"}
+    assert ids(outcome="expired") == set()
+    for wrong in ({"outcome": "lost"}, {"since": datetime(2026, 1, 1)}, {"id": ""}):  # noqa: DTZ001 - that is refused
+        with pytest.raises(ConfigurationError):
+            admin.history("t", "g", **wrong)
+    command = Command(lanelog_url)
+    asked = ("--outcome", "rejected", "--since", begin.isoformat(), "--id", "id-5")
+    assert [each["id"] for each in command.json("history", "t", "g", *asked)] == ["id-5"]
+    assert "--since 'tomorrow' is no time" in command.refused("history", "t", "g", "--since", "tomorrow")
 
 
 def test_old_rows_leave_in_batches_and_young_ones_stay(

@@ -15,7 +15,7 @@ import pytest
 import lanelog
 from lanelog import Client, ClosedError, ConfigurationError, Message
 from support.processes import Fleet
-from support.sql import delivery_rows, one, owners, watermark
+from support.sql import delivery_rows, one, owners, rows, watermark
 from support.turns import Turns
 from support.waiting import Record, accept, events, eventually
 
@@ -296,6 +296,56 @@ def test_sigterm_drains_and_exits_with_0(fleet: Fleet, lanelog_client: Client, r
     rest = Record()
     lanelog_client.subscribe("t", "g", lambda m: rest((m.offset, m.attempt)))
     assert rest.wait(21 - done) == [(n, 1) for n in range(done + 1, 22)]
+
+
+def test_a_drain_that_has_taken_long_enough_cuts_handlers_off(fleet: Fleet, lanelog_client: Client, raw: Any) -> None:
+    """What runs goes back with an attempt that does not count; the process ends; the next one has it at once."""
+    lanelog_client.publish_many("t", [("a", {"wait": "w1"}), ("a", {}), ("b", {"wait": "w1"})])
+    worker = fleet.worker("w1", drain_timeout=0.2, starts=True)
+    worker.said("waiting", count=2)
+    worker.terminate()
+    assert worker.ended() == 0
+    worker.said("drained")
+    logged = [line["text"] for line in worker.lines if line.event == "log"]
+    assert sum("handler.cut_off topic=t key=" in line for line in logged) == 2
+    assert owners(raw, "g", "t") == {"a": "", "b": ""}
+    assert one(raw, REGISTERED) == 0
+    assert rows(raw, "SELECT MAX(retry_count), MAX(crashed) FROM queue_delivery_state WHERE acked = 0") == [(0, 0)]
+    seen = Record()
+    lanelog_client.subscribe("t", "g", lambda m: seen((m.key, m.offset, m.attempt)))
+    assert sorted(seen.wait(3)) == [("a", 1, 1), ("a", 2, 1), ("b", 1, 1)]
+
+
+@pytest.mark.parametrize("policy", ["MANUAL", "NACK_ON_ERROR", "ACK_FIRST"])
+def test_a_handler_that_was_cut_off_settles_nothing(
+    lanelog_client: Client, lanelog_url: str, raw: Any, caplog: pytest.LogCaptureFixture, policy: str
+) -> None:
+    """Its message is somebody else's, who may be through with it; what is acked first is lost, and said to be."""
+    started, go, refused = Record(), threading.Event(), Record()
+
+    def handle(message: Message) -> None:
+        started(message.offset)
+        go.wait(30)
+        try:
+            with message.transaction():
+                pass
+        except lanelog.LanelogError as error:
+            refused(type(error))
+
+    lanelog_client.publish_many("t", [("a", b"1"), ("a", b"2")])
+    subscription = lanelog_client.subscribe("t", "g", handle, ack_policy=lanelog.AckPolicy[policy], workers=1)
+    started.wait(1)
+    assert not subscription.stop(0)
+    subscription.cut_off()
+    assert subscription.stop(20)
+    assert events(caplog, "handler.cut_off")
+    seen = Record()
+    with lanelog.connect(lanelog_url) as other, other.subscribe("t", "g", lambda m: seen((m.offset, m.attempt))):
+        left = [(2, 1)] if policy == "ACK_FIRST" else [(1, 1), (2, 1)]
+        assert seen.wait(len(left)) == left
+    go.set()
+    assert refused.wait(1) == [lanelog.LeaseLost]
+    assert started.items == [1]
 
 
 def drop(things: list[object]) -> None:

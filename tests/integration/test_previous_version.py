@@ -114,18 +114,46 @@ def test_upgraded_tables_are_as_new_ones(old_url: str, old_raw: Any, lanelog_url
 def test_tables_that_are_set_back_are_those_of_the_version_before(old_url: str, old_raw: Any, lanelog_url: str) -> None:
     """The other tests of old tables, which need no wheel, look at the right ones."""
     with connect(lanelog_url) as fresh:
-        set_back(fresh)
+        set_back(fresh, VERSION - 1)
         for (table,) in rows(fresh, "SHOW TABLES"):
             assert rows(old_raw, f"SHOW CREATE TABLE {table}") == rows(fresh, f"SHOW CREATE TABLE {table}")
     assert added()
 
 
-def test_the_version_before_refuses_newer_tables_when_it_checks_them(lanelog_url: str, previous: Previous) -> None:
-    """By its own error, which says to upgrade; it changes nothing."""
-    for done in (previous.script(PING, lanelog_url), previous.lanelog("migrate", "--url", lanelog_url)):
+def test_the_version_before_works_on_newer_tables_as_long_as_they_admit_it(
+    lanelog_url: str, raw: Any, previous: Previous
+) -> None:
+    """It changes nothing there; refused, it says by its own error to upgrade."""
+    asked = [lambda: previous.script(PING, lanelog_url), lambda: previous.lanelog("migrate", "--url", lanelog_url)]
+    for ask in asked:
+        done = ask()
+        assert done.returncode == 0, done.stderr
+    rows(raw, "UPDATE queue_schema SET oldest_code = version WHERE version = %s", VERSION)
+    for ask in asked:
+        done = ask()
         assert done.returncode != 0
         assert f"are of version {VERSION}" in done.stderr
         assert "upgrade lanelog in this process" in done.stderr
     with lanelog.connect(lanelog_url) as client:
         client.ping()
         assert client.migrate() == []
+
+
+def test_old_workers_have_open_lanes_beside_new_ones(
+    old_url: str, old_raw: Any, old_fleet: Fleet, previous: Previous
+) -> None:
+    """To them these are lanes like any other: no message waits for somebody who would not take it."""
+    with lanelog.connect(old_url) as client:
+        client.migrate()
+        client.publish_many("t", [(key, "{}") for key in KEYS])
+        old_fleet.worker("old", environment=previous.environment)
+        old_fleet.worker("new")
+        sent = [client.publish("t", None, "{}") for _ in range(200)]
+        eventually(lambda: shares(old_raw) == {"old": 38, "new": 38}, within=60, what="shares of 76 lanes")
+        sent += [client.publish("t", None, "{}") for _ in range(200)]
+
+        def handled(lines: Any) -> bool:
+            found = {(line["key"], line["offset"]) for line in lines if line.event == "handled"}
+            return found >= {(receipt.key, receipt.offset) for receipt in sent}
+
+        old_fleet.journal.until(handled, within=60, what="every message")

@@ -34,7 +34,7 @@ def test_offsets_of_a_lane_are_dense_and_begin_at_one(publisher: Publisher, raw:
 
 
 def test_what_is_stored(publisher: Publisher, raw: Any) -> None:
-    """Payload and metadata arrive as they were given, with their size and the database's time."""
+    """Payload and metadata arrive as they were given, with content type, size and the database's time."""
     before = rows(raw, f"SELECT {NOW_MS}")[0][0]
     publisher.publish("t", "k", b"\x00\xff'\\%s", metadata={"trace": "ü'%s\\"})
     publisher.publish("t", "k", {"pr": 17, "name": "ü"})
@@ -44,7 +44,9 @@ def test_what_is_stored(publisher: Publisher, raw: Any) -> None:
     assert [row[0] for row in stored] == [b"\x00\xff'\\%s", b'{"pr":17,"name":"\xc3\xbc"}', b"text", b""]
     assert [row[1] for row in stored] == [6, 21, 4, 0]
     assert json.loads(stored[0][2]) == {"trace": "ü'%s\\"}
-    assert [row[2] for row in stored[1:]] == [None] * 3
+    assert json.loads(stored[1][2]) == {"content-type": "application/json"}
+    assert json.loads(stored[2][2]) == {"content-type": "text/plain; charset=utf-8"}
+    assert stored[3][2] is None
     after = rows(raw, f"SELECT {NOW_MS}")[0][0]
     assert [row[3] for row in stored] == sorted(row[3] for row in stored)
     for row in stored:

@@ -114,7 +114,8 @@ def test_a_schedule_publishes_one_message_at_its_time(
     text = f"{datetime.fromtimestamp(first / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
     assert message.id == f"s@{text}"
     assert message.payload == b'{"n":1}'
-    assert message.metadata == {"by": "ann", "lanelog.schedule": "s", "lanelog.fire_time": text}
+    given = {"by": "ann", "content-type": "application/json"}
+    assert message.metadata == {**given, "lanelog.schedule": "s", "lanelog.fire_time": text}
     assert one(raw, "SELECT expires_at - created_at FROM queue_messages") == 90_000
     (info,) = admin_only.admin.schedules()
     assert (info.fired, info.last_fire_at) == (1, datetime.fromtimestamp(first / 1000, UTC))

@@ -104,7 +104,7 @@ def test_dead_letters_go_back_to_their_group_alone(client: Client, again: Replay
     seen: dict[str, list[str]] = {"workers": [], "others": []}
 
     def note(message: lanelog.Message) -> None:
-        seen[message.group].append(message.metadata["lanelog.original_id"] if message.metadata else "")
+        seen[message.group].append(message.metadata.get("lanelog.original_id", ""))
 
     client.subscribe("t", "others", accept, start="latest").stop()
     done = again(dead_letters_of="workers")

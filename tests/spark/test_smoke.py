@@ -49,15 +49,15 @@ def test_a_group_reads_from_its_watermark(client: Client, read: Read) -> None:
 
 
 def test_rows_become_messages(spark: SparkSession, client: Client, lanelog_url: str, read: Read) -> None:
-    """Topics, keys, ids, payloads of bytes or text, and metadata, as a publisher would have given them."""
+    """Topics, keys, ids, payloads of bytes or text, and metadata; the content type is the rows' to say."""
     columns = "topic string, key string, value string, id string, metadata map<string,string>"
-    texts = [("t", "ä", "é", "1", {"a": "ü"}), ("u", "k", "x", "1", None)]
+    texts = [("t", "ä", "é", "1", {"a": "ü", "content-type": "text/x-é"}), ("u", "k", "x", "1", None)]
     write(spark.createDataFrame(texts, columns), lanelog_url)
     some = spark.createDataFrame([("t", "ä", b"\x00\xff", "2")], "topic string, key string, value binary, id string")
     write(some, lanelog_url)
     found = read(subscribe="t,u").orderBy("topic", "offset").select("topic", "key", "offset", "id", "value", "metadata")
     assert [tuple(row) for row in found.collect()] == [
-        ("t", "ä", 1, "1", bytearray("é".encode()), {"a": "ü"}),
+        ("t", "ä", 1, "1", bytearray("é".encode()), {"a": "ü", "content-type": "text/x-é"}),
         ("t", "ä", 2, "2", bytearray(b"\x00\xff"), None),
         ("u", "k", 1, "1", bytearray(b"x"), None),
     ]

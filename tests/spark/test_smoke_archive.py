@@ -62,7 +62,8 @@ def test_a_replay_is_the_same_messages_in_their_order_once(
     assert [(row.key, bytes(row.value)) for row in found] == [
         (f"k{key}", b"%d" % n) for key in range(6) for n in range(key, 60, 6)
     ]
-    assert found[0].metadata == {"n": "0", "lanelog.original_id": "id-0", "lanelog.replay": done.name}
+    given = {"n": "0", "content-type": "text/plain; charset=utf-8"}
+    assert found[0].metadata == {**given, "lanelog.original_id": "id-0", "lanelog.replay": done.name}
     assert client.admin.groups("copy") == []
     same = again()
     assert (same.done_before, same.published) == (True, 0)

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 class Recorder:
     """The delivery of a message, written down."""
 
-    def __init__(self) -> None:
+    def __init__(self, codec: object = None) -> None:
+        self.codec = codec
         self.calls: list[tuple[object, ...]] = []
 
     def __getattr__(self, name: str) -> Callable[..., None]:
@@ -100,6 +101,21 @@ class TestMessage:
         """json() leaves the decision about a bad payload to the handler and its policy."""
         with pytest.raises(ValueError, match="Expecting value"):
             make(payload=b"plain").json()
+
+    def test_decode_goes_by_the_content_type_then_by_the_clients_codec(self, make: Make) -> None:
+        """What a str or a dict was comes back as that; without a content type there is the codec, then the bytes."""
+
+        class Size:
+            def decode(self, payload: bytes) -> int:
+                return len(payload)
+
+        coded = Recorder(Size())
+        assert make().decode() == b'{"pr": 17}'
+        assert make(metadata_json='{"content-type": "application/json"}').decode() == {"pr": 17}
+        assert make(metadata_json='{"content-type": "text/plain"}', delivery=coded).decode() == '{"pr": 17}'
+        assert make(metadata_json='{"a": "b"}', delivery=coded).decode() == 10
+        with pytest.raises(ConfigurationError, match="has no codec"):
+            make(metadata_json='{"content-type": "image/png"}').decode()
 
     def test_its_repr_hides_the_payload(self, make: Make) -> None:
         """A log shows which message, not what is in it."""

@@ -72,7 +72,7 @@ POSTPONED = Outcome(Verb.POSTPONE, 60.0)
         (NACK, KeyboardInterrupt(), retried(WAIT, "KeyboardInterrupt")),
         (NACK, SystemExit(3), retried(WAIT, "SystemExit: 3")),
         (REJECT, None, ACKED),
-        (REJECT, BOOM, rejected("ValueError: boom")),
+        (REJECT, BOOM, buried("ValueError: boom")),
         (REJECT, Reject("bad"), rejected("bad")),
         (REJECT, Retry(2.5), retried(2.5, f"{ASKED} in 2.5 s")),
         (REJECT, Postpone(60), POSTPONED),

@@ -20,9 +20,9 @@ ADMIN_NAMES = {
     "Admin", "Contradiction", "DeadLetterInfo", "DeadLetterReason", "Deleted", "Finding", "GroupDeleted", "GroupInfo",
     "GroupState",
     "HistoryInfo", "LaneInfo", "LeaseInfo", "Maintained", "MemberInfo", "MessageInfo", "MessageState", "OffsetInfo",
-    "OwnerState", "Paused", "Problem", "Purged", "Rank", "Redriven", "Released", "Resumed", "ScheduledInfo", "Skipped",
-    "Sought", "SoughtLane", "Status", "TopicDeleted", "TopicInfo", "ScheduleInfo", "SchedulePaused",
-    "ScheduleRemoved", "ScheduleResumed",
+    "OpenLanes", "OwnerState", "Paused", "Problem", "Purged", "Rank", "Redriven", "Released", "Resumed",
+    "ScheduledInfo", "Skipped", "Sought", "SoughtLane", "Status", "TopicDeleted", "TopicInfo", "ScheduleInfo",
+    "SchedulePaused", "ScheduleRemoved", "ScheduleResumed",
 }  # fmt: skip
 
 SIGNATURES = """
@@ -53,18 +53,20 @@ Admin.offsets: topic group key limit
 Admin.leases: topic group stale limit
 Admin.message: topic key id offset
 Admin.messages: topic key from_offset limit
-Admin.history: topic group key limit
+Admin.history: topic group key id outcome since until limit
 Admin.scheduled: topic key limit
 Admin.cancel_scheduled: topic key id dry_run
 Admin.dead_letters: topic group limit
 Admin.dead_letter_reasons: topic group
-Admin.redrive: topic group ids reason all rate delay max_deliveries to_topic dry_run
+Admin.redrive: topic group ids reason all rate delay ttl max_deliveries to_topic dry_run
 Admin.delete_dead_letters: topic group ids reason all dry_run
 Admin.seek: topic group key to dry_run
 Admin.pause: topic group key by reason dry_run
 Admin.resume: topic group key dry_run
 Admin.skip: topic group key offset reason dry_run
 Admin.release: topic group key dry_run
+Admin.open_lanes: topic
+Admin.set_open_lanes: topic lanes dry_run
 Admin.delete_group: topic group dry_run
 Admin.purge: topic before dry_run
 Admin.delete_topic: topic dry_run

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import pickle
 import traceback
@@ -16,11 +15,12 @@ from hypothesis import strategies as st
 
 import lanelog
 from lanelog._checks import check_name
+from lanelog._codec import decode_payload, encode_payload
 from lanelog._database.driver import Driver
 from lanelog._telemetry import get_logger
 from lanelog.config import ConnectConfig
 from lanelog.errors import ConfigurationError
-from lanelog.message import decode_metadata, encode_metadata, encode_payload
+from lanelog.message import decode_metadata, encode_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -221,7 +221,7 @@ class TestTexts:
             encoded, refused = outcome(encode_payload, value)
             assert (refused is None) is storable(text)
             if encoded is not None:
-                assert (json.loads(encoded) if not isinstance(value, str) else encoded.decode()) == value
+                assert decode_payload(*encoded, None) == value
             assert SECRET not in printed(refused)
         metadata["m"] = SECRET
         kept, refused = outcome(encode_metadata, metadata)

@@ -43,6 +43,32 @@ def fair_share(lanes: int, owners: Sequence[str], me: str) -> int:
     return share + (1 if ranked.index(me) < left_over else 0)
 
 
+@frozen(kw_only=True)
+class Share:
+    """How many lanes of each kind are one owner's."""
+
+    open: int
+    keyed: int
+    by_kind: bool
+    """Whether there are open lanes at all; without, all lanes are alike."""
+
+    @property
+    def total(self) -> int:
+        """How many in all."""
+        return self.open + self.keyed
+
+
+def fair_shares(open_lanes: int, keyed: int, owners: Sequence[str], me: str) -> Share:
+    """How many open lanes and how many others are mine: both evenly, and all lanes together as by `fair_share`.
+
+    So nobody has all the open lanes of a topic, and all its work, while others have its idle keys; and an owner of an
+    older version, which shares out all lanes alike, computes the same number for everybody.
+    """
+    mine = fair_share(open_lanes, owners, me)
+    total = fair_share(open_lanes + keyed, owners, me)
+    return Share(open=mine, keyed=total - mine, by_kind=open_lanes > 0)
+
+
 def to_shed(lanes: Iterable[Lane], surplus: int) -> list[Lane]:
     """Which lanes to give back: idle ones first, else in order of their keys."""
     if surplus <= 0:

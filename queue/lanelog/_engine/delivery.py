@@ -28,6 +28,7 @@ from lanelog.message import DeadLetter, Message, utc_from_ms
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from lanelog._codec import Codec
     from lanelog._database import Executor, Transaction
     from lanelog._engine.host import Host
     from lanelog._engine.lane import Lane
@@ -49,6 +50,11 @@ class Delivery:
     attempt: Attempt
     membership: Membership
     host: Host
+
+    @property
+    def codec(self) -> Codec | None:
+        """The client's."""
+        return self.host.database.config.codec
 
     def ack(self) -> None:
         """Settle as done; returns when it is committed."""

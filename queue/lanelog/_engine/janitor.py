@@ -17,7 +17,7 @@ from attrs import define, field
 
 from lanelog._engine import auditing, collection, keeping
 from lanelog._engine.collection import Released
-from lanelog._engine.purge import Purge
+from lanelog._engine.purge import Purge, removable
 from lanelog._stores.groups import Groups
 from lanelog._stores.moves import Moves
 from lanelog._stores.offsets import Offsets
@@ -196,7 +196,8 @@ class Janitor:
         if now < state.purge_at:
             return False
         keys = Offsets().idle_floors(self.session, membership.topic, state.purge_after, idle, PURGES_A_PASS)
-        for key in keys:
+        tables = self.host.database.tables_version
+        for key in removable(self.session, membership.topic, keys, tables=tables):
             if self._purge.drained(membership.topic, key):
                 state.forget(key)
         state.purge_after = keys[-1] if len(keys) == PURGES_A_PASS else ""

@@ -15,7 +15,9 @@ from attrs import define, field
 from lanelog._asleep import suspended
 from lanelog._database import Incarnation
 from lanelog._engine import loading
-from lanelog._engine.assignment import Proof, Suspect, Verdict, Watch, fair_share, to_shed
+from lanelog._engine.assignment import Proof, Suspect, Verdict, Watch, fair_share, fair_shares
+from lanelog._engine.sharing import Kind, Plan, Sharing
+from lanelog._open_lanes import PREFIX, is_open
 from lanelog._stores.discovery import Discovery
 from lanelog._stores.groups import Groups
 from lanelog._stores.heartbeats import Heartbeats
@@ -25,6 +27,8 @@ from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError, LanelogError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from lanelog._database import Executor, Session
     from lanelog._engine.host import Host
     from lanelog._engine.membership import Membership
@@ -45,6 +49,7 @@ ALL = 1_000_000
 NOT_READ = -1
 NEVER = float("-inf")
 PAGE = 5000
+LIKE = {Kind.ANY: ("LIKE", "%"), Kind.OPEN: ("LIKE", f"{PREFIX}%"), Kind.KEYED: ("NOT LIKE", f"{PREFIX}%")}
 
 log = get_logger()
 
@@ -62,6 +67,8 @@ class MembershipKeeper:
     _recent: set[str] = field(factory=set)  # what the last look for new lanes found
     resting: set[str] = field(factory=set)  # lanes that an operator paused
     _lane_pauses: int = NOT_READ  # what the group's row said when they were read
+    _open: set[str] = field(factory=set)  # the open lanes among them
+    _sharing: Sharing = field(factory=Sharing)
     verdict: Verdict | None = None  # None: the heartbeats cannot be read
     _lock_name: str = ""
     _incarnation: Incarnation = field(factory=lambda: Incarnation(0, ""))  # before there is a session
@@ -260,11 +267,11 @@ class MembershipKeeper:
         """Which lanes there are; True when some are new."""
         membership = self.membership
         if now >= self._full_pass_at:
-            before, self.known = self.known, set()
+            before, self.known, self._open = self.known, set(), set()
             after = ""
             while True:
                 page = Discovery().page(self.session, membership.topic, after, PAGE)
-                self.known.update(key for key, _ in page if key)
+                self._know(key for key, _ in page if key)
                 if len(page) < PAGE:
                     break
                 after = page[-1][0]
@@ -273,38 +280,60 @@ class MembershipKeeper:
         # Not compared with `known`: a lane that was purged and came back is there, and has no lease row.
         recent = set(Discovery().new_lanes(self.session, membership.topic, NEW_LANES_AGE))
         new, self._recent = recent - self._recent, recent
-        self.known |= new
+        self._know(new)
         return bool(new)
+
+    def _know(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            self.known.add(key)
+            if is_open(key):
+                self._open.add(key)
 
     def _balance(self, now: float, *, changed: bool) -> None:
         membership = self.membership
         if membership.failure is not None or membership.group_paused:
             return
-        open_lanes = [
-            lane for lane in list(membership.lanes.values()) if not (lane.closing or lane.key in self.resting)
-        ]
-        if self.verdict is None:
-            # Availability before fairness: without knowing who lives, whatever is unowned is taken and nothing is
-            # stolen.
-            missing = ALL
-        else:
-            share = fair_share(self._shared_out, self.verdict.heirs, membership.owner)
-            missing = share - len(open_lanes)
-            for lane in to_shed(open_lanes, -missing):
-                membership.close_lane(lane)
+        # Availability before fairness: without knowing who lives, whatever is unowned is taken and nothing is stolen.
+        plan = Plan(claim={Kind.ANY: ALL}) if self.verdict is None else self._plan(self.verdict, now)
+        for lane in plan.shed:
+            membership.close_lane(lane)
+        claim = plan.claim
         if now >= self._sweep_at:
             self._sweep_at = now + 2 * membership.config.lease_duration
-            if missing <= 0 and self._everybody_has_enough():
-                missing = ALL
+            if not claim and self._everybody_has_enough():
+                claim = {Kind.ANY: ALL}
         if self._unheard_since is not None or self._beaten_at == NEVER:
-            missing = 0  # what it took now, the others would take from it: they see no heartbeat
-        if missing > 0 and (changed or now >= self._claim_at):
+            claim = {}  # what it took now, the others would take from it: they see no heartbeat
+        if claim and (changed or now >= self._claim_at):
             self._claim_at = 0.0  # a claim that raises is repeated in the next turn: five in a row are a failure
-            taken = self._acquire(missing)
+            taken = self._claim(claim, now)
             self._claim_at = now + CLAIM_EVERY * random.uniform(0.8, 1.0)
             if taken:
                 self.beat_if_due()
                 self._read_back()
+
+    def _plan(self, verdict: Verdict, now: float) -> Plan:
+        """What to give back and to take, so that every member has its share of open lanes and of the others."""
+        held = [lane for lane in list(self.membership.lanes.values()) if not (lane.closing or lane.key in self.resting)]
+        opened = len(self._open - self.resting)
+        share = fair_shares(opened, self._shared_out - opened, verdict.heirs, self.membership.owner)
+        return self._sharing.plan(
+            [lane for lane in held if is_open(lane.key)],
+            [lane for lane in held if not is_open(lane.key)],
+            share,
+            verdict.live,
+            now,
+        )
+
+    def _claim(self, claim: Mapping[Kind, int], now: float) -> bool:
+        """Take so many lanes of each kind, as far as they are there; of any kind only if there is no other."""
+        taken = False
+        for kind, count in claim.items():
+            if not (taken and kind is Kind.ANY) and self._acquire(count, kind):
+                taken = True
+                if self.verdict is not None:
+                    self._sharing.took(kind, self.verdict.live, now)
+        return taken
 
     def _deregister_dead(self) -> None:
         """Who is dead and holds nothing must not get a share again when a server restart voids the proof."""
@@ -328,8 +357,8 @@ class MembershipKeeper:
         """How many lanes the members share: those that are paused are nobody's."""
         return len(self.known) - len(self.resting & self.known)
 
-    def _acquire(self, missing: int) -> bool:
-        """Take up to `missing` lanes that are nobody's or a dead owner's, then lanes that never had a lease row."""
+    def _acquire(self, missing: int, kind: Kind) -> bool:
+        """Take up to `missing` lanes of a kind: nobody's or a dead owner's, then those that never had a lease row."""
         membership, leases = self.membership, Leases()
         group, topic, owner = membership.group, membership.topic, membership.owner
         dead: tuple[Suspect, ...] = ()
@@ -338,8 +367,9 @@ class MembershipKeeper:
             if self.verdict.trusted:
                 dead += self.verdict.without_heartbeat(leases.counts(self.session, group, topic))
         taken = 0
+        like = LIKE[kind]
         candidates = leases.free(
-            self.session, group, topic, ["", *(suspect.owner for suspect in dead)], min(missing, PAGE)
+            self.session, group, topic, ["", *(suspect.owner for suspect in dead)], min(missing, PAGE), like
         )
         if candidates:
             with self.session.transaction() as cx:
@@ -349,7 +379,7 @@ class MembershipKeeper:
             if taken and len(holders) > 1:
                 log.warning("lanes.taken_over", topic=topic, group=group, lanes=taken, owners=holders[1:])
         if missing > taken:
-            unclaimed = leases.unclaimed(self.session, group, topic, min(missing - taken, PAGE))
+            unclaimed = leases.unclaimed(self.session, group, topic, min(missing - taken, PAGE), like)
             if unclaimed:
                 with self.session.transaction() as cx:
                     # Topic row and group shared: no purge and no delete_group can pass between them and the insert.

@@ -87,15 +87,15 @@ def judge(config: SubscriptionConfig, attempt: Attempt, error: BaseException | N
     if isinstance(error, Retry):
         return failed(config, attempt, None, describe(error), now, delay=error.delay)
     if policy is AckPolicy.REJECT_ON_ERROR:
-        return rejected(attempt, describe(error))
+        return rejected(attempt, describe(error), ended=Ended.FAILED)  # its handler has not said Reject
     return failed(config, attempt, error, describe(error), now)
 
 
-def rejected(attempt: Attempt, reason: str) -> Outcome:
+def rejected(attempt: Attempt, reason: str, *, ended: Ended = Ended.REJECTED) -> Outcome:
     """Straight to the dead letters; a dead letter itself has nowhere to go and is tried again."""
     if attempt.row.original_topic:
         return Outcome(Verb.RETRY, _endless_wait(attempt), clip(reason))
-    return Outcome(Verb.BURY, 0.0, clip(reason), ended=Ended.REJECTED)
+    return Outcome(Verb.BURY, 0.0, clip(reason), ended=ended)
 
 
 def timed_out(config: SubscriptionConfig, attempt: Attempt, reason: str, now: float) -> Outcome:

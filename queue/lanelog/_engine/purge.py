@@ -13,14 +13,30 @@ from typing import TYPE_CHECKING
 
 from attrs import define
 
+from lanelog._open_lanes import is_open, lane_keys
 from lanelog._stores.deliveries import Deliveries
 from lanelog._stores.discovery import Discovery
 from lanelog._stores.groups import Groups
 from lanelog._stores.leases import Leases
 from lanelog._stores.offsets import Offsets
+from lanelog._stores.partitions import Partitions
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lanelog._database import Executor, Session
+
+
+def removable(cx: Executor, topic: str, keys: Sequence[str], *, tables: int) -> list[str]:
+    """Those of the lanes that may be purged when they are drained: all but the open lanes that publishers choose from.
+
+    These would come back within the minute, each time with a lease to be taken anew. One that was added this moment,
+    and is purged all the same, comes back with its next message. `tables`: the version that there is.
+    """
+    if not any(map(is_open, keys)):
+        return list(keys)
+    kept = set(lane_keys(Partitions().open_lanes(cx, topic, tables=tables)))
+    return [key for key in keys if key not in kept]
 
 
 @define(eq=False)

@@ -171,6 +171,38 @@ class Settlements(MembershipState):
         if back:
             self.signals.wake_settler()
 
+    def cut_off(self) -> list[Attempt]:
+        """The process is about to end while handlers still run: what they have goes back, as if never delivered.
+
+        Their attempts are fenced: what they still settle is refused. What is acked before its handler cannot go back;
+        it is returned, too, for somebody to say that it is lost. Only of lanes that are closing, in which nothing new
+        starts.
+        """
+        now = time.monotonic()
+        cut: list[Attempt] = []
+        with self.lock:
+            for lane in list(self.lanes.values()):
+                runs = [run for run in lane.runs if run.attempts]
+                running = [each for run in runs for each in run.attempts if each.state is State.RUNNING]
+                if self.rules.ack_first:
+                    running += [attempt for run in runs for attempt in run.recall()]
+                for run in runs:
+                    lane.take_back([run])
+                    lane.finished(run)
+                    for attempt, outcome in run.take_outcomes():
+                        if attempt.state is State.RUNNING:
+                            running.remove(attempt)
+                            self._apply_locked(attempt, outcome, now)
+                for attempt in running:
+                    lane.returned(attempt, now)
+                    attempt.state = State.SUPERSEDED
+                    self._finish_detached_locked(attempt)
+                self._after_change_locked(lane, now)
+                cut += running
+        self.signals.wake_settler()
+        self.signals.wake_keeper()
+        return cut
+
     def give_up(self, attempt: Attempt, outcome: Outcome) -> bool:
         """The delivery timed out: fence the attempt and go on without it. False when it was settled just now."""
         with self.lock:

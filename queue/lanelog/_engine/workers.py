@@ -155,6 +155,15 @@ class Workers:
             else:
                 self._abandon(worker, membership, attempt, now)
 
+    def cut_off(self) -> None:
+        """Let go of the threads whose handlers' attempts went back: they end with their handlers, or the process."""
+        for worker in list(self._workers):
+            attempt = worker.attempt
+            if attempt is not None and attempt.state is State.SUPERSEDED and not worker.abandoned:
+                worker.abandoned = True
+                if worker.passage is not None:
+                    worker.passage.leave()
+
     def _abandon(self, worker: Worker, membership: Membership, attempt: Attempt, now: float) -> None:
         reason = f"timed out after {now - attempt.started:.1f} s in its handler"
         outcome = policy.timed_out(self.config, attempt, reason, now)

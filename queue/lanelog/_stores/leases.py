@@ -48,7 +48,8 @@ LEFT JOIN queue_partition_leases l FORCE INDEX (PRIMARY)
        ON l.consumer_group = %s AND l.topic = p.topic AND l.partition_key = p.partition_key
 LEFT JOIN queue_offsets o FORCE INDEX (PRIMARY)
        ON o.consumer_group = %s AND o.topic = p.topic AND o.partition_key = p.partition_key
-WHERE p.topic = %s AND p.partition_key <> '' AND l.leased_by IS NULL AND COALESCE(o.paused_at, 0) = 0
+WHERE p.topic = %s AND p.partition_key <> '' AND p.partition_key {like} %s AND l.leased_by IS NULL
+      AND COALESCE(o.paused_at, 0) = 0
 ORDER BY p.partition_key LIMIT %s
 """
 
@@ -64,7 +65,8 @@ FREE = """
 SELECT l.partition_key FROM queue_partition_leases l FORCE INDEX (by_owner)
 LEFT JOIN queue_offsets o FORCE INDEX (PRIMARY)
        ON o.consumer_group = l.consumer_group AND o.topic = l.topic AND o.partition_key = l.partition_key
-WHERE l.consumer_group = %s AND l.topic = %s AND l.leased_by IN ({owners}) AND COALESCE(o.paused_at, 0) = 0 LIMIT %s
+WHERE l.consumer_group = %s AND l.topic = %s AND l.leased_by IN ({owners}) AND l.partition_key {like} %s
+      AND COALESCE(o.paused_at, 0) = 0 LIMIT %s
 """
 
 # Every owner's number of lanes (by_owner).
@@ -132,6 +134,8 @@ WHERE consumer_group = %s AND topic = %s"""
 DELETE_GROUP = """DELETE queue_partition_leases FROM queue_partition_leases FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s"""
 
+ALL_KEYS = ("LIKE", "%")
+
 
 @frozen
 class OwnedLane:
@@ -174,18 +178,32 @@ class Leases:
         """Everything in an owner's name."""
         return [OwnedLane(key, epoch, bool(paused)) for key, epoch, paused in cx.query(OWNED, (group, topic, owner))]
 
-    def unclaimed(self, cx: Executor, group: str, topic: str, limit: int) -> list[str]:
-        """Lanes of the topic for which this group has no lease row yet, and which no operator paused."""
-        return [key for (key,) in cx.query(UNCLAIMED, (group, group, topic, limit))]
+    def unclaimed(
+        self, cx: Executor, group: str, topic: str, limit: int, like: tuple[str, str] = ALL_KEYS
+    ) -> list[str]:
+        """Lanes of the topic for which this group has no lease row yet, and which no operator paused.
+
+        `like`: only keys that are `LIKE` (or `NOT LIKE`) a pattern.
+        """
+        sql = UNCLAIMED.format(like=like[0])
+        return [key for (key,) in cx.query(sql, (group, group, topic, like[1], limit))]
 
     def holds(self, cx: Executor, group: str, topic: str, owner: str) -> bool:
         """Whether any lane is in an owner's name."""
         return cx.one(HOLDS, (group, topic, owner)) is not None
 
-    def free(self, cx: Executor, group: str, topic: str, owners: Sequence[str], limit: int) -> list[str]:
-        """Lanes in the name of one of these owners ('' is nobody) that no operator paused."""
-        sql = FREE.format(owners=placeholders(owners))
-        return [key for (key,) in cx.query(sql, (group, topic, *owners, limit))]
+    def free(
+        self,
+        cx: Executor,
+        group: str,
+        topic: str,
+        owners: Sequence[str],
+        limit: int,
+        like: tuple[str, str] = ALL_KEYS,
+    ) -> list[str]:
+        """Lanes in the name of one of these owners ('' is nobody) that no operator paused; `like` as above."""
+        sql = FREE.format(owners=placeholders(owners), like=like[0])
+        return [key for (key,) in cx.query(sql, (group, topic, *owners, like[1], limit))]
 
     def counts(self, cx: Executor, group: str, topic: str) -> dict[str, int]:
         """How many lanes each owner has ('' is nobody)."""

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from lanelog import _open_lanes
 from lanelog._database import NOW_MS
 from lanelog._stores._points import chunked, placeholders
 
@@ -39,6 +40,12 @@ CREATE_TOPIC = f"INSERT IGNORE INTO queue_partitions (topic, partition_key, crea
 
 # Hold the topic row against a purge, and read where new lanes begin (PRIMARY).
 SHARE_TOPIC = "SELECT head_offset FROM queue_partitions WHERE topic = %s AND partition_key = '' LOCK IN SHARE MODE"
+
+# Over how many open lanes a topic's messages without a key spread (PRIMARY).
+OPEN_LANES = "SELECT open_lanes FROM queue_partitions WHERE topic = %s AND partition_key = ''"
+
+# Say so (PRIMARY).
+SET_OPEN_LANES = "UPDATE queue_partitions SET open_lanes = %s WHERE topic = %s AND partition_key = ''"
 
 # The floors of new lanes: everything up to the first offset is released and gone (PRIMARY of queue_offsets).
 CREATE_FLOORS = """INSERT IGNORE INTO queue_offsets
@@ -90,6 +97,15 @@ class Partitions:
         """Lock the topic row against a purge; the highest offset ever purged, None if there is no such row."""
         row = cx.one(SHARE_TOPIC, (topic,))
         return None if row is None else int(row[0])
+
+    def open_lanes(self, cx: Executor, topic: str, *, tables: int) -> int:
+        """How many open lanes a topic has; the default in tables of a version that does not tell, or without topic."""
+        row = cx.one(OPEN_LANES, (topic,)) if tables >= _open_lanes.SINCE else None
+        return _open_lanes.DEFAULT if row is None else int(row[0])
+
+    def set_open_lanes(self, cx: Executor, topic: str, count: int) -> None:
+        """Change the number of a topic's open lanes."""
+        cx.execute(SET_OPEN_LANES, (count, topic))
 
     def create_floors(self, cx: Executor, topic: str, keys: Sequence[str], begin: int) -> None:
         """Insert the floors that are absent."""

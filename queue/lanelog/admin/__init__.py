@@ -44,6 +44,7 @@ from lanelog.admin.views import (
     MessageInfo,
     MessageState,
     OffsetInfo,
+    OpenLanes,
     OwnerState,
     Paused,
     Problem,
@@ -90,6 +91,7 @@ __all__ = [
     "MessageInfo",
     "MessageState",
     "OffsetInfo",
+    "OpenLanes",
     "OwnerState",
     "Paused",
     "Problem",
@@ -227,12 +229,30 @@ class Admin(Letters, Recurring):
         """
         return _messages.messages(self._database, topic, key, from_offset=from_offset, limit=limit)
 
-    def history(self, topic: str, group: str, *, key: str | None = None, limit: int = 100) -> list[HistoryInfo]:
+    def history(
+        self,
+        topic: str,
+        group: str,
+        *,
+        key: str | None = None,
+        id: str | None = None,  # noqa: A002 - the field's name
+        outcome: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int = 100,
+    ) -> list[HistoryInfo]:
         """How messages left a group that subscribes with `history=True`, at most `limit` (1 to 10,000). Locks nothing.
 
-        Without `key` the latest finished first; with it that lane by offset, the highest first.
+        Without `key` the latest finished first; with it that lane by offset, the highest first. Only those with this
+        `id`, this `outcome` (`success`, `rejected`, `failed`, `lock_expired`, `expired` or `skipped`), or finished at
+        `since` or later and before `until` (aware datetimes). `id` and `outcome` have no index: without `key` or times
+        they read all the history that the group has kept. Raises ConfigurationError, DatabaseError.
         """
-        return _messages.history(self._database, topic, group, key=key, limit=limit)
+        from lanelog.admin import _history
+
+        return _history.history(
+            self._database, topic, group, key=key, id=id, outcome=outcome, since=since, until=until, limit=limit
+        )
 
     def scheduled(self, topic: str, key: str | None = None, limit: int = 100) -> list[ScheduledInfo]:
         """Messages that are not due yet, of one key if given, by key and id, at most `limit` (1 to 10,000).
@@ -240,6 +260,12 @@ class Admin(Letters, Recurring):
         Locks nothing. One that is due, but not in the log yet, is among them.
         """
         return _scheduled.scheduled(self._database, topic, key, limit)
+
+    def open_lanes(self, topic: str) -> int:
+        """Over how many open lanes a topic's messages without a key are spread. Locks nothing."""
+        from lanelog.admin import _open
+
+        return _open.open_lanes(self._database, topic)
 
     # -- steering ------------------------------------------------------------------------------------------------------
 
@@ -305,7 +331,26 @@ class Admin(Letters, Recurring):
 
         return _steer.release(self._database, topic, group, key, dry_run=decided(dry_run))
 
-    def cancel_scheduled(self, topic: str, key: str, id: str, *, dry_run: bool = False) -> bool:  # noqa: A002 - as message
+    def set_open_lanes(self, topic: str, lanes: int, *, dry_run: bool = False) -> OpenLanes:
+        """Spread a topic's messages without a key over so many open lanes (1 to 1,000; 64 unless changed).
+
+        Publishers follow within ten seconds, and nothing that is published meanwhile is lost or out of turn. Of a
+        smaller number, lanes that are too many are consumed until they are empty, and then purged like any idle lane.
+        An id may belong to another lane afterwards: a message published before the change and again, with the same id,
+        after it, may be stored twice. Locks the topic row. Raises SchemaError before version 3 of the tables.
+        """
+        from lanelog.admin import _open
+
+        return _open.set_open_lanes(self._database, topic, lanes, dry_run=dry_run)
+
+    def cancel_scheduled(
+        self,
+        topic: str,
+        key: str | None,
+        id: str,  # noqa: A002 - as message
+        *,
+        dry_run: bool = False,
+    ) -> bool:
         """Take back a message that is not due yet; as `Client.cancel_scheduled`.
 
         True: it will not be delivered. False: there is none, or it was due and is in the log already.

@@ -121,6 +121,20 @@ class Resumed:
 
 
 @frozen(kw_only=True)
+class OpenLanes:
+    """What `set_open_lanes` changed."""
+
+    topic: str
+    before: int
+    """How many open lanes the topic had."""
+    lanes: int
+    """How many it has now."""
+    changed: bool
+    """False: it had as many."""
+    dry_run: bool
+
+
+@frozen(kw_only=True)
 class Skipped:
     """What `skip` settled for one group."""
 

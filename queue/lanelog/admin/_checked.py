@@ -6,19 +6,19 @@ look, and by `Admin`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime
 
 from lanelog.config import check_name
 from lanelog.errors import ConfigurationError
 from lanelog.message import utc_from_ms
 
-if TYPE_CHECKING:
-    from datetime import datetime
-
 LIMIT_MAX = 10_000
 """The most entries of a list."""
 
 OFFSET_MAX = (1 << 63) - 1
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST_YEAR = 9998
 
 
 def limit_of(value: object) -> int:
@@ -50,3 +50,19 @@ def optional(kind: str, value: object) -> str | None:
 def when(milliseconds: int | None) -> datetime | None:
     """An aware UTC datetime; None for 0 and NULL, which mean never."""
     return utc_from_ms(milliseconds) if milliseconds else None
+
+
+def aware(what: str, moment: datetime) -> datetime:
+    """The same instant in UTC; refuse one without a time zone, or out of the range of the columns."""
+    if moment.utcoffset() is None:
+        raise ConfigurationError(f"{what} must be an aware datetime: add tzinfo=datetime.UTC")
+    if moment < _EPOCH or moment.year > _LAST_YEAR:
+        raise ConfigurationError(f"{what} must be between the years 1970 and {_LAST_YEAR}")
+    return moment.astimezone(UTC)
+
+
+def milliseconds(moment: datetime) -> int:
+    """The first millisecond that is not before the instant: what was written in an earlier one was before it."""
+    whole = moment - _EPOCH
+    microseconds = (whole.days * 86_400 + whole.seconds) * 1_000_000 + whole.microseconds
+    return -(-microseconds // 1000)

@@ -54,6 +54,7 @@ class Letters:
         all: bool = False,  # noqa: A002 - reads as it should: redrive(…, all=True)
         rate: float | None = None,
         delay: Duration = 0.0,
+        ttl: Duration | None = None,
         max_deliveries: int | None = None,
         to_topic: str | None = None,
         dry_run: bool,
@@ -62,9 +63,10 @@ class Letters:
 
         Exactly one choice: `ids` (of the dead letters, see `DeadLetterInfo.id`, or of their original messages),
         `reason` (see `DeadLetterInfo.reason`) or `all`. `rate`: at most so many messages a second. `delay`: for how
-        long they wait first, outside the log, as delayed messages do. `max_deliveries`: how often each may be
-        delivered, if that is less than the subscription's own. `to_topic`: another topic than the original, for all of
-        its groups unless this group is registered there, and then for it alone.
+        long they wait first, outside the log, as delayed messages do. `ttl`: for how long they may be delivered, from
+        now or from when they are due (None: for ever, whatever the original's was). `max_deliveries`: how often each
+        may be delivered, if that is less than the subscription's own. `to_topic`: another topic than the original, for
+        all of its groups unless this group is registered there, and then for it alone.
         The copies have ids of their own, keep `published_at`, and the first id as metadata `lanelog.original_id`; one
         that fails again is dead-lettered again.
 
@@ -83,6 +85,7 @@ class Letters:
             everything=all,
             rate=rate,
             delay=delay,
+            ttl=ttl,
             max_deliveries=max_deliveries,
             to_topic=to_topic,
             dry_run=decided(dry_run),

@@ -18,7 +18,7 @@ from lanelog._checks import check_name
 from lanelog._engine import auditing, collection, deletions
 from lanelog._engine.appending import Appending
 from lanelog._engine.firing import Firing
-from lanelog._engine.purge import Purge
+from lanelog._engine.purge import Purge, removable
 from lanelog._stores.groups import Groups
 from lanelog._stores.history import BATCH, History
 from lanelog._stores.offsets import Offsets
@@ -227,7 +227,9 @@ def _purge(database: Database, topic: str) -> int:
         while True:
             idle = database.config.lane_idle_purge
             keys = read(database, Offsets().idle_floors, "looking for idle lanes", topic, after, idle, PURGES_A_PAGE)
-            gone += sum(repeated(database, purge.drained, "purging a lane", topic, key) for key in keys)
+            tables = database.tables_version
+            chosen = read(database, removable, "reading the number of open lanes", topic, keys, tables=tables)
+            gone += sum(repeated(database, purge.drained, "purging a lane", topic, key) for key in chosen)
             if len(keys) < PURGES_A_PAGE:
                 return gone
             after = keys[-1]

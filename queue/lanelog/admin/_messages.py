@@ -1,4 +1,4 @@
-"""Messages and how they left: one message with its state for every group, a stretch of a lane, the history.
+"""Messages: one message with its state for every group, a stretch of a lane.
 
 Owns these queries; the judgement of states is `_states`'. Called by `Admin`. Lists are bounded in rows and in bytes of
 payload before any payload is read.
@@ -17,10 +17,10 @@ from lanelog._stores.groups import Groups
 from lanelog._stores.offsets import Offsets
 from lanelog.admin import _facts, _states
 from lanelog.admin._checked import limit_of, offset_of, optional, when
-from lanelog.admin._known import known_group, known_lane, repeated
+from lanelog.admin._known import known_lane, repeated
 from lanelog.admin._names import names, readers
 from lanelog.admin._topics import dead_letter_topics
-from lanelog.admin.views import GroupState, HistoryInfo, MessageInfo, MessageState
+from lanelog.admin.views import GroupState, MessageInfo, MessageState
 from lanelog.config import check_name
 from lanelog.errors import ConfigurationError
 from lanelog.message import DeadLetter, decode_metadata, utc_from_ms
@@ -84,21 +84,6 @@ WHERE m.topic = %s AND m.partition_key = %s AND m.`offset` > %s AND m.failed_gro
 LETTERS_BACK = 1000
 """How far back in a dead letter lane the letter of a message is looked for that was redriven and failed again."""
 ORIGINAL_ID = "lanelog.original_id"
-
-_LEFT = """partition_key, message_offset, id, outcome, attempts, published_at, first_delivered_at, finished_at, owner,
-       last_error
-FROM queue_history
-"""
-
-# What left a group last (by_finished).
-HISTORY = f"""SELECT {_LEFT} FORCE INDEX (by_finished)
-WHERE consumer_group = %s AND topic = %s ORDER BY finished_at DESC LIMIT %s
-"""
-
-# What left a group in one lane, from its end (PRIMARY).
-HISTORY_OF = f"""SELECT {_LEFT} FORCE INDEX (PRIMARY)
-WHERE consumer_group = %s AND topic = %s AND partition_key = %s ORDER BY message_offset DESC LIMIT %s
-"""
 
 
 @frozen
@@ -267,42 +252,4 @@ def _group_state(
         paused=paused,
         dead_letter_topic=None if letter is None else letter.topic,
         dead_letter_id=None if letter is None else letter.id,
-    )
-
-
-def history(database: Database, topic: str, group: str, *, key: str | None, limit: int) -> list[HistoryInfo]:
-    """How messages left a group."""
-    check_name("topic", topic)
-    check_name("group", group)
-    optional("key", key)
-    limit_of(limit)
-
-    def look() -> list[HistoryInfo]:
-        with database.snapshot() as cx:
-            if key is None:
-                rows = cx.query(HISTORY, (group, topic, limit))
-            else:
-                rows = cx.query(HISTORY_OF, (group, topic, key, limit))
-            if not rows:  # history outlives its group
-                known_group(cx, topic, group)
-        return [_left(topic, group, *row) for row in rows]
-
-    return repeated(database, look, "reading history")
-
-
-def _left(topic: str, group: str, *row: Any) -> HistoryInfo:
-    key, offset, message_id, outcome, attempts, published, first, finished, owner, error = row
-    return HistoryInfo(
-        topic=topic,
-        group=group,
-        key=key,
-        offset=offset,
-        id=message_id,
-        outcome=outcome,
-        attempts=attempts,
-        published_at=utc_from_ms(published),
-        first_delivered_at=when(first),
-        finished_at=utc_from_ms(finished),
-        owner=owner,
-        error=error,
     )

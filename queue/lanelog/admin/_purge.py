@@ -32,9 +32,9 @@ from lanelog._stores.groups import Groups
 from lanelog._stores.moves import Moves
 from lanelog._stores.offsets import FloorRow, Offsets
 from lanelog.admin import _fence, _interrupt
-from lanelog.admin._checked import offset_of
+from lanelog.admin._checked import aware, milliseconds, offset_of
 from lanelog.admin._known import known_topic, no_topic, pages, read, repeated
-from lanelog.admin._seek import aware, instants, milliseconds
+from lanelog.admin._seek import instants
 from lanelog.admin._told import Act, Unanswered, deleting
 from lanelog.admin.views import Purged
 from lanelog.errors import ConfigurationError

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from lanelog._database import Database, Executor
     from lanelog.admin._chosen import Choice, Letter
+    from lanelog.publisher.timing import Timing
 
     Points = Sequence[tuple[str, int]]
 
@@ -54,10 +55,11 @@ _METADATA = f"""IF(%s = 0, JSON_REMOVE(m.metadata, '$."{CAP}"'),
 # because a dead letter's id and offset come together only once.
 COPY = f"""
 INSERT INTO queue_messages (topic, partition_key, `offset`, id, payload, payload_bytes, metadata, created_at,
-       published_at, target_group)
+       published_at, expires_at, target_group)
 SELECT %s, m.partition_key,
        CASE m.partition_key {{cases}} END + ROW_NUMBER() OVER (PARTITION BY m.partition_key ORDER BY m.`offset`),
-       {_ID}, m.payload, m.payload_bytes, {_METADATA}, {NOW_MS}, m.published_at, %s
+       {_ID}, m.payload, m.payload_bytes, {_METADATA}, {NOW_MS}, m.published_at,
+       IF(%s = 0, 0, {NOW_MS} + %s), %s
 FROM queue_messages m FORCE INDEX (PRIMARY)
 WHERE m.topic = %s AND (m.partition_key, m.`offset`) IN ({{points}})
 """
@@ -65,8 +67,9 @@ WHERE m.topic = %s AND (m.partition_key, m.`offset`) IN ({{points}})
 # The same into the schedule, in the same order (PRIMARY): the log gets them when they are due.
 COPY_LATER = f"""
 INSERT INTO queue_scheduled (topic, partition_key, id, payload, payload_bytes, metadata, created_at, published_at,
-       deliver_at, target_group, seq)
-SELECT %s, m.partition_key, {_ID}, m.payload, m.payload_bytes, {_METADATA}, {NOW_MS}, m.published_at, {NOW_MS} + %s, %s,
+       deliver_at, ttl_ms, target_group, seq)
+SELECT %s, m.partition_key, {_ID}, m.payload, m.payload_bytes, {_METADATA}, {NOW_MS}, m.published_at, {NOW_MS} + %s,
+       %s, %s,
        MICROSECOND(UTC_TIMESTAMP(6)) MOD 1000 * 1000000
          + ROW_NUMBER() OVER (PARTITION BY m.partition_key ORDER BY m.`offset`)
 FROM queue_messages m FORCE INDEX (PRIMARY)
@@ -96,6 +99,7 @@ def redrive(
     everything: bool,
     rate: float | None,
     delay: Duration,
+    ttl: Duration | None,
     max_deliveries: int | None,
     to_topic: str | None,
     dry_run: bool,
@@ -107,7 +111,7 @@ def redrive(
     check_name("topic", topic)
     check_name("group", group)
     chosen = _chosen.choice(ids, reason, everything=everything)
-    delay_ms = _check(rate, delay, max_deliveries, to_topic)
+    timing = _check(rate, delay, ttl, max_deliveries, to_topic)
     original, dead_topics = _chosen.dead_topics(database, topic)
     if to_topic in dead_topics:
         raise ConfigurationError(
@@ -120,7 +124,7 @@ def redrive(
         target=original if to_topic is None else to_topic,
         home=to_topic is None,
         rate=rate,
-        delay_ms=delay_ms,
+        timing=timing,
         max_deliveries=max_deliveries,
         ensure_lanes=ensure_lanes,
     )
@@ -132,7 +136,7 @@ def redrive(
     if not dry_run:
         work.finish()
     if work.moved:
-        (scheduled if delay_ms else partial(published, work.target))()
+        (scheduled if timing.delay_ms else partial(published, work.target))()
     return Redriven(
         topic=original,
         group=group,
@@ -141,20 +145,22 @@ def redrive(
         keys=len(work.keys),
         missing=0 if chosen.ids is None else len(chosen.ids - work.named),
         remaining=sum(len(waiting) for waiting in work.held.values()),
-        delay=delay_ms / 1000,
+        delay=timing.delay_ms / 1000,
         dry_run=dry_run,
     )
 
 
-def _check(rate: float | None, delay: Duration, max_deliveries: int | None, to_topic: str | None) -> int:
-    """The delay in milliseconds, if all of them are right."""
+def _check(
+    rate: float | None, delay: Duration, ttl: Duration | None, max_deliveries: int | None, to_topic: str | None
+) -> Timing:
+    """When the copies are due and for how long they live, if all of the options are right."""
     if rate is not None:
         check_number("rate", rate, above=True)
     if max_deliveries is not None:
         check_integer("max_deliveries", max_deliveries, least=1, most=MAX_DELIVERIES)
     if to_topic is not None:
         check_name("to_topic", to_topic)
-    return make_timing(delay, None, None).delay_ms
+    return make_timing(delay, None, ttl)
 
 
 @define(eq=False, kw_only=True)
@@ -167,7 +173,7 @@ class _Redrive:
     target: str
     home: bool  # the target is the original topic, where the group must be registered
     rate: float | None
-    delay_ms: int
+    timing: Timing
     max_deliveries: int | None
     ensure_lanes: Callable[[str, Sequence[str]], None]
     chosen: int = 0
@@ -296,7 +302,7 @@ class _Redrive:
         if not points:
             return 0, busy
         _chosen.settle(cx, dead_topic, points, self.by)
-        if self.delay_ms:
+        if self.timing.delay_ms:
             copied, moved = self._copy_later(cx, dead_topic, points, for_group), True
         else:
             copied, moved = self._copy(cx, dead_topic, points, for_group, heads)
@@ -316,14 +322,16 @@ class _Redrive:
         bases = [value for key in counts for value in (key, heads[key])]
         sql = COPY.format(cases="WHEN %s THEN %s " * len(counts), points=_marks(points))
         flat = [value for point in points for value in point]
-        copied = cx.execute(sql, (self.target, *bases, *self._cap, for_group, dead_topic, *flat))
+        ttl = (self.timing.ttl_ms, self.timing.ttl_ms)
+        copied = cx.execute(sql, (self.target, *bases, *self._cap, *ttl, for_group, dead_topic, *flat))
         return copied, Partitions().advance(cx, self.target, counts) == len(counts)
 
     def _copy_later(self, cx: Executor, dead_topic: str, points: Points, for_group: str) -> int:
         """Into the schedule, with the heads locked as by whoever publishes; how many."""
         sql = COPY_LATER.format(points=_marks(points))
         flat = [value for point in points for value in point]
-        return cx.execute(sql, (self.target, *self._cap, self.delay_ms, for_group, dead_topic, *flat))
+        timing = (self.timing.delay_ms, self.timing.ttl_ms)
+        return cx.execute(sql, (self.target, *self._cap, *timing, for_group, dead_topic, *flat))
 
     @property
     def _cap(self) -> tuple[int, int]:

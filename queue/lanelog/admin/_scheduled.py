@@ -18,6 +18,7 @@ from lanelog._checks import check_name
 from lanelog._database import NOW_MS, open_in_this_thread
 from lanelog._stores.messages import Messages
 from lanelog._stores.scheduled import Scheduled
+from lanelog.admin import _open
 from lanelog.admin._checked import limit_of, optional
 from lanelog.admin._known import known_topic, read, repeated
 from lanelog.admin.views import ScheduledInfo
@@ -81,16 +82,18 @@ class _Attempt:
     deleted: bool = False
 
 
-def cancel(database: Database, topic: str, key: str, message_id: str, *, dry_run: bool = False) -> bool:
+def cancel(database: Database, topic: str, key: str | None, message_id: str, *, dry_run: bool = False) -> bool:
     """See `Admin.cancel_scheduled`; of a topic that is not there, nothing is."""
     check_name("topic", topic)
-    check_name("key", key)
+    optional("key", key)
     check_name("id", message_id)
     if open_in_this_thread(database):
         raise ConfigurationError(
             "this thread has a transaction of lanelog open: cancel before it or after it; within it, that would wait "
             "for a message that the transaction itself may have scheduled"
         )
+    if key is None:
+        key = _open.lane_of(database, topic, message_id)
     if dry_run:
         return read(database, Scheduled().exists, "looking for a message", topic, key, message_id)
     return repeated(database, _cancel, "cancelling a message", database, topic, key, message_id, _Attempt())

@@ -22,6 +22,7 @@ from lanelog._engine.dues import CatchUp
 from lanelog._engine.firing import fire_time, metadata_of
 from lanelog._stores.messages import largest_row, wire_bytes
 from lanelog._stores.schedules import ScheduleRow, Schedules
+from lanelog.admin import _open
 from lanelog.admin._checked import limit_of, when
 from lanelog.admin._known import read, repeated
 from lanelog.admin._names import hint
@@ -35,8 +36,8 @@ from lanelog.publisher.timing import make_timing
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from lanelog._codec import Codec
     from lanelog._database import Database, Executor
-    from lanelog.message import Codec
 
 NAME_MAX = 200
 """The most characters of a schedule's name: with a time behind it, it must fit into a message's id."""
@@ -51,7 +52,7 @@ def declare(
     name: str,
     expression: str,
     topic: str,
-    key: str,
+    key: str | None,
     payload: object,
     *,
     timezone: str,
@@ -72,7 +73,7 @@ def declare(
         payload,
         message_id=f"{name}@{fire_time(0)}",
         metadata=metadata,
-        codec=codec,
+        codec=database.config.codec if codec is None else codec,
         max_payload_bytes=database.config.max_payload_bytes,
     )
     whole = metadata_of(name, 0, draft.metadata)
@@ -82,6 +83,10 @@ def declare(
             f"max_allowed_packet is {database.max_packet()}: raise it there, or publish a reference"
         )
 
+    # Without a key it keeps to one open lane: its runs follow each other, whoever declares it. The row names the lane,
+    # because processes of older versions fire it, too.
+    lane = draft.key if key is not None else _open.lane_of(database, topic, name)
+
     def once(cx: Executor) -> ScheduleRow:
         now = _now(cx)
         row = ScheduleRow(
@@ -89,7 +94,7 @@ def declare(
             expression=cron.expression,
             timezone=timezone,
             topic=topic,
-            key=draft.key,
+            key=lane,
             payload=draft.payload,
             metadata=draft.metadata,
             ttl_ms=timing.ttl_ms,

@@ -14,7 +14,7 @@ head by then). Two at once: lane by lane, the later one stands. Lease lost: that
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, cast
 
 from attrs import evolve, frozen
@@ -25,6 +25,7 @@ from lanelog._stores.deliveries import Deliveries
 from lanelog._stores.discovery import Discovery
 from lanelog._stores.offsets import Offsets
 from lanelog.admin import _fence
+from lanelog.admin._checked import aware, milliseconds
 from lanelog.admin._known import known_group, known_lane, pages, read, repeated
 from lanelog.admin._told import Act, Unanswered, passing
 from lanelog.admin.views import Sought, SoughtLane
@@ -41,8 +42,6 @@ LANES_A_TRANSACTION = 200
 
 MOVED_SHOWN = 1000
 MAX_OFFSET = 1 << 62
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_LAST_YEAR = 9998
 
 
 @frozen(kw_only=True)
@@ -108,22 +107,6 @@ def _target(to: object, key: str | None) -> tuple[str | int | datetime, str]:
             raise ConfigurationError(f"offsets begin at 1: to={to} is none")
         return to, str(to)
     raise ConfigurationError(f"to must be 'earliest', 'latest', an aware datetime or an offset (int), not {to!r}")
-
-
-def aware(what: str, moment: datetime) -> datetime:
-    """The same instant in UTC; refuse one without a time zone, or out of the range of the columns."""
-    if moment.utcoffset() is None:
-        raise ConfigurationError(f"{what} must be an aware datetime: add tzinfo=datetime.UTC")
-    if moment < _EPOCH or moment.year > _LAST_YEAR:
-        raise ConfigurationError(f"{what} must be between the years 1970 and {_LAST_YEAR}")
-    return moment.astimezone(UTC)
-
-
-def milliseconds(moment: datetime) -> int:
-    """The first millisecond that is not before the instant: what was written in an earlier one was before it."""
-    whole = moment - _EPOCH
-    microseconds = (whole.days * 86_400 + whole.seconds) * 1_000_000 + whole.microseconds
-    return -(-microseconds // 1000)
 
 
 def _pages(database: Database, topic: str, key: str | None) -> Iterator[Sequence[str]]:

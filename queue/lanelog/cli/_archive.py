@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lanelog.cli._output import Answer, Table, moment, plural, shown
-from lanelog.cli._verbs import Refused, Unfinished, finish, instant, json_option, url_option
+from lanelog.cli._verbs import Refused, Unfinished, finish, json_option, moment_of, url_option
 from lanelog.errors import ConfigurationError, LanelogError, SchemaError
 from lanelog.message import utc_from_ms
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from lanelog.spark.replay import Replayed
 
 _NEEDED = ("pyspark", "pyarrow")
@@ -121,19 +119,10 @@ def replay(*, path: str, since: str | None, until: str | None, as_json: bool, **
     need_spark()
     from lanelog.spark.replay import replay as run
 
-    done = run(path, since=_time("--since", since), until=_time("--until", until), **options)
+    done = run(path, since=moment_of("--since", since), until=moment_of("--until", until), **options)
     finish(
         _replayed(done), as_json=as_json, note="nothing was published: leave --dry-run out" if done.dry_run else None
     )
-
-
-def _time(option: str, text: str | None) -> datetime | None:
-    if text is None:
-        return None
-    found = instant(text)
-    if found is None:
-        raise ConfigurationError(f"{option} {text!r} is no time: write 2026-01-31T12:00:00Z")
-    return found
 
 
 def _replayed(done: Replayed) -> Answer:

@@ -1,7 +1,7 @@
-"""The verbs that steer: seek, pause, resume, skip, release; and those that remove: delete-group, delete-topic, purge.
+"""The verbs that steer: seek, pause, resume, skip, release, open-lanes; those that remove: delete-group and others.
 
-Owns what they tell of their effect; what they do is administration's. Pause and resume act at once, the others only
-with --execute. Registered by `_main`.
+Owns what they tell of their effect; what they do is administration's. Pause, resume and open-lanes act at once, the
+others only with --execute. Registered by `_main`.
 """
 
 from __future__ import annotations
@@ -164,6 +164,25 @@ def release(admin: Admin, *, topic: str, group: str, key: str, dry_run: bool) ->
     return Answer(data=done, lines=[f"{text} ({done.owner_state})"])
 
 
+@click.command("open-lanes")
+@click.argument("topic")
+@click.argument("lanes", type=int, required=False)
+@steering
+def open_lanes(admin: Admin, *, topic: str, lanes: int | None, dry_run: bool) -> Answer:
+    """Show over how many open lanes TOPIC spreads its messages without a key, or set the number to LANES (1 to 1000).
+
+    Publishers follow within ten seconds. Lanes that are too many are consumed until they are empty.
+    """
+    if lanes is None:
+        found = admin.open_lanes(topic)
+        return Answer(data={"topic": topic, "lanes": found}, lines=[f"{shown(topic)} has {plural(found, 'open lane')}"])
+    done = admin.set_open_lanes(topic, lanes, dry_run=dry_run)
+    if not done.changed:
+        return Answer(data=done, lines=[f"{shown(topic)} has {plural(lanes, 'open lane')} already"])
+    text = f"{_would('set', 'set', dry_run=dry_run)} {shown(topic)} to {plural(lanes, 'open lane')}, from {done.before}"
+    return Answer(data=done, lines=[text])
+
+
 # -- removing ----------------------------------------------------------------------------------------------------------
 
 
@@ -234,4 +253,4 @@ def _left(remaining: int, noun: str, *, dry_run: bool) -> tuple[str, ...]:
     return (f"{plural(remaining, noun)} left, because somebody held their lanes: run it again",)
 
 
-VERBS = (seek, pause, resume, skip, release, delete_group, delete_topic, purge)
+VERBS = (seek, pause, resume, skip, release, open_lanes, delete_group, delete_topic, purge)

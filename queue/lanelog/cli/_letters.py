@@ -122,6 +122,7 @@ def _choice(verb: Callable[..., None]) -> Callable[..., None]:
 @_choice
 @click.option("--rate", type=float, metavar="N", help="At most N messages a second.")
 @click.option("--delay", type=float, default=0.0, metavar="S", help="Deliver them S seconds from now.")
+@click.option("--ttl", type=float, metavar="S", help="Let them expire S seconds after that. Default: never.")
 @click.option("--max-deliveries", type=int, metavar="N", help="Deliver each at most N times.")
 @click.option("--to-topic", metavar="TOPIC", help="Into another topic than the original.")
 @changing
@@ -135,6 +136,7 @@ def redrive(
     everything: bool,
     rate: float | None,
     delay: float,
+    ttl: float | None,
     max_deliveries: int | None,
     to_topic: str | None,
     dry_run: bool,
@@ -149,6 +151,7 @@ def redrive(
         all=everything,
         rate=rate,
         delay=delay,
+        ttl=ttl,
         max_deliveries=max_deliveries,
         to_topic=to_topic,
         dry_run=dry_run,

@@ -1,4 +1,4 @@
-"""The verbs that show messages: show and tail.
+"""The verbs that show messages: show, tail, history.
 
 Owns how a message looks; never settles, locks or registers anything: who looks is no consumer. Registered by `_main`.
 """
@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from lanelog.admin._history import OUTCOMES
 from lanelog.cli._output import Answer, Table, age, moment, number, payload, shown, to_json
-from lanelog.cli._verbs import json_option, limit_option, reading, url_option
+from lanelog.cli._verbs import json_option, limit_option, moment_of, reading, url_option
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -150,11 +151,35 @@ def tail(
 @click.argument("topic")
 @click.argument("group")
 @click.option("--key", help="Only this lane, from its end.")
+@click.option("--id", "message_id", metavar="ID", help="Only the message with this id.")
+@click.option("--outcome", type=click.Choice(OUTCOMES), help="Only those that left like this.")
+@click.option("--since", metavar="TIME", help="Only those that left then or later: 2026-11-21T10:00:00Z.")
+@click.option("--until", metavar="TIME", help="Only those that left before.")
 @limit_option
 @reading
-def history(admin: Admin, *, topic: str, group: str, key: str | None, limit: int) -> Answer:
+def history(
+    admin: Admin,
+    *,
+    topic: str,
+    group: str,
+    key: str | None,
+    message_id: str | None,
+    outcome: str | None,
+    since: str | None,
+    until: str | None,
+    limit: int,
+) -> Answer:
     """List how messages of TOPIC left GROUP, the last first. The group must subscribe with history=True."""
-    found = admin.history(topic, group, key=key, limit=limit)
+    found = admin.history(
+        topic,
+        group,
+        key=key,
+        id=message_id,
+        outcome=outcome,
+        since=moment_of("--since", since),
+        until=moment_of("--until", until),
+        limit=limit,
+    )
     heads = (
         "TOPIC",
         "KEY",

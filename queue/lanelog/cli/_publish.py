@@ -16,8 +16,9 @@ from attrs import evolve
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
+from lanelog._codec import utf8
 from lanelog.cli._output import Answer, plural, shown
-from lanelog.cli._verbs import Unfinished, finish, instant, json_option, url_option
+from lanelog.cli._verbs import Unfinished, finish, json_option, moment_of, url_option
 from lanelog.errors import ConfigurationError, LanelogError, PayloadTooLarge
 
 if TYPE_CHECKING:
@@ -30,8 +31,9 @@ _BATCH, _CHUNK = 1000, 1024 * 1024
 
 @click.command()
 @click.argument("topic")
-@click.argument("key")
+@click.argument("key", required=False)
 @click.argument("message", required=False)
+@click.option("--no-key", is_flag=True, help="It needs no order: leave KEY out, and it goes to an open lane.")
 @click.option("--file", "file", type=click.File("rb"), help="One message a line; `-`: standard input.")
 @click.option("--id", "message_id", metavar="ID", help="Makes MESSAGE idempotent: a second time it is a duplicate.")
 @click.option("--delay", type=float, metavar="S", help="Deliver in S seconds, and not at once.")
@@ -43,8 +45,9 @@ _BATCH, _CHUNK = 1000, 1024 * 1024
 def publish(
     *,
     topic: str,
-    key: str,
+    key: str | None,
     message: str | None,
+    no_key: bool,
     file: IO[bytes] | None,
     message_id: str | None,
     delay: float | None,
@@ -61,6 +64,12 @@ def publish(
     import lanelog
 
     metadata = metadata_of(pairs)
+    if no_key:
+        if message is not None:
+            raise ConfigurationError("with --no-key give TOPIC and MESSAGE alone: the messages have no KEY")
+        key, message = None, key
+    elif key is None:
+        raise ConfigurationError("give the KEY to publish under; or --no-key, for messages that need no order")
     if message is not None and file is not None:
         raise ConfigurationError("give MESSAGE or --file, not both")
     if message is None and file is None:
@@ -69,19 +78,18 @@ def publish(
         file = sys.stdin.buffer
     if message is None and message_id is not None:
         raise ConfigurationError("--id is for one MESSAGE: the lines of a file would all be the same one")
-    at = None if deliver_at is None else instant(deliver_at)
-    if deliver_at is not None and at is None:
-        raise ConfigurationError(f"--deliver-at {deliver_at!r} is no time: write it as 2026-01-31T12:00:00Z")
+    at = moment_of("--deliver-at", deliver_at)
     model = lanelog.Outgoing(key, b"", None, metadata, delay, at, ttl)
     with lanelog.connect(url) as client:
         if file is not None:
             found = _lines(client, topic, model, file)
-            text = f"published {plural(found['messages'] or 0, 'message')} to {shown(topic)}, lane {shown(key)}"
+            where = "open lanes" if key is None else f"lane {shown(key)}"
+            text = f"published {plural(found['messages'] or 0, 'message')} to {shown(topic)}, {where}"
             finish(Answer(data=found, lines=[text]), as_json=as_json)
             return
         assert message is not None  # noqa: S101 - for the type checker
-        (receipt,) = client.publish_many(topic, [evolve(model, payload=message, id=message_id)])
-    text = f"{_placed(receipt)} of {shown(topic)}, lane {shown(key)}"
+        (receipt,) = client.publish_many(topic, [evolve(model, payload=utf8("the payload", message), id=message_id)])
+    text = f"{_placed(receipt)} of {shown(topic)}, lane {shown(receipt.key)}"
     finish(Answer(data=receipt, lines=[text]), as_json=as_json)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from lanelog._codec import utf8
 from lanelog.cli._change import login
 from lanelog.cli._output import Answer, Table, moment, plural, shown
 from lanelog.cli._publish import metadata_of
@@ -105,7 +106,15 @@ def add(
     metadata = metadata_of(pairs)
     with lanelog.connect(url) as client:
         done = client.schedule(
-            name, expression, topic, key, message, timezone=timezone, catch_up=catch_up, metadata=metadata, ttl=ttl
+            name,
+            expression,
+            topic,
+            key,
+            utf8("the payload", message),  # as `publish` does: whoever types it says what it is, if anybody does
+            timezone=timezone,
+            catch_up=catch_up,
+            metadata=metadata,
+            ttl=ttl,
         )
     text = f"declared {shown(done.name)}: {shown(done.expression)} in {shown(done.timezone)}, "
     text += "paused" if done.next_fire_at is None else f"next at {moment(done.next_fire_at)}"

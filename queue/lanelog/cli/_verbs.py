@@ -230,3 +230,13 @@ def instant(text: str) -> datetime | None:
             f"the time {text!r} has no time zone: write {found.isoformat()}Z for UTC, or {found.isoformat()}+02:00"
         )
     return found
+
+
+def moment_of(option: str, text: str | None) -> datetime | None:
+    """The time that an option names, if it was given. Raises ConfigurationError for a text that is no time."""
+    if text is None:
+        return None
+    found = instant(text)
+    if found is None:
+        raise ConfigurationError(f"{option} {text!r} is no time: write 2026-01-31T12:00:00Z")
+    return found

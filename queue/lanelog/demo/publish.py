@@ -88,7 +88,7 @@ class HistoryPublisher:
                 return
             items = [lanelog.Outgoing(job.lane, job.encode(), id=job.id) for job in batch]
             receipts = self.client.publish_many(self.topic, items)
-            self.lanes.update(item.key for item, receipt in zip(items, receipts, strict=True) if not receipt.duplicate)
+            self.lanes.update(receipt.key for receipt in receipts if not receipt.duplicate)
             self.jobs = self.lanes.total()
             if number == 0:
                 self.client.publish(self.topic, MALFORMED_LANE, MALFORMED, id="malformed")

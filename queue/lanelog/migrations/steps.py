@@ -34,6 +34,11 @@ STEPS: Final = (
         oldest_code=1,
         columns={"queue_schema": ("oldest_code",), "queue_subscriber_heartbeats": ("incarnation",)},
     ),
+    Step(
+        version=3,
+        oldest_code=1,
+        columns={"queue_partitions": ("open_lanes",)},
+    ),
 )
 """In order, without gaps, from 1 on."""
 

@@ -8,7 +8,8 @@ The head's lock is held to the commit, so that nobody sees offset n + 1 of a lan
 delay goes into the schedule instead, under the same lock, which makes ids unique in both. `group` shares transactions
 between threads, `bulk` writes many messages in one, `caller` writes into somebody else's. `draft` and `timing` check a
 message before anything happens, `placing` gives offsets and writes, `doubt` says how long that may be repeated,
-`lanes` creates what is missing, `gate` bounds who waits, `locked` says who holds a lane.
+`spread` gives messages without a key their lanes, `lanes` creates what is missing, `gate` bounds who waits, `locked`
+says who holds a lane.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ from typing import Any, Protocol
 from attrs import define, field
 
 from lanelog._checks import Duration
+from lanelog._codec import Codec
 from lanelog._database import Database, find_open, open_in_this_thread, own_transaction
 from lanelog._stores.messages import largest_row
 from lanelog._telemetry import get_logger
 from lanelog.config import check_name
 from lanelog.errors import ConfigurationError, PayloadTooLarge
-from lanelog.message import Codec, Outgoing, Receipt
+from lanelog.message import Outgoing, Receipt
 from lanelog.publisher.batch import BatchWriter
 from lanelog.publisher.bulk import BulkWriter
 from lanelog.publisher.caller import CallerWriter
@@ -36,6 +38,7 @@ from lanelog.publisher.gate import Gate
 from lanelog.publisher.group import GroupCommit
 from lanelog.publisher.lanes import LaneCreator
 from lanelog.publisher.locked import Locked
+from lanelog.publisher.spread import Spread
 from lanelog.publisher.timing import make_timing
 
 __all__ = ["LaneCreator", "Publisher"]
@@ -65,6 +68,7 @@ class Publisher:
     _scheduled: Scheduled = field(default=_nobody, repr=False)
     """Called when a message with a delay was published; starts or wakes the local scheduler."""
     lanes: LaneCreator = field(init=False)
+    _spread: Spread = field(init=False, repr=False)
     _group: GroupCommit = field(init=False, repr=False)
     _bulk: BulkWriter = field(init=False, repr=False)
     _caller: CallerWriter = field(init=False, repr=False)
@@ -72,6 +76,7 @@ class Publisher:
     def __attrs_post_init__(self) -> None:
         gate = Gate(self._database.config.pool_size // 2)
         self.lanes = LaneCreator(self._database)
+        self._spread = Spread(self.lanes)
         locked = Locked(self._database)
         writer = BatchWriter(self._database, self.lanes, self._announce)
         self._group = GroupCommit(self._database, writer, gate, locked)
@@ -81,7 +86,7 @@ class Publisher:
     def publish(
         self,
         topic: str,
-        key: str,
+        key: str | None,
         payload: object,
         *,
         id: str | None = None,  # noqa: A002 - the public name
@@ -94,24 +99,25 @@ class Publisher:
     ) -> Receipt:
         """Append one message to the lane of `key`, or schedule it, and return its receipt when it is committed.
 
-        With `connection`, it becomes part of the transaction that is open there. A message whose `id` is in the lane
-        already is not stored again: the receipt has the offset of the first. Raises ConfigurationError
-        (PayloadTooLarge) before any SQL, and DatabaseError: if its `outcome_unknown` is true, publish again with the
-        same id, as long as the topic's longest `retention`. A repetition of our own that comes later is refused.
+        Without a key (None) it goes to one of the topic's open lanes. With `connection`, it becomes part of the
+        transaction that is open there. A message whose `id` is in the lane already is not stored again: the receipt has
+        the offset of the first. Raises ConfigurationError (PayloadTooLarge) before any SQL, and DatabaseError: if its
+        `outcome_unknown` is true, publish again with the same id, as long as the topic's longest `retention`. A
+        repetition of our own that comes later is refused.
         """
         check_name("topic", topic)
-        outgoing = Outgoing(key, payload, id, metadata, delay, deliver_at, ttl)
-        draft = self._draft(topic, outgoing, codec)
+        outgoing = Outgoing(key, payload, id, metadata, delay, deliver_at, ttl, codec)
+        draft = self._draft(topic, outgoing, None)
         if connection is not None:
             return self._publish_in(connection, topic, [draft])[0]
         self._refuse_to_wait_for_itself()
-        self._check_database([draft])
+        self._prepare(topic, [draft])
         return self._group.publish(draft)
 
     def publish_many(
         self,
         topic: str,
-        items: Iterable[Outgoing | tuple[str, object]],
+        items: Iterable[Outgoing | tuple[str | None, object]],
         *,
         connection: Any = None,
         codec: Codec | None = None,
@@ -130,7 +136,7 @@ class Publisher:
         if connection is not None:
             return self._publish_in(connection, topic, drafts)
         self._refuse_to_wait_for_itself()
-        self._check_database(drafts)
+        self._prepare(topic, drafts)
         return self._bulk.publish(topic, drafts)
 
     @contextmanager
@@ -165,24 +171,32 @@ class Publisher:
         self.lanes.close()
 
     def _draft(self, topic: str, outgoing: Outgoing, codec: Codec | None) -> Draft:
+        """Check and encode it, with its own codec, that of the call or the client's."""
+        if outgoing.codec is not None:
+            codec = outgoing.codec
         return make_draft(
             topic,
             outgoing.key,
             outgoing.payload,
             message_id=outgoing.id,
             metadata=outgoing.metadata,
-            codec=codec,
+            codec=self._database.config.codec if codec is None else codec,
             max_payload_bytes=self._database.config.max_payload_bytes,
             timing=make_timing(outgoing.delay, outgoing.deliver_at, outgoing.ttl),
         )
 
     def _publish_in(self, connection: Any, topic: str, drafts: Sequence[Draft]) -> list[Receipt]:
         """Publish in the caller's transaction, of whose end only the server hears, unless it is one of ours."""
-        self._check_database(drafts)
+        self._prepare(topic, drafts)
         receipts = self._caller.publish(connection, topic, drafts)
         if find_open(connection) is None and any(draft.timing.scheduled for draft in drafts):
             self._tell_scheduler(committed=False)
         return receipts
+
+    def _prepare(self, topic: str, drafts: Sequence[Draft]) -> None:
+        """What needs the database, and is done on a connection of our own also for a caller's transaction."""
+        self._check_database(drafts)
+        self._spread.place(topic, drafts, deadline=time.monotonic() + self._database.config.publish_timeout)
 
     def _check_database(self, drafts: Sequence[Draft]) -> None:
         """The tables must admit this version; an oversized statement would look like a lost connection."""

@@ -80,6 +80,10 @@ class BulkWriter:
                 refused += 1
                 _NEVER.wait(backoff(refused))
             busy |= result.busy
+            for draft in drafts:
+                if draft.key in busy:
+                    draft.step_aside(busy)
+            busy &= {draft.key for draft in drafts}
 
     def _transact(self, topic: str, drafts: Sequence[Draft], first: set[str]) -> _Result:
         # heads X: those that were busy, waiting, in key order; then the others, not waiting -> messages -> scheduled

@@ -59,10 +59,11 @@ class CallerWriter:
         deadline = time.monotonic() + self._database.config.publish_timeout
         self._lanes.ensure(topic, keys, deadline=deadline)
         try:
-            receipts = self._write(cx, topic, drafts, keys, deadline)
+            receipts = self._write(cx, topic, drafts, deadline)
             cx.finish()
         except DatabaseError as exc:
             # Of several lanes this transaction itself may have some: who is asked then would name it.
+            keys = {draft.key for draft in drafts}  # by now: some may have stepped aside
             error = self._locked.explained(cx.undo(exc), topic, keys, ask=len(keys) == 1)
             if exc.code == _NO_SUCH_DATABASE:
                 raise self._elsewhere(exc) from exc
@@ -91,12 +92,10 @@ class CallerWriter:
             f"server of this client ({exc})"
         )
 
-    def _write(
-        self, cx: ForeignExecutor, topic: str, drafts: Sequence[Draft], keys: set[str], deadline: float
-    ) -> list[Receipt]:
-        # heads X, in key order -> messages -> scheduled
+    def _write(self, cx: ForeignExecutor, topic: str, drafts: Sequence[Draft], deadline: float) -> list[Receipt]:
+        # heads X, in key order, then open lanes that nobody has, not waiting -> messages -> scheduled
         max_packet = self._database.max_packet()
-        heads = self._heads(cx, topic, keys)
+        heads = self._heads(cx, topic, drafts)
         # On the other connection, which sees what is committed, and takes no lock: with the heads in our hands nobody
         # else can add an id to these lanes. What this transaction itself has published is met at the insert.
         given = [draft.place for draft in drafts if draft.given]
@@ -113,7 +112,7 @@ class CallerWriter:
             found = self._find_here(cx, topic, asked)
             if not found:
                 raise
-        return append(cx, topic, place(drafts, self._heads(cx, topic, keys), {**stored, **found}), max_packet)
+        return append(cx, topic, place(drafts, self._heads(cx, topic, drafts), {**stored, **found}), max_packet)
 
     @staticmethod
     def _find_here(cx: ForeignExecutor, topic: str, drafts: Sequence[Draft]) -> dict[tuple[str, str], int]:
@@ -125,14 +124,30 @@ class CallerWriter:
             found |= dict.fromkeys(_scheduled.find_shared(cx, topic, waiting), SCHEDULED)
         return found
 
-    def _heads(self, cx: ForeignExecutor, topic: str, keys: set[str]) -> Mapping[str, int]:
-        heads = _partitions.lock_heads(cx, topic, keys, wait=True)
-        if len(heads) < len(keys):
-            raise DatabaseError(
-                "a lane is not there, although it was a moment ago: it was purged just now, or the connection is to "
-                "another server than this client's; roll back and repeat the transaction",
-                retriable=True,
-            )
-        if heads.keys() != keys:
+    def _heads(self, cx: ForeignExecutor, topic: str, drafts: Sequence[Draft]) -> Mapping[str, int]:
+        """Lock the heads, waiting; a message that may lie in any open lane waits for none as long as one is free.
+
+        Callers who each publish some of those, in any order, must not wait for each other in a circle.
+        """
+        anywhere = [draft for draft in drafts if draft.anywhere]
+        fixed = {draft.key for draft in drafts if not draft.anywhere}
+        heads = _partitions.lock_heads(cx, topic, fixed, wait=True)
+        busy: set[str] = set()
+        asked = {draft.key for draft in anywhere} - heads.keys()
+        while asked:
+            heads |= _partitions.lock_heads(cx, topic, asked, wait=False)
+            busy |= asked - heads.keys()
+            left = [draft for draft in anywhere if draft.key not in heads]
+            moved = [draft for draft in left if draft.step_aside(busy)]
+            asked = {draft.key for draft in moved} - heads.keys()
+        keys = {draft.key for draft in drafts}
+        heads |= _partitions.lock_heads(cx, topic, keys - heads.keys(), wait=True)
+        if not keys <= heads.keys():
+            if len(heads) < len(keys):
+                raise DatabaseError(
+                    "a lane is not there, although it was a moment ago: it was purged just now, or the connection is "
+                    "to another server than this client's; roll back and repeat the transaction",
+                    retriable=True,
+                )
             raise ConfigurationError("the connection gives text back otherwise than it was sent: open it with utf8mb4")
         return heads

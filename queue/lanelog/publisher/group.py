@@ -114,7 +114,7 @@ class GroupCommit:
         except BaseException:
             self._interrupted(line, topic, batch)
             raise
-        self._change(line, topic, lambda: line.park(member for member in batch if member.draft.key in busy))
+        self._change(line, topic, lambda: line.part([member for member in batch if member.draft.key in busy], busy))
 
     def _hold(self, line: Line, holder: Member) -> None:
         """Try until the message has an outcome, or its time is up."""

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from attrs import define, field
 
+from lanelog import _open_lanes
 from lanelog._database import Database, Session
 from lanelog._database.fork import register_shared
 from lanelog._stores.messages import Messages
@@ -79,6 +80,12 @@ class LaneCreator:
         found = self._retry(lambda: self._existing(topic, keys, deadline), deadline, "looking for lanes")
         return sorted(set(keys) - found)
 
+    def open_lanes(self, topic: str, *, deadline: float) -> int:
+        """Return how many open lanes the topic has, after creating those that are missing."""
+        count = self._retry(lambda: self._open_lanes(topic, deadline), deadline, "reading the number of open lanes")
+        self.ensure(topic, _open_lanes.lane_keys(count), deadline=deadline)
+        return count
+
     def find_ids(
         self, topic: str, places: Collection[tuple[str, str]], *, deadline: float
     ) -> dict[tuple[str, str], int]:
@@ -93,6 +100,10 @@ class LaneCreator:
     def _existing(self, topic: str, keys: Collection[str], deadline: float) -> set[str]:
         with self._reading.turn(deadline) as session:
             return _partitions.existing(session, topic, keys)
+
+    def _open_lanes(self, topic: str, deadline: float) -> int:
+        with self._reading.turn(deadline) as session:
+            return _partitions.open_lanes(session, topic, tables=self._database.tables_version)
 
     def _stored(self, topic: str, places: Collection[tuple[str, str]], deadline: float) -> dict[tuple[str, str], int]:
         with self._reading.turn(deadline) as session:

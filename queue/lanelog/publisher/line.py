@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from enum import Enum, auto
 
 from attrs import define, field
@@ -83,7 +83,7 @@ class Line:
 
     def admit(self, member: Member) -> None:
         """Let a member in: it leads if nobody does, and queues in memory if its lane is known to be busy."""
-        self.busy.get(member.draft.key, self.ready).append(member)
+        self._queue(member)
         self._appoint()
 
     def take(self) -> list[Member]:
@@ -106,11 +106,21 @@ class Line:
         if holders:
             waiting, self.ready = self.ready, deque()
             for member in waiting:
-                self.busy.get(member.draft.key, self.ready).append(member)
+                self._queue(member)
             parked += [member for member in waiting if member.draft.key in self.busy]
         if self.leader in parked:
             self.leader = None
         return holders + self._appoint()
+
+    def part(self, members: Iterable[Member], busy: Collection[str]) -> list[Member]:
+        """Let members whose lanes turned out to be busy try others, if they may, and park the rest; wake the result.
+
+        Those that try another lane are ready again, before the others.
+        """
+        members = list(members)
+        avoided = {*busy, *self.busy}
+        moved = [member for member in members if member.waiting and member.draft.step_aside(avoided)]
+        return self.put_back(moved) + self.park(member for member in members if member not in moved)
 
     def claim(self, key: str) -> list[Member]:
         """Return the batch that has gathered for a busy lane, for its holder, who has the lane by now."""
@@ -143,6 +153,11 @@ class Line:
             del self.holders[key]
             self.ready.extend(other for other in self.busy.pop(key) if other.waiting)
         return self.hand_over(member)
+
+    def _queue(self, member: Member) -> None:
+        if member.draft.key in self.busy:
+            member.draft.step_aside(self.busy)
+        self.busy.get(member.draft.key, self.ready).append(member)
 
     def _appoint(self) -> list[Member]:
         if self.leader is not None or not self.ready:

@@ -75,7 +75,7 @@ def place(drafts: Sequence[Draft], heads: Mapping[str, int], stored: Mapping[tup
                 )
             )
         placed.setdefault(draft.place, offset)
-        placement.receipts.append(Receipt(offset, draft.id, duplicate))
+        placement.receipts.append(Receipt(offset, draft.id, duplicate, draft.key))
     return placement
 
 

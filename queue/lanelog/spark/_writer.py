@@ -130,7 +130,9 @@ class _Publishing:
         sizes = pyarrow.compute.binary_length(batch.column(names.index("value"))).to_pylist()  # bytes, of text too
         rows = zip(*(columns[name] for name in _REQUIRED), metadata, sizes, strict=True)
         for topic, key, value, message_id, pairs, size in rows:
-            self._waiting.setdefault(topic, []).append(Outgoing(key, value, message_id, _mapping(pairs)))
+            # Text as its bytes: the content type of a row is what its metadata says, or none.
+            payload = value.encode() if isinstance(value, str) else value
+            self._waiting.setdefault(topic, []).append(Outgoing(key, payload, message_id, _mapping(pairs)))
             self._rows += 1
             self._bytes += size + sum(len(text.encode()) for pair in pairs or () for text in pair if text)
             if self._rows >= ROWS or self._bytes >= BYTES:
