@@ -227,15 +227,15 @@ def test_a_new_time_to_live(lanelog_client: Client, raw: Any, delay: float) -> N
     """The copies expire so long after they are there, or due; without `ttl` they live for ever."""
     give_up(lanelog_client, raw, [("k", "1"), ("k", "2")])
     admin = lanelog_client.admin
-    admin.redrive("t", "a", ids=["k-1"], ttl=600, delay=delay)
-    admin.redrive("t", "a", ids=["k-2"], delay=delay)
+    admin.redrive("t", "a", ids=["k-1"], ttl=600, delay=delay, dry_run=False)
+    admin.redrive("t", "a", ids=["k-2"], delay=delay, dry_run=False)
     if delay:
         assert rows(raw, "SELECT ttl_ms FROM queue_scheduled ORDER BY created_at, seq") == [(600_000,), (0,)]
     else:
         copies = "FROM queue_messages WHERE topic = 't' AND target_group = 'a' ORDER BY `offset`"
         assert rows(raw, f"SELECT IF(expires_at = 0, 0, expires_at - created_at) {copies}") == [(600_000,), (0,)]
     with pytest.raises(lanelog.ConfigurationError):
-        admin.redrive("t", "a", all=True, ttl=0)
+        admin.redrive("t", "a", all=True, ttl=0, dry_run=False)
 
 
 @pytest.mark.parametrize("delay", [0, 3600])

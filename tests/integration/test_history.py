@@ -20,6 +20,7 @@ from support.cli import Command
 from support.commands import commands_sent
 from support.janitors import Janitors
 from support.processes import Fleet
+from support.situations import Situations
 from support.sql import delivery_rows, one, rows, watermark
 from support.stage import Stage
 from support.waiting import Record, accept, eventually
@@ -467,6 +468,37 @@ def test_dead_letters_leave_after_their_own_groups_retention(
     assert letters(raw) == [
         ("ever", "a", 1), ("ever", "a", 2), ("ever", "b", 1), ("brief", "b", 2), ("brief", "c", 1), ("ever", "c", 1),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("by", ["janitor", "maintain"])
+def test_old_dead_letters_wait_for_whoever_reads_them(
+    janitors: Janitors, lanelog_client: Client, raw: Any, by: str
+) -> None:
+    """Retention deletes what every registered group of the dead letter topic is past; a group without a place, none."""
+
+    def collect() -> list[tuple[str, int]]:
+        if by == "maintain":
+            lanelog_client.admin.maintain()
+        else:
+            with lanelog_client.subscribe("t", "g", rejects, dead_letter_retention=600):
+                janitors.turn(lanelog_client)
+        return [(key, offset) for _, key, offset in letters(raw)]
+
+    lanelog_client.publish_many("t", [("a", b"x"), ("a", b"x"), ("a", b"x"), ("b", b"x")])
+    with lanelog_client.subscribe("t", "g", rejects, dead_letter_retention=600):
+        eventually(lambda: len(letters(raw)) == 4)
+    rows(raw, "UPDATE queue_messages SET created_at = created_at - 700000 WHERE topic = 't_dlq'")
+    for group in ("alerts", "audit"):
+        lanelog_client.subscribe("t_dlq", group, accept, start="earliest").stop(10)
+    rows(raw, "DELETE FROM queue_offsets WHERE topic = 't_dlq' AND consumer_group <> ''")
+    Situations(raw, "t_dlq", "alerts").place("a", 3)
+    assert collect() == [("a", 1), ("a", 2), ("a", 3), ("b", 1)]
+    Situations(raw, "t_dlq", "audit").place("a", 2)
+    assert collect() == [("a", 3), ("b", 1)]
+    lanelog_client.admin.delete_group("t_dlq", "audit", dry_run=False)
+    assert collect() == [("b", 1)]
+    lanelog_client.admin.delete_group("t_dlq", "alerts", dry_run=False)
+    assert collect() == []
 
 
 def test_settled_dead_letters_leave_by_themselves(

@@ -20,9 +20,9 @@ ADMIN_NAMES = {
     "Admin", "Contradiction", "DeadLetterInfo", "DeadLetterReason", "Deleted", "Finding", "GroupDeleted", "GroupInfo",
     "GroupState",
     "HistoryInfo", "LaneInfo", "LeaseInfo", "Maintained", "MemberInfo", "MessageInfo", "MessageState", "OffsetInfo",
-    "OwnerState", "Paused", "Problem", "Purged", "Rank", "Redriven", "Released", "Resumed", "ScheduledInfo", "Skipped",
-    "OpenLanes", "Sought", "SoughtLane", "Status", "TopicDeleted", "TopicInfo", "ScheduleInfo", "SchedulePaused",
-    "ScheduleRemoved", "ScheduleResumed",
+    "OpenLanes", "OwnerState", "Paused", "Problem", "Purged", "Rank", "Redriven", "Released", "Resumed",
+    "ScheduledInfo", "Skipped", "Sought", "SoughtLane", "Status", "TopicDeleted", "TopicInfo", "ScheduleInfo",
+    "SchedulePaused", "ScheduleRemoved", "ScheduleResumed",
 }  # fmt: skip
 
 SIGNATURES = """
