@@ -193,7 +193,10 @@ def test_show_lists_a_lane_and_describes_a_message(command: Command, working: la
     assert [line[0] for line in command.table("show", "merge", "fails", "--from", "2")[1]] == ["2"]
     text = command("show", "merge", "fails", "1").stdout
     assert "offset 1 of merge, lane fails" in text
-    assert text.splitlines()[-1].split()[:3] == ["builders", "retryable", "1"]
+    assert [line.split()[:3] for line in text.splitlines() if line.startswith("builders")] == [
+        ["builders", "retryable", "1"]
+    ]
+    assert text.splitlines()[-2:] == ["last error of group builders", r"  no \x1b[31mbranch"]
     assert command("show", "merge", "done", "--id", "raw", "--raw").stdout_bytes == b"\xff\x00"
     described = command.json("show", "merge", "done", "2")
     assert described["payload"] == {"base64": "/wA="}

@@ -38,7 +38,8 @@ def left(raw: Any, group: str = "g") -> list[tuple[Any, ...]]:
     """(offset, outcome, attempts, error) of every row, in order."""
     return rows(
         raw,
-        "SELECT message_offset, outcome, attempts, last_error FROM queue_history WHERE consumer_group = %s"
+        "SELECT message_offset, outcome, attempts, SUBSTRING_INDEX(last_error, CHAR(10 USING utf8mb4), 1)"
+        " FROM queue_history WHERE consumer_group = %s"
         " ORDER BY topic, partition_key, message_offset",
         group,
     )

@@ -4,13 +4,15 @@ import json
 from datetime import UTC, datetime, timedelta
 from operator import itemgetter
 
+import click
 import pytest
+from click.testing import CliRunner
 
 from lanelog.admin import OwnerState, SoughtLane
 from lanelog.cli._cells import count, name, text
-from lanelog.cli._output import age, ago, moment, payload, shown, to_json
+from lanelog.cli._output import age, ago, block, moment, payload, shown, to_json
 from lanelog.cli._table import Table
-from lanelog.cli._verbs import alarms, instant
+from lanelog.cli._verbs import INTERRUPTED, Verbs, alarms, instant
 from lanelog.errors import ConfigurationError
 
 
@@ -109,3 +111,25 @@ def test_alarms_are_one_line() -> None:
     assert alarms(measured, 8, 0.5) == ("lag 9 > 8 on merge b; oldest 1m10s > 0.5s on merge c and 1 more",)
     assert alarms(measured, 9, 70.0) == ()
     assert alarms(measured, None, None) == ()
+
+
+def test_a_command_that_ctrl_c_breaks_off_ends_without_a_word() -> None:
+    """The exit status is the shells' for Ctrl-C; click's own would be that of an alarm."""
+
+    @click.group(cls=Verbs)
+    def group() -> None:
+        pass
+
+    @group.command()
+    def works() -> None:
+        raise KeyboardInterrupt
+
+    result = CliRunner().invoke(group, ["works"])
+    assert (result.exit_code, result.output) == (INTERRUPTED, "")
+
+
+def test_a_text_of_several_lines_is_a_block_that_steers_nothing() -> None:
+    """As a traceback: each line on its own, whole, and below what it is."""
+    text = "ValueError: \x1b[31m\nTraceback:\n  File\n\n" + "x" * 1000
+    lines = ["error", r"  ValueError: \x1b[31m", "  Traceback:", "    File", "", "  " + "x" * 1000]
+    assert block("error", text) == lines

@@ -44,7 +44,7 @@ DENIED = frozenset({1142, 1143})
 DENIED_WAIT = 600.0
 """Seconds until it is tried again whether the account may delete by now."""
 
-log = get_logger()
+log = get_logger("janitor")
 
 
 @define(eq=False)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
 
+from lanelog._engine.failures import summary
 from lanelog.admin._seen import MessageState, OwnerState
 from lanelog.admin._words import age, moment, plural, shown
 
@@ -202,9 +203,9 @@ def of_lane(lane: LaneInfo, group: GroupInfo, running: float | None) -> Problem 
         return problem(Rank.STUCK, "owner gone", detail, command("release", *place))
     if lane.state is MessageState.RETRYABLE and lane.attempts:
         due = "is due" if not lane.next_attempt_in else f"in {age(lane.next_attempt_in)}"
-        detail = f"attempt {lane.attempts} failed: {shown(lane.last_error)}; the next {due}; to give it up:"
+        detail = f"attempt {lane.attempts} failed: {shown(summary(lane.last_error))}; the next {due}; to give it up:"
         mend = command("skip", *place, str(offset), options=["--reason", "…"])
-        return problem(Rank.STUCK, "failing", detail, mend, cause=lane.last_error)
+        return problem(Rank.STUCK, "failing", detail, mend, cause=summary(lane.last_error))
     if lane.state is MessageState.PROCESSING and running is not None and running > SLOW:
         detail = f"attempt {lane.attempts} has been running for {age(running)}; to have another worker try:"
         return problem(Rank.STUCK, "slow", detail, command("release", *place))

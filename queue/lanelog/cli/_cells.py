@@ -10,6 +10,7 @@ from datetime import datetime
 from operator import attrgetter
 from typing import Any
 
+from lanelog._engine.failures import summary
 from lanelog.cli._output import age, ago, number, shown
 from lanelog.cli._table import Column, Tone
 
@@ -42,6 +43,13 @@ def text(head: str, get: str | Get, *, rank: int = 0, most: int = 200, tone: Ton
     """An error or a payload, at most so many characters of it: as a name, and it wants more room."""
     return _column(
         head, get, lambda value, _now: shown(value, most), rank=rank, least=TEXT_LEAST, want=TEXT_WANT, tone=tone
+    )
+
+
+def error(head: str, get: str | Get, *, rank: int = 0, tone: ToneOf | None = None) -> Column:
+    """What an attempt failed of, without its frames, which `show` has."""
+    return _column(
+        head, get, lambda value, _now: shown(summary(value)), rank=rank, least=TEXT_LEAST, want=TEXT_WANT, tone=tone
     )
 
 

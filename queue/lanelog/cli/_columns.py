@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from lanelog.admin import GroupInfo, LaneInfo, OwnerState
 from lanelog.admin._words import NOTHING
-from lanelog.cli._cells import count, name, seconds, text, time, when, word
+from lanelog.cli._cells import count, error, name, seconds, time, when, word
 from lanelog.cli._output import age, plural
 from lanelog.cli._table import Column, Tone
 
@@ -113,7 +113,7 @@ LANES = (
     name("OWNER", "owner", rank=7),
     word("LEASE", lease_of, rank=4, tone=_lease_tone),
     count("ATTEMPTS", lambda each: each.attempts or None, rank=2, tone=_failing),
-    text("ERROR", "last_error", rank=1, tone=_failing),
+    error("ERROR", "last_error", rank=1, tone=_failing),
 )
 
 OFFSETS = (

@@ -10,7 +10,7 @@ from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
 from lanelog.admin import MessageState
-from lanelog.cli._cells import count, name, seconds, text, time, when, word
+from lanelog.cli._cells import count, error, name, seconds, text, time, when, word
 from lanelog.cli._output import moment, payload
 from lanelog.cli._table import Tone
 from lanelog.message import utc_from_ms
@@ -40,7 +40,7 @@ STATES = (
     count("POSTPONED", "postponed", rank=6),
     time("LAST-ATTEMPT", "last_attempt_at", rank=4),
     name("OWNER", "owner", rank=5),
-    text("ERROR", "last_error", rank=2, tone=_state_tone),
+    error("ERROR", "last_error", rank=2, tone=_state_tone),
 )
 
 DEAD_LETTERS = (
@@ -80,7 +80,7 @@ HISTORY = (
     time("DELIVERED", "first_delivered_at", rank=6),
     time("FINISHED", "finished_at", rank=1),
     name("OWNER", "owner", rank=4),
-    text("ERROR", "error", rank=3, tone=_outcome_tone),
+    error("ERROR", "error", rank=3, tone=_outcome_tone),
 )
 
 SCHEDULED = (
@@ -128,6 +128,13 @@ FINDINGS = (
     word("STATUS", "status", tone=status_tone),
     text("FINDING", "detail", most=1000),
     text("REMEDY", "remedy", most=1000),
+)
+
+EVENTS_LISTED = (
+    word("EVENT", "name"),
+    word("LEVEL", "level", rank=1, tone=when(lambda each: each.level == "ERROR", Tone.BAD)),
+    word("LOGGER", "logger", rank=2),
+    text("SAYS", "says"),
 )
 
 REPLAYED = (

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from lanelog.cli import _columns_messages, _totals
-from lanelog.cli._output import Answer, age, moment, payload, plural, shown
+from lanelog.cli._output import Answer, age, block, moment, payload, plural, shown
 from lanelog.cli._table import Table
 from lanelog.cli._verbs import Verbs, changing, limit_option, reading
 from lanelog.errors import ConfigurationError
@@ -99,7 +99,7 @@ def _described(message: MessageInfo, letter: DeadLetter) -> list[str]:
         f"published    {moment(message.published_at)}",
         *(f"metadata     {shown(name)}={shown(value)}" for name, value in message.metadata.items()),
         f"payload      {payload(message.payload, 10_000)}",
-        *(f"error        {shown(line, 10_000)}" for line in (letter.last_error or "").splitlines()),
+        *(block("error", letter.last_error) if letter.last_error else ()),
     ]
 
 

@@ -11,6 +11,7 @@ from lanelog.cli import (
     _analyze,
     _archive,
     _change,
+    _events,
     _letters,
     _messages,
     _publish,
@@ -25,7 +26,7 @@ from lanelog.cli._verbs import Verbs
 
 EPILOG = """
 Exit status: 0 done; 1 a bound of --max-lag or --max-age is exceeded, doctor found an error, or a part is left to do;
-2 refused (bad input, missing privilege, unreachable database), nothing was changed.
+2 refused (bad input, missing privilege, unreachable database), nothing was changed; 130 ended by Ctrl-C.
 
 Completion of verbs, options, topics, groups and keys:
 
@@ -48,6 +49,7 @@ SECTIONS = {
         "show": "The messages of a lane, or all about one of them.",
         "tail": "The last messages, and with --follow new ones.",
         "history": "How messages left a group that keeps history.",
+        "events": "What lanelog logs, or one of its events.",
     },
     "Steer": {
         "pause": "Hand out nothing more, until resume.",
@@ -104,6 +106,7 @@ for _room in (
     _change,
     _archive,
     _analyze,
+    _events,
     _setup,
 ):
     for _verb in _room.VERBS:

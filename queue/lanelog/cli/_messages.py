@@ -14,7 +14,7 @@ import click
 
 from lanelog.admin._history import OUTCOMES
 from lanelog.cli import _columns_messages, _totals
-from lanelog.cli._output import Answer, ago, moment, payload, shown, to_json
+from lanelog.cli._output import Answer, ago, block, moment, payload, shown, to_json
 from lanelog.cli._table import Table
 from lanelog.cli._verbs import json_option, limit_option, moment_of, reading, url_option
 from lanelog.errors import ConfigurationError
@@ -105,7 +105,12 @@ def _described(message: MessageInfo, now: datetime) -> Answer:
         before=[*(f"{name:<{width}}{value}" for name, value in about), ""],
         table=Table(_columns_messages.STATES, message.states, now),
         nothing="no group is registered for this topic: nobody waits for this message",
+        lines=[line for each in message.states if each.last_error for line in _error(each.group, each.last_error)],
     )
+
+
+def _error(group: str, text: str) -> list[str]:
+    return ["", *block(f"last error of group {shown(group)}", text)]
 
 
 # -- tail --------------------------------------------------------------------------------------------------------------

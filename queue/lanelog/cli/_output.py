@@ -30,6 +30,7 @@ __all__ = [
     "Line",
     "age",
     "ago",
+    "block",
     "moment",
     "name",
     "number",
@@ -136,6 +137,11 @@ def _text(line: Line) -> Text:
 
 
 # -- values as text ----------------------------------------------------------------------------------------------------
+
+
+def block(head: str, text: str) -> list[str]:
+    """A text of several lines, such as a traceback, below its head: every line whole, and on its own."""
+    return [head, *(f"  {shown(line, len(line))}" if line else "" for line in text.splitlines())]
 
 
 def payload(data: bytes, most: int = CELL_MAX) -> str:

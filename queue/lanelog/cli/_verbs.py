@@ -1,7 +1,7 @@
 """What all verbs have in common: their options, their connection, their errors and their exit status.
 
 Owns the exit statuses (0: done; 1: what a monitor asked about is too much, or a part is left to do; 2: refused, nothing
-changed); never knows what a verb does. Called by the rooms that define verbs.
+changed; 130: Ctrl-C); never knows what a verb does. Called by the rooms that define verbs.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 ALARM: Final = 1
 REFUSED: Final = 2
+INTERRUPTED: Final = 130
 
 _PATIENCE: Final = 3.0
 """Seconds after which --watch says that the database does not answer."""
@@ -87,11 +88,13 @@ class Verbs(click.Group):
 
 @contextmanager
 def _one_line() -> Iterator[None]:
-    """Turn the library's errors, and click's, which show the usage first, into one line."""
+    """Turn the library's errors, and click's, which show the usage first, into one line, and Ctrl-C into none."""
     try:
         yield
     except LanelogError as exc:
         raise Refused(str(exc)) from exc
+    except KeyboardInterrupt:
+        raise SystemExit(INTERRUPTED) from None
     except click.UsageError as exc:
         if type(exc).__name__ == "NoArgsIsHelpError":  # shows the help instead
             raise

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from lanelog._database import Database, Executor
     from lanelog.spark._archive_presence import Presence
 
-log = get_logger()
+log = get_logger("spark")
 
 
 @frozen
