@@ -132,9 +132,9 @@ FINDINGS = (
 
 EVENTS_LISTED = (
     word("EVENT", "name"),
-    word("LEVEL", "level", rank=1, tone=when(lambda each: each.level == "ERROR", Tone.BAD)),
-    word("LOGGER", "logger", rank=2),
-    text("SAYS", "says"),
+    word("LEVEL", "level", rank=3, tone=when(lambda each: each.level == "ERROR", Tone.BAD)),
+    word("LOGGER", "logger", rank=4),
+    name("SAYS", "says", least=40),
 )
 
 REPLAYED = (
