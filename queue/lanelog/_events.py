@@ -38,6 +38,25 @@ class Event:
         return f"lanelog.{self.room}"
 
 
+def _admin() -> tuple[Event, ...]:
+    return (
+        Event(
+            "messages.deleted",
+            "WARNING",
+            "admin",
+            "An operator, or a program, deleted messages: one event for each call, after its commits.",
+            "verb topic group key why messages unsettled scheduled account host pid error",
+        ),
+        Event(
+            "messages.passed",
+            "WARNING",
+            "admin",
+            "An operator, or a program, took a group past messages that it will not handle any more.",
+            "verb topic group key why messages unsettled scheduled account host pid error",
+        ),
+    )
+
+
 def _client() -> tuple[Event, ...]:
     return (
         Event(
@@ -106,6 +125,13 @@ def _fetcher() -> tuple[Event, ...]:
 
 def _janitor() -> tuple[Event, ...]:
     return (
+        Event(
+            "dead_letters.deleted",
+            "INFO",
+            "janitor",
+            "`dead_letter_retention` was over for dead letters that nobody had redriven or deleted.",
+            "topic messages why account host pid",
+        ),
         Event(
             "deletion.denied",
             "WARNING",
@@ -528,6 +554,7 @@ def _worker() -> tuple[Event, ...]:
 
 
 EVENTS: Final = (
+    *_admin(),
     *_client(),
     *_database(),
     *_fetcher(),

@@ -223,7 +223,7 @@ class Janitor:
         return keeping.purge_history(self.session, membership, state.kept, now)
 
     def _keep_letters(self, membership: Membership, state: Topic, now: float) -> bool:
-        return keeping.release_letters(self.session, membership, state.kept, now)
+        return keeping.release_letters(self.session, membership, state.kept, now, self.host.database.config.user)
 
     def _audit(self, membership: Membership, state: Topic, now: float) -> bool:
         return auditing.audit(self.session, membership, state.passes, now)

@@ -10,7 +10,9 @@ from itertools import groupby
 import click
 
 from lanelog._events import EVENTS, Event
-from lanelog.cli._output import Answer, Table
+from lanelog.cli._columns_messages import EVENTS_LISTED
+from lanelog.cli._output import Answer, plural
+from lanelog.cli._table import Table
 from lanelog.cli._verbs import finish, json_option
 from lanelog.errors import ConfigurationError
 
@@ -45,8 +47,11 @@ def events(*, name: str | None, markdown: bool, as_json: bool) -> None:
         for each in found
     ]
     if name is None:
-        rows = [[each.name, each.level, each.logger, each.says] for each in found]
-        answer = Answer(data=data, table=Table(("EVENT", "LEVEL", "LOGGER", "SAYS"), rows))
+        answer = Answer(
+            data=data,
+            table=Table(EVENTS_LISTED, found),
+            total=f"{plural(len(found), 'event')}; `events` with a name describes one",
+        )
     else:
         answer = Answer(data=data, lines=[line for each in found for line in _described(each)])
     finish(answer, as_json=as_json)

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
 import click
-from rich.console import Console
-from rich.live import Live
 
-from lanelog.cli._output import Answer, age, print_answer, rendered, to_json
+from lanelog.cli import _watch
+from lanelog.cli._output import Answer, age, print_answer
 from lanelog.errors import ConfigurationError, LanelogError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -26,10 +25,16 @@ ALARM: Final = 1
 REFUSED: Final = 2
 INTERRUPTED: Final = 130
 
+_PATIENCE: Final = 3.0
+"""Seconds after which --watch says that the database does not answer."""
+
 url_option = click.option(
     "--url", metavar="URL", help="mysql://user:password@host:3306/database; default: LANELOG_URL."
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+wide_option = click.option(
+    "--wide", is_flag=True, help="Show all columns and crop nothing, however long the lines are."
+)
 limit_option = click.option(
     "--limit", default=100, show_default=True, metavar="N", help="At most so many entries, up to 10000."
 )
@@ -53,6 +58,9 @@ class Unfinished(Refused):
 class Verbs(click.Group):
     """A group of commands in which everything that is refused is one line, also what click itself refuses."""
 
+    sections: Mapping[str, Mapping[str, str]] = {}
+    """Its verbs by what they are for, each with one line; those in no section, if there are any, come last."""
+
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
@@ -64,6 +72,18 @@ class Verbs(click.Group):
         """As click's, for the verb and its options."""
         with _one_line():
             return super().invoke(ctx)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """As click's, section by section."""
+        names = self.list_commands(ctx)
+        room = formatter.width - 6 - max(map(len, names), default=0)
+        left = {name: self.commands[name].get_short_help_str(room) for name in names}
+        for title, lines in self.sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, line) for name, line in lines.items() if left.pop(name, None) is not None])
+        if left:
+            with formatter.section("Commands"):
+                formatter.write_dl(list(left.items()))
 
 
 @contextmanager
@@ -89,17 +109,18 @@ def reading(function: Callable[..., Answer]) -> Callable[..., None]:
     """Make a verb of `function(admin, …) -> Answer` that looks: with --url, --json and --watch."""
 
     @functools.wraps(function)
-    def verb(*, url: str | None, as_json: bool, watch: bool, interval: float, **params: Any) -> None:
+    def verb(*, url: str | None, as_json: bool, watch: bool, interval: float, wide: bool, **params: Any) -> None:
         import lanelog
 
         if watch and any(params.get(bound) is not None for bound in BOUNDS):
             raise click.UsageError("--watch goes on for ever: a monitor calls again and leaves it out")
-        with lanelog.connect(url) as client:
+        connect = functools.partial(lanelog.connect, publish_timeout=_PATIENCE) if watch else lanelog.connect
+        with connect(url) as client:
             look = functools.partial(function, client.admin, **params)
             if watch:
-                _watch(look, interval, as_json=as_json)
+                _watch.watch(look, interval, as_json=as_json, wide=wide, rest=rest)
             else:
-                finish(look(), as_json=as_json)
+                finish(look(), as_json=as_json, wide=wide)
 
     for option in (
         click.option(
@@ -110,7 +131,8 @@ def reading(function: Callable[..., Answer]) -> Callable[..., None]:
             metavar="S",
             help="Seconds between looks of --watch.",
         ),
-        click.option("--watch", is_flag=True, help="Look again and again until Ctrl-C; with --json, a line each time."),
+        click.option("--watch", is_flag=True, help="Look again and again until q or Ctrl-C; with --json, a line each."),
+        wide_option,
         json_option,
         url_option,
     ):
@@ -194,7 +216,7 @@ def alarms(
     parts = []
     if late:
         name, lag = max(late, key=lambda each: each[1])
-        parts.append(f"lag {lag} > {max_lag} on {name}{_more(late)}")
+        parts.append(f"lag {lag:,} > {max_lag:,} on {name}{_more(late)}")
     if old:
         name, oldest = max(old, key=lambda each: each[1])
         parts.append(f"oldest {age(oldest)} > {max_age:g}s on {name}{_more(old)}")
@@ -207,36 +229,15 @@ def _more(found: Sequence[object]) -> str:
     return f" and {len(found) - 1} more" if len(found) > 1 else ""
 
 
-def finish(answer: Answer, *, as_json: bool, note: str | None = None) -> None:
+def finish(answer: Answer, *, as_json: bool, wide: bool = False, note: str | None = None) -> None:
     """Print an answer, with a note for people; exit with status 1 if it is alarming."""
-    print_answer(answer, as_json=as_json)
+    print_answer(answer, as_json=as_json, wide=wide)
     if note and not as_json:
         click.echo(note, err=True)
     for alarm in answer.alarms:
         click.echo(alarm, err=True)
     if answer.alarms:
         raise SystemExit(ALARM)
-
-
-def _watch(look: Callable[[], Answer], interval: float, *, as_json: bool) -> None:
-    """Look until Ctrl-C."""
-    console = Console(highlight=False)
-    try:
-        if as_json or not console.is_terminal:
-            while True:
-                answer = look()
-                if as_json:
-                    click.echo(to_json(answer.data))
-                else:
-                    print_answer(answer, as_json=False)
-                    click.echo()
-                rest(interval)
-        with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
-            while True:
-                live.update(rendered(look()), refresh=True)
-                rest(interval)
-    except KeyboardInterrupt:
-        pass  # how it is meant to end
 
 
 def rest(seconds: float) -> None:
