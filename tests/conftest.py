@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from lanelog.devserver import DevServer, ServerUnavailable, start
+from lanelog.devserver import TEST_URL_VARIABLE, DevServer, ServerUnavailable, start
 
 # A test machine is shared: how long one example takes says nothing.
 settings.register_profile("lanelog", parent=settings(), deadline=None)
@@ -92,7 +92,7 @@ def is_thorough(item: pytest.Item) -> bool:
 
 def server_kind(config: pytest.Config) -> str:
     kind: str = config.getoption("--server")
-    return os.environ.get("LANELOG_URL") or kind if kind == "auto" else kind
+    return os.environ.get(TEST_URL_VARIABLE) or kind if kind == "auto" else kind
 
 
 def is_local(kind: str) -> bool:

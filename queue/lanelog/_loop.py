@@ -51,7 +51,7 @@ class Loop:
     _log: BoundLogger = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._log = get_logger(loop=self.name)
+        self._log = get_logger("loop", loop=self.name)
 
     def __repr__(self) -> str:
         state = "running" if self.running else "stopped"

@@ -1,7 +1,8 @@
-"""The way out for log events: the stdlib logger "lanelog".
+"""The way out for log events: the stdlib loggers below "lanelog", one for each room.
 
 It never configures logging, renders only plain values (of anything else, the type), and never raises.
-Every room that does something takes its logger from `get_logger` and binds topic, group, key and subscriber to it.
+Every room that does something takes its logger from `get_logger` and binds topic, group, key and subscriber to it. The
+events are listed in `_events`.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ import logging
 import sys
 import traceback
 from collections.abc import Mapping
+from types import TracebackType
 from typing import Any, Final
 
 from attrs import frozen
 
 LOGGER_NAME: Final = "lanelog"
+
+ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
 
 _LONGEST_VALUE = 2000  # characters; a last error may quote a whole payload
 
@@ -54,31 +58,89 @@ class BoundLogger:
     def _log(self, level: int, event: str, values: dict[str, Any]) -> None:
         if not self._logger.isEnabledFor(level):
             return
-        exc_info = values.pop("exc_info", None)
+        exc_info = _exc_info(values.pop("exc_info", None))
         try:
-            line = " ".join([event, *(f"{name}={_text(value)}" for name, value in {**self._context, **values}.items())])
+            fields = {name: _plain(value) for name, value in {**self._context, **values}.items()}
+            shown = " ".join(f"{name}={_text(value)}" for name, value in fields.items())
             # The record's caller is whoever called debug() … exception(): two frames above this one.
-            self._logger.log(level, line, exc_info=exc_info, stacklevel=3)
+            path, line, function, _ = self._logger.findCaller(stacklevel=3)
+            # The event is the template and the fields an argument: who groups records groups them by event.
+            template, arguments = (f"{event} %s", (shown,)) if shown else (event, ())
+            record = self._logger.makeRecord(
+                self._logger.name, level, path, line, template, arguments, exc_info, function
+            )
+            _attach(record, {"event": event, **fields})
+            if exc_info is not None:
+                _make_writable(record, exc_info)
+            self._logger.handle(record)
         except Exception:  # noqa: BLE001 - an application's broken log filter must not stop a loop
             if logging.raiseExceptions:
                 traceback.print_exc(file=sys.stderr)
 
 
-def _text(value: object) -> str:
-    """Show a value on one line; only the type of what might hold a secret or be of any length."""
+def _exc_info(given: object) -> ExcInfo | None:
+    """What `exc_info=` means: an exception, the triple of one, or True for the one that is being handled."""
+    if isinstance(given, BaseException):
+        return type(given), given, given.__traceback__
+    if isinstance(given, tuple):
+        return given
+    kind, error, frames = sys.exc_info() if given else (None, None, None)
+    return None if kind is None or error is None else (kind, error, frames)
+
+
+def _attach(record: logging.LogRecord, fields: Mapping[str, object]) -> None:
+    """Make the fields attributes of the record, as `extra=` does; a name that is taken gets the prefix `lanelog_`.
+
+    An application's record factory may have taken names of its own: `extra=` would raise, and the event be lost.
+    """
+    for name, value in fields.items():
+        taken = name in record.__dict__ or name in {"message", "asctime"}
+        record.__dict__[f"lanelog_{name}" if taken else name] = value
+
+
+def _make_writable(record: logging.LogRecord, exc_info: ExcInfo) -> None:
+    """Escape a lone surrogate in the traceback: no stream could be written with it, and the event would be lost.
+
+    Any other traceback is left to the application's formatter.
+    """
+    text = "".join(traceback.format_exception(*exc_info)).rstrip("\n")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        record.exc_text = encodable(text)
+
+
+def encodable(text: str) -> str:
+    """The same text with its lone surrogates escaped: neither UTF-8 nor a database has room for them."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _plain(value: object) -> object:
+    """A value that any formatter can render; only the type of what might hold a secret or be of any length."""
     if isinstance(value, enum.Enum):
         value = value.value
     if isinstance(value, BaseException):
         value = describe(value)
     if isinstance(value, str):
+        if len(value) > _LONGEST_VALUE:
+            value = value[:_LONGEST_VALUE] + "…"
+        return encodable(value)
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item) for item in value]
+    return f"<{type(value).__name__}>"
+
+
+def _text(value: object) -> str:
+    """Show a plain value on one line."""
+    if isinstance(value, str):
         return _quoted(value)
-    if value is None or isinstance(value, bool | int):
-        return str(value).lower()
+    if isinstance(value, list):
+        return f"[{','.join(_text(item) for item in value)}]"
     if isinstance(value, float):
         return f"{value:.6f}".rstrip("0").rstrip(".")
-    if isinstance(value, list | tuple | set | frozenset):
-        return f"[{','.join(_text(item) for item in value)}]"
-    return f"<{type(value).__name__}>"
+    return str(value).lower()  # None, a truth value, a whole number
 
 
 def describe(error: BaseException) -> str:
@@ -92,19 +154,14 @@ def describe(error: BaseException) -> str:
 
 
 def _quoted(value: str) -> str:
-    if len(value) > _LONGEST_VALUE:
-        value = value[:_LONGEST_VALUE] + "…"
-    # repr() escapes line breaks and lone surrogates: one event stays one line, on any stream.
+    # repr() escapes line breaks: one event stays one line, on any stream.
     plain = value.isprintable() and value and not any(character in value for character in " =\"'")
     return value if plain else repr(value)
 
 
-def get_logger(**context: object) -> BoundLogger:
-    """Return the library's logger with `context` bound to it: `log.info("lane.acquired", key=key)`.
+def get_logger(room: str, **context: object) -> BoundLogger:
+    """Return the logger `lanelog.<room>` with `context` bound to it: `log.info("lanes.acquired", lanes=3)`.
 
-    Events are static past-tense names.
+    Events are static past-tense names, and stand in `_events`.
     """
-    return BoundLogger(logging.getLogger(LOGGER_NAME), context)
-
-
-logging.getLogger(LOGGER_NAME).addHandler(logging.NullHandler())
+    return BoundLogger(logging.getLogger(f"{LOGGER_NAME}.{room}"), context)

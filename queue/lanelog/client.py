@@ -53,12 +53,14 @@ if TYPE_CHECKING:
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 LOOK_FOR_SIGNALS = 0.5
+INTERRUPTED = 128 + signal.SIGINT
+"""The exit status of a program that Ctrl-C has ended, as shells count."""
 LAST_WRITES = 5.0
 """Seconds that what was decided gets to be committed, and the leases to be released, when `drain_timeout` is over."""
 ANOTHER_PRESS = 1.0
 """Seconds after which a second SIGINT is a person's: a terminal and what runs in it may both send the first one."""
 
-log = get_logger()
+log = get_logger("client")
 
 
 def connect(url: str | None = None, **options: Unpack[ConnectOptions]) -> Client:
@@ -109,6 +111,7 @@ class Client:
     _subscriptions: list[Subscription] = field(factory=list, init=False)
     _lock: threading.Lock = field(factory=threading.Lock, init=False)
     _closed: bool = field(default=False, init=False)
+    _hurried: bool = field(default=False, init=False)  # by a second Ctrl-C: nothing is waited for any more
     _ended: threading.Event = field(factory=threading.Event, init=False)  # whoever closed it first has done so
     _closer: int = field(default=0, init=False)  # that thread
     _announcements: _Announcements = field(init=False)
@@ -430,15 +433,17 @@ class Client:
         """Start every registered subscription and block until SIGTERM, SIGINT or `close()`; then drain and return.
 
         Draining waits for running handlers, and for a database that is away, `drain_timeout` seconds at most (None: as
-        long as it takes). Whatever handler runs then is cut off: its message goes back with an attempt that does not
-        count, not even as a crash, and whoever takes the lane over has it at once; each is a WARNING `handler.cut_off`.
-        Its thread goes on until the process ends, which should follow at once, and can settle nothing. Under
-        `AckPolicy.ACK_FIRST` that message is lost. The last writes take 5 more seconds at most; if the database is away
-        for longer, the leases run out by themselves, and what ran is taken for a crash.
+        long as it takes); every 5 s an event `subscription.waited` says for what. Whatever handler runs when that time
+        is over is cut off: its message goes back with an attempt that does not count, not even as a crash, and whoever
+        takes the lane over has it at once; each is a WARNING `handler.cut_off`. Its thread goes on until the process
+        ends, which should follow at once, and can settle nothing. Under `AckPolicy.ACK_FIRST` that message is lost. The
+        last writes take 5 more seconds at most; if the database is away for longer, the leases run out by themselves,
+        and what ran is taken for a crash.
 
-        A second SIGINT (Ctrl-C), a second or more after the first signal, does not wait: it raises KeyboardInterrupt,
-        or does what else it did before this call. Raises ConfigurationError, and what made a subscription fail, after
-        draining the others. Signals are handled only in the main thread.
+        A second SIGINT (Ctrl-C), a second or more after the first signal, does not wait: it raises SystemExit(130), so
+        that the program ends without a traceback, and `close()` waits no longer either. Where the application had a
+        SIGINT handler of its own before this call, that one is called instead. Raises ConfigurationError, and what made
+        a subscription fail, after draining the others. Signals are handled only in the main thread.
         """
         if not any(s.handler is not None for s in self._subscriptions):
             raise ConfigurationError("nothing to run: register a handler with @client.subscriber(topic, group) first")
@@ -464,8 +469,7 @@ class Client:
             if subscription.failure is not None:
                 raise subscription.failure
 
-    @staticmethod
-    def _catch_signals(stop: threading.Event) -> dict[signal.Signals, Any]:
+    def _catch_signals(self, stop: threading.Event) -> dict[signal.Signals, Any]:
         if threading.current_thread() is not threading.main_thread():
             return {}
 
@@ -480,6 +484,9 @@ class Client:
                 first.append(now)
             elif number == signal.SIGINT and now - first[0] >= ANOTHER_PRESS:
                 signal.signal(number, previous[signal.SIGINT])
+                if previous[signal.SIGINT] is signal.default_int_handler:
+                    self._hurried = True
+                    raise SystemExit(INTERRUPTED)  # Python's own handler would print a traceback
                 signal.raise_signal(number)
 
         for number in SIGNALS:
@@ -502,7 +509,7 @@ class Client:
         A handler that still runs then keeps its lane, and the connections that protect it, until it ends; False.
         Called again, it waits for the first call's outcome in the same way.
         """
-        allowed = check_timeout("timeout", timeout)
+        allowed = 0.0 if self._hurried else check_timeout("timeout", timeout)
         with self._lock:
             first, self._closed = not self._closed, True
             if first:

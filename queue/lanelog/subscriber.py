@@ -19,7 +19,7 @@ from attrs import define, field, frozen
 
 from lanelog import migrations
 from lanelog._checks import check_timeout
-from lanelog._engine import policy
+from lanelog._engine import life, policy
 from lanelog._engine.delivery import message_of
 from lanelog._engine.gate import Passage, process_gate
 from lanelog._engine.membership import Membership
@@ -42,11 +42,13 @@ if TYPE_CHECKING:
     from lanelog.message import Message
 
 SHORTEST_WAIT = 0.05
+TELLS_EVERY = 5.0
+"""Seconds after which whoever waits for the end of a subscription is told, again and again, what it waits for."""
 GIVES_WAY = 1.0
 """Seconds for which `pull` waits to hand a suspect out alone while messages are in the user's hands: whoever pulls may
 be the one who has them, and would never be rid of them."""
 
-log = get_logger()
+log = get_logger("subscription")
 
 
 class SubscriptionState(StrEnum):
@@ -117,6 +119,7 @@ class Subscription:
                 signals=self._engine.signals,
                 runs=self._runs,
                 failed=self._fail,
+                workers=0 if self.handler is None else config.workers,
             )
             for topic in self.topics
         )
@@ -231,7 +234,12 @@ class Subscription:
         return ended
 
     def _wait_for(self, membership: Membership, until: float | None) -> bool:
+        began = told = time.monotonic()
         while not membership.ended.is_set():
+            if time.monotonic() - told >= TELLS_EVERY:
+                told = time.monotonic()
+                away = self._engine.host.ground.incarnation is None
+                life.waited(membership, told - began, away=away)
             left = SHORTEST_WAIT if until is None else min(SHORTEST_WAIT, until - time.monotonic())
             if left <= 0:
                 return False

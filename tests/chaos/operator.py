@@ -88,7 +88,7 @@ class Operator:
             return
         group, key, watermark = place
         to = max(1, watermark + 1 - operation.back)
-        done, steer = self._try("seek", lambda: admin.seek(TOPIC, group, key=key, to=to), group, key)
+        done, steer = self._try("seek", lambda: admin.seek(TOPIC, group, key=key, to=to, dry_run=False), group, key)
         if done is not None:
             moved = done.moved[0] if done.moved else None
             at = to - 1 if moved is None else moved.after
@@ -101,7 +101,7 @@ class Operator:
         if place is None:
             return
         group, key, _ = place
-        done, steer = self._try("release", lambda: admin.release(TOPIC, group, key), group, key)
+        done, steer = self._try("release", lambda: admin.release(TOPIC, group, key, dry_run=False), group, key)
         if done is None or done.changed:
             self._note(steer)
 
@@ -112,7 +112,9 @@ class Operator:
             return
         group, key, watermark = place
         offset = watermark + 1
-        done, steer = self._try("skip", lambda: admin.skip(TOPIC, group, key, offset, reason="chaos"), group, key)
+        done, steer = self._try(
+            "skip", lambda: admin.skip(TOPIC, group, key, offset, reason="chaos", dry_run=False), group, key
+        )
         if done is None or done.changed:
             self._note(evolve(steer, offset=offset), f"offset {offset}")
 
@@ -148,7 +150,7 @@ class Operator:
 
     def _redrive(self, admin: Admin, operation: Operation) -> None:
         group = _group(operation)
-        _, steer = self._try("redrive", lambda: admin.redrive(TOPIC, group, all=True), group, None)
+        _, steer = self._try("redrive", lambda: admin.redrive(TOPIC, group, all=True, dry_run=False), group, None)
         new = self._redriven()
         self.journal.write(*new)
         self._note(steer, f"{len(new)} dead letters")

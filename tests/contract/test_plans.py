@@ -32,7 +32,7 @@ OURS = re.compile(r"\bqueue_(?!lanelog)[a-z_]+\b")
 WHOLE_ROWS = re.compile(r"\s*INSERT\b[^(]*\(([^)]*)\)\s*VALUES\s*(.*)", re.DOTALL)
 INTEGER = re.compile(
     r"(LIMIT|THEN|[-+]|`offset`\s*[<>]?=?|"
-    r"(message_offset|head_offset|lease_epoch|payload_bytes|created_at|updated_at|heartbeat_at)\s*[<>]?=|"
+    r"(message_offset|head_offset|lease_epoch|payload_bytes|created_at|updated_at|heartbeat_at|finished_at)\s*[<>]?=|"
     r"GREATEST\(\w+,)\s*$"
 )
 REPEATED = {

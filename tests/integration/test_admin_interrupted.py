@@ -24,9 +24,9 @@ TWICE = RetryPolicy(stop=tenacity.stop_after_attempt(2), wait=tenacity.wait_none
 thorough = partial(pytest.param, marks=pytest.mark.thorough)
 Verb = Callable[[Client], object]
 VERBS: dict[str, Verb] = {
-    "release": lambda client: client.admin.release("t", "g", "k"),
-    "skip a neighbour": lambda client: client.admin.skip("t", "g", "k", 1, reason="not needed"),
-    "purge a neighbour": lambda client: client.admin.purge("t", before=2),
+    "release": lambda client: client.admin.release("t", "g", "k", dry_run=False),
+    "skip a neighbour": lambda client: client.admin.skip("t", "g", "k", 1, reason="not needed", dry_run=False),
+    "purge a neighbour": lambda client: client.admin.purge("t", before=2, dry_run=False),
 }
 
 
@@ -72,7 +72,7 @@ def test_a_message_that_runs_is_handled_again(
     go.set()
     lost.wait(1)
     if verb == "release":
-        lanelog_client.admin.skip("t", "g", "k", 1, reason="the test ends")
+        lanelog_client.admin.skip("t", "g", "k", 1, reason="the test ends", dry_run=False)
     eventually(lambda: watermark(raw, "g", "t", "k") == 2)
     assert subscription.stop(10)
     assert letters(raw) == 0
@@ -92,7 +92,7 @@ def test_a_granted_delivery_that_fails_is_the_last(lanelog_client: Client, raw: 
     lanelog_client.publish("t", "k", b"x")
     subscription = lanelog_client.subscribe("t", "g", handle, max_deliveries=1)
     seen.wait(1)
-    lanelog_client.admin.release("t", "g", "k")
+    lanelog_client.admin.release("t", "g", "k", dry_run=False)
     seen.wait(2)
     eventually(lambda: letters(raw) == 1)
     go.set()
@@ -182,9 +182,9 @@ def test_what_was_in_flight_gets_rows(
     """Each offset under the run mark without a row gets one, those in flight wait, nothing else is touched; once."""
     in_flight(lanelog_client, raw, alive=True)
     verbs: dict[str, Callable[[], object]] = {
-        "release": lambda: lanelog_client.admin.release("t", "g", "k"),
-        "skip": lambda: lanelog_client.admin.skip("t", "g", "k", 4, reason="not needed"),
-        "purge": lambda: lanelog_client.admin.purge("t", before=5),
+        "release": lambda: lanelog_client.admin.release("t", "g", "k", dry_run=False),
+        "skip": lambda: lanelog_client.admin.skip("t", "g", "k", 4, reason="not needed", dry_run=False),
+        "purge": lambda: lanelog_client.admin.purge("t", before=5, dry_run=False),
     }
     if committed is None:
         verbs[verb]()
@@ -213,7 +213,7 @@ def test_a_dead_owner_leaves_a_crash(lanelog_client: Client, raw: Any, dead: str
     elif dead == "an earlier owner":
         rows(raw, "UPDATE queue_partition_leases SET lease_epoch = 8")
     before = (found(raw), mark(raw))
-    assert lanelog_client.admin.release("t", "g", "k").changed
+    assert lanelog_client.admin.release("t", "g", "k", dry_run=False).changed
     assert (found(raw), mark(raw)) == before
 
 
@@ -221,5 +221,5 @@ def test_a_mark_beyond_the_head_gives_no_rows(lanelog_client: Client, raw: Any) 
     """A crashed server lost the end of the lane: what comes there next has had no attempt."""
     in_flight(lanelog_client, raw, alive=True)
     rows(raw, "UPDATE queue_offsets SET marked_through = 15 WHERE consumer_group = 'g'")
-    lanelog_client.admin.release("t", "g", "k")
+    lanelog_client.admin.release("t", "g", "k", dry_run=False)
     assert [row[0] for row in found(raw)] == [3, 4, 5, 7, 8, 9, 10]

@@ -75,15 +75,15 @@ def test_settled_dead_letters_leave_with_their_rows(client: Client, raw: Any) ->
     assert client.admin.maintain().dead_letters == 0
     letters = client.admin.dead_letters("t", "g")
     settled = [letter.id for letter in letters if letter.key == "a" and letter.offset != 4]
-    client.admin.redrive("t", "g", ids=settled[:2])
-    client.admin.delete_dead_letters("t", "g", ids=settled[2:])
+    client.admin.redrive("t", "g", ids=settled[:2], dry_run=False)
+    client.admin.delete_dead_letters("t", "g", ids=settled[2:], dry_run=False)
     assert client.admin.maintain().dead_letters == 3
     assert stored(raw, "t_dlq") == 9
     assert [row["message_offset"] for row in delivery_rows(raw, "", "t_dlq")] == [5, 6]
-    assert client.admin.redrive("t", "g", all=True).messages == 7
+    assert client.admin.redrive("t", "g", all=True, dry_run=False).messages == 7
     assert client.admin.maintain().dead_letters == 9
     assert (stored(raw, "t_dlq"), delivery_rows(raw, "", "t_dlq")) == (0, [])
-    assert client.admin.redrive("t", "g", all=True).messages == 0
+    assert client.admin.redrive("t", "g", all=True, dry_run=False).messages == 0
     assert one(raw, "SELECT COUNT(*) FROM queue_messages WHERE target_group = 'g'") == 9
     client.publish("t", "a", b"y")
     with client.subscribe("t", "g", refuse, retention=0):

@@ -48,18 +48,18 @@ def test_redrive_of_many_dead_letters_beside_another_group(lanelog_client: Clien
         seen_b.wait(KEYS * EACH, within=60)
         mended.set()
 
-        redriven = admin.redrive("t", "a", all=True)
+        redriven = admin.redrive("t", "a", all=True, dry_run=False)
         assert (redriven.messages, redriven.keys, redriven.remaining) == (KEYS * EACH, KEYS, 0)
         seen_a.wait(KEYS * EACH, within=60)
         assert in_order(seen_a.items) == {f"k{n}": list(range(EACH)) for n in range(KEYS)}
-        assert admin.redrive("t", "a", all=True).messages == 0
+        assert admin.redrive("t", "a", all=True, dry_run=False).messages == 0
 
         for group in ("a", "b"):  # both pass what is there, and only one of them was given it
             eventually(lambda group=group: all(watermark(raw, group, "t", f"k{n}") == 2 * EACH for n in range(KEYS)))
         assert admin.maintain().dead_letters == KEYS * EACH
         assert letters(raw) == 0
         assert delivery_rows(raw, "", "t_dlq") == []
-        assert admin.redrive("t", "a", all=True).messages == 0
+        assert admin.redrive("t", "a", all=True, dry_run=False).messages == 0
         heads = "SELECT SUM(head_offset) FROM queue_partitions WHERE topic = 't' AND partition_key <> ''"
         assert one(raw, heads) == 2 * KEYS * EACH
         assert len(seen_a) == len(seen_b) == KEYS * EACH
@@ -79,7 +79,7 @@ def test_a_redriven_message_that_fails_again_is_dead_lettered_again(lanelog_clie
             attempts((message.offset, message.attempt))
             raise Reject("still down")
 
-        assert lanelog_client.admin.redrive("t", "a", all=True).messages == 2
+        assert lanelog_client.admin.redrive("t", "a", all=True, dry_run=False).messages == 2
         with lanelog_client.subscribe("t", "a", reject):
             eventually(lambda: len(lanelog_client.admin.dead_letters("t", "a")) == 2)
         assert attempts.items == [(2 * round_ + 1, 1), (2 * round_ + 2, 1)]
@@ -90,7 +90,7 @@ def test_a_redriven_message_that_fails_again_is_dead_lettered_again(lanelog_clie
         assert [letter.published_at for letter in again] == published
         known |= {letter.id for letter in again}
     seen = Record()
-    lanelog_client.admin.redrive("t", "a", all=True)
+    lanelog_client.admin.redrive("t", "a", all=True, dry_run=False)
     with lanelog_client.subscribe("t", "a", lambda m: seen((m.payload, m.id, dict(m.metadata), m.dead_letter))):
         found = seen.wait(2)
     assert [payload for payload, *_ in found] == [b"1", b"2"]
@@ -105,8 +105,8 @@ def test_a_message_that_a_seek_brings_back_is_dead_lettered_anew(lanelog_client:
     admin = lanelog_client.admin
     for number, settled in enumerate((True, False, True, True), 2):
         if settled:
-            assert admin.delete_dead_letters("t", "a", all=True).messages == 1
-        admin.seek("t", "a", to="earliest")
+            assert admin.delete_dead_letters("t", "a", all=True, dry_run=False).messages == 1
+        admin.seek("t", "a", to="earliest", dry_run=False)
         with lanelog_client.subscribe("t", "a", refuse) as subscription:
             eventually(lambda subscription=subscription: subscription.stats().dead_lettered == 1)
         letters_there = admin.dead_letters("t", "a")
@@ -122,7 +122,7 @@ def test_a_dead_letter_released_by_a_purge_does_not_count_as_the_new_one(lanelog
     released = "UPDATE queue_offsets SET offset_acked = 1 WHERE consumer_group = '' AND topic = 't_dlq'"
     rows(raw, released)
     admin = lanelog_client.admin
-    admin.seek("t", "a", to="earliest")
+    admin.seek("t", "a", to="earliest", dry_run=False)
     with lanelog_client.subscribe("t", "a", refuse) as subscription:
         eventually(lambda: subscription.stats().dead_lettered == 1)
     admin.maintain(topics=["t_dlq"])
@@ -140,17 +140,17 @@ def test_dead_letters_are_chosen_by_their_ids_their_messages_ids_or_their_reason
     dry = admin.redrive("t", "a", ids=chosen, dry_run=True)
     assert (dry.messages, dry.missing, dry.dry_run) == (2, 1, True)
     assert len(admin.dead_letters("t", "a")) == 7
-    assert admin.redrive("t", "a", ids=chosen).messages == 2
-    assert admin.redrive("t", "a", ids=chosen) == lanelog.admin.Redriven(
+    assert admin.redrive("t", "a", ids=chosen, dry_run=False).messages == 2
+    assert admin.redrive("t", "a", ids=chosen, dry_run=False) == lanelog.admin.Redriven(
         topic="t", group="a", to_topic="t", messages=0, keys=0, missing=3, remaining=0, delay=0.0, dry_run=False
     )
     assert admin.delete_dead_letters("t", "a", reason="no 0", dry_run=True).messages == 2
-    deleted = admin.delete_dead_letters("t_dlq", "a", reason="no 0")
+    deleted = admin.delete_dead_letters("t_dlq", "a", reason="no 0", dry_run=False)
     assert (deleted.topic, deleted.messages, deleted.keys) == ("t", 2, 2)
-    assert admin.delete_dead_letters("t", "a", reason="no 0").messages == 0
-    assert admin.redrive("t_dlq", "a", reason="no 4").messages == 1
+    assert admin.delete_dead_letters("t", "a", reason="no 0", dry_run=False).messages == 0
+    assert admin.redrive("t_dlq", "a", reason="no 4", dry_run=False).messages == 1
     assert [letter.original_id for letter in admin.dead_letters("t", "a")] == ["k-3", "k-5"]
-    assert admin.redrive("t", "a", all=True).messages == 2
+    assert admin.redrive("t", "a", all=True, dry_run=False).messages == 2
     seen = Record()
     with lanelog_client.subscribe("t", "a", lambda m: seen(m.payload)):
         eventually(lambda: watermark(raw, "a", "t", "k") == 6 + 5)
@@ -165,10 +165,10 @@ def test_two_redrives_at_once_bring_each_back_once(lanelog_client: Client, lanel
     with ExitStack() as stack, ThreadPoolExecutor(4) as pool:
         first, second, third, fourth = (stack.enter_context(lanelog.connect(lanelog_url)).admin for _ in range(4))
         calls = [
-            pool.submit(first.redrive, "t", "a", all=True),
-            pool.submit(second.redrive, "t", "a", all=True),
-            pool.submit(third.redrive, "t", "a", all=True, to_topic="elsewhere"),
-            pool.submit(fourth.delete_dead_letters, "t", "a", all=True),
+            pool.submit(first.redrive, "t", "a", all=True, dry_run=False),
+            pool.submit(second.redrive, "t", "a", all=True, dry_run=False),
+            pool.submit(third.redrive, "t", "a", all=True, to_topic="elsewhere", dry_run=False),
+            pool.submit(fourth.delete_dead_letters, "t", "a", all=True, dry_run=False),
         ]
         home, home_too, away, deleted = (call.result().messages for call in calls)
     assert home + home_too + away + deleted == 400
@@ -195,7 +195,7 @@ def test_a_lane_that_somebody_holds_waits_and_keeps_its_order(
     holder = open_raw()
     rows(holder, "SELECT 1 FROM queue_partitions WHERE topic = 't' AND partition_key = 'held' FOR UPDATE")
     with ThreadPoolExecutor(1) as pool:
-        call = pool.submit(lanelog_client.admin.redrive, "t", "a", all=True)
+        call = pool.submit(lanelog_client.admin.redrive, "t", "a", all=True, dry_run=False)
         count = "SELECT COUNT(*) FROM queue_messages WHERE topic = 't' AND target_group = 'a' AND partition_key = %s"
         eventually(lambda: one(raw, count, "free") == 10)
         assert one(raw, count, "held") == 0
@@ -215,10 +215,10 @@ def test_what_stays_held_is_reported(lanelog_url: str, raw: Any, open_raw: Any) 
         give_up(client, raw, [("free", "1"), ("held", "2")])
         holder = open_raw()
         rows(holder, "SELECT 1 FROM queue_partitions WHERE topic = 't' AND partition_key = 'held' FOR UPDATE")
-        redriven = client.admin.redrive("t", "a", all=True)
+        redriven = client.admin.redrive("t", "a", all=True, dry_run=False)
         assert (redriven.messages, redriven.remaining) == (1, 1)
         holder.rollback()
-        assert client.admin.redrive("t", "a", all=True).messages == 1
+        assert client.admin.redrive("t", "a", all=True, dry_run=False).messages == 1
 
 
 @pytest.mark.thorough
@@ -227,15 +227,15 @@ def test_a_new_time_to_live(lanelog_client: Client, raw: Any, delay: float) -> N
     """The copies expire so long after they are there, or due; without `ttl` they live for ever."""
     give_up(lanelog_client, raw, [("k", "1"), ("k", "2")])
     admin = lanelog_client.admin
-    admin.redrive("t", "a", ids=["k-1"], ttl=600, delay=delay)
-    admin.redrive("t", "a", ids=["k-2"], delay=delay)
+    admin.redrive("t", "a", ids=["k-1"], ttl=600, delay=delay, dry_run=False)
+    admin.redrive("t", "a", ids=["k-2"], delay=delay, dry_run=False)
     if delay:
         assert rows(raw, "SELECT ttl_ms FROM queue_scheduled ORDER BY created_at, seq") == [(600_000,), (0,)]
     else:
         copies = "FROM queue_messages WHERE topic = 't' AND target_group = 'a' ORDER BY `offset`"
         assert rows(raw, f"SELECT IF(expires_at = 0, 0, expires_at - created_at) {copies}") == [(600_000,), (0,)]
     with pytest.raises(lanelog.ConfigurationError):
-        admin.redrive("t", "a", all=True, ttl=0)
+        admin.redrive("t", "a", all=True, ttl=0, dry_run=False)
 
 
 @pytest.mark.parametrize("delay", [0, 3600])
@@ -247,7 +247,7 @@ def test_an_unanswered_commit_adds_nothing(
     monkeypatch.setattr(_redrive, "BATCH", 4)
     give_up(lanelog_client, raw, [(f"k{n % 2}", str(n)) for n in range(20)])
     with every_commit_unanswered_once(monkeypatch, committed=committed) as lost:
-        redriven = lanelog_client.admin.redrive("t", "a", all=True, delay=delay)
+        redriven = lanelog_client.admin.redrive("t", "a", all=True, delay=delay, dry_run=False)
     assert sum(lost) >= 3
     assert (redriven.messages, redriven.keys, redriven.remaining) == (20, 2, 0)
     order = ("queue_scheduled", "deliver_at, created_at, seq") if delay else ("queue_messages", "`offset`")
@@ -265,11 +265,11 @@ def test_another_topic_gets_them_for_everybody_there(lanelog_client: Client, raw
     lanelog_client.subscribe("other", "x", lambda m: seen(("x", m.key, m.payload)))
     lanelog_client.subscribe("other", "y", lambda m: seen(("y", m.key, m.payload)))
     ids = [letter.id for letter in lanelog_client.admin.dead_letters("t", "a")]
-    redriven = lanelog_client.admin.redrive("t", "a", ids=ids[:1], to_topic="other")
+    redriven = lanelog_client.admin.redrive("t", "a", ids=ids[:1], to_topic="other", dry_run=False)
     assert (redriven.to_topic, redriven.messages) == ("other", 1)
     assert sorted(seen.wait(2)) == [("x", "k", b"1"), ("y", "k", b"1")]
     lanelog_client.subscribe("other", "a", lambda m: seen(("a", m.key, m.payload)), start="latest")
-    lanelog_client.admin.redrive("t", "a", ids=ids[1:], to_topic="other")
+    lanelog_client.admin.redrive("t", "a", ids=ids[1:], to_topic="other", dry_run=False)
     assert seen.wait(3)[2:] == [("a", "k", b"2")]
     eventually(lambda: watermark(raw, "x", "other", "k") == 2)
     assert len(seen) == 3
@@ -280,7 +280,7 @@ def test_a_rate_spreads_a_redrive_over_time(lanelog_client: Client, raw: Any) ->
     """Never more than the rate allows: the last batch begins when all the others have had their time."""
     give_up(lanelog_client, raw, [("k", str(n)) for n in range(12)])
     began = time.monotonic()
-    assert lanelog_client.admin.redrive("t", "a", all=True, rate=20).messages == 12
+    assert lanelog_client.admin.redrive("t", "a", all=True, rate=20, dry_run=False).messages == 12
     assert time.monotonic() - began >= 10 / 20
 
 
@@ -292,7 +292,7 @@ def test_a_purged_lane_comes_back(lanelog_url: str, raw: Any) -> None:
         with client.subscribe("t", "a", refuse, retention=0):
             lane = "SELECT COUNT(*) FROM queue_partitions WHERE topic = 't' AND partition_key = 'k'"
             eventually(lambda: letters(raw) == 1 and one(raw, lane) == 0)
-        assert client.admin.redrive("t", "a", all=True).messages == 1
+        assert client.admin.redrive("t", "a", all=True, dry_run=False).messages == 1
         seen = Record()
         with client.subscribe("t", "a", lambda m: seen((m.offset, m.payload)), retention=0):
             assert seen.wait(1) == [(2, b"1")]

@@ -24,9 +24,9 @@ def test_an_unanswered_deletion_is_counted_once(
 ) -> None:
     """Its own are told from what somebody else has deleted before."""
     give_up(lanelog_client, raw, [("k", str(n)) for n in range(10)])
-    assert lanelog_client.admin.delete_dead_letters("t", "a", reason="no 3").messages == 1
+    assert lanelog_client.admin.delete_dead_letters("t", "a", reason="no 3", dry_run=False).messages == 1
     with every_commit_unanswered_once(monkeypatch, committed=committed) as lost:
-        deleted = lanelog_client.admin.delete_dead_letters("t", "a", all=True)
+        deleted = lanelog_client.admin.delete_dead_letters("t", "a", all=True, dry_run=False)
     assert sum(lost) == 1
     assert (deleted.messages, deleted.keys) == (9, 1)
     assert len(delivery_rows(raw, "", "t_dlq")) == 10
@@ -45,10 +45,10 @@ def test_dead_letters_are_looked_up_by_their_own_ids(
     chosen = [own["l", 7], own["k", 3], own["l", 2]]
     read = _chosen._read
     monkeypatch.setattr(_chosen, "_read", None)
-    assert lanelog_client.admin.redrive("t", "a", ids=chosen[:2]).messages == 2
-    assert lanelog_client.admin.delete_dead_letters("t", "a", ids=chosen[2:]).messages == 1
+    assert lanelog_client.admin.redrive("t", "a", ids=chosen[:2], dry_run=False).messages == 2
+    assert lanelog_client.admin.delete_dead_letters("t", "a", ids=chosen[2:], dry_run=False).messages == 1
     monkeypatch.setattr(_chosen, "_read", read)
-    redriven = lanelog_client.admin.redrive("t", "a", ids=[looks_so, own["k", 1], chosen[0]])
+    redriven = lanelog_client.admin.redrive("t", "a", ids=[looks_so, own["k", 1], chosen[0]], dry_run=False)
     assert (redriven.messages, redriven.missing) == (2, 1)
     copies = rows(
         raw, "SELECT partition_key, payload FROM queue_messages WHERE target_group = 'a' ORDER BY 1, `offset`"
@@ -77,7 +77,7 @@ def test_a_message_is_failed_when_what_it_became_has_failed(
         known = {letter.original_id: letter.id for letter in admin.dead_letters("t", "a")}
         assert seen(1) == (MessageState.FAILED, known["k-1"])
         assert seen(2) == (MessageState.FAILED, known["k-2"])
-        admin.redrive("t", "a", all=True)
+        admin.redrive("t", "a", all=True, dry_run=False)
         if collected:
             admin.maintain()
             assert letters(raw) == 0
@@ -87,7 +87,7 @@ def test_a_message_is_failed_when_what_it_became_has_failed(
             eventually(lambda: len(admin.dead_letters("t", "a")) == 2)
         letter = admin.dead_letters("t", "a")[0]
         assert seen(1) == seen(2 * round_ + 1) == (MessageState.FAILED, letter.id)
-    admin.delete_dead_letters("t", "a", reason="no 1")
+    admin.delete_dead_letters("t", "a", reason="no 1", dry_run=False)
     assert seen(1) == (MessageState.COMPLETED, None)
     assert seen(2)[0] is MessageState.FAILED
 
@@ -109,14 +109,14 @@ def test_with_a_delay_they_wait_outside_the_log(lanelog_client: Client, raw: Any
     give_up(lanelog_client, raw, [(key, str(n)) for n in range(5) for key in ("k", "l")])
     seen, other, admin = Record(), Record(), lanelog_client.admin
     before = one(raw, NOW)
-    redriven = admin.redrive("t", "a", all=True, delay=3600)
+    redriven = admin.redrive("t", "a", all=True, delay=3600, dry_run=False)
     after = one(raw, NOW)
     assert (redriven.messages, redriven.keys, redriven.delay) == (10, 2, 3600)
     assert admin.dead_letters("t", "a") == []
     assert waiting(raw) == [("t", key, str(n).encode(), "a") for key in ("k", "l") for n in range(5)]
     ((first, last),) = rows(raw, "SELECT MIN(deliver_at), MAX(deliver_at) FROM queue_scheduled")
     assert before + 3_600_000 <= first <= last <= after + 3_600_000
-    assert admin.redrive("t", "a", all=True, delay=3600).messages == 0
+    assert admin.redrive("t", "a", all=True, delay=3600, dry_run=False).messages == 0
     lanelog_client.subscribe("t", "b", lambda m: other((m.key, m.payload)))
     lanelog_client.subscribe("t", "a", lambda m: seen((m.key, m.payload, m.attempt)))
     lanelog_client.publish("t", "k", b"new")
@@ -136,7 +136,7 @@ def test_a_delayed_one_that_fails_again_is_dead_lettered_again(lanelog_client: C
     """Like any other: with its first id, and to be redriven once more."""
     give_up(lanelog_client, raw, [("k", "1")])
     for round_ in (2, 3):
-        lanelog_client.admin.redrive("t", "a", all=True, delay=0.1)
+        lanelog_client.admin.redrive("t", "a", all=True, delay=0.1, dry_run=False)
         with lanelog_client.subscribe("t", "a", refuse):
             eventually(lambda: lanelog_client.admin.dead_letters("t", "a"))
         [letter] = lanelog_client.admin.dead_letters("t", "a")
@@ -157,7 +157,7 @@ def test_a_redriven_message_may_have_a_cap_of_its_own(
 ) -> None:
     """The lower of the two counts, whatever the retry policy says; other messages have the subscription's."""
     give_up(lanelog_client, raw, [("k", "1")])
-    assert lanelog_client.admin.redrive("t", "a", all=True, max_deliveries=cap).messages == 1
+    assert lanelog_client.admin.redrive("t", "a", all=True, max_deliveries=cap, dry_run=False).messages == 1
     seen = Record()
 
     def fail(message: Message) -> None:
@@ -180,7 +180,7 @@ def test_the_cap_ends_with_the_redrive_that_gave_it(lanelog_client: Client, raw:
     """Redriven without one, the message is delivered as often as any other; also from the schedule."""
     give_up(lanelog_client, raw, [("k", "1"), ("k", "2")])
     admin, seen = lanelog_client.admin, Record()
-    admin.redrive("t", "a", all=True, max_deliveries=1, delay=0.1)
+    admin.redrive("t", "a", all=True, max_deliveries=1, delay=0.1, dry_run=False)
 
     def fail(message: Message) -> None:
         seen((message.payload, message.attempt))
@@ -190,7 +190,7 @@ def test_the_cap_ends_with_the_redrive_that_gave_it(lanelog_client: Client, raw:
     with lanelog_client.subscribe("t", "a", fail, **options):
         eventually(lambda: len(admin.dead_letters("t", "a")) == 2)
     assert seen.items == [(b"1", 1), (b"2", 1)]
-    admin.redrive("t", "a", reason="RuntimeError: not yet")
+    admin.redrive("t", "a", reason="RuntimeError: not yet", dry_run=False)
     with lanelog_client.subscribe("t", "a", fail, **options):
         eventually(lambda: len(admin.dead_letters("t", "a")) == 2)
     assert seen.items[2:] == [(payload, n) for payload in (b"1", b"2") for n in (1, 2, 3)]
@@ -202,7 +202,7 @@ def test_a_capped_message_that_kills_its_process_runs_alone_and_is_dead_lettered
 ) -> None:
     """A crash is never the last in company: one delivery more than the cap, alone, decides."""
     give_up(lanelog_client, raw, [("k", '{"exit": true}')])
-    lanelog_client.admin.redrive("t", "a", all=True, max_deliveries=1)
+    lanelog_client.admin.redrive("t", "a", all=True, max_deliveries=1, dry_run=False)
     for name in ("w1", "w2"):
         assert fleet.start(name, group="a", starts=True).ended() == 9  # perhaps before it is ready
     fleet.worker("w3", group="a", starts=True)

@@ -52,21 +52,21 @@ def test_a_deleted_group_holds_nothing_back_any_more(
     rows(raw, f"INSERT INTO queue_delivery_state ({columns}) VALUES {values}")
     dry = lanelog_client.admin.delete_group("t", "slow", dry_run=True)
     assert left_of(raw, "slow") > 20
-    deleted = lanelog_client.admin.delete_group("t", "slow")
+    deleted = lanelog_client.admin.delete_group("t", "slow", dry_run=False)
     assert (deleted.lanes, deleted.lag, deleted.members, deleted.groups_left) == (10, 30, 0, ("g",))
     assert deleted.collectable == dry.collectable == 30
     assert left_of(raw, "slow") == 0
     assert left_of(raw, "g") > 0
     eventually(lambda: stored(raw) == 0, within=30, what="the collection of what only that group held back")
     with pytest.raises(ConfigurationError, match="no group 'slow'"):
-        lanelog_client.admin.delete_group("t", "slow")
+        lanelog_client.admin.delete_group("t", "slow", dry_run=False)
 
 
 def test_deleting_the_last_group_collects_nothing(lanelog_client: Client, raw: Any) -> None:
     """Without a group there is no collection, and the answer says so."""
     lanelog_client.publish_many("t", [("k", b"x")] * 5)
     settle(lanelog_client, 5)
-    deleted = lanelog_client.admin.delete_group("t", "g")
+    deleted = lanelog_client.admin.delete_group("t", "g", dry_run=False)
     assert (deleted.collectable, deleted.groups_left) == (0, ())
     assert stored(raw) == 5
 
@@ -88,7 +88,7 @@ def test_a_running_subscription_fails_and_settles_nothing(lanelog_client: Client
     assert inside.wait(10)
     epoch = one(raw, "SELECT lease_epoch FROM queue_partition_leases")
     with lanelog.connect(lanelog_url) as other:
-        deleted = other.admin.delete_group("t", "g")
+        deleted = other.admin.delete_group("t", "g", dry_run=False)
         assert (deleted.members, deleted.lag) == (1, 3)
         go.set()
         lost.wait(1)
@@ -110,10 +110,10 @@ def test_leftovers_are_not_taken_from_a_group_registered_meanwhile(
     lanelog_client.publish_many("t", [(f"k{n}", b"x") for n in range(10)])
     settle(lanelog_client, 10)
     monkeypatch.setattr(_remove, "_clear", lambda *_: None)  # it dies after its first transaction
-    lanelog_client.admin.delete_group("t", "g")
+    lanelog_client.admin.delete_group("t", "g", dry_run=False)
     monkeypatch.undo()
     assert left_of(raw, "g") > 0
-    assert lanelog_client.admin.delete_group("t", "g").groups_left == ()
+    assert lanelog_client.admin.delete_group("t", "g", dry_run=False).groups_left == ()
     assert one(raw, "SELECT COUNT(*) FROM queue_offsets WHERE consumer_group = 'g'") == 0
 
     settle(lanelog_client, 10)
@@ -155,7 +155,7 @@ def test_purge_takes_messages_from_groups_that_have_not_settled_them(lanelog_cli
     )
     dry = lanelog_client.admin.purge("t", before=moment, dry_run=True)
     assert stored(raw) == 17
-    purged = lanelog_client.admin.purge("t", before=moment)
+    purged = lanelog_client.admin.purge("t", before=moment, dry_run=False)
     assert (purged.messages, purged.lanes, purged.remaining) == (dry.messages, dry.lanes, dry.remaining) == (10, 2, 0)
     assert purged.unsettled.keys() == dry.unsettled.keys() == {"slow"}
     assert 4 <= purged.unsettled["slow"] <= 5
@@ -169,7 +169,7 @@ def test_purge_takes_messages_from_groups_that_have_not_settled_them(lanelog_cli
     after = {row[:2]: row[2] for row in rows(raw, epochs)}
     assert after["fast", "a"] == before["fast", "a"]
     assert after["slow", "a"] > before["slow", "a"]
-    assert lanelog_client.admin.purge("t", before=moment).messages == 0
+    assert lanelog_client.admin.purge("t", before=moment, dry_run=False).messages == 0
 
 
 def test_purge_by_offset_of_a_group_that_never_came(lanelog_client: Client, raw: Any) -> None:
@@ -184,7 +184,7 @@ def test_purge_by_offset_of_a_group_that_never_came(lanelog_client: Client, raw:
     lanelog_client.publish_many("t", [("k", b"x")] * 8)
     with lanelog_client.subscribe("t", "g", handle, order="serial") as subscription:
         eventually(lambda: subscription.stats().acked == 6)
-    purged = lanelog_client.admin.purge("t", before=5)
+    purged = lanelog_client.admin.purge("t", before=5, dry_run=False)
     assert (purged.messages, dict(purged.unsettled)) == (4, {"g": 1, "never": 4})
     assert watermark(raw, "g", "t", "k") == 5  # 5 was settled ahead of what was purged
     assert [(row["message_offset"], row["acked"]) for row in delivery_rows(raw, "g", "t")] == [(6, 0), (7, 1)]
@@ -196,8 +196,10 @@ def test_purge_by_offset_of_a_group_that_never_came(lanelog_client: Client, raw:
 def test_purged_dead_letters_leave_no_rows(lanelog_client: Client, raw: Any) -> None:
     """The rows that settle them go with them."""
     give_up(lanelog_client, raw, [("k", str(n)) for n in range(4)], group="g")
-    lanelog_client.admin.delete_dead_letters("t", "g", ids=[lanelog_client.admin.dead_letters("t")[1].id])
-    assert lanelog_client.admin.purge("t_dlq", before=4).messages == 3
+    lanelog_client.admin.delete_dead_letters(
+        "t", "g", ids=[lanelog_client.admin.dead_letters("t")[1].id], dry_run=False
+    )
+    assert lanelog_client.admin.purge("t_dlq", before=4, dry_run=False).messages == 3
     assert delivery_rows(raw, "", "t_dlq") == []
     assert [letter.offset for letter in lanelog_client.admin.dead_letters("t")] == [4]
 
@@ -209,10 +211,10 @@ def test_a_purge_that_dies_in_the_middle_is_finished_by_the_next(
     lanelog_client.publish_many("t", [("k", b"x")] * 10)
     settle(lanelog_client, 10)
     monkeypatch.setattr(_purge, "delete_released", lambda *_: 0)
-    lanelog_client.admin.purge("t", before=8)
+    lanelog_client.admin.purge("t", before=8, dry_run=False)
     monkeypatch.undo()
     assert stored(raw) == 10
-    assert lanelog_client.admin.purge("t", before=8).messages == 7
+    assert lanelog_client.admin.purge("t", before=8, dry_run=False).messages == 7
     assert stored(raw) == 3
 
 
@@ -229,10 +231,10 @@ def test_a_floor_that_somebody_holds_is_reported(
         "held",
     )
     with lanelog.connect(lanelog_url, publish_timeout=0.3) as impatient:
-        purged = impatient.admin.purge("t", before=4)
+        purged = impatient.admin.purge("t", before=4, dry_run=False)
     assert (purged.messages, purged.remaining) == (3, 3)
     holder.rollback()
-    assert lanelog_client.admin.purge("t", before=4).messages == 3
+    assert lanelog_client.admin.purge("t", before=4, dry_run=False).messages == 3
 
 
 # -- topics ------------------------------------------------------------------------------------------------------------
@@ -255,7 +257,7 @@ def test_a_deleted_topic_comes_back_above_its_offsets_and_epochs(lanelog_client:
     lanelog_client.publish("t", "k1", b"y")
     dry = lanelog_client.admin.delete_topic("t", dry_run=True)
     assert stored(raw) == 22
-    deleted = lanelog_client.admin.delete_topic("t")
+    deleted = lanelog_client.admin.delete_topic("t", dry_run=False)
     assert (deleted.lanes, deleted.messages, deleted.groups) == (5, 22, ("g", "late"))
     assert (dry.lanes, dry.messages, dry.groups, dict(dry.unsettled)) == (5, 22, ("g", "late"), dict(deleted.unsettled))
     assert deleted.unsettled["g"] == 1
@@ -282,7 +284,7 @@ def test_a_topic_that_is_being_read_is_not_deleted(lanelog_client: Client, raw: 
     subscription = lanelog_client.subscribe("t", "g", lambda m: seen(m.offset))
     seen.wait(1)
     with pytest.raises(ConfigurationError, match="stop the 1 members of group 'g'") as refused:
-        lanelog_client.admin.delete_topic("t")
+        lanelog_client.admin.delete_topic("t", dry_run=False)
     assert subscription.owner in str(refused.value)
     assert stored(raw) == 1
     lanelog_client.publish("t", "k", b"x")
@@ -301,11 +303,11 @@ def test_unanswered_commits_remove_nothing_twice(
     for group in ("g", "h"):
         settle(lanelog_client, 24, group)
     with every_commit_unanswered_once(monkeypatch, committed=committed) as lost:
-        lanelog_client.admin.delete_group("t", "g")
+        lanelog_client.admin.delete_group("t", "g", dry_run=False)
         assert left_of(raw, "g") == 0
-        lanelog_client.admin.purge("t", before=5)
+        lanelog_client.admin.purge("t", before=5, dry_run=False)
         assert stored(raw) == 12
-        lanelog_client.admin.delete_topic("t")
+        lanelog_client.admin.delete_topic("t", dry_run=False)
     assert sum(lost) > 5
     assert stored(raw) == 0
     assert rows(raw, "SELECT partition_key, head_offset FROM queue_partitions WHERE topic = 't'") == [("", 8)]

@@ -1,6 +1,6 @@
 """What is not due yet, from outside: listed, cancelled, appended by maintenance, deleted with its topic, in a shell."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, timedelta
 from typing import Any
 
 import pytest
@@ -131,7 +131,7 @@ def test_a_topic_takes_what_it_has_scheduled_with_it(
     publisher.publish("t", "a", b"x")
     dry = lanelog_client.admin.delete_topic("t", dry_run=True)
     assert (dry.scheduled, dry.messages, dry.lanes) == (3, 1, 2)
-    done = lanelog_client.admin.delete_topic("t")
+    done = lanelog_client.admin.delete_topic("t", dry_run=False)
     assert (done.scheduled, done.messages, done.lanes) == (3, 1, 2)
     assert rows(raw, "SELECT topic FROM queue_scheduled") == [("other",)]
     make_due(raw)
@@ -157,10 +157,10 @@ def test_a_shell_publishes_for_later(command: Command, raw: Any) -> None:
 def test_a_shell_lists_and_cancels(command: Command, waiting: None, raw: Any) -> None:
     """Cancelling only shows what it would do, unless --execute is given."""
     heads, lines = command.table("scheduled", "list", "t")
-    assert heads == ["KEY", "ID", "DUE", "IN", "TTL", "PUBLISHED", "BYTES"]
+    assert heads == ["KEY", "ID", "DUE", "TTL", "PUBLISHED", "BYTES"]
     assert [line[:2] for line in lines] == [["a", "x"], ["a", "y"], ["b", "x"]]
-    assert [(line[4], line[6]) for line in lines] == [("-", "0"), ("-", "1"), ("1s", "5")]
-    assert datetime.fromisoformat(lines[0][2]) > datetime.now(UTC) + timedelta(minutes=50)
+    assert [(line[3], line[5]) for line in lines] == [("-", "0"), ("-", "1"), ("1s", "5")]
+    assert lines[0][2] in {"in 59m", "in 1h"}
     assert len(command.table("scheduled", "list", "t", "--key", "b")[1]) == 1
     before = everything(raw)
     dry = command("scheduled", "cancel", "t", "a", "x")

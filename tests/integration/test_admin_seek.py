@@ -65,7 +65,7 @@ def test_seek_to_a_time_while_three_processes_run(lanelog_client: Client, fleet:
 
     before = epochs(raw)
     with steady_load(lanelog_client, "t", keys) as traffic:
-        sought = lanelog_client.admin.seek("t", "g", to=moment)
+        sought = lanelog_client.admin.seek("t", "g", to=moment, dry_run=False)
         assert (sought.lanes, sought.clamped) == (len(keys), 0)
         assert sought.again >= len(keys) * each
         eventually(lambda: traffic.rounds > 10)
@@ -112,7 +112,7 @@ def test_a_settlement_from_before_the_seek_does_not_undo_it(lanelog_client: Clie
     inside.wait(3)
     before = epochs(raw)
     with lanelog.connect(lanelog_url) as other:
-        other.admin.seek("t", "g", to="earliest")
+        other.admin.seek("t", "g", to="earliest", dry_run=False)
         again = {key: [(key, n) for n in range(1, 6)] for key in keys}
         seen.until(lambda items: sum(token > before[key] for key, _, token in items) == 15, what="everything again")
         assert {
@@ -141,7 +141,7 @@ def test_each_target_of_one_lane(lanelog_client: Client, raw: Any) -> None:
     for to, after in targets:
         dry = admin.seek("t", "g", key="a", to=to, dry_run=True)
         assert watermark(raw, "g", "t", "a") == before
-        sought = admin.seek("t", "g", key="a", to=to)
+        sought = admin.seek("t", "g", key="a", to=to, dry_run=False)
         assert (sought.again, sought.passed) == (max(0, before - after), max(0, after - before))
         assert (dry.again, dry.passed, dry.moved, dry.dry_run) == (sought.again, sought.passed, sought.moved, True)
         assert [(lane.key, lane.before, lane.after) for lane in sought.moved] == [("a", before, after)] * (
@@ -171,13 +171,13 @@ def test_what_was_settled_or_tried_ahead_is_forgotten(lanelog_client: Client, ra
     subscription = lanelog_client.subscribe("t", "g", handle, order="serial")
     assert inside.wait(10)
     eventually(lambda: any(row["acked"] for row in delivery_rows(raw, "g", "t")))
-    sought = lanelog_client.admin.seek("t", "g", to="earliest")
+    sought = lanelog_client.admin.seek("t", "g", to="earliest", dry_run=False)
     # Offsets 2 to 7 were settled ahead; how many of them a flush had written by then is not for the test to know.
     assert 1 <= sought.again <= 6
     assert sought.passed == 0
     go.set()
     assert subscription.stop(10)
-    lanelog_client.admin.seek("t", "g", to="earliest")
+    lanelog_client.admin.seek("t", "g", to="earliest", dry_run=False)
     assert delivery_rows(raw, "g", "t") == []
     with lanelog_client.subscribe("t", "g", lambda m: seen((m.offset, m.attempt)), order="serial"):
         assert seen.wait(10) == [(n, 1) for n in range(1, 11)]
@@ -189,7 +189,7 @@ def test_a_lane_that_the_group_has_never_reached(lanelog_client: Client, raw: An
         pass
     lanelog_client.publish_many("t", [("k", b"x")] * 4)
     rows(raw, "UPDATE queue_partitions SET max_epoch = 41 WHERE partition_key = ''")
-    sought = lanelog_client.admin.seek("t", "g", to=3, key="k")
+    sought = lanelog_client.admin.seek("t", "g", to=3, key="k", dry_run=False)
     assert (sought.lanes, sought.again, sought.passed) == (1, 0, 2)
     assert epochs(raw) == {"k": 42}
     seen = Record()
@@ -205,13 +205,13 @@ def test_what_was_collected_cannot_be_sought(lanelog_client: Client, raw: Any) -
     with lanelog_client.subscribe("t", "g", accept, retention=0):
         eventually(lambda: one(raw, "SELECT COUNT(*) FROM queue_messages") == 0)
     lanelog_client.publish_many("t", [("k", b"x")] * 3)
-    low = lanelog_client.admin.seek("t", "g", key="k", to=2)
+    low = lanelog_client.admin.seek("t", "g", key="k", to=2, dry_run=False)
     assert (low.clamped, low.again, watermark(raw, "g", "t", "k")) == (1, 0, 10)
-    high = lanelog_client.admin.seek("t", "g", key="k", to=99)
+    high = lanelog_client.admin.seek("t", "g", key="k", to=99, dry_run=False)
     assert (high.clamped, high.passed, watermark(raw, "g", "t", "k")) == (1, 3, 13)
-    early = lanelog_client.admin.seek("t", "g", to=datetime(2000, 1, 1, tzinfo=UTC))
+    early = lanelog_client.admin.seek("t", "g", to=datetime(2000, 1, 1, tzinfo=UTC), dry_run=False)
     assert (early.again, watermark(raw, "g", "t", "k")) == (3, 10)
-    late = lanelog_client.admin.seek("t", "g", to=datetime.now(UTC) + timedelta(days=1))
+    late = lanelog_client.admin.seek("t", "g", to=datetime.now(UTC) + timedelta(days=1), dry_run=False)
     assert (late.passed, watermark(raw, "g", "t", "k")) == (3, 13)
 
 
@@ -226,7 +226,7 @@ def test_a_seek_of_many_pages_with_unanswered_commits(
     lanelog_client.publish_many("t", [(key, b"x") for key in keys for _ in range(4)])
     settle(lanelog_client, 40)
     with every_commit_unanswered_once(monkeypatch, committed=committed) as lost:
-        assert lanelog_client.admin.seek("t", "g", to="earliest").lanes == 10
+        assert lanelog_client.admin.seek("t", "g", to="earliest", dry_run=False).lanes == 10
     assert sum(lost) == 4
     assert {watermark(raw, "g", "t", key) for key in keys} == {0}
 
@@ -241,7 +241,7 @@ def test_a_seek_takes_lanes_from_members_that_take_them_again(lanelog_client: Cl
     lanelog_client.publish_many("t", [(key, b"x") for key in keys for _ in range(3)])
     seen.wait(24)
     eventually(lambda: all(watermark(raw, "g", "t", key) == 3 for key in keys))
-    lanelog_client.admin.seek("t", "g", to="earliest")
+    lanelog_client.admin.seek("t", "g", to="earliest", dry_run=False)
     again = seen.wait(48)[24:]
     assert sorted(again) == sorted((key, n) for key in keys for n in (1, 2, 3))
     eventually(lambda: len(set(owners(raw, "g", "t").values())) == 2)

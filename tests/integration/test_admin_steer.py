@@ -120,17 +120,17 @@ def test_skip_settles_one_message_for_one_group(lanelog_client: Client, raw: Any
     lanelog_client.publish_many("t", [lanelog.Outgoing("k", str(n), id=f"m{n}") for n in range(1, 7)])
     for group in ("g", "other"):
         settle(lanelog_client, 6, group, start="earliest")
-        lanelog_client.admin.seek("t", group, to="earliest")
+        lanelog_client.admin.seek("t", group, to="earliest", dry_run=False)
     admin = lanelog_client.admin
-    ahead = admin.skip("t", "g", "k", 4, reason="poison")
+    ahead = admin.skip("t", "g", "k", 4, reason="poison", dry_run=False)
     assert (ahead.changed, ahead.id, ahead.state, ahead.owner) == (True, "m4", MessageState.PENDING, None)
-    assert not admin.skip("t", "g", "k", 4, reason="poison").changed
+    assert not admin.skip("t", "g", "k", 4, reason="poison", dry_run=False).changed
     assert watermark(raw, "g", "t", "k") == 0
     for offset, reached in ((1, 1), (3, 1), (2, 4)):  # the last one closes the gap to what was skipped ahead
-        assert admin.skip("t", "g", "k", offset, reason="poison").changed
+        assert admin.skip("t", "g", "k", offset, reason="poison", dry_run=False).changed
         assert watermark(raw, "g", "t", "k") == reached
     assert delivery_rows(raw, "g", "t") == []
-    assert admin.skip("t", "g", "k", 2, reason="poison").state is MessageState.COMPLETED
+    assert admin.skip("t", "g", "k", 2, reason="poison", dry_run=False).state is MessageState.COMPLETED
     seen = Record()
     for group in ("g", "other"):
         lanelog_client.subscribe("t", group, lambda m: seen((m.group, m.offset, m.attempt)))
@@ -160,9 +160,9 @@ def test_skip_of_what_is_failing_or_running(lanelog_client: Client, raw: Any) ->
     subscription = lanelog_client.subscribe("t", "g", handle)
     inside.wait(1)
     eventually(lambda: [row["retry_count"] for row in delivery_rows(raw, "g", "t")] == [1])
-    failing = lanelog_client.admin.skip("t", "g", "fails", 1, reason="it will never work")
+    failing = lanelog_client.admin.skip("t", "g", "fails", 1, reason="it will never work", dry_run=False)
     assert (failing.state, failing.attempts, failing.owner) == (MessageState.RETRYABLE, 1, subscription.owner)
-    hanging = lanelog_client.admin.skip("t", "g", "hangs", 1, reason="it hangs")
+    hanging = lanelog_client.admin.skip("t", "g", "hangs", 1, reason="it hangs", dry_run=False)
     assert (hanging.state, hanging.attempts, hanging.owner) == (MessageState.PROCESSING, 1, subscription.owner)
     seen.until(lambda items: {("fails", 3, 1), ("hangs", 3, 1)} <= set(items))
     go.set()
@@ -178,7 +178,7 @@ def test_release_of_a_lane_that_nobody_ever_had(lanelog_client: Client, raw: Any
     with lanelog_client.subscribe("t", "g", accept):
         pass
     lanelog_client.publish("t", "k", b"x")
-    released = lanelog_client.admin.release("t", "g", "k")
+    released = lanelog_client.admin.release("t", "g", "k", dry_run=False)
     assert (released.changed, released.epoch) == (False, 0)
     assert owners(raw, "g", "t") == {}
 
@@ -197,8 +197,8 @@ def test_unanswered_commits_change_nothing_twice(
     with every_commit_unanswered_once(monkeypatch, committed=committed) as lost:
         admin.pause("t", "g", by="me", reason="why")
         admin.pause("t", "g", key="k", by="me", reason="why")
-        admin.skip("t", "g", "k", 5, reason="no")
-        admin.skip("t", "g", "k", 4, reason="no")
+        admin.skip("t", "g", "k", 5, reason="no", dry_run=False)
+        admin.skip("t", "g", "k", 4, reason="no", dry_run=False)
     assert sum(lost) >= 2
     assert watermark(raw, "g", "t", "k") == 5
     assert one(raw, epoch) == before + 2

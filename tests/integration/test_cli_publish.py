@@ -64,7 +64,7 @@ def test_a_message_is_bytes_and_may_be_said_to_be_something(command: Command, la
 def test_lines_are_messages(command: Command, raw: Any, tmp_path: Path, data: bytes, lines: list[bytes]) -> None:
     """Of standard input and of a file alike: bytes as they are, in order, an empty line an empty message."""
     (tmp_path / "lines").write_bytes(data)
-    said = f"published {len(lines)} message{'' if len(lines) == 1 else 's'} to merge, lane"
+    said = f"published {len(lines):,} message{'' if len(lines) == 1 else 's'} to merge, lane"
     assert command("publish", "merge", "piped", stdin=data).stdout == f"{said} piped\n"
     assert command("publish", "merge", "file", "--file", str(tmp_path / "lines")).stdout == f"{said} file\n"
     assert command("publish", "merge", "dash", "--file", "-", stdin=data).stdout == f"{said} dash\n"
@@ -79,7 +79,7 @@ def test_what_was_published_before_a_failure_is_told(command: Command, raw: Any)
     (line,) = result.stderr.splitlines()
     assert "max_payload_bytes" in line
     count = int(one(raw, "SELECT COUNT(*) FROM queue_messages"))
-    assert f"{count} lines before that were published: go on after them" in line
+    assert f"{count:,} lines before that were published: go on after them" in line
     assert count > 0
 
 

@@ -16,7 +16,7 @@ from lanelog import Client, ConfigurationError
 from lanelog.devserver import DevServer
 from support.accounts import PASSWORD
 from support.cli import Command, everything
-from support.shop import LINES, open_shop
+from support.shop import DECIDED, LINES, open_shop
 from support.sql import connect
 
 WHERE, LANE = ("merge", "builders"), ("merge", "good")
@@ -55,6 +55,8 @@ WRONG: list[tuple[str, str]] = [
     ("seek merge builders --key nope --to earliest --execute", "no lane 'nope'"),
     ("groups --max-lag -1", "--max-lag"),
     ("groups --watch --max-lag 1", "--watch"),
+    ("lag --watch --max-dead-letters 1", "--watch"),
+    ("lag --max-dead-letters 10000", "--max-dead-letters"),
     ("members merge nope", "no group 'nope' is registered for topic 'merge'"),
     ("members merge", "Missing argument 'GROUP'"),
     ("lanes merge builders --by size", "'size' is not one of"),
@@ -72,7 +74,7 @@ WRONG: list[tuple[str, str]] = [
     ("publish merge good x --file -", "not both"),
     ("publish merge good --file /nonexistent", "No such file"),
     ("publish merge good --id a --file -", "--id is for one MESSAGE"),
-    ("publish merge", "Missing argument 'KEY'"),
+    ("publish merge", "give the KEY to publish under"),
     ("dlq list merge --reasons --limit x", "--limit"),
     ("dlq show merge nope x", "no dead letter 'x' in lane 'nope'"),
     ("dlq show merge bad nope", "no dead letter 'nope'"),
@@ -167,6 +169,11 @@ BAD: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("redrive", WHERE, {"all": True, "max_deliveries": 1.5}, "max_deliveries must be"),
     ("redrive", WHERE, {"all": True, "max_deliveries": True}, "max_deliveries must be"),
     ("redrive", WHERE, {"all": True, "max_deliveries": 2, "to_topic": "other"}, "is for group 'builders' alone"),
+    *[
+        (verb.method, verb.args, {**verb.options, "dry_run": decision}, "dry_run must be True or False")
+        for verb in DECIDED.values()
+        for decision in (None, 0, "no")
+    ],
     ("seek", WHERE, {"to": "newest"}, "to must be"),
     ("seek", WHERE, {"to": None}, "to must be"),
     ("seek", WHERE, {"to": True, "key": "good"}, "to must be"),
@@ -254,6 +261,8 @@ def test_what_only_a_program_can_say_is_refused(
     """ConfigurationError, one line, with the nearest name or those there are; nothing changed."""
     before = everything(root)
     called = getattr(client, method, None) or getattr(client.admin, method)
+    if method in DECIDED:
+        options = {"dry_run": False} | options
     with pytest.raises(ConfigurationError, match=says) as raised:
         called(*args, **options)
     assert "\n" not in str(raised.value)

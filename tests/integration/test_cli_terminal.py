@@ -2,16 +2,25 @@
 
 import os
 import re
+import shlex
+import signal
+import socket
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pexpect
 import pytest
 
 import lanelog
+from lanelog.config import ConnectConfig
 from support.cli import Command
+from support.proxy import Proxy
+from support.waiting import eventually
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*forkpty:DeprecationWarning")  # the child only becomes the program
 
@@ -23,10 +32,14 @@ def terminal(lanelog_url: str) -> Iterator[Terminal]:
     """Starts `lanelog` in a terminal of its own, which ends with the test."""
     started: list[Any] = []
 
-    def start(*arguments: str, width: int = 200, height: int = 40) -> "pexpect.spawn[str]":
+    def start(*arguments: str, width: int = 200, height: int = 40, then: str = "") -> "pexpect.spawn[str]":
+        """`then`: what a shell runs in the same terminal afterwards."""
+        command = [sys.executable, "-m", "lanelog", *arguments]
+        if then:
+            command = ["/bin/bash", "-c", f"{shlex.join(command)}; {then}"]
         child = pexpect.spawn(
-            sys.executable,
-            ["-m", "lanelog", *arguments],
+            command[0],
+            command[1:],
             env={**os.environ, "LANELOG_URL": lanelog_url, "TERM": "xterm-256color", "COLUMNS": "", "LINES": ""},
             dimensions=(height, width),
             encoding="utf-8",
@@ -66,17 +79,95 @@ def test_watch_redraws_until_ctrl_c(terminal: Terminal, lanelog_client: lanelog.
     assert "Traceback" not in (child.before or "")
 
 
-@pytest.mark.thorough
-def test_a_narrow_terminal_hides_nothing(terminal: Terminal, lanelog_client: lanelog.Client) -> None:
-    """Long keys are folded; numbers stay whole on their line."""
+def test_q_ends_a_watch_and_the_terminal_is_as_before(
+    terminal: Terminal, lanelog_client: lanelog.Client, tmp_path: Path
+) -> None:
+    """There is a clock; keys are read without echo meanwhile, and with it afterwards; other keys do nothing."""
+    lanelog_client.publish("merge", "k", b"1")
+    child = terminal("topics", "--watch", "--interval", "60", then="stty -a")
+    child.expect(r"lanelog topics, every 60s  \d\d:\d\d:\d\d  q ends it")
+    child.expect("1 topic")
+    child.send("x")
+    child.send("q")
+    assert ended(child) == 0
+    after = bare(child.before)
+    assert re.search(r"[^-]icanon\b", after)
+    assert re.search(r"[^-]echo\b", after)
+    assert "xq" not in after
+
+
+def test_sigterm_gives_the_terminal_back(terminal: Terminal, lanelog_client: lanelog.Client) -> None:
+    """As Ctrl-C does."""
+    child = terminal("topics", "--watch", "--interval", "60", then="stty -a")
+    child.expect("q ends it")
+    (program,) = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
+    os.kill(int(program), signal.SIGTERM)
+    assert ended(child) == 0
+    assert re.search(r"[^-]icanon\b", bare(child.before))
+
+
+def test_a_watch_outlives_the_database(terminal: Terminal, lanelog_client: lanelog.Client, lanelog_url: str) -> None:
+    """What was seen last stays, with a line that says since when there is no answer; then it goes on."""
+    lanelog_client.publish("merge", "k", b"1")
+    target = ConnectConfig.from_url(lanelog_url)
+    proxy = Proxy(target)
+    with closing(proxy), socket.create_server(("127.0.0.1", 0)) as unused:
+        child = terminal("topics", "--watch", "--interval", "0.2", "--url", proxy.url)
+        child.expect("1 topic")
+        port = unused.getsockname()[1]
+        unused.close()
+        proxy.target = attrs.evolve(target, port=port)
+        proxy.cut_all()
+        child.expect(r"no answer since \d\d:\d\d:\d\d, trying again: ")
+        child.expect("1 topic")
+        lanelog_client.publish("orders", "k", b"1")
+        proxy.target = target
+        child.expect("2 topics")
+        child.send("q")
+        assert ended(child) == 0
+        assert "Traceback" not in (child.before or "")
+
+
+def test_a_watch_of_a_database_that_is_not_there_is_refused(terminal: Terminal) -> None:
+    """Nobody waits for a slip in a URL; one line, status 2."""
+    child = terminal("topics", "--watch", "--url", "mysql://nobody@127.0.0.1:1/none")
+    assert ended(child) == 2
+    (line,) = bare(child.before).strip().splitlines()
+    assert line.startswith("Error: ")
+
+
+def test_a_narrow_terminal_crops_and_says_what_it_hides(terminal: Terminal, lanelog_client: lanelog.Client) -> None:
+    """Long keys are cropped in their middle; numbers stay whole; --wide shows all."""
     key = "k" * 70 + "-end"
-    lanelog_client.publish_many("merge", [(key, b"x")] * 12)
-    child = terminal("show", "merge", key, "--limit", "12", width=60)
+    lanelog_client.publish_many("merge", [(key, b"x")] * 1234)
+    with lanelog_client.subscribe("merge", "builders", lambda message: message.postpone(3600)):
+        eventually(lambda: lanelog_client.admin.groups("merge") != [])
+    child = terminal("lanes", "merge", "builders", width=46)
     assert ended(child) == 0
     text = bare(child.before)
-    assert all(len(line) <= 60 for line in text.splitlines())
-    assert "".join(re.findall(r"^k+", text, re.MULTILINE)).count("k") == 70 * 12
-    assert re.search(r"\b12\b", text)
+    assert all(len(line) <= 46 for line in text.splitlines())
+    assert re.search(r"^k+…k+-end .*1,234\b", text, re.MULTILINE)
+    assert "--wide shows all" in text
+    child = terminal("lanes", "merge", "builders", "--wide", width=46)
+    assert ended(child) == 0
+    assert key in bare(child.before)
+
+
+@pytest.mark.thorough
+def test_colour_is_for_terminals_that_want_it(
+    terminal: Terminal, lanelog_client: lanelog.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is wrong is coloured; with NO_COLOR nothing is."""
+    lanelog_client.publish("merge", "k", b"1")
+    lanelog_client.subscribe("merge", "builders", lambda _message: None).stop()
+    lanelog_client.publish("merge", "k", b"2")
+    child = terminal("lag")
+    assert ended(child) == 0
+    assert "\x1b[31m" in (child.before or "")
+    monkeypatch.setenv("NO_COLOR", "1")
+    child = terminal("lag")
+    assert ended(child) == 0
+    assert not re.search(r"\x1b\[3\d", child.before or "")
 
 
 @pytest.mark.thorough
@@ -98,7 +189,7 @@ def test_publishing_a_file_shows_its_progress(terminal: Terminal, lanelog_url: s
     child = terminal("publish", "merge", "k", "--file", str(tmp_path / "lines"))
     child.expect("publish")
     child.expect("━")
-    child.expect("published 5000 messages to merge, lane k")
+    child.expect("published 5,000 messages to merge, lane k")
     assert ended(child) == 0
     assert Command(lanelog_url).json("topics")[0]["messages"] == 5000
 
@@ -134,3 +225,51 @@ def test_completion_knows_the_verbs(terminal: Terminal, monkeypatch: pytest.Monk
     child = terminal()
     assert ended(child) == 0
     assert (child.before or "").split() == ["plain,delete-group", "plain,delete-topic"]
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["lag", "or"], ["orders", "orders-eu"]),
+        (["lanes", "orders", "b"], ["billing"]),
+        (["show", "orders", "ann"], ["ann", "anna"]),
+        (["seek", "orders", "billing", "--key", "b"], ["bob"]),
+        (["show", "nowhere", ""], []),
+    ],
+)
+def test_completion_knows_topics_groups_and_keys(
+    lanelog_client: lanelog.Client, lanelog_url: str, words: list[str], found: list[str]
+) -> None:
+    """As bash asks for them: those that begin so."""
+    lanelog_client.publish_many("orders", [(key, b"1") for key in ("anna", "ann", "bob")])
+    lanelog_client.publish("orders-eu", "k", b"1")
+    lanelog_client.subscribe("orders", "billing", lambda _message: None).stop()
+    assert completed(lanelog_url, words) == (found, "")
+
+
+def test_completion_is_silent_and_soon_over() -> None:
+    """Where no database answers, a prompt gets nothing, within seconds; not even an error."""
+    with socket.create_server(("127.0.0.1", 0)) as deaf:  # accepts, and never says a word
+        url = f"mysql://root@127.0.0.1:{deaf.getsockname()[1]}/none"
+        assert completed(url, ["lag", "or"]) == ([], "")
+    assert completed("mysql://root@127.0.0.1:1/none", ["lag", "or"]) == ([], "")
+    assert completed("no url", ["lag", "or"]) == ([], "")
+
+
+def completed(url: str, words: list[str]) -> tuple[list[str], str]:
+    """What bash would offer for the last word, and what the prompt would see of errors."""
+    done = subprocess.run(
+        [sys.executable, "-m", "lanelog"],
+        env={
+            **os.environ,
+            "LANELOG_URL": url,
+            "_LANELOG_COMPLETE": "bash_complete",
+            "COMP_WORDS": shlex.join(["lanelog", *words[:-1]]) + " " + words[-1],
+            "COMP_CWORD": str(len(words)),
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
+    return [line.partition(",")[2] for line in done.stdout.splitlines() if line], done.stderr

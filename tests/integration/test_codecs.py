@@ -131,7 +131,7 @@ def test_dead_letters_and_redrive_keep_both(coded: Client, lanelog_client: Clien
     with lanelog_client.subscribe("t", "g", refuse):
         eventually(lambda: letters(raw) == 1)
     assert stored(raw, "t_dlq") == stored(raw)
-    assert coded.admin.redrive("t", "g", all=True).messages == 1
+    assert coded.admin.redrive("t", "g", all=True, dry_run=False).messages == 1
     assert stored(raw) == [(b'client{"n": 1}', "application/x-client")] * 2
 
 

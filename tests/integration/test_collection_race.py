@@ -89,7 +89,9 @@ def test_nothing_is_deleted_that_a_group_still_needs(lanelog_client: Client, dat
                 threads.submit(begin, 0, admin.maintain, topics=["t"]),
                 threads.submit(begin, 0, admin.maintain, topics=["t"]),
                 *(
-                    threads.submit(begin, dice.uniform(0, 3 * LONGEST), admin.seek, "t", "old", key=k, to=max(1, to))
+                    threads.submit(
+                        begin, dice.uniform(0, 3 * LONGEST), admin.seek, "t", "old", key=k, to=max(1, to), dry_run=False
+                    )
                     for k, to in places.items()
                 ),
                 threads.submit(begin, dice.uniform(0, 6 * LONGEST), register, database, f"late{number}", "t", options),
@@ -97,7 +99,7 @@ def test_nothing_is_deleted_that_a_group_still_needs(lanelog_client: Client, dat
             done = [each.result(30) for each in work]
             lowered += sum(sought.again for sought in done[2:4])
             assert_everything_needed_is_there(raw, heads)
-            admin.delete_group("t", f"late{number}")
+            admin.delete_group("t", f"late{number}", dry_run=False)
     risen = rows(raw, "SELECT b, COUNT(*) FROM rises GROUP BY b ORDER BY b")
     assert dict(risen).keys() == {0}, f"floors rose past a group that was registered: {risen}"
     assert risen[0][1] > ROUNDS / 4, "nothing was collected: there was no race"

@@ -83,7 +83,7 @@ def test_deleted_dead_letters_are_passed_in_one_step(
         with client.subscribe("t_dlq", "alerts", handle, prefetch=5):
             try:
                 assert inside.wait(20)
-                client.admin.delete_dead_letters("t", "a", all=True)
+                client.admin.delete_dead_letters("t", "a", all=True, dry_run=False)
                 client.admin.maintain()
                 assert one(raw, "SELECT COUNT(*) FROM queue_messages WHERE topic = 't_dlq'") == 0
                 client.publish("t_dlq", "a", b"new")

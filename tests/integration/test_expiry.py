@@ -258,6 +258,6 @@ def test_dead_letters_and_redriven_messages_do_not_expire(lanelog_client: Client
         lanelog_client.subscribe("t_dlq", "alerts", lambda m: seen((m.topic, m.offset))),
     ):
         assert seen.wait(1) == [("t_dlq", 1)]
-        lanelog_client.admin.redrive("t", "g", all=True)
+        lanelog_client.admin.redrive("t", "g", all=True, dry_run=False)
         assert seen.wait(2)[1] == ("t", 2)
     assert one(raw, "SELECT MAX(expires_at) FROM queue_messages WHERE topic = 't' AND `offset` = 2") == 0

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import lanelog
 from lanelog import Client, ConfigurationError, Outgoing
+from lanelog._engine.failures import MAX_BYTES, clip, summary
 from support.commands import commands_sent
 from support.sql import one, rows
 from support.waiting import Record, accept, eventually
@@ -187,7 +188,7 @@ def test_dead_letters_keep_every_byte(lanelog_client: Client) -> None:
         letter = message.dead_letter
         assert letter is not None
         assert (letter.original_topic, letter.group) == (topic, group)
-        assert letter.last_error == reason[:4000]
+        assert letter.last_error == clip(reason)
 
 
 @pytest.mark.parametrize("reason", ["'\\%s\x00🚀 \ud800 lone", "\udfff" * 100_000])
@@ -213,9 +214,10 @@ def test_no_reason_prevents_the_settlement(lanelog_client: Client, raw: Any, rea
     look = f"SELECT last_error FROM {table} AND last_error IS NOT NULL"
     with lanelog_client.subscribe("t", "g", handle, retry=patience):
         error = eventually(lambda: one(raw, look))
-    error = error.removeprefix("RuntimeError: ")
-    assert len(error) >= min(len(wanted), 3900)
-    assert wanted.startswith(error)
+    assert len(error.encode()) <= MAX_BYTES
+    message = (summary(error) or "").removeprefix("RuntimeError: ")
+    assert len(message) >= min(len(wanted), 2000)
+    assert wanted.startswith(message.removesuffix("…"))
 
 
 # -- a caller's connection ---------------------------------------------------------------------------------------------

@@ -42,8 +42,15 @@ def test_what_one_group_dead_letters_the_other_still_gets(
     assert (letter.key, letter.payload, letter.dead_letter.group) == ("k", b"2", "a")
     ((message, why),) = hooked.wait(1)
     assert (message.topic, message.key, message.offset, message.payload, message.group) == ("t", "k", 2, b"2", "a")
-    assert why == letter.dead_letter.last_error == "ValueError: no such branch"
-    (line,) = events(caplog, "message.dead_lettered", logging.WARNING)
+    assert why == letter.dead_letter.last_error
+    assert why.startswith("ValueError: no such branch\nTraceback (most recent call last):\n")
+    assert why.endswith('    raise ValueError("no such branch")')
+    (line,) = events(caplog, "message.dead_lettered", logging.ERROR)
+    (record,) = (each for each in caplog.records if each.getMessage() == line)
+    assert record.exc_info is not None
+    assert isinstance(record.exc_info[1], ValueError)
+    indexed = [record.__dict__[name] for name in ("event", "topic", "key", "group", "offset", "attempt")]
+    assert indexed == ["message.dead_lettered", "t", "k", "a", 2, 2]
     for part in ("topic=t", "key=k", "group=a", "offset=2", "dead_letter_topic=t_dlq", "no such branch"):
         assert part in line
     # The original stays for the others until collection.
@@ -171,8 +178,10 @@ def test_hook_dead_letter_history_and_log_agree_about_the_attempts(
     assert handled.items == ([5] if outcome == "rejected" else [])
     assert one(raw, "SELECT failure_count FROM queue_messages WHERE topic = 't_dlq'") == 5
     assert rows(raw, "SELECT attempts, outcome FROM queue_history") == [(5, outcome)]
-    (line,) = events(caplog, "message.dead_lettered", logging.WARNING)
+    (line,) = events(caplog, "message.dead_lettered", logging.ERROR)
     assert "attempt=5" in line
+    (record,) = (each for each in caplog.records if each.getMessage() == line)
+    assert record.exc_info is None  # a rejection, or what another process has seen
 
 
 def test_a_nack_and_a_pause_are_the_groups_own(lanelog_client: Client, raw: Any) -> None:

@@ -20,6 +20,7 @@ from support.cli import Command
 from support.commands import commands_sent
 from support.janitors import Janitors
 from support.processes import Fleet
+from support.situations import Situations
 from support.sql import delivery_rows, one, rows, watermark
 from support.stage import Stage
 from support.waiting import Record, accept, eventually
@@ -37,7 +38,8 @@ def left(raw: Any, group: str = "g") -> list[tuple[Any, ...]]:
     """(offset, outcome, attempts, error) of every row, in order."""
     return rows(
         raw,
-        "SELECT message_offset, outcome, attempts, last_error FROM queue_history WHERE consumer_group = %s"
+        "SELECT message_offset, outcome, attempts, SUBSTRING_INDEX(last_error, CHAR(10 USING utf8mb4), 1)"
+        " FROM queue_history WHERE consumer_group = %s"
         " ORDER BY topic, partition_key, message_offset",
         group,
     )
@@ -160,7 +162,7 @@ def test_an_offset_for_another_group_leaves_no_row(lanelog_client: Client, raw: 
     lanelog_client.publish_many("t", [("k", b"x")] * 2)
     with lanelog_client.subscribe("t", "g", rejects, history=True):
         eventually(lambda: len(left(raw)) == 2)
-    lanelog_client.admin.redrive("t", "g", all=True)
+    lanelog_client.admin.redrive("t", "g", all=True, dry_run=False)
     with lanelog_client.subscribe("t", "h", accept, history=True):
         eventually(lambda: watermark(raw, "h", "t", "k") == 4)
     assert [row[0] for row in left(raw, "h")] == [1, 2]
@@ -195,7 +197,7 @@ def test_a_seek_replaces_the_row(lanelog_client: Client, raw: Any) -> None:
     with lanelog_client.subscribe("t", "g", rejects, history=True):
         eventually(lambda: len(left(raw)) == 3)
     before = rows(raw, "SELECT finished_at FROM queue_history ORDER BY message_offset")
-    lanelog_client.admin.seek("t", "g", key="k", to=2)
+    lanelog_client.admin.seek("t", "g", key="k", to=2, dry_run=False)
     with lanelog_client.subscribe("t", "g", accept, history=True):
         eventually(lambda: watermark(raw, "g", "t", "k") == 3)
     assert [row[1] for row in left(raw)] == ["rejected", "success", "success"]
@@ -282,7 +284,7 @@ def test_a_skipped_message_is_recorded_with_the_reason(lanelog_client: Client, r
             eventually(lambda s=subscription: s.stats().retried == 1)  # type: ignore[misc]
         for dry_run in (True, False, False):
             lanelog_client.admin.skip("t", group, "k", 1, reason="broken", dry_run=dry_run)
-    lanelog_client.admin.skip("t", "g", "k", 3, reason="later")
+    lanelog_client.admin.skip("t", "g", "k", 3, reason="later", dry_run=False)
     assert left(raw) == [(1, "skipped", 1, "broken"), (3, "skipped", 0, "later")]
     assert left(raw, "h") == []
     first, third = lanelog_client.admin.history("t", "g", key="k")[::-1]
@@ -324,11 +326,11 @@ def test_history_is_read_by_group_and_by_lane(
     assert isinstance(found[0], HistoryInfo)
     command = Command(lanelog_url)
     heads, lines = command.table("history", "t", "g", "--key", "k0", "--limit", "2")
-    assert heads[:6] == ["TOPIC", "KEY", "OFFSET", "ID", "OUTCOME", "ATTEMPTS"]
-    assert [line[1:3] + line[4:6] for line in lines] == [["k0", "3", "success", "1"], ["k0", "2", "success", "1"]]
+    assert heads[:4] == ["KEY", "OFFSET", "OUTCOME", "ATTEMPTS"]
+    assert [line[:4] for line in lines] == [["k0", "3", "success", "1"], ["k0", "2", "success", "1"]]
     assert [each["offset"] for each in command.json("history", "t", "g", "--limit", "4")] == [3, 3, 2, 2]
     assert "no group 'x'" in command.refused("history", "t", "x")
-    lanelog_client.admin.delete_group("t", "g")
+    lanelog_client.admin.delete_group("t", "g", dry_run=False)
     assert len(lanelog_client.admin.history("t", "g")) == 6
 
 
@@ -428,7 +430,7 @@ def test_maintenance_deletes_old_history_of_groups_that_are_gone(
         with lanelog_client.subscribe("t", group, accept, history=True, **options):
             eventually(lambda group=group: len(left(raw, group)) == 10)  # type: ignore[misc]
     lanelog_client.subscribe("t", "off", accept).stop()
-    lanelog_client.admin.delete_group("t", "gone")
+    lanelog_client.admin.delete_group("t", "gone", dry_run=False)
     for age, offset in ((2 * 3600, 4), (8 * 86400, 8)):
         rows(
             raw, "UPDATE queue_history SET finished_at = finished_at - %s WHERE message_offset > %s", age * 1000, offset
@@ -469,6 +471,37 @@ def test_dead_letters_leave_after_their_own_groups_retention(
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("by", ["janitor", "maintain"])
+def test_old_dead_letters_wait_for_whoever_reads_them(
+    janitors: Janitors, lanelog_client: Client, raw: Any, by: str
+) -> None:
+    """Retention deletes what every registered group of the dead letter topic is past; a group without a place, none."""
+
+    def collect() -> list[tuple[str, int]]:
+        if by == "maintain":
+            lanelog_client.admin.maintain()
+        else:
+            with lanelog_client.subscribe("t", "g", rejects, dead_letter_retention=600):
+                janitors.turn(lanelog_client)
+        return [(key, offset) for _, key, offset in letters(raw)]
+
+    lanelog_client.publish_many("t", [("a", b"x"), ("a", b"x"), ("a", b"x"), ("b", b"x")])
+    with lanelog_client.subscribe("t", "g", rejects, dead_letter_retention=600):
+        eventually(lambda: len(letters(raw)) == 4)
+    rows(raw, "UPDATE queue_messages SET created_at = created_at - 700000 WHERE topic = 't_dlq'")
+    for group in ("alerts", "audit"):
+        lanelog_client.subscribe("t_dlq", group, accept, start="earliest").stop(10)
+    rows(raw, "DELETE FROM queue_offsets WHERE topic = 't_dlq' AND consumer_group <> ''")
+    Situations(raw, "t_dlq", "alerts").place("a", 3)
+    assert collect() == [("a", 1), ("a", 2), ("a", 3), ("b", 1)]
+    Situations(raw, "t_dlq", "audit").place("a", 2)
+    assert collect() == [("a", 3), ("b", 1)]
+    lanelog_client.admin.delete_group("t_dlq", "audit", dry_run=False)
+    assert collect() == [("b", 1)]
+    lanelog_client.admin.delete_group("t_dlq", "alerts", dry_run=False)
+    assert collect() == []
+
+
 def test_settled_dead_letters_leave_by_themselves(
     janitors: Janitors, lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -478,8 +511,8 @@ def test_settled_dead_letters_leave_by_themselves(
     with lanelog_client.subscribe("t", "g", rejects, retention=0):
         eventually(lambda: len(letters(raw)) == 10)
     ids = [each.id for each in lanelog_client.admin.dead_letters("t", "g")]
-    lanelog_client.admin.delete_dead_letters("t", "g", ids=ids[:6])
-    lanelog_client.admin.redrive("t", "g", ids=ids[6:])
+    lanelog_client.admin.delete_dead_letters("t", "g", ids=ids[:6], dry_run=False)
+    lanelog_client.admin.redrive("t", "g", ids=ids[6:], dry_run=False)
     with lanelog_client.subscribe("t", "g", accept, retention=0):
         janitors.turn(lanelog_client)
     assert letters(raw) == []

@@ -78,7 +78,7 @@ def test_what_waits_for_a_worker_when_an_operator_takes_its_lane_was_not_tried(
         eventually(lambda: subscription.stats().running == 2, what="the message that waits for a worker")
         turns.pass_by([subscription])
         assert counted(raw, "g") == 1  # no mark of what only waits
-        lanelog_client.admin.release("t", "g", "waits")
+        lanelog_client.admin.release("t", "g", "waits", dry_run=False)
         assert rows(raw, "SELECT * FROM queue_delivery_state") == []
         go.set()
         assert sorted(seen.wait(2, within=WITHIN)) == [("busy", 1), ("waits", 1)]

@@ -36,7 +36,7 @@ SETTLED = {"seek": [(1, 1), (2, 1)], "release": [], "skip": []}
 
 
 def apply(stage: Stage, verb: str) -> Any:
-    return getattr(stage.client.admin, verb)("t", "g", **VERBS[verb])
+    return getattr(stage.client.admin, verb)("t", "g", dry_run=False, **VERBS[verb])
 
 
 def assert_goes_on(stage: Stage, owner: Actor, how: str, again: list[tuple[int, int]], *, settled: bool) -> None:
@@ -89,7 +89,7 @@ def test_a_settlement_that_meets_the_operator_waits_and_is_decided_by_his_commit
 ) -> None:
     """Refused when he commits, written when he dies over it."""
     owner = settling(stage, how, BEFORE_THE_FENCE[how])
-    changing = stage.stopped(COMMITTING, "admin", verb=verb, topic="t", group="g", **VERBS[verb])
+    changing = stage.stopped(COMMITTING, "admin", verb=verb, topic="t", group="g", dry_run=False, **VERBS[verb])
     owner.go(BEFORE_THE_FENCE[how])
     wait_until_blocked(stage.raw)
     changing.end(dies=dies)

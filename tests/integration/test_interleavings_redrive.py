@@ -37,7 +37,7 @@ def redriving(stage: Stage, point: str) -> Call:
 
 def redrive(stage: Stage) -> int:
     """Redrive everything; how many dead letters that were."""
-    return stage.client.admin.redrive("t", "g", all=True).messages
+    return stage.client.admin.redrive("t", "g", all=True, dry_run=False).messages
 
 
 def assert_brought_back(stage: Stage, *places: tuple[int, int]) -> None:
@@ -71,7 +71,7 @@ def test_a_second_redrive_waits_for_the_first_and_finds_nothing(stage: Stage, po
     If the first is killed, nothing of it is left: no copy, no settled dead letter, no hole in the lane.
     """
     moving = redriving(stage, point)
-    second = stage.aside(stage.client.admin.redrive, "t", "g", all=True)
+    second = stage.aside(stage.client.admin.redrive, "t", "g", all=True, dry_run=False)
     first = moving.end(dies=dies)
     assert second.result(20).messages + (0 if first is None else first["messages"]) == 3
     assert second.result().remaining == 0
@@ -147,7 +147,7 @@ def test_a_burial_does_not_wait_for_a_redrive_of_its_key(stage: Stage, dies: boo
 
 def test_a_message_that_fails_again_while_its_dead_letter_is_brought_back_is_not_lost(stage: Stage) -> None:
     """A seek brought it back; its burial finds the dead letter, which a redrive then takes: that copy is delivered."""
-    stage.client.admin.seek("t", "g", key="k", to=3)
+    stage.client.admin.seek("t", "g", key="k", to=3, dry_run=False)
     rows(stage.raw, "UPDATE queue_messages SET payload = '{\"how\": \"reject\"}' WHERE topic = 't' AND `offset` = 3")
     point = "after deliveries.IS_LETTER_SETTLED"
     owner = stage.member("owner", point)

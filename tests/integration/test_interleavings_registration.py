@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from lanelog import ConfigurationError
+from lanelog import ConfigurationError, Message, Reject
 from support.situations import Situations
 from support.sql import one, rows
-from support.stage import Stage, thorough, wait_until_blocked
+from support.stage import DIES, Stage, thorough, wait_until_blocked
 from support.waiting import Record, eventually
 
 OLD = 5
@@ -128,6 +128,61 @@ def test_a_collection_waits_for_a_registration_and_asks_the_new_group(stage: Sta
     stage.until_acked(OLD + 1, group="early")
     assert read_by_late(stage, OLD + 1) == list(range(first, OLD + 2))
     wait_until_all_is_collected(stage)
+
+
+# -- registration and the retention of dead letters ----------------------------------------------------------------
+
+
+@pytest.fixture
+def old_letters(stage: Stage) -> None:
+    """Three dead letters of lane k whose retention is over, and nobody who reads them."""
+
+    def give_up(_message: Message) -> None:
+        raise Reject("no")
+
+    stage.client.publish_many("t", [("k", b"{}")] * 3)
+    with stage.client.subscribe("t", "g", give_up, dead_letter_retention=600):
+        eventually(lambda: stage.letters() == [1, 2, 3])
+    make_old(stage, 3)
+
+
+@pytest.mark.usefixtures("old_letters")
+@pytest.mark.parametrize(
+    "point", [RAISING, *thorough(RAISED, DELETED, "after offsets.LOCK_FLOORS", "after moves.LETTERS")]
+)
+def test_a_reader_registered_under_retention_begins_behind_what_it_releases(stage: Stage, point: str) -> None:
+    """It waits until the release is committed, not for the deletion; what it releases was read by all there were."""
+    releasing = stage.stopped(point, "admin", "t_dlq", verb="maintain", topics=["t_dlq"])
+    if point in (RAISED, DELETED):
+        stage.register("late", topic="t_dlq")
+        releasing.end()
+    else:
+        registering = stage.waiting(stage.register, "late", topic="t_dlq")
+        releasing.end()
+        registering.result(15)
+    assert stage.letters() == []
+    assert stage.client.admin.groups("t_dlq")[0].lag == 0
+    assert stage.client.admin.heads("t_dlq") == {"k": 3}
+
+
+@DIES
+@pytest.mark.usefixtures("old_letters")
+@pytest.mark.parametrize("point", [CREATING, *thorough(LOCKING)])
+def test_retention_waits_for_the_registration_of_a_reader_and_keeps_all_it_reads(
+    stage: Stage, point: str, dies: bool
+) -> None:
+    """Nothing is deleted until the new reader is past it; one whose process dies before its commit was never there."""
+    registering = stage.stopped(point, "register", topic="t_dlq", group="late", retention=0, start="earliest")
+    releasing = stage.waiting(stage.client.admin.maintain, topics=["t_dlq"])
+    registering.end(dies=dies)
+    assert releasing.result(20).dead_letters == (3 if dies else 0)
+    assert stage.letters() == ([] if dies else [1, 2, 3])
+    if not dies:
+        seen = Record()
+        with stage.client.subscribe("t_dlq", "late", lambda m: seen(m.offset), retention=0):
+            assert seen.wait(3) == [1, 2, 3]
+        assert stage.client.admin.maintain(topics=["t_dlq"]).dead_letters == 3
+        assert stage.letters() == []
 
 
 # -- registration and publish --------------------------------------------------------------------------------------

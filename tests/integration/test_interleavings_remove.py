@@ -19,7 +19,7 @@ HOW = pytest.mark.parametrize("how", ["transaction", *thorough("return")])
 
 def deleting_group(stage: Stage, point: str) -> Call:
     """A deletion of group g that is stopped at this point."""
-    return stage.stopped(point, "admin", verb="delete_group", topic="t", group="g")
+    return stage.stopped(point, "admin", verb="delete_group", topic="t", group="g", dry_run=False)
 
 
 def assert_deleted(stage: Stage, group: str = "g") -> None:
@@ -52,7 +52,7 @@ def test_a_settlement_that_has_not_reached_its_fence_finds_no_lease_any_more(sta
     """The deletion does not wait; nothing is written for a group that is gone, and its subscription fails."""
     owner = settling(stage, how, BEFORE_THE_FENCE[how])
     assert one(stage.raw, "SELECT lease_epoch FROM queue_partition_leases") == 1
-    deleted = stage.client.admin.delete_group("t", "g")
+    deleted = stage.client.admin.delete_group("t", "g", dry_run=False)
     assert (deleted.lanes, deleted.lag, deleted.members) == (1, 1, 1)
     owner.go(BEFORE_THE_FENCE[how])
     owner.is_refused(how)
@@ -64,7 +64,7 @@ def test_a_settlement_that_has_not_reached_its_fence_finds_no_lease_any_more(sta
 def test_the_deletion_waits_for_a_settlement_behind_its_fence_and_leaves_nothing_of_it(stage: Stage, how: str) -> None:
     """The settlement stands, what it wrote goes with the group."""
     owner = settling(stage, how, BEHIND_THE_FENCE[how])
-    deleting = stage.waiting(stage.client.admin.delete_group, "t", "g")
+    deleting = stage.waiting(stage.client.admin.delete_group, "t", "g", dry_run=False)
     owner.go(BEHIND_THE_FENCE[how])
     deleting.result(20)
     assert_ended(stage, how, 1, 2)
@@ -145,12 +145,12 @@ def test_the_deletion_waits_for_a_registration_and_deletes_what_it_made(stage: S
     """The registration of another group is none of its business."""
     point = "before COMMIT following groups.CREATE"
     registering = stage.stopped(point, "register", topic="t", group="other", start="latest")
-    deleting = stage.waiting(stage.client.admin.delete_group, "t", "g")
+    deleting = stage.waiting(stage.client.admin.delete_group, "t", "g", dry_run=False)
     registering.end()
     deleting.result(20)
     assert_deleted(stage)
     assert stage.acked(group="other") == 2
-    assert stage.client.admin.delete_group("t", "other").lanes == 1
+    assert stage.client.admin.delete_group("t", "other", dry_run=False).lanes == 1
     assert_deleted(stage, "other")
 
 
@@ -163,7 +163,7 @@ def test_a_topic_is_not_deleted_from_under_an_open_publish(stage: Stage, point: 
     """The deletion waits for the head; what was published then was published after it began, and may go or stay."""
     stage.client.publish_many("t", [("k", b"{}"), ("l", b"{}")])
     publishing = stage.stopped(point, "publish", topic="t", key="k")
-    deleting = stage.waiting(stage.client.admin.delete_topic, "t")
+    deleting = stage.waiting(stage.client.admin.delete_topic, "t", dry_run=False)
     assert publishing.end() == 2
     deleted = deleting.result(20)
     assert (deleted.lanes, deleted.messages, stage.stored(), stage.stored("l")) in [(2, 3, [], []), (1, 2, [2], [])]
@@ -181,7 +181,7 @@ def test_a_topic_is_not_deleted_from_under_an_open_publish(stage: Stage, point: 
 def test_a_publisher_waits_for_the_deletion_of_its_lane_and_makes_it_anew(stage: Stage, point: str, dies: bool) -> None:
     """Its message is above all that ever was in the topic, and stays."""
     stage.client.publish_many("t", [("k", b"{}"), ("l", b"{}"), ("l", b"{}")])
-    deleting = stage.stopped(point, "admin", "k", verb="delete_topic", topic="t")
+    deleting = stage.stopped(point, "admin", "k", verb="delete_topic", topic="t", dry_run=False)
     publishing = stage.waiting(stage.client.publish, "t", "k", b"{}")
     deleting.end(dies=dies)
     if dies:

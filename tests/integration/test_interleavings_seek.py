@@ -40,11 +40,11 @@ def acked(stage: Stage) -> None:
 
 
 def seek(stage: Stage, to: int) -> Any:
-    return stage.client.admin.seek("t", "g", key="k", to=to)
+    return stage.client.admin.seek("t", "g", key="k", to=to, dry_run=False)
 
 
 def seeking(stage: Stage, point: str, to: int) -> Call:
-    return stage.stopped(point, "admin", verb="seek", topic="t", group="g", key="k", to=to)
+    return stage.stopped(point, "admin", verb="seek", topic="t", group="g", key="k", to=to, dry_run=False)
 
 
 def stopped_after(stage: Stage, first: str, point: str) -> Actor:

@@ -307,6 +307,6 @@ def test_dead_letters_of_open_lanes_are_redriven_into_them(lanelog_client: Clien
     with lanelog_client.subscribe("t", "g", handle):
         eventually(lambda: lanelog_client.admin.topic("t").dead_letters == 5)
         works.set()
-        assert lanelog_client.admin.redrive("t", "g", all=True).messages == 5
+        assert lanelog_client.admin.redrive("t", "g", all=True, dry_run=False).messages == 5
         found = seen.wait(5)
     assert sorted(key for key, _ in found) == sorted(receipt.key for receipt in receipts)

@@ -49,14 +49,14 @@ def test_admin_delete_and_purge(lanelog_client: Client) -> None:
         message = next(deliveries)
         seen(message.id)
         message.ack()
-    skipped = lanelog_client.admin.skip("t", "g", "k", 2, reason="poison")
+    skipped = lanelog_client.admin.skip("t", "g", "k", 2, reason="poison", dry_run=False)
     assert (skipped.changed, skipped.id) == (True, "m2")
     with lanelog_client.deliveries("t", "g", timeout=20.0) as deliveries:
         message = next(deliveries)
         seen(message.id)
         message.ack()
     assert seen.items == ["m1", "m3"]
-    purged = lanelog_client.admin.purge("t", before=datetime.now(UTC) + timedelta(hours=1))
+    purged = lanelog_client.admin.purge("t", before=datetime.now(UTC) + timedelta(hours=1), dry_run=False)
     assert dict(purged.unsettled) == {"g": 2}
     assert lanelog_client.admin.topic("t").messages == 0
     assert lanelog_client.admin.messages("t", "k") == []
@@ -97,12 +97,12 @@ def test_admin_reset_offset_and_release_lease(lanelog_client: Client) -> None:
     """Set back to the beginning a group gets everything again; a lease taken away fences its owner off."""
     lanelog_client.publish_many("t", [("k", f"{n}") for n in range(1, 4)])
     settle(lanelog_client, 3)
-    sought = lanelog_client.admin.seek("t", "g", to="earliest")
+    sought = lanelog_client.admin.seek("t", "g", to="earliest", dry_run=False)
     assert (sought.lanes, sought.again) == (1, 3)
     with lanelog_client.deliveries("t", "g", timeout=20.0) as deliveries:
         message = next(deliveries)
         assert (message.offset, message.attempt) == (1, 1)
-        released = lanelog_client.admin.release("t", "g", "k")
+        released = lanelog_client.admin.release("t", "g", "k", dry_run=False)
         owner = deliveries.subscription.owner
         assert (released.changed, released.owner, released.owner_state) == (True, owner, OwnerState.ALIVE)
         assert released.epoch > message.fencing_token

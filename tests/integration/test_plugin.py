@@ -39,6 +39,41 @@ def test_each_test_of_a_user_has_a_database_of_its_own(pytester: pytest.Pytester
         assert rows(root, r"SHOW DATABASES LIKE 'lanelog\_test\_%'") == []
 
 
+@pytest.mark.parametrize("where", ["--lanelog-server", "LANELOG_TEST_URL"])
+def test_the_header_names_host_and_database(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Whoever gives a server sees which, before anything is created there, and no password."""
+    url = "mysql://tester:geheim@db.example:3307/checks"
+    options = ["--lanelog-server", url] if where.startswith("--") else []
+    monkeypatch.setenv("LANELOG_TEST_URL", "mysql://other/one" if options else url)
+    pytester.makepyfile("def test_nothing(): pass")
+    result = pytester.runpytest_subprocess("-W", "error", *options)
+    result.stdout.fnmatch_lines([f"lanelog: host db.example:3307, database checks ({where}); *lanelog_test_[*]*"])
+    assert "geheim" not in result.stdout.str()
+
+
+@pytest.mark.local_server
+def test_the_database_of_an_application_is_left_alone(
+    pytester: pytest.Pytester, lanelog_server: DevServer, local_kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LANELOG_URL is not read: the fixtures are on a server of their own, and the header says so."""
+    monkeypatch.setenv("XDG_CACHE_HOME", CACHE)
+    monkeypatch.delenv("LANELOG_TEST_URL", raising=False)
+    monkeypatch.setenv("LANELOG_URL", lanelog_server.url)
+    pytester.makepyfile("""
+        import os
+        from urllib.parse import urlsplit
+
+        def test_elsewhere(lanelog_url):
+            assert urlsplit(lanelog_url).port != urlsplit(os.environ["LANELOG_URL"]).port
+    """)
+    kind = ["--lanelog-server", local_kind] if local_kind == "mysql-local" else []
+    result = pytester.runpytest_subprocess("-W", "error", *kind)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["lanelog: a server of its own (*), for tests that need one"])
+
+
 @pytest.mark.thorough
 @pytest.mark.local_server
 def test_a_server_is_started_when_none_is_given(

@@ -123,7 +123,7 @@ class Simulation(RuleBasedStateMachine):
             for each in keys
             for offset in range(places[each] + 1, tables.heads[each] + 1)
         )
-        sought = self.admin.seek("jobs", group, key=None if every else key, to=target)
+        sought = self.admin.seek("jobs", group, key=None if every else key, to=target, dry_run=False)
         assert (sought.lanes, sought.again) == (len(keys), again)
         self.record.look(None, self.everybody, Steered(verb="seek", group=group, watermarks=places))
 
@@ -154,7 +154,7 @@ class Simulation(RuleBasedStateMachine):
         self.steered("pause", group, [key])
 
     def release(self, group: str, key: str, _: int) -> None:
-        released = self.admin.release("jobs", group, key)
+        released = self.admin.release("jobs", group, key, dry_run=False)
         assert released.changed == bool(self.record.tables.leases.get((group, key), ("",))[0])
         self.steered("release", group, [key] if released.changed else [])
 
@@ -164,7 +164,7 @@ class Simulation(RuleBasedStateMachine):
         if not place.offset:
             return
         was_settled, watermark = tables.settled(place), tables.watermark(group, key)
-        skipped = self.admin.skip("jobs", group, key, place.offset, reason="it hangs")
+        skipped = self.admin.skip("jobs", group, key, place.offset, reason="it hangs", dry_run=False)
         assert skipped.changed != was_settled
         if place.offset == watermark + 1:
             watermark += 1
@@ -196,7 +196,7 @@ class Simulation(RuleBasedStateMachine):
     def redrive(self, group: str) -> None:
         before = self.record.tables
         waiting = before.waiting_letters(group)
-        assert self.admin.redrive("jobs", group, all=True).messages == len(waiting)
+        assert self.admin.redrive("jobs", group, all=True, dry_run=False).messages == len(waiting)
         found = Tables.read(self.world.raw).redriven
         new = sorted(found.keys() - before.redriven.keys())
         assert [(key, *found[key, offset]) for key, offset in new] == [(at.place.key, group, at.id) for at in waiting]
@@ -204,12 +204,12 @@ class Simulation(RuleBasedStateMachine):
             self.record.published[key][offset] = self.world.clock.now
             self.record.targets[key, offset] = group
         self.look(None)
-        assert self.admin.redrive("jobs", group, all=True).messages == 0
+        assert self.admin.redrive("jobs", group, all=True, dry_run=False).messages == 0
 
     def delete_group(self, group: str) -> None:
         """Who runs settles nothing any more, fails at its keeper's next turn, and is started anew."""
         tables = self.record.tables
-        self.admin.delete_group("jobs", group)
+        self.admin.delete_group("jobs", group, dry_run=False)
         for paused in [paused for paused in self.record.paused if paused[0] == group]:
             del self.record.paused[paused]
         floors = {key: tables.floor(key) for key in tables.heads}

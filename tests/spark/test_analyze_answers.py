@@ -162,7 +162,7 @@ def test_what_a_message_waited_for_on_purpose_is_no_latency(
     client.publish("red", ODD, b"x")
     eventually(lambda: age_ms(raw, "failed_at", "queue_messages WHERE failed_at > 0") > WAITED_MS, within=240)
     mended.set()
-    client.admin.redrive("red", "g", all=True)
+    client.admin.redrive("red", "g", all=True, dry_run=False)
     eventually(lambda: len(client.admin.history("delayed", "g")) == 1, within=240)
     eventually(lambda: any(row.outcome == "success" for row in client.admin.history("red", "g")), within=240)
     found = longest(analyze())
@@ -183,7 +183,7 @@ def test_what_succeeds_again_after_a_seek_counts_as_it_succeeded_first(
     first = rows(raw, LATENCIES)[0][2]
     eventually(lambda: age_ms(raw, "finished_at", "queue_history") > WAITED_MS, within=240)
     before = rows(raw, f"SELECT {NOW_MS}")[0][0]
-    client.admin.seek("t", "g", to="earliest")
+    client.admin.seek("t", "g", to="earliest", dry_run=False)
     again = "SELECT COUNT(*) FROM queue_history WHERE finished_at >= %s"
     eventually(lambda: rows(raw, again, before)[0][0] == 3, within=240)
     assert longest(analyze(path=path))["t"] == (3, first)
@@ -229,8 +229,8 @@ def test_dead_letters_that_somebody_dealt_with_are_not_outstanding(
         return found.facts.dead_letters, found.facts.outstanding, None if None in summed else sum(summed)
 
     ids = {letter.key: letter.id for letter in client.admin.dead_letters("t")}
-    client.admin.redrive("t", "g", ids=[ids[ODD]])
-    client.admin.delete_dead_letters("t", "g", ids=[ids["c"]])
+    client.admin.redrive("t", "g", ids=[ids[ODD]], dry_run=False)
+    client.admin.delete_dead_letters("t", "g", ids=[ids["c"]], dry_run=False)
     assert letters() == (3, 1, 1)
     assert letters(path=path, live=False) == (3, None, None)
 
@@ -248,7 +248,7 @@ def test_a_deleted_topic_is_no_topic_unless_the_archive_has_it(
         settled(client, "gone")
     register(client._database, "g", "empty", SubscriptionConfig())
     archive()
-    client.admin.delete_topic("gone")
+    client.admin.delete_topic("gone", dry_run=False)
     there = ["empty", "t"]
     assert [topic.topic for topic in client.admin.topics()] == there
     assert chosen() == there
@@ -319,7 +319,7 @@ def test_a_group_that_comes_or_goes_while_the_log_is_read_has_no_lag(
 
     def meanwhile(*args: Any) -> Any:
         if args[-1] == "offsets":
-            client.admin.delete_group("t", "goes")
+            client.admin.delete_group("t", "goes", dry_run=False)
         found = real(*args)
         if args[-1] == "offsets":
             register(client._database, "comes", "t", tail)

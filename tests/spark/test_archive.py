@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from lanelog.cli._problems import of_group
+from lanelog.admin._problems import of_group
 from lanelog.client import Client
 from lanelog.errors import ConfigurationError, LanelogError, LeaseLost
 from lanelog.spark import _archive_files, _archive_job, _manifest, read_archive

@@ -101,7 +101,7 @@ def test_a_dead_letter_says_where_it_comes_from(client: Client, look: Look) -> N
     assert row["failure_count"] == 1
     assert row["failed_at"] == row["created_at"]
     assert dict(row["metadata"]) == {"a": "b", "lanelog.original_id": "one"}
-    client.admin.redrive("t", "g", all=True)
+    client.admin.redrive("t", "g", all=True, dry_run=False)
     again = [(row["original_topic"], row["failed_at"], row["target_group"]) for row in look(subscribe="t")]
     assert again == [(None, None, None), (None, None, "g")]
 

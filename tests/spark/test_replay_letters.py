@@ -66,7 +66,7 @@ def test_what_was_redriven_is_replayed_once(
     """The copy of it, which is for one group alone, is left out; so is the copy that a replay made for one group."""
     publish(client)
     fails(b"3")
-    client.admin.redrive("t", "workers", all=True)
+    client.admin.redrive("t", "workers", all=True, dry_run=False)
     archive()
     again(topics=["t"], target_group="workers")
     archive()
@@ -127,7 +127,7 @@ def test_what_was_redriven_since_is_left_out(
     fails(b"1", b"2", b"3")
     archive()
     letters = {letter.original_id: letter.id for letter in client.admin.dead_letters("t", "workers")}
-    client.admin.redrive("t", "workers", ids=[letters["id-1"], letters["id-2"]], max_deliveries=1)
+    client.admin.redrive("t", "workers", ids=[letters["id-1"], letters["id-2"]], max_deliveries=1, dry_run=False)
     assert again(dead_letters_of="workers", name="early", to="early", all_groups=True).published == 3
     fails(b"2")
     archive()

@@ -168,7 +168,7 @@ def test_a_stream_of_a_group_waits_for_it_in_new_topics(client: Client, stream: 
     client.publish("t-2", "k", b"y")
     stream.run(subscribePattern="t-.*", groupId="g")
     assert stream.places == lane("k", 2, topic="t-1") + lane("k", 3, topic="t-2")
-    client.admin.delete_group("t-1", "g")
+    client.admin.delete_group("t-1", "g", dry_run=False)
     with pytest.raises(lanelog.ConfigurationError, match=r"group 'g' is not registered for topic 't-1'$"):
         stream.run(subscribePattern="t-.*", groupId="g")
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from typing import Any
 
 from attrs import frozen
@@ -43,9 +44,9 @@ class Command:
         return result
 
     def table(self, *arguments: str) -> tuple[list[str], list[list[str]]]:
-        """The heads and the cells of what it prints; for cells without blanks."""
-        heads, *lines = self(*arguments).stdout.splitlines()
-        return heads.split(), [line.split() for line in lines]
+        """The heads and the cells of what it prints; for cells without two blanks in a row."""
+        heads, *lines = (re.split(r"  +", line.strip()) for line in self(*arguments).stdout.splitlines())
+        return heads, lines
 
     def json(self, *arguments: str) -> Any:
         """What it prints with --json."""

@@ -45,6 +45,10 @@ LOOKS = (
     Verb("contradictions"),
     Verb("topic", ("merge",)),
     Verb("heads", ("merge",)),
+    Verb("now"),
+    Verb("topic_names"),
+    Verb("group_names", ("merge",)),
+    Verb("key_names", ("merge",)),
     Verb("groups", line="groups"),
     Verb("groups", ("merge",), line="groups merge"),
     Verb("members", ("merge", "builders"), line="members merge builders"),
@@ -62,10 +66,11 @@ LOOKS = (
     Verb("dead_letter_reasons", ("merge",), line="dlq list merge --reasons"),
     Verb("scheduled", ("merge",), line="scheduled list merge"),
     Verb("schedules", line="schedule list"),
-    Verb("", line="status"),
-    Verb("", line="lag"),
-    Verb("", line="lag merge builders"),
-    Verb("", line="tail merge good"),
+    Verb("status", line="status"),
+    Verb("lag", line="lag"),
+    Verb("lag", ("merge", "builders"), line="lag merge builders"),
+    Verb("", line="lag mer* build*"),
+    Verb("tail", ("merge", "good"), line="tail merge good"),
     Verb("", line="dlq show merge bad {letter}"),
 )
 CHANGES = (
@@ -75,21 +80,21 @@ CHANGES = (
     Verb(
         "redrive",
         ("merge", "builders"),
-        {"all": True},
+        {"all": True, "dry_run": False},
         line="dlq redrive merge builders --all --execute",
         writes=(STATE, MESSAGES, HEADS),
     ),
     Verb(
         "delete_dead_letters",
         ("merge", "builders"),
-        {"all": True},
+        {"all": True, "dry_run": False},
         line="dlq delete merge builders --all --execute",
         writes=(STATE,),
     ),
     Verb(
         "seek",
         ("merge", "builders"),
-        {"to": "earliest"},
+        {"to": "earliest", "dry_run": False},
         line="seek merge builders --to earliest --execute",
         writes=(LEASES, STATE, OFFSETS),
     ),
@@ -100,32 +105,35 @@ CHANGES = (
     Verb(
         "skip",
         ("merge", "builders", "good", 2),
-        {"reason": "x"},
+        {"reason": "x", "dry_run": False},
         line="skip merge builders good 2 --reason x --execute",
         writes=(LEASES, STATE, OFFSETS),
     ),
     Verb(
         "release",
         ("merge", "builders", "good"),
+        {"dry_run": False},
         line="release merge builders good --execute",
         writes=(LEASES, STATE, OFFSETS),
     ),
     Verb(
         "delete_group",
         ("merge", "builders"),
+        {"dry_run": False},
         line="delete-group merge builders --execute",
         writes=(HEADS, GROUPS, LEASES, STATE, OFFSETS, HEARTBEATS),
     ),
     Verb(
         "purge",
         ("merge",),
-        {"before": 3},
+        {"before": 3, "dry_run": False},
         line="purge merge --before-offset 3 --execute",
         writes=(LEASES, STATE, OFFSETS, MESSAGES),
     ),
     Verb(
         "delete_topic",
         ("over",),
+        {"dry_run": False},
         line="delete-topic over --execute",
         writes=(HEADS, GROUPS, LEASES, STATE, OFFSETS, MESSAGES, HEARTBEATS, SCHEDULED),
     ),
@@ -140,6 +148,9 @@ CHANGES = (
     Verb("remove_schedule", ("nightly",), line="schedule remove nightly --execute", writes=(SCHEDULES,)),
     Verb("maintain", (), {"topics": ["over"]}, line="maintain over --once", writes=(MESSAGES, OFFSETS)),
 )
+DECIDED = {verb.method: verb for verb in CHANGES if "dry_run" in verb.options}
+"""What destroys or delivers again, by its name in Python, where the caller must say whether it is to be done."""
+
 LINES = [verb.line for verb in (*LOOKS, *CHANGES) if verb.line]
 
 

@@ -207,11 +207,11 @@ class Stage:
         assert not future.done()
         return future
 
-    def register(self, group: str, **options: Any) -> int:
+    def register(self, group: str, *, topic: str = "t", **options: Any) -> int:
         """A group without retention, by its first subscription."""
         self.client.ping()  # as whoever subscribes does: it looks which version the tables have
         config = SubscriptionConfig.from_options(**{"retention": 0, **options})
-        return register(self.client._database, group, "t", config)
+        return register(self.client._database, group, topic, config)
 
     def purge(self, key: str = "k") -> bool:
         """Purge a lane, if it is drained; whether it was."""

@@ -84,5 +84,5 @@ def events(caplog: pytest.LogCaptureFixture, name: str, level: int = logging.DEB
     return [
         record.getMessage()
         for record in list(caplog.records)
-        if record.name == "lanelog" and record.levelno >= level and record.getMessage().split(" ")[0] == name
+        if record.name.startswith("lanelog.") and record.levelno >= level and record.getMessage().split(" ")[0] == name
     ]

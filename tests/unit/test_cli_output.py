@@ -2,21 +2,34 @@
 
 import json
 from datetime import UTC, datetime, timedelta
+from operator import itemgetter
 
+import click
 import pytest
+from click.testing import CliRunner
 
 from lanelog.admin import OwnerState, SoughtLane
-from lanelog.cli._output import Table, age, moment, payload, shown, to_json
-from lanelog.cli._verbs import alarms, instant
+from lanelog.cli._cells import count, name, text
+from lanelog.cli._output import age, ago, block, moment, payload, shown, to_json
+from lanelog.cli._table import Table
+from lanelog.cli._verbs import INTERRUPTED, Verbs, alarms, instant
 from lanelog.errors import ConfigurationError
 
 
 def test_ages_are_short() -> None:
     """Two units at most, the larger ones without a fraction."""
     ages = {None: "-", 0.04: "0.0s", 0.96: "1.0s", 1: "1s", 59.9: "59s", 60: "1m00s", 3599: "59m59s", 3600: "1h00m"}
-    for seconds, text in {**ages, 90_000: "1d01h"}.items():
-        assert age(seconds) == text
-        assert age(seconds, exact=False) == (text if seconds is None else f"≥{text}")
+    for seconds, read in {**ages, 90_000: "1d01h"}.items():
+        assert age(seconds) == read
+        assert age(seconds, exact=False) == (read if seconds is None else f"≥{read}")
+
+
+def test_times_are_distances() -> None:
+    """In their largest unit, behind or ahead; a time that there is not is a dash."""
+    now = datetime(2026, 1, 31, 12, tzinfo=UTC)
+    distances = {0: "0s ago", 59.9: "59s ago", 300: "5m ago", 7300: "2h ago", 200_000: "2d ago", -7300: "in 2h"}
+    assert {seconds: ago(now - timedelta(seconds=seconds), now) for seconds in distances} == distances
+    assert ago(None, now) == "-"
 
 
 @pytest.mark.parametrize(
@@ -45,11 +58,16 @@ def test_a_payload_is_text_if_it_can_be() -> None:
 
 def test_a_table_for_a_pipe_has_aligned_columns_and_cuts_nothing() -> None:
     """Numbers to the right, text to the left, two blanks between."""
-    table = Table(("KEY", "LAG", "ERROR"), [["a" * 30, "7", "x" * 200], ["b", "1234", "-"]], ("LAG",))
-    lines = table.plain().splitlines()
-    assert lines[0] == "KEY" + " " * 27 + "   LAG  ERROR"
-    assert lines[1] == "a" * 30 + "     7  " + "x" * 200
-    assert lines[2] == "b" + " " * 29 + "  1234  -"
+    rows = [{"key": "a" * 30, "lag": 7, "error": "x" * 200}, {"key": "\u4e2d", "lag": 1234, "error": None}]
+    columns = (
+        name("KEY", itemgetter("key")),
+        count("LAG", itemgetter("lag"), rank=1),
+        text("ERROR", itemgetter("error")),
+    )
+    lines = Table(columns, rows).plain().splitlines()
+    assert lines[0] == "KEY" + " " * 27 + "    LAG  ERROR"
+    assert lines[1] == "a" * 30 + "      7  " + "x" * 200
+    assert lines[2] == "\u4e2d" + " " * 28 + "  1,234  -"
 
 
 def test_json_has_all_fields_in_plain_types() -> None:
@@ -81,8 +99,8 @@ def test_a_time_needs_its_offset_from_utc() -> None:
     assert instant("2026-01-31 12:00:00-00:30").utcoffset() == -timedelta(minutes=30)  # type: ignore[union-attr]
     with pytest.raises(ConfigurationError, match="no time zone"):
         instant("2026-01-31T12:00:00")
-    for text in ("yesterday", "2026-01-31T12:00+99:00", "2026-02-30T12:00Z", ""):
-        assert instant(text) is None
+    for wrong in ("yesterday", "2026-01-31T12:00+99:00", "2026-02-30T12:00Z", ""):
+        assert instant(wrong) is None
 
 
 def test_alarms_are_one_line() -> None:
@@ -93,3 +111,25 @@ def test_alarms_are_one_line() -> None:
     assert alarms(measured, 8, 0.5) == ("lag 9 > 8 on merge b; oldest 1m10s > 0.5s on merge c and 1 more",)
     assert alarms(measured, 9, 70.0) == ()
     assert alarms(measured, None, None) == ()
+
+
+def test_a_command_that_ctrl_c_breaks_off_ends_without_a_word() -> None:
+    """The exit status is the shells' for Ctrl-C; click's own would be that of an alarm."""
+
+    @click.group(cls=Verbs)
+    def group() -> None:
+        pass
+
+    @group.command()
+    def works() -> None:
+        raise KeyboardInterrupt
+
+    result = CliRunner().invoke(group, ["works"])
+    assert (result.exit_code, result.output) == (INTERRUPTED, "")
+
+
+def test_a_text_of_several_lines_is_a_block_that_steers_nothing() -> None:
+    """As a traceback: each line on its own, whole, and below what it is."""
+    text = "ValueError: \x1b[31m\nTraceback:\n  File\n\n" + "x" * 1000
+    lines = ["error", r"  ValueError: \x1b[31m", "  Traceback:", "    File", "", "  " + "x" * 1000]
+    assert block("error", text) == lines

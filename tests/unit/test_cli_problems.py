@@ -6,22 +6,26 @@ from typing import Any
 
 import attrs
 import pytest
+from rich.text import Text
 
 from lanelog.admin import DeadLetterReason, GroupInfo, LaneInfo, MessageState, OwnerState, TopicInfo
+from lanelog.admin._problems import Problem, Rank, command, of_group, of_lane, of_letters, worst_first
 from lanelog.cli._main import cli
-from lanelog.cli._problems import Problem, Rank, command, of_group, of_lane, of_letters, worst_first
+from lanelog.cli._output import Line
+from lanelog.cli._problem_lines import told
 
 WHEN = datetime(2026, 1, 31, 12, tzinfo=UTC)
 GROUP = GroupInfo(
     topic="merge", group="builders", order="strict", start="earliest", retention=300.0, created_at=WHEN, paused_at=None,
-    paused_by="", pause_reason="", members=2, lanes=5, owned_lanes=5, stale_lanes=0, paused_lanes=0, lagging_lanes=1,
-    lag=3, oldest_age=30.0, oldest_age_exact=True, waiting=0, in_flight=0,
+    paused_by="", pause_reason="", members=2, members_unchanged=31.0, lanes=5, owned_lanes=5,
+    stale_lanes=0, paused_lanes=0, lagging_lanes=1, lag=3, oldest_age=31.0, oldest_age_exact=True,
+    waiting=0, in_flight=0,
 )  # fmt: skip
 LANE = LaneInfo(
-    topic="merge", group="builders", key="repo 1", watermark=6, head=9, floor=0, lag=3, acked_ahead=0, oldest_age=30.0,
-    owner="host-1:abc", owner_state=OwnerState.ALIVE, lease_left=20.0, lease_epoch=1, in_flight=0, waiting=0,
-    state=MessageState.PENDING, attempts=0, last_error=None, next_attempt_in=None, paused_at=None, paused_by="",
-    pause_reason="", group_paused=False,
+    topic="merge", group="builders", key="repo 1", watermark=6, head=9, floor=0, lag=3, acked_ahead=0, oldest_age=31.0,
+    owner="host-1:abc", owner_state=OwnerState.ALIVE, owner_silent=31.0, lease_left=20.0, lease_epoch=1,
+    in_flight=0, waiting=0, state=MessageState.PENDING, attempts=0, last_error=None, next_attempt_in=None,
+    paused_at=None, paused_by="", pause_reason="", group_paused=False,
 )  # fmt: skip
 TOPIC = TopicInfo(
     topic="merge", lanes=5, messages=9, head=9, floor=0, dead_letters=9, groups=("builders",),
@@ -49,10 +53,10 @@ def reason(text: str, count: int) -> DeadLetterReason:
     )
 
 
-DELETE = "lanelog delete-group merge builders --execute"
+DELETE = "lanelog delete-group merge builders"
 RESUME = "lanelog resume merge builders"
-RELEASE = "lanelog release merge builders 'repo 1' --execute"
-SKIP = "lanelog skip merge builders 'repo 1' 7 --reason '…' --execute"
+RELEASE = "lanelog release merge builders 'repo 1'"
+SKIP = "lanelog skip merge builders 'repo 1' 7 --reason '…'"
 FAILING = {"state": MessageState.RETRYABLE, "attempts": 2, "last_error": "no", "next_attempt_in": 3.0}
 FREE = {"owner": None, "owner_state": None}
 
@@ -63,6 +67,7 @@ FREE = {"owner": None, "owner_state": None}
         ({"lag": 0, "oldest_age": None, "members": 0}, None, None),
         ({}, None, None),
         ({"members": 0}, "nobody consumes", DELETE),
+        ({"members": 0, "members_unchanged": 30.0}, None, None),
         ({"oldest_age": 61.0}, "behind", "lanelog lanes merge builders --by lag"),
         ({"paused_at": WHEN, "members": 0}, "paused", RESUME),
         ({"paused_at": WHEN, "lag": 0}, "paused", RESUME),
@@ -91,11 +96,13 @@ def test_a_growing_lag_says_so() -> None:
         ({}, None, None, None),
         ({"lag": 0, "state": None, "oldest_age": None}, None, None, None),
         ({"owner_state": OwnerState.DEAD}, None, "owner gone", RELEASE),
-        ({"owner_state": OwnerState.MISSING}, None, "owner gone", RELEASE),
+        ({"owner_state": OwnerState.DEAD, "owner_silent": 30.0}, None, None, None),
+        ({"owner_state": OwnerState.MISSING, "owner_silent": None}, None, "owner gone", RELEASE),
         (FAILING, None, "failing", SKIP),
+        ({**FAILING, "oldest_age": 30.0}, None, None, None),
         ({"state": MessageState.PROCESSING}, 60.0, None, None),
         ({"state": MessageState.PROCESSING, "attempts": 1}, 61.0, "slow", RELEASE),
-        ({**FREE, "oldest_age": 9.0}, None, None, None),
+        ({**FREE, "oldest_age": 30.0}, None, None, None),
         (FREE, None, "no owner", "lanelog members merge builders"),
         ({"paused_at": WHEN}, None, "paused", f"{RESUME} --key 'repo 1'"),
         ({"paused_at": WHEN, "lag": 0, "state": None}, None, "paused", f"{RESUME} --key 'repo 1'"),
@@ -119,9 +126,9 @@ def test_dead_letters_by_reason() -> None:
     """The three most frequent ones with the command that puts them back, the others in one line."""
     found = of_letters(TOPIC, [reason("rare", 1), reason("it's bad", 5), reason("x", 2), reason("y\x1b", 3)])
     assert [each.command for each in found] == [
-        """lanelog dlq redrive merge builders --reason 'it'"'"'s bad' --execute""",
+        """lanelog dlq redrive merge builders --reason 'it'"'"'s bad'""",
         "lanelog dlq list merge --reasons",  # a reason that cannot be typed
-        "lanelog dlq redrive merge builders --reason x --execute",
+        "lanelog dlq redrive merge builders --reason x",
         "lanelog dlq list merge --reasons",
     ]
     assert found[0].since == "2026-01-31T12:00:00Z"
@@ -156,7 +163,41 @@ def test_a_problem_is_three_lines() -> None:
     found = of_lane(lane(state=MessageState.RETRYABLE, attempts=2, last_error="no\nway"), GROUP, None)
     assert isinstance(found, Problem)
     assert found.lines() == [
-        "FAILING  merge builders repo 1 offset 7, for 30s, owner host-1:abc",
+        "FAILING  merge builders repo 1 offset 7, for 31s, owner host-1:abc",
         r"    attempt 2 failed: no\nway; the next is due; to give it up:",
         f"    $ {SKIP}",
     ]
+
+
+def plain(lines: list[Line]) -> list[str]:
+    return [str(line) for line in lines]
+
+
+def test_forty_lanes_that_fail_alike_are_one_line_with_a_count() -> None:
+    """Alike but for numbers: the oldest is told, some are named, and the command shows them all."""
+    failing = [
+        of_lane(lane(**{**FAILING, "last_error": f"no branch {n}"}, key=f"k{n}", oldest_age=100.0 - n), GROUP, None)
+        for n in range(40)
+    ]
+    other = of_lane(lane(**{**FAILING, "last_error": "no disk"}, key="other"), GROUP, None)
+    lines = plain(told([*filter(None, failing), *filter(None, [other])], most=100))
+    assert lines[:4] == [
+        "FAILING  merge builders 40 lanes, the oldest for 1m40s",
+        "    lanes k0, k1, k2, …; the first: attempt 2 failed: no branch 0; the next in 3s; to give it up:",
+        "    $ lanelog lanes merge builders --by age",
+        "",
+    ]
+    assert lines[4].startswith("FAILING  merge builders other offset 7")
+    assert "40 lanes or more" in plain(told([*filter(None, failing)], most=40))[0]
+    assert plain(told([], most=100)) == ["nothing is stuck"]
+
+
+def test_the_colour_of_a_problem_says_how_bad_it_is() -> None:
+    """A pause is yellow, what is stuck is red; only the word is coloured."""
+    stuck = of_lane(lane(**FAILING), GROUP, None)
+    (paused,) = of_group(group(paused_at=WHEN), None)
+    assert stuck
+    for problem, word, tone in ((stuck, "FAILING", "red"), (paused, "PAUSED", "yellow")):
+        line = told([problem], most=100)[0]
+        assert isinstance(line, Text)
+        assert [(line.plain[span.start : span.end], span.style) for span in line.spans] == [(word, tone)]

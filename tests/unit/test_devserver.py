@@ -39,7 +39,10 @@ class Chosen(Exception):
 def test_which_server_is_chosen(
     monkeypatch: pytest.MonkeyPatch, kinds: list[str], environment: str | None, local: bool, chosen: str
 ) -> None:
-    """LANELOG_URL, a program of this machine, Docker, in this order; a kind or URL that is asked for is taken."""
+    """LANELOG_TEST_URL, a program of this machine, Docker, in this order; a kind or URL that is asked for is taken.
+
+    LANELOG_URL, the database of an application, is never read.
+    """
 
     def way(outcome: Exception) -> Callable[[], None]:
         def start() -> None:
@@ -50,9 +53,10 @@ def test_which_server_is_chosen(
     def given(url: str) -> None:
         raise Chosen(url)
 
-    monkeypatch.delenv("LANELOG_URL", raising=False)
+    monkeypatch.setenv("LANELOG_URL", "mysql://precious@production/orders")
+    monkeypatch.delenv("LANELOG_TEST_URL", raising=False)
     if environment:
-        monkeypatch.setenv("LANELOG_URL", environment)
+        monkeypatch.setenv("LANELOG_TEST_URL", environment)
     monkeypatch.setattr(devserver, "_local", way(Chosen("local") if local else ServerUnavailable("none")))
     monkeypatch.setattr(devserver, "_docker", way(Chosen("docker")))
     monkeypatch.setattr(GivenServer, "at", given)
@@ -63,8 +67,8 @@ def test_which_server_is_chosen(
 
 @pytest.fixture
 def no_programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """A machine without any server program, without a Docker daemon, and without LANELOG_URL."""
-    monkeypatch.delenv("LANELOG_URL", raising=False)
+    """A machine without any server program, without a Docker daemon, and without LANELOG_TEST_URL."""
+    monkeypatch.delenv("LANELOG_TEST_URL", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(_programs, "SEARCHED", ())
@@ -86,7 +90,7 @@ def test_without_any_server_the_message_names_the_three_ways() -> None:
     with pytest.raises(ServerUnavailable) as caught:
         devserver.start()
     for expected in (
-        *("LANELOG_URL", "apt-get install mariadb-server-core", "start Docker"),
+        *("LANELOG_TEST_URL", "apt-get install mariadb-server-core", "start Docker"),
         *("local: there is no mariadbd", "docker: Docker cannot run mysql:8.4"),
     ):
         assert expected in str(caught.value)

@@ -8,7 +8,7 @@ import pytest
 from tenacity import retry_if_exception_type, stop_after_attempt, stop_after_delay, stop_never, wait_fixed
 
 from lanelog._engine import policy
-from lanelog._engine.policy import ACKED, FALLBACK_WAIT, MAX_ERROR, Outcome, Verb
+from lanelog._engine.policy import ACKED, FALLBACK_WAIT, Outcome, Verb
 from lanelog._engine.run import Attempt
 from lanelog._stores.history import Ended
 from lanelog.config import AckPolicy, RetryPolicy, SubscriptionConfig
@@ -162,16 +162,32 @@ def test_an_exception_without_words_is_an_exception_like_any_other(ack_policy: A
     if ack_policy in (NACK, REJECT):
         assert outcome is not None
         assert outcome.error == "Mute: (its text could not be rendered)"
-    assert policy.describe(Mute()).startswith("Mute")
 
 
-def test_a_description_is_bounded_and_encodable() -> None:
-    """However long and strange the text of an exception, it can be stored."""
-    assert policy.describe(ValueError()) == "ValueError"
-    assert policy.describe(ValueError("")) == "ValueError"
-    long = policy.describe(ValueError("x" * 10 * MAX_ERROR))
-    assert len(long) == MAX_ERROR
-    assert policy.describe(ValueError("a\ud800b")) == "ValueError: a\\ud800b"
+@pytest.mark.parametrize("error", [ValueError(), ValueError("")])
+def test_an_exception_without_text_is_its_class(error: Exception) -> None:
+    """What is kept is never empty."""
+    assert judged(error).error == "ValueError"
+
+
+def test_a_dead_letter_takes_its_exception_along() -> None:
+    """Its event shows the traceback; a retry keeps nothing of the handler's frames, and a rejection has none."""
+    for options in ({"max_deliveries": 1}, {"ack_policy": REJECT}):
+        raised = judged(BOOM, **options).raised
+        assert raised is not None
+        assert raised[1] is BOOM
+    assert judged(BOOM).raised is None
+    assert judged(Reject("bad")).raised is None
+
+
+def test_a_postponed_message_has_not_failed(caplog: pytest.LogCaptureFixture) -> None:
+    """Only what is a failure is told as one, with its traceback where there is something to show."""
+    for error in (BOOM, Reject("bad"), Postpone(60)):
+        policy.report({"topic": "t"}, error, judged(error))
+    assert [(record.__dict__["outcome"], record.exc_info is None) for record in caplog.records] == [
+        ("retry", False),
+        ("bury", True),
+    ]
 
 
 @pytest.mark.parametrize(

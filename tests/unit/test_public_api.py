@@ -20,9 +20,9 @@ ADMIN_NAMES = {
     "Admin", "Contradiction", "DeadLetterInfo", "DeadLetterReason", "Deleted", "Finding", "GroupDeleted", "GroupInfo",
     "GroupState",
     "HistoryInfo", "LaneInfo", "LeaseInfo", "Maintained", "MemberInfo", "MessageInfo", "MessageState", "OffsetInfo",
-    "OwnerState", "Paused", "Purged", "Redriven", "Released", "Resumed", "ScheduledInfo", "Skipped", "Sought",
-    "SoughtLane", "OpenLanes", "TopicDeleted", "TopicInfo", "ScheduleInfo", "SchedulePaused", "ScheduleRemoved",
-    "ScheduleResumed",
+    "OpenLanes", "OwnerState", "Paused", "Problem", "Purged", "Rank", "Redriven", "Released", "Resumed",
+    "ScheduledInfo", "Skipped", "Sought", "SoughtLane", "Status", "TopicDeleted", "TopicInfo", "ScheduleInfo",
+    "SchedulePaused", "ScheduleRemoved", "ScheduleResumed",
 }  # fmt: skip
 
 SIGNATURES = """
@@ -41,8 +41,15 @@ Message.reject: reason
 Message.postpone: delay
 Message.extend: seconds
 Message.transaction:
+Admin.status: topics since
+Admin.lag: topic group
+Admin.tail: topic key lines follow interval
 Admin.topics: limit
 Admin.topic: topic
+Admin.now:
+Admin.topic_names: beginning limit
+Admin.group_names: topic beginning limit
+Admin.key_names: topic beginning limit
 Admin.groups: topic
 Admin.members: topic group
 Admin.lanes: topic group order_by limit
@@ -98,6 +105,16 @@ def test_the_parameters_keep_their_names(signature: str) -> None:
     name, _, parameters = signature.partition(":")
     function = attrgetter(name)(lanelog.admin if name.startswith("Admin.") else lanelog)
     assert [each for each in inspect.signature(function).parameters if each != "self"] == parameters.split()
+
+
+@pytest.mark.parametrize(
+    "verb", ["delete_dead_letters", "delete_group", "delete_topic", "purge", "redrive", "release", "seek", "skip"]
+)
+def test_what_destroys_or_delivers_again_is_decided_by_the_caller(verb: str) -> None:
+    """Such a verb has no default for `dry_run`, and takes it by its name alone."""
+    dry_run = inspect.signature(getattr(lanelog.admin.Admin, verb)).parameters["dry_run"]
+    assert dry_run.default is inspect.Parameter.empty
+    assert dry_run.kind is inspect.Parameter.KEYWORD_ONLY
 
 
 def test_every_error_is_in_one_tree() -> None:

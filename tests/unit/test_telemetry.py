@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,9 +28,11 @@ def line(caplog: pytest.LogCaptureFixture) -> str:
 
 def test_events_reach_the_handlers_of_the_stdlib_logger(caplog: pytest.LogCaptureFixture) -> None:
     """An application sees each event in its own logging, as one line with the bound context first."""
-    get_logger(topic="merge", group="builders").bind(key="repo-42").warning("message.dead_lettered", offset=17)
+    get_logger("worker", topic="merge", group="builders").bind(key="repo-42").warning(
+        "message.dead_lettered", offset=17
+    )
     (record,) = caplog.records
-    assert (record.name, record.levelname) == ("lanelog", "WARNING")
+    assert (record.name, record.levelname) == ("lanelog.worker", "WARNING")
     assert record.getMessage() == "message.dead_lettered topic=merge group=builders key=repo-42 offset=17"
 
 
@@ -37,14 +40,14 @@ def test_each_method_logs_at_its_level(caplog: pytest.LogCaptureFixture) -> None
     """The method's name is the record's level."""
     levels = ["debug", "info", "warning", "error"]
     for level in levels:
-        getattr(get_logger(), level)("loop.turned")
+        getattr(get_logger("worker"), level)("loop.turned")
     assert [record.levelname.lower() for record in caplog.records] == levels
 
 
 def test_the_record_names_the_line_that_logged(caplog: pytest.LogCaptureFixture) -> None:
     """A format with %(filename)s shows the line that logged, not the logger's own."""
-    get_logger().info("lane.acquired")
-    get_logger().exception("lane.lost")
+    get_logger("worker").info("lane.acquired")
+    get_logger("worker").exception("lane.lost")
     assert {(record.filename, record.funcName) for record in caplog.records} == {
         ("test_telemetry.py", "test_the_record_names_the_line_that_logged")
     }
@@ -52,7 +55,7 @@ def test_the_record_names_the_line_that_logged(caplog: pytest.LogCaptureFixture)
 
 def test_an_exception_brings_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
     """exception() in an except block, and exc_info= anywhere, give the record the traceback."""
-    log = get_logger()
+    log = get_logger("worker")
     error = ValueError("bad")
     try:
         raise error
@@ -94,7 +97,7 @@ class Unprintable(Exception):
         ("two words", "'two words'"),
         ("a=b", "'a=b'"),
         ("line\nevent=forged", r"'line\nevent=forged'"),
-        ("\x1b[31m\u2028\ud800", r"'\x1b[31m\u2028\ud800'"),
+        ("\x1b[31m\u2028\ud800", r"'\x1b[31m\u2028\\ud800'"),
         ("50%d%s", "50%d%s"),
         (17, "17"),
         (True, "true"),
@@ -114,13 +117,13 @@ class Unprintable(Exception):
 )
 def test_values_are_plain_text_on_one_line(caplog: pytest.LogCaptureFixture, value: object, shown: str) -> None:
     """Strings are quoted when they need it; of what may hold a secret, only the type is shown."""
-    get_logger().info("lane.acquired", value=value)
+    get_logger("worker").info("lane.acquired", value=value)
     assert line(caplog) == f"lane.acquired value={shown}"
 
 
 def test_a_long_value_is_cut(caplog: pytest.LogCaptureFixture) -> None:
     """An error that quotes a whole payload does not fill the log."""
-    get_logger().info("handler.failed", error=ValueError("x" * 100_000))
+    get_logger("worker").info("handler.failed", error=ValueError("x" * 100_000))
     assert len(line(caplog)) < 2_100
 
 
@@ -133,7 +136,7 @@ def test_a_disabled_level_renders_nothing(caplog: pytest.LogCaptureFixture) -> N
             rendered.append(self)
             return "rendered"
 
-    log = get_logger()
+    log = get_logger("worker")
     caplog.set_level(logging.WARNING, logger=LOGGER_NAME)
     log.debug("message.fetched", error=Watched())
     assert (caplog.records, rendered) == ([], [])
@@ -145,25 +148,92 @@ def test_a_disabled_level_renders_nothing(caplog: pytest.LogCaptureFixture) -> N
 
 def test_a_broken_filter_of_the_application_stops_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     """An exception out of the application's logging is reported on stderr, as logging does, and not raised."""
-    logger = logging.getLogger(LOGGER_NAME)
+    logger = logging.getLogger(f"{LOGGER_NAME}.worker")
 
     def broken(record: logging.LogRecord) -> bool:
         raise RuntimeError(f"cannot filter {record.msg}")
 
     logger.addFilter(broken)
     try:
-        get_logger().warning("lane.lost")
+        get_logger("worker").warning("lane.lost")
     finally:
         logger.removeFilter(broken)
     assert "cannot filter lane.lost" in capsys.readouterr().err
 
 
-def test_basic_config_is_enough_to_see_the_events() -> None:
-    """Without any logging set up not even errors are printed; logging.basicConfig() alone shows them."""
-    code = (
-        "import logging; from lanelog._telemetry import get_logger; get_logger().error('lane.lost')\n"
-        "logging.basicConfig(level='INFO'); get_logger(key='k').info('lane.acquired', offset=3)"
-    )
+def in_a_process_of_its_own(code: str) -> tuple[str, str]:
+    """What a program that does this prints, to stdout and stderr."""
     environment = {**os.environ, "PYTHONPATH": str(Path(lanelog.__file__).parents[1])}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
-    assert (done.stdout, done.stderr) == ("", "INFO:lanelog:lane.acquired key=k offset=3\n")
+    begin = "import logging; from lanelog._telemetry import get_logger; log = get_logger('worker', key='k')\n"
+    done = subprocess.run(
+        [sys.executable, "-c", begin + code], capture_output=True, text=True, check=True, env=environment
+    )
+    return done.stdout, done.stderr
+
+
+def test_without_any_logging_set_up_warnings_are_printed_with_their_tracebacks() -> None:
+    """Python's own last resort prints them to stderr; a normal life stays silent."""
+    stdout, stderr = in_a_process_of_its_own(
+        "log.info('lane.lost')\ntry:\n    1 / 0\nexcept ZeroDivisionError as error:\n"
+        "    log.warning('handler.failed', exc_info=error)"
+    )
+    assert stdout == ""
+    assert stderr.startswith("handler.failed key=k\nTraceback (most recent call last):\n")
+    assert stderr.endswith("\nZeroDivisionError: division by zero\n")
+
+
+def test_basic_config_is_enough_to_see_all_events() -> None:
+    """logging.basicConfig() alone shows those of a normal life as well."""
+    assert in_a_process_of_its_own("logging.basicConfig(level='INFO'); log.info('lane.acquired', offset=3)") == (
+        "",
+        "INFO:lanelog.worker:lane.acquired key=k offset=3\n",
+    )
+
+
+def test_a_traceback_that_no_stream_can_be_written_with_is_escaped() -> None:
+    """A lone surrogate in an exception's text, as of a file name, costs no event and no fault of logging's own."""
+    stdout, stderr = in_a_process_of_its_own(
+        "import sys\nlogging.basicConfig(stream=sys.stdout)\n"
+        "log.warning('handler.failed', error='\\ud800', exc_info=ValueError('caf\\udce9'))"
+    )
+    assert stderr == ""
+    assert stdout.splitlines()[1:] == [r"ValueError: caf\udce9"]
+
+
+def test_fields_are_attributes_of_the_record(caplog: pytest.LogCaptureFixture) -> None:
+    """A JSON formatter indexes topic, key, group, offset and attempt as the values that they are."""
+    get_logger("worker", topic="merge").error("message.dead_lettered", offset=17, key="\ud800", error=ValueError("no"))
+    (record,) = caplog.records
+    shown = {name: getattr(record, name) for name in ("event", "topic", "offset", "key", "error")}
+    assert shown == {
+        "event": "message.dead_lettered",
+        "topic": "merge",
+        "offset": 17,
+        "key": "\\ud800",
+        "error": "ValueError: no",
+    }
+
+
+def test_a_field_whose_name_is_taken_gets_a_prefix(caplog: pytest.LogCaptureFixture) -> None:
+    """What logging itself, or the application's record factory, puts into a record is not overwritten."""
+
+    def factory(*arguments: Any, **more: Any) -> logging.LogRecord:
+        record = logging.LogRecord(*arguments, **more)
+        record.topic = "the application's"
+        return record
+
+    before = logging.getLogRecordFactory()
+    logging.setLogRecordFactory(factory)
+    try:
+        get_logger("worker").info("replay.done", name="n", topic="t")
+    finally:
+        logging.setLogRecordFactory(before)
+    (record,) = caplog.records
+    assert (record.name, record.__dict__["topic"]) == ("lanelog.worker", "the application's")
+    assert (record.__dict__["lanelog_name"], record.__dict__["lanelog_topic"]) == ("n", "t")
+
+
+def test_records_are_grouped_by_their_event(caplog: pytest.LogCaptureFixture) -> None:
+    """The record's template is the event, so that who groups by template makes one issue of a thousand messages."""
+    get_logger("worker").error("message.dead_lettered", offset=17)
+    assert caplog.records[0].msg == "message.dead_lettered %s"

@@ -241,7 +241,7 @@ class TestTexts:
         logger, keep = logging.getLogger("lanelog"), Keep()
         logger.addHandler(keep)
         try:
-            get_logger(key=key).error("message.dropped", error=ValueError(value))
+            get_logger("settler", key=key).error("message.dropped", error=ValueError(value))
         finally:
             logger.removeHandler(keep)
         (line,) = lines

@@ -36,7 +36,7 @@ SETTLED: Final = 2.5
 LONGEST: Final = 10.0
 """Seconds after which it is said although they take turns."""
 
-log = get_logger()
+log = get_logger("database")
 
 
 @define(eq=False)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field
 
-from lanelog._engine import contradictions
+from lanelog._engine import contradictions, failures
 from lanelog._engine.delivery import message_of
 from lanelog._stores.deliveries import Deliveries
 from lanelog._stores.discovery import Discovery
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 BETWEEN_FLUSHES = 0.05
 """Seconds of dead letters between two flushes: a flood of them must not stall what succeeds."""
 
-log = get_logger()
+log = get_logger("settler")
 
 
 def derived_id(group: str, message_id: str, offset: int) -> str:
@@ -173,12 +173,18 @@ class Burials:
             "attempt": burial.failures,
         }
         if outcome == "vanished":
-            log.error("message.vanished", **context, error=burial.error)
+            log.error("message.vanished", **context, error=failures.summary(burial.error))
             return
         if burial.ended is Ended.EXPIRED:
             log.warning("message.expired", **context, dead_letter_topic=dead_topic)
         else:
-            log.warning("message.dead_lettered", **context, dead_letter_topic=dead_topic, error=burial.error)
+            log.error(
+                "message.dead_lettered",
+                **context,
+                dead_letter_topic=dead_topic,
+                error=failures.summary(burial.error),
+                exc_info=burial.raised,
+            )
         hook = membership.config.on_dead_letter
         if hook is not None and burial.attempt is not None:
             message = message_of(burial.attempt, membership, self.host)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from lanelog._database import Executor
     from lanelog._stores.deliveries import DeliveryRow
     from lanelog._stores.moves import Letter
+    from lanelog._stores.offsets import FloorRow
 
 STEP = 1000
 """Offsets of one lane that one pass may release."""
@@ -60,6 +61,8 @@ class Released:
     dead_letters: bool = False
     """The topic holds dead letters, which `release_letters` is for."""
     unread: bool = False
+    aged: int = 0
+    """Dead letters that nobody settled, and that are released because their retention is over."""
 
     @property
     def more(self) -> bool:
@@ -103,7 +106,11 @@ def release_letters(cx: Executor, topic: str, keys: Sequence[str], kept: Mapping
 
     `kept`: for how many milliseconds the dead letters of each (original topic, group) are kept; those of any other stay
     for ever. Each dead letter has its own group's retention, but they leave a lane in order: one that stays holds those
-    behind it. Which groups have read them does not count.
+    behind it. Retention releases only what every group that reads the dead letter topic is past. What was redriven or
+    deleted waits for no reader: that was an operator's decision.
+
+    A reader's registration locks the topic row: either it was committed before, and its group counts here, or it begins
+    above the raised floors. Watermarks as in `release`: stale is safe.
     """
     topic_row = Discovery().share_topic(cx, topic)
     if topic_row is None:
@@ -112,10 +119,12 @@ def release_letters(cx: Executor, topic: str, keys: Sequence[str], kept: Mapping
     settled = Deliveries().load(cx, "", topic, list(floors))
     ranges = [(key, row.floor, row.floor + STEP) for key, row in floors.items()]
     letters = Moves().letters(cx, topic, ranges) if kept else {}
-    targets = {
-        key: min(_advanced(settled.get(key, []), letters.get(key, []), kept, floor), most)
-        for key, floor, most in ranges
-    }
+    read = _read_by_all(cx, topic, floors) if letters else {}
+    targets, aged = {}, {}
+    for key, floor, most in ranges:
+        through, old = _advanced(settled.get(key, []), letters.get(key, []), kept, floor, read.get(key, most))
+        targets[key] = min(through, most)
+        aged[key] = sum(offset <= most for offset in old)
     raised = {key: target for key, target in targets.items() if target > floors[key].floor}
     if raised:
         Offsets().raise_floors(cx, topic, raised)
@@ -123,14 +132,32 @@ def release_letters(cx: Executor, topic: str, keys: Sequence[str], kept: Mapping
         lanes={
             key: Span(deleted=row.deleted_through, floor=raised.get(key, row.floor), risen=key in raised)
             for key, row in floors.items()
-        }
+        },
+        aged=sum(aged.values()),
     )
 
 
+def _read_by_all(cx: Executor, topic: str, floors: Mapping[str, FloorRow]) -> dict[str, int]:
+    """How far every registered group is in these lanes, by key; nothing where none is registered."""
+    groups = list(Groups().readers(cx, topic))
+    if not groups:
+        return {}
+    marks = Offsets().watermarks(cx, topic, groups, list(floors))
+    return {key: min(marks.get((group, key), row.floor) for group in groups) for key, row in floors.items()}
+
+
 def _advanced(
-    rows: Sequence[DeliveryRow], letters: Sequence[Letter], kept: Mapping[tuple[str, str], int], floor: int
-) -> int:
-    """Over what follows the floor and is settled or old; what the log does not hold between two letters is gone."""
+    rows: Sequence[DeliveryRow],
+    letters: Sequence[Letter],
+    kept: Mapping[tuple[str, str], int],
+    floor: int,
+    read: int,
+) -> tuple[int, list[int]]:
+    """The floor, over what follows it and is settled, or old and read by all; and the offsets that are old.
+
+    What the log does not hold between two letters is gone.
+    """
+    old = []
     settled = sorted((row for row in rows if row.acked), key=lambda row: row.offset)
     for row in settled:
         if row.offset <= floor + 1:
@@ -141,10 +168,11 @@ def _advanced(
             floor = max(floor, letter.offset)
             continue
         retention_ms = kept.get((letter.original_topic, letter.group))
-        if retention_ms is None or letter.age_ms < retention_ms:
+        if retention_ms is None or letter.age_ms < retention_ms or letter.offset > read:
             break
         floor = letter.offset
-    return floor
+        old.append(floor)
+    return floor, old
 
 
 def delete(cx: Executor, topic: str, lanes: Mapping[str, Span], *, letters: bool = False) -> int:

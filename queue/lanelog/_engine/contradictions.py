@@ -46,7 +46,7 @@ _HELD: Final = frozenset({1205, 1213})
 # Whether the server takes writes of ordinary accounts; some may write although it does not (no table).
 READ_ONLY = "SELECT @@GLOBAL.read_only"
 
-log = get_logger()
+log = get_logger("database")
 
 
 @frozen(kw_only=True)

@@ -40,7 +40,7 @@ SET_PATIENCE = "SET SESSION wait_timeout = %s"
 SESSION_PATIENCE = 15
 UNDECIDED_PAUSE = 0.5
 
-log = get_logger()
+log = get_logger("worker")
 
 
 @define(eq=False)
@@ -175,8 +175,7 @@ class Delivery:
             return  # the handler hears of it: this error leaves its block
         outcome = policy.judge(membership.config, attempt, error, time.monotonic())
         if outcome is not None:
-            verb = outcome.verb.value
-            log.warning("handler.failed", **membership.context(attempt), error=policy.describe(error), outcome=verb)
+            policy.report(membership.context(attempt), error, outcome)
             membership.resolve_left(attempt, outcome)
 
     def _settle(self, cx: Executor) -> None:

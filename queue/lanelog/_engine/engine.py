@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 LOOP_TIMEOUT = 10.0
 
-log = get_logger()
+log = get_logger("subscription")
 
 
 class Supervised(Protocol):

@@ -36,7 +36,7 @@ IDLE = 2.0
 AGAIN = 0.1
 """Seconds until a session that nobody vouches for yet is tried again."""
 
-log = get_logger()
+log = get_logger("fetcher")
 
 
 @define(eq=False)

@@ -53,7 +53,7 @@ SCHEDULE: Final = "lanelog.schedule"
 FIRE_TIME: Final = "lanelog.fire_time"
 """The metadata of a message that a schedule has published: the schedule's name, and the time it stands for."""
 
-log = get_logger()
+log = get_logger("scheduler")
 
 
 def fire_time(ms: int) -> str:

@@ -31,7 +31,7 @@ LOCK_TIMEOUT = 1205
 HOLES_AT_ONCE = 10_000
 """Offsets that are passed in one step: the lane's membership is locked meanwhile, for some milliseconds."""
 
-log = get_logger()
+log = get_logger("fetcher")
 
 
 @define(eq=False)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 FAULTS_UNTIL_FAILED = 5
 
-log = get_logger()
+log = get_logger("subscription")
 
 
 def _nobody(_seconds: float) -> None:

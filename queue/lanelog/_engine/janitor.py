@@ -51,7 +51,7 @@ DENIED = frozenset({1142, 1143})
 DENIED_WAIT = 600.0
 """Seconds until it is tried again whether the account may delete by now."""
 
-log = get_logger()
+log = get_logger("janitor")
 
 
 @define(eq=False)
@@ -233,7 +233,7 @@ class Janitor:
         return keeping.purge_history(self.session, membership, state.kept, now)
 
     def _keep_letters(self, membership: Membership, state: Topic, now: float) -> bool:
-        return keeping.release_letters(self.session, membership, state.kept, now)
+        return keeping.release_letters(self.session, membership, state.kept, now, self.host.database.config.user)
 
     def _bury_expired(self, membership: Membership, state: Topic, now: float) -> bool:
         """Bury what has expired where nobody consumes, a page of lanes at a time; True when there is another page."""

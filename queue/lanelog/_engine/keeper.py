@@ -48,7 +48,7 @@ SET_PATIENCE = "SET SESSION wait_timeout = %s, net_read_timeout = %s, net_write_
 LEAST_PATIENCE = 5.0
 """Seconds: with a lease that is shorter, a busy machine would cost the session; expiry moves its lanes before."""
 
-log = get_logger()
+log = get_logger("keeper")
 
 
 @define(eq=False)

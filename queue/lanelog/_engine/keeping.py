@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field
 
-from lanelog._engine import collection
+from lanelog._engine import collection, deletions
 from lanelog._stores.deliveries import Deliveries
 from lanelog._stores.discovery import Discovery
 from lanelog._stores.groups import Groups
@@ -60,8 +60,11 @@ def purge_history(session: Session, membership: Membership, kept: Kept, now: flo
     return False
 
 
-def release_letters(session: Session, membership: Membership, kept: Kept, now: float) -> bool:
-    """Delete dead letters of the topic, a page of lanes at a time; True when more is ready at once."""
+def release_letters(session: Session, membership: Membership, kept: Kept, now: float, account: str) -> bool:
+    """Delete dead letters of the topic, a page of lanes at a time; True when more is ready at once.
+
+    `account`: who deletes them, for the event.
+    """
     topic = membership.topic
     dead_topic = membership.config.dead_letter_topic(topic)
     if dead_topic is None or now < kept.letters_at.get(dead_topic, 0.0):
@@ -73,6 +76,7 @@ def release_letters(session: Session, membership: Membership, kept: Kept, now: f
         page = [key for key, _ in Discovery().page(session, dead_topic, after, LANES_A_PASS)]
         with session.transaction() as cx:
             released = collection.release_letters(cx, dead_topic, [key for key in page if key], retentions)
+        deletions.tell_aged(account, dead_topic, released)
         collection.delete(session, dead_topic, released.lanes, letters=True)
         more = released.more or len(page) == LANES_A_PASS
         if not released.more:  # else there is more in these lanes

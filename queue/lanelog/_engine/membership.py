@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lanelog._engine.ticket import Ticket
     from lanelog._stores.fetches import Fetched
 
-log = get_logger()
+log = get_logger("subscription")
 
 
 class Membership(Settlements):

@@ -14,7 +14,7 @@ from attrs import define, field
 
 from lanelog._asleep import suspended
 from lanelog._database import Incarnation
-from lanelog._engine import loading
+from lanelog._engine import life, loading
 from lanelog._engine.assignment import Proof, Suspect, Verdict, Watch, fair_share, fair_shares
 from lanelog._engine.sharing import Kind, Plan, Sharing
 from lanelog._open_lanes import PREFIX, is_open
@@ -51,7 +51,7 @@ NEVER = float("-inf")
 PAGE = 5000
 LIKE = {Kind.ANY: ("LIKE", "%"), Kind.OPEN: ("LIKE", f"{PREFIX}%"), Kind.KEYED: ("NOT LIKE", f"{PREFIX}%")}
 
-log = get_logger()
+log = get_logger("keeper")
 
 
 @define(eq=False)
@@ -81,6 +81,8 @@ class MembershipKeeper:
     _sweep_at: float = 0.0
     _unheard_since: float | None = None  # when the first of the heartbeats in a row failed that could not be written
     _members_failed: bool = False
+    _started: bool = False  # its start has been told
+    _drained: bool = False  # its last lane was given back
     _deregistered: set[Suspect] = field(factory=set)  # of the last verdict
 
     def __attrs_post_init__(self) -> None:
@@ -125,6 +127,9 @@ class MembershipKeeper:
             self._leave()
             return
         changed = self._look_at_members(now)
+        if not self._started:
+            self._started = True
+            life.started(membership, None if self.verdict is None else len(self.verdict.live))
         changed = self._look_for_lanes(now) or changed
         self._balance(now, changed=changed or steered)
         self._release()
@@ -230,8 +235,10 @@ class MembershipKeeper:
                 Leases().release(cx, membership.group, membership.topic, membership.owner, unwanted)
             membership.disowned.difference_update(unwanted)
         ours = [lease for place, lease in missing.items() if place not in unwanted]
-        for lane in loading.load(self.session, membership, ours) if ours else ():
+        loaded = list(loading.load(self.session, membership, ours)) if ours else []
+        for lane in loaded:
             membership.open_lane(lane)
+        life.acquired(membership, [lane.key for lane in loaded])
         for lane in list(membership.lanes.values()):
             lease = mine.get(lane.key)
             wanted = membership.paused or membership.group_paused or (lease is not None and lease.paused)
@@ -422,6 +429,8 @@ class MembershipKeeper:
                 membership.lose_lane(lane, "the subscription failed")
             else:
                 membership.forget_lane(lane)
+        if not failed:
+            life.released(membership, [lane.key for lane in idle])
 
     def _close_resting_locked(self) -> None:
         """Close what an operator paused and what is idle: what is not may go on, as soon as it is resumed."""
@@ -436,11 +445,15 @@ class MembershipKeeper:
         membership = self.membership
         if membership.lanes or membership.ended.is_set():
             return
+        if not self._drained:
+            self._drained = True
+            life.drained(membership)
         try:
             self._heartbeats.deregister(self.session, membership.group, membership.topic, membership.owner)
         except DatabaseError as error:
             if error.retriable:
                 raise
             log.error("heartbeat.write_failed", topic=membership.topic, group=membership.group, error=error)
+        life.stopped(membership)
         membership.ended.set()
         self.host.remove(membership)

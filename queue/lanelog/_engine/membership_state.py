@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, cast
 from attrs import define, field
 
 from lanelog._asleep import suspended
+from lanelog._engine import failures
 from lanelog._engine.records import Burial
 from lanelog._engine.rules import Counters
 from lanelog._telemetry import get_logger
@@ -27,12 +28,14 @@ if TYPE_CHECKING:
     from lanelog._engine.records import Budget
     from lanelog._engine.rules import Signals, SubscriptionRules
     from lanelog._engine.run import Attempt, Run
+    from lanelog._telemetry import ExcInfo
     from lanelog.config import SubscriptionConfig
 
 PLANS_A_TURN = 32
 """Runs of one lane that one change may send out; more follow with the next."""
 
-log = get_logger()
+log = get_logger("subscription")
+settler_log = get_logger("settler")
 
 
 @define(eq=False)
@@ -49,6 +52,7 @@ class MembershipState:
     signals: Signals
     runs: queue.SimpleQueue[tuple[Membership, Run] | Callable[[], object] | None]
     failed: Callable[[BaseException], None]  # tells the subscription; called once
+    workers: int = 0  # threads that run its handler; pulled: none
     detached: dict[Attempt, None] = field(factory=dict)  # handed to the user: pulled, or settled by hand
     lanes: dict[str, Lane] = field(factory=dict)
     counters: Counters = field(factory=Counters)
@@ -63,7 +67,8 @@ class MembershipState:
     registered_at: int = 0
     failure: BaseException | None = None
     ended: threading.Event = field(factory=threading.Event)  # nothing is held any more, nor registered
-    _dropped: deque[tuple[Attempt, str]] = field(factory=deque)  # to be told of: logging is the user's code, too
+    # To be told of without a lock: logging is the user's code, too.
+    _dropped: deque[tuple[Attempt, str, ExcInfo | None]] = field(factory=deque)
     _look_wanted: bool = True
     _dirty: dict[Lane, None] = field(factory=dict)
     _thirsty: dict[Lane, None] = field(factory=dict)
@@ -95,11 +100,12 @@ class MembershipState:
     def announce_dropped(self) -> None:
         """Say which messages were given up for want of dead letters; the settler does, and holds no lock."""
         while self._dropped:
-            attempt, error = self._dropped.popleft()
+            attempt, error, raised = self._dropped.popleft()
             if attempt.expired:
-                log.error("message.expired", **{**self.context(attempt), "attempt": 0}, dead_letter_topic=None)
+                settler_log.error("message.expired", **{**self.context(attempt), "attempt": 0}, dead_letter_topic=None)
             else:
-                log.error("message.dropped", **self.context(attempt), error=error)
+                told = {"error": failures.summary(error), "exc_info": raised}
+                settler_log.error("message.dropped", **self.context(attempt), **told)
 
     def fail(self, error: BaseException) -> None:
         """This membership cannot go on: stop handing out, and say so once."""
@@ -156,7 +162,7 @@ class MembershipState:
     def _bury_planned_locked(self, burial: Burial, now: float) -> None:
         if self.config.dead_letter_suffix is None and burial.attempt is not None:
             burial.lane.succeeded(burial.attempt, now, ended=burial.ended, error=burial.error)
-            self._dropped.append((burial.attempt, burial.error))
+            self._dropped.append((burial.attempt, burial.error, None))
         else:
             self.burials.append(burial)
         self.signals.wake_settler()

@@ -9,22 +9,23 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from attrs import frozen
+from attrs import field, frozen
 
-from lanelog import _telemetry
-from lanelog._engine import records
+from lanelog._engine import failures, records
+from lanelog._engine.failures import clip
 from lanelog._stores.history import Ended
+from lanelog._telemetry import describe, get_logger
 from lanelog.config import AckPolicy
 from lanelog.errors import ConfigurationError
 from lanelog.message import Postpone, Reject, Retry, decode_metadata
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from lanelog._engine.run import Attempt
     from lanelog._stores.fetches import Fetched
+    from lanelog._telemetry import ExcInfo
     from lanelog.config import SubscriptionConfig
-
-MAX_ERROR = 4000
-"""Characters of an error that are kept in the database."""
 
 DEAD_LETTER_WAIT = 60.0
 """The longest wait of a dead letter whose own consumer keeps failing, when the policy names no wait any more."""
@@ -35,7 +36,7 @@ CAP = "lanelog.max_deliveries"
 FALLBACK_WAIT = 1.0
 """The wait when the user's own policy object fails."""
 
-log = _telemetry.get_logger()
+log = get_logger("worker")
 
 
 class Verb(Enum):
@@ -56,21 +57,12 @@ class Outcome:
     error: str | None = None
     last: bool = False  # of a message that crashed before: the attempt after this wait is the last
     ended: Ended = Ended.SUCCESS  # what history says of a message that leaves with this
+    raised: ExcInfo | None = field(default=None, eq=False, repr=False)  # what a dead letter's event shows
 
 
 ACKED = Outcome(Verb.ACK)
 EXPIRED = Outcome(Verb.BURY, error=records.EXPIRED, ended=Ended.EXPIRED)
 """Of a message whose time was over before its handler could start: no attempt at all."""
-
-
-def describe(error: BaseException) -> str:
-    """An exception as one bounded text, as it is kept with the message."""
-    return clip(_telemetry.describe(error))
-
-
-def clip(text: str) -> str:
-    """Bounded, and always encodable."""
-    return text[:MAX_ERROR].encode("utf-8", "backslashreplace").decode()
 
 
 def judge(config: SubscriptionConfig, attempt: Attempt, error: BaseException | None, now: float) -> Outcome | None:
@@ -85,17 +77,20 @@ def judge(config: SubscriptionConfig, attempt: Attempt, error: BaseException | N
     if isinstance(error, Reject):
         return rejected(attempt, error.reason)
     if isinstance(error, Retry):
-        return failed(config, attempt, None, describe(error), now, delay=error.delay)
+        return failed(
+            config, attempt, None, failures.render(error), now, delay=error.delay, raised=failures.raised(error)
+        )
     if policy is AckPolicy.REJECT_ON_ERROR:
-        return rejected(attempt, describe(error), ended=Ended.FAILED)  # its handler has not said Reject
-    return failed(config, attempt, error, describe(error), now)
+        # Its handler has not said Reject.
+        return rejected(attempt, failures.render(error), ended=Ended.FAILED, raised=failures.raised(error))
+    return failed(config, attempt, error, failures.render(error), now, raised=failures.raised(error))
 
 
-def rejected(attempt: Attempt, reason: str, *, ended: Ended = Ended.REJECTED) -> Outcome:
+def rejected(attempt: Attempt, reason: str, *, ended: Ended = Ended.REJECTED, raised: ExcInfo | None = None) -> Outcome:
     """Straight to the dead letters; a dead letter itself has nowhere to go and is tried again."""
     if attempt.row.original_topic:
         return Outcome(Verb.RETRY, _endless_wait(attempt), clip(reason))
-    return Outcome(Verb.BURY, 0.0, clip(reason), ended=ended)
+    return Outcome(Verb.BURY, 0.0, clip(reason), ended=ended, raised=raised)
 
 
 def timed_out(config: SubscriptionConfig, attempt: Attempt, reason: str, now: float) -> Outcome:
@@ -112,6 +107,7 @@ def failed(
     *,
     delay: float | None = None,
     ended: Ended = Ended.FAILED,
+    raised: ExcInfo | None = None,
 ) -> Outcome:
     """Ask the retry policy; an explicit delay replaces only its wait."""
     since_first = 0.0 if attempt.first_started is None else now - attempt.first_started
@@ -125,11 +121,20 @@ def failed(
     if attempt.row.original_topic:
         wait = _endless_wait(attempt) if wait is None else wait
     elif wait is None or capped:
-        return Outcome(Verb.BURY, 0.0, clip(reason), ended=ended)
+        return Outcome(Verb.BURY, 0.0, clip(reason), ended=ended, raised=raised)
     wait = wait if delay is None else delay
     following = attempt.number + 1
     last = attempt.crashed and (_reached(own, following) or exhausted(config, following, since_first + wait))
     return Outcome(Verb.RETRY, wait, clip(reason), last)
+
+
+def report(context: Mapping[str, object], error: BaseException, outcome: Outcome | None) -> None:
+    """Say that a handler raised; a postponed message has not failed."""
+    if isinstance(error, Postpone) and outcome is not None and outcome.verb is Verb.POSTPONE:
+        return
+    verb = "none" if outcome is None else outcome.verb.value
+    told = {"error": describe(error), "outcome": verb, "exc_info": failures.raised(error)}
+    log.warning("handler.failed", **context, **told)
 
 
 def _endless_wait(attempt: Attempt) -> float:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from lanelog._stores.deliveries import DeliveryRow, DeliveryWrite
     from lanelog._stores.fetches import Fetched
     from lanelog._stores.history import Ended, HistoryWrite
+    from lanelog._telemetry import ExcInfo
 
 CRASHED = "the process that ran it died"
 """`last_error` of an attempt whose process was gone before it was settled."""
@@ -95,6 +96,7 @@ class Burial:
     attempt: Attempt | None
     row: Fetched | None
     tickets: list[Ticket] = field(factory=list)
+    raised: ExcInfo | None = field(default=None, repr=False)  # what this process has seen of the failure
 
 
 @frozen(kw_only=True)

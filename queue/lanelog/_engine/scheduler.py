@@ -60,7 +60,7 @@ CLOCK_BACK_MS = 1000
 # is, soon (by_due, by_next). And the clock.
 NEXT = f"SELECT ({scheduled.NEXT_DUE}), ({schedules.NEXT_DUE}), {NOW_MS}"
 
-log = get_logger()
+log = get_logger("scheduler")
 
 
 @define(eq=False)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from lanelog._engine.lane import Lane
 
-log = get_logger()
+log = get_logger("worker")
 
 
 class Settlements(MembershipState):
@@ -326,11 +326,13 @@ class Settlements(MembershipState):
             self.counters.acked += 1
         elif outcome.verb is Verb.BURY and self.config.dead_letter_suffix is None:
             lane.succeeded(attempt, now, ended=outcome.ended, error=outcome.error)
-            self._dropped.append((attempt, outcome.error or ""))
+            self._dropped.append((attempt, outcome.error or "", outcome.raised))
         elif outcome.verb is Verb.BURY:
             buried = State.SUPERSEDED if state is State.SUPERSEDED else State.BURYING
             failures = 0 if attempt.expired else attempt.number
-            self.burials.append(lane.bury(attempt, failures, outcome.error or "", outcome.ended, buried))
+            burial = lane.bury(attempt, failures, outcome.error or "", outcome.ended, buried)
+            burial.raised = outcome.raised
+            self.burials.append(burial)
         else:
             postponed = outcome.verb is Verb.POSTPONE
             due, error = now + outcome.wait, outcome.error

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field
 
-from lanelog._engine import policy
+from lanelog._engine import failures, policy
 from lanelog._engine.delivery import is_open, message_of
 from lanelog._engine.gate import Passage, process_gate
 from lanelog._engine.policy import Verb
@@ -39,7 +39,7 @@ RUN_LIMIT = 3 * RUN_SECONDS
 RELIEF = 0.25
 """After so long in one handler, what its run has done is settled without it."""
 
-log = get_logger()
+log = get_logger("worker")
 
 
 class _After(Enum):
@@ -81,7 +81,7 @@ def run_hook(hook: Callable[[], object]) -> None:
     try:
         hook()
     except BaseException as error:
-        log.error("hook.failed", exc_info=error)
+        log.error("hook.failed", exc_info=failures.raised(error))
 
 
 @define(eq=False)
@@ -251,19 +251,15 @@ class Workers:
         left = attempt.state is State.CLAIMED and membership.leave_claimed(attempt, leave)
         if left or (not is_open(attempt) and attempt.state is not State.SUPERSEDED):
             if error is not None and not membership.rules.ack_first:
-                log.warning("handler.raised_after_settling", **membership.context(attempt), exc_info=error)
+                log.warning(
+                    "handler.raised_after_settling", **membership.context(attempt), exc_info=failures.raised(error)
+                )
             return _After.DETACHED if left else _After.GO_ON
         outcome = policy.judge(self.config, attempt, error, time.monotonic())
         if error is not None:
-            self._report(membership, attempt, error, outcome)
+            policy.report(membership.context(attempt), error, outcome)
         if outcome is None:
             return _After.DETACHED if membership.detach(attempt, leave) else _After.GO_ON
         run.record(attempt, outcome)
         held_back = outcome.verb is not Verb.ACK and membership.rules.strict
         return _After.STOP if held_back or attempt.state is State.SUPERSEDED else _After.GO_ON
-
-    def _report(
-        self, membership: Membership, attempt: Attempt, error: BaseException, outcome: policy.Outcome | None
-    ) -> None:
-        verb = "none" if outcome is None else outcome.verb.value
-        log.warning("handler.failed", **membership.context(attempt), error=policy.describe(error), outcome=verb)

@@ -1,15 +1,16 @@
 """Administration: look into the log and steer it, without writing SQL. `client.admin` is the one `Admin` of a client.
 
 `Admin` is a facade without state: its methods have the public names and documentation, the rooms of this package do the
-work and are the only place with these queries. `_topics`, `_lanes`, `_messages` and `_letters_read` look; `_redrive`,
-`_scheduled`, `_discard`, `_seek`, `_steer`, `_purge`, `_remove` and `_maintain` change; `_doctor` examines the server.
+work and are the only place with these queries. `_status`, `_tail`, `_topics`, `_lanes`, `_messages` and `_letters_read`
+look; `_redrive`, `_scheduled`, `_discard`, `_seek`, `_steer`, `_purge`, `_remove` and `_maintain` change; `_doctor`
+examines the server.
 
 **Looking** never locks, walks no backlog, and every list has a limit. What one answer says of one lane belongs together
 (one statement, or one snapshot); a list of lanes of a busy topic is true lane by lane, and a moment old.
 
 **Changing** is one transaction for every step that must hold together, fenced by the lane's epoch, repeated after
 errors that may pass, and harmless to repeat. Every verb returns what it changed; with `dry_run=True` it returns what it
-would change and changes nothing.
+would change and changes nothing. What destroys or delivers again takes `dry_run` without a default: the caller decides.
 
 Every method raises ConfigurationError for a topic, group or key that does not exist (naming what is there) and for
 malformed arguments, before anything is changed; DatabaseError when the database does not answer or privileges are
@@ -22,8 +23,8 @@ from typing import TYPE_CHECKING, Literal
 
 from attrs import define, field
 
-from lanelog.admin import _heads, _lanes, _messages, _scheduled, _topics
-from lanelog.admin._checked import limit_of
+from lanelog.admin import _heads, _lanes, _lookup, _messages, _scheduled, _topics
+from lanelog.admin._checked import decided, limit_of
 from lanelog.admin._letters import Letters
 from lanelog.admin._recurring import Recurring
 from lanelog.admin.views import (
@@ -46,7 +47,9 @@ from lanelog.admin.views import (
     OpenLanes,
     OwnerState,
     Paused,
+    Problem,
     Purged,
+    Rank,
     Redriven,
     Released,
     Resumed,
@@ -58,14 +61,16 @@ from lanelog.admin.views import (
     Skipped,
     Sought,
     SoughtLane,
+    Status,
     TopicDeleted,
     TopicInfo,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from datetime import datetime
 
+    from lanelog._checks import Duration
     from lanelog._database import Database
 
 __all__ = [
@@ -89,7 +94,9 @@ __all__ = [
     "OpenLanes",
     "OwnerState",
     "Paused",
+    "Problem",
     "Purged",
+    "Rank",
     "Redriven",
     "Released",
     "Resumed",
@@ -101,6 +108,7 @@ __all__ = [
     "Skipped",
     "Sought",
     "SoughtLane",
+    "Status",
     "TopicDeleted",
     "TopicInfo",
 ]
@@ -123,6 +131,34 @@ class Admin(Letters, Recurring):
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
+    def status(self, topics: Collection[str] | None = None, *, since: Status | None = None) -> Status:
+        """The ten-second view: what is wrong, the worst first, each with the command that mends it. Locks nothing.
+
+        `topics`: only these; None: all. `since`: an earlier answer; where a lag has grown since then, its problem says
+        by how much. What has lasted for less than 30 s, as after a restart, is no problem yet. Bounded however large
+        the backlog is: of each lagging group the 100 lanes with the oldest messages are looked at.
+        """
+        from lanelog.admin import _status
+
+        return _status.status(self, self._database, topics, since)
+
+    def lag(self, topic: str | None = None, group: str | None = None) -> list[GroupInfo]:
+        """How far behind the groups are: of all topics, of one, or one group alone; as `groups`. Locks nothing."""
+        return _topics.lag(self._database, topic, group)
+
+    def tail(
+        self, topic: str, key: str | None = None, *, lines: int = 10, follow: bool = False, interval: Duration = 0.5
+    ) -> Iterator[MessageInfo]:
+        """The last `lines` (0 to 10,000) messages of a lane, and with `follow` what is published from then on.
+
+        Without `key`: what is published to the whole topic from now on (needs `follow`), over its first 10,000 lanes,
+        each in its own order. `interval`: seconds between looks, 0.1 or more. With `follow` the iterator waits for
+        ever; leave the loop to end it. Settles nothing, and locks nothing.
+        """
+        from lanelog.admin import _tail
+
+        return _tail.tail(self, topic, key, lines=lines, follow=follow, interval=interval)
+
     def topics(self, limit: int = 1000) -> list[TopicInfo]:
         """The topics, in order of their names, at most `limit` (1 to 10,000). Locks nothing."""
         return _topics.topics(self._database, limit)
@@ -134,6 +170,22 @@ class Admin(Letters, Recurring):
     def heads(self, topic: str, *, limit: int = 10_000) -> dict[str, int]:
         """The highest offset published in each lane, by key, at most `limit` (1 to 10,000) of them. Locks nothing."""
         return _heads.heads(self._database, topic, limit)
+
+    def now(self) -> datetime:
+        """The database's clock, which every time that administration shows was taken from."""
+        return _lookup.now(self._database)
+
+    def topic_names(self, beginning: str = "", *, limit: int = 100) -> list[str]:
+        """Names of topics that begin so, in their order, at most `limit` (1 to 10,000). Locks nothing."""
+        return _lookup.topics(self._database, beginning, limit)
+
+    def group_names(self, topic: str | None = None, beginning: str = "", *, limit: int = 100) -> list[str]:
+        """Names of groups of a topic, or of all, that begin so, at most `limit` (1 to 10,000). Locks nothing."""
+        return _lookup.groups(self._database, topic, beginning, limit)
+
+    def key_names(self, topic: str, beginning: str = "", *, limit: int = 100) -> list[str]:
+        """Keys of a topic's lanes that begin so, in their order, at most `limit` (1 to 10,000). Locks nothing."""
+        return _lookup.keys(self._database, topic, beginning, limit)
 
     def groups(self, topic: str | None = None) -> list[GroupInfo]:
         """The registered groups of a topic, or of all, by topic and name, at most 1,000; with exact lag. Locks nothing.
@@ -234,7 +286,7 @@ class Admin(Letters, Recurring):
     # -- steering ------------------------------------------------------------------------------------------------------
 
     def seek(
-        self, topic: str, group: str, *, key: str | None = None, to: str | datetime | int, dry_run: bool = False
+        self, topic: str, group: str, *, key: str | None = None, to: str | datetime | int, dry_run: bool
     ) -> Sought:
         """Set where a group goes on, in one lane or in all: what was settled behind it is delivered again.
 
@@ -247,7 +299,7 @@ class Admin(Letters, Recurring):
         """
         from lanelog.admin import _seek
 
-        return _seek.seek(self._database, topic, group, key=key, to=to, dry_run=dry_run)
+        return _seek.seek(self._database, topic, group, key=key, to=to, dry_run=decided(dry_run))
 
     def pause(
         self,
@@ -274,7 +326,7 @@ class Admin(Letters, Recurring):
 
         return _steer.resume(self._database, topic, group, key=key, dry_run=dry_run)
 
-    def skip(self, topic: str, group: str, key: str, offset: int, *, reason: str, dry_run: bool = False) -> Skipped:
+    def skip(self, topic: str, group: str, key: str, offset: int, *, reason: str, dry_run: bool) -> Skipped:
         """Settle one message for one group without handling it; recorded in the history, the log keeps it for others.
 
         Fences the lane's owner, who may take it again: what it has in flight there counts an attempt, is refused when
@@ -283,9 +335,9 @@ class Admin(Letters, Recurring):
         """
         from lanelog.admin import _steer
 
-        return _steer.skip(self._database, topic, group, key, offset, reason=reason, dry_run=dry_run)
+        return _steer.skip(self._database, topic, group, key, offset, reason=reason, dry_run=decided(dry_run))
 
-    def release(self, topic: str, group: str, key: str, *, dry_run: bool = False) -> Released:
+    def release(self, topic: str, group: str, key: str, *, dry_run: bool) -> Released:
         """Take a lane away from its owner by force; any member may take it then.
 
         An attempt that runs there now counts, is refused when it settles, and is delivered again, also if it was the
@@ -293,7 +345,7 @@ class Admin(Letters, Recurring):
         """
         from lanelog.admin import _steer
 
-        return _steer.release(self._database, topic, group, key, dry_run=dry_run)
+        return _steer.release(self._database, topic, group, key, dry_run=decided(dry_run))
 
     def set_open_lanes(self, topic: str, lanes: int, *, dry_run: bool = False) -> OpenLanes:
         """Spread a topic's messages without a key over so many open lanes (1 to 1,000; 64 unless changed).
@@ -326,7 +378,7 @@ class Admin(Letters, Recurring):
 
     # -- removing ------------------------------------------------------------------------------------------------------
 
-    def delete_group(self, topic: str, group: str, *, dry_run: bool = False) -> GroupDeleted:
+    def delete_group(self, topic: str, group: str, *, dry_run: bool) -> GroupDeleted:
         """Forget a group and its place in every lane: collection waits for it no more.
 
         Subscriptions that still run fail; they do not register it again by themselves. Locks the topic row, the group
@@ -334,9 +386,9 @@ class Admin(Letters, Recurring):
         """
         from lanelog.admin import _remove
 
-        return _remove.delete_group(self._database, topic, group, dry_run=dry_run)
+        return _remove.delete_group(self._database, topic, group, dry_run=decided(dry_run))
 
-    def purge(self, topic: str, *, before: datetime | int, dry_run: bool = False) -> Purged:
+    def purge(self, topic: str, *, before: datetime | int, dry_run: bool) -> Purged:
         """Delete messages written before an aware datetime, whether or not every group has settled them.
 
         Or, in every lane, those with a smaller offset than `before`. Watermarks behind them are raised in the same
@@ -345,9 +397,9 @@ class Admin(Letters, Recurring):
         """
         from lanelog.admin import _purge
 
-        return _purge.purge(self._database, topic, before=before, dry_run=dry_run)
+        return _purge.purge(self._database, topic, before=before, dry_run=decided(dry_run))
 
-    def delete_topic(self, topic: str, *, dry_run: bool = False) -> TopicDeleted:
+    def delete_topic(self, topic: str, *, dry_run: bool) -> TopicDeleted:
         """Delete a topic: its groups, lanes and messages. Its dead letter topics stay, and so do schedules.
 
         Refused while a member of one of its groups is alive. Offsets and fencing tokens go on above the old ones if it
@@ -356,7 +408,7 @@ class Admin(Letters, Recurring):
         """
         from lanelog.admin import _remove
 
-        return _remove.delete_topic(self._database, topic, dry_run=dry_run)
+        return _remove.delete_topic(self._database, topic, dry_run=decided(dry_run))
 
     # -- keeping -------------------------------------------------------------------------------------------------------
 

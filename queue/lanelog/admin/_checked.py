@@ -1,7 +1,7 @@
-"""Arguments of the reading verbs, checked before any SQL, and times as they are shown.
+"""Arguments of the verbs, checked before any SQL, and times as they are shown.
 
-Owns the bounds of `limit` and of offsets; never asks the database anything (`_known` does). Called by the reading
-rooms.
+Owns the bounds of `limit` and of offsets; never asks the database anything (`_known` does). Called by the rooms that
+look, and by `Admin`.
 """
 
 from __future__ import annotations
@@ -33,6 +33,13 @@ def offset_of(value: object, what: str = "offset") -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= OFFSET_MAX:
         raise ConfigurationError(f"{what} must be an int, 1 or more: offsets begin at 1, not at {value!r}")
     return value
+
+
+def decided(dry_run: object) -> bool:
+    """Whether a verb only shows what it would do: nothing that merely counts as false may let it destroy."""
+    if not isinstance(dry_run, bool):
+        raise ConfigurationError(f"dry_run must be True or False, not {dry_run!r}")
+    return dry_run
 
 
 def optional(kind: str, value: object) -> str | None:

@@ -19,6 +19,7 @@ from lanelog._checks import check_name
 from lanelog._stores._points import chunked
 from lanelog.admin import _chosen, _fence
 from lanelog.admin._known import known_group, read, repeated
+from lanelog.admin._told import Act, deleting
 from lanelog.admin.views import Deleted
 from lanelog.errors import DatabaseError
 
@@ -48,15 +49,19 @@ def delete_dead_letters(
     named: set[str] = set()
     count, any_letter = 0, False
     by = f"deleted by call {uuid.uuid4().hex}"
-    for found in _chosen.letters(database, dead_topics, original, group, chosen):
-        any_letter = True
-        for batch in chunked(found):
-            named.update(name for letter in batch for name in chosen.named(letter))
-            keys.update(letter.key for letter in batch)
-            if dry_run:
-                count += len(batch)
-            else:
-                count += repeated(database, _Settling(database, batch, by).attempt, "deleting dead letters")
+    why = "all" if everything else "ids" if reason is None else f"reason {reason}"
+    with deleting(database, Act(verb="delete_dead_letters", topic=original, group=group, why=why)) as tally:
+        for found in _chosen.letters(database, dead_topics, original, group, chosen):
+            any_letter = True
+            for batch in chunked(found):
+                named.update(name for letter in batch for name in chosen.named(letter))
+                keys.update(letter.key for letter in batch)
+                if dry_run:
+                    count += len(batch)
+                    continue
+                settled = repeated(database, _Settling(database, batch, by).attempt, "deleting dead letters")
+                tally.add(messages=settled)
+                count += settled
     if not any_letter:  # a group that was deleted may have left some: only one that nobody knows is refused
         read(database, known_group, "looking for the group", original, group)
     return Deleted(

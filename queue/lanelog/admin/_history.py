@@ -23,12 +23,20 @@ if TYPE_CHECKING:
 SKIPPED: Final = "skipped"
 OUTCOMES: Final = (*(ended.value for ended in Ended), SKIPPED)
 
-# What left a group last (by_finished); of one lane from its end (PRIMARY).
-_HISTORY = """
-SELECT partition_key, message_offset, id, outcome, attempts, published_at, first_delivered_at, finished_at, owner,
+_LEFT = """partition_key, message_offset, id, outcome, attempts, published_at, first_delivered_at, finished_at, owner,
        last_error
-FROM queue_history FORCE INDEX ({index})
-WHERE {conditions} ORDER BY {order} DESC LIMIT %s
+FROM queue_history"""
+_FILTERS = """finished_at >= %s AND finished_at <= %s AND (%s = '' OR id = %s) AND (%s = '' OR outcome = %s)"""
+_NEVER: Final = (1 << 63) - 1
+
+# What left a group last, in a span of time (by_finished).
+HISTORY = f"""SELECT {_LEFT} FORCE INDEX (by_finished)
+WHERE consumer_group = %s AND topic = %s AND {_FILTERS} ORDER BY finished_at DESC LIMIT %s
+"""
+
+# What left a group in one lane, from its end (PRIMARY).
+HISTORY_OF = f"""SELECT {_LEFT} FORCE INDEX (PRIMARY)
+WHERE consumer_group = %s AND topic = %s AND partition_key = %s AND {_FILTERS} ORDER BY message_offset DESC LIMIT %s
 """
 
 
@@ -51,22 +59,11 @@ def history(
     optional("id", id)
     if outcome is not None and outcome not in OUTCOMES:
         raise ConfigurationError(f"outcome must be one of {', '.join(OUTCOMES)}, not {outcome!r}")
-    begin = None if since is None else milliseconds(aware("since", since))
-    end = None if until is None else milliseconds(aware("until", until))
+    begin = 0 if since is None else milliseconds(aware("since", since))
+    end = _NEVER if until is None else milliseconds(aware("until", until)) - 1
     limit_of(limit)
-    filters: tuple[tuple[str, object], ...] = (
-        ("consumer_group = %s", group),
-        ("topic = %s", topic),
-        ("partition_key = %s", key),
-        ("id = %s", id),
-        ("outcome = %s", outcome),
-        ("finished_at >= %s", begin),
-        ("finished_at < %s", end),
-    )
-    given = [(condition, value) for condition, value in filters if value is not None]
-    index, order = ("by_finished", "finished_at") if key is None else ("PRIMARY", "message_offset")
-    sql = _HISTORY.format(index=index, order=order, conditions=" AND ".join(condition for condition, _ in given))
-    args = (*(value for _, value in given), limit)
+    sql, lane = (HISTORY, (group, topic)) if key is None else (HISTORY_OF, (group, topic, key))
+    args = (*lane, begin, end, id or "", id or "", outcome or "", outcome or "", limit)
 
     def look() -> list[HistoryInfo]:
         with database.snapshot() as cx:

@@ -116,6 +116,7 @@ def _lane(
         oldest_age=None if first is None or first.age_ms is None else first.age_ms / 1000,
         owner=owner or None,
         owner_state=owners.state(owner) if owner else None,
+        owner_silent=owners.silent(owner),
         lease_left=owners.left(owner) if owner else None,
         lease_epoch=facts.epoch,
         in_flight=facts.in_flight,

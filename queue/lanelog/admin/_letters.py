@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lanelog.admin import _letters_read
+from lanelog.admin._checked import decided
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -56,7 +57,7 @@ class Letters:
         ttl: Duration | None = None,
         max_deliveries: int | None = None,
         to_topic: str | None = None,
-        dry_run: bool = False,
+        dry_run: bool,
     ) -> Redriven:
         """Put a group's dead letters back into their original topic, for this group only and in per-key order.
 
@@ -87,7 +88,7 @@ class Letters:
             ttl=ttl,
             max_deliveries=max_deliveries,
             to_topic=to_topic,
-            dry_run=dry_run,
+            dry_run=decided(dry_run),
             ensure_lanes=self._ensure_lanes,
             published=self._published,
             scheduled=self._delayed,
@@ -101,11 +102,11 @@ class Letters:
         ids: Collection[str] | None = None,
         reason: str | None = None,
         all: bool = False,  # noqa: A002 - as redrive
-        dry_run: bool = False,
+        dry_run: bool,
     ) -> Deleted:
         """Settle a group's dead letters for ever; the choice as in `redrive`. Their rows leave with collection."""
         from lanelog.admin import _discard
 
         return _discard.delete_dead_letters(
-            self._database, topic, group, ids=ids, reason=reason, everything=all, dry_run=dry_run
+            self._database, topic, group, ids=ids, reason=reason, everything=all, dry_run=decided(dry_run)
         )

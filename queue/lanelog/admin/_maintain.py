@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lanelog._checks import check_name
-from lanelog._engine import auditing, collection
+from lanelog._engine import auditing, collection, deletions
 from lanelog._engine.appending import Appending
 from lanelog._engine.firing import Firing
 from lanelog._engine.purge import Purge, removable
@@ -218,7 +218,9 @@ def _release_letters(
     database: Database, topic: str, keys: list[str], *, kept: Mapping[tuple[str, str], int]
 ) -> Released:
     with database.transaction() as cx:
-        return collection.release_letters(cx, topic, keys, kept)
+        released = collection.release_letters(cx, topic, keys, kept)
+    deletions.tell_aged(database.config.user, topic, released)
+    return released
 
 
 def _purge_history(database: Database, topic: str, group: str) -> int:

@@ -6,6 +6,7 @@ Called by the reading rooms and by `release`.
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
 from attrs import field, frozen
@@ -76,6 +77,16 @@ class Owners:
         row = self.rows.get(owner)
         return 0.0 if row is None or row.deregistered_at else max(0, row.expires_at - row.now) / 1000
 
+    def silent(self, owner: str) -> float | None:
+        """Seconds since it stopped, or gave its last sign of life; None without a row."""
+        row = self.rows.get(owner)
+        return None if row is None else max(0, row.now - (row.deregistered_at or row.heartbeat_at)) / 1000
+
+    def unchanged(self) -> float:
+        """Seconds since the last of those that are not alive was heard of; infinite where there is none."""
+        gone = [self.silent(owner) for owner in self.rows if not self.alive(owner)]
+        return min((seconds for seconds in gone if seconds is not None), default=inf)
+
     def counted(self, lanes: Mapping[str, int]) -> tuple[int, int]:
         """How many of these lanes, counted by owner, have one that is alive, and how many one that is not."""
         owned = sum(count for owner, count in lanes.items() if owner and self.alive(owner))
@@ -89,6 +100,12 @@ def load(cx: Executor, group: str, topic: str) -> Owners:
     return Owners(rows, _server_start(cx, suspects[0].now) if suspects else 0)
 
 
+def uptime(cx: Executor) -> float:
+    """Seconds since the server started; infinite if it would not say."""
+    row = cx.one(_UPTIME)
+    return inf if row is None else max(0, signed(int(row[1])))
+
+
 def _server_start(cx: Executor, now: int) -> int:
-    uptime = cx.one(_UPTIME)
-    return 0 if uptime is None else now - signed(int(uptime[1])) * 1000
+    row = cx.one(_UPTIME)
+    return 0 if row is None else now - signed(int(row[1])) * 1000

@@ -21,7 +21,7 @@ from datetime import datetime
 from threading import Event
 from typing import TYPE_CHECKING
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from lanelog._checks import check_name
 from lanelog._engine import collection
@@ -35,6 +35,7 @@ from lanelog.admin import _fence, _interrupt
 from lanelog.admin._checked import aware, milliseconds, offset_of
 from lanelog.admin._known import known_topic, no_topic, pages, read, repeated
 from lanelog.admin._seek import instants
+from lanelog.admin._told import Act, Unanswered, deleting
 from lanelog.admin.views import Purged
 from lanelog.errors import ConfigurationError
 
@@ -56,6 +57,8 @@ class Released:
     held: Mapping[str, int]
     """Messages to delete, by key, in lanes whose floor somebody holds."""
     unsettled: Mapping[str, int] = field(factory=dict)
+    lost: int = 0
+    """The same, summed over groups, also where the COMMIT that released them was not answered."""
 
 
 def purge(database: Database, topic: str, *, before: datetime | int, dry_run: bool) -> Purged:
@@ -67,15 +70,24 @@ def purge(database: Database, topic: str, *, before: datetime | int, dry_run: bo
         read(database, may_delete, "looking for the privilege to delete")
     messages, lanes, remaining = 0, 0, 0
     unsettled: dict[str, int] = {}
-    for page in pages(database, topic, LANES_A_TRANSACTION):
-        wanted = read(database, targets, "looking for an instant", dict(page))
-        for released in _released(database, topic, wanted, dry_run=dry_run):
-            gone = {key: span for key, span in released.lanes.items() if span[1] > span[0]}
-            lanes += len(gone)
-            messages += sum(b - a for a, b in gone.values()) if dry_run else delete_released(database, topic, gone)
-            remaining += sum(released.held.values())
-            for group, count in released.unsettled.items():
-                unsettled[group] = unsettled.get(group, 0) + count
+    why = f"before {before.isoformat() if isinstance(before, datetime) else f'offset {before}'}"
+    with deleting(database, Act(verb="purge", topic=topic, why=why)) as tally:
+        for page in pages(database, topic, LANES_A_TRANSACTION):
+            wanted = read(database, targets, "looking for an instant", dict(page))
+            for released in _released(database, topic, wanted, dry_run=dry_run):
+                gone = {key: span for key, span in released.lanes.items() if span[1] > span[0]}
+                lanes += len(gone)
+                remaining += sum(released.held.values())
+                for group, count in released.unsettled.items():
+                    unsettled[group] = unsettled.get(group, 0) + count
+                if dry_run:
+                    messages += sum(b - a for a, b in gone.values())
+                    continue
+                tally.done |= bool(gone)
+                tally.add(unsettled=released.lost)
+                deleted = delete_released(database, topic, gone)
+                tally.add(messages=deleted)
+                messages += deleted
     return Purged(
         topic=topic,
         before=before,
@@ -110,17 +122,23 @@ def _released(database: Database, topic: str, wanted: Mapping[str, int], *, dry_
     keys: Iterable[str] = wanted
     while True:
         some = {key: wanted[key] for key in keys}
-        released = repeated(database, _transaction, "releasing messages", database, topic, some, dry_run=dry_run)
+        unanswered = Unanswered()
+        released = repeated(
+            database, _transaction, "releasing messages", database, topic, some, unanswered, dry_run=dry_run
+        )
+        released = evolve(released, lost=unanswered.committed(sum(released.unsettled.values())))
         if not released.held or time.monotonic() >= until:
             yield released
             return
-        yield Released(released.lanes, {}, released.unsettled)
+        yield evolve(released, held={})
         pause.wait(FLOOR_HELD)
         keys = released.held
 
 
-def _transaction(database: Database, topic: str, wanted: Mapping[str, int], *, dry_run: bool) -> Released:
-    with database.transaction() as cx:
+def _transaction(
+    database: Database, topic: str, wanted: Mapping[str, int], unanswered: Unanswered, *, dry_run: bool
+) -> Released:
+    with unanswered.attempt(), database.transaction() as cx:
         topic_row = Discovery().share_topic(cx, topic)
         if topic_row is None:
             raise no_topic(topic)
@@ -153,6 +171,7 @@ def _transaction(database: Database, topic: str, wanted: Mapping[str, int], *, d
             if count:
                 unsettled[group] = count
         if not dry_run:
+            unanswered.plan(sum(unsettled.values()))
             Offsets().raise_floors(cx, topic, targets)
             for group in groups:
                 _interrupt.unmark(cx, topic, group, void[group])

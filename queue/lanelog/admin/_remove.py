@@ -33,6 +33,7 @@ from lanelog.admin._known import known_topic, no_group, no_topic, pages, read, r
 from lanelog.admin._names import names
 from lanelog.admin._purge import delete_released, may_delete
 from lanelog.admin._scheduled import delete_all
+from lanelog.admin._told import Act, Tally, deleting, passing
 from lanelog.admin.views import GroupDeleted, TopicDeleted
 from lanelog.errors import ConfigurationError
 
@@ -85,6 +86,12 @@ ROUNDS = 3
 
 def delete_group(database: Database, topic: str, group: str, *, dry_run: bool) -> GroupDeleted:
     """See `Admin.delete_group`."""
+    with passing(database, Act(verb="delete_group", topic=topic, group=group)) as tally:
+        return remove_group(database, topic, group, tally, dry_run=dry_run)
+
+
+def remove_group(database: Database, topic: str, group: str, tally: Tally, *, dry_run: bool) -> GroupDeleted:
+    """The same, counted and not told: for a job that removes the group it made itself."""
     check_name("topic", topic)
     check_name("group", group)
     readers = read(database, _readers, "looking for the group", topic, group)
@@ -98,6 +105,8 @@ def delete_group(database: Database, topic: str, group: str, *, dry_run: bool) -
     if not dry_run:
         repeated(database, _try_to_delete, "looking for the privilege to delete", database, _may_delete_groups)
         repeated(database, _end, "deleting a group", database, topic, [group])
+        tally.done |= group in readers
+        tally.add(messages=lag, unsettled=lag)
         _clear(database, topic, group, list(members.rows))
     return GroupDeleted(
         topic=topic,
@@ -226,18 +235,23 @@ def delete_topic(database: Database, topic: str, *, dry_run: bool) -> TopicDelet
                 f"topic {topic!r} is being read: stop the {len(alive)} members of group {group!r} first ({alive[0]}, …)"
             )
     unsettled = {group: lag for group, lag in _lags(database, topic, groups).items() if lag}
-    if not dry_run:
-        repeated(database, _try_to_delete, "looking for the privilege to delete", database, _may_delete_topics)
-        repeated(database, _end, "deleting groups", database, topic, groups)
-        for group in groups:
-            _clear(database, topic, group, list(owners[group].rows))
-    # Before the lanes: what is moved into the log meanwhile leaves with its lane.
-    waiting = read(database, Scheduled().count, "counting", topic) if dry_run else delete_all(database, topic)
-    lanes, messages = 0, 0
-    for page in pages(database, topic, LANES_A_TRANSACTION):
-        keys = [key for key, _ in page]
-        some = _count(database, topic, dict(page)) if dry_run else _empty(database, topic, keys)
-        lanes, messages = lanes + some[0], messages + some[1]
+    with deleting(database, Act(verb="delete_topic", topic=topic)) as tally:
+        if not dry_run:
+            repeated(database, _try_to_delete, "looking for the privilege to delete", database, _may_delete_topics)
+            repeated(database, _end, "deleting groups", database, topic, groups)
+            tally.done = True
+            tally.add(unsettled=sum(unsettled.values()))
+            for group in groups:
+                _clear(database, topic, group, list(owners[group].rows))
+        # Before the lanes: what is moved into the log meanwhile leaves with its lane.
+        waiting = read(database, Scheduled().count, "counting", topic) if dry_run else delete_all(database, topic)
+        tally.add(scheduled=0 if dry_run else waiting)
+        lanes, messages = 0, 0
+        for page in pages(database, topic, LANES_A_TRANSACTION):
+            keys = [key for key, _ in page]
+            some = _count(database, topic, dict(page)) if dry_run else _empty(database, topic, keys)
+            lanes, messages = lanes + some[0], messages + some[1]
+            tally.add(messages=0 if dry_run else some[1])
     return TopicDeleted(
         topic=topic,
         lanes=lanes,

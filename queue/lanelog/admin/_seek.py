@@ -27,6 +27,7 @@ from lanelog._stores.offsets import Offsets
 from lanelog.admin import _fence
 from lanelog.admin._checked import aware, milliseconds
 from lanelog.admin._known import known_group, known_lane, pages, read, repeated
+from lanelog.admin._told import Act, Unanswered, passing
 from lanelog.admin.views import Sought, SoughtLane
 from lanelog.errors import ConfigurationError
 
@@ -78,12 +79,17 @@ def seek(
         moved=(),
         dry_run=dry_run,
     )
-    for keys in _pages(database, topic, key):
-        places = _places(database, topic, keys, target)
-        moves = repeated(database, _page, "seeking", database, topic, group, places, dry_run=dry_run)
-        if key is not None and not moves:
-            raise ConfigurationError(f"lane {key!r} of topic {topic!r} was purged meanwhile: nothing is left in it")
-        sought = _added(sought, moves)
+    with passing(database, Act(verb="seek", topic=topic, group=group, key=key, why=f"to {text}")) as tally:
+        for keys in _pages(database, topic, key):
+            places = _places(database, topic, keys, target)
+            unanswered = Unanswered()
+            moves = repeated(database, _page, "seeking", database, topic, group, places, unanswered, dry_run=dry_run)
+            if key is not None and not moves:
+                raise ConfigurationError(f"lane {key!r} of topic {topic!r} was purged meanwhile: nothing is left in it")
+            sought = _added(sought, moves)
+            if not dry_run:
+                passed = unanswered.committed(sum(move.passed for move in moves))
+                tally.add(messages=passed, unsettled=passed)
     return sought
 
 
@@ -142,10 +148,16 @@ def instants(cx: Executor, topic: str, keys: Sequence[str], start_ms: int) -> di
 
 
 def _page(
-    database: Database, topic: str, group: str, places: Mapping[str, int | None], *, dry_run: bool
+    database: Database,
+    topic: str,
+    group: str,
+    places: Mapping[str, int | None],
+    unanswered: Unanswered,
+    *,
+    dry_run: bool,
 ) -> list[_Move]:
     """One transaction; a lane without a floor has been purged and is left out."""
-    with database.transaction() as cx:
+    with unanswered.attempt(), database.transaction() as cx:
         if dry_run:
             floors = {key: row.offset_acked for (_, key), row in Offsets().load(cx, "", topic, list(places)).items()}
         else:
@@ -154,6 +166,7 @@ def _page(
             _fence.take_away(cx, topic, group, floors, epoch)
         moves = _plan(cx, topic, group, floors, places)
         if not dry_run:
+            unanswered.plan(sum(move.passed for move in moves))
             # Nobody else can write these rows now: whoever wants to share-locks the leases first.
             Deliveries().delete(cx, group, topic, [(move.key, offset) for move in moves for offset in move.rows])
             _fence.move(cx, topic, group, {move.key: move.after for move in moves})

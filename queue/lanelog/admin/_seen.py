@@ -105,6 +105,9 @@ class GroupInfo:
     pause_reason: str
     members: int
     """Subscribers that are alive."""
+    members_unchanged: float
+    """Seconds for which no member is known to have gone: since the last one that is not alive stopped or gave its last
+    sign of life, since the group was registered, or since the server started, whichever is the least."""
     lanes: int
     """Lanes of the topic."""
     owned_lanes: int
@@ -175,6 +178,9 @@ class LaneInfo:
     owner: str | None
     owner_state: OwnerState | None
     """None without an owner."""
+    owner_silent: float | None
+    """Seconds since the owner stopped, or gave its last sign of life; None without an owner or its row, which stays for
+    ten minutes."""
     lease_left: float | None
     """Seconds until the owner's leases may be taken by expiry, 0 when they may; None without an owner."""
     lease_epoch: int

@@ -23,6 +23,7 @@ from lanelog._stores.moves import Moves
 from lanelog._stores.offsets import Offsets
 from lanelog.admin import _facts, _fence, _interrupt, _owners
 from lanelog.admin._known import known_group, known_lane, no_group, no_lane, read, repeated
+from lanelog.admin._told import Act, Unanswered, passing
 from lanelog.admin.views import MessageState, Paused, Released, Resumed, Skipped
 from lanelog.errors import ConfigurationError
 from lanelog.message import utc_from_ms
@@ -193,10 +194,30 @@ def skip(database: Database, topic: str, group: str, key: str, offset: int, *, r
     head = read(database, known_lane, "looking for the lane", topic, key)
     if offset > head:
         raise ConfigurationError(f"lane {key!r} of topic {topic!r} ends at offset {head}: there is no message {offset}")
-    return repeated(database, _skip, "skipping", database, topic, group, key, offset, reason=reason, dry_run=dry_run)
+    unanswered = Unanswered()
+
+    def attempt() -> Skipped:
+        with unanswered.attempt():
+            return _skip(database, topic, group, key, offset, unanswered, reason=reason, dry_run=dry_run)
+
+    with passing(database, Act(verb="skip", topic=topic, group=group, key=key, why=reason)) as tally:
+        skipped = repeated(database, attempt, "skipping")
+        passed = unanswered.committed(int(skipped.changed and not dry_run))
+        tally.add(messages=passed, unsettled=passed)
+    return skipped
 
 
-def _skip(database: Database, topic: str, group: str, key: str, offset: int, *, reason: str, dry_run: bool) -> Skipped:
+def _skip(
+    database: Database,
+    topic: str,
+    group: str,
+    key: str,
+    offset: int,
+    unanswered: Unanswered,
+    *,
+    reason: str,
+    dry_run: bool,
+) -> Skipped:
     with database.transaction() as cx:
         epoch = _fence.begin(cx, topic, group)
         floor = _fence.share_floors(cx, topic, [key]).get(key)
@@ -209,6 +230,7 @@ def _skip(database: Database, topic: str, group: str, key: str, offset: int, *, 
         state, attempts = _state(offset, watermark, place, rows, held)
         changed = state is not MessageState.COMPLETED
         if changed and not dry_run:
+            unanswered.plan(1)
             _fence.take_away(cx, topic, group, [key], epoch)
             void = _interrupt.interrupt(cx, topic, group, {} if held is None else {key: held})
             rows = Deliveries().load(cx, group, topic, [key]).get(key, [])

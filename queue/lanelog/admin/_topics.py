@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
+from lanelog._database import NOW_MS
 from lanelog._stores._points import chunked, placeholders
 from lanelog._stores.leases import Leases
 from lanelog.admin import _ages, _facts, _owners
@@ -19,6 +20,7 @@ from lanelog.admin._known import known_group, known_topic, repeated
 from lanelog.admin._names import names, readers
 from lanelog.admin.views import GroupInfo, MemberInfo, TopicInfo
 from lanelog.config import check_name
+from lanelog.errors import ConfigurationError
 from lanelog.message import utc_from_ms
 
 if TYPE_CHECKING:
@@ -54,8 +56,8 @@ WHERE d.consumer_group = '' AND d.topic IN ({topics}) AND d.message_offset > f.m
 GROUP BY d.topic
 """
 
-_REGISTRATION = """topic, consumer_group, delivery_order, start_at, retention_ms, created_at, paused_at, paused_by,
-       pause_reason
+_REGISTRATION = f"""topic, consumer_group, delivery_order, start_at, retention_ms, created_at, paused_at, paused_by,
+       pause_reason, {NOW_MS}
 FROM queue_groups FORCE INDEX (by_topic)
 """
 
@@ -126,18 +128,31 @@ def groups(database: Database, topic: str | None) -> list[GroupInfo]:
     """Registered groups, each with a snapshot of its own."""
     optional("topic", topic)
 
-    def look() -> list[tuple[Any, ...]]:
+    def look() -> tuple[list[tuple[Any, ...]], float]:
         with database.snapshot() as cx:
+            uptime = _owners.uptime(cx)
             if topic is None:
-                return cx.query(GROUPS, (GROUPS_MAX,))
+                return cx.query(GROUPS, (GROUPS_MAX,)), uptime
             known_topic(cx, topic)
-            return cx.query(GROUPS_OF, (topic, GROUPS_MAX))
+            return cx.query(GROUPS_OF, (topic, GROUPS_MAX)), uptime
 
     found: list[GroupInfo] = []
     room = _ages.EXACT_LANES
-    for row in repeated(database, look, "listing groups"):
-        found.append(_group(database, row, room))
+    rows, uptime = repeated(database, look, "listing groups")
+    for row in rows:
+        found.append(_group(database, row, room, uptime))
         room -= found[-1].lagging_lanes if found[-1].oldest_age_exact else 0
+    return found
+
+
+def lag(database: Database, topic: str | None, group: str | None) -> list[GroupInfo]:
+    """See `Admin.lag`."""
+    optional("group", group)
+    found = [each for each in groups(database, topic) if group in (None, each.group)]
+    if group is not None and not found:
+        where = "any topic" if topic is None else f"topic {topic!r}"
+        listing = "`lanelog groups`" if topic is None else f"`lanelog groups {topic}`"
+        raise ConfigurationError(f"no group {group!r} is registered for {where}: {listing} lists those that are")
     return found
 
 
@@ -228,9 +243,9 @@ def _complete(
     ]
 
 
-def _group(database: Database, row: tuple[Any, ...], room: int) -> GroupInfo:
-    """One group; `room`: so many lanes may be looked into one by one."""
-    topic, group, order, start, retention_ms, created_at, paused_at, paused_by, pause_reason = row
+def _group(database: Database, row: tuple[Any, ...], room: int, uptime: float) -> GroupInfo:
+    """One group; `room`: so many lanes may be looked into one by one; `uptime`: the server's, in seconds."""
+    topic, group, order, start, retention_ms, created_at, paused_at, paused_by, pause_reason, now = row
 
     def look() -> tuple[_facts.GroupFacts, float | None, bool, Owners, dict[str, int]]:
         with database.snapshot() as cx:
@@ -257,6 +272,7 @@ def _group(database: Database, row: tuple[Any, ...], room: int) -> GroupInfo:
         paused_by=paused_by,
         pause_reason=pause_reason,
         members=sum(owners.alive(owner) for owner in owners.rows),
+        members_unchanged=min(owners.unchanged(), max(0, now - created_at) / 1000, uptime),
         lanes=facts.lanes,
         owned_lanes=owned,
         stale_lanes=stale,

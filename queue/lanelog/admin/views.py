@@ -26,6 +26,7 @@ from lanelog.admin._changed import (
     SoughtLane,
     TopicDeleted,
 )
+from lanelog.admin._problems import Problem, Rank
 from lanelog.admin._seen import (
     GroupInfo,
     LaneInfo,
@@ -45,6 +46,7 @@ from lanelog.admin._seen_messages import (
     MessageInfo,
     ScheduledInfo,
 )
+from lanelog.admin._status import Status
 
 __all__ = [
     "Contradiction",
@@ -66,7 +68,9 @@ __all__ = [
     "OpenLanes",
     "OwnerState",
     "Paused",
+    "Problem",
     "Purged",
+    "Rank",
     "Redriven",
     "Released",
     "Resumed",
@@ -78,6 +82,7 @@ __all__ = [
     "Skipped",
     "Sought",
     "SoughtLane",
+    "Status",
     "TopicDeleted",
     "TopicInfo",
 ]

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lanelog.cli._output import Answer, Table, moment, plural, shown
+from lanelog.cli import _columns_messages
+from lanelog.cli._output import Answer, plural, shown
+from lanelog.cli._table import Table
 from lanelog.cli._verbs import Refused, Unfinished, finish, json_option, moment_of, url_option
 from lanelog.errors import ConfigurationError, LanelogError, SchemaError
-from lanelog.message import utc_from_ms
 
 if TYPE_CHECKING:
     from lanelog.spark.replay import Replayed
@@ -126,18 +127,6 @@ def replay(*, path: str, since: str | None, until: str | None, as_json: bool, **
 
 
 def _replayed(done: Replayed) -> Answer:
-    heads = ("TO-TOPIC", "MESSAGES", "KEYS", "BYTES", "FIRST", "LAST")
-    table = [
-        [
-            shown(row["to_topic"]),
-            str(row["messages"]),
-            str(row["keys"]),
-            str(row["bytes"]),
-            moment(utc_from_ms(row["first_ms"])),
-            moment(utc_from_ms(row["last_ms"])),
-        ]
-        for row in done.topics
-    ]
     if done.done_before:
         text = (
             f"replay {shown(done.name)} is done already ({plural(done.chosen, 'message')}); --name begins another one"
@@ -147,7 +136,9 @@ def _replayed(done: Replayed) -> Answer:
     else:
         text = f"replay {shown(done.name)}: published {plural(done.published, 'message')}"
         text += f", {done.duplicates} were there already" if done.duplicates else ""
-    return Answer(data=done, before=[text], table=Table(heads, table, heads[1:4]) if table else None)
+    return Answer(
+        data=done, before=[text], table=Table(_columns_messages.REPLAYED, done.topics) if done.topics else None
+    )
 
 
 VERBS = (archive, replay)

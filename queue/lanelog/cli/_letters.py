@@ -5,11 +5,14 @@ Owns how dead letters are chosen and shown; what happens to them is administrati
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import click
 
-from lanelog.cli._output import Answer, Table, age, moment, payload, plural, shown
+from lanelog.cli import _columns_messages, _totals
+from lanelog.cli._output import Answer, age, block, moment, payload, plural, shown
+from lanelog.cli._table import Table
 from lanelog.cli._verbs import Verbs, changing, limit_option, reading
 from lanelog.errors import ConfigurationError
 
@@ -25,7 +28,7 @@ def dlq() -> None:
     """Look at dead letters, put them back or delete them. TOPIC is the original topic, or theirs."""
 
 
-@dlq.command("list")
+@dlq.command("list", short_help="List them, or count them by reason.")
 @click.argument("topic")
 @click.argument("group", required=False)
 @click.option("--reasons", is_flag=True, help="Count them by reason.")
@@ -36,58 +39,53 @@ def list_(admin: Admin, *, topic: str, group: str | None, reasons: bool, limit: 
     if reasons:
         return _by_reason(admin, topic, group)
     found = admin.dead_letters(topic, group, limit=limit)
-    heads = ("TOPIC", "KEY", "OFFSET", "GROUP", "ORIGINAL-OFFSET", "ATTEMPTS", "FAILED", "ID", "REASON")
-    rows = [
-        [
-            shown(each.dead_letter_topic),
-            shown(each.key),
-            str(each.offset),
-            shown(each.group),
-            str(each.original_offset),
-            str(each.failure_count),
-            moment(each.failed_at),
-            shown(each.id),
-            shown(each.reason),
-        ]
-        for each in found
-    ]
-    return Answer(data=found, table=Table(heads, rows, ("OFFSET", "ORIGINAL-OFFSET", "ATTEMPTS")))
+    return Answer(
+        data=found,
+        summary=f"dead letters of {_totals.where(topic, group)}, by key",
+        table=Table(_columns_messages.DEAD_LETTERS, found, admin.now()),
+        total=f"{_totals.listed(found, 'dead letter', limit)}; `dlq show` with KEY and OFFSET shows one",
+        nothing=f"no dead letter of {_totals.where(topic, group)}: none was given up, or all are redriven or deleted",
+    )
 
 
 def _by_reason(admin: Admin, topic: str, group: str | None) -> Answer:
     found = admin.dead_letter_reasons(topic, group)
-    heads = ("TOPIC", "GROUP", "COUNT", "KEYS", "OLDEST", "NEWEST", "REASON")
-    rows = [
-        [
-            shown(each.dead_letter_topic),
-            shown(each.group),
-            str(each.count),
-            str(each.keys),
-            moment(each.oldest_failed_at),
-            moment(each.newest_failed_at),
-            shown(each.reason),
-        ]
-        for each in found
-    ]
-    return Answer(data=found, table=Table(heads, rows, ("COUNT", "KEYS")))
+    return Answer(
+        data=found,
+        summary=f"dead letters of {_totals.where(topic, group)}, by reason",
+        table=Table(_columns_messages.REASONS, found, admin.now()),
+        total=f"{plural(sum(each.count for each in found), 'dead letter')} for {plural(len(found), 'reason')}",
+        nothing=f"no dead letter of {_totals.where(topic, group)}: none was given up, or all are redriven or deleted",
+    )
 
 
-@dlq.command()
+@dlq.command(short_help="Show one with its payload and error.")
 @click.argument("topic")
 @click.argument("key")
-@click.argument("id")
+@click.argument("which", metavar="OFFSET|ID")
 @reading
-def show(admin: Admin, *, topic: str, key: str, id: str) -> Answer:  # noqa: A002 - the argument's name
-    """Show one dead letter of lane KEY by its ID, as `dlq list` gives both: payload, error, where it comes from."""
+def show(admin: Admin, *, topic: str, key: str, which: str) -> Answer:
+    """Show one dead letter of lane KEY by its OFFSET, as `dlq list` gives both, or its id: payload, error, origin."""
     info = admin.topic(topic)
     for each in (topic,) if info.holds_dead_letters else info.dead_letter_topics:
-        try:
-            message = admin.message(each, key, id=id)
-        except ConfigurationError:  # that topic has no such lane
-            continue
+        message = _found(admin, each, key, which)
         if message is not None and message.dead_letter is not None:
             return Answer(data=message, lines=_described(message, message.dead_letter))
-    raise ConfigurationError(f"no dead letter {id!r} in lane {key!r} of topic {topic!r}: `lanelog dlq list` lists them")
+    raise ConfigurationError(
+        f"no dead letter {which!r} in lane {key!r} of topic {topic!r}: `lanelog dlq list` lists them"
+    )
+
+
+def _found(admin: Admin, topic: str, key: str, which: str) -> MessageInfo | None:
+    """By its id, which may look like an offset, else by its offset."""
+    digits = which.replace(",", "")
+    try:
+        found = admin.message(topic, key, id=which)
+        if found is None and re.fullmatch(r"[0-9]{1,19}", digits):
+            found = admin.message(topic, key, offset=int(digits))
+    except ConfigurationError:  # that topic has no such lane, or there can be no such offset
+        return None
+    return found
 
 
 def _described(message: MessageInfo, letter: DeadLetter) -> list[str]:
@@ -101,7 +99,7 @@ def _described(message: MessageInfo, letter: DeadLetter) -> list[str]:
         f"published    {moment(message.published_at)}",
         *(f"metadata     {shown(name)}={shown(value)}" for name, value in message.metadata.items()),
         f"payload      {payload(message.payload, 10_000)}",
-        *(f"error        {shown(line, 10_000)}" for line in (letter.last_error or "").splitlines()),
+        *(block("error", letter.last_error) if letter.last_error else ()),
     ]
 
 
@@ -116,7 +114,7 @@ def _choice(verb: Callable[..., None]) -> Callable[..., None]:
     return verb
 
 
-@dlq.command()
+@dlq.command(short_help="Put them back, for the group that gave them up.")
 @click.argument("topic")
 @click.argument("group")
 @_choice
@@ -168,7 +166,7 @@ def redrive(
     )
 
 
-@dlq.command()
+@dlq.command(short_help="Settle them for ever.")
 @click.argument("topic")
 @click.argument("group")
 @_choice

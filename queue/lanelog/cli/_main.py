@@ -11,6 +11,7 @@ from lanelog.cli import (
     _analyze,
     _archive,
     _change,
+    _events,
     _letters,
     _messages,
     _publish,
@@ -20,15 +21,68 @@ from lanelog.cli import (
     _setup,
     _status,
 )
+from lanelog.cli._names import give_types
 from lanelog.cli._verbs import Verbs
 
 EPILOG = """
-Exit status: 0 done; 1 a bound of --max-lag or --max-age is exceeded, doctor found an error, or a part is left to do;
-2 refused (bad input, missing privilege, unreachable database), nothing was changed.
+Exit status: 0 done; 1 a bound (--max-lag, --max-age, --max-dead-letters) is exceeded, doctor found an error, or a part
+is left to do; 2 refused (bad input, missing privilege, unreachable database), nothing was changed; 130 ended by Ctrl-C.
 
-Completion of verbs and options: eval "$(_LANELOG_COMPLETE=bash_source lanelog)" in ~/.bashrc; zsh_source in ~/.zshrc;
-_LANELOG_COMPLETE=fish_source lanelog | source for fish.
+Completion of verbs, options, topics, groups and keys:
+
+\b
+  bash, in ~/.bashrc:  eval "$(_LANELOG_COMPLETE=bash_source lanelog)"
+  zsh, in ~/.zshrc:    eval "$(_LANELOG_COMPLETE=zsh_source lanelog)"
+  fish, in its config: _LANELOG_COMPLETE=fish_source lanelog | source
 """
+
+SECTIONS = {
+    "Look": {
+        "status": "What is wrong, the worst first, and what mends it.",
+        "topics": "The topics, and what they hold.",
+        "groups": "The consumer groups: members, lanes, lag, pauses.",
+        "lag": "How far behind the groups are.",
+        "lanes": "The lanes of a topic: offsets, lag, owner, error.",
+        "offsets": "Where the groups are in the lanes.",
+        "members": "The subscribers of a group, alive or not.",
+        "leases": "Who may work which lane.",
+        "show": "The messages of a lane, or all about one of them.",
+        "tail": "The last messages, and with --follow new ones.",
+        "history": "How messages left a group that keeps history.",
+        "events": "What lanelog logs, or one of its events.",
+    },
+    "Steer": {
+        "pause": "Hand out nothing more, until resume.",
+        "resume": "Take a pause back.",
+        "seek": "Set where a group goes on.",
+        "skip": "Settle one message without handling it.",
+        "release": "Take a lane away from its owner by force.",
+        "open-lanes": "Over how many lanes a topic spreads what has no key.",
+        "purge": "Delete old messages, settled or not.",
+        "delete-group": "Forget a group and its place in a topic.",
+        "delete-topic": "Delete a topic with all that it holds.",
+    },
+    "Repair": {
+        "dlq": "Dead letters: list, show, redrive, delete.",
+        "doctor": "Examine server, settings, privileges and tables.",
+        "maintain": "Collect and mend where nobody consumes.",
+    },
+    "Set up": {
+        "migrate": "Create or upgrade the tables.",
+        "grants": "Print the grants that a role needs.",
+        "dev-server": "Start a private database, with tables, until Ctrl-C.",
+        "demo": "Rebuild a git history and kill a worker meanwhile.",
+    },
+    "Data": {
+        "publish": "Publish a message, or every line of a file.",
+        "scheduled": "Messages that are not due yet: list, cancel.",
+        "schedule": "Recurring messages: declare, steer, preview.",
+        "archive": "Keep the log as Parquet, with Spark.",
+        "replay": "Publish messages of an archive again.",
+        "analyze": "Tables and a report over archive and live log.",
+    },
+}
+"""The table of contents: every verb, by what it is for, with one line that fits a terminal of 80 columns."""
 
 
 @click.group(cls=Verbs, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
@@ -52,7 +106,10 @@ for _room in (
     _change,
     _archive,
     _analyze,
+    _events,
     _setup,
 ):
     for _verb in _room.VERBS:
         cli.add_command(_verb)
+cli.sections = SECTIONS
+give_types(cli)

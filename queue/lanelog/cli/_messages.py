@@ -6,24 +6,28 @@ Owns how a message looks; never settles, locks or registers anything: who looks 
 from __future__ import annotations
 
 import sys
+from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
 
 from lanelog.admin._history import OUTCOMES
-from lanelog.cli import _verbs
-from lanelog.cli._output import Answer, Table, age, moment, number, payload, shown, to_json
+from lanelog.cli import _columns_messages, _totals
+from lanelog.cli._output import Answer, ago, block, moment, payload, shown, to_json
+from lanelog.cli._table import Table
 from lanelog.cli._verbs import json_option, limit_option, moment_of, reading, url_option
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Sequence
+    from datetime import datetime
 
-    from lanelog.admin import Admin, MessageInfo
+    from lanelog.admin import Admin, HistoryInfo, MessageInfo
 
 _PAYLOAD_MAX = 10_000
-_PAGE = 1000
-_HEADS = ("KEY", "OFFSET", "PUBLISHED", "ID", "BYTES", "PAYLOAD")
+_NO_HISTORY = "no history; a group keeps one only if it subscribes with history=True"
+_NONE_SUCH = "no message that left like this; without options all are listed that the history has"
 
 
 @click.command()
@@ -54,8 +58,14 @@ def show(
         raise ConfigurationError("--from is for a list of messages: leave out OFFSET and --id")
     if not one:
         found = admin.messages(topic, key, from_offset=from_offset, limit=limit)
-        numbers = ("OFFSET", "BYTES")
-        return Answer(data=found, table=Table(_HEADS, [_row(message, most=80) for message in found], numbers))
+        where = _totals.where(topic, None, key)
+        return Answer(
+            data=found,
+            summary=f"{where}: {_between(found)}",
+            table=Table(_columns_messages.MESSAGES, found, admin.now()),
+            total=f"{_totals.listed(found, 'message', limit)}; `show` with an OFFSET shows all of one",
+            nothing=f"{where}: no message; all that was published is collected, or --from is beyond the last one",
+        )
     message = admin.message(topic, key, id=message_id, offset=offset)
     if message is None:
         which = f"offset {offset}" if message_id is None else f"id {message_id!r}"
@@ -66,39 +76,24 @@ def show(
         sys.stdout.flush()
         sys.stdout.buffer.write(message.payload)
         return Answer(data=None, silent=True)
-    return _described(message)
+    return _described(message, admin.now())
 
 
-def _row(message: MessageInfo, most: int) -> list[str]:
-    return [
-        shown(message.key),
-        str(message.offset),
-        moment(message.published_at),
-        shown(message.id),
-        str(message.payload_bytes),
-        payload(message.payload, most),
-    ]
+def _between(found: Sequence[MessageInfo]) -> str:
+    return f"offsets {found[0].offset:,} to {found[-1].offset:,}" if found else "nothing"
 
 
-def _described(message: MessageInfo) -> Answer:
-    heads = ("GROUP", "STATE", "ATTEMPTS", "NEXT-IN", "POSTPONED", "LAST-ATTEMPT", "OWNER", "LAST-ERROR")
-    rows = [
-        [
-            shown(each.group),
-            f"{each.state}, paused" if each.paused else str(each.state),
-            number(each.attempts),
-            age(each.next_attempt_in),
-            number(each.postponed),
-            moment(each.last_attempt_at),
-            shown(each.owner),
-            shown(each.last_error),
-        ]
-        for each in message.states
-    ]
+def _line(message: MessageInfo) -> str:
+    """A message of `tail`: lines come one by one, so that there are no columns, and nothing is cropped."""
+    parts = (shown(message.key), str(message.offset), moment(message.published_at), shown(message.id))
+    return "  ".join((*parts, str(message.payload_bytes), payload(message.payload, _PAYLOAD_MAX)))
+
+
+def _described(message: MessageInfo, now: datetime) -> Answer:
     about = [
         ("message", f"offset {message.offset} of {shown(message.topic)}, lane {shown(message.key)}"),
         ("id", shown(message.id)),
-        ("published", moment(message.published_at)),
+        ("published", f"{moment(message.published_at)}, {ago(message.published_at, now)}"),
         *([("expires", moment(message.expires_at))] if message.expires_at else []),
         *([("only for", shown(message.target_group))] if message.target_group else []),
         *((f"metadata {shown(name)}", shown(value)) for name, value in message.metadata.items()),
@@ -107,9 +102,15 @@ def _described(message: MessageInfo) -> Answer:
     width = max(len(name) for name, _ in about) + 2
     return Answer(
         data=message,
-        table=Table(heads, rows, ("ATTEMPTS", "NEXT-IN", "POSTPONED")),
-        before=[f"{name:<{width}}{value}" for name, value in about],
+        before=[*(f"{name:<{width}}{value}" for name, value in about), ""],
+        table=Table(_columns_messages.STATES, message.states, now),
+        nothing="no group is registered for this topic: nobody waits for this message",
+        lines=[line for each in message.states if each.last_error for line in _error(each.group, each.last_error)],
     )
+
+
+def _error(group: str, text: str) -> list[str]:
+    return ["", *block(f"last error of group {shown(group)}", text)]
 
 
 # -- tail --------------------------------------------------------------------------------------------------------------
@@ -144,45 +145,10 @@ def tail(
     if key is None and (lines is not None or not follow):
         raise click.UsageError("without KEY there is only --follow, from now on")
     with lanelog.connect(url) as client:
-        admin = client.admin
-        seen = _start(admin, topic, key, 10 if lines is None else lines)
-        try:
-            while True:
-                for message in _new(admin, topic, key, seen):
-                    click.echo(to_json(message) if as_json else "  ".join(_row(message, most=_PAYLOAD_MAX)))
-                if not follow:
-                    return
-                _verbs.rest(interval)
-        except KeyboardInterrupt:
-            return  # how it is meant to end
-
-
-def _start(admin: Admin, topic: str, key: str | None, lines: int) -> dict[str, int]:
-    """What is taken as seen: offsets by key."""
-    if key is None:
-        return admin.heads(topic)
-    heads = admin.heads(topic)
-    if key not in heads:  # refuses a lane that is not there; one beyond the first 10,000 is read from its beginning
-        oldest = admin.messages(topic, key, limit=1)
-        return {key: oldest[0].offset - 1 if oldest else 0}
-    return {key: max(0, heads[key] - lines)}
-
-
-def _new(admin: Admin, topic: str, key: str | None, seen: dict[str, int]) -> Iterator[MessageInfo]:
-    """What is behind `seen`, which it moves on; in a lane that was purged meanwhile there is nothing."""
-    keys = [name for name, head in admin.heads(topic).items() if head > seen.get(name, 0)] if key is None else [key]
-    for name in keys:
-        while True:
-            try:
-                found = admin.messages(topic, name, from_offset=seen.get(name, 0) + 1, limit=_PAGE)
-            except ConfigurationError:
-                if name not in seen:
-                    raise
-                found = []
-            yield from found
-            if not found:
-                break
-            seen[name] = found[-1].offset
+        found = client.admin.tail(topic, key, lines=10 if lines is None else lines, follow=follow, interval=interval)
+        with suppress(KeyboardInterrupt):  # how it is meant to end
+            for message in found:
+                click.echo(to_json(message) if as_json else _line(message))
 
 
 @click.command()
@@ -218,36 +184,20 @@ def history(
         until=moment_of("--until", until),
         limit=limit,
     )
-    heads = (
-        "TOPIC",
-        "KEY",
-        "OFFSET",
-        "ID",
-        "OUTCOME",
-        "ATTEMPTS",
-        "PUBLISHED",
-        "DELIVERED",
-        "FINISHED",
-        "OWNER",
-        "ERROR",
+    chosen = message_id is not None or outcome is not None or since is not None or until is not None
+    where = _totals.where(topic, group, key)
+    return Answer(
+        data=found,
+        summary=f"{where}: {_outcomes(found)}",
+        table=Table(_columns_messages.HISTORY, found, admin.now()),
+        total=_totals.listed(found, "message", limit) + ", the last first",
+        nothing=f"{where}: {_NONE_SUCH if chosen else _NO_HISTORY}",
     )
-    rows = [
-        [
-            shown(each.topic),
-            shown(each.key),
-            str(each.offset),
-            shown(each.id),
-            each.outcome,
-            str(each.attempts),
-            moment(each.published_at),
-            moment(each.first_delivered_at),
-            moment(each.finished_at),
-            shown(each.owner),
-            shown(each.error),
-        ]
-        for each in found
-    ]
-    return Answer(data=found, table=Table(heads, rows, ("OFFSET", "ATTEMPTS")))
+
+
+def _outcomes(found: Sequence[HistoryInfo]) -> str:
+    counted = Counter(each.outcome for each in found)
+    return ", ".join(f"{count:,} {outcome}" for outcome, count in counted.most_common())
 
 
 VERBS = (show, tail, history)

@@ -1,7 +1,7 @@
 """What the commands print: tables for people, plain columns for pipes, JSON for programs.
 
-Owns the form and nothing of the content; lets no control character of a key, an error or a payload reach a terminal.
-Called by every room of the command line.
+Owns the form and nothing of the content: columns are in `_columns`, their widths in `_table`. Lets no control character
+of a key, an error or a payload reach a terminal. Called by every room of the command line.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import Enum
@@ -17,47 +18,37 @@ from typing import cast
 import attrs
 import click
 from attrs import frozen
-from rich.console import Console, Group, RenderableType
-from rich.table import Table as RichTable
+from rich.console import Console
 from rich.text import Text
 
+from lanelog.admin._words import CELL_MAX, NOTHING, age, moment, plural, shown
+from lanelog.cli._crop import crop
+from lanelog.cli._table import Table, Tone
+
+__all__ = [
+    "Answer",
+    "Line",
+    "age",
+    "ago",
+    "block",
+    "moment",
+    "name",
+    "number",
+    "on_screen",
+    "payload",
+    "plural",
+    "print_answer",
+    "shown",
+    "to_json",
+]
+
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
-_CELL_MAX = 200
-NOTHING = "-"
 
 
-@frozen
-class Table:
-    """Columns with their heads; cells are text already. `numbers` are aligned to the right and never broken."""
-
-    heads: tuple[str, ...]
-    rows: Sequence[Sequence[str]]
-    numbers: Sequence[str] = ()
-
-    def plain(self) -> str:
-        """Columns two blanks apart, nothing cut: for pipes, files and tests."""
-        lines = [self.heads, *self.rows]
-        widths = [max(len(line[place]) for line in lines) for place in range(len(self.heads))]
-        return "\n".join(
-            "  ".join(
-                cell.rjust(width) if head in self.numbers else cell.ljust(width)
-                for head, cell, width in zip(self.heads, line, widths, strict=True)
-            ).rstrip()
-            for line in lines
-        )
-
-    def rich(self) -> RenderableType:
-        """The same for a terminal: what does not fit is folded, not hidden."""
-        table = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-        for place, head in enumerate(self.heads):
-            if head in self.numbers:
-                width = max(len(line[place]) for line in [self.heads, *self.rows])
-                table.add_column(head, justify="right", no_wrap=True, min_width=width)
-            else:
-                table.add_column(head, overflow="fold")
-        for row in self.rows:
-            table.add_row(*map(Text, row))
-        return table
+Line = str | Text
+"""A line for people. Text is prose: on a terminal it is coloured, and broken between words. str is left as it is."""
+_HANGING = 4
+"""Blanks before what goes on in the next line."""
 
 
 @frozen(kw_only=True)
@@ -65,51 +56,95 @@ class Answer:
     """What a command found or did: the values for `--json`, a table or lines for people, and what is alarming."""
 
     data: object
-    before: Sequence[str] = ()
+    before: Sequence[Line] = ()
+    summary: str = ""
+    """One line above the table, on a terminal."""
     table: Table | None = None
-    lines: Sequence[str] = ()
+    total: str = ""
+    """One line below the table, on a terminal."""
+    nothing: str = ""
+    """What is said instead of a table without rows, and why there is none."""
+    lines: Sequence[Line] = ()
+    prose: Sequence[Line] = ()
+    """What a terminal shows instead of the table, where its cells are sentences."""
     alarms: Sequence[str] = ()
     """One line each for standard error; the command then ends with exit status 1."""
     silent: bool = False
     """Whether it has been written already."""
 
 
-def print_answer(answer: Answer, *, as_json: bool) -> None:
-    """Print it once."""
+def print_answer(answer: Answer, *, as_json: bool, wide: bool = False) -> None:
+    """Print it once. `wide`: all columns, nothing cropped."""
     if answer.silent:
         return
     if as_json:
         click.echo(to_json(answer.data, indent=2))
         return
-    for line in answer.before:
-        click.echo(line)
+    if sys.stdout.isatty():
+        console = Console(highlight=False)
+        for each in on_screen(answer, None if wide else console.width):
+            console.print(each, soft_wrap=True)
+        return
+    for line in map(_text, answer.before):
+        click.echo(line.plain)
     if answer.table is not None:
-        if sys.stdout.isatty():
-            Console(highlight=False).print(answer.table.rich())
-        else:
-            click.echo(answer.table.plain())
-    for line in answer.lines:
-        click.echo(line)
+        click.echo(answer.table.plain())
+        if answer.nothing and not answer.table.rows:
+            click.echo(answer.nothing, err=True)  # what reads the columns finds columns alone
+    for line in map(_text, answer.lines):
+        click.echo(line.plain)
 
 
-def rendered(answer: Answer) -> RenderableType:
-    """The same as one thing that a terminal shows, and shows again."""
-    parts: list[RenderableType] = [] if answer.table is None else [answer.table.rich()]
-    return Group(*map(Text, answer.before), *parts, *map(Text, answer.lines))
+def on_screen(answer: Answer, width: int | None) -> list[Text]:
+    """The lines that a terminal of `width` cells shows; None: as wide as they need to be."""
+    lines = _broken(answer.before, width)
+    if answer.prose:
+        lines += _broken(answer.prose, width)
+    elif answer.table is not None and (answer.table.rows or not answer.nothing):
+        screen = answer.table.screen(width)
+        hidden = f"no room for {', '.join(screen.hidden)}: --wide shows all" if screen.hidden else ""
+        if answer.summary:
+            lines += [_note(answer.summary, width), Text()]
+        lines += screen.lines
+        if answer.total or hidden:
+            lines.append(Text())
+        lines += [_note(answer.total, width)] if answer.total else []
+        lines += [_note(hidden, width, Tone.FAINT)] if hidden else []
+    elif answer.nothing:
+        lines += [_note(line, width) for line in textwrap.wrap(answer.nothing, width or len(answer.nothing))]
+    return lines + _broken(answer.lines, width)
+
+
+def _note(text: str, width: int | None, tone: Tone | None = None) -> Text:
+    return Text(text if width is None else crop(text, width), style=tone or "")
+
+
+def _broken(lines: Sequence[Line], width: int | None) -> list[Text]:
+    """Prose in as many lines as it needs, those after the first a little further in."""
+    found: list[Text] = []
+    for line in lines:
+        if isinstance(line, str) or width is None or line.cell_len <= width:
+            found.append(_text(line))
+            continue
+        indent = max(_HANGING, len(line.plain) - len(line.plain.lstrip()))
+        first, *others = line.wrap(Console(width=width), max(1, width - indent))
+        found += [first, *(Text(" " * indent).append_text(other) for other in others)]
+    return found
+
+
+def _text(line: Line) -> Text:
+    return Text(line) if isinstance(line, str) else line
 
 
 # -- values as text ----------------------------------------------------------------------------------------------------
 
 
-def shown(value: str | None, most: int = _CELL_MAX) -> str:
-    """Text of somebody else's, on one line, cut, and without what would steer a terminal."""
-    if value is None:
-        return NOTHING
-    cut = value if len(value) <= most else value[: most - 1] + "…"
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in cut) or NOTHING
+def block(head: str, text: str) -> list[str]:
+    """A text of several lines, such as a traceback, below its head: every line whole, and on its own."""
+    return [head, *(f"  {shown(line, len(line))}" if line else "" for line in text.splitlines())]
 
 
-def payload(data: bytes, most: int = _CELL_MAX) -> str:
+def payload(data: bytes, most: int = CELL_MAX) -> str:
     """A payload on one line: as text if it is UTF-8, else its bytes escaped."""
     try:
         return shown(data.decode(), most)
@@ -118,36 +153,29 @@ def payload(data: bytes, most: int = _CELL_MAX) -> str:
 
 
 def number(value: float | None) -> str:
-    """An int, or nothing."""
-    return NOTHING if value is None else str(value)
+    """A number with separators between thousands, or nothing."""
+    return NOTHING if value is None else f"{value:,}"
 
 
-def age(seconds: float | None, *, exact: bool = True) -> str:
-    """A duration as people read it: `0.3s`, `12s`, `3m05s`, `2h07m`, `4d02h`; `≥3m05s` if it is a lower bound."""
-    if seconds is None:
+def ago(value: datetime | None, now: datetime) -> str:
+    """How long ago it was, or in how long it will be, in its largest unit: `5m ago`, `in 2h`."""
+    if value is None:
         return NOTHING
-    if not exact:
-        return f"≥{age(seconds)}"
-    if seconds < 1:
-        return f"{seconds:.1f}s"
-    whole = int(seconds)
-    if whole < _MINUTE:
-        return f"{whole}s"
-    if whole < _HOUR:
-        return f"{whole // _MINUTE}m{whole % _MINUTE:02}s"
-    if whole < _DAY:
-        return f"{whole // _HOUR}h{whole % _HOUR // _MINUTE:02}m"
-    return f"{whole // _DAY}d{whole % _DAY // _HOUR:02}h"
+    seconds = (now - value).total_seconds()
+    distance = _rough(abs(seconds))
+    return f"in {distance}" if seconds < 0 else f"{distance} ago"
 
 
-def moment(value: datetime | None) -> str:
-    """A time in UTC, in the form that `seek` and `purge` take."""
-    return NOTHING if value is None else value.isoformat(timespec="seconds").replace("+00:00", "Z")
+def _rough(seconds: float) -> str:
+    for unit, name in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "m")):
+        if seconds >= unit:
+            return f"{int(seconds // unit)}{name}"
+    return f"{int(seconds)}s"
 
 
-def plural(count: int, noun: str, many: str | None = None) -> str:
-    """`1 lane`, `2 lanes`."""
-    return f"{count} {noun if count == 1 else many or noun + 's'}"
+def name(value: str | None, most: int = 32) -> str:
+    """Somebody else's name in a sentence: as `shown`, cropped in its middle to `most` cells."""
+    return crop(shown(value), most)
 
 
 # -- JSON --------------------------------------------------------------------------------------------------------------

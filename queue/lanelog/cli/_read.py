@@ -1,6 +1,7 @@
 """The verbs that look: topics, groups, members, lanes, lag, offsets, leases.
 
-Owns their columns, which are named as Kafka's tools name them; changes nothing. Registered by `_main`.
+Owns which values they ask for and what they say above and below the table; the columns are in `_columns`. Changes
+nothing. Registered by `_main`.
 """
 
 from __future__ import annotations
@@ -9,13 +10,20 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from lanelog.admin import OwnerState
-from lanelog.cli._output import NOTHING, Answer, Table, age, moment, number, shown
-from lanelog.cli._verbs import alarms, limit_option, monitored, reading
-from lanelog.errors import ConfigurationError
+from lanelog.cli import _columns, _totals
+from lanelog.cli._output import Answer, shown
+from lanelog.cli._pattern import groups_of, topics_of
+from lanelog.cli._table import Table
+from lanelog.cli._verbs import alarms, bounding_letters, limit_option, monitored, reading
 
 if TYPE_CHECKING:
-    from lanelog.admin import Admin, GroupInfo, LaneInfo
+    from collections.abc import Sequence
+
+    from lanelog.admin import Admin, GroupInfo
+
+
+TOPICS_MAX = 10_000
+"""Topics that the bound of dead letters looks through: as many as `Admin.topics` lists."""
 
 
 @click.command()
@@ -24,21 +32,13 @@ if TYPE_CHECKING:
 def topics(admin: Admin, *, limit: int) -> Answer:
     """List the topics, and what they hold."""
     found = admin.topics(limit)
-    heads = ("TOPIC", "LANES", "MESSAGES", "LOG-END-OFFSETS", "FLOORS", "DEAD-LETTERS", "NEWEST-LANE", "GROUPS")
-    rows = [
-        [
-            shown(each.topic),
-            str(each.lanes),
-            str(each.messages),
-            str(each.head),
-            str(each.floor),
-            str(each.dead_letters),
-            moment(each.newest_lane_at),
-            shown(" ".join(each.groups)),
-        ]
-        for each in found
-    ]
-    return Answer(data=found, table=Table(heads, rows, heads[1:6]))
+    return Answer(
+        data=found,
+        summary=_totals.topics(found),
+        table=Table(_columns.TOPICS, found, admin.now()),
+        total=_totals.messages(found, limit),
+        nothing="no topic: a topic is there once something is published to it, or a group subscribes",
+    )
 
 
 @click.command()
@@ -46,35 +46,19 @@ def topics(admin: Admin, *, limit: int) -> Answer:
 @monitored
 @reading
 def groups(admin: Admin, *, topic: str | None, max_lag: int | None, max_age: float | None) -> Answer:
-    """List the consumer groups of TOPIC, or of all topics."""
-    found = admin.groups(topic)
-    heads = ("TOPIC", "GROUP", "ORDER", "MEMBERS", "LANES", "OWNED", "STALE", "LAG", "OLDEST-AGE", "PAUSED", "START")
-    rows = [
-        [
-            shown(each.topic),
-            shown(each.group),
-            each.order,
-            str(each.members),
-            str(each.lanes),
-            str(each.owned_lanes),
-            str(each.stale_lanes),
-            str(each.lag),
-            age(each.oldest_age, exact=each.oldest_age_exact),
-            _paused(each),
-            each.start,
-        ]
-        for each in found
-    ]
-    return Answer(data=found, table=Table(heads, rows, heads[3:9]), alarms=alarms(_measured(found), max_lag, max_age))
+    """List the consumer groups of TOPIC, or of all topics. TOPIC may be a pattern such as 'orders*'."""
+    found = groups_of(admin, topic)
+    return Answer(
+        data=found,
+        summary=_totals.groups(found),
+        table=Table(_columns.GROUPS, found, admin.now()),
+        total=_totals.lag(found),
+        nothing=_totals.no_groups(topic),
+        alarms=alarms(_measured(found), max_lag, max_age),
+    )
 
 
-def _paused(group: GroupInfo) -> str:
-    if group.paused_at is not None:
-        return "all"
-    return f"{group.paused_lanes} lanes" if group.paused_lanes else NOTHING
-
-
-def _measured(found: list[GroupInfo]) -> list[tuple[str, int, float | None]]:
+def _measured(found: Sequence[GroupInfo]) -> list[tuple[str, int, float | None]]:
     return [(f"{shown(each.topic)} {shown(each.group)}", each.lag, each.oldest_age) for each in found]
 
 
@@ -85,35 +69,14 @@ def _measured(found: list[GroupInfo]) -> list[tuple[str, int, float | None]]:
 def members(admin: Admin, *, topic: str, group: str) -> Answer:
     """List the subscribers of GROUP on TOPIC, alive or not."""
     found = admin.members(topic, group)
-    heads = ("TOPIC", "GROUP", "MEMBER", "STATE", "LANES", "LEASE", "HEARTBEAT")
-    rows = [
-        [
-            shown(each.topic),
-            shown(each.group),
-            shown(each.name),
-            each.state.value,
-            str(each.lanes),
-            age(each.lease_left),
-            moment(each.heartbeat_at),
-        ]
-        for each in found
-    ]
-    return Answer(data=found, table=Table(heads, rows, ("LANES", "LEASE")))
-
-
-LANE_HEADS = (
-    "TOPIC",
-    "KEY",
-    "CURRENT-OFFSET",
-    "LOG-END-OFFSET",
-    "LAG",
-    "OLDEST-AGE",
-    "OWNER",
-    "LEASE",
-    "ATTEMPTS",
-    "LAST-ERROR",
-)
-LANE_NUMBERS = (*LANE_HEADS[2:6], "ATTEMPTS")
+    where = _totals.where(topic, group)
+    return Answer(
+        data=found,
+        summary=f"{where}: {_totals.members(found)}",
+        table=Table(_columns.MEMBERS, found, admin.now()),
+        total=_totals.lanes_of_members(found),
+        nothing=f"{where}: no member; nobody has subscribed, or its heartbeat is forgotten",
+    )
 
 
 @click.command()
@@ -142,69 +105,73 @@ def lanes(
 ) -> Answer:
     """List the lanes of TOPIC as GROUP sees them; a row's attempts and error are those of its first unsettled message.
 
-    LEASE is how long the owner may be silent before others take the lane, or what is wrong with it.
+    ACKED is the watermark: everything up to there is settled. LEASE is how long the owner may be silent before others
+    take the lane, or what is wrong with it.
     """
     found = admin.lanes(topic, group, order_by=order_by, limit=limit)
     measured = [(f"{shown(each.topic)} {shown(each.key)}", each.lag, each.oldest_age) for each in found]
+    where = _totals.where(topic, group)
     return Answer(
         data=found,
-        table=Table(LANE_HEADS, [_lane_row(each) for each in found], LANE_NUMBERS),
+        summary=f"{where}: {_totals.lanes(found)}",
+        table=Table(_columns.LANES, found, admin.now()),
+        total=_totals.lag_of_lanes(found, limit),
+        nothing=f"{where}: no lane; nothing is published to this topic yet, or all of it is collected",
         alarms=alarms(measured, max_lag, max_age),
     )
-
-
-def _lane_row(lane: LaneInfo) -> list[str]:
-    return [
-        shown(lane.topic),
-        shown(lane.key),
-        str(lane.watermark),
-        str(lane.head),
-        str(lane.lag),
-        age(lane.oldest_age),
-        shown(lane.owner),
-        lease_of(lane),
-        number(lane.attempts or None),
-        shown(lane.last_error),
-    ]
-
-
-def lease_of(lane: LaneInfo) -> str:
-    """How safe a lane is with its owner: the time left, or what is the matter."""
-    if lane.group_paused or lane.paused_at is not None:
-        return "paused"
-    if lane.owner_state in (None, OwnerState.ALIVE):
-        return age(lane.lease_left)
-    return str(lane.owner_state)
 
 
 @click.command()
 @click.argument("topic", required=False)
 @click.argument("group", required=False)
+@bounding_letters
 @monitored
 @reading
-def lag(admin: Admin, *, topic: str | None, group: str | None, max_lag: int | None, max_age: float | None) -> Answer:
-    """Say how far behind the groups are: of all topics, of TOPIC, or only GROUP; `lanes --by lag` says where."""
-    found = [each for each in admin.groups(topic) if group in (None, each.group)]
-    if group is not None and not found:
-        raise ConfigurationError(
-            f"no group {group!r} is registered for topic {topic!r}: `lanelog groups {topic}` lists those that are"
-        )
-    heads = ("TOPIC", "GROUP", "LANES", "LAGGING", "LAG", "OLDEST-AGE", "IN-FLIGHT", "WAITING", "MEMBERS")
-    rows = [
-        [
-            shown(each.topic),
-            shown(each.group),
-            str(each.lanes),
-            str(each.lagging_lanes),
-            str(each.lag),
-            age(each.oldest_age, exact=each.oldest_age_exact),
-            str(each.in_flight),
-            str(each.waiting),
-            str(each.members),
+def lag(
+    admin: Admin,
+    *,
+    topic: str | None,
+    group: str | None,
+    max_lag: int | None,
+    max_age: float | None,
+    max_dead_letters: int | None,
+) -> Answer:
+    """Say how far behind the groups are: of all topics, of TOPIC, or only GROUP; `lanes --by lag` says where.
+
+    Both may be patterns such as 'orders*'. --max-dead-letters is for each dead letter topic, for TOPIC, or for GROUP
+    alone. Those redriven or deleted are not counted.
+    """
+    found = groups_of(admin, topic, group)
+    dying = [] if max_dead_letters is None else _dying(admin, topic, group, found, max_dead_letters)
+    return Answer(
+        data=found,
+        summary=_totals.groups(found),
+        table=Table(_columns.LAG, found, admin.now()),
+        total=_totals.lag(found),
+        nothing=_totals.no_groups(topic),
+        alarms=alarms(_measured(found), max_lag, max_age, dying=dying, max_dead_letters=max_dead_letters),
+    )
+
+
+def _dying(admin: Admin, topic: str | None, group: str | None, found: list[GroupInfo], bound: int) -> list[str]:
+    """Say where there are more dead letters than `bound`, the most first. Of a group no more are read than it takes.
+
+    Without a topic each dead letter topic is looked at by itself: it may outlive the topic that its letters are from.
+    """
+    if group is not None:
+        return [
+            f"{shown(each.topic)} {shown(each.group)}"
+            for each in found
+            if len(admin.dead_letters(each.topic, each.group, limit=bound + 1)) > bound
         ]
-        for each in found
-    ]
-    return Answer(data=found, table=Table(heads, rows, heads[2:]), alarms=alarms(_measured(found), max_lag, max_age))
+    names = topics_of(admin, topic)
+    looked = (
+        [each for each in admin.topics(TOPICS_MAX) if each.holds_dead_letters]
+        if names is None
+        else [admin.topic(name) for name in names]
+    )
+    over = sorted((each for each in looked if each.dead_letters > bound), key=lambda each: -each.dead_letters)
+    return [shown(each.topic) for each in over]
 
 
 @click.command()
@@ -216,22 +183,14 @@ def lag(admin: Admin, *, topic: str | None, group: str | None, max_lag: int | No
 def offsets(admin: Admin, *, topic: str, group: str | None, key: str | None, limit: int) -> Answer:
     """List where the groups are in the lanes of TOPIC."""
     found = admin.offsets(topic, group, key, limit)
-    heads = ("TOPIC", "KEY", "GROUP", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "HANDED-OUT", "FLOOR", "UPDATED")
-    rows = [
-        [
-            shown(each.topic),
-            shown(each.key),
-            shown(each.group),
-            str(each.watermark),
-            str(each.head),
-            str(each.lag),
-            str(max(each.marked_through, each.watermark)),
-            str(each.floor),
-            moment(each.updated_at),
-        ]
-        for each in found
-    ]
-    return Answer(data=found, table=Table(heads, rows, heads[3:8]))
+    where = _totals.where(topic, group, key)
+    return Answer(
+        data=found,
+        summary=f"{where}: acked through, published through, and what is between them",
+        table=Table(_columns.OFFSETS, found, admin.now()),
+        total=_totals.lag_of_lanes(found, limit, "row"),
+        nothing=f"{where}: no place to show; the topic has no lane yet, or no group that reads it",
+    )
 
 
 @click.command()
@@ -243,21 +202,13 @@ def offsets(admin: Admin, *, topic: str, group: str | None, key: str | None, lim
 def leases(admin: Admin, *, topic: str | None, group: str | None, stale: bool, limit: int) -> Answer:
     """List who may work which lane."""
     found = admin.leases(topic, group, stale=stale, limit=limit)
-    heads = ("TOPIC", "GROUP", "KEY", "OWNER", "STATE", "LEASE", "EPOCH", "SINCE")
-    rows = [
-        [
-            shown(each.topic),
-            shown(each.group),
-            shown(each.key),
-            shown(each.owner),
-            str(each.owner_state or NOTHING),
-            age(each.lease_left),
-            str(each.epoch),
-            moment(each.leased_at),
-        ]
-        for each in found
-    ]
-    return Answer(data=found, table=Table(heads, rows, ("LEASE", "EPOCH")))
+    return Answer(
+        data=found,
+        summary=_totals.leases(found),
+        table=Table(_columns.LEASES, found, admin.now()),
+        total=_totals.listed(found, "lease", limit),
+        nothing="no stale lease: every owner is alive" if stale else "no lease: nobody has taken a lane yet",
+    )
 
 
 VERBS = (topics, groups, members, lanes, lag, offsets, leases)

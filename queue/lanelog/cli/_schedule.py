@@ -6,15 +6,16 @@ Owns how schedules are shown; what happens to them is administration's, and decl
 
 from __future__ import annotations
 
-from datetime import UTC
 from typing import TYPE_CHECKING
 
 import click
 
 from lanelog._codec import utf8
+from lanelog.cli import _columns_messages, _totals
 from lanelog.cli._change import login
-from lanelog.cli._output import Answer, Table, moment, plural, shown
+from lanelog.cli._output import Answer, moment, plural, shown
 from lanelog.cli._publish import metadata_of
+from lanelog.cli._table import Table
 from lanelog.cli._verbs import (
     Verbs,
     changing,
@@ -39,32 +40,24 @@ def schedule() -> None:
     """Look at recurring messages, declare and steer them."""
 
 
-@schedule.command("list")
+@schedule.command("list", short_help="List the schedules by name.")
 @limit_option
 @reading
 def list_(admin: Admin, *, limit: int) -> Answer:
     """List the schedules by name."""
     found = admin.schedules(limit)
-    heads = ("NAME", "EXPRESSION", "TIMEZONE", "TOPIC", "KEY", "CATCH-UP", "FIRED", "LAST", "NEXT", "PAUSED")
-    rows = [
-        [
-            shown(each.name),
-            shown(each.expression),
-            shown(each.timezone),
-            shown(each.topic),
-            shown(each.key),
-            shown(each.catch_up),
-            str(each.fired),
-            moment(each.last_fire_at),
-            moment(each.next_fire_at),
-            shown(f"{moment(each.paused_at)} {each.paused_by} {each.pause_reason}".strip() if each.paused_at else None),
-        ]
-        for each in found
-    ]
-    return Answer(data=found, table=Table(heads, rows, ("FIRED",)))
+    paused = sum(each.paused_at is not None for each in found)
+    return Answer(
+        data=found,
+        summary=plural(len(found), "schedule") + (f": {paused:,} paused" if paused else ""),
+        table=Table(_columns_messages.SCHEDULES, found, admin.now()),
+        total=f"{plural(sum(each.fired for each in found), 'message')} published by "
+        f"{_totals.listed(found, 'schedule', limit)}",
+        nothing="no schedule: `lanelog schedule add` declares one, and so does client.schedule",
+    )
 
 
-@schedule.command()
+@schedule.command(short_help="Declare a schedule, or change it.")
 @click.argument("name")
 @click.argument("expression")
 @click.argument("topic")
@@ -121,7 +114,7 @@ def add(
     finish(Answer(data=done, lines=[text]), as_json=as_json)
 
 
-@schedule.command()
+@schedule.command(short_help="Let it publish nothing more, until resume.")
 @click.argument("name")
 @click.option("--reason", default="", help="Shown to whoever looks.")
 @click.option("--by", default=None, metavar="NAME", help="Who pauses; default: your login name.")
@@ -136,7 +129,7 @@ def pause(admin: Admin, *, name: str, reason: str, by: str | None, dry_run: bool
     return Answer(data=done, lines=[text])
 
 
-@schedule.command()
+@schedule.command(short_help="Take a pause back; what was missed is skipped.")
 @click.argument("name")
 @steering
 def resume(admin: Admin, *, name: str, dry_run: bool) -> Answer:
@@ -148,7 +141,7 @@ def resume(admin: Admin, *, name: str, dry_run: bool) -> Answer:
     return Answer(data=done, lines=[f"{text}: next at {moment(done.next_fire_at)}"])
 
 
-@schedule.command()
+@schedule.command(short_help="Remove a schedule; what it published stays.")
 @click.argument("name")
 @changing
 def remove(admin: Admin, *, name: str, dry_run: bool) -> Answer:
@@ -159,7 +152,7 @@ def remove(admin: Admin, *, name: str, dry_run: bool) -> Answer:
     return Answer(data=done, lines=[text])
 
 
-@schedule.command()
+@schedule.command(short_help="Show when an expression would fire.")
 @click.argument("expression")
 @_zone_option
 @click.option("--count", default=10, show_default=True, metavar="N", help="So many times, up to 1000.")
@@ -171,8 +164,7 @@ def preview(admin: Admin, *, expression: str, timezone: str, count: int, after: 
     if after is not None and begin is None:
         raise ConfigurationError(f"--after {after!r} is no time: write it as 2027-03-27T00:00:00Z")
     found = admin.preview_schedule(expression, timezone=timezone, count=count, after=begin)
-    rows = [[each.isoformat(), f"{each:%a}", moment(each.astimezone(UTC))] for each in found]
-    return Answer(data=found, table=Table(("TIME", "DAY", "UTC"), rows))
+    return Answer(data=found, table=Table(_columns_messages.PREVIEW, found))
 
 
 VERBS = (schedule,)

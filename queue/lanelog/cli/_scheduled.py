@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lanelog.cli._output import Answer, Table, age, moment, shown
+from lanelog.cli import _columns_messages, _totals
+from lanelog.cli._output import Answer, shown
+from lanelog.cli._table import Table
 from lanelog.cli._verbs import Verbs, changing, limit_option, reading
 from lanelog.errors import ConfigurationError
 
@@ -22,7 +24,7 @@ def scheduled() -> None:
     """Look at messages that are not due yet, or take one back."""
 
 
-@scheduled.command("list")
+@scheduled.command("list", short_help="List them by key.")
 @click.argument("topic")
 @click.option("--key", metavar="KEY", help="Only of this lane.")
 @limit_option
@@ -30,23 +32,17 @@ def scheduled() -> None:
 def list_(admin: Admin, *, topic: str, key: str | None, limit: int) -> Answer:
     """List the messages of TOPIC that are not due yet, by key and id."""
     found = admin.scheduled(topic, key, limit)
-    heads = ("KEY", "ID", "DUE", "IN", "TTL", "PUBLISHED", "BYTES")
-    rows = [
-        [
-            shown(each.key),
-            shown(each.id),
-            moment(each.deliver_at),
-            age(each.due_in),
-            age(each.ttl),
-            moment(each.published_at),
-            str(each.payload_bytes),
-        ]
-        for each in found
-    ]
-    return Answer(data=found, table=Table(heads, rows, ("IN", "TTL", "BYTES")))
+    where = _totals.where(topic, None, key)
+    return Answer(
+        data=found,
+        summary=f"{where}: messages that are not due yet, by key",
+        table=Table(_columns_messages.SCHEDULED, found, admin.now()),
+        total=_totals.listed(found, "message", limit),
+        nothing=f"{where}: no message waits for its time; those that were due are in the log",
+    )
 
 
-@scheduled.command()
+@scheduled.command(short_help="Take one back before it is due.")
 @click.argument("topic")
 @click.argument("key")
 @click.argument("id")

@@ -12,13 +12,17 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
+from rich.text import Text
 
+from lanelog.cli import _columns_messages
 from lanelog.cli import _demo_spark as demo_spark
-from lanelog.cli._output import Answer, Table, plural, shown
+from lanelog.cli._columns_messages import status_tone
+from lanelog.cli._output import Answer, plural, shown
+from lanelog.cli._table import Table
 from lanelog.cli._verbs import Refused, finish, json_option, reading, rest, url_option
 
 if TYPE_CHECKING:
-    from lanelog.admin import Admin, Maintained
+    from lanelog.admin import Admin, Finding, Maintained
 
 
 @click.command("dev-server")
@@ -31,7 +35,10 @@ if TYPE_CHECKING:
     help="auto, local, mysql-local, docker:IMAGE (such as docker:mysql:8.4) or a mysql:// URL.",
 )
 def dev_server(kind: str) -> None:
-    """Start a private database with lanelog's tables, print its URL, and stop it at Ctrl-C."""
+    """Start a private database with lanelog's tables, print its URL, and stop it at Ctrl-C.
+
+    LANELOG_URL is not read. auto: the server of LANELOG_TEST_URL, else a local program, else Docker.
+    """
     import lanelog
     from lanelog import devserver
 
@@ -103,13 +110,23 @@ def doctor(admin: Admin, *, repair: bool) -> Answer:
     found = admin.doctor(repair=repair)
     if found[0].status == "error":  # it cannot be reached, and nothing was examined
         raise Refused(found[0].detail)
-    rows = [[each.check, each.status, shown(each.detail, 1000), shown(each.remedy, 1000)] for each in found]
     errors = [each.check for each in found if each.status == "error"]
     return Answer(
         data=found,
-        table=Table(("CHECK", "STATUS", "FINDING", "REMEDY"), rows),
+        table=Table(_columns_messages.FINDINGS, found),
+        prose=[line for each in found for line in _told(each)],
         alarms=[f"{plural(len(errors), 'error')}: {', '.join(errors)}"] if errors else (),
     )
+
+
+def _told(finding: Finding) -> list[Text]:
+    """Sentences are not cropped: what is well is one line, what is not has its remedy below."""
+    line = Text.assemble(
+        (f"{finding.status:<8}", status_tone(finding) or ""), finding.check, ": ", shown(finding.detail, 1000)
+    )
+    if finding.status == "ok":
+        return [line]
+    return [line, Text(f"        {shown(finding.remedy, 1000)}")]
 
 
 @click.command()

@@ -1,34 +1,40 @@
 """What all verbs have in common: their options, their connection, their errors and their exit status.
 
 Owns the exit statuses (0: done; 1: what a monitor asked about is too much, or a part is left to do; 2: refused, nothing
-changed); never knows what a verb does. Called by the rooms that define verbs.
+changed; 130: Ctrl-C); never knows what a verb does. Called by the rooms that define verbs.
 """
 
 from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
 import click
-from rich.console import Console
-from rich.live import Live
 
-from lanelog.cli._output import Answer, age, print_answer, rendered, to_json
+from lanelog.cli import _watch
+from lanelog.cli._output import Answer, age, print_answer
 from lanelog.errors import ConfigurationError, LanelogError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 ALARM: Final = 1
 REFUSED: Final = 2
+INTERRUPTED: Final = 130
+
+_PATIENCE: Final = 3.0
+"""Seconds after which --watch says that the database does not answer."""
 
 url_option = click.option(
     "--url", metavar="URL", help="mysql://user:password@host:3306/database; default: LANELOG_URL."
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+wide_option = click.option(
+    "--wide", is_flag=True, help="Show all columns and crop nothing, however long the lines are."
+)
 limit_option = click.option(
     "--limit", default=100, show_default=True, metavar="N", help="At most so many entries, up to 10000."
 )
@@ -52,6 +58,9 @@ class Unfinished(Refused):
 class Verbs(click.Group):
     """A group of commands in which everything that is refused is one line, also what click itself refuses."""
 
+    sections: Mapping[str, Mapping[str, str]] = {}
+    """Its verbs by what they are for, each with one line; those in no section, if there are any, come last."""
+
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
@@ -64,14 +73,28 @@ class Verbs(click.Group):
         with _one_line():
             return super().invoke(ctx)
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """As click's, section by section."""
+        names = self.list_commands(ctx)
+        room = formatter.width - 6 - max(map(len, names), default=0)
+        left = {name: self.commands[name].get_short_help_str(room) for name in names}
+        for title, lines in self.sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, line) for name, line in lines.items() if left.pop(name, None) is not None])
+        if left:
+            with formatter.section("Commands"):
+                formatter.write_dl(list(left.items()))
+
 
 @contextmanager
 def _one_line() -> Iterator[None]:
-    """Turn the library's errors, and click's, which show the usage first, into one line."""
+    """Turn the library's errors, and click's, which show the usage first, into one line, and Ctrl-C into none."""
     try:
         yield
     except LanelogError as exc:
         raise Refused(str(exc)) from exc
+    except KeyboardInterrupt:
+        raise SystemExit(INTERRUPTED) from None
     except click.UsageError as exc:
         if type(exc).__name__ == "NoArgsIsHelpError":  # shows the help instead
             raise
@@ -86,17 +109,18 @@ def reading(function: Callable[..., Answer]) -> Callable[..., None]:
     """Make a verb of `function(admin, …) -> Answer` that looks: with --url, --json and --watch."""
 
     @functools.wraps(function)
-    def verb(*, url: str | None, as_json: bool, watch: bool, interval: float, **params: Any) -> None:
+    def verb(*, url: str | None, as_json: bool, watch: bool, interval: float, wide: bool, **params: Any) -> None:
         import lanelog
 
-        if watch and (params.get("max_lag") is not None or params.get("max_age") is not None):
+        if watch and any(params.get(bound) is not None for bound in BOUNDS):
             raise click.UsageError("--watch goes on for ever: a monitor calls again and leaves it out")
-        with lanelog.connect(url) as client:
+        connect = functools.partial(lanelog.connect, publish_timeout=_PATIENCE) if watch else lanelog.connect
+        with connect(url) as client:
             look = functools.partial(function, client.admin, **params)
             if watch:
-                _watch(look, interval, as_json=as_json)
+                _watch.watch(look, interval, as_json=as_json, wide=wide, rest=rest)
             else:
-                finish(look(), as_json=as_json)
+                finish(look(), as_json=as_json, wide=wide)
 
     for option in (
         click.option(
@@ -107,7 +131,8 @@ def reading(function: Callable[..., Answer]) -> Callable[..., None]:
             metavar="S",
             help="Seconds between looks of --watch.",
         ),
-        click.option("--watch", is_flag=True, help="Look again and again until Ctrl-C; with --json, a line each time."),
+        click.option("--watch", is_flag=True, help="Look again and again until q or Ctrl-C; with --json, a line each."),
+        wide_option,
         json_option,
         url_option,
     ):
@@ -141,6 +166,21 @@ def _changing(function: Callable[..., Answer], flag: str) -> Callable[..., None]
     return url_option(json_option(verb))
 
 
+BOUNDS: Final = ("max_lag", "max_age", "max_dead_letters")
+LETTERS_MAX: Final = 9999
+"""The greatest bound of --max-dead-letters: one more is the most that `Admin.dead_letters` reads."""
+
+
+def bounding_letters(function: F) -> F:
+    """Add --max-dead-letters."""
+    return click.option(
+        "--max-dead-letters",
+        type=click.IntRange(0, LETTERS_MAX),
+        metavar="N",
+        help="Exit with status 1 if there are more than N dead letters.",
+    )(function)
+
+
 def monitored(function: F) -> F:
     """Add --max-lag and --max-age."""
     function = click.option(
@@ -158,9 +198,17 @@ def monitored(function: F) -> F:
 
 
 def alarms(
-    what: Sequence[tuple[str, int, float | None]], max_lag: int | None, max_age: float | None
+    what: Sequence[tuple[str, int, float | None]],
+    max_lag: int | None,
+    max_age: float | None,
+    *,
+    dying: Sequence[str] = (),
+    max_dead_letters: int | None = None,
 ) -> tuple[str, ...]:
-    """One line at most: what exceeds a bound and by how much, the worst first. `what`: name, lag, age of the oldest."""
+    """One line at most: what exceeds a bound and by how much, the worst first. `what`: name, lag, age of the oldest.
+
+    `dying`: the names of those with more than `max_dead_letters`.
+    """
     late = [(name, lag) for name, lag, _ in what if max_lag is not None and lag > max_lag]
     old = [
         (name, oldest) for name, _, oldest in what if max_age is not None and oldest is not None and oldest > max_age
@@ -168,10 +216,12 @@ def alarms(
     parts = []
     if late:
         name, lag = max(late, key=lambda each: each[1])
-        parts.append(f"lag {lag} > {max_lag} on {name}{_more(late)}")
+        parts.append(f"lag {lag:,} > {max_lag:,} on {name}{_more(late)}")
     if old:
         name, oldest = max(old, key=lambda each: each[1])
         parts.append(f"oldest {age(oldest)} > {max_age:g}s on {name}{_more(old)}")
+    if dying:
+        parts.append(f"dead letters > {max_dead_letters} on {dying[0]}{_more(dying)}")
     return ("; ".join(parts),) if parts else ()
 
 
@@ -179,36 +229,15 @@ def _more(found: Sequence[object]) -> str:
     return f" and {len(found) - 1} more" if len(found) > 1 else ""
 
 
-def finish(answer: Answer, *, as_json: bool, note: str | None = None) -> None:
+def finish(answer: Answer, *, as_json: bool, wide: bool = False, note: str | None = None) -> None:
     """Print an answer, with a note for people; exit with status 1 if it is alarming."""
-    print_answer(answer, as_json=as_json)
+    print_answer(answer, as_json=as_json, wide=wide)
     if note and not as_json:
         click.echo(note, err=True)
     for alarm in answer.alarms:
         click.echo(alarm, err=True)
     if answer.alarms:
         raise SystemExit(ALARM)
-
-
-def _watch(look: Callable[[], Answer], interval: float, *, as_json: bool) -> None:
-    """Look until Ctrl-C."""
-    console = Console(highlight=False)
-    try:
-        if as_json or not console.is_terminal:
-            while True:
-                answer = look()
-                if as_json:
-                    click.echo(to_json(answer.data))
-                else:
-                    print_answer(answer, as_json=False)
-                    click.echo()
-                rest(interval)
-        with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
-            while True:
-                live.update(rendered(look()), refresh=True)
-                rest(interval)
-    except KeyboardInterrupt:
-        pass  # how it is meant to end
 
 
 def rest(seconds: float) -> None:

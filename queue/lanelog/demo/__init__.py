@@ -63,13 +63,12 @@ def main(
         print_plain(errors, "no git history: no commit has changed a file")
         return 2
     pause = 0.0 if changes >= MANY else min(LONGEST_PAUSE, HOLD / changes)
-    given = bool(url or os.environ.get("LANELOG_URL"))
     try:
         with ExitStack() as stack:
-            server = stack.enter_context(devserver.start(url or "auto"))
+            server = stack.enter_context(devserver.start(url or os.environ.get("LANELOG_URL") or "auto"))
             _introduce(console, repositories, server, changes, pause)
             run = Run(repositories=repositories, url=server.url, workers=workers, pause=pause)
-            if given:
+            if not server.own:
                 stack.callback(run.remove)
             with view_for(console) as view:
                 report = run(view)

@@ -1,9 +1,10 @@
 """A private MariaDB or MySQL for development, tests and the demo, started in under a second.
 
 It never touches a database that is already on the machine, and what it starts dies with this process, however that
-ends. The command `lanelog dev-server`, the demo and the pytest plugin call `start`.
+ends. It never reads LANELOG_URL, where an application's own database stands: a server for tests is given by its URL or
+by LANELOG_TEST_URL. The command `lanelog dev-server`, the demo and the pytest plugin call `start`.
 
-Kinds: `auto` takes the URL in LANELOG_URL, else a local server program, else Docker. `local` (MariaDB's program,
+Kinds: `auto` takes the URL in LANELOG_TEST_URL, else a local server program, else Docker. `local` (MariaDB's program,
 else MySQL's), `mysql-local` (MySQL's, also the one that tests/servers/mysql installs), `docker:IMAGE` and a URL
 insist.
 """
@@ -17,11 +18,12 @@ from lanelog.devserver._programs import find_local, find_mysql
 from lanelog.devserver._server import DATABASE, DevServer, ServerUnavailable
 from lanelog.errors import ConfigurationError
 
-__all__ = ["DATABASE", "DevServer", "ServerUnavailable", "start"]
+__all__ = ["DATABASE", "TEST_URL_VARIABLE", "DevServer", "ServerUnavailable", "start"]
 
+TEST_URL_VARIABLE = "LANELOG_TEST_URL"
 DEFAULT_IMAGE = "mysql:8.4"
 THREE_WAYS = """no database server could be started. There are three ways to give one:
-  1. set LANELOG_URL=mysql://user:password@host:3306/database
+  1. set LANELOG_TEST_URL=mysql://user:password@host:3306/database
   2. install a server program; on Debian and Ubuntu: apt-get install mariadb-server-core mariadb-client-core
   3. start Docker, with pip install 'lanelog[testing]'
 What was tried:"""
@@ -36,7 +38,7 @@ def start(kind: str = "auto") -> DevServer:
         DatabaseError: the server behind a given URL does not answer.
     """
     if kind == "auto":
-        url = os.environ.get("LANELOG_URL")
+        url = os.environ.get(TEST_URL_VARIABLE)
         return GivenServer.at(url) if url else _first_of_both()
     if kind == "local":
         return _local()

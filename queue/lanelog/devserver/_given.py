@@ -3,6 +3,8 @@
 It never starts, stops or kills that server; it creates and drops databases there when asked. `start` calls it.
 """
 
+from typing import ClassVar
+
 from attrs import define
 
 from lanelog.devserver._server import DevServer, family_and_version
@@ -12,6 +14,8 @@ from lanelog.errors import ConfigurationError
 @define(eq=False, kw_only=True)
 class GivenServer(DevServer):
     """A server given by its URL. The account needs the right to create databases for `create_database`."""
+
+    own: ClassVar[bool] = False
 
     @classmethod
     def at(cls, url: str) -> "GivenServer":

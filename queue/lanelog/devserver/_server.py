@@ -8,7 +8,7 @@ import re
 import socket
 from abc import ABC, abstractmethod
 from types import TracebackType
-from typing import Self
+from typing import ClassVar, Self
 from urllib.parse import urlsplit, urlunsplit
 
 from attrs import define, field
@@ -36,6 +36,8 @@ class DevServer(ABC):
     url: str = field(repr=False)
     version: str
     family: str
+    own: ClassVar[bool] = True
+    """Whether it was started here, and is gone with everything in it once it is stopped."""
 
     @abstractmethod
     def kill(self) -> None:

@@ -40,7 +40,7 @@ _PAGE_SIZE = "SELECT @@innodb_page_size"
 _LOCK_WAIT = "SET SESSION lock_wait_timeout = 3"
 
 
-log = get_logger()
+log = get_logger("database")
 
 
 class NotAdmitted(SchemaError):

@@ -46,6 +46,8 @@ __all__ = ["LaneCreator", "Publisher"]
 _PAIR = 2
 _MOMENT = 0.05
 
+log = get_logger("publisher")
+
 
 class Scheduled(Protocol):
     """Who is told that a message with a delay was published."""
@@ -237,13 +239,13 @@ class Publisher:
         try:
             self._published(topic)
         except Exception:  # noqa: BLE001 - see above
-            get_logger(topic=topic).exception("publish.notification_failed", exc_info=True)
+            log.bind(topic=topic).exception("publish.notification_failed")
 
     def _tell_scheduler(self, *, committed: bool) -> None:
         try:
             self._scheduled(committed=committed)
-        except Exception:  # noqa: BLE001 - see above
-            get_logger().exception("publish.notification_failed", exc_info=True)
+        except Exception:
+            log.exception("publish.notification_failed")
 
 
 def _items(items: object) -> Iterable[object]:

@@ -82,7 +82,7 @@ BORN = "SELECT applied_at FROM queue_schema WHERE version = 1"
 
 _CLOCK = f"SELECT {NOW_MS}"
 
-log = get_logger()
+log = get_logger("spark")
 
 
 @frozen(kw_only=True)

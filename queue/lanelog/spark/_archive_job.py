@@ -52,7 +52,7 @@ FORGET_FROM: Final = 10_000
 PAUSE_LOOKS: Final = 1.0
 _MERGED_AT_ONCE: Final = 64
 
-log = get_logger()
+log = get_logger("spark")
 
 
 @define(eq=False)

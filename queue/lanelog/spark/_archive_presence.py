@@ -36,7 +36,7 @@ DURATION: Final = 30.0
 # The liveness lock, fresh for each session: a half-open session of ours may still hold the last one.
 _GET_LOCK = "SELECT GET_LOCK(%s, 0)"
 
-log = get_logger()
+log = get_logger("spark")
 
 
 @define(eq=False)

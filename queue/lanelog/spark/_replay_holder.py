@@ -30,7 +30,8 @@ from lanelog._telemetry import get_logger
 from lanelog.admin import _owners
 from lanelog.admin._known import read, repeated
 from lanelog.admin._names import readers
-from lanelog.admin._remove import delete_group
+from lanelog.admin._remove import remove_group
+from lanelog.admin._told import Tally
 from lanelog.admin.views import OwnerState
 from lanelog.config import SubscriptionConfig
 from lanelog.errors import ConfigurationError, DatabaseError, LeaseLost
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from lanelog._database import Database, Executor
     from lanelog.spark._archive_presence import Presence
 
-log = get_logger()
+log = get_logger("spark")
 
 
 @frozen
@@ -149,4 +150,4 @@ def let_go(database: Database, group: str, but: str = "") -> None:
         if others:
             log.warning("replay.still_held", topic=topic, group=group, owner=others[0])
         else:
-            delete_group(database, topic, group, dry_run=False)
+            remove_group(database, topic, group, Tally(), dry_run=False)

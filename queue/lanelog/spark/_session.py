@@ -51,7 +51,7 @@ _LOCAL: Final = {
 }
 _LOGGING: Final = Path(__file__).with_name("_log4j2.properties")
 
-log = get_logger()
+log = get_logger("spark")
 
 
 def in_session(

@@ -40,7 +40,7 @@ BYTES: Final = 4 * 1024 * 1024
 _REQUIRED: Final = ("topic", "key", "value", "id")
 _OPTIONAL: Final = ("metadata",)
 
-log = get_logger()
+log = get_logger("spark")
 
 
 @frozen

@@ -57,7 +57,7 @@ WORKED: Final = 60.0
 _LOOKS: Final = 1
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
-log = get_logger()
+log = get_logger("spark")
 
 
 @frozen(kw_only=True)

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 DIRECTORY: Final = "_replays"
 
-log = get_logger()
+log = get_logger("spark")
 
 
 @frozen(kw_only=True)

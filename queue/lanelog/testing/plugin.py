@@ -1,9 +1,11 @@
 """Fixtures that give each test a fresh database with lanelog's tables, on a server started once per session.
 
-It never imports more than pytest when it is loaded, because every pytest run of an environment loads it. pytest calls
-it; tests ask for `lanelog_client`, `lanelog_url` or `lanelog_server`.
+It never imports more than pytest when it is loaded, because every pytest run of an environment loads it, and it never
+reads LANELOG_URL, the database of an application. pytest calls it; tests ask for `lanelog_client`, `lanelog_url` or
+`lanelog_server`.
 """
 
+import os
 import secrets
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -21,9 +23,35 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--lanelog-server",
         default="auto",
         metavar="KIND",
-        help="database for lanelog's fixtures: auto (default), local, mysql-local, docker:mysql:8.4,"
-        " docker:mariadb:11.4 or a mysql:// URL",
+        help="database for lanelog's fixtures: auto (default; LANELOG_TEST_URL, or a server of its own), local,"
+        " mysql-local, docker:mysql:8.4, docker:mariadb:11.4 or a mysql:// URL",
     )
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """Which server the fixtures will create and drop databases on; of a URL host and database, never the password."""
+    kind: str = config.getoption("--lanelog-server")
+    url, given_by = kind, "--lanelog-server"
+    if kind == "auto":
+        url, given_by = os.environ.get("LANELOG_TEST_URL", ""), "LANELOG_TEST_URL"
+    if "://" not in url:
+        return f"lanelog: a server of its own ({kind}), for tests that need one"
+    host, database = _place(url)
+    return (
+        f"lanelog: host {host}, database {database} ({given_by}); tests create and drop databases lanelog_test_* there"
+    )
+
+
+def _place(url: str) -> tuple[str, str]:
+    """Host with port, and database; what cannot be read is refused by the fixtures, with its reason."""
+    from urllib.parse import urlsplit
+
+    try:
+        parts = urlsplit(url)
+        port = parts.port or 3306
+    except ValueError:
+        return "?", "?"
+    return f"{parts.hostname or '127.0.0.1'}:{port}", parts.path.strip("/") or "?"
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 """What is wrong, told from what administration shows: since when, who has it, and the command that mends it.
 
-Owns these judgements, as plain functions of values; asks no database, and changes nothing. Called by `_status`.
+Owns these judgements, as plain functions of values; asks no database, and changes nothing. No command that it names
+destroys anything or delivers it again before it has shown what it would do. Called by `_status`.
 """
 
 from __future__ import annotations
@@ -8,17 +9,24 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable
 from enum import IntEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
 
-from lanelog.admin import Contradiction, DeadLetterReason, GroupInfo, LaneInfo, MessageState, OwnerState, TopicInfo
-from lanelog.cli._output import age, moment, plural, shown
+from lanelog._engine.failures import summary
+from lanelog.admin._seen import MessageState, OwnerState
+from lanelog.admin._words import age, moment, plural, shown
+
+if TYPE_CHECKING:
+    from lanelog._engine.contradictions import Contradiction
+    from lanelog.admin._seen import GroupInfo, LaneInfo, TopicInfo
+    from lanelog.admin._seen_messages import DeadLetterReason
+
+GRACE: Final = 30.0
+"""Seconds for which a state may last before it is called wrong: workers that restart take up their lanes meanwhile."""
 
 SLOW: Final = 60.0
 """Seconds after which a running attempt, or a backlog, is worth a line."""
-UNOWNED: Final = 10.0
-"""Seconds within which running members should have taken a lane."""
 JOB_RESTS: Final = 86_400.0
 """Seconds for which the archive may be behind without a word: it may well run once a day."""
 REASONS: Final = 3
@@ -26,7 +34,7 @@ REASONS: Final = 3
 
 
 class Rank(IntEnum):
-    """How bad it is: problems are shown in this order, those of one rank by age."""
+    """How bad a problem is: problems are shown in this order, those of one rank by age."""
 
     STUCK = 1
     NOBODY = 2
@@ -44,10 +52,11 @@ _JOBS: Final = {
 
 @frozen(kw_only=True)
 class Problem:
-    """One thing that is wrong."""
+    """One thing that is wrong, as `status` found it; `lines()` is how the command line shows it."""
 
     rank: Rank
     what: str
+    """The state, in the words of the runbook: `failing`, `nobody consumes`, …"""
     topic: str
     group: str
     key: str | None = None
@@ -58,8 +67,10 @@ class Problem:
     """The instant, where that is known instead."""
     owner: str | None = None
     detail: str
+    cause: str | None = None
+    """The error, where there is one: what lanes that fail alike have in common."""
     command: str
-    """What mends it, or shows more."""
+    """What mends it, or shows more: for a shell. What would destroy something only shows what it would do."""
 
     def lines(self) -> list[str]:
         """As people read it: three lines."""
@@ -117,10 +128,12 @@ def of_group(group: GroupInfo, growth: float | None) -> list[Problem]:
                 group=group.group,
                 seconds=group.oldest_age,
                 detail=f"{behind} held back from collection; {detail}, or, if that is not wanted any more:",
-                command=command("delete-group", *names, options=["--execute"]),
+                command=command("delete-group", *names),
             )
         ]
     if not group.members:
+        if group.members_unchanged <= GRACE:
+            return []
         return [
             Problem(
                 rank=Rank.NOBODY,
@@ -129,7 +142,7 @@ def of_group(group: GroupInfo, growth: float | None) -> list[Problem]:
                 group=group.group,
                 seconds=group.oldest_age,
                 detail=f"{behind}; start a subscriber, or, if the group is not needed any more:",
-                command=command("delete-group", *names, options=["--execute"]),
+                command=command("delete-group", *names),
             )
         ]
     if (group.oldest_age or 0) <= SLOW:
@@ -157,7 +170,9 @@ def of_lane(lane: LaneInfo, group: GroupInfo, running: float | None) -> Problem 
     offset = lane.watermark + 1 if lane.lag else None
     place = (lane.topic, lane.group, lane.key)
 
-    def problem(rank: Rank, what: str, detail: str, mend: str, *, since: str | None = None) -> Problem:
+    def problem(
+        rank: Rank, what: str, detail: str, mend: str, *, since: str | None = None, cause: str | None = None
+    ) -> Problem:
         return Problem(
             rank=rank,
             what=what,
@@ -169,6 +184,7 @@ def of_lane(lane: LaneInfo, group: GroupInfo, running: float | None) -> Problem 
             since=since,
             owner=lane.owner,
             detail=detail,
+            cause=cause,
             command=mend,
         )
 
@@ -180,23 +196,32 @@ def of_lane(lane: LaneInfo, group: GroupInfo, running: float | None) -> Problem 
             command("resume", lane.topic, lane.group, options=["--key", lane.key]),
             since=moment(lane.paused_at),
         )
-    if not group.members:
+    if not group.members or _may_pass(lane, group):
         return None
     if lane.owner_state not in (None, OwnerState.ALIVE):
         detail = f"its owner is {lane.owner_state}, and others have not taken the lane yet"
-        return problem(Rank.STUCK, "owner gone", detail, command("release", *place, options=["--execute"]))
+        return problem(Rank.STUCK, "owner gone", detail, command("release", *place))
     if lane.state is MessageState.RETRYABLE and lane.attempts:
         due = "is due" if not lane.next_attempt_in else f"in {age(lane.next_attempt_in)}"
-        detail = f"attempt {lane.attempts} failed: {shown(lane.last_error)}; the next {due}; to give it up:"
-        mend = command("skip", *place, str(offset), options=["--reason", "…", "--execute"])
-        return problem(Rank.STUCK, "failing", detail, mend)
+        detail = f"attempt {lane.attempts} failed: {shown(summary(lane.last_error))}; the next {due}; to give it up:"
+        mend = command("skip", *place, str(offset), options=["--reason", "…"])
+        return problem(Rank.STUCK, "failing", detail, mend, cause=summary(lane.last_error))
     if lane.state is MessageState.PROCESSING and running is not None and running > SLOW:
         detail = f"attempt {lane.attempts} has been running for {age(running)}; to have another worker try:"
-        return problem(Rank.STUCK, "slow", detail, command("release", *place, options=["--execute"]))
-    if lane.owner is None and (lane.oldest_age or 0) > UNOWNED:
+        return problem(Rank.STUCK, "slow", detail, command("release", *place))
+    if lane.owner is None:
         detail = f"{plural(group.members, 'member')}, and none has taken the lane; what they say of themselves:"
         return problem(Rank.STUCK, "no owner", detail, command("members", lane.topic, lane.group))
     return None
+
+
+def _may_pass(lane: LaneInfo, group: GroupInfo) -> bool:
+    """Whether the lane's state is so young that it is likely to pass by itself, as after a restart of a worker."""
+    if lane.owner_state not in (None, OwnerState.ALIVE):
+        return lane.owner_silent is not None and lane.owner_silent <= GRACE
+    if lane.owner is None and group.members_unchanged <= GRACE:
+        return True
+    return (lane.oldest_age or 0) <= GRACE
 
 
 def of_contradiction(wrong: Contradiction) -> Problem:
@@ -208,8 +233,8 @@ def of_contradiction(wrong: Contradiction) -> Problem:
         group=wrong.group,
         key=wrong.key,
         offset=wrong.offset,
-        detail=f"{wrong.problem}, which is at {wrong.head}: a table was restored, or lost rows; to mend it:",
-        command=command("doctor", options=["--repair"]),
+        detail=f"{wrong.problem}, which is at {wrong.head}: a table was restored, or lost rows; what mends it:",
+        command="lanelog doctor",
     )
 
 
@@ -227,7 +252,7 @@ def of_letters(topic: TopicInfo, reasons: Iterable[DeadLetterReason] | None) -> 
     for each in counted[:REASONS]:
         mend = look
         if each.reason and each.reason.isprintable():
-            mend = command("dlq redrive", topic.topic, each.group, options=["--reason", each.reason, "--execute"])
+            mend = command("dlq redrive", topic.topic, each.group, options=["--reason", each.reason])
         detail = f"{plural(each.count, 'message')}: {shown(each.reason)}; when that is mended:"
         found.append(_letters(topic, each.group, detail, mend, since=moment(each.oldest_failed_at)))
     rest = sum(each.count for each in counted[REASONS:])

@@ -1,0 +1,95 @@
+"""What is told of a subscription's life, topic by topic: its start, what it waits for at its end, and its end.
+
+Owns those events alone and changes nothing. Called by the keeper, and by whoever waits for the end, without any lock:
+logging is the application's code, too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lanelog._telemetry import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lanelog._engine.membership import Membership
+
+KEYS = 5
+"""Of lanes that came or went: so many are named, however many there are."""
+
+log = get_logger("subscription")
+keeper_log = get_logger("keeper")
+
+
+def started(membership: Membership, members: int | None) -> None:
+    """It has given its first sign of life. `members`: processes of the group, this one included; None: not known."""
+    log.info(
+        "subscription.started",
+        topic=membership.topic,
+        group=membership.group,
+        workers=membership.workers,
+        order=membership.config.order,
+        members=members,
+        owner=membership.owner,
+    )
+
+
+def acquired(membership: Membership, keys: Sequence[str]) -> None:
+    """Lanes are this process's, and loaded."""
+    if keys:
+        keeper_log.info("lanes.acquired", **_lanes(membership, keys))
+
+
+def released(membership: Membership, keys: Sequence[str]) -> None:
+    """Lanes are nobody's again."""
+    if keys:
+        keeper_log.info("lanes.released", **_lanes(membership, keys))
+
+
+def drained(membership: Membership) -> None:
+    """Nothing is in work, what was done is committed, and no lane is held."""
+    counters = membership.counters
+    log.info(
+        "subscription.drained",
+        topic=membership.topic,
+        group=membership.group,
+        handled=counters.handled,
+        acked=counters.acked,
+        retried=counters.retried,
+        dead_lettered=counters.dead_lettered,
+    )
+
+
+def stopped(membership: Membership) -> None:
+    """It is no member of its group any more."""
+    log.info("subscription.stopped", topic=membership.topic, group=membership.group)
+
+
+def waited(membership: Membership, seconds: float, *, away: bool) -> None:
+    """Its end takes long. `seconds`: since it was asked to stop. `away`: the database does not answer."""
+    with membership.lock:
+        lanes = list(membership.lanes.values())
+        running = sum(len(lane.running) for lane in lanes)
+    reasons = ["the database, which does not answer"] if away else []
+    if running:
+        reasons.append("handlers, or messages that somebody holds")
+    log.warning(
+        "subscription.waited",
+        topic=membership.topic,
+        group=membership.group,
+        seconds=round(seconds, 1),
+        waits_for=" and ".join(reasons) or "its last writes and the release of its lanes",
+        running=running,
+        lanes=len(lanes),
+    )
+
+
+def _lanes(membership: Membership, keys: Sequence[str]) -> dict[str, object]:
+    return {
+        "topic": membership.topic,
+        "group": membership.group,
+        "lanes": len(keys),
+        "keys": list(keys[:KEYS]),
+        "held": len(membership.lanes),
+    }

@@ -1,0 +1,92 @@
+"""The kinds of columns: names, texts, numbers, ages and times; each with how it reads and what becomes of it.
+
+Owns what all columns of a kind have in common; knows no verb. Called by the modules of columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from operator import attrgetter
+from typing import Any
+
+from lanelog._engine.failures import summary
+from lanelog.cli._output import age, ago, number, shown
+from lanelog.cli._table import Column, Tone
+
+ToneOf = Callable[[Any], Tone | None]
+Get = Callable[[Any], Any]
+
+NAME_LEAST = 12
+"""Cells that a name keeps at least: enough to tell apart those that begin alike and end otherwise."""
+NAME_WANT = 24
+"""Cells that a name should have."""
+TEXT_LEAST = 18
+TEXT_WANT = 28
+
+
+def when(condition: Callable[[Any], object], tone: Tone) -> ToneOf:
+    """The colour of the rows for which the condition holds."""
+    return lambda row: tone if condition(row) else None
+
+
+def _getter(get: str | Get) -> Get:
+    return attrgetter(get) if isinstance(get, str) else get
+
+
+def name(head: str, get: str | Get, *, rank: int = 0, least: int = NAME_LEAST, tone: ToneOf | None = None) -> Column:
+    """A name, or another text of somebody else's: cropped where there is no room."""
+    return _column(head, get, lambda value, _now: shown(value), rank=rank, least=least, want=NAME_WANT, tone=tone)
+
+
+def text(head: str, get: str | Get, *, rank: int = 0, most: int = 200, tone: ToneOf | None = None) -> Column:
+    """An error or a payload, at most so many characters of it: as a name, and it wants more room."""
+    return _column(
+        head, get, lambda value, _now: shown(value, most), rank=rank, least=TEXT_LEAST, want=TEXT_WANT, tone=tone
+    )
+
+
+def error(head: str, get: str | Get, *, rank: int = 0, tone: ToneOf | None = None) -> Column:
+    """What an attempt failed of, without its frames, which `show` has."""
+    return _column(
+        head, get, lambda value, _now: shown(summary(value)), rank=rank, least=TEXT_LEAST, want=TEXT_WANT, tone=tone
+    )
+
+
+def word(head: str, get: str | Get, *, rank: int = 0, tone: ToneOf | None = None) -> Column:
+    """One of few words: never cropped."""
+    return _column(head, get, lambda value, _now: shown(None if value is None else str(value)), rank=rank, tone=tone)
+
+
+def count(head: str, get: str | Get, *, rank: int = 0, tone: ToneOf | None = None) -> Column:
+    """A number: to the right, never cropped."""
+    return _column(head, get, lambda value, _now: number(value), rank=rank, right=True, tone=tone)
+
+
+def seconds(head: str, get: str | Get, *, rank: int = 0, tone: ToneOf | None = None) -> Column:
+    """How long something takes, or has been there."""
+    return _column(head, get, lambda value, _now: age(value), rank=rank, right=True, tone=tone)
+
+
+def time(head: str, get: str | Get, *, rank: int = 0, tone: ToneOf | None = None) -> Column:
+    """When something was, or will be: as the distance from now."""
+    return _column(head, get, _ago, rank=rank, right=True, tone=tone)
+
+
+def _ago(value: datetime | None, now: datetime) -> str:
+    return ago(value, now)
+
+
+def _column(
+    head: str,
+    get: str | Get,
+    show: Callable[[Any, datetime], str],
+    *,
+    rank: int,
+    right: bool = False,
+    least: int | None = None,
+    want: int = 0,
+    tone: ToneOf | None,
+) -> Column:
+    given = {} if tone is None else {"tone": tone}
+    return Column(head=head, get=_getter(get), show=show, rank=rank, right=right, least=least, want=want, **given)

@@ -1,0 +1,139 @@
+"""The columns of topics, groups, members, lanes, offsets and leases.
+
+Owns their heads, of which one number has one everywhere (ACKED is the watermark), their ranks and their colours; the
+words are those of the glossary. Called by the verbs that look.
+"""
+
+from __future__ import annotations
+
+from lanelog.admin import GroupInfo, LaneInfo, OwnerState
+from lanelog.admin._words import NOTHING
+from lanelog.cli._cells import count, error, name, seconds, time, when, word
+from lanelog.cli._output import age, plural
+from lanelog.cli._table import Column, Tone
+
+SLOW = 60.0
+"""Seconds after which the oldest message is worth a colour."""
+
+_old = when(lambda each: (each.oldest_age or 0) > SLOW, Tone.WARN)
+_nobody = when(lambda each: each.lag and not each.members and each.paused_at is None, Tone.BAD)
+_gone = when(lambda each: each.owner_state not in {None, OwnerState.ALIVE}, Tone.BAD)
+
+
+def oldest_of(group: GroupInfo) -> str:
+    """The age of a group's oldest message, or a lower bound of it."""
+    return age(group.oldest_age, exact=group.oldest_age_exact)
+
+
+def paused_of(group: GroupInfo) -> str:
+    """What an operator has paused."""
+    if group.paused_at is not None:
+        return "all"
+    return plural(group.paused_lanes, "lane") if group.paused_lanes else NOTHING
+
+
+def lease_of(lane: LaneInfo) -> str:
+    """How safe a lane is with its owner: the time left, or what is the matter."""
+    if lane.group_paused or lane.paused_at is not None:
+        return "paused"
+    if lane.owner_state in (None, OwnerState.ALIVE):
+        return age(lane.lease_left)
+    return str(lane.owner_state)
+
+
+def _lease_tone(lane: LaneInfo) -> Tone | None:
+    if lane.group_paused or lane.paused_at is not None:
+        return Tone.WARN
+    return _gone(lane)
+
+
+def _oldest(rank: int) -> Column:
+    return Column(head="OLDEST", get=oldest_of, show=lambda value, _now: str(value), rank=rank, right=True, tone=_old)
+
+
+def _members(rank: int) -> Column:
+    return count("MEMBERS", "members", rank=rank, tone=_nobody)
+
+
+TOPICS = (
+    name("TOPIC", "topic"),
+    count("LANES", "lanes", rank=3),
+    count("MESSAGES", "messages", rank=1),
+    count("HEAD", "head", rank=6),
+    count("FLOOR", "floor", rank=7),
+    count("DEAD-LETTERS", "dead_letters", rank=2, tone=when(lambda each: each.dead_letters, Tone.BAD)),
+    time("NEWEST-LANE", "newest_lane_at", rank=5),
+    name("GROUPS", lambda each: " ".join(each.groups), rank=4),
+)
+
+GROUPS = (
+    name("TOPIC", "topic"),
+    name("GROUP", "group"),
+    word("ORDER", "order", rank=7),
+    _members(rank=2),
+    count("LANES", "lanes", rank=6),
+    count("OWNED", "owned_lanes", rank=5),
+    count("STALE", "stale_lanes", rank=4, tone=when(lambda each: each.stale_lanes, Tone.BAD)),
+    count("LAG", "lag", tone=_nobody),
+    _oldest(rank=1),
+    word("PAUSED", paused_of, rank=3, tone=when(lambda each: each.paused_at or each.paused_lanes, Tone.WARN)),
+    name("START", "start", rank=8),
+)
+
+LAG = (
+    name("TOPIC", "topic"),
+    name("GROUP", "group"),
+    count("LANES", "lanes", rank=6),
+    count("LAGGING", "lagging_lanes", rank=4),
+    count("LAG", "lag", tone=_nobody),
+    _oldest(rank=1),
+    count("IN-FLIGHT", "in_flight", rank=5),
+    count("WAITING", "waiting", rank=3, tone=when(lambda each: each.waiting, Tone.WARN)),
+    _members(rank=2),
+)
+
+STATUS = tuple(column for column in LAG if column.head != "LANES")
+
+MEMBERS = (
+    name("MEMBER", "name"),
+    word("STATE", "state", tone=when(lambda each: each.state in {OwnerState.DEAD, OwnerState.EXPIRED}, Tone.BAD)),
+    count("LANES", "lanes", rank=1),
+    seconds("LEASE", "lease_left", rank=3),
+    time("HEARTBEAT", "heartbeat_at", rank=2),
+)
+
+_failing = when(lambda each: each.last_error, Tone.BAD)
+
+LANES = (
+    name("KEY", "key"),
+    count("ACKED", "watermark", rank=5),
+    count("HEAD", "head", rank=6),
+    count("LAG", "lag"),
+    seconds("OLDEST", "oldest_age", rank=1, tone=_old),
+    name("OWNER", "owner", rank=7),
+    word("LEASE", lease_of, rank=4, tone=_lease_tone),
+    count("ATTEMPTS", lambda each: each.attempts or None, rank=2, tone=_failing),
+    error("ERROR", "last_error", rank=1, tone=_failing),
+)
+
+OFFSETS = (
+    name("KEY", "key"),
+    name("GROUP", "group"),
+    count("ACKED", "watermark"),
+    count("HEAD", "head", rank=1),
+    count("LAG", "lag"),
+    count("HANDED-OUT", lambda each: max(each.marked_through, each.watermark), rank=3),
+    count("FLOOR", "floor", rank=4),
+    time("UPDATED", "updated_at", rank=2),
+)
+
+LEASES = (
+    name("TOPIC", "topic", rank=2),
+    name("GROUP", "group", rank=1),
+    name("KEY", "key"),
+    name("OWNER", "owner"),
+    word("STATE", "owner_state", tone=_gone),
+    seconds("LEASE", "lease_left", rank=3),
+    count("EPOCH", "epoch", rank=5),
+    time("SINCE", "leased_at", rank=4),
+)

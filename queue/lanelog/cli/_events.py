@@ -1,0 +1,80 @@
+"""The verb that shows what lanelog logs: events.
+
+Owns the forms of that list, docs/events.md among them; needs no database. Registered by `_main`.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+import click
+
+from lanelog._events import EVENTS, Event
+from lanelog.cli._columns_messages import EVENTS_LISTED
+from lanelog.cli._output import Answer, plural
+from lanelog.cli._table import Table
+from lanelog.cli._verbs import finish, json_option
+from lanelog.errors import ConfigurationError
+
+_ABOUT = """# Events
+
+What lanelog logs, made from its own list by `lanelog events --markdown`. Each event goes through the standard library's
+logger that is named beside it, below `lanelog`. Its message is its name and its fields on one line; its fields are also
+attributes of the record (`extra`), so that a JSON formatter indexes topic, key, group, offset and attempt. The name is
+the attribute `event`. A field whose name the record has already gets the prefix `lanelog_`: `name` is `lanelog_name`.
+
+lanelog configures no logging. Without any, Python prints warnings and errors to standard error, with their tracebacks;
+`logging.basicConfig(level="INFO")` shows the life of subscriptions as well. An event with the field `exc_info` has the
+traceback where there is an exception to show. No event has a payload or a password of its own; an exception's text is
+the application's.
+"""
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option("--markdown", is_flag=True, help="Print the documentation's page of them.")
+@json_option
+def events(*, name: str | None, markdown: bool, as_json: bool) -> None:
+    """List every event that lanelog logs, or describe the one of this NAME."""
+    if markdown:
+        click.echo(page(), nl=False)
+        return
+    found = [event for event in EVENTS if name is None or event.name == name]
+    if not found:
+        raise ConfigurationError(f"no event is named {name!r}: `lanelog events` lists them")
+    data = [
+        {"name": each.name, "level": each.level, "logger": each.logger, "says": each.says, "fields": each.fields}
+        for each in found
+    ]
+    if name is None:
+        answer = Answer(
+            data=data,
+            table=Table(EVENTS_LISTED, found),
+            total=f"{plural(len(found), 'event')}; `events` with a name describes one",
+        )
+    else:
+        answer = Answer(data=data, lines=[line for each in found for line in _described(each)])
+    finish(answer, as_json=as_json)
+
+
+def _described(event: Event) -> list[str]:
+    return [
+        f"{event.name}  {event.level}  {event.logger}",
+        f"  {event.says}",
+        f"  fields: {' '.join(event.fields) or 'none'}",
+    ]
+
+
+def page() -> str:
+    """The whole of docs/events.md."""
+    parts = [_ABOUT]
+    for logger, members in groupby(EVENTS, key=lambda event: event.logger):
+        lines = [f"## {logger}", "", "| event | level | what it says | fields |", "|---|---|---|---|"]
+        for event in members:
+            fields = " ".join(f"`{name}`" for name in event.fields)
+            lines.append(f"| `{event.name}` | {event.level} | {event.says} | {fields} |")
+        parts.append("\n".join([*lines, ""]))
+    return "\n".join(parts)
+
+
+VERBS = (events,)

@@ -1,0 +1,131 @@
+"""What arguments named TOPIC, GROUP, KEY and OFFSET accept, and what a shell completes them with.
+
+Owns the bound in time of a completion, and its silence: whatever fails, a prompt sees nothing. Put on all verbs by
+`_main`.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import re
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+from click.shell_completion import CompletionItem
+
+if TYPE_CHECKING:
+    from lanelog.admin import Admin
+
+    _Type = click.ParamType[Any]
+else:
+    _Type = click.ParamType  # which older versions of click cannot subscript
+
+PATIENCE: Final = 1.5
+"""Seconds after which a completion is empty."""
+_THOUSANDS: Final = re.compile(r"[0-9]{1,3}(,[0-9]{3})+")
+
+Names = Callable[["Admin", dict[str, Any], str], list[str]]
+
+
+class Offset(_Type):
+    """An offset as it is shown: with separators between thousands, or without them."""
+
+    name = "integer"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """As click's integer."""
+        if isinstance(value, str) and _THOUSANDS.fullmatch(value):
+            value = value.replace(",", "")
+        return int(click.INT.convert(value, param, ctx))
+
+
+class Name(_Type):
+    """Text, of which the database knows what it may be."""
+
+    name = "text"
+
+    def __init__(self, names: Names) -> None:
+        self._names = names
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """As click's string."""
+        return click.STRING.convert(value, param, ctx)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """The names that begin so; none where the database does not answer in time, or refuses."""
+        del param
+        return [CompletionItem(name) for name in _within(PATIENCE, lambda: _asked(self._names, ctx, incomplete))]
+
+
+def _within(seconds: float, ask: Callable[[], list[str]]) -> list[str]:
+    """What `ask` answers in time. A thread that is late ends with the process, which lives for one completion."""
+    answers: queue.Queue[list[str]] = queue.Queue()
+
+    def run() -> None:
+        try:
+            answers.put(ask())
+        except Exception:  # noqa: BLE001 - a prompt is no place for any error
+            answers.put([])
+
+    threading.Thread(target=run, name="lanelog-completion", daemon=True).start()
+    try:
+        return answers.get(timeout=seconds)
+    except queue.Empty:
+        return []
+
+
+def _asked(names: Names, ctx: click.Context, incomplete: str) -> list[str]:
+    import lanelog
+
+    logger = logging.getLogger("lanelog")
+    was, logger.disabled = logger.disabled, True
+    try:
+        with lanelog.connect(ctx.params.get("url"), connect_timeout=PATIENCE, publish_timeout=PATIENCE) as client:
+            found = names(client.admin, _given(ctx), incomplete)
+    finally:
+        logger.disabled = was
+    return [name for name in found if name.isprintable()]  # the shell would take a line break for the next name
+
+
+def _given(ctx: click.Context) -> dict[str, Any]:
+    """The arguments so far. Before an option's value, click has taken them apart and not named them yet."""
+    arguments = [param.name or "" for param in ctx.command.params if isinstance(param, click.Argument)]
+    return ctx.params | dict(zip(arguments, ctx.args, strict=False))
+
+
+def _topics(admin: Admin, _given: dict[str, Any], beginning: str) -> list[str]:
+    return admin.topic_names(beginning)
+
+
+def _groups(admin: Admin, given: dict[str, Any], beginning: str) -> list[str]:
+    return admin.group_names(given.get("topic"), beginning)
+
+
+def _keys(admin: Admin, given: dict[str, Any], beginning: str) -> list[str]:
+    return admin.key_names(given["topic"], beginning)
+
+
+TYPES: Final[dict[str, _Type]] = {
+    "topic": Name(_topics),
+    "topics": Name(_topics),
+    "to_topic": Name(_topics),
+    "group": Name(_groups),
+    "key": Name(_keys),
+    "offset": Offset(),
+    "from_offset": Offset(),
+    "before_offset": Offset(),
+}
+"""By the name of the parameter, which means the same in every verb."""
+
+
+def give_types(verb: click.Command) -> None:
+    """Give a verb's parameters, and those of the verbs below it, their types."""
+    for param in verb.params:
+        if param.name in TYPES and param.type in {click.STRING, click.INT}:
+            param.type = TYPES[param.name]
+    if isinstance(verb, click.Group):
+        for below in verb.commands.values():
+            give_types(below)

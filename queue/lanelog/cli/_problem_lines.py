@@ -1,0 +1,66 @@
+"""Problems as people read them: what, where, since when, and the command that mends it; lanes that fail alike once.
+
+Owns these lines and their colours; judges nothing (`_problems` does). Called by `_status`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from rich.text import Text
+
+from lanelog.admin._problems import Rank, command
+from lanelog.cli._output import Line, age, plural, shown
+from lanelog.cli._table import Tone
+
+if TYPE_CHECKING:
+    from lanelog.admin import Problem
+
+_VARIES: Final = re.compile(r"[0-9a-f]{8,}|(\d+[a-z]*)+")
+"""Numbers, durations and ids: what differs between lanes that fail alike."""
+_NAMED: Final = 3
+"""Lanes of many that are named."""
+_TONES: Final = {Rank.PAUSED: Tone.WARN, Rank.BEHIND: Tone.WARN}
+
+
+def told(problems: Sequence[Problem], *, most: int) -> list[Line]:
+    """All of them, in their order; those of one group that are alike where the first of them is.
+
+    `most`: so many lanes of a group were looked at; there may be more.
+    """
+    if not problems:
+        return [Text("nothing is stuck", style=Tone.GOOD)]
+    return [line for alike in _alike(problems) for line in (*_lines(alike, most), "")]
+
+
+def _alike(problems: Iterable[Problem]) -> list[list[Problem]]:
+    found: dict[object, list[Problem]] = {}
+    for place, each in enumerate(problems):
+        same = (each.what, each.topic, each.group, _VARIES.sub("#", each.cause or each.detail))
+        found.setdefault(place if each.key is None else same, []).append(each)
+    return list(found.values())
+
+
+def _lines(alike: Sequence[Problem], most: int) -> list[Line]:
+    first = alike[0]
+    what, rest = first.what.upper(), first.lines()
+    if len(alike) > 1:
+        rest = _together(alike, most)
+    tone = _TONES.get(first.rank, Tone.BAD)
+    *sentences, mend = rest[1:]
+    return [Text.assemble((what, tone), rest[0].removeprefix(what)), *map(Text, sentences), mend]  # a command is pasted
+
+
+def _together(alike: Sequence[Problem], most: int) -> list[str]:
+    first = alike[0]
+    lanes = plural(len(alike), "lane") + (" or more" if len(alike) >= most else "")
+    line = f"{first.what.upper()}  {shown(first.topic)} {shown(first.group)} {lanes}"
+    if first.seconds is not None:
+        line += f", the oldest for {age(max(each.seconds or 0 for each in alike))}"
+    keys = ", ".join(shown(each.key, 40) for each in alike[:_NAMED])
+    more = ", …" if len(alike) > _NAMED else ""
+    same = {each.command for each in alike}
+    mend = first.command if len(same) == 1 else command("lanes", first.topic, first.group, options=["--by", "age"])
+    return [line, f"    lanes {keys}{more}; the first: {first.detail}", f"    $ {mend}"]

@@ -1,0 +1,157 @@
+"""`--watch`: the same look again and again, with a clock, until `q` or Ctrl-C.
+
+Owns the rhythm, the keyboard and what is said while the database does not answer; never what is looked at. The terminal
+gets its own settings back however it ends. Called by `_verbs`.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+
+import click
+from attrs import define
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from lanelog.cli._crop import crop
+from lanelog.cli._output import Answer, on_screen, print_answer, shown, to_json
+from lanelog.cli._table import Tone
+from lanelog.errors import LanelogError
+
+Wait = Callable[[float], bool]
+"""Waits so many seconds; True: it is enough, somebody pressed `q`."""
+
+
+@define(eq=False)
+class Watched:
+    """What was seen last, and since when there has been no answer."""
+
+    look: Callable[[], Answer]
+    answer: Answer | None = None
+    silent_since: datetime | None = None
+    why: str = ""
+
+    def turn(self) -> bool:
+        """Look once; whether there was an answer. Without one before, what is wrong is raised: a wrong URL ends it."""
+        try:
+            self.answer = self.look()
+        except LanelogError as exc:
+            if self.answer is None:
+                raise
+            self.silent_since = self.silent_since or _now()
+            self.why = " ".join(str(exc).split())
+            return False
+        self.silent_since = None
+        return True
+
+    @property
+    def complaint(self) -> str:
+        """One line about the missing answer."""
+        since = f"{self.silent_since:%H:%M:%S}" if self.silent_since else ""
+        return f"no answer since {since}, trying again: {shown(self.why)}"
+
+
+def _now() -> datetime:
+    """The time that the person in front of the terminal has."""
+    return datetime.now().astimezone()
+
+
+def watch(
+    look: Callable[[], Answer], interval: float, *, as_json: bool, wide: bool, rest: Callable[[float], None]
+) -> None:
+    """Look until `q` or Ctrl-C. Raises what the first look raises; what fails later is said, and tried again."""
+    console = Console(highlight=False)
+    watched = Watched(look)
+    try:
+        if as_json or not console.is_terminal:
+            _lines(watched, interval, as_json=as_json, rest=rest)
+        else:
+            _screens(watched, interval, console, wide=wide)
+    except KeyboardInterrupt:
+        pass  # how it is meant to end
+
+
+def _lines(watched: Watched, interval: float, *, as_json: bool, rest: Callable[[float], None]) -> None:
+    while True:
+        if not watched.turn():
+            click.echo(watched.complaint, err=True)
+        elif watched.answer is not None:
+            if as_json:
+                click.echo(to_json(watched.answer.data))
+            else:
+                print_answer(watched.answer, as_json=False)
+                click.echo()
+        rest(interval)
+
+
+def _screens(watched: Watched, interval: float, console: Console, *, wide: bool) -> None:
+    title = f"{click.get_current_context().command_path}, every {interval:g}s"
+    watched.turn()  # before the terminal is changed: what is refused at once is one line, as without --watch
+    with _keyboard() as wait, Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+        while True:
+            width, height = console.size
+            lines = screen(watched, title, _now(), width=width, height=height, wide=wide)
+            live.update(Group(*lines), refresh=True)
+            if wait(interval):
+                return
+            watched.turn()
+
+
+def screen(watched: Watched, title: str, now: datetime, *, width: int, height: int, wide: bool) -> list[Text]:
+    """The clock, what is wrong with the look itself, and what was seen last; at most `height` lines."""
+    lines = [Text(crop(f"{title}  {now:%H:%M:%S}  q ends it", width), style=Tone.FAINT)]
+    if watched.silent_since is not None:
+        lines.append(Text(crop(watched.complaint, width), style=Tone.BAD))
+    lines.append(Text())
+    if watched.answer is not None:
+        lines += on_screen(watched.answer, None if wide else width)
+    room = max(1, height - 1)  # the cursor stands in the last one
+    if len(lines) > room:
+        missing = len(lines) - room + 1
+        lines = [*lines[: room - 1], Text(crop(f"… {missing} more lines than this window has", width), Tone.FAINT)]
+    for line in lines:
+        line.no_wrap, line.overflow = True, "crop"
+    return lines
+
+
+@contextmanager
+def _keyboard() -> Iterator[Wait]:
+    """Keys as they are pressed, without echo, where this process has the keyboard; and SIGTERM ends like Ctrl-C."""
+    stdin = sys.stdin.fileno()
+    # In the background, changing the terminal would stop the process.
+    if not os.isatty(stdin) or os.tcgetpgrp(stdin) != os.getpgrp():
+        yield _slept
+        return
+    import termios
+    import tty
+
+    before = termios.tcgetattr(stdin)
+    handler = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        tty.setcbreak(stdin)
+        yield lambda seconds: _pressed_q(stdin, seconds)
+    finally:
+        termios.tcsetattr(stdin, termios.TCSADRAIN, before)
+        signal.signal(signal.SIGTERM, handler)
+
+
+def _slept(seconds: float) -> bool:
+    select.select([], [], [], seconds)
+    return False
+
+
+def _pressed_q(keyboard: int, seconds: float) -> bool:
+    """Wait until `q`, or until the time is over; other keys do nothing. A terminal that is gone ends it, too."""
+    deadline = time.monotonic() + seconds
+    while (left := deadline - time.monotonic()) > 0:
+        if select.select([keyboard], [], [], left)[0] and os.read(keyboard, 1) in {b"q", b"Q", b""}:
+            return True
+    return False

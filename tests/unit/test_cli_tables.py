@@ -1,0 +1,276 @@
+"""Tables at the width of a terminal: no line is longer, no cell is folded, and what leaves is said."""
+
+from datetime import UTC, datetime, timedelta
+from io import StringIO
+from operator import attrgetter, itemgetter
+from typing import Any
+
+import attrs
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.console import Console
+
+import lanelog.admin
+from lanelog.admin import MessageState, OwnerState
+from lanelog.cli import _columns, _columns_messages, _totals
+from lanelog.cli._cells import count, name, text, time, when, word
+from lanelog.cli._crop import crop
+from lanelog.cli._main import SECTIONS, cli
+from lanelog.cli._output import Answer, on_screen
+from lanelog.cli._pattern import groups_of
+from lanelog.cli._table import Column, Table, Tone
+from lanelog.errors import ConfigurationError
+
+NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
+TABLES = {
+    "topics": (_columns.TOPICS, lanelog.admin.TopicInfo),
+    "groups": (_columns.GROUPS, lanelog.admin.GroupInfo),
+    "lag": (_columns.LAG, lanelog.admin.GroupInfo),
+    "status": (_columns.STATUS, lanelog.admin.GroupInfo),
+    "members": (_columns.MEMBERS, lanelog.admin.MemberInfo),
+    "lanes": (_columns.LANES, lanelog.admin.LaneInfo),
+    "offsets": (_columns.OFFSETS, lanelog.admin.OffsetInfo),
+    "leases": (_columns.LEASES, lanelog.admin.LeaseInfo),
+    "messages": (_columns_messages.MESSAGES, lanelog.admin.MessageInfo),
+    "states": (_columns_messages.STATES, lanelog.admin.GroupState),
+    "dead letters": (_columns_messages.DEAD_LETTERS, lanelog.admin.DeadLetterInfo),
+    "reasons": (_columns_messages.REASONS, lanelog.admin.DeadLetterReason),
+    "history": (_columns_messages.HISTORY, lanelog.admin.HistoryInfo),
+    "scheduled": (_columns_messages.SCHEDULED, lanelog.admin.ScheduledInfo),
+    "schedules": (_columns_messages.SCHEDULES, lanelog.admin.ScheduleInfo),
+    "findings": (_columns_messages.FINDINGS, lanelog.admin.Finding),
+}
+WIDE = "中文鍵한글日本語🙂👩"
+NAMES = st.one_of(
+    st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=255),
+    st.text(WIDE, min_size=1, max_size=255),
+    st.text("ab-", min_size=1, max_size=255),
+)
+NUMBERS = st.integers(0, 2**63 - 1)
+WORDS = st.sampled_from(["ok", "warning", "strict", "lock_expired", "lane_contradictions"])
+TIMES = st.timedeltas(timedelta(days=-4000), timedelta(days=4000)).map(lambda distance: NOW - distance)
+KINDS: dict[str, st.SearchStrategy[Any]] = {
+    "str": NAMES,
+    "str | None": st.none() | NAMES,
+    "int": NUMBERS,
+    "float": st.floats(0, 1e9),
+    "float | None": st.none() | st.floats(0, 1e9),
+    "bool": st.booleans(),
+    "datetime": TIMES,
+    "datetime | None": st.none() | TIMES,
+    "bytes": st.binary(max_size=300),
+    "tuple[str, ...]": st.lists(NAMES, max_size=5).map(tuple),
+    "OwnerState": st.sampled_from(OwnerState),
+    "OwnerState | None": st.none() | st.sampled_from(OwnerState),
+    "MessageState": st.sampled_from(MessageState),
+    "MessageState | None": st.none() | st.sampled_from(MessageState),
+}
+
+
+def rows_of(kind: Any) -> st.SearchStrategy[Any]:
+    """Any values in every field; what is of another type is shown by no column."""
+    given = {field.name: KINDS.get(str(field.type), st.none()) for field in attrs.fields(kind)}
+    return st.builds(
+        kind, **given | {word: WORDS for word in given if word in {"check", "status", "outcome", "order", "catch_up"}}
+    )
+
+
+def lines_of(answer: Answer, width: int) -> list[str]:
+    """What a terminal of this width gets to see, by the one that writes to it."""
+    console = Console(file=StringIO(), width=width, highlight=False, force_terminal=True, color_system=None)
+    for line in on_screen(answer, width):
+        console.print(line, soft_wrap=True)
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("table", TABLES)
+@given(data=st.data())
+def test_no_line_is_longer_than_the_terminal_and_no_cell_is_folded(table: str, data: st.DataObject) -> None:
+    """At 80 columns, of whatever names and numbers; a row is a line, and every column that is there has its head."""
+    columns, kind = TABLES[table]
+    rows = data.draw(st.lists(rows_of(kind), min_size=1, max_size=4))
+    shown = Table(columns, rows, NOW)
+    lines = lines_of(Answer(data=None, table=shown), 80)
+    assert all(cell_len(line) <= 80 for line in lines)
+    screen = shown.screen(80)
+    assert lines[0].split() == list(screen.heads)
+    assert len(lines) == 1 + len(rows) + (2 if screen.hidden else 0)
+    assert {column.head for column in columns if not column.rank} <= set(screen.heads)
+
+
+@given(value=NAMES, width=st.integers(0, 90))
+def test_text_is_cropped_in_its_middle(value: str, width: int) -> None:
+    """To no more cells than there are; both ends stay."""
+    cropped = crop(value, width)
+    assert cell_len(cropped) <= width
+    if cropped != value and width:
+        head, ellipsis, tail = cropped.partition("…")
+        assert ellipsis
+        assert value.startswith(head) or "…" in value
+        assert value.endswith(tail) or "…" in value
+
+
+def test_what_is_cropped_can_be_told_apart() -> None:
+    """Names that begin alike and end otherwise stay different; a wide character counts as two cells."""
+    assert crop("customer-00000000000001", 12) == "custom…00001"
+    assert crop("中文鍵中文鍵", 7) == "中…鍵"
+    assert crop("short", 5) == "short"
+    assert [crop("abc", width) for width in (0, 1, 2)] == ["", "…", "a…"]
+
+
+LANES = (
+    name("KEY", itemgetter("key")),
+    count("LAG", itemgetter("lag"), tone=when(itemgetter("lag"), Tone.BAD)),
+    time("SEEN", itemgetter("seen"), rank=3),
+    word("STATE", itemgetter("state"), rank=1),
+    text("ERROR", itemgetter("error"), rank=2),
+)
+
+
+def lane(**given: Any) -> dict[str, Any]:
+    return {"key": "k", "lag": 0, "seen": NOW, "state": None, "error": None} | given
+
+
+def shown(width: int | None, *rows: dict[str, Any], columns: tuple[Column, ...] = LANES) -> list[str]:
+    return [line.plain for line in Table(columns, rows, NOW).screen(width).lines]
+
+
+def test_columns_leave_by_rank() -> None:
+    """The highest rank first, those that say nothing before all others; rank 0 stays, also where nothing has room."""
+    full = lane(key="k" * 30, lag=12345, state="alive", error="no branch")
+    assert shown(None, full)[0].split() == ["KEY", "LAG", "SEEN", "STATE", "ERROR"]
+    assert shown(45, full)[0].split() == ["KEY", "LAG", "STATE", "ERROR"]
+    assert shown(28, full)[0].split() == ["KEY", "LAG", "STATE"]
+    assert shown(21, full)[0].split() == ["KEY", "LAG"]
+    assert shown(44, lane(key="k" * 30, lag=12345, error=None))[0].split() == ["KEY", "LAG", "SEEN"]
+    assert all(cell_len(line) <= 6 for line in shown(6, full))
+
+
+def test_room_that_is_left_goes_to_what_is_cropped() -> None:
+    """In equal parts, and what one does not need is the other's."""
+    two = (name("KEY", itemgetter("key")), text("ERROR", itemgetter("error")))
+    assert shown(52, lane(key="k" * 100, error="e" * 100), columns=two)[1] == "k" * 11 + "…" + "k" * 10 + "  " + (
+        "e" * 14 + "…" + "e" * 13
+    )
+    assert shown(52, lane(key="k" * 14, error="e" * 100), columns=two)[1] == "k" * 14 + "  " + "e" * 18 + "…" + "e" * 17
+
+
+def test_a_terminal_says_what_it_has_no_room_for() -> None:
+    """Summary above, total below, and how to see the rest; without rows one sentence."""
+    row = lane(key="k" * 70, state="retryable, paused", error="no branch of this name in this repository")
+    answer = Answer(data=None, summary="1 lane", table=Table(LANES, [row], NOW), total="lag 0", nothing="no lane")
+    top, blank, heads, line, _, total, hidden = lines_of(answer, 45)
+    assert (top, blank, total) == ("1 lane", "", "lag 0")
+    assert heads.split() == ["KEY", "LAG", "STATE"]
+    assert line.count("…") == 1
+    assert hidden == "no room for SEEN, ERROR: --wide shows all"
+    assert lines_of(attrs.evolve(answer, table=Table(LANES, [], NOW)), 60) == ["no lane"]
+    assert [line.plain for line in on_screen(answer, None)][3].startswith("k" * 70)
+
+
+def test_colour_says_what_is_wrong() -> None:
+    """The cell, and nothing else in its line."""
+    _, well, wrong = Table(LANES, [lane(), lane(lag=7)], NOW).screen(80).lines
+    assert [span.style for span in well.spans] == []
+    assert [(wrong.plain[span.start : span.end].strip(), span.style) for span in wrong.spans] == [("7", Tone.BAD)]
+
+
+FIELDS = {
+    "watermark": "ACKED", "head": "HEAD", "lag": "LAG", "floor": "FLOOR", "owner": "OWNER", "members": "MEMBERS",
+    "waiting": "WAITING", "in_flight": "IN-FLIGHT", "last_error": "ERROR", "attempts": "ATTEMPTS",
+    "lagging_lanes": "LAGGING", "lease_left": "LEASE", "published_at": "PUBLISHED",
+}  # fmt: skip
+
+
+def test_one_number_has_one_name() -> None:
+    """A field has the same head in every table, and no other field of any table has it."""
+    heads: dict[str, set[str]] = {}
+    for columns, _ in TABLES.values():
+        for column in columns:
+            if isinstance(column.get, attrgetter):
+                (field,) = column.get.__reduce__()[1]
+                heads.setdefault(field, set()).add(column.head)
+    assert {field: heads[field] for field in FIELDS if field in heads} == {
+        field: {head} for field, head in FIELDS.items() if field in heads
+    }
+
+
+def test_ids_are_for_show_and_programs() -> None:
+    """No list has one, but for messages that are not due yet, which have no other name."""
+    assert [table for table, (columns, _) in TABLES.items() if "ID" in {column.head for column in columns}] == [
+        "scheduled"
+    ]
+
+
+def verbs(command: Any = cli, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    below = getattr(command, "commands", {})
+    return [path, *(found for part, each in below.items() for found in verbs(each, (*path, part)))]
+
+
+@pytest.mark.parametrize("path", verbs(), ids=" ".join)
+def test_help_fits_a_terminal(path: tuple[str, ...]) -> None:
+    """At 80 columns: no line is longer, no verb's line is cut off or goes on in the next one."""
+    result = CliRunner().invoke(cli, [*path, "--help"], prog_name="lanelog", terminal_width=80)
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert all(cell_len(line) <= 80 for line in lines)
+    assert not [line for line in lines[1:] if line.endswith("...")]  # behind the usage, which has arguments that repeat
+
+
+def test_help_groups_every_verb() -> None:
+    """Each is in one section, and none in a section that it does not exist for."""
+    named = [verb for lines in SECTIONS.values() for verb in lines]
+    assert sorted(named) == sorted(cli.commands)
+    result = CliRunner().invoke(cli, ["--help"], terminal_width=80).stdout
+    found = [line.removesuffix(":") for line in result.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert found == ["Options", *SECTIONS]
+
+
+class Shop:
+    """Three topics, one of whose names looks like a pattern."""
+
+    def topic_names(self, beginning: str, *, limit: int) -> list[str]:
+        return [each for each in ("orders", "orders-eu", "or*") if each.startswith(beginning)][:limit]
+
+    def groups(self, topic: str | None = None) -> list[Any]:
+        topics = ["orders", "orders-eu", "or*"] if topic is None else [topic]
+        return [_Group(each, group) for each in topics for group in ("billing", "mail")]
+
+
+@attrs.frozen
+class _Group:
+    topic: str
+    group: str
+
+
+@pytest.mark.parametrize(
+    ("topic", "group", "found"),
+    [
+        (None, None, 6),
+        ("orders*", None, 4),
+        ("orders-??", "billing", 1),
+        ("[no]rders", None, 2),
+        ("or*", None, 2),
+        (None, "m*", 3),
+        ("orders*", "[bm]*", 4),
+    ],
+)
+def test_topics_and_groups_by_pattern(topic: str | None, group: str | None, found: int) -> None:
+    """As a shell's; a name that is there is itself, whatever it looks like."""
+    assert len(groups_of(Shop(), topic, group)) == found  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("topic", "group"), [("x*", None), ("orders", "x*"), (None, "x")])
+def test_a_pattern_that_fits_nothing_is_refused(topic: str | None, group: str | None) -> None:
+    """A monitor with a slip in its pattern must not be silent."""
+    with pytest.raises(ConfigurationError, match=r"no topic fits|no group"):
+        groups_of(Shop(), topic, group)  # type: ignore[arg-type]
+
+
+def test_places_in_sentences_are_short() -> None:
+    """Names of 255 characters leave the line readable."""
+    assert cell_len(_totals.where("t" * 255, "g" * 255, "中" * 255)) < 120
