@@ -129,7 +129,7 @@ def _janitor() -> tuple[Event, ...]:
             "dead_letters.deleted",
             "INFO",
             "janitor",
-            "`dead_letter_retention` was over for dead letters that nobody had redriven or deleted.",
+            "Dead letters that nobody had redriven or deleted were deleted when their `dead_letter_retention` was over.",
             "topic messages why account host pid",
         ),
         Event(
@@ -139,6 +139,20 @@ def _janitor() -> tuple[Event, ...]:
             "The account may not delete what retention is over for: the tables grow. Grant it, or run "
             "`lanelog maintain` with another account.",
             "topic group duty error",
+        ),
+        Event(
+            "message.expired",
+            "ERROR",
+            "janitor",
+            "A message expired where nobody consumes, and its group keeps no dead letters: it was dropped.",
+            "topic key group offset attempt dead_letter_topic",
+        ),
+        Event(
+            "message.expired",
+            "WARNING",
+            "janitor",
+            "A message expired where nobody consumes: it is a dead letter now.",
+            "topic key group offset attempt dead_letter_topic",
         ),
     )
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 BATCH = 100
 """Messages of one transaction."""
 
-log = get_logger()
+log = get_logger("janitor")
 
 
 @frozen
@@ -87,9 +87,11 @@ class Undertaker:
         if gone and dead_topic:
             self.published(dead_topic)
         for message in gone:
-            say = log.warning if dead_topic else log.error
             context = {"topic": self.topic, "key": key, "group": group.group, "offset": message.offset, "attempt": 0}
-            say("message.expired", **context, dead_letter_topic=dead_topic or None)
+            if dead_topic:
+                log.warning("message.expired", **context, dead_letter_topic=dead_topic)
+            else:
+                log.error("message.expired", **context, dead_letter_topic=None)
         return len(gone)
 
     def _prepare(self, dead_topic: str, key: str) -> None:

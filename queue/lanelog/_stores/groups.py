@@ -47,11 +47,12 @@ WHERE consumer_group = %s AND topic = %s"""
 
 # Groups that run, say where their dead letters go, and have had no member for a while (by_topic; heartbeats PRIMARY).
 UNATTENDED = f"""
-SELECT g.consumer_group, g.dead_letter_topic, g.history_ms FROM queue_groups g FORCE INDEX (by_topic)
-WHERE g.topic = %s AND g.dead_letter_topic IS NOT NULL AND g.paused_at = 0
-      AND NOT EXISTS (SELECT 1 FROM queue_subscriber_heartbeats h FORCE INDEX (PRIMARY)
-                      WHERE h.consumer_group = g.consumer_group AND h.topic = g.topic
-                            AND h.deregistered_at = 0 AND h.expires_at > {NOW_MS} - %s)
+SELECT g.consumer_group, g.dead_letter_topic, g.history_ms
+FROM queue_groups g FORCE INDEX (by_topic)
+LEFT JOIN queue_subscriber_heartbeats h FORCE INDEX (PRIMARY)
+       ON h.consumer_group = g.consumer_group AND h.topic = g.topic
+          AND h.deregistered_at = 0 AND h.expires_at > {NOW_MS} - %s
+WHERE g.topic = %s AND g.dead_letter_topic IS NOT NULL AND g.paused_at = 0 AND h.subscriber_name IS NULL
 """
 
 # Whether one of them is that still (both PRIMARY).
@@ -153,9 +154,9 @@ class Groups:
 
     def unattended(self, cx: Executor, topic: str) -> list[Unattended]:
         """The groups of a topic that nobody consumes. Only on tables of version 3 or newer."""
-        return [Unattended(group, to, bool(kept)) for group, to, kept in cx.query(UNATTENDED, (topic, SILENCE_MS))]
+        return [Unattended(group, to, bool(kept)) for group, to, kept in cx.query(UNATTENDED, (SILENCE_MS, topic))]
 
     def unattended_now(self, cx: Executor, group: str, topic: str) -> Unattended | None:
         """That of one group, or None: somebody came, or it was paused or deleted."""
-        row = cx.one(UNATTENDED_NOW, (topic, SILENCE_MS, group))
+        row = cx.one(UNATTENDED_NOW, (SILENCE_MS, topic, group))
         return None if row is None else Unattended(row[0], row[1], bool(row[2]))
