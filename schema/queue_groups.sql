@@ -11,8 +11,8 @@ CREATE TABLE IF NOT EXISTS queue_groups (
   retention_ms   BIGINT UNSIGNED NOT NULL DEFAULT 0  COMMENT 'messages stay at least this long after they were inserted; the longest of all groups counts',
   history_ms     BIGINT UNSIGNED NOT NULL DEFAULT 0  COMMENT 'rows of queue_history are kept so long; 0: it writes none',
   dead_letter_ms BIGINT UNSIGNED NOT NULL DEFAULT 0  COMMENT 'its dead letters are kept so long; 0: for ever',
-  dead_letter_topic VARCHAR(255) NULL            COMMENT 'where its dead letters go; empty: it keeps none; NULL: it has not said, as before version 3',
   created_at     BIGINT UNSIGNED NOT NULL DEFAULT 0  COMMENT 'when it was registered, epoch milliseconds UTC',
+  dead_letter_topic VARCHAR(255) NULL            COMMENT 'where its dead letters go; empty: it keeps none; NULL: it has not said, as before version 3',
   PRIMARY KEY (consumer_group, topic)
     COMMENT 'register and check one group; is it paused',
   KEY by_topic (topic)

@@ -129,7 +129,7 @@ def _janitor() -> tuple[Event, ...]:
             "dead_letters.deleted",
             "INFO",
             "janitor",
-            "Dead letters that nobody had redriven or deleted were deleted when their `dead_letter_retention` was over.",
+            "Dead letters that nobody had redriven or deleted were deleted: `dead_letter_retention` was over.",
             "topic messages why account host pid",
         ),
         Event(

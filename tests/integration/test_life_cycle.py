@@ -301,7 +301,7 @@ def test_sigterm_drains_and_exits_with_0(fleet: Fleet, lanelog_client: Client, r
 def test_a_drain_that_has_taken_long_enough_cuts_handlers_off(fleet: Fleet, lanelog_client: Client, raw: Any) -> None:
     """What runs goes back with an attempt that does not count; the process ends; the next one has it at once."""
     lanelog_client.publish_many("t", [("a", {"wait": "w1"}), ("a", {}), ("b", {"wait": "w1"})])
-    worker = fleet.worker("w1", drain_timeout=0.2, starts=True)
+    worker = fleet.worker("w1", run={"drain_timeout": 0.2}, starts=True)
     worker.said("waiting", count=2)
     worker.terminate()
     assert worker.ended() == 0

@@ -75,7 +75,7 @@ def test_steps_are_numbered_and_only_add_columns_with_defaults() -> None:
     assert len({*added()}) == len(added())
     for table, column in added():
         declared = declared_tables()[table]
-        assert declared.columns[column].default is not None
+        assert declared.columns[column].nullable or declared.columns[column].default is not None
         assert all(column not in index.columns for index in declared.indexes.values())
         assert declared.definitions[column].startswith(f"{column} ")
         assert declared.definitions[column].endswith("'")

@@ -79,5 +79,5 @@ def wait(what: dict[str, object], fields: dict[str, object]) -> None:
 client.subscriber(CONFIG.get("topic", "t"), CONFIG.get("group", "g"), **{"name": CONFIG["name"], **options})(handle)
 client.start()
 say("ready", pid=os.getpid(), clock=time.time(), code=lanelog.__file__)
-client.run(drain_timeout=CONFIG.get("drain_timeout"))
+client.run(**CONFIG.get("run", {}))  # the version before knows no options
 say("drained", closed=client.close())
