@@ -12,6 +12,7 @@ import pytest
 
 import lanelog
 from lanelog import Client, Message, Reject
+from lanelog._database import NOW_MS
 from lanelog.admin import _redrive
 from support.commits import every_commit_unanswered_once
 from support.dead_letters import give_up, letters, refuse
@@ -222,6 +223,22 @@ def test_what_stays_held_is_reported(lanelog_url: str, raw: Any, open_raw: Any) 
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("consumed", [True, False])
+def test_what_is_redriven_with_a_time_to_live_expires(lanelog_client: Client, raw: Any, *, consumed: bool) -> None:
+    """It is a dead letter again, for the same group, whether somebody consumes or maintenance finds it."""
+    give_up(lanelog_client, raw, [("k", "1")])
+    lanelog_client.admin.redrive("t", "a", all=True, ttl=0.05, dry_run=False)
+    late = f"SELECT expires_at < {NOW_MS} FROM queue_messages WHERE topic = 't' AND expires_at > 0"
+    eventually(lambda: one(raw, late))
+    if consumed:
+        lanelog_client.subscribe("t", "a", refuse)
+    else:
+        assert lanelog_client.admin.maintain().expired == 1
+    eventually(lambda: watermark(raw, "a", "t", "k") == 2)
+    reasons = "SELECT failed_group, last_error FROM queue_messages WHERE topic = 't_dlq' ORDER BY `offset` DESC LIMIT 1"
+    assert rows(raw, reasons) == [("a", "expired")]
+
+
 @pytest.mark.parametrize("delay", [0, 3600])
 def test_a_new_time_to_live(lanelog_client: Client, raw: Any, delay: float) -> None:
     """The copies expire so long after they are there, or due; without `ttl` they live for ever."""

@@ -78,6 +78,20 @@ def test_another_groups_janitor_does_it(lanelog_client: Client, raw: Any, monkey
     assert [row[:2] for row in letters(raw) if row[0] == "gone"] == [("gone", 1), ("gone", 2)]
 
 
+def test_who_holds_his_lock_is_alive_whatever_the_clock_says(stage: Stage) -> None:
+    """The server's clock was set forward, or it stood still: heartbeats are over, and everybody is there."""
+    stage.client.publish("t", "k", "{}")
+    member = stage.member("member", group="g")
+    stage.until_acked(1)
+    member.program.popen.send_signal(signal.SIGSTOP)
+    expired(stage.client, stage.raw, 3, of=2)
+    rows(stage.raw, f"UPDATE queue_subscriber_heartbeats SET expires_at = {NOW_MS} - 61000")
+    assert stage.client.admin.maintain().expired == 0
+    member.program.popen.send_signal(signal.SIGCONT)
+    stage.until_acked(3)
+    assert stage.letters() == [2, 3]
+
+
 @pytest.mark.parametrize("why", ["alive", "silent for a moment", "paused", "lane paused", "archive"])
 def test_what_somebody_is_responsible_for_is_left_alone(lanelog_client: Client, raw: Any, why: str) -> None:
     """A member that lives, or may be back; an operator's pause; a group that has not said where letters go."""
@@ -123,13 +137,13 @@ def test_what_a_handler_may_have_seen_is_left_to_the_consumer(lanelog_client: Cl
 
 
 def test_a_dead_owner_that_only_slept_is_fenced(stage: Stage) -> None:
-    """Stopped for longer than its lease and a minute, it still has the lane: what it settles then is refused."""
+    """Stopped for a minute beyond its lease, and without its lock: what it believes to have is somebody else's."""
     stage.client.publish("t", "k", "{}")
     sleeper = stage.member("sleeper", group="g")
     stage.until_acked(1)
     sleeper.program.popen.send_signal(signal.SIGSTOP)
     expired(stage.client, stage.raw, 3, of=2)
-    rows(stage.raw, f"UPDATE queue_subscriber_heartbeats SET expires_at = {NOW_MS} - 61000")
+    rows(stage.raw, f"UPDATE queue_subscriber_heartbeats SET expires_at = {NOW_MS} - 61000, liveness_lock = ''")
     epoch = one(stage.raw, EPOCH)
     assert stage.client.admin.maintain().expired == 2
     assert one(stage.raw, EPOCH) == epoch + 1

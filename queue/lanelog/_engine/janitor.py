@@ -45,6 +45,8 @@ PURGES_A_PASS = 100
 HEARTBEATS_EVERY = 60.0
 EXPIRED_EVERY = 60.0
 """Seconds between two looks for groups of a topic that nobody consumes."""
+BURYING = 0.2
+"""Seconds of a turn that are spent on one of them: what else the janitor does, and the end of the process, may wait."""
 
 DENIED = frozenset({1142, 1143})
 """The server's errors for a privilege that the account lacks on a table or column."""
@@ -236,7 +238,7 @@ class Janitor:
         return keeping.release_letters(self.session, membership, state.kept, now, self.host.database.config.user)
 
     def _bury_expired(self, membership: Membership, state: Topic, now: float) -> bool:
-        """Bury what has expired where nobody consumes, a page of lanes at a time; True when there is another page."""
+        """Bury what has expired where nobody consumes, a page of lanes a turn; True when more is ready in this one."""
         if now < state.expired_at or self.host.database.tables_version < VERSION_WITH_DEAD_LETTER_TOPIC:
             return False
         topic, host = membership.topic, self.host
@@ -245,13 +247,14 @@ class Janitor:
         undertaker = Undertaker(
             topic, lambda: nullcontext(self.session), self.session.transaction, host.ensure_lanes, host.published
         )
-        for group in groups:
-            undertaker.bury(group, [key for key, _ in page if key])
-        more = len(page) == LANES_A_PASS
-        state.expired_after = page[-1][0] if more else ""
-        if not more:
+        keys = [key for key, _ in page if key]
+        if not all(undertaker.bury(group, keys, seconds=BURYING).complete for group in groups):
+            return True
+        full = len(page) == LANES_A_PASS
+        state.expired_after = page[-1][0] if full else ""
+        if not full:
             state.expired_at = now + EXPIRED_EVERY
-        return more
+        return False
 
     def _audit(self, membership: Membership, state: Topic, now: float) -> bool:
         return auditing.audit(self.session, membership, state.passes, now)

@@ -16,6 +16,7 @@ them, and the next look finds nothing. Two at once: the second waits for the lea
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING
 
@@ -50,6 +51,15 @@ log = get_logger("janitor")
 
 
 @frozen
+class Buried:
+    """What one call has done."""
+
+    messages: int
+    complete: bool = True
+    """Whether nothing is left in these lanes; False: the time was over."""
+
+
+@frozen
 class Undertaker:
     """Buries what has expired in the lanes of one topic's unattended groups."""
 
@@ -60,17 +70,20 @@ class Undertaker:
     published: Callable[[str], None]
     _prepared: set[tuple[str, str]] = field(factory=set, init=False)
 
-    def bury(self, group: Unattended, keys: Sequence[str]) -> int:
-        """Bury what has expired right behind the watermarks of some lanes, batch by batch; how many messages."""
+    def bury(self, group: Unattended, keys: Sequence[str], *, seconds: float = math.inf) -> Buried:
+        """Bury what has expired right behind the watermarks of some lanes, for `seconds` at most."""
+        until = time.monotonic() + seconds
         with self.autocommit() as cx:
             ripe = Moves().expired_lanes(cx, group.group, self.topic, keys)
         buried = 0
         for key in ripe:
-            done = self._lane(group, key)
-            while done:
+            done = BATCH
+            while done == BATCH:
+                if time.monotonic() > until:
+                    return Buried(buried, complete=False)
+                done = self._lane(group, key)
                 buried += done
-                done = self._lane(group, key) if done == BATCH else 0
-        return buried
+        return Buried(buried)
 
     def _lane(self, group: Unattended, key: str) -> int:
         dead_topic = group.dead_letter_topic
@@ -119,7 +132,7 @@ class Undertaker:
         watermark = max(0 if place is None else place.offset_acked, 0 if floor is None else floor.offset_acked)
         rows = Deliveries().load(cx, name, topic, [key]).get(key, [])
         marked = 0 if place is None else place.marked_through
-        gone = _unseen(Moves().expired(cx, topic, key, watermark, BATCH), watermark, marked, rows)
+        gone = _unseen(Moves().expired(cx, name, topic, key, watermark, BATCH), watermark, marked, rows)
         if not gone:
             return []
         Leases().take_away(cx, topic, [(name, key)], row[1] + 1)

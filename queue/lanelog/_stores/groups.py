@@ -45,13 +45,15 @@ WHERE consumer_group = %s AND topic = %s"""
 SET_DEAD_LETTER_TOPIC = """UPDATE queue_groups FORCE INDEX (PRIMARY) SET dead_letter_topic = %s
 WHERE consumer_group = %s AND topic = %s"""
 
-# Groups that run, say where their dead letters go, and have had no member for a while (by_topic; heartbeats PRIMARY).
+# Groups that run, say where their dead letters go, and have no living member (by_topic; heartbeats PRIMARY). Whoever
+# holds his lock lives, though his heartbeats are over: the clock was set, or the server stood still.
 UNATTENDED = f"""
 SELECT g.consumer_group, g.dead_letter_topic, g.history_ms
 FROM queue_groups g FORCE INDEX (by_topic)
 LEFT JOIN queue_subscriber_heartbeats h FORCE INDEX (PRIMARY)
        ON h.consumer_group = g.consumer_group AND h.topic = g.topic
-          AND h.deregistered_at = 0 AND h.expires_at > {NOW_MS} - %s
+          AND h.deregistered_at = 0
+          AND (h.expires_at > {NOW_MS} - %s OR IF(h.liveness_lock = '', 1, IS_FREE_LOCK(h.liveness_lock)) = 0)
 WHERE g.topic = %s AND g.dead_letter_topic IS NOT NULL AND g.paused_at = 0 AND h.subscriber_name IS NULL
 """
 
@@ -59,7 +61,7 @@ WHERE g.topic = %s AND g.dead_letter_topic IS NOT NULL AND g.paused_at = 0 AND h
 UNATTENDED_NOW = UNATTENDED.replace("(by_topic)", "(PRIMARY)") + " AND g.consumer_group = %s"
 
 SILENCE_MS = 60_000
-"""For how long the last heartbeat of a group's last member must have been over."""
+"""For how long the last heartbeat must have been over of a member that has not left and holds no lock."""
 
 # Whom collection has to ask, and for how long acked messages are kept (by_topic).
 READERS = "SELECT consumer_group, retention_ms FROM queue_groups FORCE INDEX (by_topic) WHERE topic = %s"

@@ -56,7 +56,7 @@ ON gone.topic = %s AND gone.partition_key = exact.k AND gone.`offset` = exact.o"
 EXPIRED = f"""
 SELECT `offset`, id, published_at FROM queue_messages FORCE INDEX (PRIMARY)
 WHERE topic = %s AND partition_key = %s AND `offset` > %s AND `offset` <= %s
-      AND target_group = '' AND expires_at BETWEEN 1 AND {NOW_MS} ORDER BY `offset`
+      AND target_group IN ('', %s) AND expires_at BETWEEN 1 AND {NOW_MS} ORDER BY `offset`
 """
 
 # Lanes whose next message for a group has expired, among some (all PRIMARY).
@@ -157,9 +157,9 @@ class Moves:
             letters.sort()
         return found
 
-    def expired(self, cx: Executor, topic: str, key: str, watermark: int, limit: int) -> list[Expired]:
-        """What has expired among the next `limit` offsets behind a watermark, in order."""
-        rows = cx.query(EXPIRED, (topic, key, watermark, watermark + limit))
+    def expired(self, cx: Executor, group: str, topic: str, key: str, watermark: int, limit: int) -> list[Expired]:
+        """What has expired, and is for this group, among the next `limit` offsets behind a watermark, in order."""
+        rows = cx.query(EXPIRED, (topic, key, watermark, watermark + limit, group))
         return [Expired(int(offset), message_id, int(published)) for offset, message_id, published in rows]
 
     def expired_lanes(self, cx: Executor, group: str, topic: str, keys: Sequence[str]) -> list[str]:

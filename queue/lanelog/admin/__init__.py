@@ -415,7 +415,7 @@ class Admin(Letters, Recurring):
     def maintain(self, *, topics: Collection[str] | None = None) -> Maintained:
         """Do once what subscribers do all the time: collection, retention, purges; for topics that nobody consumes.
 
-        What has expired there goes to the dead letters of each group that runs and has had no member for a minute.
+        What has expired there goes to the dead letters of each group that is not paused and has no living member.
 
         `topics`: only these; None: all. Safe beside running subscribers, and as often as wanted.
         """
