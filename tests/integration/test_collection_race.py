@@ -36,7 +36,7 @@ HELD_UP = {
     "groups.CREATE",
     "fence.SHARE_FLOORS",
     "leases.TAKE_AWAY",
-    "fence.MOVE",
+    "offsets.MOVE",
 }
 
 
