@@ -435,7 +435,7 @@ class _Errors(logging.Handler):
         self.seen: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.msg != "message.dead_lettered":  # a handler's error, not the engine's
+        if not record.getMessage().startswith("message.dead_lettered "):  # a handler's error, not the engine's
             self.seen.append(record.getMessage())
 
 
