@@ -15,7 +15,7 @@ from support.stage import DIES, Call, Stage, thorough
 from support.waiting import Record, eventually
 
 COPYING = "before COMMIT following redrive.COPY"
-ALL = {"verb": "redrive", "topic": "t", "group": "g", "all": True}
+ALL = {"verb": "redrive", "topic": "t", "group": "g", "all": True, "dry_run": False}
 
 
 @pytest.fixture(autouse=True)

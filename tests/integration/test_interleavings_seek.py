@@ -20,7 +20,7 @@ HOLDING_THE_FLOOR = ["after offsets.LOCK_FLOORS", "after offsets.WATERMARKS"]
 RELEASED = ["after COMMIT following offsets.RAISE_FLOORS", "after moves.DELETE"]
 TAKING = "before COMMIT following leases.TAKE"
 TAKEN = "after COMMIT following leases.TAKE"
-SEEKING = "before COMMIT following fence.MOVE"
+SEEKING = "before COMMIT following offsets.MOVE"
 
 
 @pytest.fixture(autouse=True)
