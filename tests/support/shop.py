@@ -99,7 +99,7 @@ CHANGES = (
         line="seek merge builders --to earliest --execute",
         writes=(LEASES, STATE, OFFSETS),
     ),
-    Verb("set_open_lanes", ("merge", 32), {"dry_run": False}, line="open-lanes merge 32", writes=(HEADS,)),
+    Verb("set_open_lanes", ("merge", 32), line="open-lanes merge 32", writes=(HEADS,)),
     Verb("pause", ("merge", "builders"), line="pause merge builders", writes=(GROUPS,)),
     Verb("pause", ("merge", "builders"), {"key": "good"}, "pause merge builders --key good", (GROUPS, OFFSETS)),
     Verb("resume", ("halted", "builders"), line="resume halted builders", writes=(GROUPS,)),
