@@ -14,17 +14,24 @@ from lanelog._engine.janitor import Janitor
 from lanelog._engine.purge import Purge
 from support.sql import audit, one, rows
 from support.stage import Stage
-from support.waiting import Record
+from support.waiting import Record, eventually
 
 KEYS = [f"k{n}" for n in range(4)]
 PUBLISHERS = 4
 EACH = 50
+MOST = 1000
+PURGES = "SELECT COUNT(*) FROM purges WHERE lane <> ''"
 
 
-def publish(client: Client, seed: int, handled: Record) -> list[tuple[str, int]]:
-    """Publish to few keys; half of the time let the lane drain, for only then may it be purged. Its (key, offset)s."""
+def publish(client: Client, seed: int, handled: Record, raced: threading.Event) -> list[tuple[str, int]]:
+    """Publish to few keys; half of the time let the lane drain, for only then may it be purged. Its (key, offset)s.
+
+    Until lanes were purged meanwhile: how soon that is depends on how busy the machine is.
+    """
     dice, receipts = random.Random(seed), []
-    for n in range(EACH):
+    for n in range(MOST):
+        if n >= EACH and raced.is_set():
+            break
         key = dice.choice(KEYS)
         offset = client.publish("t", key, f"{seed}-{n}").offset
         receipts.append((key, offset))
@@ -61,21 +68,23 @@ def test_no_offset_and_no_token_is_used_twice_while_purge_and_publish_race(
     born = ("who, lane, a", "NEW.consumer_group, NEW.partition_key, NEW.lease_epoch")
     audit(raw, "births", "INSERT", "queue_partition_leases", *born)
     audit(raw, "purges", "DELETE", "queue_partitions", "lane, a", "OLD.partition_key, OLD.head_offset")
-    handled, over = {"g": Record(), "h": Record()}, threading.Event()
+    handled, over, raced = {"g": Record(), "h": Record()}, threading.Event(), threading.Event()
     with lanelog.connect(lanelog_url, lane_idle_purge=0.001) as client:
         for group, record in handled.items():
             client.subscribe("t", group, noting(record), retention=0)
         disturbing = [stage.aside(purge, database, over) for _ in range(2)] + [stage.aside(collect, client, over)]
         try:
-            publishing = [stage.aside(publish, client, seed, handled["g"]) for seed in range(PUBLISHERS)]
+            publishing = [stage.aside(publish, client, seed, handled["g"], raced) for seed in range(PUBLISHERS)]
+            eventually(lambda: one(raw, PURGES) >= 3 or all(each.done() for each in publishing), within=90)
+            raced.set()
             receipts = [each for one_of_them in publishing for each in one_of_them.result(90)]
             for record in handled.values():
-                record.wait(PUBLISHERS * EACH, within=30)
+                record.wait(len(receipts), within=30)
         finally:
             over.set()
         for each in disturbing:
             each.result(20)
-    assert one(raw, "SELECT COUNT(*) FROM purges WHERE lane <> ''") >= 3, "nothing was purged: there was no race"
+    assert one(raw, PURGES) >= 3, "nothing was purged: there was no race"
     for key in KEYS:
         offsets = sorted(offset for each, offset in receipts if each == key)
         assert len(set(offsets)) == len(offsets), "an offset was used twice"
