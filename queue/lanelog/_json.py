@@ -7,7 +7,6 @@ It never puts a value of the payload into an error or a warning: names of fields
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import sys
@@ -80,7 +79,8 @@ def _substitute(value: Any) -> object:
     if not isinstance(value, type):
         if attrs.has(type(value)):
             return {each.name: getattr(value, each.name) for each in attrs.fields(type(value))}
-        if dataclasses.is_dataclass(value):
+        dataclasses = sys.modules.get("dataclasses")
+        if dataclasses is not None and dataclasses.is_dataclass(value):
             return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
     raise TypeError(f"of type {type(value).__name__}")
 
