@@ -183,9 +183,9 @@ class Settlements(MembershipState):
         with self.lock:
             for lane in list(self.lanes.values()):
                 runs = [run for run in lane.runs if run.attempts]
-                running = [each for run in runs for each in run.attempts if each.state is State.RUNNING]
-                if self.rules.ack_first:
-                    running += [attempt for run in runs for attempt in run.recall()]
+                # First: from then on no worker starts another one of them.
+                unstarted = [each for run in runs for each in run.recall()] if self.rules.ack_first else []
+                running = [each for run in runs for each in run.attempts if each.state is State.RUNNING] + unstarted
                 for run in runs:
                     lane.take_back([run])
                     lane.finished(run)

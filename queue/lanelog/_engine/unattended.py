@@ -72,10 +72,9 @@ class Undertaker:
 
     def bury(self, group: Unattended, keys: Sequence[str], *, seconds: float = math.inf) -> Buried:
         """Bury what has expired right behind the watermarks of some lanes, for `seconds` at most."""
-        until = time.monotonic() + seconds
         with self.autocommit() as cx:
             ripe = Moves().expired_lanes(cx, group.group, self.topic, keys)
-        buried = 0
+        buried, until = 0, time.monotonic() + seconds  # from here: however slow the look was, a lane gets its turn
         for key in ripe:
             done = BATCH
             while done == BATCH:
