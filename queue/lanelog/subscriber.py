@@ -19,14 +19,15 @@ from attrs import define, field, frozen
 
 from lanelog import migrations
 from lanelog._checks import check_timeout
-from lanelog._engine import life, policy
+from lanelog._engine import life
 from lanelog._engine.delivery import message_of
-from lanelog._engine.gate import Passage, process_gate
-from lanelog._engine.membership import Membership
-from lanelog._engine.records import Budget
-from lanelog._engine.registration import register
-from lanelog._engine.rules import SubscriptionRules
-from lanelog._engine.workers import Workers, compose, run_hook
+from lanelog._engine.lane import policy
+from lanelog._engine.lane.values import Budget
+from lanelog._engine.leasing.registration import register
+from lanelog._engine.member.isolation import Passage, process_gate
+from lanelog._engine.member.member import Membership
+from lanelog._engine.member.rules import SubscriptionRules
+from lanelog._engine.working.workers import Workers, compose, run_hook
 from lanelog._telemetry import get_logger
 from lanelog.config import AckPolicy, check_name
 from lanelog.errors import ClosedError, ConfigurationError
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
     from lanelog._checks import Duration
     from lanelog._engine.engine import Engine
-    from lanelog._engine.run import Attempt, Run
+    from lanelog._engine.lane.run import Attempt, Run
     from lanelog.config import SubscriptionConfig
     from lanelog.message import Message
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from lanelog import Client, DatabaseError, Message, Reject, Subscription
-from lanelog._engine import auditing
-from lanelog._engine.appending import Appending
-from lanelog._engine.membership_keeper import MembershipKeeper
+from lanelog._engine.cleanup import auditing
+from lanelog._engine.leasing.coordinator import MembershipKeeper
+from lanelog._engine.scheduling.delayed import Appending
 from lanelog.admin import Finding
 from support.cli import Command
 from support.janitors import Janitors

@@ -7,10 +7,10 @@ import pytest
 
 import lanelog
 from lanelog import ConfigurationError, Message, Reject, Retry
-from lanelog._engine import settler
-from lanelog._engine.holes import Holes
-from lanelog._engine.lane import Lane
-from lanelog._engine.membership import Membership
+from lanelog._engine.fetching.gaps import Holes
+from lanelog._engine.lane.lane import Lane
+from lanelog._engine.member.member import Membership
+from lanelog._engine.settling import settler
 from support.dead_letters import give_up
 from support.sql import one, rows
 from support.waiting import Record, eventually

@@ -13,10 +13,10 @@ from attrs import define
 import lanelog
 from lanelog import Client, ConfigurationError, Outgoing, Receipt
 from lanelog._database import NOW_MS, Database, Session
-from lanelog._engine import scheduler
-from lanelog._engine.appending import MOST_WAIT, STUCK_WAIT, Appending
-from lanelog._engine.host import Host
-from lanelog._engine.scheduler import Scheduler
+from lanelog._engine.context import Host
+from lanelog._engine.scheduling import scheduler
+from lanelog._engine.scheduling.delayed import MOST_WAIT, STUCK_WAIT, Appending
+from lanelog._engine.scheduling.scheduler import Scheduler
 from lanelog._stores.scheduled import HORIZON_MS
 from lanelog.publisher import Publisher
 from support.clocks import clock, libfaketime
@@ -47,7 +47,7 @@ def by_hand(database: Database, publisher: Publisher, published: list[str]) -> I
 def waits_of_appending(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The hand by which it is told when a busy lane is tried again, moved by the test alone."""
     hand = Clock()
-    monkeypatch.setattr("lanelog._engine.appending.time", hand)
+    monkeypatch.setattr("lanelog._engine.scheduling.delayed.time", hand)
     return hand
 
 
@@ -471,8 +471,8 @@ def test_a_page_that_cuts_a_lane_and_a_payload_bound_keep_the_order(
     publisher: Publisher, appending: Appending, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each transaction takes what comes first of every lane."""
-    monkeypatch.setattr("lanelog._engine.appending.PAGE", 7)
-    monkeypatch.setattr("lanelog._engine.appending.BYTES_A_TRANSACTION", 1000)
+    monkeypatch.setattr("lanelog._engine.scheduling.delayed.PAGE", 7)
+    monkeypatch.setattr("lanelog._engine.scheduling.delayed.BYTES_A_TRANSACTION", 1000)
     ids = [f"{n:02}" for n in range(20)]
     publisher.publish_many(
         "t", [Outgoing(f"k{n % 2}", b"x" * (400 if n % 3 else 1), ids[n], delay=3600) for n in range(20)]
@@ -596,7 +596,7 @@ def test_an_account_that_may_not_delete_leaves_it_to_others(
 
     tried = Record()
     monkeypatch.setattr(Appending, "append", append)
-    monkeypatch.setattr("lanelog._engine.scheduler.DENIED_WAIT", 0.1)
+    monkeypatch.setattr("lanelog._engine.scheduling.scheduler.DENIED_WAIT", 0.1)
     publisher.publish("t", "k", b"x", delay=0.01)
     tried.wait(3)
     assert len(events(caplog, "scheduling.denied")) == 1

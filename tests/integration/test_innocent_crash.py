@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lanelog import Client, Message
-from lanelog._engine.membership import Membership
+from lanelog._engine.member.member import Membership
 from support.processes import Fleet
 from support.sql import one, rows, watermark
 from support.turns import Turns

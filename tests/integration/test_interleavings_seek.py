@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from lanelog._engine import janitor, membership_keeper
+from lanelog._engine.cleanup import janitor
+from lanelog._engine.leasing import coordinator
 from support.situations import Situations
 from support.sql import one
 from support.stage import DIES, Actor, Call, Stage, thorough, wait_until_blocked
@@ -26,7 +27,7 @@ SEEKING = "before COMMIT following offsets.MOVE"
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(janitor, "TURN", 0.1)
-    monkeypatch.setattr(membership_keeper, "CLAIM_EVERY", 0.2)
+    monkeypatch.setattr(coordinator, "CLAIM_EVERY", 0.2)
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ import threading
 import pytest
 
 from lanelog import Client
-from lanelog._engine.lane import Lane
-from lanelog._engine.membership import Membership
+from lanelog._engine.lane.lane import Lane
+from lanelog._engine.member.member import Membership
 from support.waiting import Record, eventually, never
 
 WITHIN = 20.0

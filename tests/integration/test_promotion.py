@@ -11,8 +11,8 @@ import pytest
 
 import lanelog
 from lanelog import Message
-from lanelog._engine import loading
 from lanelog._engine.delivery import Delivery
+from lanelog._engine.leasing import loading
 from support.promotion import Pair, pair_of
 from support.settling import create_effects, effects
 from support.sql import rows, watermark

@@ -9,9 +9,9 @@ import pytest
 import tenacity
 
 from lanelog import Client, LeaseLost, RetryPolicy
-from lanelog._engine.gate import process_gate
-from lanelog._engine.membership import Membership
-from lanelog._engine.run import Attempt
+from lanelog._engine.lane.run import Attempt
+from lanelog._engine.member.isolation import process_gate
+from lanelog._engine.member.member import Membership
 from support.sql import rows, watermark
 from support.waiting import Record, eventually
 

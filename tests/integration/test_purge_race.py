@@ -10,8 +10,8 @@ import pytest
 import lanelog
 from lanelog import Client
 from lanelog._database import Database
-from lanelog._engine.janitor import Janitor
-from lanelog._engine.purge import Purge
+from lanelog._engine.cleanup.janitor import Janitor
+from lanelog._engine.cleanup.lane_purge import Purge
 from support.sql import audit, one, rows
 from support.stage import Stage
 from support.waiting import Record, eventually

@@ -14,10 +14,10 @@ import pytest
 import lanelog
 from lanelog import Client, ConfigurationError, PayloadTooLarge
 from lanelog._database import Database, Session
-from lanelog._engine import firing
-from lanelog._engine.firing import Firing
-from lanelog._engine.host import Host
-from lanelog._engine.scheduler import Scheduler
+from lanelog._engine.context import Host
+from lanelog._engine.scheduling import recurring
+from lanelog._engine.scheduling.recurring import Firing
+from lanelog._engine.scheduling.scheduler import Scheduler
 from lanelog.publisher import Publisher
 from support.commits import every_commit_unanswered_once
 from support.sql import one, rows
@@ -182,7 +182,7 @@ def test_what_is_missed_is_published_in_bounded_transactions(
     admin_only: Client, raw: Any, fired: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More at once than one may have: in order, each once."""
-    monkeypatch.setattr(firing, "MESSAGES_A_TRANSACTION", 25)
+    monkeypatch.setattr(recurring, "MESSAGES_A_TRANSACTION", 25)
     declared(admin_only, catch_up="all")
     first = late_by(raw, 60 * MINUTE)
     assert fired() >= 61

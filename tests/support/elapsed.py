@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lanelog import Subscription
-from lanelog._engine.assignment import Verdict, Watch
+from lanelog._engine.leasing.assignment import Verdict, Watch
 
 
 def let_pass(subscription: Subscription, seconds: float) -> None:

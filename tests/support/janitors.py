@@ -5,7 +5,7 @@ import time
 import pytest
 
 from lanelog import Client, Subscription
-from lanelog._engine.janitor import Janitor
+from lanelog._engine.cleanup.janitor import Janitor
 
 
 class Janitors:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lanelog._engine.run import State
-from lanelog._engine.ticket import Ticket
+from lanelog._engine.lane.flush_waiter import Ticket
+from lanelog._engine.lane.run import State
 from lanelog._stores.history import Ended
 
 if TYPE_CHECKING:
-    from lanelog._engine.records import LaneWrite
-    from lanelog._engine.run import Attempt, Run
+    from lanelog._engine.lane.run import Attempt, Run
+    from lanelog._engine.lane.values import LaneWrite
     from support.lanes import World
 
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from lanelog._engine.lane import Lane
-from lanelog._engine.records import Budget, Burial, LaneSnapshot, LaneWrite
-from lanelog._engine.run import State
-from lanelog._engine.ticket import Ticket
+from lanelog._engine.lane.flush_waiter import Ticket
+from lanelog._engine.lane.lane import Lane
+from lanelog._engine.lane.run import State
+from lanelog._engine.lane.values import Budget, Burial, LaneSnapshot, LaneWrite
 from lanelog._stores.deliveries import DeliveryRow
 from lanelog._stores.fetches import Fetched
 from lanelog._stores.history import Ended
@@ -18,7 +18,7 @@ from lanelog._stores.history import Ended
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from lanelog._engine.run import Attempt, Run
+    from lanelog._engine.lane.run import Attempt, Run
 
 GROUP = "builders"
 

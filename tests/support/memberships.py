@@ -7,17 +7,17 @@ import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from lanelog._engine import membership, membership_state, settlements
-from lanelog._engine.lane import Lane
-from lanelog._engine.records import Budget, LaneSnapshot, LaneWrite
-from lanelog._engine.rules import Signals, SubscriptionRules
+from lanelog._engine.lane.lane import Lane
+from lanelog._engine.lane.values import Budget, LaneSnapshot, LaneWrite
+from lanelog._engine.member import attempts, member, state
+from lanelog._engine.member.rules import Signals, SubscriptionRules
 from lanelog.config import SubscriptionConfig
 from support.lanes import Rows, row
 
 if TYPE_CHECKING:
     import pytest
 
-    from lanelog._engine.run import Attempt, Run
+    from lanelog._engine.lane.run import Attempt, Run
 
 
 class Clock:
@@ -31,7 +31,7 @@ class Clock:
 
     def drive(self, monkeypatch: pytest.MonkeyPatch) -> Clock:
         """Let memberships read this clock."""
-        for module in (membership, membership_state, settlements):
+        for module in (member, state, attempts):
             monkeypatch.setattr(module, "time", self)
         return self
 
@@ -45,7 +45,7 @@ class Engine:
         self.woken: Counter[str] = Counter()
         self.failures: list[BaseException] = []
         self.runs: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.membership = membership.Membership(
+        self.membership = member.Membership(
             group="builders",
             topic="merge",
             owner="me:1",

@@ -6,7 +6,7 @@ process of its own; the tests of interleavings arm points there (`support/stage.
 A point is text, `before` or `after` something that one connection sends:
 
 * `after leases.FENCE`: the constant `FENCE` of `lanelog/_stores/leases.py` was executed; `redrive.COPY` is one of
-  `lanelog/admin/_redrive.py`;
+  `lanelog/admin/dead_letters/redrive.py`;
 * `before COMMIT following offsets.FLUSH`: the transaction in which that statement was executed is about to commit;
 * `before RELEASE SAVEPOINT lanelog_start`: a statement that is no constant goes by its own text.
 
@@ -35,7 +35,7 @@ LONG_PAUSE = "SET SESSION wait_timeout = 120"  # the server would end a session 
 _BLANK = re.compile(r"(?<!\{)\{[a-z]+\}")
 _DATABASE = re.compile(r"`[^`]+`\.(?=queue_)")  # stands before tables where user code may have said USE
 _SQL = re.compile(r"\s*\(?\s*(SELECT|INSERT|UPDATE|DELETE|SET)\b")
-_ENGINE = ("lanelog._engine.delivery", "lanelog._engine.keeper", "lanelog._engine.holes")
+_ENGINE = ("lanelog._engine.delivery", "lanelog._engine.leasing.keeper", "lanelog._engine.fetching.gaps")
 _ADMIN = tuple(f"lanelog.admin._{room}" for room in ("fence", "steer", "chosen", "redrive", "remove"))
 
 

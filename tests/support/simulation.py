@@ -24,12 +24,12 @@ import lanelog
 from lanelog import _engine, subscriber
 from lanelog._database import wire
 from lanelog._database.driver import Driver
-from lanelog._engine import gate
-from lanelog._engine.gate import Gate
 from lanelog._engine.ground import Ground, Line
-from lanelog._engine.keeper import SET_PATIENCE
-from lanelog._engine.ticket import Ticket
-from lanelog._engine.workers import Worker, Workers
+from lanelog._engine.lane.flush_waiter import Ticket
+from lanelog._engine.leasing.keeper import SET_PATIENCE
+from lanelog._engine.member import isolation
+from lanelog._engine.member.isolation import Gate
+from lanelog._engine.working.workers import Worker, Workers
 from lanelog._loop import Loop
 from lanelog.errors import ClosedError, LeaseLost
 from lanelog.subscriber import SubscriptionState
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from lanelog._engine.membership import Membership
-    from lanelog._engine.run import Attempt, Run
+    from lanelog._engine.lane.run import Attempt, Run
+    from lanelog._engine.member.member import Membership
     from lanelog.message import Message
     from lanelog.subscriber import Subscription
 
@@ -74,7 +74,7 @@ class Clock:
 
     def drive(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let the engine read this clock."""
-        names = [f"{_engine.__name__}.{found.name}" for found in pkgutil.iter_modules(_engine.__path__)]
+        names = [found.name for found in pkgutil.walk_packages(_engine.__path__, f"{_engine.__name__}.")]
         for module in (*map(importlib.import_module, names), subscriber, wire):
             if hasattr(module, "time"):
                 monkeypatch.setattr(module, "time", self)
@@ -352,7 +352,7 @@ class World:
     def acting(self, process: Process) -> Iterator[None]:
         """Be that process: it has a gate of its own, and its settler works while somebody waits for a flush."""
         before, self._acting = self._acting, process
-        gate._process[0] = process.gate
+        isolation._process[0] = process.gate
         try:
             yield
         finally:

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from lanelog import Subscription
-from lanelog._engine import janitor
-from lanelog._engine.janitor import Janitor
-from lanelog._engine.membership_keeper import MembershipKeeper
+from lanelog._engine.cleanup import janitor
+from lanelog._engine.cleanup.janitor import Janitor
+from lanelog._engine.leasing.coordinator import MembershipKeeper
 from support.waiting import Record
 
 

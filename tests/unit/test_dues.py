@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from lanelog._cron import parse
-from lanelog._engine.dues import Dues, dues
+from lanelog._engine.scheduling.catch_up import Dues, dues
 
 MINUTE = 60_000
 START = int(datetime(2026, 11, 21, 10, tzinfo=UTC).timestamp() * 1000)

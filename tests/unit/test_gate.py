@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lanelog._engine import gate as module
-from lanelog._engine.gate import Gate
+from lanelog._engine.member import isolation as module
+from lanelog._engine.member.isolation import Gate
 from support.memberships import Clock
 
 if TYPE_CHECKING:
@@ -256,7 +256,7 @@ def test_a_fork_resets_the_gate() -> None:
     """All clients of a process share one gate; what the parent's threads were handling is not in the child's."""
     code = (
         "import os\n"
-        "from lanelog._engine.gate import process_gate\n"
+        "from lanelog._engine.member.isolation import process_gate\n"
         "process_gate().enter()\n"
         "child = os.fork()\n"
         "if not child:\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lanelog._engine.run import State
+from lanelog._engine.lane.run import State
 from support.lanes import World, concurrent, serial
 
 

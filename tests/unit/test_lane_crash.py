@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lanelog._engine.lane import Lane
-from lanelog._engine.records import CRASHED, LaneSnapshot
+from lanelog._engine.lane.lane import Lane
+from lanelog._engine.lane.values import CRASHED, LaneSnapshot
 from support.lanes import World, concurrent
 
 

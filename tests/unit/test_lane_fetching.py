@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lanelog._engine import lane
+from lanelog._engine.lane import lane
 from support.lanes import World, row, serial
 
 

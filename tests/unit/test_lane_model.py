@@ -16,12 +16,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from lanelog._engine.run import State
+from lanelog._engine.lane.run import State
 from support.lane_process import Process
 from support.lanes import World
 
 if TYPE_CHECKING:
-    from lanelog._engine.run import Attempt
+    from lanelog._engine.lane.run import Attempt
 
 ORDERS: dict[str, dict[str, Any]] = {
     "strict": {"strict": True, "concurrency": 1},

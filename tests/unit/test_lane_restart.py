@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lanelog._engine.run import Attempt, Run, State
-from lanelog._engine.ticket import Ticket
+from lanelog._engine.lane.flush_waiter import Ticket
+from lanelog._engine.lane.run import Attempt, Run, State
 from support import lanes
 from support.lanes import Row, World
 

@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from lanelog._engine import gate as gates
-from lanelog._engine import settlements
-from lanelog._engine.gate import Gate
-from lanelog._engine.policy import ACKED
-from lanelog._engine.rules import LONG_SECONDS, SubscriptionRules
-from lanelog._engine.ticket import Ticket
-from lanelog._engine.workers import Worker, Workers
+from lanelog._engine.lane.flush_waiter import Ticket
+from lanelog._engine.lane.policy import ACKED
+from lanelog._engine.member import attempts
+from lanelog._engine.member import isolation as gates
+from lanelog._engine.member.isolation import Gate
+from lanelog._engine.member.rules import LONG_SECONDS, SubscriptionRules
+from lanelog._engine.working.workers import Worker, Workers
 from lanelog.config import AckPolicy, SubscriptionConfig
 from support.lanes import World
 from support.memberships import Clock, Engine
 from support.waiting import eventually
 
 if TYPE_CHECKING:
-    from lanelog._engine.host import Host
-    from lanelog._engine.run import Run
+    from lanelog._engine.context import Host
+    from lanelog._engine.lane.run import Run
 
 ORDERS: list[dict[str, Any]] = [{"strict": True}, {"strict": False}, {"strict": False, "concurrency": 3}]
 
@@ -298,7 +298,7 @@ def test_a_mark_that_takes_too_long_is_asked_for_again(engine: Engine) -> None:
 def test_a_worker_whose_mark_is_not_written_leaves_the_gate(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the database is away a suspect of another client has its turn; the run goes back into the queue."""
     monkeypatch.setattr(gates, "_process", [Gate()])
-    monkeypatch.setattr(settlements, "PATIENCE", 0.01)
+    monkeypatch.setattr(attempts, "PATIENCE", 0.01)
     m, handled = engine.membership, threading.Event()
     workers = Workers("builders", m.config, lambda _: handled.set(), engine.runs, cast("Host", None))
     _, run = engine.runs.get_nowait()

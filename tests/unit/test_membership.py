@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lanelog._engine import membership_state
-from lanelog._engine.policy import ACKED
+from lanelog._engine.lane.policy import ACKED
+from lanelog._engine.member import state
 from lanelog.errors import LeaseLost
 from support.lanes import row
 from support.memberships import Clock, Engine, fast, running
@@ -81,9 +81,9 @@ def test_authority_ages_while_the_machine_sleeps(clock: Clock, monkeypatch: pyte
     engine.membership.authority_until = clock.now + 15
     assert engine.membership.may_start(lane, clock.now)
     slept = engine.membership.slept
-    monkeypatch.setattr(membership_state, "suspended", lambda: slept + 14.0)
+    monkeypatch.setattr(state, "suspended", lambda: slept + 14.0)
     assert engine.membership.may_start(lane, clock.now)
-    monkeypatch.setattr(membership_state, "suspended", lambda: slept + 3600.0)
+    monkeypatch.setattr(state, "suspended", lambda: slept + 3600.0)
     assert not engine.membership.may_start(lane, clock.now)
 
 

@@ -13,9 +13,9 @@ from lanelog.errors import DatabaseError
 from lanelog.message import Receipt
 from lanelog.publisher import group as committing
 from lanelog.publisher.draft import Draft, make_draft
-from lanelog.publisher.gate import Gate
 from lanelog.publisher.group import GroupCommit
 from lanelog.publisher.line import Line, Member
+from lanelog.publisher.lock_waiters import Gate
 from lanelog.publisher.locked import Locked
 
 

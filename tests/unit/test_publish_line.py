@@ -4,8 +4,8 @@ import pytest
 
 from lanelog._stores.messages import wire_bytes
 from lanelog.publisher.draft import Draft
-from lanelog.publisher.gate import Gate
 from lanelog.publisher.line import MAX_BATCH, MAX_BATCH_BYTES, Line, Member, Role
+from lanelog.publisher.lock_waiters import Gate
 
 
 def member(key: str = "k", payload: bytes = b"x") -> Member:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from lanelog._engine.policy import ACKED, Outcome, Verb
-from lanelog._engine.run import State
-from lanelog._engine.ticket import Ticket
+from lanelog._engine.lane.flush_waiter import Ticket
+from lanelog._engine.lane.policy import ACKED, Outcome, Verb
+from lanelog._engine.lane.run import State
 from lanelog.errors import AlreadySettled, ClosedError, LeaseLost
 from support.lanes import row
 from support.memberships import Clock, Engine, fast, running

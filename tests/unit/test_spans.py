@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from lanelog._engine.spans import Spans
+from lanelog._engine.lane.intervals import Spans
 
 
 class SpansMachine(RuleBasedStateMachine):

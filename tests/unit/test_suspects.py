@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from lanelog._engine import gate as gates
-from lanelog._engine.gate import Gate
-from lanelog._engine.lane import Lane
-from lanelog._engine.policy import ACKED
-from lanelog._engine.records import LaneSnapshot
-from lanelog._engine.workers import Worker, Workers
+from lanelog._engine.lane.lane import Lane
+from lanelog._engine.lane.policy import ACKED
+from lanelog._engine.lane.values import LaneSnapshot
+from lanelog._engine.member import isolation as gates
+from lanelog._engine.member.isolation import Gate
+from lanelog._engine.working.workers import Worker, Workers
 from lanelog._stores.deliveries import DeliveryRow
 from support.lanes import Rows, row
 from support.memberships import Clock, Engine
 from support.waiting import eventually
 
 if TYPE_CHECKING:
-    from lanelog._engine.host import Host
+    from lanelog._engine.context import Host
     from lanelog.message import Message
 
 

@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from lanelog._database import START_TOLERANCE_MS, Incarnation
-from lanelog._engine.assignment import EVERYBODY_BACK, SECOND_LOOK, Proof, Suspect, Verdict, Watch
+from lanelog._engine.leasing.assignment import EVERYBODY_BACK, SECOND_LOOK, Proof, Suspect, Verdict, Watch
 from lanelog._stores.heartbeats import HeartbeatRow
 
 LEASE = 30.0

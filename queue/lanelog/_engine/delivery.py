@@ -14,9 +14,9 @@ from weakref import ref
 from attrs import define
 
 from lanelog._database import OpenTransaction, own_transaction
-from lanelog._engine import policy
-from lanelog._engine.policy import ACKED, Outcome, Verb
-from lanelog._engine.run import State
+from lanelog._engine.lane import policy
+from lanelog._engine.lane.policy import ACKED, Outcome, Verb
+from lanelog._engine.lane.run import State
 from lanelog._stores.deliveries import Deliveries
 from lanelog._stores.history import Ended, History
 from lanelog._stores.leases import Leases
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
     from lanelog._codec import Codec
     from lanelog._database import Executor, Transaction
-    from lanelog._engine.host import Host
-    from lanelog._engine.lane import Lane
-    from lanelog._engine.membership import Membership
-    from lanelog._engine.run import Attempt
+    from lanelog._engine.context import Host
+    from lanelog._engine.lane.lane import Lane
+    from lanelog._engine.lane.run import Attempt
+    from lanelog._engine.member.member import Membership
 
 # A handler may think for long between its statements; a stopped process must not hold locks for long after its claim.
 SET_PATIENCE = "SET SESSION wait_timeout = %s"

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from attrs import define, field
 
-from lanelog._engine.fetcher import Fetcher
-from lanelog._engine.host import Host
-from lanelog._engine.janitor import Janitor
-from lanelog._engine.keeper import Keeper
-from lanelog._engine.rules import Signals
-from lanelog._engine.scheduler import Scheduler
-from lanelog._engine.settler import Settler
+from lanelog._engine.cleanup.janitor import Janitor
+from lanelog._engine.context import Host
+from lanelog._engine.fetching.fetcher import Fetcher
+from lanelog._engine.leasing.keeper import Keeper
+from lanelog._engine.member.rules import Signals
+from lanelog._engine.scheduling.scheduler import Scheduler
+from lanelog._engine.settling.settler import Settler
 from lanelog._loop import Loop
 from lanelog._telemetry import get_logger
 from lanelog.errors import ClosedError
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lanelog._database import Database
-    from lanelog._engine.membership import Membership
+    from lanelog._engine.member.member import Membership
 
 LOOP_TIMEOUT = 10.0
 

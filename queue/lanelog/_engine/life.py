@@ -13,7 +13,7 @@ from lanelog._telemetry import get_logger
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lanelog._engine.membership import Membership
+    from lanelog._engine.member.member import Membership
 
 KEYS = 5
 """Of lanes that came or went: so many are named, however many there are."""

@@ -20,8 +20,8 @@ from lanelog.errors import DatabaseError
 from lanelog.message import Receipt
 from lanelog.publisher import doubt
 from lanelog.publisher.draft import Draft
-from lanelog.publisher.gate import Gate
 from lanelog.publisher.lanes import LaneCreator
+from lanelog.publisher.lock_waiters import Gate
 from lanelog.publisher.locked import Locked, lanes
 from lanelog.publisher.placing import note_attempt, write
 

@@ -27,8 +27,8 @@ from lanelog.errors import DatabaseError
 from lanelog.message import Receipt
 from lanelog.publisher.batch import BatchWriter
 from lanelog.publisher.draft import Draft
-from lanelog.publisher.gate import Gate
 from lanelog.publisher.line import Line, Member, Role
+from lanelog.publisher.lock_waiters import Gate
 from lanelog.publisher.locked import LOCK_WAIT_TIMEOUT, Locked, lanes
 
 

@@ -7,8 +7,8 @@ Owns what is about Spark; it never consumes as a subscriber does. Applications i
     lanelog.spark.register(spark)  # needed where lanelog comes with --py-files: Spark finds only what is installed
     df = spark.read.format("lanelog").option("url", "mysql://…").option("subscribe", "orders").load()
 
-Columns: `lanelog.spark._schema`. Options of a read: url (or LANELOG_URL), passwordEnv, subscribe, subscribePattern,
-groupId, table, startingOffsets, startingTimestamp, endingOffsets, maxOffsetsPerTrigger, minPartitions, failOnDataLoss,
+Columns: `lanelog.spark.source.schema`. Options of a read: url (or LANELOG_URL), passwordEnv, subscribe,
+subscribePattern, groupId, table, startingOffsets, startingTimestamp, endingOffsets, maxOffsetsPerTrigger, minPartitions, failOnDataLoss,
 includePayload; of a write: url, passwordEnv.
 
 How it holds together: `_options` checks, `_planning` looks at heads and floors on the driver, `_splits` cuts lanes into
@@ -18,9 +18,9 @@ publishes. `_source` is what Spark calls.
 
 from __future__ import annotations
 
-from lanelog.spark._archive_read import read_archive
-from lanelog.spark._reading import DataLost
-from lanelog.spark._register import register
+from lanelog.spark.archiving.read import read_archive
 from lanelog.spark.replay import Replayed, replay
+from lanelog.spark.source.reading import DataLost
+from lanelog.spark.source.register import register
 
 __all__ = ["DataLost", "Replayed", "read_archive", "register", "replay"]

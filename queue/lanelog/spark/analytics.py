@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own documentation gives it
 
-from lanelog.spark._backlog import CONSUMER, backlog, first_line, lag, outstanding, role, stalled_lanes
+from lanelog.spark.analysing.backlog import CONSUMER, backlog, first_line, lag, outstanding, role, stalled_lanes
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -27,13 +27,13 @@ from attrs import asdict, field, frozen
 from lanelog._checks import check_name, duration, seconds
 from lanelog._connect import URL_VARIABLE
 from lanelog.errors import ConfigurationError, LanelogError, SchemaError
-from lanelog.spark._analysis import LONG, ORDER, Analysis, Wanted, analysed
-from lanelog.spark._clear import in_one_line
-from lanelog.spark._manifest import ManifestStore, local_path
-from lanelog.spark._options import parse_write
-from lanelog.spark._report import render
-from lanelog.spark._report_sections import SHOWN
-from lanelog.spark._session import check_java, in_session
+from lanelog.spark.analysing.analysis import LONG, ORDER, Analysis, Wanted, analysed
+from lanelog.spark.archiving.manifest import ManifestStore, local_path
+from lanelog.spark.errors import in_one_line
+from lanelog.spark.report.page import render
+from lanelog.spark.report.sections import SHOWN
+from lanelog.spark.session import check_java, in_session
+from lanelog.spark.source.options import parse_write
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -19,17 +19,18 @@ import attrs
 from saying import CONFIG, say, say_what_is_logged
 
 import lanelog
-from lanelog._engine import auditing, janitor, membership_keeper
-from lanelog._engine.appending import Appending
-from lanelog._engine.firing import Firing
-from lanelog._engine.purge import Purge
-from lanelog._engine.registration import register
+from lanelog._engine.cleanup import auditing, janitor
+from lanelog._engine.cleanup.lane_purge import Purge
+from lanelog._engine.leasing import coordinator
+from lanelog._engine.leasing.registration import register
+from lanelog._engine.scheduling.delayed import Appending
+from lanelog._engine.scheduling.recurring import Firing
 from lanelog.config import SubscriptionConfig
 from support import elapsed
 from support.pauses import IN_THE_BLOCK, Pauses
 
 janitor.TURN = CONFIG.get("janitor_turn", 0.1)
-membership_keeper.CLAIM_EVERY = 0.2
+coordinator.CLAIM_EVERY = 0.2
 if CONFIG.get("trusting"):
     elapsed.trust_heartbeats_at_once(setattr)
 client = lanelog.connect(CONFIG["url"], **CONFIG.get("connect", {}))
