@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark test test-rest test-all lint bench chaos proof dev-server clean database clocks browser java mysql previous
+.PHONY: help demo demo-spark test test-rest test-all lint docs bench chaos proof dev-server clean database clocks browser java mysql previous
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +38,10 @@ lint: .venv/installed ## Check style, types, the direction of imports, and secur
 	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive queue
 	$(BIN)/python .ci/audit
 
+docs: .venv/installed ## Build the documentation into docs/_build/html; a warning is an error
+	@$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --builder html --doctree-dir docs/_build/doctrees docs docs/_build/html
+	@echo docs/_build/html/index.html
+
 bench: .venv/installed database ## Measure messages per second on this machine
 	@$(BIN)/python -m benchmarks
 
@@ -54,7 +58,7 @@ dev-server: .venv/installed database ## Start a private database and print its U
 	@$(BIN)/lanelog dev-server
 
 clean: ## Remove the virtual environment and everything generated
-	rm -rf .venv .previous dist demo-spark .hypothesis .*_cache
+	rm -rf .venv .previous dist demo-spark docs/_build .hypothesis .*_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 database:

@@ -1,0 +1,38 @@
+"""How the documentation is built: `make docs`. Nothing is fetched, and a warning is an error."""
+
+from importlib.metadata import version as installed
+
+project = "lanelog"
+author = "The lanelog authors"
+version = release = installed("lanelog")
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_click",
+]
+exclude_patterns = ["_build"]
+nitpicky = True
+nitpick_ignore_regex = [("py:.*", ".*")]  # types of signatures: no other project's inventory is loaded
+
+# -- Markdown
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 3
+
+# -- Docstrings: a single backtick is code, as everywhere in the source.
+default_role = "code"
+autodoc_typehints = "signature"
+autodoc_member_order = "bysource"
+autodoc_class_signature = "separated"
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 80
+
+# -- Pages
+html_theme = "furo"
+html_title = "lanelog"
+html_static_path = ["_static"]
+html_css_files = ["narrow.css"]
+html_copy_source = False
+html_show_sourcelink = False
+html_show_sphinx = False
