@@ -1,6 +1,8 @@
 """How the documentation is built: `make docs`. Nothing is fetched, and a warning is an error."""
 
+import re
 from importlib.metadata import version as installed
+from typing import Any
 
 project = "lanelog"
 author = "The lanelog authors"
@@ -17,7 +19,7 @@ nitpicky = True
 nitpick_ignore_regex = [("py:.*", ".*")]  # types of signatures: no other project's inventory is loaded
 
 # -- Markdown
-myst_enable_extensions = ["colon_fence", "deflist"]
+myst_enable_extensions = ["attrs_block", "deflist"]
 myst_heading_anchors = 3
 
 # -- Docstrings: a single backtick is code, as everywhere in the source.
@@ -36,3 +38,14 @@ html_css_files = ["narrow.css"]
 html_copy_source = False
 html_show_sourcelink = False
 html_show_sphinx = False
+
+
+def _literal_asterisks(_app: Any, _context: Any, lines: list[str]) -> None:
+    """Show the asterisk of a pattern as it is: sphinx-click takes help texts for reStructuredText."""
+    lines[:] = [re.sub(r"(?<!\*)\*(?!\*)", r"\\*", line) for line in lines]
+
+
+def setup(app: Any) -> None:
+    """Connect what the configuration above cannot say."""
+    for part in ("description", "options", "arguments", "epilog"):
+        app.connect(f"sphinx-click-process-{part}", _literal_asterisks)

@@ -1,6 +1,7 @@
 """The screens of the documentation, at 80 and 140 columns in a real terminal.
 
-`LANELOG_SCREENS=write pytest tests/integration/test_cli_screens.py` writes docs/operations/screens.md anew; look at what changed.
+`LANELOG_SCREENS=write pytest tests/integration/test_cli_screens.py` writes docs/operations/screens.md anew; look at
+what changed.
 """
 
 import os

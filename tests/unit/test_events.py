@@ -106,7 +106,7 @@ def test_every_logger_is_made_with_a_room() -> None:
 
 
 def test_the_documentation_is_made_from_the_list() -> None:
-    """docs/reference/events.md is what `lanelog events --markdown` prints; after a change: `lanelog events --markdown > …`."""
+    """docs/reference/events.md is what `lanelog events --markdown` prints; after a change, redirect that there."""
     assert Command(None)("events", "--markdown").stdout == (ROOT / "docs/reference/events.md").read_text()
 
 
