@@ -69,7 +69,7 @@ def test_strict_does_not_fetch_what_it_cannot_hand_out() -> None:
     (run,) = world.go()
     world.handle(run, "nack")
     world.go()
-    assert not world.lane.hungry
+    assert not world.lane.needs_fetch
     assert (world.budget.messages, len(world.lane.ready)) == (0, 0)
 
 

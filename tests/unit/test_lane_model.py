@@ -117,7 +117,7 @@ class LaneMachine(Process, RuleBasedStateMachine):
     def start(self, pick: int) -> None:
         busy = set(self.open.values())
         runs = [run for run in self.world.at_workers if run not in busy]
-        self.entering = {run: ticket for run, ticket in self.entering.items() if run in runs}
+        self.entering = {run: waiter for run, waiter in self.entering.items() if run in runs}
         alone = [run for run in (*busy, *self.entering) if run.alone]
         runs = [run for run in runs if run in alone or not alone]
         if not runs:

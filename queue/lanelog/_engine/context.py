@@ -1,4 +1,4 @@
-"""What every loop of one client shares: the database, the memberships, the server's identity, and who has failed.
+"""What every loop of one client shares: the database, the members, the server's identity, and who has failed.
 
 Owns that list and nothing of what the loops do; sends no SQL. Made by the engine, read by its loops.
 """
@@ -20,7 +20,7 @@ from lanelog.errors import ClosedError, DatabaseError, LanelogError
 
 if TYPE_CHECKING:
     from lanelog._database import Database, Session
-    from lanelog._engine.member.member import Membership
+    from lanelog._engine.member.member import Member
     from lanelog._stores.leases import Fence
 
 FAULTS_UNTIL_FAILED = 5
@@ -33,7 +33,7 @@ def _nobody(_seconds: float) -> None:
 
 
 @define(eq=False)
-class Host:
+class EngineContext:
     """One client's engine, as its loops see it."""
 
     database: Database
@@ -47,50 +47,50 @@ class Host:
     _deferred: dict[str, LanelogError] = field(factory=dict)
     withdrawn_at: float = 0.0
     """When (monotonic) authority was last taken away: a read-back that was sent before gives none."""
-    _memberships: list[Membership] = field(factory=list)
-    _faults: dict[tuple[Membership, str], int] = field(factory=dict)
+    _members: list[Member] = field(factory=list)
+    _faults: dict[tuple[Member, str], int] = field(factory=dict)
     _lock: threading.Lock = field(factory=threading.Lock)
 
-    def memberships(self) -> list[Membership]:
-        """The memberships of this moment."""
+    def members(self) -> list[Member]:
+        """The members of this moment."""
         with self._lock:
-            return list(self._memberships)
+            return list(self._members)
 
-    def add(self, membership: Membership) -> None:
-        """Start working for a membership."""
+    def add(self, member: Member) -> None:
+        """Start working for a member."""
         with self._lock:
-            self._memberships.append(membership)
+            self._members.append(member)
 
-    def remove(self, membership: Membership) -> None:
-        """Stop working for a membership that holds nothing any more."""
+    def remove(self, member: Member) -> None:
+        """Stop working for a member that holds nothing any more."""
         with self._lock:
-            if membership in self._memberships:
-                self._memberships.remove(membership)
-            for key in [key for key in self._faults if key[0] is membership]:
+            if member in self._members:
+                self._members.remove(member)
+            for key in [key for key in self._faults if key[0] is member]:
                 del self._faults[key]
 
     @contextmanager
-    def watch(self, membership: Membership, loop: str, session: Session) -> Iterator[None]:
-        """Let a membership's own faults fail that membership alone; what a repetition may mend goes to the loop.
+    def watch(self, member: Member, loop: str, session: Session) -> Iterator[None]:
+        """Let a member's own faults fail that member alone; what a repetition may mend goes to the loop.
 
         That goes at once when the connection is gone; else (a lock) after the others had their turn, with
         `raise_deferred`.
 
-        A membership that is faulty five times in a row in one loop has failed: its subscription says so and stops.
+        A member that is faulty five times in a row in one loop has failed: its subscription says so and stops.
         """
         try:
             yield
         except LanelogError as error:
             if not error.retriable:
-                self._fault(membership, loop, error)
+                self._fault(member, loop, error)
             elif session.connected:
                 self._deferred.setdefault(loop, error)
             else:
                 raise
-        except Exception as error:  # noqa: BLE001 - one membership's fault must not stop the others
-            self._fault(membership, loop, error)
+        except Exception as error:  # noqa: BLE001 - one member's fault must not stop the others
+            self._fault(member, loop, error)
         else:
-            self._faults.pop((membership, loop), None)
+            self._faults.pop((member, loop), None)
 
     def raise_deferred(self, loop: str) -> None:
         """At the end of a turn: raise the first error that a repetition may mend."""
@@ -106,12 +106,12 @@ class Host:
                 "subscribe after the fork (in gunicorn: in post_fork, or without --preload)"
             )
 
-    def _fault(self, membership: Membership, loop: str, error: Exception) -> None:
-        count = self._faults[(membership, loop)] = self._faults.get((membership, loop), 0) + 1
+    def _fault(self, member: Member, loop: str, error: Exception) -> None:
+        count = self._faults[(member, loop)] = self._faults.get((member, loop), 0) + 1
         if count == 1:
-            log.error("membership.faulty", loop=loop, topic=membership.topic, group=membership.group, exc_info=error)
+            log.error("membership.faulty", loop=loop, topic=member.topic, group=member.group, exc_info=error)
         if count >= FAULTS_UNTIL_FAILED:
-            membership.fail(error)
+            member.fail(error)
 
     def vouched(self, session: Session) -> int:
         """The generation of memory if a loop may act on its session, else 0; connects if it must.
@@ -149,5 +149,5 @@ class Host:
     def withdraw_authority(self) -> None:
         """No handler starts until the keeper has read the leases again."""
         self.withdrawn_at = time.monotonic()
-        for membership in self.memberships():
-            membership.authority_until = 0.0
+        for member in self.members():
+            member.authority_until = 0.0

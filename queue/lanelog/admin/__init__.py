@@ -1,8 +1,8 @@
 """Administration: look into the log and steer it, without writing SQL. `client.admin` is the one `Admin` of a client.
 
 `Admin` is a facade without state: its methods have the public names and documentation, the rooms of this package do the
-work and are the only place with these queries. `_status`, `_tail`, `_topics`, `_lanes`, `_messages` and `_letters_read`
-look; `_redrive`, `_scheduled`, `_discard`, `_seek`, `_steer`, `_purge`, `_remove` and `_maintain` change; `_doctor`
+work and are the only place with these queries. `status`, `tail`, `topics`, `lanes`, `messages` and `listing` look;
+`redrive`, `scheduled`, `delete`, `seek`, `pause_and_skip`, `purge_messages`, `delete` and `maintain` change; `doctor`
 examines the server.
 
 **Looking** never locks, walks no backlog, and every list has a limit. What one answer says of one lane belongs together

@@ -1,6 +1,6 @@
 """Every value that administration returns, under one roof.
 
-Owns nothing itself: what was seen is in `_seen` and `_seen_messages`, what was changed in `_changed`. Rooms of this
+Owns nothing itself: what was seen is in `topology` and `messages`, what was changed in `results`. Rooms of this
 package and the command line import from here; applications from `lanelog.admin`.
 """
 

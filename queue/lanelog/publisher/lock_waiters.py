@@ -19,7 +19,7 @@ Lane = tuple[str, str]
 
 
 @define(eq=False)
-class Gate:
+class LockWaiters:
     """Places for connections that wait for a head at the server; usable by any thread."""
 
     places: int

@@ -1,6 +1,6 @@
 """What the log says of itself: throughput, latency, attempts, dead letters, skew. DataFrames in, a DataFrame out.
 
-Owns the arithmetic of what went through the log (`_backlog` has that of what is still in it); never reads or writes
+Owns the arithmetic of what went through the log (`backlog` has that of what is still in it); never reads or writes
 anything, keeps no state, asks no clock. `analyze` calls it, and so can any notebook that has the log as a DataFrame.
 
 `messages` is what `read_archive` and `spark.read.format("lanelog")` give, through `slim`; `outcomes` is the table

@@ -1,7 +1,7 @@
 """The program that analyses archive and live log: tables as files, and an HTML report over them.
 
-Owns the options, the files and their names; what is read is `_analysis`'s, what is computed `analytics`', and the page
-`_report`'s. Called by `lanelog analyze` and `python -m lanelog.spark.analyze`.
+Owns the options, the files and their names; what is read is `analysis`'s, what is computed `analytics`', and the page
+`page`'s. Called by `lanelog analyze` and `python -m lanelog.spark.analyze`.
 
 Every file is written beside its name and then renamed, the report last: whoever dies in between leaves whole tables,
 and an earlier report beside newer ones. Tables of an earlier run in the other format are removed before the report is

@@ -1,7 +1,7 @@
 """The archive: a Structured Streaming job that is a consumer group, and writes the log to Parquet.
 
 Owns the run: what is checked before anything is written, the query, its repetition, its end. What becomes of a
-micro-batch is `_archive_job`'s. Called by `lanelog archive` and `python -m lanelog.spark.archive`; readers of what it
+micro-batch is `job`'s. Called by `lanelog archive` and `python -m lanelog.spark.archive`; readers of what it
 writes go through `read_archive`.
 """
 

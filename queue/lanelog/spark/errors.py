@@ -1,6 +1,6 @@
 """Errors as Spark shows them: Spark prints the whole traceback of an error in Python, and ours shall be one line.
 
-It changes no error of lanelog but what led to it. `_source`, `_stream`, `_reading` and `_writer` wrap what Spark calls
+It changes no error of lanelog but what led to it. `source`, `stream`, `reading` and `writer` wrap what Spark calls
 in `clear`, for the tasks; `archive`, `replay` and `analyze` wrap what calls Spark in `in_one_line`, for the driver.
 """
 

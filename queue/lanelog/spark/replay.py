@@ -1,7 +1,7 @@
 """Replay: messages of an archive, published again.
 
-Owns the run of a replay and the account of it in the archive; rows and ids are `_replay_rows`'s, the group
-`_replay_holder`'s. Applications call `replay`, and so does `lanelog replay`.
+Owns the run of a replay and the account of it in the archive; rows and ids are `rows`'s, the group
+`holder`'s. Applications call `replay`, and so does `lanelog replay`.
 
 A replay may be run again, whatever stopped it: each message has an id that follows from where it stands in the archive
 and from the replay's name, and one that is in the log under its id is not published again. So that no message of a

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from lanelog._database import Session
     from lanelog._engine.contradictions import Contradiction
-    from lanelog._engine.member.member import Membership
+    from lanelog._engine.member.member import Member
 
 SUSPECTS: Final = 1000
 """Lanes that one pass looks into: after a restore they may be all of them."""
@@ -52,11 +52,11 @@ class Audited:
     """Whether there may be suspects that it has not looked into."""
 
 
-def audit(session: Session, membership: Membership, passes: Passes, now: float) -> bool:
+def audit(session: Session, member: Member, passes: Passes, now: float) -> bool:
     """Look through the topic and its dead letters when that is due; True when more is to be mended at once."""
-    duration, dead_topic = membership.config.lease_duration, membership.config.dead_letter_topic(membership.topic)
+    duration, dead_topic = member.config.lease_duration, member.config.dead_letter_topic(member.topic)
     more = False
-    for topic in sorted({membership.topic, dead_topic or membership.topic}):
+    for topic in sorted({member.topic, dead_topic or member.topic}):
         if now < passes.due_at.get(topic, 0.0):
             continue
         passes.due_at[topic] = now + duration  # also if it raises

@@ -1,11 +1,10 @@
 """The janitor: collection of what everybody has acked, purge of drained lanes, old heartbeats, history, dead letters.
 
-Owns when that is done and which lanes are looked at (`collection`, `purge`, `keeping` and `auditing` say how); never
-touches a group's own rows but when it purges a lane that everybody has drained, mends one whose tables contradict each
-other, deletes old history, and buries what has expired where nobody consumes.
-One thread and one connection of a client; several clients may do this at once: they
-skip each other's locks, or find nothing left to be done.
-Where the account may not delete, it says so once and leaves that to the clients of other accounts.
+Owns when that is done and which lanes are looked at (`collection`, `lane_purge`, `retention` and `auditing` say how);
+never touches a group's own rows but when it purges a lane that everybody has drained, mends one whose tables contradict
+each other, deletes old history, and buries what has expired where nobody consumes. One thread and one connection of a
+client; several clients may do this at once: they skip each other's locks, or find nothing left to be done. Where the
+account may not delete, it says so once and leaves that to the clients of other accounts.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lanelog._database import Session
-    from lanelog._engine.context import Host
-    from lanelog._engine.member.member import Membership
+    from lanelog._engine.context import EngineContext
+    from lanelog._engine.member.member import Member
 
 TURN = 1.0
 LANES_A_PASS = 200
@@ -86,39 +85,39 @@ class Topic:
 class Janitor:
     """Turns of the janitor."""
 
-    host: Host
+    context: EngineContext
     session: Session = field(init=False)
     _purge: Purge = field(init=False)
     _topics: dict[str, Topic] = field(factory=dict)
     _generation: int = 0
 
     def __attrs_post_init__(self) -> None:
-        self.session = self.host.database.session("janitor")
+        self.session = self.context.database.session("janitor")
         self._purge = Purge(self.session)
 
     def turn(self, now: float) -> float:
         """One bounded pass over every topic this client reads."""
         more = False
-        if self._generation != self.host.ground.generation:
+        if self._generation != self.context.ground.generation:
             if self._generation:
                 self._topics.clear()  # what needed no look on the server before may need one on this
-            self._generation = self.host.ground.generation
-        topics = {membership.topic for membership in self.host.memberships()}
+            self._generation = self.context.ground.generation
+        topics = {member.topic for member in self.context.members()}
         for gone in self._topics.keys() - topics:
             del self._topics[gone]
         if topics:
             self.session.ensure()  # one that goes without says so, also while nothing is to be collected
-        for membership in self.host.memberships():
-            with self.host.watch(membership, "janitor", self.session):
-                state = self._topics.setdefault(membership.topic, Topic())
-                more |= self._if_allowed("collection", state, membership, self._collect)
-                more |= self._if_allowed("purge", state, membership, partial(self._purge_drained, now=now))
-                more |= self._if_allowed("heartbeats", state, membership, partial(self._forget_members, now=now))
-                more |= self._if_allowed("history", state, membership, partial(self._keep_history, now=now))
-                more |= self._if_allowed("dead letters", state, membership, partial(self._keep_letters, now=now))
-                more |= self._if_allowed("expired", state, membership, partial(self._bury_expired, now=now))
-                more |= self._if_allowed("mending", state, membership, partial(self._audit, now=now))
-        self.host.raise_deferred("janitor")
+        for member in self.context.members():
+            with self.context.watch(member, "janitor", self.session):
+                state = self._topics.setdefault(member.topic, Topic())
+                more |= self._if_allowed("collection", state, member, self._collect)
+                more |= self._if_allowed("purge", state, member, partial(self._purge_drained, now=now))
+                more |= self._if_allowed("heartbeats", state, member, partial(self._forget_members, now=now))
+                more |= self._if_allowed("history", state, member, partial(self._keep_history, now=now))
+                more |= self._if_allowed("dead letters", state, member, partial(self._keep_letters, now=now))
+                more |= self._if_allowed("expired", state, member, partial(self._bury_expired, now=now))
+                more |= self._if_allowed("mending", state, member, partial(self._audit, now=now))
+        self.context.raise_deferred("janitor")
         self.session.ping_if_idle()
         return 0.0 if more else TURN
 
@@ -127,33 +126,33 @@ class Janitor:
         self.session.close()
 
     @staticmethod
-    def _if_allowed(duty: str, state: Topic, membership: Membership, work: Callable[[Membership, Topic], bool]) -> bool:
+    def _if_allowed(duty: str, state: Topic, member: Member, work: Callable[[Member, Topic], bool]) -> bool:
         """Do it, unless the account may not: a consumer that deletes nothing is a role of its own, and no fault."""
         now = time.monotonic()
         if now < state.denied_until.get(duty, 0.0):
             return False
         try:
-            return work(membership, state)
+            return work(member, state)
         except DatabaseError as error:
             if error.code not in DENIED:
                 raise
             if duty not in state.denied_until:
-                log.warning("deletion.denied", topic=membership.topic, group=membership.group, duty=duty, error=error)
+                log.warning("deletion.denied", topic=member.topic, group=member.group, duty=duty, error=error)
             state.denied_until[duty] = now + DENIED_WAIT
             return False
 
-    def _collect(self, membership: Membership, state: Topic) -> bool:
+    def _collect(self, member: Member, state: Topic) -> bool:
         """Release and delete for lanes whose watermark has moved; True when more is ready at once."""
         now = time.monotonic()
         ready = [
             key
-            for key, acked in membership.flushed_watermarks()
+            for key, acked in member.flushed_watermarks()
             if acked > state.collected.get(key, -1) and now >= state.not_before.get(key, 0.0)
         ]
         if not ready:
             return False
         keys = ready[:LANES_A_PASS]
-        topic = membership.topic
+        topic = member.topic
         readers = Groups().readers(self.session, topic)
         retention_ms = max(readers.values(), default=0)
         if retention_ms:
@@ -188,7 +187,7 @@ class Janitor:
         if released.dead_letters:
             state.collected.update(dict.fromkeys(keys, 1 << 62))  # dead letters leave by their own retention
         if released.dead_letters or released.unread:
-            return released  # unread: the membership's own registration is gone; its keeper says so
+            return released  # unread: the member's own registration is gone; its keeper says so
         for key in keys:
             span = released.lanes.get(key)
             if span is None:
@@ -201,50 +200,50 @@ class Janitor:
                 state.put_off(key)  # some other group is behind
         return released
 
-    def _purge_drained(self, membership: Membership, state: Topic, now: float) -> bool:
+    def _purge_drained(self, member: Member, state: Topic, now: float) -> bool:
         """Remove lanes that have been drained and idle for long, page by page through the topic."""
-        idle = self.host.database.config.lane_idle_purge
+        idle = self.context.database.config.lane_idle_purge
         if now < state.purge_at:
             return False
-        keys = Offsets().idle_floors(self.session, membership.topic, state.purge_after, idle, PURGES_A_PASS)
-        tables = self.host.database.tables_version
-        for key in removable(self.session, membership.topic, keys, tables=tables):
-            if self._purge.drained(membership.topic, key):
+        keys = Offsets().idle_floors(self.session, member.topic, state.purge_after, idle, PURGES_A_PASS)
+        tables = self.context.database.tables_version
+        for key in removable(self.session, member.topic, keys, tables=tables):
+            if self._purge.drained(member.topic, key):
                 state.forget(key)
         state.purge_after = keys[-1] if len(keys) == PURGES_A_PASS else ""
         if not state.purge_after:
             state.purge_at = now + min(60.0, max(TURN, idle / 2))
-            self._forget_others(membership.topic, state)
+            self._forget_others(member.topic, state)
         return bool(state.purge_after)
 
     def _forget_others(self, topic: str, state: Topic) -> None:
         """What this client owns no more may have been purged by another; one that comes back is looked at once more."""
-        memberships = [each for each in self.host.memberships() if each.topic == topic]
-        owned = {key for each in memberships for key, _ in each.flushed_watermarks()}
+        members = [each for each in self.context.members() if each.topic == topic]
+        owned = {key for each in members for key, _ in each.flushed_watermarks()}
         for key in (state.collected.keys() | state.not_before.keys() | state.waits.keys()) - owned:
             state.forget(key)
 
-    def _forget_members(self, membership: Membership, state: Topic, now: float) -> bool:
-        if now >= state.heartbeats_at.get(membership.group, 0.0):
-            state.heartbeats_at[membership.group] = now + HEARTBEATS_EVERY
-            collection.forget_members(self.session, membership.topic, membership.group, membership.owner)
+    def _forget_members(self, member: Member, state: Topic, now: float) -> bool:
+        if now >= state.heartbeats_at.get(member.group, 0.0):
+            state.heartbeats_at[member.group] = now + HEARTBEATS_EVERY
+            collection.forget_members(self.session, member.topic, member.group, member.owner)
         return False
 
-    def _keep_history(self, membership: Membership, state: Topic, now: float) -> bool:
-        return retention.purge_history(self.session, membership, state.kept, now)
+    def _keep_history(self, member: Member, state: Topic, now: float) -> bool:
+        return retention.purge_history(self.session, member, state.kept, now)
 
-    def _keep_letters(self, membership: Membership, state: Topic, now: float) -> bool:
-        return retention.release_letters(self.session, membership, state.kept, now, self.host.database.config.user)
+    def _keep_letters(self, member: Member, state: Topic, now: float) -> bool:
+        return retention.release_letters(self.session, member, state.kept, now, self.context.database.config.user)
 
-    def _bury_expired(self, membership: Membership, state: Topic, now: float) -> bool:
+    def _bury_expired(self, member: Member, state: Topic, now: float) -> bool:
         """Bury what has expired where nobody consumes, a page of lanes a turn; True when more is ready in this one."""
-        if now < state.expired_at or self.host.database.tables_version < VERSION_WITH_DEAD_LETTER_TOPIC:
+        if now < state.expired_at or self.context.database.tables_version < VERSION_WITH_DEAD_LETTER_TOPIC:
             return False
-        topic, host = membership.topic, self.host
+        topic, context = member.topic, self.context
         groups = Groups().unattended(self.session, topic)
         page = Discovery().page(self.session, topic, state.expired_after, LANES_A_PASS) if groups else []
         undertaker = Undertaker(
-            topic, lambda: nullcontext(self.session), self.session.transaction, host.ensure_lanes, host.published
+            topic, lambda: nullcontext(self.session), self.session.transaction, context.ensure_lanes, context.published
         )
         keys = [key for key, _ in page if key]
         if not all(undertaker.bury(group, keys, seconds=BURYING).complete for group in groups):
@@ -255,5 +254,5 @@ class Janitor:
             state.expired_at = now + EXPIRED_EVERY
         return False
 
-    def _audit(self, membership: Membership, state: Topic, now: float) -> bool:
-        return auditing.audit(self.session, membership, state.passes, now)
+    def _audit(self, member: Member, state: Topic, now: float) -> bool:
+        return auditing.audit(self.session, member, state.passes, now)

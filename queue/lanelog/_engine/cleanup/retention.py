@@ -21,7 +21,7 @@ from lanelog._stores.history import BATCH, History
 
 if TYPE_CHECKING:
     from lanelog._database import Session
-    from lanelog._engine.member.member import Membership
+    from lanelog._engine.member.member import Member
 
 HISTORY_SOONEST, HISTORY_LATEST = 60.0, 3600.0
 """Seconds between two looks for old rows, as far as no full batch was found: not one for every row that gets old, and
@@ -43,9 +43,9 @@ class Kept:
     letters_after: dict[str, str] = field(factory=dict)  # how far a pass through its lanes has come
 
 
-def purge_history(session: Session, membership: Membership, kept: Kept, now: float) -> bool:
+def purge_history(session: Session, member: Member, kept: Kept, now: float) -> bool:
     """Delete one batch of the group's old rows, when some may be old; True when more is old at once."""
-    group, topic, config = membership.group, membership.topic, membership.config
+    group, topic, config = member.group, member.topic, member.config
     asked = group, config.history_retention
     if not config.history or now < kept.history_at.get(asked, 0.0):
         return False
@@ -60,13 +60,13 @@ def purge_history(session: Session, membership: Membership, kept: Kept, now: flo
     return False
 
 
-def release_letters(session: Session, membership: Membership, kept: Kept, now: float, account: str) -> bool:
+def release_letters(session: Session, member: Member, kept: Kept, now: float, account: str) -> bool:
     """Delete dead letters of the topic, a page of lanes at a time; True when more is ready at once.
 
     `account`: who deletes them, for the event.
     """
-    topic = membership.topic
-    dead_topic = membership.config.dead_letter_topic(topic)
+    topic = member.topic
+    dead_topic = member.config.dead_letter_topic(topic)
     if dead_topic is None or now < kept.letters_at.get(dead_topic, 0.0):
         return False
     retentions = {(topic, group): ms for group, ms in Groups().letters_kept(session, topic).items()}

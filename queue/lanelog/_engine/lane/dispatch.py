@@ -15,7 +15,7 @@ from lanelog._engine.lane.values import CRASHED, EXPIRED, Burial, Waiting
 from lanelog._stores.history import Ended
 
 if TYPE_CHECKING:
-    from lanelog._engine.lane.flush_waiter import Ticket
+    from lanelog._engine.lane.flush_waiter import FlushWaiter
     from lanelog._engine.lane.lane import Lane
     from lanelog._stores.fetches import Fetched
 
@@ -87,7 +87,7 @@ class Handout(Ledger):
                 return None
             wait = self.waiting[offset]
             if wait.due <= now and wait.body is None:
-                self.thirsty = True
+                self.needs_payload = True
             elif wait.due <= now and offset <= self.cursor:
                 return self._redeliver(offset, wait, now)
             if self.rules.strict:
@@ -121,8 +121,8 @@ class Handout(Ledger):
         late = not self.rules.ack_first and (wait.crashed or self.rules.marks_late())
         return self._send_out(Run(self._lane, [attempt], first=False, late=late, alone=alone), now)
 
-    def mark(self, run: Run, ticket: Ticket) -> bool:
-        """A worker has taken this late run: its mark is due, and `ticket` tells when it is committed.
+    def mark(self, run: Run, waiter: FlushWaiter) -> bool:
+        """A worker has taken this late run: its mark is due, and `waiter` tells when it is committed.
 
         False when the run was taken back meanwhile. From here on a crash may count it, if its handler starts or not:
         a process that dies before the flush has committed counts nothing, one that dies behind it counts the attempt of
@@ -132,7 +132,7 @@ class Handout(Ledger):
             return False
         run.marked = True
         self._write_rows_of(run)
-        self.tickets.append(ticket)
+        self.waiters.append(waiter)
         return True
 
     def _write_rows_of(self, run: Run) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class Ticket:
+class FlushWaiter:
     """Resolved once, with success or with the error to raise in the waiting thread; then `then` is called, if given.
 
     Whoever comes first decides: a lane may be lost while the answer to its last flush is still on the way.
@@ -29,7 +29,7 @@ class Ticket:
 
     def __repr__(self) -> str:
         state = "waiting" if not self._done.is_set() else "ok" if self.error is None else type(self.error).__name__
-        return f"Ticket({state})"
+        return f"FlushWaiter({state})"
 
     def resolve(self, error: Exception | None = None) -> None:
         """Let the waiting thread go on, or raise `error` there; a second call changes nothing."""

@@ -1,4 +1,4 @@
-"""Sets of offsets kept as maximal spans, so that ten thousand neighbours cost one entry.
+"""Sets of offsets kept as maximal intervals, so that ten thousand neighbours cost one entry.
 
 Owns the arithmetic of merging; never knows what the offsets mean. Called by `Lane` alone.
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 
-class Spans:
-    """Disjoint, never touching, inclusive spans of offsets with constant-time insertion of one offset."""
+class Intervals:
+    """Disjoint, never touching, inclusive intervals of offsets with constant-time insertion of one offset."""
 
     __slots__ = ("_first_of", "_last_of")
 
@@ -24,10 +24,10 @@ class Spans:
         return iter(sorted(self._last_of.items()))
 
     def __repr__(self) -> str:
-        return f"Spans({', '.join(f'{a}..{b}' for a, b in self)})"
+        return f"Intervals({', '.join(f'{a}..{b}' for a, b in self)})"
 
     def __contains__(self, offset: object) -> bool:
-        """Linear in the number of spans: for tests and for loading a lane, not for the hot path."""
+        """Linear in the number of intervals: for tests and for loading a lane, not for the hot path."""
         return any(first <= offset <= last for first, last in self._last_of.items() if isinstance(offset, int))
 
     def last(self, first: int) -> int | None:

@@ -1,12 +1,12 @@
 """One leased lane in memory: what is settled, what is out, what waits, and what the next flush has to write.
 
 A pure state machine: it owns the arithmetic of watermark, cursor, marks and rows; it never does I/O, takes a lock,
-starts a thread or reads a clock (`now` is monotonic seconds, handed in). `Membership` calls it, under the
-membership's lock.
+starts a thread or reads a clock (`now` is monotonic seconds, handed in). `Member` calls it, under the
+member's lock.
 
-Offsets above the watermark are in exactly one place: `settled` (spans acked ahead), `waiting` (a delivery row: failed,
-postponed, crashed or handed back), `running` (a run is out, or the dead letters are taking it), `ready` (fetched, not
-handed out), or not fetched yet (above `cursor`).
+Offsets above the watermark are in exactly one place: `settled` (intervals acked ahead), `waiting` (a delivery row:
+failed, postponed, crashed or handed back), `running` (a run is out, or the dead letters are taking it), `ready`
+(fetched, not handed out), or not fetched yet (above `cursor`).
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class Lane(Handout):
         self._keep_runs(old, ids)
         self._keep_settled(old, ids, proven)
         self._keep_waiting(old, ids)
-        self.tickets.extend(old.tickets)
+        self.waiters.extend(old.waiters)
         self.closing = old.closing
         old.abandon()
 
@@ -199,7 +199,7 @@ class Lane(Handout):
 
     def abandon(self) -> None:
         """The lane is no longer this object's: give back everything that it holds in memory."""
-        self.tickets = []
+        self.waiters = []
         self.drop_ready()
         for attempt in self.running.values():
             self.budget.give(attempt.row)
@@ -219,7 +219,7 @@ class Lane(Handout):
     # -- fetching ------------------------------------------------------------------------------------------------------
 
     @property
-    def hungry(self) -> bool:
+    def needs_fetch(self) -> bool:
         """Whether fetching would help: something unread, little ready, and nothing that holds the lane back."""
         if self.cursor >= self.head or self.closing or self.paused or self.lost or self.adopting:
             return False
@@ -234,15 +234,19 @@ class Lane(Handout):
         """Take over rows in offset order, starting right behind the cursor."""
         if self.closing or self.paused:
             return  # it came too late: the rows would only take room
-        spans = list(self.settled)
+        intervals = list(self.settled)
         at = 0
         for row in rows:
             offset = row.offset
             self.cursor = offset
             self.head = max(self.head, offset)
-            while at < len(spans) and spans[at][1] < offset:
+            while at < len(intervals) and intervals[at][1] < offset:
                 at += 1
-            if offset <= self.watermark or offset in self.running or (at < len(spans) and spans[at][0] <= offset):
+            if (
+                offset <= self.watermark
+                or offset in self.running
+                or (at < len(intervals) and intervals[at][0] <= offset)
+            ):
                 continue
             wait = self.waiting.get(offset)
             if row.target_group not in ("", self.rules.group):
@@ -261,7 +265,7 @@ class Lane(Handout):
 
         What lies above the cursor comes with the fetch that moves it there, and could not go out before.
         """
-        self.thirsty = False
+        self.needs_payload = False
         if self.closing or self.paused or self.lost or self.adopting:
             return []
         wanted: list[int] = []

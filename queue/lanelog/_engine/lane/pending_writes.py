@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, cast
 
-from lanelog._engine.lane.intervals import Spans
+from lanelog._engine.lane.intervals import Intervals
 from lanelog._engine.lane.run import State
 from lanelog._engine.lane.values import LaneWrite
 from lanelog._stores.deliveries import DeliveryWrite
@@ -17,7 +17,7 @@ from lanelog._stores.deliveries import DeliveryWrite
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lanelog._engine.lane.flush_waiter import Ticket
+    from lanelog._engine.lane.flush_waiter import FlushWaiter
     from lanelog._engine.lane.lane import Lane
     from lanelog._engine.lane.run import Attempt, Run
     from lanelog._engine.lane.values import Budget, Burial, Rules, Waiting
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Ledger:
-    """The state of a lane and its flushing; attributes are read by `Membership`, changed through methods only."""
+    """The state of a lane and its flushing; attributes are read by `Member`, changed through methods only."""
 
     def __init__(self, key: str, epoch: int, rules: Rules, budget: Budget, *, watermark: int, head: int) -> None:
         self.key = key
@@ -40,9 +40,9 @@ class Ledger:
         self.waiting: dict[int, Waiting] = {}
         self.running: dict[int, Attempt] = {}
         self.burials: dict[int, Burial] = {}
-        self.settled = Spans()
+        self.settled = Intervals()
         self.runs: list[Run] = []
-        self.tickets: list[Ticket] = []
+        self.waiters: list[FlushWaiter] = []
         self.buffer: dict[int, str] = {}  # settled here, not yet known to be durable: offset -> id
         self.left: list[HistoryWrite] = []  # of messages that are settled here and in no flush yet
         self.writing: LaneWrite | None = None
@@ -50,7 +50,7 @@ class Ledger:
         self.closing = False
         self.paused = False
         self.lost = False
-        self.thirsty = False  # a due message lacks its body; the fetcher clears it
+        self.needs_payload = False  # a due message lacks its body; the fetcher clears it
         self._pending: list[Run] = []
         self._stored: set[int] = set()
         self._durable: set[int] = set()  # of the buffer: settled by a transaction of its own
@@ -124,7 +124,7 @@ class Ledger:
             self.watermark != self._flushed
             or any(not self._undecided(offset) for offset in self._dirty)
             or self._pending
-            or self.tickets
+            or self.waiters
             or self.adopting
             or self._undo_mark()
         )
@@ -161,11 +161,11 @@ class Ledger:
             deletes=tuple(deletes),
             offsets=frozenset(offsets),
             runs=self._pending,
-            tickets=self.tickets,
+            waiters=self.waiters,
             buffer=self.buffer,
             left=left,
         )
-        self._dirty, self._pending, self.tickets, self.buffer = held, [], [], {}
+        self._dirty, self._pending, self.waiters, self.buffer = held, [], [], {}
         self.writing = write
         return write
 
@@ -231,7 +231,7 @@ class Ledger:
         self._stored.update(row.offset for row in write.upserts)
         self._dirty |= write.offsets
         self._pending = [run for run in write.runs if run.attempts] + self._pending
-        self.tickets = write.tickets + self.tickets
+        self.waiters = write.waiters + self.waiters
         self.buffer = {**write.buffer, **self.buffer}
         if write.left:
             self.left = [*write.left, *self.left]

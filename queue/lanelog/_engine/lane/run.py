@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from weakref import ref
 
-    from lanelog._engine.lane.flush_waiter import Ticket
+    from lanelog._engine.lane.flush_waiter import FlushWaiter
     from lanelog._engine.lane.lane import Lane
     from lanelog._engine.lane.policy import Outcome
     from lanelog._stores.fetches import Fetched
@@ -109,7 +109,7 @@ class Run:
         "late",
         "marked",
         "recalled",
-        "ticket",
+        "waiter",
     )
 
     def __init__(
@@ -121,7 +121,7 @@ class Run:
         self.late = late  # waits for a worker unmarked; whoever takes it has it marked
         self.alone = alone  # a suspect, always late: it is marked once it has the process to itself
         self.marked = not late  # what is written of its lane from now on counts its attempts
-        self.ticket: Ticket | None = None  # of the flush that writes the mark of a late one
+        self.waiter: FlushWaiter | None = None  # of the flush that writes the mark of a late one
         self.recalled = False
         self.expired = 0  # passed without a handler, because their time was over
         self._outcomes: list[tuple[Attempt, Outcome]] = []  # decided by the worker, not yet taken over

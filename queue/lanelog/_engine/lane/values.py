@@ -12,7 +12,7 @@ from attrs import define, field, frozen
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lanelog._engine.lane.flush_waiter import Ticket
+    from lanelog._engine.lane.flush_waiter import FlushWaiter
     from lanelog._engine.lane.lane import Lane
     from lanelog._engine.lane.run import Attempt, Run
     from lanelog._stores.deliveries import DeliveryRow, DeliveryWrite
@@ -95,7 +95,7 @@ class Burial:
     ended: Ended
     attempt: Attempt | None
     row: Fetched | None
-    tickets: list[Ticket] = field(factory=list)
+    waiters: list[FlushWaiter] = field(factory=list)
     raised: ExcInfo | None = field(default=None, repr=False)  # what this process has seen of the failure
 
 
@@ -126,6 +126,6 @@ class LaneWrite:
     deletes: tuple[int, ...]
     offsets: frozenset[int]
     runs: list[Run]
-    tickets: list[Ticket]
+    waiters: list[FlushWaiter]
     buffer: dict[int, str]
     left: Sequence[HistoryWrite] = ()

@@ -97,7 +97,7 @@ class Proof(Enum):
 
 
 @frozen(kw_only=True)
-class Suspect:
+class DeadOwner:
     """An owner judged dead, with what the steal has to find unchanged."""
 
     owner: str
@@ -106,11 +106,11 @@ class Suspect:
 
 
 @frozen(kw_only=True)
-class Verdict:
+class LivenessView:
     """One look at a group: who counts for the fair share, and from whom may be taken."""
 
     live: tuple[str, ...]
-    dead: tuple[Suspect, ...] = ()
+    dead: tuple[DeadOwner, ...] = ()
     registered: frozenset[str] = field(default=frozenset(), eq=False)  # whoever has a row, living or not
     newcomers: frozenset[str] = field(default=frozenset(), eq=False)  # of the living: who came less than a look ago
     trusted: bool = field(
@@ -126,7 +126,7 @@ class Verdict:
         """
         return tuple(owner for owner in self.live if owner not in self.newcomers) if self.dead else self.live
 
-    def without_heartbeat(self, holders: Iterable[str]) -> tuple[Suspect, ...]:
+    def without_heartbeat(self, holders: Iterable[str]) -> tuple[DeadOwner, ...]:
         """Those among the holders of leases whose row is gone altogether: that counts as expired.
 
         Rows are purged long after they ended; after an outage that outlasts even that, nothing else tells that their
@@ -135,11 +135,11 @@ class Verdict:
         if not self.trusted:
             return ()
         gone = sorted({holder for holder in holders if holder} - self.registered - set(self.live))
-        return tuple(Suspect(owner=owner, heartbeat_at=0, proof=Proof.EXPIRY) for owner in gone)
+        return tuple(DeadOwner(owner=owner, heartbeat_at=0, proof=Proof.EXPIRY) for owner in gone)
 
 
 @define(eq=False)
-class Watch:
+class LivenessMonitor:
     """One keeper's memory of the other owners of one group and topic.
 
     An owner is dead by its lock when the lock was free in two looks a second apart, its heartbeat has not changed since
@@ -164,7 +164,7 @@ class Watch:
 
     def judge(
         self, rows: Iterable[HeartbeatRow], *, now: float, steady_since: float, incarnation: Incarnation
-    ) -> Verdict:
+    ) -> LivenessView:
         """Take one look."""
         live, dead, newcomers, seen, registered = [self.me], [], set(), set(), set()
         trusted = now - steady_since >= self.lease_duration
@@ -176,14 +176,14 @@ class Watch:
             sight = self._seen(row, now)
             proof = self._proof(row, sight, now, steady_since, incarnation, trusted=trusted)
             if proof is not None:
-                dead.append(Suspect(owner=row.owner, heartbeat_at=row.heartbeat_at, proof=proof))
+                dead.append(DeadOwner(owner=row.owner, heartbeat_at=row.heartbeat_at, proof=proof))
             else:
                 live.append(row.owner)
                 if now - sight.first < SECOND_LOOK:
                     newcomers.add(row.owner)
         for gone in self._sights.keys() - seen:
             del self._sights[gone]
-        return Verdict(
+        return LivenessView(
             live=tuple(sorted(live)),
             dead=tuple(dead),
             newcomers=frozenset(newcomers),

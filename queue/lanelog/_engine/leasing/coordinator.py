@@ -1,4 +1,4 @@
-"""The keeper's work for one membership: beat, read back, learn of members and lanes, acquire, shed, release, leave.
+"""The keeper's work for one member: beat, read back, learn of members and lanes, acquire, shed, release, leave.
 
 Owns the order of these steps; the arithmetic is `assignment`'s, the SQL the stores'. Called by the keeper alone, in its
 thread and on its connection.
@@ -16,7 +16,7 @@ from lanelog._asleep import suspended
 from lanelog._database import Incarnation
 from lanelog._engine import life
 from lanelog._engine.leasing import loading
-from lanelog._engine.leasing.assignment import Proof, Suspect, Verdict, Watch, fair_share, fair_shares
+from lanelog._engine.leasing.assignment import DeadOwner, LivenessMonitor, LivenessView, Proof, fair_share, fair_shares
 from lanelog._engine.leasing.sharing import Kind, Plan, Sharing
 from lanelog._open_lanes import PREFIX, is_open
 from lanelog._stores.discovery import Discovery
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from lanelog._database import Executor, Session
-    from lanelog._engine.context import Host
-    from lanelog._engine.member.member import Membership
+    from lanelog._engine.context import EngineContext
+    from lanelog._engine.member.member import Member
 
 MEMBERS_EVERY = 0.4
 """Seconds between two looks at the members while nobody is suspected; in every turn while somebody is."""
@@ -56,13 +56,13 @@ log = get_logger("keeper")
 
 
 @define(eq=False)
-class MembershipKeeper:
-    """One membership's state between two turns."""
+class Coordinator:
+    """One member's state between two turns."""
 
-    host: Host
-    membership: Membership
+    context: EngineContext
+    member: Member
     session: Session
-    watch: Watch = field(init=False)
+    watch: LivenessMonitor = field(init=False)
     _heartbeats: Heartbeats = field(init=False)
     known: set[str] = field(factory=set)  # every lane of the topic that was ever seen since the last full pass
     _recent: set[str] = field(factory=set)  # what the last look for new lanes found
@@ -70,7 +70,7 @@ class MembershipKeeper:
     _lane_pauses: int = NOT_READ  # what the group's row said when they were read
     _open: set[str] = field(factory=set)  # the open lanes among them
     _sharing: Sharing = field(factory=Sharing)
-    verdict: Verdict | None = None  # None: the heartbeats cannot be read
+    view: LivenessView | None = None  # None: the heartbeats cannot be read
     _lock_name: str = ""
     _incarnation: Incarnation = field(factory=lambda: Incarnation(0, ""))  # before there is a session
     _beat_at: float = 0.0
@@ -84,20 +84,20 @@ class MembershipKeeper:
     _members_failed: bool = False
     _started: bool = False  # its start has been told
     _drained: bool = False  # its last lane was given back
-    _deregistered: set[Suspect] = field(factory=set)  # of the last verdict
+    _deregistered: set[DeadOwner] = field(factory=set)  # of the last view
 
     def __attrs_post_init__(self) -> None:
-        self._heartbeats = Heartbeats(self.host.database.tables_version)
-        membership = self.membership
-        self.watch = Watch(me=membership.owner, lease_duration=membership.config.lease_duration)
-        self._sweep_at = time.monotonic() + 2 * membership.config.lease_duration
+        self._heartbeats = Heartbeats(self.context.database.tables_version)
+        member = self.member
+        self.watch = LivenessMonitor(me=member.owner, lease_duration=member.config.lease_duration)
+        self._sweep_at = time.monotonic() + 2 * member.config.lease_duration
 
     def new_session(self, session: Session, lock_name: str, incarnation: Incarnation) -> None:
         """The keeper has a new connection: say so in the next heartbeat, and forget what was read on the last one."""
         self.session, self._lock_name, self._incarnation = session, lock_name, incarnation
         self._beat_at = self._members_at = self._full_pass_at = self._claim_at = 0.0
-        self.watch = Watch(me=self.membership.owner, lease_duration=self.membership.config.lease_duration)
-        self.verdict, self._deregistered = None, set()
+        self.watch = LivenessMonitor(me=self.member.owner, lease_duration=self.member.config.lease_duration)
+        self.view, self._deregistered = None, set()
         self._recent, self._lane_pauses = set(), NOT_READ
 
     def reload(self) -> None:
@@ -105,32 +105,32 @@ class MembershipKeeper:
 
         A lease that memory lacks, or has under another epoch, is met by the next read-back.
         """
-        membership = self.membership
+        member = self.member
         self.beat_if_due()
-        owned = Leases().owned(self.session, membership.group, membership.topic, membership.owner)
+        owned = Leases().owned(self.session, member.group, member.topic, member.owner)
         mine = {lease.key: lease for lease in owned}
-        for lane in list(membership.lanes.values()):
+        for lane in list(member.lanes.values()):
             lease = mine.get(lane.key)
             if lease is None or lease.epoch != lane.epoch:
-                membership.lose_lane(lane, "found on a new connection with another owner or epoch")
-        loading.reload(self.session, membership, owned)
+                member.lose_lane(lane, "found on a new connection with another owner or epoch")
+        loading.reload(self.session, member, owned)
 
     def turn(self) -> None:
         """One look after everything, in the order in which each step needs the one before."""
-        membership = self.membership
+        member = self.member
         now = time.monotonic()
         self.beat_if_due()
-        if not membership.stopping:
+        if not member.stopping:
             steered = self._check_group()  # before the read-back, which passes its pause on to the lanes: in this turn
         self._read_back()
-        if membership.stopping:
+        if member.stopping:
             self._release()
             self._leave()
             return
         changed = self._look_at_members(now)
         if not self._started:
             self._started = True
-            life.started(membership, None if self.verdict is None else len(self.verdict.live))
+            life.started(member, None if self.view is None else len(self.view.live))
         changed = self._look_for_lanes(now) or changed
         self._balance(now, changed=changed or steered)
         self._release()
@@ -141,18 +141,18 @@ class MembershipKeeper:
     def beat_if_due(self) -> None:
         """Renew the leases when a renewal is due; never after it has left, which would bring the owner back to life."""
         now = time.monotonic()
-        if now >= self._beat_at and not self.membership.ended.is_set():
+        if now >= self._beat_at and not self.member.ended.is_set():
             self._beat(now)
 
     def _beat(self, now: float) -> None:
-        membership, config, slept = self.membership, self.membership.config, suspended()
+        member, config, slept = self.member, self.member.config, suspended()
         self._beat_at = now + min(BEAT_AGAIN, config.lease_renewal)  # unless it succeeds
         try:
             self._heartbeats.beat(
                 self.session,
-                membership.group,
-                membership.topic,
-                membership.owner,
+                member.group,
+                member.topic,
+                member.owner,
                 duration=config.lease_duration,
                 lock=self._lock_name,
                 incarnation=self._incarnation,
@@ -172,15 +172,15 @@ class MembershipKeeper:
         Whoever sees no heartbeat of ours takes our lanes when it has run out, and our authority ends before that. So
         this goes on for one lease, in which somebody may give the grant back, and then the subscription fails.
         """
-        membership = self.membership
+        member = self.member
         if self._unheard_since is None:
             self._unheard_since = now
-            log.error("heartbeat.write_failed", topic=membership.topic, group=membership.group, error=error)
-        if now - self._unheard_since >= membership.config.lease_duration:
-            membership.fail(
+            log.error("heartbeat.write_failed", topic=member.topic, group=member.group, error=error)
+        if now - self._unheard_since >= member.config.lease_duration:
+            member.fail(
                 LanelogError(
-                    f"group {membership.group!r} of topic {membership.topic!r}: no heartbeat could be written for "
-                    f"{membership.config.lease_duration:g} s ({error}). Others take the lanes of who gives no sign of "
+                    f"group {member.group!r} of topic {member.topic!r}: no heartbeat could be written for "
+                    f"{member.config.lease_duration:g} s ({error}). Others take the lanes of who gives no sign of "
                     "life; let the account INSERT and UPDATE queue_subscriber_heartbeats, and subscribe again"
                 )
             )
@@ -190,82 +190,82 @@ class MembershipKeeper:
         if now < self._members_at and not self.watch.suspects:
             return False
         self._members_at = now + MEMBERS_EVERY
-        membership = self.membership
-        before = self.verdict
+        member = self.member
+        before = self.view
         try:
-            rows = self._heartbeats.members(self.session, membership.group, membership.topic)
+            rows = self._heartbeats.members(self.session, member.group, member.topic)
         except DatabaseError as error:
             if error.retriable:
                 raise
             if not self._members_failed:
-                log.error("heartbeat.read_failed", topic=membership.topic, group=membership.group, error=error)
+                log.error("heartbeat.read_failed", topic=member.topic, group=member.group, error=error)
             self._members_failed = True
-            self.verdict = None
+            self.view = None
             return before is not None
         self._members_failed = False
-        self.verdict = self.watch.judge(
+        self.view = self.watch.judge(
             rows, now=time.monotonic(), steady_since=self.session.steady_since, incarnation=self._incarnation
         )
-        self._deregistered.intersection_update(self.verdict.dead)
-        return before != self.verdict
+        self._deregistered.intersection_update(self.view.dead)
+        return before != self.view
 
     # -- authority -----------------------------------------------------------------------------------------------------
 
     def _read_back(self) -> None:
         """Which lanes the database says are ours: the authority to start handlers, counted from before it was asked."""
-        membership = self.membership
+        member = self.member
         slept, asked = suspended(), time.monotonic()
-        owned = Leases().owned(self.session, membership.group, membership.topic, membership.owner)
+        owned = Leases().owned(self.session, member.group, member.topic, member.owner)
         mine = {lease.key: lease for lease in owned}
-        for lane in list(membership.lanes.values()):
+        for lane in list(member.lanes.values()):
             lease = mine.get(lane.key)
             if lease is None or lease.epoch != lane.epoch:
-                membership.lose_lane(lane, "the read-back shows another owner or epoch")
-        had_authority = membership.has_authority(asked)
+                member.lose_lane(lane, "the read-back shows another owner or epoch")
+        had_authority = member.has_authority(asked)
         # Nor longer than the heartbeat says: a process that slept must not go on with lanes that were taken meanwhile.
-        if asked > self.host.withdrawn_at:
+        if asked > self.context.withdrawn_at:
             beaten = self._beaten_at + self._beaten_asleep - slept  # what the machine has slept since makes it older
-            membership.slept = slept
-            membership.authority_until = min(asked, beaten) + membership.config.lease_duration
+            member.slept = slept
+            member.authority_until = min(asked, beaten) + member.config.lease_duration
         if not had_authority:
-            membership.pump()
-        missing = {(lease.key, lease.epoch): lease for lease in owned if lease.key not in membership.lanes}
-        unwanted = missing.keys() if membership.stopping else missing.keys() & membership.disowned
+            member.pump()
+        missing = {(lease.key, lease.epoch): lease for lease in owned if lease.key not in member.lanes}
+        unwanted = missing.keys() if member.stopping else missing.keys() & member.disowned
         if unwanted:
             with self.session.transaction() as cx:
-                Leases().release(cx, membership.group, membership.topic, membership.owner, unwanted)
-            membership.disowned.difference_update(unwanted)
+                Leases().release(cx, member.group, member.topic, member.owner, unwanted)
+            member.disowned.difference_update(unwanted)
         ours = [lease for place, lease in missing.items() if place not in unwanted]
-        loaded = list(loading.load(self.session, membership, ours)) if ours else []
+        loaded = list(loading.load(self.session, member, ours)) if ours else []
         for lane in loaded:
-            membership.open_lane(lane)
-        life.acquired(membership, [lane.key for lane in loaded])
-        for lane in list(membership.lanes.values()):
+            member.open_lane(lane)
+        life.acquired(member, [lane.key for lane in loaded])
+        for lane in list(member.lanes.values()):
             lease = mine.get(lane.key)
-            wanted = membership.paused or membership.group_paused or (lease is not None and lease.paused)
-            membership.set_paused(lane, paused=wanted)
+            wanted = member.paused or member.group_paused or (lease is not None and lease.paused)
+            member.set_paused(lane, paused=wanted)
 
     def _check_group(self) -> bool:
         """Is it still registered, what is paused; True when an operator paused or resumed something.
 
         What is paused is given back when it is idle, taken by nobody, and no part of the fair shares.
         """
-        membership = self.membership
-        row = Groups().get(self.session, membership.group, membership.topic)
-        if row is None or row.created_at != membership.registered_at:
-            membership.fail(
+        member = self.member
+        row = Groups().get(self.session, member.group, member.topic)
+        if row is None or row.created_at != member.registered_at:
+            member.fail(
                 LanelogError(
-                    f"group {membership.group!r} of topic {membership.topic!r} was deleted under this subscription; "
+                    f"group {member.group!r} of topic {member.topic!r} was deleted under this subscription; "
                     "subscribe again to register it anew"
                 )
             )
             return False
         if row.due_in_ms is not None:
-            self.host.due_in(row.due_in_ms / 1000)
-        steered = row.paused != membership.group_paused or row.lane_pauses != self._lane_pauses
-        membership.group_paused = row.paused
+            self.context.due_in(row.due_in_ms / 1000)
+        steered = row.paused != member.group_paused or row.lane_pauses != self._lane_pauses
+        member.group_paused = row.paused
         if row.lane_pauses != self._lane_pauses:
-            self.resting = Offsets().paused(self.session, membership.group, membership.topic)
+            self.resting = Offsets().paused(self.session, member.group, member.topic)
             self._lane_pauses = row.lane_pauses
         return steered
 
@@ -273,20 +273,20 @@ class MembershipKeeper:
 
     def _look_for_lanes(self, now: float) -> bool:
         """Which lanes there are; True when some are new."""
-        membership = self.membership
+        member = self.member
         if now >= self._full_pass_at:
             before, self.known, self._open = self.known, set(), set()
             after = ""
             while True:
-                page = Discovery().page(self.session, membership.topic, after, PAGE)
+                page = Discovery().page(self.session, member.topic, after, PAGE)
                 self._know(key for key, _ in page if key)
                 if len(page) < PAGE:
                     break
                 after = page[-1][0]
-            self._full_pass_at = now + membership.config.lease_duration * random.uniform(0.8, 1.0)
+            self._full_pass_at = now + member.config.lease_duration * random.uniform(0.8, 1.0)
             return self.known != before
         # Not compared with `known`: a lane that was purged and came back is there, and has no lease row.
-        recent = set(Discovery().new_lanes(self.session, membership.topic, NEW_LANES_AGE))
+        recent = set(Discovery().new_lanes(self.session, member.topic, NEW_LANES_AGE))
         new, self._recent = recent - self._recent, recent
         self._know(new)
         return bool(new)
@@ -298,16 +298,16 @@ class MembershipKeeper:
                 self._open.add(key)
 
     def _balance(self, now: float, *, changed: bool) -> None:
-        membership = self.membership
-        if membership.failure is not None or membership.group_paused:
+        member = self.member
+        if member.failure is not None or member.group_paused:
             return
         # Availability before fairness: without knowing who lives, whatever is unowned is taken and nothing is stolen.
-        plan = Plan(claim={Kind.ANY: ALL}) if self.verdict is None else self._plan(self.verdict, now)
+        plan = Plan(claim={Kind.ANY: ALL}) if self.view is None else self._plan(self.view, now)
         for lane in plan.shed:
-            membership.close_lane(lane)
+            member.close_lane(lane)
         claim = plan.claim
         if now >= self._sweep_at:
-            self._sweep_at = now + 2 * membership.config.lease_duration
+            self._sweep_at = now + 2 * member.config.lease_duration
             if not claim and self._everybody_has_enough():
                 claim = {Kind.ANY: ALL}
         if self._unheard_since is not None or self._beaten_at == NEVER:
@@ -320,16 +320,16 @@ class MembershipKeeper:
                 self.beat_if_due()
                 self._read_back()
 
-    def _plan(self, verdict: Verdict, now: float) -> Plan:
+    def _plan(self, view: LivenessView, now: float) -> Plan:
         """What to give back and to take, so that every member has its share of open lanes and of the others."""
-        held = [lane for lane in list(self.membership.lanes.values()) if not (lane.closing or lane.key in self.resting)]
+        held = [lane for lane in list(self.member.lanes.values()) if not (lane.closing or lane.key in self.resting)]
         opened = len(self._open - self.resting)
-        share = fair_shares(opened, self._shared_out - opened, verdict.heirs, self.membership.owner)
+        share = fair_shares(opened, self._shared_out - opened, view.heirs, self.member.owner)
         return self._sharing.plan(
             [lane for lane in held if is_open(lane.key)],
             [lane for lane in held if not is_open(lane.key)],
             share,
-            verdict.live,
+            view.live,
             now,
         )
 
@@ -339,25 +339,25 @@ class MembershipKeeper:
         for kind, count in claim.items():
             if not (taken and kind is Kind.ANY) and self._acquire(count, kind):
                 taken = True
-                if self.verdict is not None:
-                    self._sharing.took(kind, self.verdict.live, now)
+                if self.view is not None:
+                    self._sharing.took(kind, self.view.live, now)
         return taken
 
     def _deregister_dead(self) -> None:
         """Who is dead and holds nothing must not get a share again when a server restart voids the proof."""
-        membership = self.membership
-        group, topic = membership.group, membership.topic
-        for suspect in () if self.verdict is None else self.verdict.dead:
+        member = self.member
+        group, topic = member.group, member.topic
+        for suspect in () if self.view is None else self.view.dead:
             if suspect not in self._deregistered and not Leases().holds(self.session, group, topic, suspect.owner):
                 self._heartbeats.deregister_dead(self.session, group, topic, suspect.owner, suspect.heartbeat_at)
                 self._deregistered.add(suspect)
 
     def _everybody_has_enough(self) -> bool:
         """Whether no member is below its share, so that a lane which nobody claimed will not be claimed."""
-        if self.verdict is None:
+        if self.view is None:
             return True
-        counts = Leases().counts(self.session, self.membership.group, self.membership.topic)
-        live = self.verdict.live
+        counts = Leases().counts(self.session, self.member.group, self.member.topic)
+        live = self.view.live
         return all(counts.get(owner, 0) >= fair_share(self._shared_out, live, owner) for owner in live)
 
     @property
@@ -367,13 +367,13 @@ class MembershipKeeper:
 
     def _acquire(self, missing: int, kind: Kind) -> bool:
         """Take up to `missing` lanes of a kind: nobody's or a dead owner's, then those that never had a lease row."""
-        membership, leases = self.membership, Leases()
-        group, topic, owner = membership.group, membership.topic, membership.owner
-        dead: tuple[Suspect, ...] = ()
-        if self.verdict is not None:
-            dead = self.verdict.dead
-            if self.verdict.trusted:
-                dead += self.verdict.without_heartbeat(leases.counts(self.session, group, topic))
+        member, leases = self.member, Leases()
+        group, topic, owner = member.group, member.topic, member.owner
+        dead: tuple[DeadOwner, ...] = ()
+        if self.view is not None:
+            dead = self.view.dead
+            if self.view.trusted:
+                dead += self.view.without_heartbeat(leases.counts(self.session, group, topic))
         taken = 0
         like = LIKE[kind]
         candidates = leases.free(
@@ -394,16 +394,16 @@ class MembershipKeeper:
                     topic_row = Discovery().share_topic(cx, topic)
                     registered = Groups().lock_shared(cx, group, topic)
                     still_there = Discovery().heads(cx, topic, unclaimed)
-                    if topic_row is not None and registered == membership.registered_at and still_there:
+                    if topic_row is not None and registered == member.registered_at and still_there:
                         leases.create(cx, group, topic, owner, list(still_there), topic_row[1] + 1)
                         taken += len(still_there)
         return taken > 0
 
-    def _still_silent(self, cx: Executor, suspect: Suspect) -> bool:
+    def _still_silent(self, cx: Executor, suspect: DeadOwner) -> bool:
         return self._heartbeats.still_silent(
             cx,
-            self.membership.group,
-            self.membership.topic,
+            self.member.group,
+            self.member.topic,
             suspect.owner,
             suspect.heartbeat_at,
             needs_free=suspect.proof is Proof.LOCK,
@@ -412,11 +412,11 @@ class MembershipKeeper:
 
     def _release(self) -> None:
         """Give back closed lanes whose last handler has ended and whose last flush has committed; and paused ones."""
-        membership = self.membership
-        failed = membership.failure is not None
-        with membership.lock:
+        member = self.member
+        failed = member.failure is not None
+        with member.lock:
             self._close_resting_locked()
-            closed = [lane for lane in membership.lanes.values() if lane.closing]
+            closed = [lane for lane in member.lanes.values() if lane.closing]
             # One that failed may never get its writes through: what no handler has any more is left to others, and what
             # was not flushed is delivered again.
             idle = [lane for lane in closed if lane.idle or (failed and not lane.handling)]
@@ -424,37 +424,37 @@ class MembershipKeeper:
             return
         with self.session.transaction() as cx:
             released = [(lane.key, lane.epoch) for lane in idle]
-            Leases().release(cx, membership.group, membership.topic, membership.owner, released)
+            Leases().release(cx, member.group, member.topic, member.owner, released)
         for lane in idle:
             if failed:
-                membership.lose_lane(lane, "the subscription failed")
+                member.lose_lane(lane, "the subscription failed")
             else:
-                membership.forget_lane(lane)
+                member.forget_lane(lane)
         if not failed:
-            life.released(membership, [lane.key for lane in idle])
+            life.released(member, [lane.key for lane in idle])
 
     def _close_resting_locked(self) -> None:
         """Close what an operator paused and what is idle: what is not may go on, as soon as it is resumed."""
-        lanes = self.membership.lanes
-        keys = lanes if self.membership.group_paused else self.resting & lanes.keys()
+        lanes = self.member.lanes
+        keys = lanes if self.member.group_paused else self.resting & lanes.keys()
         for key in keys:
             lane = lanes[key]
             lane.closing = lane.closing or (lane.paused and lane.idle)
 
     def _leave(self) -> None:
         """Deregister, once nothing is held any more; the keeper goes on as long as something is."""
-        membership = self.membership
-        if membership.lanes or membership.ended.is_set():
+        member = self.member
+        if member.lanes or member.ended.is_set():
             return
         if not self._drained:
             self._drained = True
-            life.drained(membership)
+            life.drained(member)
         try:
-            self._heartbeats.deregister(self.session, membership.group, membership.topic, membership.owner)
+            self._heartbeats.deregister(self.session, member.group, member.topic, member.owner)
         except DatabaseError as error:
             if error.retriable:
                 raise
-            log.error("heartbeat.write_failed", topic=membership.topic, group=membership.group, error=error)
-        life.stopped(membership)
-        membership.ended.set()
-        self.host.remove(membership)
+            log.error("heartbeat.write_failed", topic=member.topic, group=member.group, error=error)
+        life.stopped(member)
+        member.ended.set()
+        self.context.remove(member)

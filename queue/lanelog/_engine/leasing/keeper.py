@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field
 
-from lanelog._engine.leasing.coordinator import MembershipKeeper
+from lanelog._engine.leasing.coordinator import Coordinator
 from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lanelog._database import Incarnation, Session
-    from lanelog._engine.context import Host
-    from lanelog._engine.member.member import Membership
+    from lanelog._engine.context import EngineContext
+    from lanelog._engine.member.member import Member
 
 TURN = 0.25
 """Seconds between two turns: the first message of a new key waits at most this long for an owner."""
 
 UNASKED = 5.0
-"""Seconds between two questions to the server who it is, while no membership has a heartbeat to write."""
+"""Seconds between two questions to the server who it is, while no member has a heartbeat to write."""
 
 # The liveness lock, fresh for each session: a half-open session of ours may still hold the last one.
 GET_LOCK = "SELECT GET_LOCK(%s, 0)"
@@ -55,7 +55,7 @@ log = get_logger("keeper")
 class Keeper:
     """Turns of the keeper."""
 
-    host: Host
+    context: EngineContext
     supervise: Callable[[float], None]  # the workers' clock
     session: Session = field(init=False)
     _lock_name: str = ""
@@ -63,37 +63,37 @@ class Keeper:
     _patience: float = 0.0  # as the session was told
     _check_at: float = 0.0  # when the session is asked again who answers (monotonic)
     _stood_on: Incarnation | None = None  # the last that memory was loaded from
-    _keepers: dict[Membership, MembershipKeeper] = field(factory=dict)
+    _keepers: dict[Member, Coordinator] = field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
-        self.session = self.host.database.session("keeper")
+        self.session = self.context.database.session("keeper")
 
     def turn(self, now: float) -> float:
-        """Supervise, then look after each membership once."""
+        """Supervise, then look after each member once."""
         self.supervise(now)
         try:
             self._hold_ground()
             with self.session.pinned():  # on another connection, what it reads may be of another server
                 self._be_patient()
-                for membership in self.host.memberships():
-                    self._look_after(membership)
+                for member in self.context.members():
+                    self._look_after(member)
         except DatabaseError:
             if not self.session.connected:
                 self._let_go()
             raise
-        self.host.raise_deferred("keeper")
-        self.host.raise_deferred("heartbeat")
-        for gone in self._keepers.keys() - set(self.host.memberships()):
+        self.context.raise_deferred("keeper")
+        self.context.raise_deferred("heartbeat")
+        for gone in self._keepers.keys() - set(self.context.members()):
             del self._keepers[gone]
         return TURN * random.uniform(0.8, 1.0)
 
-    def _look_after(self, membership: Membership) -> None:
-        with self.host.watch(membership, "keeper", self.session):
-            keeper = self._keeper_of(membership)
-            # What one membership does may take seconds (many lanes to load, a slow server): no other one's lease is to
+    def _look_after(self, member: Member) -> None:
+        with self.context.watch(member, "keeper", self.session):
+            keeper = self._keeper_of(member)
+            # What one member does may take seconds (many lanes to load, a slow server): no other one's lease is to
             # run out behind it.
             for each in list(self._keepers.values()):
-                with self.host.watch(each.membership, "heartbeat", self.session):
+                with self.context.watch(each.member, "heartbeat", self.session):
                     each.beat_if_due()
             keeper.turn()
 
@@ -103,15 +103,15 @@ class Keeper:
 
     def _let_go(self) -> None:
         """Nothing starts and nothing is written until lock, leases and lanes were read on a new session."""
-        self.host.ground.lost()
-        self.host.withdraw_authority()
+        self.context.ground.lost()
+        self.context.withdraw_authority()
 
     def _hold_ground(self) -> None:
         """Have a session that holds the lock, on the server that memory was loaded from; else make both so."""
-        ground = self.host.ground
+        ground = self.context.ground
         if ground.doubted and self.session.connected:
             # Another loop has met another server. This session keeps its lock until the next one has its own.
-            before, self.session = self.session, self.host.database.session("keeper")
+            before, self.session = self.session, self.context.database.session("keeper")
             try:
                 self._stand()
             except BaseException:
@@ -126,7 +126,7 @@ class Keeper:
 
     def _check(self) -> None:
         """Ask who answers, with every heartbeat: a proxy changes servers behind a living connection."""
-        asked, waited_for = time.monotonic(), self.host.ground.asked
+        asked, waited_for = time.monotonic(), self.context.ground.asked
         with self.session.pinned():
             held = self.session.one(HELD, (self._lock_name,)) if self._lock_name else (1,)
             incarnation = self.session.look()
@@ -136,13 +136,13 @@ class Keeper:
             self.session.drop()
             self._stand()
             return
-        self.host.ground.confirmed(asked)
+        self.context.ground.confirmed(asked)
         self._check_at = asked + self._check_every() * random.uniform(0.8, 1.0)
         if waited_for:
             self._wake_loops()
 
     def _check_every(self) -> float:
-        return min((each.config.lease_renewal for each in self.host.memberships()), default=UNASKED)
+        return min((each.config.lease_renewal for each in self.context.members()), default=UNASKED)
 
     def _stand(self) -> None:
         """Take the lock on a new session, say so in every heartbeat, and load what memory believes."""
@@ -154,12 +154,12 @@ class Keeper:
             self._lock_name = self._take_lock()
             if self._stood_on is not None and not incarnation.same(self._stood_on):
                 log.warning("server.restarted")
-            for membership in self.host.memberships():
-                keeper = self._keeper_of(membership)
+            for member in self.context.members():
+                keeper = self._keeper_of(member)
                 keeper.new_session(self.session, self._lock_name, incarnation)
                 keeper.reload()
         self._stood_on = incarnation
-        self.host.ground.loaded(incarnation, asked)
+        self.context.ground.loaded(incarnation, asked)
         self._check_at = asked + self._check_every()
         self._wake_loops()
 
@@ -173,21 +173,21 @@ class Keeper:
 
     def _be_patient(self) -> None:
         """Let the server wait for this session as long as the longest lease lasts."""
-        leases = (each.config.lease_duration for each in self.host.memberships())
+        leases = (each.config.lease_duration for each in self.context.members())
         patience = max(LEAST_PATIENCE, *leases, self._patience)
         if patience != self._patience:
             self.session.execute(SET_PATIENCE, (math.ceil(patience),) * 3)
             self._patience = patience
 
     def _wake_loops(self) -> None:
-        for membership in self.host.memberships():
-            membership.signals.wake_fetcher()
-            membership.signals.wake_settler()
+        for member in self.context.members():
+            member.signals.wake_fetcher()
+            member.signals.wake_settler()
 
-    def _keeper_of(self, membership: Membership) -> MembershipKeeper:
-        keeper = self._keepers.get(membership)
+    def _keeper_of(self, member: Member) -> Coordinator:
+        keeper = self._keepers.get(member)
         if keeper is None:
-            keeper = self._keepers[membership] = MembershipKeeper(self.host, membership, self.session)
+            keeper = self._keepers[member] = Coordinator(self.context, member, self.session)
             if self._stood_on is not None:
                 keeper.new_session(self.session, self._lock_name, self._stood_on)
         return keeper

@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from lanelog._database import Session
-    from lanelog._engine.member.member import Membership
+    from lanelog._engine.member.member import Member
     from lanelog._stores.leases import OwnedLane
 
 MENDING_A_LOAD = 1.0
 """Seconds after which a load mends no further lane: the heartbeat is to be written meanwhile. The next turn goes on."""
 
 
-def load(cx: Session, membership: Membership, leases: Sequence[OwnedLane]) -> list[Lane]:
+def load(cx: Session, member: Member, leases: Sequence[OwnedLane]) -> list[Lane]:
     """Build the lanes of these leases; left out are one whose head is gone (purged meanwhile) and one to be mended."""
-    group, topic = membership.group, membership.topic
+    group, topic = member.group, member.topic
     keys = [lease.key for lease in leases]
     heads = Discovery().heads(cx, topic, keys)
     offsets = Offsets().load(cx, group, topic, keys)
@@ -64,7 +64,7 @@ def load(cx: Session, membership: Membership, leases: Sequence[OwnedLane]) -> li
         if floor is None or max(snapshot.floor, snapshot.offset_acked or 0, *(r.through for r in snapshot.rows)) > head:
             suspects.add(lease.key)
         if lease.key not in suspects:
-            lanes.append(Lane.load(snapshot, membership.rules, membership.budget, now))
+            lanes.append(Lane.load(snapshot, member.rules, member.budget, now))
     _mend(cx, topic, suspects)
     return lanes
 
@@ -78,32 +78,32 @@ def _mend(session: Session, topic: str, keys: Iterable[str]) -> None:
         contradictions.mend(session, topic, key)
 
 
-def reload(session: Session, membership: Membership, leases: Sequence[OwnedLane]) -> None:
+def reload(session: Session, member: Member, leases: Sequence[OwnedLane]) -> None:
     """Replace what memory believes of these lanes by what the server has; see `Lane.carry_over`.
 
     Nothing starts meanwhile: the caller has withdrawn the authority to start handlers. What ends meanwhile was
     running, and so is among the offsets whose ids are compared.
     """
-    with membership.lock:
-        old = {lease.key: membership.lanes[lease.key] for lease in leases if lease.key in membership.lanes}
+    with member.lock:
+        old = {lease.key: member.lanes[lease.key] for lease in leases if lease.key in member.lanes}
         vouched = {key: lane.vouched() for key, lane in old.items()}
     points = [(key, offset) for key, ids in vouched.items() for offset in ids]
-    found = Fetches().ids(session, membership.topic, points)
+    found = Fetches().ids(session, member.topic, points)
     fresh: set[str] = set()
-    for lane in load(session, membership, [lease for lease in leases if lease.key in old]):
+    for lane in load(session, member, [lease for lease in leases if lease.key in old]):
         fresh.add(lane.key)
         ids = {offset: found[(lane.key, offset)] for offset in vouched[lane.key] if (lane.key, offset) in found}
         asked: dict[int, bool] = {}
         # A transaction may commit while this one is asked about: whatever is new is asked about, too.
-        while open_questions := membership.replace_lane(old[lane.key], lane, ids, asked):
-            asked.update(_settled(session, membership, lane.key, open_questions))
+        while open_questions := member.replace_lane(old[lane.key], lane, ids, asked):
+            asked.update(_settled(session, member, lane.key, open_questions))
     for key in old.keys() - fresh:
-        membership.disown_lane(old[key], "what the tables say of it on the new connection is no lane, or was mended")
+        member.disown_lane(old[key], "what the tables say of it on the new connection is no lane, or was mended")
 
 
-def _settled(session: Session, membership: Membership, key: str, offsets: Iterable[int]) -> dict[int, bool]:
+def _settled(session: Session, member: Member, key: str, offsets: Iterable[int]) -> dict[int, bool]:
     """Whether this server has each of them settled; waits for a COMMIT that is still on its way."""
-    group, topic = membership.group, membership.topic
+    group, topic = member.group, member.topic
     answers = {}
     for offset in sorted(offsets):
         with session.transaction() as cx:

@@ -1,7 +1,7 @@
 """How many lanes of which kind one member gives back, or takes, to have its share of open lanes and of the others.
 
 Owns the memory of whether the others share by kind, too; pure: no clock but `now` (monotonic seconds, handed in), no
-database. Called by the membership's keeper.
+database. Called by the member's keeper.
 
 Each kind is shared out by itself: whoever has too many of one kind gives them back, whoever has too few takes them.
 Members of an older version do not: they go by all lanes together, and leave what is given back where they have enough.

@@ -1,6 +1,6 @@
 """What attempts are told, and what they tell: start, outcome, explicit settlement, time-out, claim.
 
-Owns the transitions of an attempt in the hands of workers and users; lanes come and go elsewhere (`Membership`, its
+Owns the transitions of an attempt in the hands of workers and users; lanes come and go elsewhere (`Member`, its
 subclass). Between attempts of one lease epoch this memory decides: the same epoch means the same process.
 """
 
@@ -10,11 +10,11 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from lanelog._engine.lane.flush_waiter import Ticket
+from lanelog._engine.lane.flush_waiter import FlushWaiter
 from lanelog._engine.lane.policy import Outcome, Verb
 from lanelog._engine.lane.run import Attempt, Run, State
 from lanelog._engine.member.isolation import PATIENCE
-from lanelog._engine.member.state import MembershipState
+from lanelog._engine.member.state import MemberState
 from lanelog._telemetry import get_logger
 from lanelog.config import AckPolicy
 from lanelog.errors import AlreadySettled, LanelogError, LeaseLost
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 log = get_logger("worker")
 
 
-class Settlements(MembershipState):
+class Settlements(MemberState):
     """Every method takes the lock itself unless its name ends in `_locked`."""
 
     def may_start(self, lane: Lane, now: float) -> bool:
@@ -35,14 +35,14 @@ class Settlements(MembershipState):
         return self.has_authority(now) and not (lane.lost or lane.closing or lane.paused)
 
     def mark(self, run: Run, until: float | None = None) -> bool | None:
-        """Write down that the caller, who is inside the gate, has taken this late run, and wait for the commit.
+        """Write down that the caller, who is inside the isolation, has taken this late run, and wait for the commit.
 
         False: it must not start. It was taken back meanwhile, or its lane is lost: a flush that is refused for that
         marks nothing, so that no other owner counts it. A flush of unknown outcome is no commit, it is written again.
 
-        None: not yet, by `until` (monotonic) or after as long as the gate has patience: the database is away, and a
-        suspect of another client must not wait for it as well. The mark stays due; asked again, this waits on for it.
-        Only a suspect waits as long as it takes: it may not let others in while its row may say that it is alone.
+        None: not yet, by `until` (monotonic) or after as long as the isolation has patience: the database is away,
+        and a suspect of another client must not wait for it as well. The mark stays due; asked again, this waits on for
+        it. Only a suspect waits as long as it takes: it may not let others in while its row may say that it is alone.
 
         Between the commit and the handler the caller has to ask `may_start`: who slept there too long has lost the
         lane, and its next owner has counted the attempt as a crash.
@@ -50,36 +50,36 @@ class Settlements(MembershipState):
         longest = PATIENCE if until is None else min(PATIENCE, max(0.0, until - time.monotonic()))
         patience = None if run.alone else longest
         with self.lock:
-            if run.ticket is None:
-                ticket = Ticket()
-                if not run.lane.mark(run, ticket):
+            if run.waiter is None:
+                waiter = FlushWaiter()
+                if not run.lane.mark(run, waiter):
                     return False
-                run.ticket = ticket
+                run.waiter = waiter
                 self._after_change_locked(run.lane, time.monotonic())
-            ticket = run.ticket
+            waiter = run.waiter
         self.signals.wake_settler()
         try:
-            return ticket.wait(patience) or None
+            return waiter.wait(patience) or None
         except LanelogError:
             return False
 
     def wait_written(self, run: Run) -> None:
-        """Wait until what became of a suspect is committed, but not longer than the gate has patience.
+        """Wait until what became of a suspect is committed, but not longer than the isolation has patience.
 
         Until then its row says that it runs alone: if others were let in and the process died of one of them, it would
         be dead-lettered for that, even if its handler had returned.
         """
-        ticket = Ticket()
+        waiter = FlushWaiter()
         with self.lock:
             lane = run.lane
             if lane.lost:
                 return
             burial = next((lane.burials[a.offset] for a in run.attempts if a.offset in lane.burials), None)
-            (lane.tickets if burial is None else burial.tickets).append(ticket)
+            (lane.waiters if burial is None else burial.waiters).append(waiter)
             self._after_change_locked(lane, time.monotonic())
         self.signals.wake_settler()
         with suppress(LanelogError):
-            ticket.wait(PATIENCE)
+            waiter.wait(PATIENCE)
 
     def finish(self, run: Run, *, seconds: float | None = None, complete: bool = True) -> None:
         """Take a run's outcomes over; `complete`: the worker is done with it, the rest goes back."""
@@ -114,20 +114,20 @@ class Settlements(MembershipState):
             run.lane.take_back([run])
         self.finish(run, complete=False)
 
-    def settle(self, attempt: Attempt, outcome: Outcome) -> Ticket:
-        """An explicit settlement; the ticket resolves when it is committed. Raises LeaseLost, AlreadySettled."""
+    def settle(self, attempt: Attempt, outcome: Outcome) -> FlushWaiter:
+        """An explicit settlement; the waiter resolves when it is committed. Raises LeaseLost, AlreadySettled."""
         with self.lock:
             self._check_locked(attempt)
-            ticket = Ticket(self._release_later_locked(attempt))
+            waiter = FlushWaiter(self._release_later_locked(attempt))
             lane = attempt.lane
             self._harvest_locked(attempt)
             self._apply_locked(attempt, outcome, time.monotonic())
             burial = lane.burials.get(attempt.offset)
-            (lane.tickets if burial is None else burial.tickets).append(ticket)
+            (lane.waiters if burial is None else burial.waiters).append(waiter)
             self._finish_detached_locked(attempt)
             self._after_change_locked(lane, time.monotonic())
         self.signals.wake_settler()
-        return ticket
+        return waiter
 
     def _release_later_locked(self, attempt: Attempt) -> Callable[[], None] | None:
         """What a suspect in the user's hands holds until its settlement is committed; see `wait_written`."""

@@ -1,8 +1,8 @@
-"""The process's gate: messages pass it together, a suspect passes it alone.
+"""The process's isolation: messages pass it together, a suspect passes it alone.
 
 Owns the count of messages being handled in this process; never knows which. Workers and pulled deliveries enter and
 leave. A message that may have killed a process runs its last attempt alone, so that if the process dies again it is
-proven guilty and nobody else is; `alone` therefore spans all clients of the process.
+proven guilty and nobody else is; `alone` therefore intervals all clients of the process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CHECK = 0.25
 """Seconds between two looks at whether the suspect is still wanted."""
 
 
-class Gate:
+class Isolation:
     """Many at once, or one alone. Every method may be called from any thread."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Gate:
         self._vain = 0  # holds since a suspect had its turn
 
     def __repr__(self) -> str:
-        return f"Gate(inside={self._inside}, alone={self._alone}, held_back={self._held_back})"
+        return f"Isolation(inside={self._inside}, alone={self._alone}, held_back={self._held_back})"
 
     def enter(self, wanted: Callable[[], bool] | None = None) -> bool:
         """Wait while a suspect runs alone or is about to; False when it is not `wanted` any more."""
@@ -88,34 +88,34 @@ class Gate:
 
 
 class Passage:
-    """One message's, or one run's, stay inside a gate; left once, by whoever comes first."""
+    """One message's, or one run's, stay inside a isolation; left once, by whoever comes first."""
 
-    __slots__ = ("_gate", "_left", "_lock")
+    __slots__ = ("_isolation", "_left", "_lock")
 
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
+    def __init__(self, isolation: Isolation) -> None:
+        self._isolation = isolation
         self._left = False
         self._lock = threading.Lock()
 
     def leave(self) -> None:
-        """Leave the gate; idempotent."""
+        """Leave the isolation; idempotent."""
         with self._lock:
             if self._left:
                 return
             self._left = True
-        self._gate.leave()
+        self._isolation.leave()
 
 
-_process: list[Gate] = [Gate()]
+_process: list[Isolation] = [Isolation()]
 
 
-def process_gate() -> Gate:
-    """The gate of this process."""
+def process_isolation() -> Isolation:
+    """The isolation of this process."""
     return _process[0]
 
 
 def _after_fork() -> None:
-    _process[0] = Gate()  # whatever the parent's threads were handling is not handled here
+    _process[0] = Isolation()  # whatever the parent's threads were handling is not handled here
 
 
 os.register_at_fork(after_in_child=_after_fork)

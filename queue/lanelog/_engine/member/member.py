@@ -19,7 +19,7 @@ from lanelog.errors import LeaseLost
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from lanelog._engine.lane.flush_waiter import Ticket
+    from lanelog._engine.lane.flush_waiter import FlushWaiter
     from lanelog._engine.lane.lane import Lane
     from lanelog._engine.lane.run import Attempt
     from lanelog._engine.lane.values import Burial, LaneWrite
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 log = get_logger("subscription")
 
 
-class Membership(Settlements):
+class Member(Settlements):
     """One owner's part in one group and topic. Methods take the lock themselves unless their name ends in `_locked`."""
 
     # -- lanes come and go (keeper) --------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ class Membership(Settlements):
     def _quiet_locked(self, lane: Lane) -> None:
         lane.recall()
         lane.drop_ready()
-        self._hungry.pop(lane, None)
+        self._needs_fetch.pop(lane, None)
         self._dirty[lane] = None
 
     def lose_lane(self, lane: Lane, why: str) -> None:
@@ -92,17 +92,17 @@ class Membership(Settlements):
             running = list(lane.running.values())
             refused = lane.unwritten_settlements
             self.counters.refused += len(refused)
-            tickets = lane.tickets + (lane.writing.tickets if lane.writing is not None else [])
-            tickets += [ticket for burial in lane.burials.values() for ticket in burial.tickets]
+            waiters = lane.waiters + (lane.writing.waiters if lane.writing is not None else [])
+            waiters += [waiter for burial in lane.burials.values() for waiter in burial.waiters]
             self._supersede_locked(running)
             lane.abandon()
         error = LeaseLost(f"the lease of {self.group}/{self.topic}/{lane.key} was lost: {why}")
-        for ticket in tickets:
-            ticket.resolve(error)
+        for waiter in waiters:
+            waiter.resolve(error)
         context = {"topic": self.topic, "key": lane.key, "group": self.group}
         if refused:  # their handlers have returned and will never hear of it
             log.warning("settlement.refused", **context, offset=refused[0], messages=len(refused), why=why)
-        if running or tickets:
+        if running or waiters:
             log.warning("lane.lost", **context, running=len(running), why=why)
 
     def disown_lane(self, lane: Lane, why: str) -> None:
@@ -124,17 +124,17 @@ class Membership(Settlements):
         """The lane was released in good order."""
         with self.lock:
             self._forget_locked(lane)
-            tickets = lane.tickets  # of who began to wait when there was nothing left to write
+            waiters = lane.waiters  # of who began to wait when there was nothing left to write
             lane.abandon()
-        for ticket in tickets:
-            ticket.resolve()
+        for waiter in waiters:
+            waiter.resolve()
 
     def _forget_locked(self, lane: Lane) -> None:
         if self.lanes.get(lane.key) is lane:
             del self.lanes[lane.key]
         self._dirty.pop(lane, None)
-        self._hungry.pop(lane, None)
-        self._thirsty.pop(lane, None)
+        self._needs_fetch.pop(lane, None)
+        self._needs_payload.pop(lane, None)
 
     def replace_lane(self, old: Lane, fresh: Lane, ids: dict[int, str], asked: Mapping[int, bool]) -> set[int]:
         """On a new connection: put a freshly loaded lane in the place of what memory believed.
@@ -151,13 +151,13 @@ class Membership(Settlements):
             before = list(old.running.values())
             fresh.carry_over(old, ids, {offset for offset, settled in asked.items() if settled})
             self._supersede_locked(attempt for attempt in before if attempt.state is State.SUPERSEDED)
-            for pending in (self._dirty, self._hungry, self._thirsty):
+            for pending in (self._dirty, self._needs_fetch, self._needs_payload):
                 pending.pop(old, None)
             forgotten = [burial for burial in old.burials.values() if burial.lane is old]
         error = LeaseLost(f"{self.group}/{self.topic}/{old.key}: the server has another message there by now")
         for burial in forgotten:
-            for ticket in burial.tickets:
-                ticket.resolve(error)
+            for waiter in burial.waiters:
+                waiter.resolve(error)
         self.open_lane(fresh)
         return set()
 
@@ -176,8 +176,8 @@ class Membership(Settlements):
                     news = True
                 elif head < lane.head:
                     self._ahead.append(lane)
-                if lane.hungry:
-                    self._hungry[lane] = None
+                if lane.needs_fetch:
+                    self._needs_fetch[lane] = None
         return news
 
     def take_ahead(self) -> list[Lane]:
@@ -203,56 +203,56 @@ class Membership(Settlements):
         wanted, self._look_wanted = self._look_wanted, False
         return wanted
 
-    def take_hungry(self, limit: int) -> list[Lane]:
+    def take_needing_fetch(self, limit: int) -> list[Lane]:
         """Up to `limit` lanes that fetching would help, least recently fetched first.
 
         Those that can hand it out at once go first, alone: what is read ahead for the others must not take their room.
         """
         with self.lock:
-            for lane in [lane for lane in self._hungry if not lane.hungry]:
-                del self._hungry[lane]
-            chosen = list(itertools.islice((lane for lane in self._hungry if not lane.full), limit))
-            chosen = chosen or list(itertools.islice(self._hungry, limit))
+            for lane in [lane for lane in self._needs_fetch if not lane.needs_fetch]:
+                del self._needs_fetch[lane]
+            chosen = list(itertools.islice((lane for lane in self._needs_fetch if not lane.full), limit))
+            chosen = chosen or list(itertools.islice(self._needs_fetch, limit))
             for lane in chosen:
-                del self._hungry[lane]
+                del self._needs_fetch[lane]
             return chosen
 
     def wants_room(self) -> bool:
         """Whether some lane could hand out at once what is not in memory; reading ahead alone evicts nothing."""
         with self.lock:
-            hungry = (lane for lane in self._hungry if lane.hungry)
-            return any(not lane.full for lane in (*self._thirsty, *hungry))
+            needs_fetch = (lane for lane in self._needs_fetch if lane.needs_fetch)
+            return any(not lane.full for lane in (*self._needs_payload, *needs_fetch))
 
-    def still_hungry(self, lane: Lane) -> None:
+    def still_needs_fetch(self, lane: Lane) -> None:
         """The lane could not be served now."""
         with self.lock:
-            if lane.hungry:
-                self._hungry[lane] = None
+            if lane.needs_fetch:
+                self._needs_fetch[lane] = None
 
-    def still_thirsty(self, lanes: Iterable[Lane]) -> None:
+    def still_needs_payload(self, lanes: Iterable[Lane]) -> None:
         """The bodies of these lanes' due messages could not be read now."""
         with self.lock:
             for lane in lanes:
                 if not lane.lost:
-                    self._thirsty[lane] = None
+                    self._needs_payload[lane] = None
 
     def all_fed(self) -> bool:
         """Whether memory holds unread work for every lane, so that looking would tell nothing of use."""
         with self.lock:
             return bool(self.lanes) and all(lane.ready or lane.cursor < lane.head for lane in self.lanes.values())
 
-    def take_thirsty(self, now: float, limit: int, room: int) -> list[tuple[Lane, list[int]]]:
+    def take_needing_payload(self, now: float, limit: int, room: int) -> list[tuple[Lane, list[int]]]:
         """Lanes with due messages whose bodies have to be read again, at most `room` messages in all."""
         with self.lock:
             while self._dues and self._dues[0][0] <= now:
                 _, _, lane = heapq.heappop(self._dues)
                 if not lane.lost:
-                    self._thirsty[lane] = None
+                    self._needs_payload[lane] = None
             wanted = []
-            for lane in list(self._thirsty)[:limit]:
+            for lane in list(self._needs_payload)[:limit]:
                 if room <= 0:
                     break
-                del self._thirsty[lane]
+                del self._needs_payload[lane]
                 offsets = lane.due(now, min(room, lane.rules.batch_size))
                 if offsets:
                     room -= len(offsets)
@@ -305,10 +305,10 @@ class Membership(Settlements):
                     continue
                 lane.drop_ready()
                 lane.drop_bodies()
-                if lane.hungry:
-                    self._hungry[lane] = None
+                if lane.needs_fetch:
+                    self._needs_fetch[lane] = None
                 if not lane.running and lane.due(now, 1):
-                    self._thirsty[lane] = None
+                    self._needs_payload[lane] = None
 
     # -- writes go out, commits come in (settler) ------------------------------------------------------------------
 
@@ -336,7 +336,7 @@ class Membership(Settlements):
     def committed(self, writes: Sequence[LaneWrite]) -> None:
         """The flush is durable: let workers have its runs and explicit settlers their answers."""
         now = time.monotonic()
-        tickets: list[Ticket] = []
+        waiters: list[FlushWaiter] = []
         with self.lock:
             for write in writes:
                 lane = write.lane
@@ -344,10 +344,10 @@ class Membership(Settlements):
                     continue  # replaced on a new connection
                 for run in lane.written(write):
                     self.runs.put((self, run))
-                tickets += write.tickets
+                waiters += write.waiters
                 self._after_change_locked(lane, now)
-        for ticket in tickets:
-            ticket.resolve()
+        for waiter in waiters:
+            waiter.resolve()
         if any(write.lane.closing for write in writes):
             self.signals.wake_keeper()  # it may be idle now, and be released
 
@@ -379,7 +379,7 @@ class Membership(Settlements):
                 lane.succeeded(attempt, time.monotonic(), stored=True)
                 self.counters.dead_lettered += 1
                 self._after_change_locked(lane, time.monotonic())
-        for ticket in burial.tickets:
-            ticket.resolve()
+        for waiter in burial.waiters:
+            waiter.resolve()
         self.signals.wake_settler()
         return True

@@ -1,7 +1,7 @@
 """What the lanes of a subscription must know of it, and what is counted about it.
 
 Owns the derived numbers (run size, concurrency, the attempts a policy allows); never touches a lane. Made by the
-subscription, read by `Lane` and `Membership`.
+subscription, read by `Lane` and `Member`.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class SubscriptionRules:
 
 @define(eq=False)
 class Signals:
-    """How a membership wakes the client's loops."""
+    """How a member wakes the client's loops."""
 
     wake_fetcher: Callable[[], None]
     wake_settler: Callable[[], None]
@@ -84,7 +84,7 @@ class Signals:
 
 @define(eq=False)
 class Counters:
-    """What `subscription.stats()` reports; changed under the membership's lock."""
+    """What `subscription.stats()` reports; changed under the member's lock."""
 
     handled: int = 0
     acked: int = 0

@@ -1,6 +1,6 @@
-"""The state of a membership, and what follows from any change of a lane.
+"""The state of a member, and what follows from any change of a lane.
 
-Owns the fields, the lock and the lists of what is to be done; the operations are in `Settlements` and `Membership`.
+Owns the fields, the lock and the lists of what is to be done; the operations are in `Settlements` and `Member`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from lanelog._engine.lane.lane import Lane
     from lanelog._engine.lane.run import Attempt, Run
     from lanelog._engine.lane.values import Budget
-    from lanelog._engine.member.member import Membership
+    from lanelog._engine.member.member import Member
     from lanelog._engine.member.rules import Signals, SubscriptionRules
     from lanelog._telemetry import ExcInfo
     from lanelog.config import SubscriptionConfig
@@ -39,7 +39,7 @@ settler_log = get_logger("settler")
 
 
 @define(eq=False)
-class MembershipState:
+class MemberState:
     """One owner's part in one group and topic. Every method takes the lock itself unless its name ends in `_locked`."""
 
     group: str
@@ -50,7 +50,7 @@ class MembershipState:
     budget: Budget
     lock: threading.Lock
     signals: Signals
-    runs: queue.SimpleQueue[tuple[Membership, Run] | Callable[[], object] | None]
+    runs: queue.SimpleQueue[tuple[Member, Run] | Callable[[], object] | None]
     failed: Callable[[BaseException], None]  # tells the subscription; called once
     workers: int = 0  # threads that run its handler; pulled: none
     detached: dict[Attempt, None] = field(factory=dict)  # handed to the user: pulled, or settled by hand
@@ -71,13 +71,13 @@ class MembershipState:
     _dropped: deque[tuple[Attempt, str, ExcInfo | None]] = field(factory=deque)
     _look_wanted: bool = True
     _dirty: dict[Lane, None] = field(factory=dict)
-    _thirsty: dict[Lane, None] = field(factory=dict)
-    _hungry: dict[Lane, None] = field(factory=dict)
+    _needs_payload: dict[Lane, None] = field(factory=dict)
+    _needs_fetch: dict[Lane, None] = field(factory=dict)
     _dues: list[tuple[float, int, Lane]] = field(factory=list)
     _sequence: int = 0
 
     def __repr__(self) -> str:
-        return f"Membership({self.group!r}, {self.topic!r}, lanes={len(self.lanes)})"
+        return f"Member({self.group!r}, {self.topic!r}, lanes={len(self.lanes)})"
 
     def has_authority(self, now: float) -> bool:
         """Whether handlers may start: the last read-back is not older than a lease, the machine's sleep included."""
@@ -108,7 +108,7 @@ class MembershipState:
                 settler_log.error("message.dropped", **self.context(attempt), **told)
 
     def fail(self, error: BaseException) -> None:
-        """This membership cannot go on: stop handing out, and say so once."""
+        """This member cannot go on: stop handing out, and say so once."""
         with self.lock:
             if self.failure is not None:
                 return
@@ -125,9 +125,9 @@ class MembershipState:
         self.signals.wake_settler()
 
     @property
-    def has_hungry(self) -> bool:
+    def has_needing_fetch(self) -> bool:
         """Whether some lane waits for the fetcher."""
-        return bool(self._hungry or self._thirsty)
+        return bool(self._needs_fetch or self._needs_payload)
 
     def _after_change_locked(self, lane: Lane, now: float, *, fetching: bool = False) -> None:
         """Whatever happened to a lane: send out what may go, and note what it needs from whom.
@@ -138,11 +138,11 @@ class MembershipState:
             return
         if self.has_authority(now):
             self._plan_locked(lane, now)
-        if lane.thirsty:
-            self._thirsty[lane] = None
-        if lane.hungry:
-            self._hungry[lane] = None
-        if self.has_hungry and not fetching:
+        if lane.needs_payload:
+            self._needs_payload[lane] = None
+        if lane.needs_fetch:
+            self._needs_fetch[lane] = None
+        if self.has_needing_fetch and not fetching:
             self.signals.wake_fetcher()
         if lane.needs_write:
             self._dirty[lane] = None
@@ -157,7 +157,7 @@ class MembershipState:
             if isinstance(planned, Burial):
                 self._bury_planned_locked(planned, now)
             elif planned.late:
-                self.runs.put((cast("Membership", self), planned))  # marked by who takes it; others by the next flush
+                self.runs.put((cast("Member", self), planned))  # marked by who takes it; others by the next flush
 
     def _bury_planned_locked(self, burial: Burial, now: float) -> None:
         if self.config.dead_letter_suffix is None and burial.attempt is not None:
@@ -176,8 +176,8 @@ class MembershipState:
         """The engine ends: nobody may wait for it any longer."""
         with self.lock:
             lanes = list(self.lanes.values())
-            tickets = [ticket for lane in lanes for ticket in lane.tickets]
-            tickets += [ticket for lane in lanes for burial in lane.burials.values() for ticket in burial.tickets]
-            tickets += [ticket for lane in lanes if lane.writing is not None for ticket in lane.writing.tickets]
-        for ticket in tickets:
-            ticket.resolve(error)
+            waiters = [waiter for lane in lanes for waiter in lane.waiters]
+            waiters += [waiter for lane in lanes for burial in lane.burials.values() for waiter in burial.waiters]
+            waiters += [waiter for lane in lanes if lane.writing is not None for waiter in lane.writing.waiters]
+        for waiter in waiters:
+            waiter.resolve(error)

@@ -1,6 +1,6 @@
 """What a schedule publishes at a given moment, and when its next time is: arithmetic alone, without I/O or clock.
 
-Owns what counts as missed, and what `catch_up` makes of it. Called by `firing`.
+Owns what counts as missed, and what `catch_up` makes of it. Called by `recurring`.
 
 As long as the oldest time that is due is late by no more than the schedule's own period (at least 5 s, at most 60 s),
 nothing was missed: whatever is due is published, in order. Later than that, nobody was there to publish, and all that
@@ -35,7 +35,7 @@ class CatchUp(StrEnum):
 
 
 @frozen(kw_only=True)
-class Dues:
+class DueTimes:
     """What to publish now; epoch milliseconds."""
 
     times: Sequence[int]
@@ -46,7 +46,7 @@ class Dues:
     """Whether nobody was there when it became due."""
 
 
-def dues(cron: Cron, catch_up: str, *, first_ms: int, since_ms: int, last_ms: int, now_ms: int, most: int) -> Dues:
+def dues(cron: Cron, catch_up: str, *, first_ms: int, since_ms: int, last_ms: int, now_ms: int, most: int) -> DueTimes:
     """Plan a schedule whose earliest time that is not fired, `first_ms`, is due; at most `most` times at once.
 
     `since_ms`: when the expression was declared; `first_ms` may be older, and still of the one before. `last_ms`: the
@@ -62,4 +62,4 @@ def dues(cron: Cron, catch_up: str, *, first_ms: int, since_ms: int, last_ms: in
     else:
         times = [first_ms, *islice(cron.between(then, now_ms), most - 1)]
         next_at = cron.after(max(then, times[-1]))
-    return Dues(times=[at for at in times if at > last_ms], next_at=next_at, missed=missed)
+    return DueTimes(times=[at for at in times if at > last_ms], next_at=next_at, missed=missed)

@@ -65,7 +65,7 @@ class _Wait:
 
 
 @define(eq=False)
-class Appending:
+class DelayedMessages:
     """Moves due messages; remembers for a moment which lanes are busy."""
 
     session: Session

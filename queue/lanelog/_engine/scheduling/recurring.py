@@ -1,6 +1,6 @@
 """Fires schedules: the messages of every time that is due, and the next time, in one transaction.
 
-Owns that transaction; never decides when to look (the scheduler does) nor what a time is (`_cron` and `dues` do).
+Owns that transaction; never decides when to look (the scheduler does) nor what a time is (`_cron` and `catch_up` do).
 Called by the scheduler's loop and by `Admin.maintain`, each on a connection of its own; several processes at once skip
 each other's locks.
 
@@ -23,7 +23,7 @@ from attrs import define, field, frozen
 
 from lanelog import _cron
 from lanelog._engine import contradictions
-from lanelog._engine.scheduling.catch_up import Dues, dues
+from lanelog._engine.scheduling.catch_up import DueTimes, dues
 from lanelog._stores.messages import Messages, NewMessage
 from lanelog._stores.partitions import Partitions
 from lanelog._stores.schedules import Due, ScheduleRow, Schedules, ToCome
@@ -71,7 +71,7 @@ class _Fire:
     """A schedule with what it is to publish now."""
 
     row: ScheduleRow
-    dues: Dues
+    dues: DueTimes
 
 
 @define
@@ -100,7 +100,7 @@ class _Turn:
 
 
 @define(eq=False)
-class Firing:
+class RecurringSchedules:
     """Fires what is due, for one loop; it remembers which schedules are faulty."""
 
     database: Database

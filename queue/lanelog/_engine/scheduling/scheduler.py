@@ -1,6 +1,6 @@
 """The scheduler: messages whose time has come, delayed ones and those of schedules.
 
-Owns when that is looked for; `appending` and `firing` do it. Never touches a group's rows. One thread and one
+Owns when that is looked for; `delayed` and `recurring` do it. Never touches a group's rows. One thread and one
 connection of a client, started with its first subscription or the first thing that it schedules; any number of clients
 do this at once and skip each other's locks. Where the account may not, it says so once and leaves that to the clients
 of other accounts.
@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 from lanelog._database import NOW_MS
-from lanelog._engine.scheduling.delayed import Appending
-from lanelog._engine.scheduling.recurring import Firing
+from lanelog._engine.scheduling.delayed import DelayedMessages
+from lanelog._engine.scheduling.recurring import RecurringSchedules
 from lanelog._stores import scheduled, schedules
 from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError, LanelogError
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lanelog._database import Session
-    from lanelog._engine.context import Host
+    from lanelog._engine.context import EngineContext
 
 TURN = 1.0
 """Seconds between two looks while nothing is due."""
@@ -67,10 +67,10 @@ log = get_logger("scheduler")
 class Scheduler:
     """Turns of the scheduler."""
 
-    host: Host
+    context: EngineContext
     session: Session = field(init=False)
-    _appending: Appending = field(init=False)
-    _firing: Firing = field(init=False)
+    _appending: DelayedMessages = field(init=False)
+    _firing: RecurringSchedules = field(init=False)
     _all_at: float = 0.0  # when everything is looked at again (monotonic)
     _attentive_until: float = 0.0  # (monotonic)
     _look_at: float = 0.0  # when the next turn is planned (monotonic); 0: one is under way
@@ -78,10 +78,10 @@ class Scheduler:
     _lead: int | None = None  # by how many milliseconds the server's clock is ahead of ours; None: not known yet
 
     def __attrs_post_init__(self) -> None:
-        host = self.host
-        self.session = host.database.session("scheduler")
-        self._appending = Appending(self.session, host.ensure_lanes, host.published)
-        self._firing = Firing(host.database, host.ensure_lanes, host.published)
+        context = self.context
+        self.session = context.database.session("scheduler")
+        self._appending = DelayedMessages(self.session, context.ensure_lanes, context.published)
+        self._firing = RecurringSchedules(context.database, context.ensure_lanes, context.published)
 
     def turn(self, now: float) -> float:
         """Append and fire what is due, a bounded number; the seconds until the next turn."""

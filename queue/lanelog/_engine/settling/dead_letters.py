@@ -29,9 +29,9 @@ from lanelog.errors import DatabaseError, LanelogError
 
 if TYPE_CHECKING:
     from lanelog._database import Executor, Session
-    from lanelog._engine.context import Host
+    from lanelog._engine.context import EngineContext
     from lanelog._engine.lane.values import Burial
-    from lanelog._engine.member.member import Membership
+    from lanelog._engine.member.member import Member
 
 BETWEEN_FLUSHES = 0.05
 """Seconds of dead letters between two flushes: a flood of them must not stall what succeeds."""
@@ -40,50 +40,50 @@ log = get_logger("settler")
 
 
 @define(eq=False)
-class Burials:
+class DeadLetters:
     """Moves messages to the dead letters."""
 
-    host: Host
+    context: EngineContext
     session: Session
     _prepared: set[str] = field(factory=set)  # topics that are marked as holding dead letters
     _generation: int = 0  # of memory, when they were
 
-    def turn(self, membership: Membership) -> bool:
+    def turn(self, member: Member) -> bool:
         """Work through what waits, for a bounded time; True when something was done."""
         until = time.monotonic() + BETWEEN_FLUSHES
         done = False
-        if not membership.burials:
+        if not member.burials:
             return False
-        generation = self.host.vouched(self.session)
+        generation = self.context.vouched(self.session)
         if not generation:
             return False
         if generation != self._generation:
             self._prepared, self._generation = set(), generation
-        for _ in range(len(membership.burials)):
+        for _ in range(len(member.burials)):
             if time.monotonic() > until:
                 return True
-            burial = membership.burials.popleft()
+            burial = member.burials.popleft()
             if burial.lane.lost:
                 continue
             try:
                 with self.session.pinned():
-                    moved = self._move(membership, burial)
+                    moved = self._move(member, burial)
             except LanelogError:
-                membership.burials.append(burial)
+                member.burials.append(burial)
                 raise
             if moved:
                 done = True
             else:
-                membership.burials.append(burial)
+                member.burials.append(burial)
         return done
 
     def left(self) -> bool:
         """Whether some wait for a head that somebody else has."""
-        return any(membership.burials for membership in self.host.memberships())
+        return any(member.burials for member in self.context.members())
 
-    def _move(self, membership: Membership, burial: Burial, *, mended: bool = False) -> bool:
+    def _move(self, member: Member, burial: Burial, *, mended: bool = False) -> bool:
         """One dead letter; False when its lane is locked by somebody. `mended`: its head has been seen to."""
-        dead_topic = membership.config.dead_letter_topic(membership.topic)
+        dead_topic = member.config.dead_letter_topic(member.topic)
         assert dead_topic is not None  # noqa: S101 - for the type checker: without one nothing is buried
         lane, key = burial.lane, burial.lane.key
         if dead_topic not in self._prepared:
@@ -92,33 +92,33 @@ class Burials:
             self._prepared.add(dead_topic)
         try:
             with self.session.transaction() as cx:
-                self.host.check_generation(self.session, self._generation)
+                self.context.check_generation(self.session, self._generation)
                 head = Discovery().try_lock_head(cx, dead_topic, key)
-                outcome = None if head is None else self._copy(cx, membership, burial, dead_topic, head)
+                outcome = None if head is None else self._copy(cx, member, burial, dead_topic, head)
         except DatabaseError as error:
             # The copy's id was looked for: it is the offset that is taken, and no repetition would find another.
             if error.code != contradictions.DUPLICATE or mended:
                 raise
             seen_to = contradictions.mend(self.session, dead_topic, key) is not None
-            return seen_to and self._move(membership, burial, mended=True)
+            return seen_to and self._move(member, burial, mended=True)
         if outcome is None:
             if key not in Discovery().heads(self.session, dead_topic, [key]):
-                self.host.ensure_lanes(dead_topic, [key])
-                return self._move(membership, burial)
+                self.context.ensure_lanes(dead_topic, [key])
+                return self._move(member, burial)
             return False
         if outcome == "lost":
-            membership.lose_lane(lane, "its lease has another owner or epoch")
+            member.lose_lane(lane, "its lease has another owner or epoch")
             return True
-        if not membership.buried(burial, lane):
+        if not member.buried(burial, lane):
             return False
-        self._announce(membership, burial, dead_topic, outcome)
-        self.host.published(dead_topic)
+        self._announce(member, burial, dead_topic, outcome)
+        self.context.published(dead_topic)
         return True
 
-    def _copy(self, cx: Executor, membership: Membership, burial: Burial, dead_topic: str, head: int) -> str:
+    def _copy(self, cx: Executor, member: Member, burial: Burial, dead_topic: str, head: int) -> str:
         """Inside the transaction, under the dead letter lane's lock: "buried", "vanished" or "lost"."""
-        group, topic, lane = membership.group, membership.topic, burial.lane
-        held = self.host.fenced(Leases().fence(cx, group, topic, membership.owner, [lane.key]))
+        group, topic, lane = member.group, member.topic, burial.lane
+        held = self.context.fenced(Leases().fence(cx, group, topic, member.owner, [lane.key]))
         if held.get(lane.key) != lane.epoch:
             return "lost"
         Deliveries().settle(cx, group, topic, lane.key, burial.offset)
@@ -132,7 +132,7 @@ class Burials:
             floor = Offsets().load(cx, "", dead_topic, [lane.key]).get(("", lane.key))
             released = floor is not None and at <= floor.offset_acked
             if not released and not Deliveries().is_letter_settled(cx, dead_topic, lane.key, at):
-                self._remember(cx, membership, burial)
+                self._remember(cx, member, burial)
                 return "buried"
             # That one was redriven, deleted or purged, and a seek brought the message back: this failure is another.
             copy_id = derived_id(group, copy_id, at)
@@ -149,20 +149,20 @@ class Burials:
             group=group,
         )
         Discovery().set_head(cx, dead_topic, lane.key, head + 1)
-        self._remember(cx, membership, burial)
+        self._remember(cx, member, burial)
         return "buried"
 
-    def _remember(self, cx: Executor, membership: Membership, burial: Burial) -> None:
-        if membership.rules.history and burial.attempt is not None:
+    def _remember(self, cx: Executor, member: Member, burial: Burial) -> None:
+        if member.rules.history and burial.attempt is not None:
             now = time.monotonic()
             row = burial.attempt.left_as(burial.ended, burial.error, now)
-            History().upsert(cx, membership.group, membership.topic, membership.owner, [row], now)
+            History().upsert(cx, member.group, member.topic, member.owner, [row], now)
 
-    def _announce(self, membership: Membership, burial: Burial, dead_topic: str, outcome: str) -> None:
+    def _announce(self, member: Member, burial: Burial, dead_topic: str, outcome: str) -> None:
         context = {
-            "topic": membership.topic,
+            "topic": member.topic,
             "key": burial.lane.key,
-            "group": membership.group,
+            "group": member.group,
             "offset": burial.offset,
             "attempt": burial.failures,
         }
@@ -179,7 +179,7 @@ class Burials:
                 error=failures.summary(burial.error),
                 exc_info=burial.raised,
             )
-        hook = membership.config.on_dead_letter
+        hook = member.config.on_dead_letter
         if hook is not None and burial.attempt is not None:
-            message = message_of(burial.attempt, membership, self.host)
-            membership.later(lambda: hook(message, burial.error))
+            message = message_of(burial.attempt, member, self.context)
+            member.later(lambda: hook(message, burial.error))

@@ -19,7 +19,7 @@ from lanelog._engine.delivery import is_open, message_of
 from lanelog._engine.lane import failures, policy
 from lanelog._engine.lane.policy import Verb
 from lanelog._engine.lane.run import State
-from lanelog._engine.member.isolation import Passage, process_gate
+from lanelog._engine.member.isolation import Passage, process_isolation
 from lanelog._engine.member.rules import RUN_SECONDS
 from lanelog._telemetry import get_logger
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     import queue
     from collections.abc import Callable
 
-    from lanelog._engine.context import Host
+    from lanelog._engine.context import EngineContext
     from lanelog._engine.lane.run import Attempt, Run
-    from lanelog._engine.member.member import Membership
+    from lanelog._engine.member.member import Member
     from lanelog.config import SubscriptionConfig
     from lanelog.message import Message
 
@@ -56,7 +56,7 @@ class Worker:
 
     number: int
     thread: threading.Thread | None = None
-    membership: Membership | None = None
+    member: Member | None = None
     run: Run | None = None
     attempt: Attempt | None = None
     passage: Passage | None = None
@@ -91,8 +91,8 @@ class Workers:
     name: str
     config: SubscriptionConfig
     handler: Callable[[Message], object]
-    runs: queue.SimpleQueue[tuple[Membership, Run] | Callable[[], object] | None]
-    host: Host
+    runs: queue.SimpleQueue[tuple[Member, Run] | Callable[[], object] | None]
+    context: EngineContext
     _workers: list[Worker] = field(factory=list)
     _lock: threading.Lock = field(factory=threading.Lock)
     _stopped: bool = False
@@ -139,21 +139,21 @@ class Workers:
     def supervise(self, now: float) -> None:
         """One look by the clock: relieve slow runs, extend living handlers, give up what timed out."""
         for worker in list(self._workers):
-            attempt, run, membership = worker.attempt, worker.run, worker.membership
-            if attempt is None or run is None or membership is None or worker.abandoned:
+            attempt, run, member = worker.attempt, worker.run, worker.member
+            if attempt is None or run is None or member is None or worker.abandoned:
                 continue
             if now - attempt.started > RELIEF:
-                membership.relieve(run)
+                member.relieve(run)
             if now < attempt.deadline or attempt.state is not State.RUNNING:
                 continue
             if not attempt.slow_reported:
                 attempt.slow_reported = True
-                log.warning("handler.slow", **membership.context(attempt), seconds=now - attempt.started)
+                log.warning("handler.slow", **member.context(attempt), seconds=now - attempt.started)
             longest = attempt.started + self.config.max_handler_time
             if self.config.auto_extend and now < longest:
                 attempt.deadline = min(now + self.config.visibility_timeout, longest)
             else:
-                self._abandon(worker, membership, attempt, now)
+                self._abandon(worker, member, attempt, now)
 
     def cut_off(self) -> None:
         """Let go of the threads whose handlers' attempts went back: they end with their handlers, or the process."""
@@ -164,12 +164,12 @@ class Workers:
                 if worker.passage is not None:
                     worker.passage.leave()
 
-    def _abandon(self, worker: Worker, membership: Membership, attempt: Attempt, now: float) -> None:
+    def _abandon(self, worker: Worker, member: Member, attempt: Attempt, now: float) -> None:
         reason = f"timed out after {now - attempt.started:.1f} s in its handler"
         outcome = policy.timed_out(self.config, attempt, reason, now)
-        if not membership.give_up(attempt, outcome):
+        if not member.give_up(attempt, outcome):
             return
-        log.warning("handler.abandoned", **membership.context(attempt), seconds=now - attempt.started)
+        log.warning("handler.abandoned", **member.context(attempt), seconds=now - attempt.started)
         if worker.passage is not None:
             worker.passage.leave()  # decided: it must not keep a suspect, or everybody else, waiting for ever
         with self._lock:
@@ -186,80 +186,78 @@ class Workers:
             if callable(item):
                 run_hook(item)
                 continue
-            membership, run = item
+            member, run = item
             try:
-                self._work(worker, membership, run)
+                self._work(worker, member, run)
             except BaseException as error:  # noqa: BLE001 - a fault of the engine, not of the handler
-                membership.fail(error)
+                member.fail(error)
             finally:
-                worker.membership = worker.run = worker.attempt = None
+                worker.member = worker.run = worker.attempt = None
 
-    def _work(self, worker: Worker, membership: Membership, run: Run) -> None:
-        gate = process_gate()
+    def _work(self, worker: Worker, member: Member, run: Run) -> None:
+        isolation = process_isolation()
         if run.alone:
-            inside = gate.enter_alone(lambda: bool(run.attempts) and membership.may_start(run.lane, time.monotonic()))
+            inside = isolation.enter_alone(lambda: bool(run.attempts) and member.may_start(run.lane, time.monotonic()))
         else:
-            gate.enter()
+            isolation.enter()
             inside = True
-        passage = Passage(gate) if inside else None
+        passage = Passage(isolation) if inside else None
         began = time.monotonic()
         detached = False
         try:
             if run.late and inside:
-                marked = membership.mark(run)
+                marked = member.mark(run)
                 if marked is None:
-                    self.runs.put((membership, run))  # who takes it next waits on, when he is let in
+                    self.runs.put((member, run))  # who takes it next waits on, when he is let in
                     return
                 inside = marked
                 began = time.monotonic()  # a slow flush is not the run's: it would be cut before its first message
-            worker.membership, worker.run, worker.passage = membership, run, passage
-            while inside and passage is not None and self._may_go_on(membership, run, began):
+            worker.member, worker.run, worker.passage = member, run, passage
+            while inside and passage is not None and self._may_go_on(member, run, began):
                 now = time.monotonic()
                 attempt = run.start_next(now, self.config.visibility_timeout)
                 if attempt is None:
                     break
                 worker.attempt = attempt
-                after = self._handle(membership, run, attempt, passage.leave)
+                after = self._handle(member, run, attempt, passage.leave)
                 worker.attempt = None
                 detached = after is _After.DETACHED
                 if worker.abandoned or after is not _After.GO_ON:
                     break
             if not detached:
-                membership.finish(run, seconds=time.monotonic() - began)
+                member.finish(run, seconds=time.monotonic() - began)
                 if run.alone and run.marked and not worker.abandoned:
-                    membership.wait_written(run)
+                    member.wait_written(run)
         finally:
             if passage is not None and not detached:
                 passage.leave()
 
-    def _may_go_on(self, membership: Membership, run: Run, began: float) -> bool:
+    def _may_go_on(self, member: Member, run: Run, began: float) -> bool:
         now = time.monotonic()
-        if membership.rules.ack_first:
+        if member.rules.ack_first:
             return True  # acked already: it runs, or it is lost
-        return membership.may_start(run.lane, now) and now - began < RUN_LIMIT
+        return member.may_start(run.lane, now) and now - began < RUN_LIMIT
 
-    def _handle(self, membership: Membership, run: Run, attempt: Attempt, leave: Callable[[], None]) -> _After:
+    def _handle(self, member: Member, run: Run, attempt: Attempt, leave: Callable[[], None]) -> _After:
         """Run the handler, unless the message's time is over, and record its outcome."""
         if attempt.expired:
             run.record(attempt, policy.EXPIRED)
-            return _After.STOP if membership.rules.strict else _After.GO_ON
+            return _After.STOP if member.rules.strict else _After.GO_ON
         error: BaseException | None = None
         try:
-            self.handler(message_of(attempt, membership, self.host))
+            self.handler(message_of(attempt, member, self.context))
         except BaseException as raised:  # noqa: BLE001 - whatever a handler raises is a failed attempt
             error = raised
-        left = attempt.state is State.CLAIMED and membership.leave_claimed(attempt, leave)
+        left = attempt.state is State.CLAIMED and member.leave_claimed(attempt, leave)
         if left or (not is_open(attempt) and attempt.state is not State.SUPERSEDED):
-            if error is not None and not membership.rules.ack_first:
-                log.warning(
-                    "handler.raised_after_settling", **membership.context(attempt), exc_info=failures.raised(error)
-                )
+            if error is not None and not member.rules.ack_first:
+                log.warning("handler.raised_after_settling", **member.context(attempt), exc_info=failures.raised(error))
             return _After.DETACHED if left else _After.GO_ON
         outcome = policy.judge(self.config, attempt, error, time.monotonic())
         if error is not None:
-            policy.report(membership.context(attempt), error, outcome)
+            policy.report(member.context(attempt), error, outcome)
         if outcome is None:
-            return _After.DETACHED if membership.detach(attempt, leave) else _After.GO_ON
+            return _After.DETACHED if member.detach(attempt, leave) else _After.GO_ON
         run.record(attempt, outcome)
-        held_back = outcome.verb is not Verb.ACK and membership.rules.strict
+        held_back = outcome.verb is not Verb.ACK and member.rules.strict
         return _After.STOP if held_back or attempt.state is State.SUPERSEDED else _After.GO_ON

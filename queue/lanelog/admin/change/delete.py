@@ -7,8 +7,8 @@ The first transaction ends the groups: topic row X → groups X → leases. It r
 lease it deletes, so that a group of that name begins above them, and from its commit on nobody can settle anything for
 them: a settlement looks for its lease first. What they leave is deleted by exact keys, in bounded batches of their own,
 each with the topic row locked and the group known to be gone. For a topic what is scheduled follows, then the messages
-(see `_purge`), then lane after lane: topic row X → floors X → heads X → delivery → offsets; the topic row stays, with
-the highest offset and epoch.
+(see `purge_messages`), then lane after lane: topic row X → floors X → heads X → delivery → offsets; the topic row
+stays, with the highest offset and epoch.
 
 Dies before the first COMMIT: nothing has happened. After it, in the middle, or with an unanswered COMMIT: the groups
 are gone and rows without a group are left, which harm nobody: the same call again goes on with them, and so does a

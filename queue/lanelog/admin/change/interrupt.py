@@ -1,7 +1,7 @@
 """What a living owner had in flight when its lane was taken away: it is delivered again, and nobody counts a crash.
 
-Owns these rows and that judgement; never takes a lane away itself. Called by skip, release and purge, behind `_fence`
-and inside their transactions.
+Owns these rows and that judgement; never takes a lane away itself. Called by skip, release and purge, behind
+`lease_takeover` and inside their transactions.
 
 The next owner of a lane believes that whatever an earlier epoch had in flight died with its process: it counts as a
 crash, runs alone before its last attempt, and under a policy of one attempt it goes to the dead letters. A message that

@@ -4,8 +4,8 @@ Owns these transactions; never touches the log, nor another group. Called by `Ad
 
 A pause is a flag: the owners read it, hand out nothing more, let handlers finish and give the lanes back. Skip and
 release fence the owner, because memory and tables would disagree otherwise: topic row S → groups S (skip alone) → floor
-S → lease X → delivery → offsets → history (skip alone), see `_fence`; what the owner had in flight there is delivered
-again, see `_interrupt`.
+S → lease X → delivery → offsets → history (skip alone), see `lease_takeover`; what the owner had in flight there is
+delivered again, see `interrupt`.
 
 Dies right before a COMMIT: nothing has happened. Right after, or with an unanswered COMMIT: the repetition finds it
 done and returns `changed=False`. Two at once: the second waits for the first's row and finds it done.

@@ -1,11 +1,11 @@
 """Purge: messages leave the log by an operator's will, whether or not every group has settled them.
 
 Owns the transactions that release them and the deletes behind; never removes a lane (collection does, once it is
-drained). Called by `Admin`, and by `_remove` for a whole topic.
+drained). Called by `Admin`, and by `delete` for a whole topic.
 
 One transaction for a number of lanes: topic row S → floors X (those that somebody holds are tried again later) → leases
 X of every group that is behind → delivery → offsets. It takes those lanes away (what a living owner has in flight there
-behind the purged is delivered again, see `_interrupt`), raises the groups' watermarks and the floors; then the messages
+behind the purged is delivered again, see `interrupt`), raises the groups' watermarks and the floors; then the messages
 are deleted by exact keys, in bounded batches of their own. With the topic row shared, no group can be registered or
 deleted meanwhile.
 

@@ -2,10 +2,11 @@
 
 Owns the choice of the new watermarks and the transactions that set them; never deletes a message. Called by `Admin`.
 
-One transaction for each page of lanes: topic row S → groups S → floors S → leases X → delivery → offsets, see `_fence`.
-It takes the lanes away from their owners, deletes what the group remembers of single messages and sets watermark and
-run mark, so that the next owner finds a lane in which nothing is out and nothing is settled behind the new place. A
-settlement of an owner from before either commits first, and is undone, or finds another epoch, and is refused.
+One transaction for each page of lanes: topic row S → groups S → floors S → leases X → delivery → offsets, see
+`lease_takeover`. It takes the lanes away from their owners, deletes what the group remembers of single messages and
+sets watermark and run mark, so that the next owner finds a lane in which nothing is out and nothing is settled behind
+the new place. A settlement of an owner from before either commits first, and is undone, or finds another epoch, and is
+refused.
 
 Dies right before a COMMIT: nothing of that page has happened. Right after, between two pages, or with an unanswered
 COMMIT: some lanes are set; the same seek again sets the others, and sets the first ones once more (to "latest", to the

@@ -1,6 +1,6 @@
 """Dead letters, looked at: one by one, and counted by reason.
 
-Owns these queries; changes nothing, and takes from `_chosen` what a reason is. Called by `Admin`. They walk the dead
+Owns these queries; changes nothing, and takes from `selection` what a reason is. Called by `Admin`. They walk the dead
 letters of a topic in key order, past those that are settled; never a backlog.
 """
 

@@ -1,7 +1,7 @@
 """The dead letters that a verb was asked to redrive or delete: which there are, in order, and which are chosen.
 
 Owns the choice, the reading of dead letters without their payloads, a bounded piece at a time, and the rows that settle
-them; never decides in which transaction. Called by `_redrive` and `_discard`. What `letters` yields may be settled by
+them; never decides in which transaction. Called by `redrive` and `delete`. What `letters` yields may be settled by
 somebody else a moment later: both look again, under their locks.
 """
 

@@ -1,6 +1,6 @@
 """The part of `Admin` that is about dead letters.
 
-Owns these methods' names and documentation; `_letters_read`, `_redrive` and `_discard` do the work. Inherited by
+Owns these methods' names and documentation; `listing`, `redrive` and `delete` do the work. Inherited by
 `Admin`.
 """
 

@@ -1,6 +1,6 @@
 """Arguments of the verbs, checked before any SQL, and times as they are shown.
 
-Owns the bounds of `limit` and of offsets; never asks the database anything (`_known` does). Called by the rooms that
+Owns the bounds of `limit` and of offsets; never asks the database anything (`known` does). Called by the rooms that
 look, and by `Admin`.
 """
 

@@ -1,6 +1,6 @@
 """What there is, by name: topics and groups, and how a wrong name is answered.
 
-Owns these two queries and that half-sentence; never refuses anything (`_known` does). Called by the rooms of this
+Owns these two queries and that half-sentence; never refuses anything (`known` does). Called by the rooms of this
 package.
 """
 

@@ -18,8 +18,8 @@ from lanelog._checks import check_name
 from lanelog._engine.cleanup import auditing, collection, deletions
 from lanelog._engine.cleanup.lane_purge import Purge, removable
 from lanelog._engine.cleanup.unattended import Undertaker
-from lanelog._engine.scheduling.delayed import Appending
-from lanelog._engine.scheduling.recurring import Firing
+from lanelog._engine.scheduling.delayed import DelayedMessages
+from lanelog._engine.scheduling.recurring import RecurringSchedules
 from lanelog._stores.groups import VERSION_WITH_DEAD_LETTER_TOPIC, Groups
 from lanelog._stores.history import BATCH, History
 from lanelog._stores.offsets import Offsets
@@ -112,7 +112,7 @@ def _fire(
 ) -> int:
     """Publish what schedules are due for, of some topics or of all; how many messages that were."""
     session = database.session("maintenance")
-    firing = Firing(database, ensure_lanes, published)
+    firing = RecurringSchedules(database, ensure_lanes, published)
     try:
         repeated(database, firing.set_back, "looking for a clock that went back", session, topics)
         while repeated(database, firing.fire_due, "firing schedules", session, topics):
@@ -142,7 +142,7 @@ def _append(
     """Move what is due into the log, but for lanes that somebody holds; how many messages that was."""
     session = database.session("maintenance")
     try:
-        appending, moved, nothing = Appending(session, ensure_lanes, published), 0, 0
+        appending, moved, nothing = DelayedMessages(session, ensure_lanes, published), 0, 0
         while nothing <= 1:  # the first time it may have met taken lanes, or made missing ones: there may be more
             some = repeated(database, appending.append, "appending what is due", [topic])
             moved += some

@@ -2,7 +2,7 @@
 
 Owns the way through topics and keys; what is wrong and what becomes of it is the engine's (`contradictions`), and so
 are the locks. A suspect is judged by reads of one snapshot, so that a lane that is purged and born again meanwhile is
-none. Called by `Admin` and `_doctor`.
+none. Called by `Admin` and `doctor`.
 
 Dies anywhere, or two at once: each lane is a transaction of its own, and the next call finds what is left.
 """

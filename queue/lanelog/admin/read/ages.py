@@ -1,6 +1,6 @@
 """How old the unsettled messages are: which lanes hold the oldest, and how old the oldest of a group is.
 
-Owns the choice of the lanes whose message is looked at; never a list of messages. Called by `_lanes` and `_topics`.
+Owns the choice of the lanes whose message is looked at; never a list of messages. Called by `lanes` and `topics`.
 
 The age of a lane is that of the message right behind its watermark, one look-up by primary key: 10,000 of them take 0.3
 to 0.5 s with a backlog of three times the server's memory. So the oldest of a group is exact as long as one answer

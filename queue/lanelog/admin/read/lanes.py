@@ -1,7 +1,8 @@
 """Lanes, offsets and leases: lists of lanes as groups see them.
 
-Owns the choice and the order of the lanes; what is said of each comes from `_facts`, `_owners` and `_states`. Called by
-`Admin`. Each list is one snapshot, held for milliseconds: watermark, exceptions and lease of a lane belong together.
+Owns the choice and the order of the lanes; what is said of each comes from `lane_totals`, `owners` and `message_state`.
+Called by `Admin`. Each list is one snapshot, held for milliseconds: watermark, exceptions and lease of a lane belong
+together.
 """
 
 from __future__ import annotations

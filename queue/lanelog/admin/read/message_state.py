@@ -1,7 +1,7 @@
 """Where a message stands for a group: the one place that turns rows into a `MessageState`.
 
 Owns that judgement and the look-ups of single delivery rows and messages; never lists lanes. Called by `_lanes` (for
-the message that a lane waits for) and `_messages`.
+the message that a lane waits for) and `messages`.
 """
 
 from __future__ import annotations

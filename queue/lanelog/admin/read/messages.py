@@ -1,7 +1,7 @@
 """Messages: one message with its state for every group, a stretch of a lane.
 
-Owns these queries; the judgement of states is `_states`'. Called by `Admin`. Lists are bounded in rows and in bytes of
-payload before any payload is read.
+Owns these queries; the judgement of states is `message_state`'. Called by `Admin`. Lists are bounded in rows and in
+bytes of payload before any payload is read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What is wrong, told from what administration shows: since when, who has it, and the command that mends it.
 
 Owns these judgements, as plain functions of values; asks no database, and changes nothing. No command that it names
-destroys anything or delivers it again before it has shown what it would do. Called by `_status`.
+destroys anything or delivers it again before it has shown what it would do. Called by `status`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Status: the ten-second view. What is stuck, since when, who has it, and the command that mends it.
 
-Owns what is asked for it, which is bounded however large the backlog is; judges nothing (`_problems` does), and changes
+Owns what is asked for it, which is bounded however large the backlog is; judges nothing (`problems` does), and changes
 nothing. Called by `Admin`. Each part is true of its own moment: what moves meanwhile is seen where it was, or is.
 """
 

@@ -1,7 +1,7 @@
 """Names, ages, times and counts as people read them.
 
 Owns these words, so that what `status` says is the same in Python and in a terminal; lets no control character of a
-name or an error through. Called by `_problems` and by the command line.
+name or an error through. Called by `problems` and by the command line.
 """
 
 from __future__ import annotations

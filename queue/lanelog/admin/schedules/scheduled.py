@@ -1,6 +1,6 @@
 """Messages that are not due yet: which there are, taking one back, and deleting those of a topic.
 
-Owns these queries; never appends one (the engine does, see `Admin.maintain`). Called by `Admin`, by `_remove`, and by
+Owns these queries; never appends one (the engine does, see `Admin.maintain`). Called by `Admin`, by `delete`, and by
 the client, whose `cancel_scheduled` it is.
 
 Cancelling deletes one row, and waits for whoever is moving it into the log: the one who comes second finds no row. Dies

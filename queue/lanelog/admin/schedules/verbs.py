@@ -1,6 +1,6 @@
 """The part of `Admin` that is about schedules: recurring messages.
 
-Owns these methods' names and documentation; `_schedules` does the work. Inherited by `Admin`.
+Owns these methods' names and documentation; `schedules` does the work. Inherited by `Admin`.
 """
 
 from __future__ import annotations

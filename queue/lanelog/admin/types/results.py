@@ -1,7 +1,7 @@
 """The values that administration returns when it changes something, or with `dry_run` would have changed it.
 
 Owns their fields and units; no SQL, no behaviour. Made by the changing rooms of this package and by `doctor`, read by
-applications and the command line; import them from `lanelog.admin`. Units as in `_seen`.
+applications and the command line; import them from `lanelog.admin`. Units as in `topology`.
 """
 
 from __future__ import annotations

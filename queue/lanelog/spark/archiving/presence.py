@@ -1,7 +1,7 @@
 """The archive job as a living member of its group: heartbeat, liveness lock, and new topics as they appear.
 
 Owns one connection and the thread that keeps it; never leases a topic and never moves a watermark. Made by `archive`,
-asked by `_archive_group`. While it beats, `lanelog status` and `lanelog members` show the job as any other subscriber,
+asked by `group`. While it beats, `lanelog status` and `lanelog members` show the job as any other subscriber,
 and when its process dies, the server frees its lock at once, so that the next job need not wait.
 
 The connection is also what tells whether the server has restarted: commits are visible before they are durable, so a

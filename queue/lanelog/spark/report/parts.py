@@ -1,6 +1,6 @@
 """What a report is made of: facts, tables, plots, sections. Values only.
 
-They know neither HTML nor Spark. `_report_sections` makes them, `_report` hands them to the template.
+They know neither HTML nor Spark. `sections` makes them, `page` hands them to the template.
 """
 
 from __future__ import annotations

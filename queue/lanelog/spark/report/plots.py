@@ -1,7 +1,7 @@
 """The report's plots: SVG that takes its colours and its font from the page, so that it is right in light and dark.
 
 Owns lines, bars and axes; never draws a word of the log (names stand in the page, where they are escaped), reads
-nothing, and keeps no state: the same figures give the same bytes. Called by `_report`.
+nothing, and keeps no state: the same figures give the same bytes. Called by `page`.
 
 matplotlib is told placeholder colours, which become variables of the style sheet: --ink, --rule and --c1 … --c6. Sizes
 of text become multiples of --em, a unit of the drawing. Its margins are right for a phone; where a plot is shown wider,

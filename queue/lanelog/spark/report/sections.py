@@ -2,7 +2,7 @@
 
 Owns words, order and cuts; computes nothing but sums and shares of what it shows. Text of the log goes into cells and
 legends, which the template escapes; plots are made of numbers alone, and are what it does not escape. Called by
-`_report`.
+`page`.
 """
 
 from __future__ import annotations

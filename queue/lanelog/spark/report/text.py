@@ -1,7 +1,7 @@
 """How the report writes numbers, sizes, times and other people's text.
 
 Owns the form alone: numbers carry their units, and text of the log is on one line, cut, and free of what would steer a
-reader's eye (control characters, marks that turn the writing direction). The template escapes it. Called by `_report`.
+reader's eye (control characters, marks that turn the writing direction). The template escapes it. Called by `page`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Where a stream is: the positions in all lanes, how they advance, and their JSON in the checkpoint.
 
-Pure: positions and what the database shows go in, positions come out. `_stream` calls it.
+Pure: positions and what the database shows go in, positions come out. `stream` calls it.
 
 The JSON is `{"": 1, "topic": {"": 1700000000000, "key": 7}}`: the next offset to be read in each lane, as the option
 startingOffsets takes it. The reserved name "" holds the form's version, and per topic the creation time (epoch

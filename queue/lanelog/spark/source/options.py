@@ -1,7 +1,7 @@
 """The options of the data source: parsed, checked and typed; names mean what they mean in Spark's Kafka connector.
 
 It never talks to a database and reads the environment only where a password or LANELOG_URL is asked for; the password
-is in no repr and no error of it. `_source` calls it, on the driver, before anything is read or written.
+is in no repr and no error of it. `source` calls it, on the driver, before anything is read or written.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the driver finds out before a task runs: which topics, which lanes, from which offset to which.
 
 Heads and floors come from one snapshot, held for the time of reading them; nothing is locked and nothing written.
-`_source` plans a batch with it and `_stream` every micro-batch.
+`source` plans a batch with it and `stream` every micro-batch.
 """
 
 from __future__ import annotations

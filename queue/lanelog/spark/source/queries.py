@@ -1,6 +1,6 @@
 """The SELECTs of the data source: heads and floors for the driver, pages of the log and of the tables for the tasks.
 
-It never writes and never locks. `_planning` and `_reading` call it.
+It never writes and never locks. `planning` and `reading` call it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a task does: read its part of the log or of a table, page by page, as Arrow batches.
 
 It holds one connection and no transaction: every page is one statement of bounded rows and bytes that commits by
-itself, and is repeated alone if the connection is lost. Called by `_source` and `_stream`, in the executors.
+itself, and is repeated alone if the connection is lost. Called by `source` and `stream`, in the executors.
 """
 
 from __future__ import annotations

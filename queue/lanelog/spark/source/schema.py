@@ -1,6 +1,6 @@
 """The columns: of messages and of the other tables, as Spark and as Arrow have them.
 
-It never reads anything. `_source` tells Spark the schema, `_reading` builds Arrow batches of exactly that.
+It never reads anything. `source` tells Spark the schema, `reading` builds Arrow batches of exactly that.
 
 Messages (`MESSAGES`): topic, key STRING; offset BIGINT; id STRING; value BINARY (NULL with includePayload=false);
 metadata MAP<STRING,STRING> (NULL: none); timestamp (when it was first published), created_at TIMESTAMP (when this row

@@ -1,6 +1,6 @@
 """The data source `lanelog`: what Spark creates for `spark.read`, `readStream`, `write` and `writeStream`.
 
-It never talks to a database itself: `_planning` does on the driver, `_reading` and `_writer` in the tasks. `register`
+It never talks to a database itself: `planning` does on the driver, `reading` and `writer` in the tasks. `register`
 gives it to a session, and Spark finds it by itself through `pyspark_lanelog`.
 
 Filters are not pushed down into it: Spark 4.3 keeps one plan per source, and a filter of one query would then change

@@ -1,6 +1,6 @@
 """The streaming read: where a query starts, how far each micro-batch goes, and what it reads.
 
-It keeps nothing but Spark's checkpoint (see `_offsets`), and advances no group. Spark runs one of it in a process of
+It keeps nothing but Spark's checkpoint (see `offsets`), and advances no group. Spark runs one of it in a process of
 the driver, and `read` in the executors.
 """
 

@@ -1,4 +1,4 @@
-"""Spans of offsets, against a plain set of them."""
+"""Intervals of offsets, against a plain set of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from lanelog._engine.lane.intervals import Spans
+from lanelog._engine.lane.intervals import Intervals
 
 
 class SpansMachine(RuleBasedStateMachine):
@@ -15,7 +15,7 @@ class SpansMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.spans, self.model = Spans(), set[int]()
+        self.intervals, self.model = Intervals(), set[int]()
 
     @rule(first=st.integers(1, 40), length=st.integers(1, 5))
     def add(self, first: int, length: int) -> None:
@@ -23,9 +23,9 @@ class SpansMachine(RuleBasedStateMachine):
         added = set(range(first, first + length))
         if added & self.model:
             return
-        before = dict(self.spans)
-        changed = self.spans.add(first, first + length - 1)
-        after = dict(self.spans)
+        before = dict(self.intervals)
+        changed = self.intervals.add(first, first + length - 1)
+        after = dict(self.intervals)
         self.model |= added
         different = {start for start in before | after if before.get(start) != after.get(start)}
         assert different <= set(changed)
@@ -34,35 +34,35 @@ class SpansMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.model)
     @rule(pick=st.integers(0, 40))
     def pop(self, pick: int) -> None:
-        spans = list(self.spans)
-        first, last = spans[pick % len(spans)]
-        assert self.spans.pop(first) == last
+        intervals = list(self.intervals)
+        first, last = intervals[pick % len(intervals)]
+        assert self.intervals.pop(first) == last
         self.model -= set(range(first, last + 1))
 
     @rule(offset=st.integers(0, 50))
     def miss(self, offset: int) -> None:
         """Only the exact start of a span finds it."""
         if offset not in self.model or offset - 1 in self.model:
-            assert self.spans.pop(offset) is None
-            assert self.spans.last(offset) is None
+            assert self.intervals.pop(offset) is None
+            assert self.intervals.last(offset) is None
 
     @invariant()
     def is_the_same_set(self) -> None:
-        spans = list(self.spans)
-        assert [offset for first, last in spans for offset in range(first, last + 1)] == sorted(self.model)
-        assert all(left[1] + 1 < right[0] for left, right in pairwise(spans)), "neighbours were not merged"
-        assert all(self.spans.last(first) == last for first, last in spans)
-        assert len(self.spans) == len(spans)
-        assert [offset for offset in range(52) if offset in self.spans] == sorted(self.model)
+        intervals = list(self.intervals)
+        assert [offset for first, last in intervals for offset in range(first, last + 1)] == sorted(self.model)
+        assert all(left[1] + 1 < right[0] for left, right in pairwise(intervals)), "neighbours were not merged"
+        assert all(self.intervals.last(first) == last for first, last in intervals)
+        assert len(self.intervals) == len(intervals)
+        assert [offset for offset in range(52) if offset in self.intervals] == sorted(self.model)
 
 
 TestSpans = SpansMachine.TestCase
 
 
 def test_spans_say_what_they_hold() -> None:
-    """The representation of spans shows first and last offsets in order."""
-    spans = Spans()
-    spans.add(7, 9)
-    spans.add(2, 2)
-    assert repr(spans) == "Spans(2..2, 7..9)"
-    assert "two" not in spans
+    """The representation of intervals shows first and last offsets in order."""
+    intervals = Intervals()
+    intervals.add(7, 9)
+    intervals.add(2, 2)
+    assert repr(intervals) == "Intervals(2..2, 7..9)"
+    assert "two" not in intervals

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from lanelog._cron import parse
-from lanelog._engine.scheduling.catch_up import Dues, dues
+from lanelog._engine.scheduling.catch_up import DueTimes, dues
 
 MINUTE = 60_000
 START = int(datetime(2026, 11, 21, 10, tzinfo=UTC).timestamp() * 1000)
@@ -14,7 +14,7 @@ START = int(datetime(2026, 11, 21, 10, tzinfo=UTC).timestamp() * 1000)
 
 def planned(
     expression: str, catch_up: str, late: int, *, since: int = 0, last: int = 0, most: int = 500, first: int = START
-) -> Dues:
+) -> DueTimes:
     return dues(
         parse(expression, "UTC"),
         catch_up,
@@ -61,7 +61,7 @@ def test_after_an_hour_without_anybody(catch_up: str, times: list[int]) -> None:
 
 def test_what_is_just_beyond_the_grace_was_missed() -> None:
     """A millisecond makes the difference."""
-    assert planned("* * * * *", "none", 60_001) == Dues(times=[], next_at=START + 2 * MINUTE, missed=True)
+    assert planned("* * * * *", "none", 60_001) == DueTimes(times=[], next_at=START + 2 * MINUTE, missed=True)
     assert planned("* * * * * *", "none", 5_001).times == []
     assert planned("0 0 * * *", "none", 60_001, first=START).times == []
 

@@ -8,7 +8,14 @@ import attrs
 import pytest
 
 from lanelog._database import START_TOLERANCE_MS, Incarnation
-from lanelog._engine.leasing.assignment import EVERYBODY_BACK, SECOND_LOOK, Proof, Suspect, Verdict, Watch
+from lanelog._engine.leasing.assignment import (
+    EVERYBODY_BACK,
+    SECOND_LOOK,
+    DeadOwner,
+    LivenessMonitor,
+    LivenessView,
+    Proof,
+)
 from lanelog._stores.heartbeats import HeartbeatRow
 
 LEASE = 30.0
@@ -36,15 +43,15 @@ class Looks:
     """A watch whose own clock says `now`, and whose session is as old as that clock."""
 
     def __init__(self, *, steady_since: float = 0.0) -> None:
-        self.watch = Watch(me="me", lease_duration=LEASE)
+        self.watch = LivenessMonitor(me="me", lease_duration=LEASE)
         self.steady_since = steady_since
 
-    def __call__(self, now: float, *rows: HeartbeatRow, server: Incarnation = SERVER) -> Verdict:
+    def __call__(self, now: float, *rows: HeartbeatRow, server: Incarnation = SERVER) -> LivenessView:
         return self.watch.judge(rows, now=now, steady_since=self.steady_since, incarnation=server)
 
 
-def dead(verdict: Verdict) -> list[str]:
-    return [suspect.owner for suspect in verdict.dead]
+def dead(view: LivenessView) -> list[str]:
+    return [suspect.owner for suspect in view.dead]
 
 
 def fresh() -> Looks:
@@ -62,10 +69,10 @@ def test_a_lock_free_in_two_looks_is_a_dead_owner() -> None:
     """
     look = fresh()
     for step in range(10):
-        assert look(100.0 + step / 10, FREE) == Verdict(live=("me", "other"))
-    verdict = look(100.0 + SECOND_LOOK, FREE)
-    assert verdict == Verdict(
-        live=("me",), dead=(Suspect(owner="other", heartbeat_at=FREE.heartbeat_at, proof=Proof.LOCK),)
+        assert look(100.0 + step / 10, FREE) == LivenessView(live=("me", "other"))
+    view = look(100.0 + SECOND_LOOK, FREE)
+    assert view == LivenessView(
+        live=("me",), dead=(DeadOwner(owner="other", heartbeat_at=FREE.heartbeat_at, proof=Proof.LOCK),)
     )
 
 
@@ -147,8 +154,8 @@ def test_an_expired_heartbeat_is_death() -> None:
     before = Incarnation(START - 99_999, "one")
     for lock, server in ((False, before), (None, before), (True, before), (None, SERVER), (True, SERVER)):
         row = heartbeat(expires_at=DB - 1, lock_free=lock, incarnation=server)
-        assert Looks()(LEASE, row) == Verdict(
-            live=("me",), dead=(Suspect(owner="other", heartbeat_at=row.heartbeat_at, proof=Proof.EXPIRY),)
+        assert Looks()(LEASE, row) == LivenessView(
+            live=("me",), dead=(DeadOwner(owner="other", heartbeat_at=row.heartbeat_at, proof=Proof.EXPIRY),)
         )
 
 
@@ -161,7 +168,7 @@ def test_a_lock_that_is_held_vetoes_expiry_until_its_owner_was_silent_for_two_le
     row = heartbeat(expires_at=DB - 3_600_000, heartbeat_at=DB - 3_600_000 - int(LEASE * 1000))
     look = Looks()
     assert not any(dead(look(100.0 + step, row)) for step in range(60))
-    assert look(160.0, row).dead == (Suspect(owner="other", heartbeat_at=row.heartbeat_at, proof=Proof.SILENCE),)
+    assert look(160.0, row).dead == (DeadOwner(owner="other", heartbeat_at=row.heartbeat_at, proof=Proof.SILENCE),)
     look = Looks()
     look(100.0, row)
     beaten = attrs.evolve(row, heartbeat_at=row.heartbeat_at + 1, expires_at=row.expires_at + 1)
@@ -226,14 +233,14 @@ def test_the_living_are_sorted() -> None:
         [heartbeat(owner="me", expires_at=0, lock_free=True)],
         [],
     ):
-        assert Looks()(100.0, *rows) == Verdict(live=("me",))
+        assert Looks()(100.0, *rows) == LivenessView(live=("me",))
 
 
 def test_holders_without_a_row_are_suspects_once_the_session_is_trusted() -> None:
     """A missing heartbeat row counts as expired, but not before owners had a whole lease to come back."""
-    live = Verdict(live=("me",), registered=frozenset({"me", "left"}), trusted=False)
+    live = LivenessView(live=("me",), registered=frozenset({"me", "left"}), trusted=False)
     assert live.without_heartbeat(["", "me", "left", "gone"]) == ()
-    trusted = Verdict(live=("me",), registered=frozenset({"me", "left"}), trusted=True)
+    trusted = LivenessView(live=("me",), registered=frozenset({"me", "left"}), trusted=True)
     assert [suspect.owner for suspect in trusted.without_heartbeat(["", "me", "left", "gone"])] == ["gone"]
 
 
@@ -245,9 +252,9 @@ def test_a_dead_owners_lanes_are_not_kept_for_who_has_just_come() -> None:
     look, new = fresh(), heartbeat(owner="new")
     look(100.0, FREE)
     assert look(100.6, FREE, new).heirs == ("me", "new", "other")
-    verdict = look(101.0, FREE, new)
-    assert verdict.live == ("me", "new")
-    assert verdict.heirs == ("me",)
+    view = look(101.0, FREE, new)
+    assert view.live == ("me", "new")
+    assert view.heirs == ("me",)
     beaten = attrs.evolve(new, heartbeat_at=new.heartbeat_at + 500)  # it lives on: that makes it no newcomer again
     assert look(100.6 + SECOND_LOOK, FREE, beaten).heirs == ("me", "new")
     assert look(102.0, new, heartbeat(owner="newest")).heirs == ("me", "new", "newest")

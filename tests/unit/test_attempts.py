@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lanelog._engine.lane.flush_waiter import Ticket
+from lanelog._engine.lane.flush_waiter import FlushWaiter
 from lanelog._engine.lane.policy import ACKED, Outcome, Verb
 from lanelog._engine.lane.run import State
 from lanelog.errors import AlreadySettled, ClosedError, LeaseLost
@@ -28,39 +28,39 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def test_a_ticket_resolves_with_the_commit(clock: Clock, outcome: Outcome) -> None:
     """An explicit settlement is answered when its flush has committed, and not before."""
     engine, _, run = running(clock, 1)
-    ticket = engine.membership.settle(engine.start(run), outcome)
-    assert repr(ticket) == "Ticket(waiting)"
-    assert not ticket.wait(0)
+    waiter = engine.member.settle(engine.start(run), outcome)
+    assert repr(waiter) == "FlushWaiter(waiting)"
+    assert not waiter.wait(0)
     writes = engine.collect()
-    engine.membership.uncommitted(writes)
-    assert not ticket.wait(0)
+    engine.member.uncommitted(writes)
+    assert not waiter.wait(0)
     engine.flush()
-    assert ticket.wait(0)
-    assert repr(ticket) == "Ticket(ok)"
+    assert waiter.wait(0)
+    assert repr(waiter) == "FlushWaiter(ok)"
 
 
 def test_a_rejection_is_answered_when_it_is_buried(clock: Clock) -> None:
     """A rejected message is settled by the dead letters' transaction: the flushes before do not answer for it."""
     engine, lane, run = running(clock, 1)
-    ticket = engine.membership.settle(engine.start(run), BURY)
+    waiter = engine.member.settle(engine.start(run), BURY)
     engine.flush()
-    assert not ticket.wait(0)
-    (burial,) = engine.membership.burials
-    assert engine.membership.buried(burial, burial.lane)
-    assert ticket.wait(0)
+    assert not waiter.wait(0)
+    (burial,) = engine.member.burials
+    assert engine.member.buried(burial, burial.lane)
+    assert waiter.wait(0)
     assert lane.watermark == 1
-    assert engine.membership.counters.dead_lettered == 1
+    assert engine.member.counters.dead_lettered == 1
 
 
 def test_without_dead_letters_a_rejection_is_an_error_event(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     """With `dead_letter_suffix=None` an exhausted message is acked, and that is logged as an error."""
     engine, lane, run = running(clock, 1, dead_letter_suffix=None)
-    ticket = engine.membership.settle(engine.start(run), BURY)
+    waiter = engine.member.settle(engine.start(run), BURY)
     engine.flush()
-    assert ticket.wait(0)
+    assert waiter.wait(0)
     assert lane.watermark == 1
-    assert not engine.membership.burials
-    engine.membership.announce_dropped()
+    assert not engine.member.burials
+    engine.member.announce_dropped()
     assert [(r.levelname, r.message.split()[0]) for r in caplog.records] == [("ERROR", "message.dropped")]
 
 
@@ -69,25 +69,25 @@ def test_settling_twice_is_refused(clock: Clock, first: Outcome) -> None:
     """The first settlement stands; every further one, and a claim, raises AlreadySettled."""
     engine, _, run = running(clock, 1)
     attempt = engine.start(run)
-    engine.membership.settle(attempt, first)
+    engine.member.settle(attempt, first)
     for again in (
-        lambda: engine.membership.settle(attempt, ACKED),
-        lambda: engine.membership.check(attempt),
-        lambda: engine.membership.claim(attempt),
+        lambda: engine.member.settle(attempt, ACKED),
+        lambda: engine.member.check(attempt),
+        lambda: engine.member.claim(attempt),
     ):
         with pytest.raises(AlreadySettled):
             again()
     engine.flush()
-    assert engine.membership.counters.handled == 1
+    assert engine.member.counters.handled == 1
 
 
 def test_settling_and_then_returning_changes_nothing(clock: Clock) -> None:
     """What a handler's return would mean is dropped when the handler settled explicitly."""
     engine, lane, run = running(clock, 2)
     attempt = engine.start(run)
-    engine.membership.settle(attempt, RETRY)
+    engine.member.settle(attempt, RETRY)
     run.record(attempt, ACKED)
-    engine.membership.finish(run)
+    engine.member.finish(run)
     assert lane.waiting[1].attempts == 1
     assert lane.watermark == 0
 
@@ -96,28 +96,28 @@ def test_a_nack_in_the_middle_of_a_strict_run_takes_the_rest_back(clock: Clock) 
     """An explicit nack settles what came before it, and lets nothing behind it start."""
     engine, lane, run = running(clock, 5)
     run.record(engine.start(run), ACKED)
-    engine.membership.settle(engine.start(run), RETRY)
+    engine.member.settle(engine.start(run), RETRY)
     assert run.start_next(clock.now, 60.0) is None
     engine.flush()
     rows = engine.rows["key"]
     assert (rows.acked, rows.mark, set(rows.rows)) == (1, 2, {2})
-    engine.membership.finish(run)
+    engine.member.finish(run)
     engine.flush()
     assert engine.runs.empty()
-    assert engine.membership.next_due() == clock.now + 10
+    assert engine.member.next_due() == clock.now + 10
     clock.now += 10
-    assert engine.membership.take_thirsty(clock.now, 10, 100) == [(lane, [2])]
-    engine.membership.revived(lane, [row(2)], [])
+    assert engine.member.take_needing_payload(clock.now, 10, 100) == [(lane, [2])]
+    engine.member.revived(lane, [row(2)], [])
     assert [(a.offset, a.number) for a in engine.run().attempts] == [(2, 2)]
 
 
 def test_a_nack_in_the_middle_of_a_serial_run_lets_the_rest_go_on(clock: Clock) -> None:
     """In serial order the failed message steps aside, and the run goes on behind it."""
     engine, _, run = running(clock, 3, order="serial")
-    engine.membership.settle(engine.start(run), RETRY)
+    engine.member.settle(engine.start(run), RETRY)
     run.record(engine.start(run), ACKED)
     run.record(engine.start(run), ACKED)
-    engine.membership.finish(run)
+    engine.member.finish(run)
     engine.flush()
     rows = engine.rows["key"].rows
     assert {offset: (r.through, r.acked) for offset, r in rows.items()} == {1: (1, False), 2: (3, True)}
@@ -131,8 +131,8 @@ def test_acked_first_is_settled_before_the_handler(clock: Clock) -> None:
     assert engine.rows["key"].acked == 1
     attempt = engine.start(run)
     with pytest.raises(AlreadySettled):
-        engine.membership.settle(attempt, RETRY)
-    engine.membership.check(attempt, settling=False)
+        engine.member.settle(attempt, RETRY)
+    engine.member.check(attempt, settling=False)
 
 
 # -- losing ------------------------------------------------------------------------------------------------------------
@@ -144,31 +144,31 @@ def test_what_was_given_up_is_fenced(clock: Clock, outcome: Outcome) -> None:
     engine, lane, run = running(clock, 4, order="serial")
     run.record(engine.start(run), ACKED)
     zombie = engine.start(run)
-    assert engine.membership.give_up(zombie, outcome)
+    assert engine.member.give_up(zombie, outcome)
     assert lane.watermark == 1
-    assert not engine.membership.give_up(zombie, outcome)
+    assert not engine.member.give_up(zombie, outcome)
     with pytest.raises(LeaseLost):
-        engine.membership.settle(zombie, ACKED)
+        engine.member.settle(zombie, ACKED)
     run.record(zombie, ACKED)
-    engine.membership.finish(run)
+    engine.member.finish(run)
     assert lane.watermark == 1
-    assert engine.membership.counters.refused == 2
-    assert engine.membership.counters.timed_out == 1
+    assert engine.member.counters.refused == 2
+    assert engine.member.counters.timed_out == 1
 
 
 def test_the_next_attempt_runs_beside_the_zombie(clock: Clock) -> None:
     """The message is delivered again when its wait is over, and the zombie cannot settle it in its stead."""
     engine, lane, run = running(clock, 1)
     zombie = engine.start(run)
-    engine.membership.give_up(zombie, RETRY)
+    engine.member.give_up(zombie, RETRY)
     clock.now += 10
-    engine.membership.take_thirsty(clock.now, 10, 100)
-    engine.membership.revived(lane, [row(1)], [])
+    engine.member.take_needing_payload(clock.now, 10, 100)
+    engine.member.revived(lane, [row(1)], [])
     again = engine.start(engine.run())
     assert again.number == 2
     with pytest.raises(LeaseLost):
-        engine.membership.claim(zombie)
-    engine.membership.settle(again, ACKED)
+        engine.member.claim(zombie)
+    engine.member.settle(again, ACKED)
     engine.flush()
     assert engine.rows["key"].acked == 1
 
@@ -177,29 +177,29 @@ def test_a_settled_attempt_cannot_be_given_up(clock: Clock) -> None:
     """Whoever comes first decides: a time-out just after the settlement has no effect."""
     engine, _, run = running(clock, 2)
     attempt = engine.start(run)
-    engine.membership.settle(attempt, ACKED)
-    assert not engine.membership.give_up(attempt, RETRY)
+    engine.member.settle(attempt, ACKED)
+    assert not engine.member.give_up(attempt, RETRY)
     claimed = engine.start(run)
-    engine.membership.claim(claimed)
-    assert not engine.membership.give_up(claimed, RETRY)
+    engine.member.claim(claimed)
+    assert not engine.member.give_up(claimed, RETRY)
 
 
 def test_a_lost_lane_refuses_everything(clock: Clock) -> None:
     """Who waits for a flush is told LeaseLost, running handlers cannot settle, and the memory is given back."""
     engine, lane, run = running(clock, 30)
-    waiting = engine.membership.settle(engine.start(run), ACKED)
+    waiting = engine.member.settle(engine.start(run), ACKED)
     on_its_way = engine.collect()
-    later = engine.membership.settle(engine.start(run), BURY)
-    engine.membership.lose_lane(lane, "stolen")
-    engine.membership.lose_lane(lane, "stolen")
-    for ticket in (waiting, later):
+    later = engine.member.settle(engine.start(run), BURY)
+    engine.member.lose_lane(lane, "stolen")
+    engine.member.lose_lane(lane, "stolen")
+    for waiter in (waiting, later):
         with pytest.raises(LeaseLost, match="stolen"):
-            ticket.wait(0)
-    engine.membership.uncommitted(on_its_way)
-    engine.membership.finish(run)
+            waiter.wait(0)
+    engine.member.uncommitted(on_its_way)
+    engine.member.finish(run)
     assert engine.collect() == []
-    assert engine.membership.lanes == {}
-    budget = engine.membership.budget
+    assert engine.member.lanes == {}
+    budget = engine.member.budget
     assert (budget.messages, budget.payload_bytes) == (0, 0)
 
 
@@ -207,30 +207,30 @@ def test_a_running_handler_of_a_lost_lane_hears_of_it(clock: Clock) -> None:
     """A handler whose lane was lost gets LeaseLost from whatever it tries, and its return is refused."""
     engine, lane, run = running(clock, 3)
     attempt = engine.start(run)
-    engine.membership.lose_lane(lane, "stolen")
+    engine.member.lose_lane(lane, "stolen")
     for late in (
-        lambda: engine.membership.settle(attempt, ACKED),
-        lambda: engine.membership.claim(attempt),
-        lambda: engine.membership.check(attempt, settling=False),
+        lambda: engine.member.settle(attempt, ACKED),
+        lambda: engine.member.claim(attempt),
+        lambda: engine.member.check(attempt, settling=False),
     ):
         with pytest.raises(LeaseLost):
             late()
     assert run.start_next(clock.now, 60.0) is None
     run.record(attempt, ACKED)
-    engine.membership.finish(run)
-    assert engine.membership.counters.acked == 0
-    assert engine.membership.budget.messages == 0
+    engine.member.finish(run)
+    assert engine.member.counters.acked == 0
+    assert engine.member.budget.messages == 0
 
 
 def test_a_claim_that_commits_after_the_loss_keeps_the_budget(clock: Clock) -> None:
     """A transaction that committed just before its lane was lost is counted once and gives nothing back twice."""
     engine, lane, run = running(clock, 1)
     attempt = engine.start(run)
-    engine.membership.claim(attempt)
-    engine.membership.lose_lane(lane, "stolen")
-    engine.membership.claimed(attempt, attempt.lane)
-    engine.membership.unclaim(attempt)
-    assert engine.membership.budget.messages == 0
+    engine.member.claim(attempt)
+    engine.member.lose_lane(lane, "stolen")
+    engine.member.claimed(attempt, attempt.lane)
+    engine.member.unclaim(attempt)
+    assert engine.member.budget.messages == 0
     assert attempt.state is State.SUPERSEDED
 
 
@@ -238,42 +238,42 @@ def test_a_claim_is_the_handlers_until_it_is_decided(clock: Clock) -> None:
     """A claimed settlement is refused to others; given back it may be settled again, committed it is done."""
     engine, lane, run = running(clock, 1)
     attempt = engine.start(run)
-    engine.membership.claim(attempt)
+    engine.member.claim(attempt)
     with pytest.raises(AlreadySettled):
-        engine.membership.settle(attempt, ACKED)
-    engine.membership.unclaim(attempt)
-    engine.membership.claim(attempt)
-    engine.membership.claimed(attempt, attempt.lane)
+        engine.member.settle(attempt, ACKED)
+    engine.member.unclaim(attempt)
+    engine.member.claim(attempt)
+    engine.member.claimed(attempt, attempt.lane)
     assert lane.watermark == 1
-    assert engine.membership.counters.acked == 1
+    assert engine.member.counters.acked == 1
     with pytest.raises(AlreadySettled):
-        engine.membership.check(attempt)
+        engine.member.check(attempt)
 
 
 def test_the_end_answers_everybody() -> None:
-    """When the engine ends, nobody waits on: tickets of lanes, flushes and burials get the error."""
+    """When the engine ends, nobody waits on: waiters of lanes, flushes and burials get the error."""
     engine = fast(Clock())
-    engine.membership.authority_until = float("inf")
+    engine.member.authority_until = float("inf")
     lane = engine.open(head=3)
     run = engine.run()
-    first = engine.membership.settle(engine.start(run), ACKED)
+    first = engine.member.settle(engine.start(run), ACKED)
     engine.collect()
-    second = engine.membership.settle(engine.start(run), ACKED)
-    third = engine.membership.settle(engine.start(run), BURY)
-    engine.membership.resolve_all(ClosedError("the client was closed"))
-    for ticket in (first, second, third):
+    second = engine.member.settle(engine.start(run), ACKED)
+    third = engine.member.settle(engine.start(run), BURY)
+    engine.member.resolve_all(ClosedError("the client was closed"))
+    for waiter in (first, second, third):
         with pytest.raises(ClosedError):
-            ticket.wait(0)
+            waiter.wait(0)
     assert lane.writing is not None
 
 
 def test_the_first_outcome_of_a_ticket_stands() -> None:
     """A lane lost before the answer to its flush arrives: the waiting caller hears of it, and lets go once."""
     released: list[int] = []
-    ticket = Ticket(lambda: released.append(1))
-    ticket.resolve(LeaseLost("lost"))
-    ticket.resolve()
+    waiter = FlushWaiter(lambda: released.append(1))
+    waiter.resolve(LeaseLost("lost"))
+    waiter.resolve()
     assert released == [1]
-    assert repr(ticket) == "Ticket(LeaseLost)"
+    assert repr(waiter) == "FlushWaiter(LeaseLost)"
     with pytest.raises(LeaseLost):
-        ticket.wait(0)
+        waiter.wait(0)

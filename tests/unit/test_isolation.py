@@ -1,4 +1,4 @@
-"""The process's gate, with real threads that say where they are; nobody sleeps."""
+"""The process's isolation, with real threads that say where they are; nobody sleeps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lanelog._engine.member import isolation as module
-from lanelog._engine.member.isolation import Gate
+from lanelog._engine.member.isolation import Isolation
 from support.memberships import Clock
 
 if TYPE_CHECKING:
@@ -20,11 +20,11 @@ IN_TIME = 20.0
 
 
 class Visitor(threading.Thread):
-    """A thread that passes the gate, says so, and leaves when it is told to."""
+    """A thread that passes the isolation, says so, and leaves when it is told to."""
 
-    def __init__(self, gate: Gate, *, alone: bool = False, wanted: Callable[[], bool] | None = None) -> None:
+    def __init__(self, isolation: Isolation, *, alone: bool = False, wanted: Callable[[], bool] | None = None) -> None:
         super().__init__(daemon=True)
-        self.gate, self.alone = gate, alone
+        self.isolation, self.alone = isolation, alone
         self.asked, self.inside, self.leave = threading.Event(), threading.Event(), threading.Event()
         self.admitted: bool | None = None
         self._wanted = wanted or (lambda: True)
@@ -32,17 +32,17 @@ class Visitor(threading.Thread):
 
     def run(self) -> None:
         if self.alone:
-            self.admitted = self.gate.enter_alone(self.wanted)
+            self.admitted = self.isolation.enter_alone(self.wanted)
         else:
-            self.gate.enter()
+            self.isolation.enter()
             self.admitted = True
         if self.admitted:
             self.inside.set()
             self.leave.wait(IN_TIME)
-            self.gate.leave()
+            self.isolation.leave()
 
     def wanted(self) -> bool:
-        """Asked under the gate's lock: once it was asked twice, the suspect holds the others back."""
+        """Asked under the isolation's lock: once it was asked twice, the suspect holds the others back."""
         if self.repeated:
             self.asked.set()
         self.repeated = True
@@ -70,16 +70,16 @@ class Visitor(threading.Thread):
         self.end()
 
 
-def entered(gate: Gate) -> Visitor:
+def entered(isolation: Isolation) -> Visitor:
     """A message that is being handled."""
-    visitor = Visitor(gate)
+    visitor = Visitor(isolation)
     assert visitor.has_entered()
     return visitor
 
 
-def waiting(gate: Gate, wanted: Callable[[], bool] | None = None) -> Visitor:
+def waiting(isolation: Isolation, wanted: Callable[[], bool] | None = None) -> Visitor:
     """A suspect that has looked, and holds others back."""
-    suspect = Visitor(gate, alone=True, wanted=wanted)
+    suspect = Visitor(isolation, alone=True, wanted=wanted)
     assert suspect.asked.wait(IN_TIME)
     return suspect
 
@@ -92,41 +92,41 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def gate() -> Iterator[Gate]:
-    """A gate, through which nobody is left inside at the end."""
-    made = Gate()
+def isolation() -> Iterator[Isolation]:
+    """A isolation, through which nobody is left inside at the end."""
+    made = Isolation()
     yield made
-    assert repr(made) == "Gate(inside=0, alone=False, held_back=False)"
+    assert repr(made) == "Isolation(inside=0, alone=False, held_back=False)"
 
 
-def test_messages_pass_together(gate: Gate) -> None:
+def test_messages_pass_together(isolation: Isolation) -> None:
     """Any number of messages are handled at the same time."""
-    visitors = [entered(gate) for _ in range(5)]
-    assert "inside=5" in repr(gate)
+    visitors = [entered(isolation) for _ in range(5)]
+    assert "inside=5" in repr(isolation)
     for visitor in visitors:
         visitor.end()
 
 
-def test_a_suspect_waits_until_nobody_is_inside(gate: Gate) -> None:
+def test_a_suspect_waits_until_nobody_is_inside(isolation: Isolation) -> None:
     """A suspect starts only after the last message that is being handled has left."""
-    first, second = entered(gate), entered(gate)
-    suspect = waiting(gate)
+    first, second = entered(isolation), entered(isolation)
+    suspect = waiting(isolation)
     first.end()
     assert suspect.looks()  # it looked again, after the first had left
     assert not suspect.inside.is_set()
     second.end()
     assert suspect.has_entered()
-    assert "inside=1, alone=True" in repr(gate)
+    assert "inside=1, alone=True" in repr(isolation)
     suspect.end()
 
 
-def test_nobody_enters_while_a_suspect_is_alone(gate: Gate) -> None:
+def test_nobody_enters_while_a_suspect_is_alone(isolation: Isolation) -> None:
     """Messages and other suspects wait for the one that is alone, and go on when it leaves."""
-    suspect = Visitor(gate, alone=True)
+    suspect = Visitor(isolation, alone=True)
     assert suspect.has_entered()
-    message, second = Visitor(gate), Visitor(gate, alone=True)
+    message, second = Visitor(isolation), Visitor(isolation, alone=True)
     assert second.asked.wait(IN_TIME)
-    assert repr(gate) == "Gate(inside=1, alone=True, held_back=False)"
+    assert repr(isolation) == "Isolation(inside=1, alone=True, held_back=False)"
     assert not message.inside.is_set()
     assert not second.inside.is_set()
     suspect.end()
@@ -138,13 +138,13 @@ def test_nobody_enters_while_a_suspect_is_alone(gate: Gate) -> None:
     second.end()
 
 
-def test_a_waiting_suspect_holds_back_who_comes_later(gate: Gate) -> None:
+def test_a_waiting_suspect_holds_back_who_comes_later(isolation: Isolation) -> None:
     """A steady stream of messages cannot keep a suspect waiting: those that come after it wait for it."""
-    inside = entered(gate)
-    suspect = waiting(gate)
-    late = Visitor(gate)
+    inside = entered(isolation)
+    suspect = waiting(isolation)
+    late = Visitor(isolation)
     assert suspect.looks()
-    assert "held_back=True" in repr(gate)
+    assert "held_back=True" in repr(isolation)
     inside.end()
     assert suspect.has_entered()
     assert not late.inside.is_set()
@@ -152,12 +152,12 @@ def test_a_waiting_suspect_holds_back_who_comes_later(gate: Gate) -> None:
     late.passes()
 
 
-def test_an_impatient_suspect_lets_others_pass(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_impatient_suspect_lets_others_pass(isolation: Isolation, monkeypatch: pytest.MonkeyPatch) -> None:
     """A suspect that waited long for a long handler lets others in meanwhile, and still gets its turn."""
     monkeypatch.setattr(module, "PATIENCE", 0.002)
-    inside = entered(gate)
-    suspect = waiting(gate)
-    late = Visitor(gate)
+    inside = entered(isolation)
+    suspect = waiting(isolation)
+    late = Visitor(isolation)
     assert late.has_entered()
     assert not suspect.inside.is_set()
     late.end()
@@ -165,24 +165,24 @@ def test_an_impatient_suspect_lets_others_pass(gate: Gate, monkeypatch: pytest.M
     suspect.passes()
 
 
-def test_suspects_together_are_as_patient_as_one(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_suspects_together_are_as_patient_as_one(isolation: Isolation, monkeypatch: pytest.MonkeyPatch) -> None:
     """While one suspect lets others pass, no other suspect holds them back: turn by turn they would stop everything."""
     clock = Clock()
     monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(module, "PATIENCE", 10.0)
-    inside = entered(gate)
-    suspects = [waiting(gate)]
+    inside = entered(isolation)
+    suspects = [waiting(isolation)]
     clock.now += 5
-    suspects.append(waiting(gate))
+    suspects.append(waiting(isolation))
     clock.now += 6  # the first one's patience is over
     for _ in range(3):
         for suspect in suspects:
             assert suspect.looks()
-    assert "held_back=False" in repr(gate)
-    entered(gate).end()
+    assert "held_back=False" in repr(isolation)
+    entered(isolation).end()
     clock.now += 11  # their time is over, too
     assert suspects[0].looks()
-    assert "held_back=True" in repr(gate)
+    assert "held_back=True" in repr(isolation)
     inside.end()
     for suspect in suspects:
         suspect.leave.set()
@@ -191,19 +191,19 @@ def test_suspects_together_are_as_patient_as_one(gate: Gate, monkeypatch: pytest
     assert all(suspect.admitted for suspect in suspects)
 
 
-def test_each_vain_hold_doubles_the_next(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_vain_hold_doubles_the_next(isolation: Isolation, monkeypatch: pytest.MonkeyPatch) -> None:
     """Handlers that always outlast a hold do not starve a suspect: it holds twice as long each time, up to a bound."""
     clock = Clock()
     monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(module, "PATIENCE", 10.0)
     monkeypatch.setattr(module, "MOST", 4)
-    inside = entered(gate)
-    suspect = Visitor(gate, alone=True)
+    inside = entered(isolation)
+    suspect = Visitor(isolation, alone=True)
 
     def looked() -> str:
-        """What the gate says after the suspect has looked at the clock once more."""
+        """What the isolation says after the suspect has looked at the clock once more."""
         assert suspect.looks(2)
-        return repr(gate)
+        return repr(isolation)
 
     for hold in (10.0, 20.0, 40.0, 40.0):
         assert "held_back=True" in looked()
@@ -217,8 +217,8 @@ def test_each_vain_hold_doubles_the_next(gate: Gate, monkeypatch: pytest.MonkeyP
     assert "held_back=True" in looked()
     inside.end()
     suspect.passes()
-    inside = entered(gate)
-    suspect = Visitor(gate, alone=True)
+    inside = entered(isolation)
+    suspect = Visitor(isolation, alone=True)
     assert "held_back=True" in looked()
     clock.now += 11  # one that had its turn: the next begins with the shortest hold
     assert "held_back=False" in looked()
@@ -226,42 +226,42 @@ def test_each_vain_hold_doubles_the_next(gate: Gate, monkeypatch: pytest.MonkeyP
     suspect.passes()
 
 
-def test_a_suspect_that_is_not_wanted_any_more_gives_up(gate: Gate) -> None:
+def test_a_suspect_that_is_not_wanted_any_more_gives_up(isolation: Isolation) -> None:
     """A suspect whose lane is lost or closing stops waiting, and holds nobody back any longer."""
     wanted = threading.Event()
     wanted.set()
-    inside = entered(gate)
-    suspect = waiting(gate, wanted.is_set)
-    late = Visitor(gate)
+    inside = entered(isolation)
+    suspect = waiting(isolation, wanted.is_set)
+    late = Visitor(isolation)
     wanted.clear()
     suspect.join(IN_TIME)
     assert suspect.admitted is False
     late.passes()
     inside.end()
-    assert gate.enter_alone(lambda: False) is False  # also when nobody is there
+    assert isolation.enter_alone(lambda: False) is False  # also when nobody is there
 
 
-def test_a_question_that_raises_leaves_the_gate_open(gate: Gate) -> None:
+def test_a_question_that_raises_leaves_the_gate_open(isolation: Isolation) -> None:
     """An error in the question whether the suspect is wanted passes through and holds nobody back."""
-    gate.enter()
+    isolation.enter()
     answers = iter([True])
     with pytest.raises(StopIteration):
-        gate.enter_alone(lambda: next(answers))
-    gate.enter()
-    gate.leave()
-    gate.leave()
+        isolation.enter_alone(lambda: next(answers))
+    isolation.enter()
+    isolation.leave()
+    isolation.leave()
 
 
 def test_a_fork_resets_the_gate() -> None:
-    """All clients of a process share one gate; what the parent's threads were handling is not in the child's."""
+    """All clients of a process share one isolation; what the parent's threads were handling is not in the child's."""
     code = (
         "import os\n"
-        "from lanelog._engine.member.isolation import process_gate\n"
-        "process_gate().enter()\n"
+        "from lanelog._engine.member.isolation import process_isolation\n"
+        "process_isolation().enter()\n"
         "child = os.fork()\n"
         "if not child:\n"
-        "    os._exit(0 if process_gate().enter_alone(lambda: True) else 1)\n"
-        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), process_gate())\n"
+        "    os._exit(0 if process_isolation().enter_alone(lambda: True) else 1)\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), process_isolation())\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.split(" ", 1) == ["0", "Gate(inside=1, alone=False, held_back=False)\n"]
+    assert done.stdout.split(" ", 1) == ["0", "Isolation(inside=1, alone=False, held_back=False)\n"]
