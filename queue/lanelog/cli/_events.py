@@ -1,6 +1,6 @@
 """The verb that shows what lanelog logs: events.
 
-Owns the forms of that list, docs/events.md among them; needs no database. Registered by `_main`.
+Owns the forms of that list, docs/reference/events.md among them; needs no database. Registered by `_main`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _described(event: Event) -> list[str]:
 
 
 def page() -> str:
-    """The whole of docs/events.md."""
+    """The whole of docs/reference/events.md."""
     parts = [_ABOUT]
     for logger, members in groupby(EVENTS, key=lambda event: event.logger):
         lines = [f"## {logger}", "", "| event | level | what it says | fields |", "|---|---|---|---|"]
