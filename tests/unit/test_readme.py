@@ -53,6 +53,14 @@ def test_the_readme_is_short() -> None:
     assert len(README.splitlines()) <= 150
 
 
+def test_the_map_for_contributors_leads_somewhere() -> None:
+    """Every file and folder that CONTRIBUTING names is there, from the root or from the package."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    named = re.findall(r"`((?:[\w.-]+/)+(?:[\w.*]+\.py)?)`", text)
+    assert len(named) > 25
+    assert [path for path in named if not [*ROOT.glob(path), *PACKAGE.glob(path)]] == []
+
+
 def test_every_promise_has_tests_that_exist() -> None:
     """Each of P1 to P9 is in the README and in the evidence, there with the tests that pin it."""
     promises = [f"P{number}" for number in range(1, 10)]
