@@ -209,9 +209,9 @@ class Subscription:
             self._state = SubscriptionState.PAUSED if paused else SubscriptionState.RUNNING
             for member in self.members:
                 if paused:
-                    member.pause()
+                    member.leasing.pause()
                 else:
-                    member.paused = False
+                    member.leasing.resume()
         if not paused:
             self._engine.signals.wake_keeper()  # it knows whether an operator paused the lane as well
 
@@ -246,7 +246,7 @@ class Subscription:
                 return False
             if self.handler is None:
                 self.drain()  # a run that came to the queue when the iterator had ended
-                member.hand_back(forgotten=True)
+                member.attempts.hand_back(forgotten=True)
             member.ended.wait(left)
         return True
 
@@ -257,9 +257,9 @@ class Subscription:
         """
         now = time.monotonic()
         for member in self.members:
-            for attempt in member.cut_off():
+            for attempt in member.attempts.cut_off():
                 seconds = now - attempt.started if attempt.started else 0.0
-                log.warning("handler.cut_off", **member.context(attempt), seconds=seconds)
+                log.warning("handler.cut_off", **member.about(attempt), seconds=seconds)
         if self._workers is not None:
             self._workers.cut_off()
 
@@ -280,23 +280,21 @@ class Subscription:
             if self._state is not SubscriptionState.FAILED:
                 self._state = SubscriptionState.STOPPING
         for member in self.members:
-            member.stopping = True
-            for lane in list(member.lanes.values()):
-                member.close_lane(lane)
+            member.leasing.stop()
         self._engine.signals.wake_keeper()
 
     def stats(self) -> SubscriptionStats:
         """What it holds and what it has done, over all its topics. Raises ClosedError in a forked child."""
         self._engine.check_process()
         with self.members[0].lock:
-            lanes = [lane for member in self.members for lane in member.lanes.values()]
-            counters = [member.counters for member in self.members]
+            lanes = [lane for member in self.members for lane in member.state.lanes.values()]
+            counters = [member.state.counters for member in self.members]
             budget = self.members[0].budget
             return SubscriptionStats(
                 state=self.state,
                 lanes=len(lanes),
-                running=sum(len(lane.running) for lane in lanes),
-                waiting=sum(len(lane.waiting) for lane in lanes),
+                running=sum(len(lane.state.running) for lane in lanes),
+                waiting=sum(len(lane.state.waiting) for lane in lanes),
                 prefetched=budget.messages,
                 prefetched_bytes=budget.payload_bytes,
                 handled=sum(c.handled for c in counters),
@@ -315,14 +313,14 @@ class Subscription:
         if self._state is not SubscriptionState.RUNNING and all(m.ended.is_set() for m in self.members):
             self._dismiss()  # stop() had given up waiting for it
         for member in self.members:
-            for attempt in list(member.detached):
+            for attempt in member.attempts.detached():
                 if now >= attempt.deadline:
                     self._give_up(member, attempt, now)
 
     def _give_up(self, member: Member, attempt: Attempt, now: float) -> None:
         reason = f"neither settled nor extended within {now - attempt.started:.1f} s"
-        if member.give_up(attempt, policy.timed_out(self.config, attempt, reason, now)):
-            log.warning("delivery.given_up", **member.context(attempt), seconds=now - attempt.started)
+        if member.attempts.give_up(attempt, policy.timed_out(self.config, attempt, reason, now)):
+            log.warning("delivery.given_up", **member.about(attempt), seconds=now - attempt.started)
 
     def on_failure(self, callback: Callable[[], None]) -> None:
         """Call `callback` once when the subscription fails; at once if it has."""
@@ -370,7 +368,7 @@ class Subscription:
                 run_hook(item)
             else:
                 member, run = item
-                member.finish(run)
+                member.attempts.finish(run)
 
     def _hand_over(self, member: Member, run: Run, until: float | None) -> Message | None:
         isolation, gives_way = process_isolation(), time.monotonic() + GIVES_WAY
@@ -379,8 +377,8 @@ class Subscription:
             return until is None or time.monotonic() < until
 
         def wanted() -> bool:
-            stays = time.monotonic() < gives_way or not any(each.detached for each in self.members)
-            return stays and bool(run.attempts) and member.may_start(run.lane, time.monotonic()) and in_time()
+            stays = time.monotonic() < gives_way or not any(each.attempts.detached() for each in self.members)
+            return stays and bool(run.attempts) and member.attempts.may_start(run.term, time.monotonic()) and in_time()
 
         if not run.alone:
             if not isolation.enter(lambda: in_time() and bool(run.attempts)):
@@ -388,7 +386,7 @@ class Subscription:
                     self._runs.put((member, run))  # it goes out with the next pull
                 return None
         elif not isolation.enter_alone(wanted):
-            member.finish(run)
+            member.attempts.finish(run)
             return None
         passage = Passage(isolation)
         try:
@@ -396,24 +394,24 @@ class Subscription:
         except BaseException:  # interrupted
             passage.leave()
             if not run.started:
-                member.finish(run)  # it goes out again
+                member.attempts.finish(run)  # it goes out again
             raise
 
     def _start(self, member: Member, run: Run, passage: Passage, until: float | None) -> Message | None:
-        marked = not run.late or member.mark(run, until)
+        marked = not run.late or member.attempts.mark(run, until)
         if marked is None:
             passage.leave()
             self._runs.put((member, run))  # the next pull waits on for the same mark
             return None
         now = time.monotonic()
-        starts = marked and (member.rules.ack_first or member.may_start(run.lane, now))
+        starts = marked and (member.rules.ack_first or member.attempts.may_start(run.term, now))
         attempt = run.start_next(now, self.config.visibility_timeout) if starts else None
         if attempt is None or attempt.expired or member.rules.ack_first:
             passage.leave()
             if attempt is not None:
                 run.record(attempt, policy.EXPIRED if attempt.expired else policy.ACKED)
-            member.finish(run)
-        elif not member.detach(attempt, passage.leave):
+            member.attempts.finish(run)
+        elif not member.attempts.detach(attempt, passage.leave):
             passage.leave()  # its lane was lost just now: nobody else would; what the user settles is refused
         return None if attempt is None or attempt.expired else message_of(attempt, member, self._engine.context)
 

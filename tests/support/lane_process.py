@@ -40,7 +40,7 @@ class Process:
         else:
             if outcome == "unknown":
                 self.world.rows.commit(write, self.world.now)
-            self.world.lane.unwritten(write)
+            self.world.lane.writes.unwritten(write)
 
     def end_one(self, pick: int, outcome: str, *, last: bool) -> None:
         """A handler returns or raises: the lane hears of it when the run is finished or relieved."""
@@ -67,7 +67,7 @@ class Process:
         if run.alone and (self.open or self.entering):
             return
         waiter = FlushWaiter()
-        if self.world.lane.mark(run, waiter):
+        if self.world.lane.dispatch.mark(run, waiter):
             self.entering[run] = waiter
         else:
             self.finish(run)
@@ -114,7 +114,7 @@ class Process:
         self.decided.clear()
         lane = self.world.take_over()
         self.skip_what_is_not_ours()
-        assert lane.watermark == (self.world.rows.acked or 0) or lane.watermark in self.done
+        assert lane.state.watermark == (self.world.rows.acked or 0) or lane.state.watermark in self.done
 
     def skip_what_is_not_ours(self) -> None:
         log = self.world.log
