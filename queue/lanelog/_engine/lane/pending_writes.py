@@ -1,7 +1,7 @@
 """What a lane has to write: settled offsets, rows and marks, compared with what the database has.
 
-Owns the difference between memory and database and turns it into one `LaneWrite` at a time. Never decides what is handed
-out. Pure.
+Owns the difference between memory and database and turns it into one `LaneWrite` at a time. Never decides what is
+handed out. Pure.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ class PendingWrites:
         return max(self.state.started_top, *out) if out else self.state.started_top
 
     def settle(self, offset: int, message_id: str) -> None:
+        """An offset is done; the watermark passes it as soon as everything before it is, too."""
         self.buffer[offset] = message_id
         if offset in self.stored:
             self.dirty.add(offset)
@@ -67,6 +68,7 @@ class PendingWrites:
             self.dirty.update(self.state.settled.add(offset, offset))
 
     def advance(self) -> None:
+        """Let the watermark pass what is settled right behind it."""
         last = self.state.settled.pop(self.state.watermark + 1)
         if last is not None:
             self.dirty.add(self.state.watermark + 1)

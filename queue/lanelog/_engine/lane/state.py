@@ -25,8 +25,8 @@ class LaneState:
     """Offsets above the watermark are in exactly one place.
 
     `settled`: acked ahead. `waiting`: with a delivery row (failed, postponed, crashed or handed back). `running`: a run
-    is out, or the dead letters are taking it. `ready`: fetched, not handed out. Else they lie above `cursor` and are not
-    fetched yet.
+    is out, or the dead letters are taking it. `ready`: fetched, not handed out. Else they lie above `cursor` and are
+    not fetched yet.
     """
 
     term: Term
