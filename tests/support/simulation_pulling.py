@@ -99,6 +99,8 @@ class Pulling:
         if what == "lose":
             process.lose(self.chance.choice(LOOPS))
         elif what == "lose commit":
+            self.publish()
+            self.turn(process, "fetcher")
             with self.recorder.cutting(process, committed=self.chance.random() < 0.5):
                 self.turn(process, "settler")
         elif what == "crash":

@@ -26,6 +26,8 @@ CLOCK = "SET timestamp = "
 """How the simulation sets the clock of a session: no statement of the library's."""
 IDENTITY = re.compile(r"\b[0-9a-f]{64}\b")
 """Who the server is: another one in each run."""
+TRACEBACK = re.compile(r"Traceback \(most recent call last\):(?:\\.|[^'\\])*")
+"""What a handler raised, as a dead letter or a delivery row keeps it: with lines and files, which may move."""
 
 
 class Recorder:
@@ -53,7 +55,7 @@ class Recorder:
             self._names[raw] = f"{self._opening!r}#{count + 1}"
         if raw not in self._names or text.startswith(CLOCK):
             return
-        text = IDENTITY.sub("<server>", text)
+        text = TRACEBACK.sub("<traceback>", IDENTITY.sub("<server>", text))
         self.lines.append(f"{self._names[raw]} {' '.join(text.split())}")
 
     @contextmanager

@@ -119,7 +119,11 @@ class Troubled(Simulation):
         self.look(None)
 
     def lose_commit(self, name: str, committed: bool) -> None:
-        """The settler does not hear what became of its COMMIT."""
+        """The settler does not hear what became of a COMMIT, of a flush with marks if there is something to fetch."""
+        self.publish("b", 1)
+        for loop in ("keeper", "settler", "fetcher"):
+            if loop == "keeper" or name in self.living:
+                self.turn(name, loop)
         process = self.process(name)
         with self.recorder.cutting(process, committed=committed), suppress(LanelogError):
             process.turn("settler")
