@@ -102,7 +102,8 @@ class Pulling:
             self.publish()
             self.turn(process, "fetcher")
             with self.recorder.cutting(process, committed=self.chance.random() < 0.5):
-                self.turn(process, "settler")
+                if not process.gone:
+                    self.turn(process, "settler")
         elif what == "crash":
             del self.living[process.role]
             process.crash()

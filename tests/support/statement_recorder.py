@@ -18,7 +18,7 @@ import pymysql
 from support.simulation import MIDNIGHT, Driver, Process, World
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import pytest
 
@@ -59,11 +59,14 @@ class Recorder:
         self.lines.append(f"{self._names[raw]} {' '.join(text.split())}")
 
     @contextmanager
-    def cutting(self, process: Process, *, committed: bool) -> Iterator[None]:
-        """The first connection of this process that commits is lost: before the server has the COMMIT, or after."""
+    def cutting(self, process: Process, *, committed: bool) -> Iterator[Callable[[], bool]]:
+        """The first connection of this process that commits is lost: before the server has the COMMIT, or after.
+
+        Gives a function that says whether one was.
+        """
         self._cut = process, committed
         try:
-            yield
+            yield lambda: self._cut is None
         finally:
             self._cut = None
 
