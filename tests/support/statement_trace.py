@@ -74,7 +74,7 @@ RULES: dict[str, tuple[int, Callable[[random.Random], dict[str, Any]]]] = {
     ),
     "trouble": (2, lambda r: {"name": r.choice(NAMES), "what": r.choice(TROUBLES)}),
     "lose": (3, lambda r: {"name": r.choice(NAMES), "loop": r.choice([*LOOPS, "keeper"])}),
-    "lose_commit": (3, lambda r: {"name": r.choice(NAMES), "committed": r.random() < 0.5}),
+    "lose_commit": (2, lambda r: {"name": r.choice(NAMES), "committed": r.random() < 0.5}),
     "seek": (
         2,
         lambda r: {
@@ -120,10 +120,7 @@ class Troubled(Simulation):
 
     def lose_commit(self, name: str, committed: bool) -> None:
         """A settler does not hear what became of its COMMIT: this one's, or another's that has something to write."""
-        self.publish("b", 1)
-        for loop in ("keeper", "settler", "fetcher"):
-            if loop == "keeper" or name in self.living:
-                self.turn(name, loop)
+        self.mail(name=name, outcomes=["ack"], then="", loops=True)
         for other in sorted(self.living, key=lambda each: each != name):
             process = self.process(other)
             with self.recorder.cutting(process, committed=committed) as cut:
