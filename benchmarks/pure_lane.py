@@ -15,11 +15,11 @@ import time
 from statistics import median
 from typing import TYPE_CHECKING
 
-from lanelog._engine.lane import Lane
-from lanelog._engine.membership import Membership
-from lanelog._engine.policy import ACKED
-from lanelog._engine.records import Budget, LaneSnapshot
-from lanelog._engine.rules import Signals, SubscriptionRules
+from lanelog._engine.lane.lane import Lane
+from lanelog._engine.lane.policy import ACKED
+from lanelog._engine.lane.values import Budget, LaneSnapshot
+from lanelog._engine.member.member import Member
+from lanelog._engine.member.rules import Signals, SubscriptionRules
 from lanelog._stores.fetches import Fetched
 from lanelog.config import SubscriptionConfig
 
@@ -62,7 +62,7 @@ def of_member(batches: list[list[Fetched]]) -> float:
     rules = SubscriptionRules("group", config, False, SECONDS)  # noqa: FBT003 - singly
     runs: queue.SimpleQueue[object] = queue.SimpleQueue()
     budget, signals = Budget(), Signals(_nothing, _nothing, _nothing)
-    member = Membership(
+    member = Member(
         group="group",
         topic="topic",
         owner="owner",

@@ -256,7 +256,7 @@ class Client:
         Raises ConfigurationError (also where this thread has a transaction of lanelog open, which it would wait for)
         and DatabaseError.
         """
-        from lanelog.admin._scheduled import cancel
+        from lanelog.admin.schedules.scheduled import cancel
 
         return cancel(self._database, topic, key, id)
 
@@ -295,7 +295,7 @@ class Client:
         From now on the client has one more thread and connection, until `close()`. Raises ConfigurationError and
         PayloadTooLarge before anything is written, DatabaseError after `publish_timeout` seconds without success.
         """
-        from lanelog.admin._schedules import declare
+        from lanelog.admin.schedules.schedules import declare
 
         declared = declare(
             self._database,

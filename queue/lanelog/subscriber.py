@@ -19,14 +19,15 @@ from attrs import define, field, frozen
 
 from lanelog import migrations
 from lanelog._checks import check_timeout
-from lanelog._engine import life, policy
+from lanelog._engine import life
 from lanelog._engine.delivery import message_of
-from lanelog._engine.gate import Passage, process_gate
-from lanelog._engine.membership import Membership
-from lanelog._engine.records import Budget
-from lanelog._engine.registration import register
-from lanelog._engine.rules import SubscriptionRules
-from lanelog._engine.workers import Workers, compose, run_hook
+from lanelog._engine.lane import policy
+from lanelog._engine.lane.values import Budget
+from lanelog._engine.leasing.registration import register
+from lanelog._engine.member.isolation import Passage, process_isolation
+from lanelog._engine.member.member import Member
+from lanelog._engine.member.rules import SubscriptionRules
+from lanelog._engine.working.workers import Workers, compose, run_hook
 from lanelog._telemetry import get_logger
 from lanelog.config import AckPolicy, check_name
 from lanelog.errors import ClosedError, ConfigurationError
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
     from lanelog._checks import Duration
     from lanelog._engine.engine import Engine
-    from lanelog._engine.run import Attempt, Run
+    from lanelog._engine.lane.run import Attempt, Run
     from lanelog.config import SubscriptionConfig
     from lanelog.message import Message
 
@@ -93,7 +94,7 @@ class Subscription:
     config: SubscriptionConfig
     handler: Callable[[Message], object] | None
     _engine: Engine
-    memberships: tuple[Membership, ...] = field(init=False)
+    members: tuple[Member, ...] = field(init=False)
     _runs: queue.SimpleQueue[Any] = field(factory=queue.SimpleQueue, init=False)
     _workers: Workers | None = field(default=None, init=False)
     _lock: threading.Lock = field(factory=threading.Lock, init=False)
@@ -107,8 +108,8 @@ class Subscription:
         rules = SubscriptionRules(self.group, config, self.handler is None or config.ack_policy is AckPolicy.MANUAL)
         budget, lock = Budget(), threading.Lock()
         owner = f"{config.name}:{uuid.uuid4().hex[:12]}"
-        self.memberships = tuple(
-            Membership(
+        self.members = tuple(
+            Member(
                 group=self.group,
                 topic=topic,
                 owner=owner,
@@ -125,7 +126,7 @@ class Subscription:
         )
         if self.handler is not None:
             handler = compose(self.handler, config.middleware)
-            self._workers = Workers(self.group, config, handler, self._runs, self._engine.host)
+            self._workers = Workers(self.group, config, handler, self._runs, self._engine.context)
 
     def __repr__(self) -> str:
         return f"<Subscription {self.group!r} on {', '.join(map(repr, self.topics))}: {self.state}>"
@@ -145,7 +146,7 @@ class Subscription:
     @property
     def state(self) -> SubscriptionState:
         """Where it is in its life."""
-        if self._state is SubscriptionState.STOPPING and all(m.ended.is_set() for m in self.memberships):
+        if self._state is SubscriptionState.STOPPING and all(m.ended.is_set() for m in self.members):
             return SubscriptionState.STOPPED
         return self._state
 
@@ -162,7 +163,7 @@ class Subscription:
     @property
     def owner(self) -> str:
         """The name under which its leases stand: `name` and a random incarnation."""
-        return self.memberships[0].owner
+        return self.members[0].owner
 
     def start(self) -> Self:
         """Register the group (committed when this returns) and start; idempotent while it runs.
@@ -179,12 +180,12 @@ class Subscription:
             database = self._engine.database
             deadline = time.monotonic() + database.config.publish_timeout
             database.retry(lambda: migrations.admit(database), deadline=deadline, what="reading the tables' version")
-            for membership in self.memberships:
+            for member in self.members:
                 deadline = time.monotonic() + database.config.publish_timeout
-                membership.registered_at = database.retry(
-                    lambda topic=membership.topic: register(database, self.group, topic, self.config),  # type: ignore[misc]
+                member.registered_at = database.retry(
+                    lambda topic=member.topic: register(database, self.group, topic, self.config),  # type: ignore[misc]
                     deadline=deadline,
-                    what=f"registering group {self.group!r} of topic {membership.topic!r}",
+                    what=f"registering group {self.group!r} of topic {member.topic!r}",
                 )
             self._state = SubscriptionState.RUNNING
         if self._workers is not None:
@@ -206,11 +207,11 @@ class Subscription:
             if self._state not in (SubscriptionState.RUNNING, SubscriptionState.PAUSED):
                 raise ClosedError(f"{self!r} does not run")
             self._state = SubscriptionState.PAUSED if paused else SubscriptionState.RUNNING
-            for membership in self.memberships:
+            for member in self.members:
                 if paused:
-                    membership.pause()
+                    member.pause()
                 else:
-                    membership.paused = False
+                    member.paused = False
         if not paused:
             self._engine.signals.wake_keeper()  # it knows whether an operator paused the lane as well
 
@@ -224,7 +225,7 @@ class Subscription:
         self._engine.check_process()
         self.ask_to_stop()
         until = None if allowed is None else time.monotonic() + allowed
-        ended = all(self._wait_for(membership, until) for membership in self.memberships)
+        ended = all(self._wait_for(member, until) for member in self.members)
         if ended:
             self._dismiss()
             if self._workers is not None:
@@ -233,20 +234,20 @@ class Subscription:
             log.warning("subscription.still_draining", group=self.group, running=self.stats().running)
         return ended
 
-    def _wait_for(self, membership: Membership, until: float | None) -> bool:
+    def _wait_for(self, member: Member, until: float | None) -> bool:
         began = told = time.monotonic()
-        while not membership.ended.is_set():
+        while not member.ended.is_set():
             if time.monotonic() - told >= TELLS_EVERY:
                 told = time.monotonic()
-                away = self._engine.host.ground.incarnation is None
-                life.waited(membership, told - began, away=away)
+                away = self._engine.context.ground.incarnation is None
+                life.waited(member, told - began, away=away)
             left = SHORTEST_WAIT if until is None else min(SHORTEST_WAIT, until - time.monotonic())
             if left <= 0:
                 return False
             if self.handler is None:
                 self.drain()  # a run that came to the queue when the iterator had ended
-                membership.hand_back(forgotten=True)
-            membership.ended.wait(left)
+                member.hand_back(forgotten=True)
+            member.ended.wait(left)
         return True
 
     def cut_off(self) -> None:
@@ -255,10 +256,10 @@ class Subscription:
         Dies right after it, before that is committed: the next owner takes what ran for a crash, as after a kill.
         """
         now = time.monotonic()
-        for membership in self.memberships:
-            for attempt in membership.cut_off():
+        for member in self.members:
+            for attempt in member.cut_off():
                 seconds = now - attempt.started if attempt.started else 0.0
-                log.warning("handler.cut_off", **membership.context(attempt), seconds=seconds)
+                log.warning("handler.cut_off", **member.context(attempt), seconds=seconds)
         if self._workers is not None:
             self._workers.cut_off()
 
@@ -273,24 +274,24 @@ class Subscription:
         with self._lock:
             if self._state is SubscriptionState.NEW:
                 self._state = SubscriptionState.STOPPED
-                for membership in self.memberships:
-                    membership.ended.set()
+                for member in self.members:
+                    member.ended.set()
                 return
             if self._state is not SubscriptionState.FAILED:
                 self._state = SubscriptionState.STOPPING
-        for membership in self.memberships:
-            membership.stopping = True
-            for lane in list(membership.lanes.values()):
-                membership.close_lane(lane)
+        for member in self.members:
+            member.stopping = True
+            for lane in list(member.lanes.values()):
+                member.close_lane(lane)
         self._engine.signals.wake_keeper()
 
     def stats(self) -> SubscriptionStats:
         """What it holds and what it has done, over all its topics. Raises ClosedError in a forked child."""
         self._engine.check_process()
-        with self.memberships[0].lock:
-            lanes = [lane for membership in self.memberships for lane in membership.lanes.values()]
-            counters = [membership.counters for membership in self.memberships]
-            budget = self.memberships[0].budget
+        with self.members[0].lock:
+            lanes = [lane for member in self.members for lane in member.lanes.values()]
+            counters = [member.counters for member in self.members]
+            budget = self.members[0].budget
             return SubscriptionStats(
                 state=self.state,
                 lanes=len(lanes),
@@ -311,17 +312,17 @@ class Subscription:
         """One look by the clock, by the keeper: handlers, and messages that are in the user's hands."""
         if self._workers is not None:
             self._workers.supervise(now)
-        if self._state is not SubscriptionState.RUNNING and all(m.ended.is_set() for m in self.memberships):
+        if self._state is not SubscriptionState.RUNNING and all(m.ended.is_set() for m in self.members):
             self._dismiss()  # stop() had given up waiting for it
-        for membership in self.memberships:
-            for attempt in list(membership.detached):
+        for member in self.members:
+            for attempt in list(member.detached):
                 if now >= attempt.deadline:
-                    self._give_up(membership, attempt, now)
+                    self._give_up(member, attempt, now)
 
-    def _give_up(self, membership: Membership, attempt: Attempt, now: float) -> None:
+    def _give_up(self, member: Member, attempt: Attempt, now: float) -> None:
         reason = f"neither settled nor extended within {now - attempt.started:.1f} s"
-        if membership.give_up(attempt, policy.timed_out(self.config, attempt, reason, now)):
-            log.warning("delivery.given_up", **membership.context(attempt), seconds=now - attempt.started)
+        if member.give_up(attempt, policy.timed_out(self.config, attempt, reason, now)):
+            log.warning("delivery.given_up", **member.context(attempt), seconds=now - attempt.started)
 
     def on_failure(self, callback: Callable[[], None]) -> None:
         """Call `callback` once when the subscription fails; at once if it has."""
@@ -368,53 +369,53 @@ class Subscription:
             if callable(item):
                 run_hook(item)
             else:
-                membership, run = item
-                membership.finish(run)
+                member, run = item
+                member.finish(run)
 
-    def _hand_over(self, membership: Membership, run: Run, until: float | None) -> Message | None:
-        gate, gives_way = process_gate(), time.monotonic() + GIVES_WAY
+    def _hand_over(self, member: Member, run: Run, until: float | None) -> Message | None:
+        isolation, gives_way = process_isolation(), time.monotonic() + GIVES_WAY
 
         def in_time() -> bool:
             return until is None or time.monotonic() < until
 
         def wanted() -> bool:
-            stays = time.monotonic() < gives_way or not any(each.detached for each in self.memberships)
-            return stays and bool(run.attempts) and membership.may_start(run.lane, time.monotonic()) and in_time()
+            stays = time.monotonic() < gives_way or not any(each.detached for each in self.members)
+            return stays and bool(run.attempts) and member.may_start(run.lane, time.monotonic()) and in_time()
 
         if not run.alone:
-            if not gate.enter(lambda: in_time() and bool(run.attempts)):
+            if not isolation.enter(lambda: in_time() and bool(run.attempts)):
                 if run.attempts:  # else it was taken back
-                    self._runs.put((membership, run))  # it goes out with the next pull
+                    self._runs.put((member, run))  # it goes out with the next pull
                 return None
-        elif not gate.enter_alone(wanted):
-            membership.finish(run)
+        elif not isolation.enter_alone(wanted):
+            member.finish(run)
             return None
-        passage = Passage(gate)
+        passage = Passage(isolation)
         try:
-            return self._start(membership, run, passage, until)
+            return self._start(member, run, passage, until)
         except BaseException:  # interrupted
             passage.leave()
             if not run.started:
-                membership.finish(run)  # it goes out again
+                member.finish(run)  # it goes out again
             raise
 
-    def _start(self, membership: Membership, run: Run, passage: Passage, until: float | None) -> Message | None:
-        marked = not run.late or membership.mark(run, until)
+    def _start(self, member: Member, run: Run, passage: Passage, until: float | None) -> Message | None:
+        marked = not run.late or member.mark(run, until)
         if marked is None:
             passage.leave()
-            self._runs.put((membership, run))  # the next pull waits on for the same mark
+            self._runs.put((member, run))  # the next pull waits on for the same mark
             return None
         now = time.monotonic()
-        starts = marked and (membership.rules.ack_first or membership.may_start(run.lane, now))
+        starts = marked and (member.rules.ack_first or member.may_start(run.lane, now))
         attempt = run.start_next(now, self.config.visibility_timeout) if starts else None
-        if attempt is None or attempt.expired or membership.rules.ack_first:
+        if attempt is None or attempt.expired or member.rules.ack_first:
             passage.leave()
             if attempt is not None:
                 run.record(attempt, policy.EXPIRED if attempt.expired else policy.ACKED)
-            membership.finish(run)
-        elif not membership.detach(attempt, passage.leave):
+            member.finish(run)
+        elif not member.detach(attempt, passage.leave):
             passage.leave()  # its lane was lost just now: nobody else would; what the user settles is refused
-        return None if attempt is None or attempt.expired else message_of(attempt, membership, self._engine.host)
+        return None if attempt is None or attempt.expired else message_of(attempt, member, self._engine.context)
 
 
 def checked_topics(topic: str | Sequence[str], config: SubscriptionConfig) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from chaos.nemesis import CREATE_PROBE
 from chaos.node import Node, program
 from chaos.pair import Pair
 from chaos.schedule import SERVERS
-from lanelog.admin._grants import grants
+from lanelog.admin.operate.grants import grants
 from lanelog.devserver import DevServer, start
 
 PATIENCE: Final = 5.0

@@ -68,8 +68,8 @@ PIECES = {
 }
 NOT_EXPLAINED = {
     "migrations.catalogue.VERSION": "answered from the index's end, which EXPLAIN shows as no table at all",
-    "admin._repair.KEY_BETWEEN": "a range between two names, of which there is none here",
-    "admin._repair.TOPIC_BETWEEN": "the same",
+    "admin.operate.repair.KEY_BETWEEN": "a range between two names, of which there is none here",
+    "admin.operate.repair.TOPIC_BETWEEN": "the same",
 }
 
 

@@ -7,9 +7,9 @@ import pytest
 
 import lanelog
 from lanelog import Client
-from lanelog._engine import collection
-from lanelog._engine.janitor import Janitor
-from lanelog.admin import _maintain
+from lanelog._engine.cleanup import collection
+from lanelog._engine.cleanup.janitor import Janitor
+from lanelog.admin.operate import maintain
 from support.commits import every_commit_unanswered_once
 from support.dead_letters import give_up, refuse
 from support.situations import Situations, settle
@@ -36,7 +36,7 @@ def test_topics_without_a_subscriber_are_collected_and_purged(
     """What every group is past leaves, in bounded steps; drained lanes go; what somebody needs stays."""
     monkeypatch.setattr(collection, "STEP", 7)
     monkeypatch.setattr(collection, "MAX_POINTS", 5)
-    monkeypatch.setattr(_maintain, "LANES_A_TRANSACTION", 3)
+    monkeypatch.setattr(maintain, "LANES_A_TRANSACTION", 3)
     for topic in ("done", "behind", "unread"):
         client.publish_many(topic, [(f"k{n % 10}", b"x") for n in range(250)])
     settle(client, 250, topic="done", retention=0)

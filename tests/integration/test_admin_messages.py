@@ -206,7 +206,7 @@ def test_messages_are_read_a_stretch_at_a_time(made: Situations, admin: Admin) -
 
 def test_an_answer_is_bounded_in_bytes(lanelog_client: Client, admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
     """So many messages as fit, one at least; the next stretch goes on behind them."""
-    monkeypatch.setattr("lanelog.admin._messages.BYTES_MAX", 250)
+    monkeypatch.setattr("lanelog.admin.read.messages.BYTES_MAX", 250)
     lanelog_client.publish_many("t", [("k", b"x" * size) for size in (100, 100, 100, 400, 50)])
     stretches, start = [], 1
     while found := admin.messages("t", "k", from_offset=start):

@@ -7,7 +7,8 @@ import pytest
 
 import lanelog
 from lanelog import Client
-from lanelog.admin import Admin, GroupState, LaneInfo, MessageState, OwnerState, _facts
+from lanelog.admin import Admin, GroupState, LaneInfo, MessageState, OwnerState
+from lanelog.admin.read import lane_totals
 from lanelog.devserver import DevServer
 from support.shop import LOOKS, open_shop
 from support.situations import HOUR, Situations, around, fill
@@ -192,7 +193,7 @@ def test_a_message_that_keeps_failing_is_among_the_oldest(
     lanelog_client: Client, made: Situations, admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With more lanes behind than are looked into, it is chosen by its first attempt: its offsets row is always new."""
-    monkeypatch.setattr("lanelog.admin._ages.CANDIDATES", 2)
+    monkeypatch.setattr("lanelog.admin.read.ages.CANDIDATES", 2)
     for number in range(6):
         fill(lanelog_client, f"k{number}", 2)
         made.place(f"k{number}", 0, updated_at=1_000_000 + number)
@@ -206,8 +207,8 @@ def test_the_oldest_message_of_a_group_is_exact_or_said_to_be_a_lower_bound(
     lanelog_client: Client, made: Situations, admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is exact as long as one answer needs no more look-ups than there may be, over all groups together."""
-    monkeypatch.setattr("lanelog.admin._ages.CANDIDATES", 2)
-    monkeypatch.setattr("lanelog.admin._ages.EXACT_LANES", 9)
+    monkeypatch.setattr("lanelog.admin.read.ages.CANDIDATES", 2)
+    monkeypatch.setattr("lanelog.admin.read.ages.EXACT_LANES", 9)
     made.register("h")
     made.register("a")
     for group in ("a", "g", "h"):
@@ -225,7 +226,7 @@ def test_the_oldest_message_of_a_group_is_exact_or_said_to_be_a_lower_bound(
     assert around(second.oldest_age, 0)
     assert not third.oldest_age_exact
     made.lose("k5", 2)
-    monkeypatch.setattr("lanelog.admin._ages.EXACT_LANES", 18)
+    monkeypatch.setattr("lanelog.admin.read.ages.EXACT_LANES", 18)
     exact = admin.groups("t")
     assert [each.oldest_age_exact for each in exact] == [True] * 3
     assert around(exact[1].oldest_age, 900)
@@ -261,14 +262,14 @@ def test_lag_is_exact_while_it_changes(
     made.row("k", 5, through=9, acked=1)
     flushes = []
 
-    def flush_first(*values: Any) -> _facts.Place:
+    def flush_first(*values: Any) -> lane_totals.Place:
         if not flushes:  # the watermarks were read, the rows above them not yet
             rows(made.raw, "UPDATE queue_offsets SET offset_acked = 9 WHERE consumer_group = 'g'")
             flushes.append(rows(made.raw, "DELETE FROM queue_delivery_state"))
         return place(*values)
 
-    place = _facts.Place
-    monkeypatch.setattr(_facts, "Place", flush_first)
+    place = lane_totals.Place
+    monkeypatch.setattr(lane_totals, "Place", flush_first)
     assert lane(admin, "k").lag == 2
     assert flushes
     assert lane(admin, "k").lag == 1

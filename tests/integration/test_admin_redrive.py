@@ -13,7 +13,7 @@ import pytest
 import lanelog
 from lanelog import Client, Message, Reject
 from lanelog._database import NOW_MS
-from lanelog.admin import _redrive
+from lanelog.admin.dead_letters import redrive
 from support.commits import every_commit_unanswered_once
 from support.dead_letters import give_up, letters, refuse
 from support.sql import delivery_rows, one, rows, watermark
@@ -191,7 +191,7 @@ def test_a_lane_that_somebody_holds_waits_and_keeps_its_order(
     lanelog_client: Client, raw: Any, open_raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other lanes go on; what is held goes once the head is free, the first dead letter first."""
-    monkeypatch.setattr(_redrive, "BATCH", 3)
+    monkeypatch.setattr(redrive, "BATCH", 3)
     give_up(lanelog_client, raw, [(key, str(n)) for n in range(10) for key in ("free", "held")])
     holder = open_raw()
     rows(holder, "SELECT 1 FROM queue_partitions WHERE topic = 't' AND partition_key = 'held' FOR UPDATE")
@@ -261,7 +261,7 @@ def test_an_unanswered_commit_adds_nothing(
     lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch, *, committed: bool, delay: float
 ) -> None:
     """Whether the COMMIT had been done or not, every dead letter is copied once and settled once; scheduled as well."""
-    monkeypatch.setattr(_redrive, "BATCH", 4)
+    monkeypatch.setattr(redrive, "BATCH", 4)
     give_up(lanelog_client, raw, [(f"k{n % 2}", str(n)) for n in range(20)])
     with every_commit_unanswered_once(monkeypatch, committed=committed) as lost:
         redriven = lanelog_client.admin.redrive("t", "a", all=True, delay=delay, dry_run=False)

@@ -6,8 +6,9 @@ import pytest
 import tenacity
 
 from lanelog import Client, Message, RetryPolicy
-from lanelog._engine.policy import CAP
-from lanelog.admin import MessageState, _chosen
+from lanelog._engine.lane.policy import CAP
+from lanelog.admin import MessageState
+from lanelog.admin.dead_letters import selection
 from support.commits import every_commit_unanswered_once
 from support.dead_letters import give_up, letters, refuse
 from support.processes import Fleet
@@ -43,11 +44,11 @@ def test_dead_letters_are_looked_up_by_their_own_ids(
         eventually(lambda: letters(raw) == 21)
     own = {(each.key, each.original_offset): each.id for each in lanelog_client.admin.dead_letters("t", "a")}
     chosen = [own["l", 7], own["k", 3], own["l", 2]]
-    read = _chosen._read
-    monkeypatch.setattr(_chosen, "_read", None)
+    read = selection._read
+    monkeypatch.setattr(selection, "_read", None)
     assert lanelog_client.admin.redrive("t", "a", ids=chosen[:2], dry_run=False).messages == 2
     assert lanelog_client.admin.delete_dead_letters("t", "a", ids=chosen[2:], dry_run=False).messages == 1
-    monkeypatch.setattr(_chosen, "_read", read)
+    monkeypatch.setattr(selection, "_read", read)
     redriven = lanelog_client.admin.redrive("t", "a", ids=[looks_so, own["k", 1], chosen[0]], dry_run=False)
     assert (redriven.messages, redriven.missing) == (2, 1)
     copies = rows(

@@ -8,8 +8,8 @@ import pytest
 
 import lanelog
 from lanelog import Client, ConfigurationError, LeaseLost, Message, Reject
-from lanelog._engine import collection
-from lanelog.admin import _purge, _remove
+from lanelog._engine.cleanup import collection
+from lanelog.admin.change import delete, purge_messages
 from support.commits import every_commit_unanswered_once
 from support.dead_letters import give_up
 from support.situations import settle
@@ -40,7 +40,7 @@ def test_a_deleted_group_holds_nothing_back_any_more(
     lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It says what collection will delete; its rows go, in batches; collection does delete that; others stay."""
-    monkeypatch.setattr(_remove, "BATCH", 3)
+    monkeypatch.setattr(delete, "BATCH", 3)
     lanelog_client.publish_many("t", [(f"k{n % 10}", b"x") for n in range(50)])
     settle(lanelog_client, 50, "slow")
     lanelog_client.publish_many("t", [(f"k{n % 10}", b"x") for n in range(30)])
@@ -109,7 +109,7 @@ def test_leftovers_are_not_taken_from_a_group_registered_meanwhile(
     """A deletion that was cut short goes on when it is repeated, and stops when the name is in use again."""
     lanelog_client.publish_many("t", [(f"k{n}", b"x") for n in range(10)])
     settle(lanelog_client, 10)
-    monkeypatch.setattr(_remove, "_clear", lambda *_: None)  # it dies after its first transaction
+    monkeypatch.setattr(delete, "_clear", lambda *_: None)  # it dies after its first transaction
     lanelog_client.admin.delete_group("t", "g", dry_run=False)
     monkeypatch.undo()
     assert left_of(raw, "g") > 0
@@ -118,7 +118,7 @@ def test_leftovers_are_not_taken_from_a_group_registered_meanwhile(
 
     settle(lanelog_client, 10)
     database = lanelog_client.admin._database
-    assert not _remove._clear_some(database, "t", "g")
+    assert not delete._clear_some(database, "t", "g")
     assert one(raw, "SELECT COUNT(*) FROM queue_offsets WHERE consumer_group = 'g'") == 10
 
 
@@ -210,7 +210,7 @@ def test_a_purge_that_dies_in_the_middle_is_finished_by_the_next(
     """What is released and not deleted yet is deleted by the same call again."""
     lanelog_client.publish_many("t", [("k", b"x")] * 10)
     settle(lanelog_client, 10)
-    monkeypatch.setattr(_purge, "delete_released", lambda *_: 0)
+    monkeypatch.setattr(purge_messages, "delete_released", lambda *_: 0)
     lanelog_client.admin.purge("t", before=8, dry_run=False)
     monkeypatch.undo()
     assert stored(raw) == 10
@@ -297,7 +297,7 @@ def test_unanswered_commits_remove_nothing_twice(
     lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch, *, committed: bool
 ) -> None:
     """Every verb of this file ends where it would have ended."""
-    monkeypatch.setattr(_remove, "BATCH", 3)
+    monkeypatch.setattr(delete, "BATCH", 3)
     monkeypatch.setattr(collection, "MAX_POINTS", 3)
     lanelog_client.publish_many("t", [(f"k{n % 3}", b"x") for n in range(24)])
     for group in ("g", "h"):

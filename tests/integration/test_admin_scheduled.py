@@ -8,7 +8,7 @@ import pytest
 from lanelog import Client, ConfigurationError, Outgoing
 from lanelog._database import Database
 from lanelog._stores.scheduled import Scheduled
-from lanelog.admin import _scheduled
+from lanelog.admin.schedules import scheduled
 from lanelog.publisher import Publisher
 from support.cli import Command, everything
 from support.commits import every_commit_unanswered_once
@@ -98,7 +98,7 @@ def test_a_cancellation_whose_commit_is_not_answered_says_what_became_of_it(
 
     monkeypatch.setattr(Scheduled, "cancel", cancel)
     with every_commit_unanswered_once(monkeypatch, committed=committed):
-        assert _scheduled.cancel(database, "t", "a", "x") is not moved
+        assert scheduled.cancel(database, "t", "a", "x") is not moved
     assert len(attempts) == 2
     assert one(raw, "SELECT COUNT(*) FROM queue_scheduled WHERE partition_key = 'a' AND id = 'x'") == 0
 
@@ -126,7 +126,7 @@ def test_a_topic_takes_what_it_has_scheduled_with_it(
     lanelog_client: Client, publisher: Publisher, waiting: None, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In bounded batches; its own only, and it says how many that were."""
-    monkeypatch.setattr(_scheduled, "BATCH", 2)
+    monkeypatch.setattr(scheduled, "BATCH", 2)
     publisher.publish("other", "a", b"x", id="x", delay=HOUR)
     publisher.publish("t", "a", b"x")
     dry = lanelog_client.admin.delete_topic("t", dry_run=True)

@@ -10,7 +10,7 @@ import pytest
 
 import lanelog
 from lanelog import Client, LeaseLost, Message
-from lanelog.admin import _seek
+from lanelog.admin.change import seek
 from support.commits import every_commit_unanswered_once
 from support.processes import Fleet, Line
 from support.situations import settle
@@ -221,7 +221,7 @@ def test_a_seek_of_many_pages_with_unanswered_commits(
     lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch, *, committed: bool
 ) -> None:
     """Every lane is set, page by page, whatever becomes of the answers."""
-    monkeypatch.setattr(_seek, "LANES_A_TRANSACTION", 3)
+    monkeypatch.setattr(seek, "LANES_A_TRANSACTION", 3)
     keys = [f"k{n}" for n in range(10)]
     lanelog_client.publish_many("t", [(key, b"x") for key in keys for _ in range(4)])
     settle(lanelog_client, 40)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import lanelog
-from lanelog.admin import Finding, _doctor
+from lanelog.admin import Finding
+from lanelog.admin.operate import doctor
 from lanelog.migrations import VERSION
 from support.accounts import PASSWORD, account
 from support.cli import Command, everything
@@ -160,7 +161,7 @@ def test_an_old_transaction_is_named(
     rows(holder, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
     rows(holder, "SELECT * FROM queue_schema FOR UPDATE")
     assert finding(lanelog_client, "oldest transaction").status == "ok"
-    monkeypatch.setattr(_doctor, "_OLD_TRANSACTION", -1)
+    monkeypatch.setattr(doctor, "_OLD_TRANSACTION", -1)
     threading.Event().wait(0.2)  # InnoDB makes a new copy of its list only when nobody has read the last one for 0.1 s
     found = finding(lanelog_client, "oldest transaction")
     assert found.status == "warning"
@@ -183,8 +184,8 @@ def test_a_clock_that_went_back_is_an_error(lanelog_client: lanelog.Client, raw:
 
 def test_a_clock_that_is_off_is_a_warning(lanelog_client: lanelog.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """This machine's and the server's differ: which of them is ahead, and by how much."""
-    real = _doctor.time.time
-    monkeypatch.setattr(_doctor.time, "time", lambda: real() - 3600)
+    real = doctor.time.time
+    monkeypatch.setattr(doctor.time, "time", lambda: real() - 3600)
     found = finding(lanelog_client, "clock")
     assert found.status == "warning"
     assert "s ahead of this machine's" in found.detail
@@ -195,7 +196,7 @@ def test_locks_that_cannot_be_trusted_are_an_error(
     lanelog_client: lanelog.Client, monkeypatch: pytest.MonkeyPatch, answer: Any
 ) -> None:
     """A proxy that changes the session between two statements: the lock is somebody else's, or nobody's."""
-    monkeypatch.setattr(_doctor, "_pair", lambda _row: answer or (None, None))
+    monkeypatch.setattr(doctor, "_pair", lambda _row: answer or (None, None))
     found = finding(lanelog_client, "session locks")
     assert found.status == "error"
     assert "expiry" in found.detail

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import lanelog
-from lanelog.admin import _owners, _tail
+from lanelog.admin.read import owners, tail
 from lanelog.cli import _verbs
 from support.cli import Command
 from support.sql import rows
@@ -37,7 +37,7 @@ def later(raw: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
             aged = ", ".join(f"{column} = IF({column} > 45000, {column} - 45000, {column})" for column in columns)
             rows(raw, f"UPDATE {table} SET {aged}")
 
-    monkeypatch.setattr(_owners, "uptime", lambda _cx: 3600.0)
+    monkeypatch.setattr(owners, "uptime", lambda _cx: 3600.0)
     return pass_by
 
 
@@ -278,7 +278,7 @@ def test_tail_follows(
         lanelog_client.publish_many("merge", [("k", f"{looks}a"), ("k", f"{looks}b"), (f"new-{looks}", "n")])
 
     lanelog_client.publish("merge", "k", b"old")
-    monkeypatch.setattr(_tail, "rest", rest)
+    monkeypatch.setattr(tail, "rest", rest)
     text = command("tail", "merge", *([key, "-n", "0"] if key else []), "--follow").stdout
     seen = [(line.split()[0], line.split()[-1]) for line in text.splitlines()]
     assert [what for lane, what in seen if lane == "k"] == ["1a", "1b", "2a", "2b"]

@@ -11,7 +11,7 @@ import pytest
 import lanelog
 from lanelog import Client, Message, Reject
 from lanelog._database import NOW_MS, Database
-from lanelog._engine.collection import HEARTBEATS_KEPT, STEP
+from lanelog._engine.cleanup.collection import HEARTBEATS_KEPT, STEP
 from lanelog._stores.offsets import Offsets
 from support.janitors import Janitors, passed
 from support.sql import audit, one, owners, rows, watermark

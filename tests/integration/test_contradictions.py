@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from lanelog import Client, DatabaseError, Message, Reject, Subscription
-from lanelog._engine import auditing
-from lanelog._engine.appending import Appending
-from lanelog._engine.membership_keeper import MembershipKeeper
+from lanelog._engine.cleanup import auditing
+from lanelog._engine.leasing.coordinator import Coordinator
+from lanelog._engine.scheduling.delayed import DelayedMessages
 from lanelog.admin import Finding
 from support.cli import Command
 from support.janitors import Janitors
@@ -272,9 +272,9 @@ def test_a_reload_mends_what_the_restarted_server_contradicts_itself_in(
     assert lanelog_client._engine is not None
     session = lanelog_client._database.session("keeper")
     try:
-        [membership] = subscription.memberships
+        [member] = subscription.members
         session.ensure()
-        keeper = MembershipKeeper(lanelog_client._engine.host, membership, session)
+        keeper = Coordinator(lanelog_client._engine.context, member, session)
         keeper.new_session(session, "", session.incarnation)
         keeper.reload()
     finally:
@@ -365,7 +365,7 @@ def test_a_delayed_message_whose_offset_is_taken_is_appended_all_the_same(lanelo
     try:
         lanelog_client.publish("t", "a", b"late", delay=0.001)
         lanelog_client.publish("t", "b", b"other", delay=0.001)
-        appending = Appending(session, lanelog_client._publisher.ensure_lanes, seen)
+        appending = DelayedMessages(session, lanelog_client._publisher.ensure_lanes, seen)
         eventually(lambda: (appending.append(), one(raw, "SELECT COUNT(*) FROM queue_scheduled") == 0)[1])
     finally:
         session.close()

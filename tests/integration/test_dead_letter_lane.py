@@ -7,10 +7,10 @@ import pytest
 
 import lanelog
 from lanelog import ConfigurationError, Message, Reject, Retry
-from lanelog._engine import settler
-from lanelog._engine.holes import Holes
-from lanelog._engine.lane import Lane
-from lanelog._engine.membership import Membership
+from lanelog._engine.fetching.gaps import Gaps
+from lanelog._engine.lane.lane import Lane
+from lanelog._engine.member.member import Member
+from lanelog._engine.settling import settler
 from support.dead_letters import give_up
 from support.sql import one, rows
 from support.waiting import Record, eventually
@@ -27,7 +27,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> Record:
 
     def turn(self: settler.Settler, now: float) -> float:
         pause = real(self, now)
-        if any(membership.burials for membership in self.host.memberships()):
+        if any(member.burials for member in self.context.members()):
             seen(pause)
         return pause
 
@@ -62,13 +62,13 @@ def test_deleted_dead_letters_are_passed_in_one_step(
     lanelog_url: str, raw: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A reader of the dead letter topic that is behind meets one hole, not one for each; and it is nobody's loss."""
-    looks, check = Record(), Holes.check
+    looks, check = Record(), Gaps.check
 
-    def counted(self: Holes, membership: Membership, lane: Lane, offset: int) -> None:
+    def counted(self: Gaps, member: Member, lane: Lane, offset: int) -> None:
         looks(offset)
-        check(self, membership, lane, offset)
+        check(self, member, lane, offset)
 
-    monkeypatch.setattr(Holes, "check", counted)
+    monkeypatch.setattr(Gaps, "check", counted)
     seen, inside, go = Record(), threading.Event(), threading.Event()
 
     def handle(message: Message) -> None:

@@ -13,10 +13,10 @@ from attrs import define
 import lanelog
 from lanelog import Client, ConfigurationError, Outgoing, Receipt
 from lanelog._database import NOW_MS, Database, Session
-from lanelog._engine import scheduler
-from lanelog._engine.appending import MOST_WAIT, STUCK_WAIT, Appending
-from lanelog._engine.host import Host
-from lanelog._engine.scheduler import Scheduler
+from lanelog._engine.context import EngineContext
+from lanelog._engine.scheduling import scheduler
+from lanelog._engine.scheduling.delayed import MOST_WAIT, STUCK_WAIT, DelayedMessages
+from lanelog._engine.scheduling.scheduler import Scheduler
 from lanelog._stores.scheduled import HORIZON_MS
 from lanelog.publisher import Publisher
 from support.clocks import clock, libfaketime
@@ -28,17 +28,17 @@ from support.waiting import Record, accept, events, eventually
 
 
 @pytest.fixture
-def appending(database: Database, publisher: Publisher, published: list[str]) -> Iterator[Appending]:
+def appending(database: Database, publisher: Publisher, published: list[str]) -> Iterator[DelayedMessages]:
     """What moves due messages, one page a call; nobody else does."""
     session = database.session("appending")
-    yield Appending(session, publisher.ensure_lanes, published.append)
+    yield DelayedMessages(session, publisher.ensure_lanes, published.append)
     session.close()
 
 
 @pytest.fixture
 def by_hand(database: Database, publisher: Publisher, published: list[str]) -> Iterator[Scheduler]:
     """A scheduler whose turns are taken by the test."""
-    turning = Scheduler(Host(database, publisher.ensure_lanes, published.append))
+    turning = Scheduler(EngineContext(database, publisher.ensure_lanes, published.append))
     yield turning
     turning.close()
 
@@ -47,7 +47,7 @@ def by_hand(database: Database, publisher: Publisher, published: list[str]) -> I
 def waits_of_appending(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The hand by which it is told when a busy lane is tried again, moved by the test alone."""
     hand = Clock()
-    monkeypatch.setattr("lanelog._engine.appending.time", hand)
+    monkeypatch.setattr("lanelog._engine.scheduling.delayed.time", hand)
     return hand
 
 
@@ -256,7 +256,9 @@ def test_clocks_an_hour_wrong_make_no_difference(fleet: Fleet, lanelog_client: C
 # -- ids and duplicates ------------------------------------------------------------------------------------------------
 
 
-def test_an_id_is_there_once_in_the_schedule_and_the_log(publisher: Publisher, appending: Appending, raw: Any) -> None:
+def test_an_id_is_there_once_in_the_schedule_and_the_log(
+    publisher: Publisher, appending: DelayedMessages, raw: Any
+) -> None:
     """Delayed twice, delayed then normal, normal then delayed, in one call or several: the first one counts."""
     publish = publisher.publish
     assert publish("t", "k", b"1", id="a", delay=3600) == Receipt(0, "a", duplicate=False)
@@ -290,7 +292,7 @@ def test_an_id_is_there_once_in_the_schedule_and_the_log(publisher: Publisher, a
 
 @pytest.mark.parametrize("isolation", ["READ COMMITTED", "REPEATABLE READ"])
 def test_in_a_callers_transaction_it_is_scheduled_if_and_only_if_that_commits(
-    publisher: Publisher, open_raw: Any, raw: Any, appending: Appending, isolation: str
+    publisher: Publisher, open_raw: Any, raw: Any, appending: DelayedMessages, isolation: str
 ) -> None:
     """Duplicates are met there as well: committed ones, and those of the same transaction."""
     mine = open_raw()
@@ -323,7 +325,7 @@ def test_in_a_callers_transaction_it_is_scheduled_if_and_only_if_that_commits(
 
 
 def test_an_id_used_both_ways_in_one_transaction_of_a_caller_ends_in_one_message(
-    publisher: Publisher, open_raw: Any, raw: Any, appending: Appending
+    publisher: Publisher, open_raw: Any, raw: Any, appending: DelayedMessages
 ) -> None:
     """Nobody but the caller's transaction sees its own rows; when the scheduled one is due, it is dropped."""
     publisher.publish("t", "k", b"x", id="first")
@@ -358,7 +360,7 @@ def test_our_own_transactions_wake_the_scheduler_when_they_commit(
 
     told = Record()
     assert lanelog_client._engine is not None
-    lanelog_client._engine.host.due_in = told
+    lanelog_client._engine.context.due_in = told
     lanelog_client.subscribe("t", "g", handle)
     assert told.wait(1) == [0.0]  # of what is that far away the keeper says nothing
     assert "a" in waiting(raw)
@@ -369,14 +371,14 @@ def test_what_becomes_visible_during_a_look_is_not_left_to_the_one_a_second_late
 ) -> None:
     """Who sees it while the scheduler is at work has it look again: this look may have read before that."""
     answers = Record()
-    append = Appending.append
+    append = DelayedMessages.append
 
-    def appended(appending: Appending, **options: Any) -> int:
+    def appended(appending: DelayedMessages, **options: Any) -> int:
         assert lanelog_client._engine is not None
         answers(lanelog_client._engine._scheduler.is_late_for(0.3))
         return append(appending, **options)
 
-    monkeypatch.setattr(Appending, "append", appended)
+    monkeypatch.setattr(DelayedMessages, "append", appended)
     lanelog_client.publish("t", "k", b"x", delay=0.1)
     assert answers.wait(1)[0] is True
 
@@ -399,7 +401,7 @@ def test_what_a_transaction_of_the_callers_own_has_scheduled_is_seen_when_it_com
 
 @pytest.mark.thorough
 def test_one_lane_that_cannot_be_written_to_does_not_hold_up_the_others(
-    publisher: Publisher, appending: Appending, open_raw: Any, raw: Any, waits_of_appending: Clock
+    publisher: Publisher, appending: DelayedMessages, open_raw: Any, raw: Any, waits_of_appending: Clock
 ) -> None:
     """A caller's gap lock, which the insert of one lane meets: each lane goes on by itself, and that one later."""
     publisher.publish_many("t", [(key, b"x") for key in "abc"])
@@ -434,7 +436,7 @@ def test_what_is_refused_writes_nothing(publisher: Publisher, raw: Any) -> None:
 
 
 def test_the_time_to_live_counts_from_when_the_message_is_due(
-    publisher: Publisher, appending: Appending, raw: Any
+    publisher: Publisher, appending: DelayedMessages, raw: Any
 ) -> None:
     """From the publish for one without a delay; a duplicate changes nothing."""
     publisher.publish("t", "k", b"x", id="now", ttl=10)
@@ -453,7 +455,7 @@ def test_the_time_to_live_counts_from_when_the_message_is_due(
 
 
 def test_a_lane_gets_its_messages_in_the_order_in_which_they_are_due(
-    publisher: Publisher, appending: Appending, raw: Any
+    publisher: Publisher, appending: DelayedMessages, raw: Any
 ) -> None:
     """By deliver_at, then as they were published: in one call, and one after the other within a millisecond."""
     at = datetime.now(UTC) + timedelta(seconds=3600)
@@ -468,11 +470,11 @@ def test_a_lane_gets_its_messages_in_the_order_in_which_they_are_due(
 
 
 def test_a_page_that_cuts_a_lane_and_a_payload_bound_keep_the_order(
-    publisher: Publisher, appending: Appending, raw: Any, monkeypatch: pytest.MonkeyPatch
+    publisher: Publisher, appending: DelayedMessages, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each transaction takes what comes first of every lane."""
-    monkeypatch.setattr("lanelog._engine.appending.PAGE", 7)
-    monkeypatch.setattr("lanelog._engine.appending.BYTES_A_TRANSACTION", 1000)
+    monkeypatch.setattr("lanelog._engine.scheduling.delayed.PAGE", 7)
+    monkeypatch.setattr("lanelog._engine.scheduling.delayed.BYTES_A_TRANSACTION", 1000)
     ids = [f"{n:02}" for n in range(20)]
     publisher.publish_many(
         "t", [Outgoing(f"k{n % 2}", b"x" * (400 if n % 3 else 1), ids[n], delay=3600) for n in range(20)]
@@ -489,7 +491,7 @@ def test_a_page_that_cuts_a_lane_and_a_payload_bound_keep_the_order(
 
 
 def test_a_lane_that_somebody_holds_does_not_delay_the_others(
-    publisher: Publisher, appending: Appending, open_raw: Any, raw: Any, waits_of_appending: Clock
+    publisher: Publisher, appending: DelayedMessages, open_raw: Any, raw: Any, waits_of_appending: Clock
 ) -> None:
     """However much waits for it; it is tried again less and less often, and nothing spins meanwhile."""
     publisher.publish_many("t", [Outgoing("held", b"x", f"{n}", delay=3600) for n in range(3000)])
@@ -550,7 +552,7 @@ def test_a_scheduler_that_keeps_failing_stops_no_subscription(
 
 
 def test_many_held_lanes_are_tried_again_together(
-    publisher: Publisher, appending: Appending, open_raw: Any, raw: Any, waits_of_appending: Clock
+    publisher: Publisher, appending: DelayedMessages, open_raw: Any, raw: Any, waits_of_appending: Clock
 ) -> None:
     """A transaction that holds two hundred lanes costs no more looks than one that holds one."""
     publisher.publish_many("t", [Outgoing(f"k{n}", b"x", f"{n}", delay=3600.0) for n in range(200)])
@@ -566,7 +568,7 @@ def test_many_held_lanes_are_tried_again_together(
     mine.commit()
 
 
-def test_whoever_asks_how_long_to_wait_is_not_disturbed_by_the_scheduler(appending: Appending) -> None:
+def test_whoever_asks_how_long_to_wait_is_not_disturbed_by_the_scheduler(appending: DelayedMessages) -> None:
     """Keeper and handlers ask it from their own threads, while lanes come and go."""
 
     @define
@@ -595,8 +597,8 @@ def test_an_account_that_may_not_delete_leaves_it_to_others(
         raise denied
 
     tried = Record()
-    monkeypatch.setattr(Appending, "append", append)
-    monkeypatch.setattr("lanelog._engine.scheduler.DENIED_WAIT", 0.1)
+    monkeypatch.setattr(DelayedMessages, "append", append)
+    monkeypatch.setattr("lanelog._engine.scheduling.scheduler.DENIED_WAIT", 0.1)
     publisher.publish("t", "k", b"x", delay=0.01)
     tried.wait(3)
     assert len(events(caplog, "scheduling.denied")) == 1
@@ -617,7 +619,9 @@ def test_a_session_that_is_lost_is_replaced(lanelog_client: Client, raw: Any) ->
 # -- costs -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_page_of_due_messages_costs_nine_statements(publisher: Publisher, appending: Appending, raw: Any) -> None:
+def test_a_page_of_due_messages_costs_nine_statements(
+    publisher: Publisher, appending: DelayedMessages, raw: Any
+) -> None:
     """However many they are, up to a thousand: none has one of its own, and no payload travels."""
     publisher.publish_many("t", [Outgoing(f"k{n % 100}", b"x" * 1000, delay=3600) for n in range(1000)])
     make_due(raw)

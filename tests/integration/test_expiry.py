@@ -10,7 +10,7 @@ from tenacity import stop_after_attempt, wait_fixed
 
 from lanelog import AckPolicy, Client, Message, RetryPolicy
 from lanelog._database import NOW_MS
-from lanelog._engine.run import Attempt
+from lanelog._engine.lane.run import Attempt
 from lanelog.message import Postpone
 from support.processes import Fleet
 from support.sql import delivery_rows, one, rows, watermark

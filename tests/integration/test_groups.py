@@ -81,7 +81,7 @@ def test_a_failing_consumer_of_dead_letters_loses_none(
     lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch, suffix: str | None
 ) -> None:
     """A dead letter that fails or is rejected comes again without limit, whatever the policy; no second suffix."""
-    monkeypatch.setattr("lanelog._engine.policy.DEAD_LETTER_WAIT", 0.02)  # where the policy names none
+    monkeypatch.setattr("lanelog._engine.lane.policy.DEAD_LETTER_WAIT", 0.02)  # where the policy names none
     attempts = Record()
 
     def reject(message: Message) -> None:

@@ -12,7 +12,7 @@ from tenacity import stop_after_attempt, wait_fixed
 import lanelog
 from lanelog import AckPolicy, Client, ConfigurationError, Message, Reject, RetryPolicy
 from lanelog._database.wire import Wire
-from lanelog._engine import keeping
+from lanelog._engine.cleanup import retention
 from lanelog._stores import history as store
 from lanelog.admin import HistoryInfo
 from lanelog.message import Postpone
@@ -370,7 +370,7 @@ def test_old_rows_leave_in_batches_and_young_ones_stay(
     janitors: Janitors, lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The oldest first, and a full batch says that the next is due at once; other groups keep theirs."""
-    monkeypatch.setattr(keeping, "BATCH", 4)
+    monkeypatch.setattr(retention, "BATCH", 4)
     monkeypatch.setattr(store, "BATCH", 4)
     lanelog_client.publish_many("t", [(f"k{n % 3}", b"x") for n in range(15)])
     for group in ("g", "h"):
@@ -423,7 +423,7 @@ def test_maintenance_deletes_old_history_of_groups_that_are_gone(
 ) -> None:
     """A registered group's by its own retention; of a deleted group, and of one that keeps none now, after 7 days."""
     monkeypatch.setattr(store, "BATCH", 3)
-    monkeypatch.setattr("lanelog.admin._maintain.BATCH", 3)
+    monkeypatch.setattr("lanelog.admin.operate.maintain.BATCH", 3)
     lanelog_client.publish_many("t", [("k", b"x")] * 10)
     for group in ("gone", "off", "on"):
         options = {"history_retention": 3600} if group == "on" else {}
@@ -506,7 +506,7 @@ def test_settled_dead_letters_leave_by_themselves(
     janitors: Janitors, lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Redriven or deleted, they and their rows go while somebody consumes the topic; there is no retention needed."""
-    monkeypatch.setattr(keeping, "LANES_A_PASS", 2)
+    monkeypatch.setattr(retention, "LANES_A_PASS", 2)
     lanelog_client.publish_many("t", [(f"k{n}", b"x") for n in range(5)] * 2)
     with lanelog_client.subscribe("t", "g", rejects, retention=0):
         eventually(lambda: len(letters(raw)) == 10)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lanelog._engine import janitor
+from lanelog._engine.cleanup import janitor
 from support.situations import Situations
 from support.sql import audit, rows
 from support.stage import DIES, Actor, Stage, thorough

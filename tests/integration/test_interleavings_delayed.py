@@ -11,7 +11,7 @@ import pytest
 
 from lanelog import Receipt
 from lanelog._database import Database
-from lanelog._engine.appending import MOST_WAIT, Appending
+from lanelog._engine.scheduling.delayed import MOST_WAIT, DelayedMessages
 from lanelog.publisher import Publisher
 from support.memberships import Clock
 from support.situations import Situations
@@ -26,9 +26,9 @@ APPENDING = pytest.mark.parametrize("point", [LAST, *thorough(HEADS, "after sche
 
 
 @pytest.fixture
-def appending(database: Database, publisher: Publisher, published: list[str]) -> Iterator[Appending]:
+def appending(database: Database, publisher: Publisher, published: list[str]) -> Iterator[DelayedMessages]:
     session = database.session("appending")
-    yield Appending(session, publisher.ensure_lanes, published.append)
+    yield DelayedMessages(session, publisher.ensure_lanes, published.append)
     session.close()
 
 
@@ -90,7 +90,7 @@ def test_publishers_wait_for_who_appends_to_their_lane(
 @DIES
 @pytest.mark.parametrize("point", ["before COMMIT following scheduled.INSERT", HEADS])
 def test_who_appends_leaves_the_lane_of_a_publisher_for_later(
-    stage: Stage, publisher: Publisher, appending: Appending, point: str, dies: bool
+    stage: Stage, publisher: Publisher, appending: DelayedMessages, point: str, dies: bool
 ) -> None:
     """And moves other lanes. A second publish of the id that is being scheduled waits for what becomes of it."""
     publisher.publish("t", "other", b"x", id="other", delay=3600)
@@ -114,7 +114,7 @@ def test_who_appends_leaves_the_lane_of_a_publisher_for_later(
 @DIES
 @APPENDING
 def test_two_who_append_share_the_lanes(
-    stage: Stage, publisher: Publisher, appending: Appending, point: str, dies: bool
+    stage: Stage, publisher: Publisher, appending: DelayedMessages, point: str, dies: bool
 ) -> None:
     """The second skips what the first has, and takes it over if that dies."""
     mover = moving(stage, point)
@@ -130,7 +130,9 @@ def test_two_who_append_share_the_lanes(
 
 
 @pytest.mark.thorough
-def test_one_who_looked_before_the_other_committed_moves_nothing_twice(stage: Stage, appending: Appending) -> None:
+def test_one_who_looked_before_the_other_committed_moves_nothing_twice(
+    stage: Stage, appending: DelayedMessages
+) -> None:
     """What it found due is gone when it comes to lock it, also if the id was scheduled anew for later."""
     mover = moving(stage, "after scheduled.DUE")
     assert appending.append() == 1
@@ -161,7 +163,7 @@ def drained(stage: Stage, publisher: Publisher) -> None:
 @APPENDING
 @pytest.mark.usefixtures("drained")
 def test_a_purge_leaves_a_lane_that_somebody_appends_to(
-    stage: Stage, appending: Appending, point: str, dies: bool
+    stage: Stage, appending: DelayedMessages, point: str, dies: bool
 ) -> None:
     """It never waits. The message comes behind the lane's old end in any case."""
     mover = moving(stage, point)
@@ -181,7 +183,7 @@ def test_a_purge_leaves_a_lane_that_somebody_appends_to(
 @pytest.mark.usefixtures("drained")
 @pytest.mark.parametrize("point", ["before COMMIT following offsets.PURGE", "after discovery.TRY_LOCK_HEAD"])
 def test_what_is_due_in_a_lane_that_is_being_purged_comes_when_that_is_over(
-    stage: Stage, appending: Appending, point: str, dies: bool
+    stage: Stage, appending: DelayedMessages, point: str, dies: bool
 ) -> None:
     """Nobody waits for the purge; the lane is made again above its old end, if it went."""
     purging = stage.stopped(point, "purge", topic="t", key="k")
@@ -222,14 +224,14 @@ def test_a_message_cancelled_before_its_row_is_locked_is_not_appended(stage: Sta
 def test_who_appends_leaves_a_message_that_is_being_cancelled(
     stage: Stage,
     publisher: Publisher,
-    appending: Appending,
+    appending: DelayedMessages,
     monkeypatch: pytest.MonkeyPatch,
     point: str,
     dies: bool,
 ) -> None:
     """And moves the others of its lane; if the one who cancels dies, it follows."""
     clock = Clock()
-    monkeypatch.setattr("lanelog._engine.appending.time", clock)
+    monkeypatch.setattr("lanelog._engine.scheduling.delayed.time", clock)
     publisher.publish("t", "k", b"b", id="b", delay=3600)
     make_due(stage)
     cancelling = stage.stopped(point, "cancel", topic="t", key="k", message_id="a")

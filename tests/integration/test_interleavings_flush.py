@@ -10,7 +10,7 @@ import json
 import pytest
 
 from lanelog import Client
-from lanelog._engine import membership_keeper
+from lanelog._engine.leasing import coordinator
 from support.settling import assert_nothing_left, create_effects, effects, settling
 from support.stage import Actor, Stage, thorough
 from support.waiting import Record, eventually
@@ -33,7 +33,7 @@ VISIBLE = 60.0
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(membership_keeper, "CLAIM_EVERY", 0.2)
+    monkeypatch.setattr(coordinator, "CLAIM_EVERY", 0.2)
 
 
 def next_member(client: Client) -> Record:

@@ -64,7 +64,7 @@ def assert_handled(stage: Stage, *offsets: int) -> None:
 
 
 @DIES
-@pytest.mark.parametrize("point", [COPYING, *thorough("after partitions.TRY_LOCK_HEADS", "after chosen.SETTLE")])
+@pytest.mark.parametrize("point", [COPYING, *thorough("after partitions.TRY_LOCK_HEADS", "after selection.SETTLE")])
 def test_a_second_redrive_waits_for_the_first_and_finds_nothing(stage: Stage, point: str, dies: bool) -> None:
     """The first holds the lane's head: the second comes back to it, and every dead letter is brought back once.
 
@@ -162,7 +162,7 @@ def test_a_message_that_fails_again_while_its_dead_letter_is_brought_back_is_not
 
 
 @DIES
-@pytest.mark.parametrize("point", [COPYING, *thorough("after fence.SHARE_FLOORS", "after chosen.SETTLE")])
+@pytest.mark.parametrize("point", [COPYING, *thorough("after lease_takeover.SHARE_FLOORS", "after selection.SETTLE")])
 def test_a_collection_leaves_the_dead_letters_that_are_being_brought_back(stage: Stage, point: str, dies: bool) -> None:
     """It does not wait for them, and deletes them once they are settled, with the rows that say so."""
     moving = redriving(stage, point)

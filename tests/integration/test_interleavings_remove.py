@@ -12,8 +12,8 @@ from support.sql import delivery_rows, one
 from support.stage import DIES, Call, Stage, thorough, wait_until_blocked
 from support.waiting import Record, eventually
 
-ENDING = "before COMMIT following remove.DELETE_GROUP"
-ENDED = "after COMMIT following remove.DELETE_GROUP"
+ENDING = "before COMMIT following delete.DELETE_GROUP"
+ENDED = "after COMMIT following delete.DELETE_GROUP"
 HOW = pytest.mark.parametrize("how", ["transaction", *thorough("return")])
 
 
@@ -120,7 +120,7 @@ def test_a_registration_waits_for_the_deletion_and_begins_anew(stage: Stage, poi
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("abandoned")
-@pytest.mark.parametrize("point", [ENDED, "before remove.LEFT_DELIVERIES", "before remove.LEFT_OFFSETS"])
+@pytest.mark.parametrize("point", [ENDED, "before delete.LEFT_DELIVERIES", "before delete.LEFT_OFFSETS"])
 def test_what_is_registered_while_the_rest_is_deleted_keeps_what_is_its_own(stage: Stage, point: str) -> None:
     """Between two of its transactions the deletion finds the group registered anew, and leaves it alone."""
     deleting = deleting_group(stage, point)

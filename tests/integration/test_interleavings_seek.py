@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from lanelog._engine import janitor, membership_keeper
+from lanelog._engine.cleanup import janitor
+from lanelog._engine.leasing import coordinator
 from support.situations import Situations
 from support.sql import one
 from support.stage import DIES, Actor, Call, Stage, thorough, wait_until_blocked
@@ -26,7 +27,7 @@ SEEKING = "before COMMIT following offsets.MOVE"
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(janitor, "TURN", 0.1)
-    monkeypatch.setattr(membership_keeper, "CLAIM_EVERY", 0.2)
+    monkeypatch.setattr(coordinator, "CLAIM_EVERY", 0.2)
 
 
 @pytest.fixture
@@ -81,7 +82,7 @@ def test_a_seek_under_a_collection_goes_as_far_back_as_that_leaves(stage: Stage,
 
 @DIES
 @pytest.mark.usefixtures("acked")
-@pytest.mark.parametrize("point", [SEEKING, *thorough("after fence.SHARE_FLOORS")])
+@pytest.mark.parametrize("point", [SEEKING, *thorough("after lease_takeover.SHARE_FLOORS")])
 def test_a_collection_leaves_alone_the_lane_that_is_being_sought(stage: Stage, point: str, dies: bool) -> None:
     """It does not wait, and collects the other lane; afterwards it knows what the group wants to have again."""
     moving = seeking(stage, point, 3)
@@ -185,7 +186,7 @@ def test_a_flush_waits_for_a_pause_of_its_lane_and_is_written_then(stage: Stage)
     client.publish_many("t", [("k", b"{}"), ("l", b"{}")])
     stage.until_acked(1, "k", "l")
     pausing = stage.stopped(
-        "before COMMIT following steer.FLAG_LANE", "admin", verb="pause", topic="t", group="g", key="k"
+        "before COMMIT following pause_and_skip.FLAG_LANE", "admin", verb="pause", topic="t", group="g", key="k"
     )
     client.publish("t", "k", b"{}")
     wait_until_blocked(stage.raw)

@@ -9,7 +9,7 @@ import pytest
 
 import lanelog
 from lanelog import Client, Message, Reject
-from lanelog._engine import membership_keeper
+from lanelog._engine.leasing import coordinator
 from support.elapsed import trust_heartbeats_at_once
 from support.settling import BEFORE_THE_FENCE, BEHIND_THE_FENCE, HANDLING, assert_nothing_left, effects, settling
 from support.sql import rows
@@ -31,7 +31,7 @@ HOW = pytest.mark.parametrize("how", ["return", *thorough("reject", "transaction
 @pytest.fixture
 def turns(monkeypatch: pytest.MonkeyPatch) -> Turns:
     """Those of the heir's keeper: each tries to get what is its share, and trusts its eyes."""
-    monkeypatch.setattr(membership_keeper, "CLAIM_EVERY", 0.0)
+    monkeypatch.setattr(coordinator, "CLAIM_EVERY", 0.0)
     trust_heartbeats_at_once(monkeypatch.setattr)
     return Turns(monkeypatch)
 

@@ -65,7 +65,7 @@ def test_an_object_of_sqlalchemy(lanelog_client: Client, name: str, module: str,
 
 
 def test_a_closed_port(lanelog_client: Client) -> None:
-    """Host and port are named, at the first call, and no password."""
+    """EngineContext and port are named, at the first call, and no password."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
     with lanelog.connect(f"mysql://u:geheim@127.0.0.1:{port}/d") as client, pytest.raises(DatabaseError) as caught:

@@ -6,7 +6,7 @@ import pytest
 
 import lanelog
 from lanelog import Client
-from lanelog._engine.collection import HEARTBEATS_KEPT
+from lanelog._engine.cleanup.collection import HEARTBEATS_KEPT
 from support.sql import owners, rows
 from support.waiting import Record, eventually
 

@@ -11,7 +11,7 @@ import pytest
 
 import lanelog
 from lanelog import Client, Message, Subscription
-from lanelog._engine import assignment, keeper, membership_keeper
+from lanelog._engine.leasing import assignment, coordinator, keeper
 from support.processes import Fleet
 from support.sql import delivery_rows, owners, rows
 from support.traffic import shares
@@ -31,8 +31,8 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> Turns:
     """Keepers that turn, look at each other and claim lanes many times a second."""
     monkeypatch.setattr(keeper, "TURN", 0.04)
     for module, period in (
-        (membership_keeper, "MEMBERS_EVERY"),
-        (membership_keeper, "CLAIM_EVERY"),
+        (coordinator, "MEMBERS_EVERY"),
+        (coordinator, "CLAIM_EVERY"),
         (assignment, "SECOND_LOOK"),
     ):
         monkeypatch.setattr(module, period, 0.1)

@@ -5,8 +5,8 @@ import threading
 import pytest
 
 from lanelog import Client
-from lanelog._engine.lane import Lane
-from lanelog._engine.membership import Membership
+from lanelog._engine.lane.lane import Lane
+from lanelog._engine.member.member import Member
 from support.waiting import Record, eventually, never
 
 WITHIN = 20.0
@@ -22,9 +22,9 @@ def test_a_read_back_that_began_before_the_pause_does_not_undo_it(
     lanelog_client.publish("t", "a", b"1")
     seen.wait(1)
     deciding, go_on, decided = threading.Event(), threading.Event(), threading.Event()
-    set_paused = Membership.set_paused
+    set_paused = Member.set_paused
 
-    def held(self: Membership, lane: Lane, *, paused: bool) -> None:
+    def held(self: Member, lane: Lane, *, paused: bool) -> None:
         if not paused and not deciding.is_set():
             deciding.set()
             assert go_on.wait(WITHIN)
@@ -35,7 +35,7 @@ def test_a_read_back_that_began_before_the_pause_does_not_undo_it(
         set_paused(self, lane, paused=paused)
 
     resume = threading.Event()
-    monkeypatch.setattr(Membership, "set_paused", held)
+    monkeypatch.setattr(Member, "set_paused", held)
     try:
         assert deciding.wait(WITHIN)
         subscription.pause()

@@ -11,8 +11,8 @@ import pytest
 
 import lanelog
 from lanelog import Message
-from lanelog._engine import loading
 from lanelog._engine.delivery import Delivery
+from lanelog._engine.leasing import loading
 from support.promotion import Pair, pair_of
 from support.settling import create_effects, effects
 from support.sql import rows, watermark
@@ -169,13 +169,13 @@ def test_a_commit_while_its_lane_is_loaded_again_is_done_once(
     with lanelog.connect(lanelog_url) as client:
         client.publish("t", "a", b"first")
         subscription = client.subscribe("t", "g", handle)
-        (membership,) = subscription.memberships
+        (member,) = subscription.members
         assert settled.wait(20)
-        before = membership.lanes["a"]
+        before = member.lanes["a"]
         monkeypatch.setattr(loading, "load", load_and_let_commit)
         keeper = rows(raw, "SELECT IS_USED_LOCK(liveness_lock) FROM queue_subscriber_heartbeats")[0][0]
         rows(raw, f"KILL CONNECTION {keeper}")
-        eventually(lambda: membership.lanes.get("a") not in (None, before))
+        eventually(lambda: member.lanes.get("a") not in (None, before))
         go.set()
         eventually(lambda: watermark(raw, "g", "t", "a") == 1)
         client.publish("t", "a", b"second")

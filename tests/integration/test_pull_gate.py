@@ -9,9 +9,9 @@ import pytest
 import tenacity
 
 from lanelog import Client, LeaseLost, RetryPolicy
-from lanelog._engine.gate import process_gate
-from lanelog._engine.membership import Membership
-from lanelog._engine.run import Attempt
+from lanelog._engine.lane.run import Attempt
+from lanelog._engine.member.isolation import process_isolation
+from lanelog._engine.member.member import Member
 from support.sql import rows, watermark
 from support.waiting import Record, eventually
 
@@ -52,17 +52,17 @@ def test_a_caller_that_holds_messages_gets_others_before_a_suspect(lanelog_clien
 
 
 def test_pull_ends_in_time_while_a_suspect_runs_alone(lanelog_client: Client, raw: Any) -> None:
-    """The caller's time-out holds although the process's gate is shut; the message comes with the next pull."""
+    """The caller's time-out holds although the process's isolation is shut; the message comes with the next pull."""
     lanelog_client.publish("t", "a", b"1")
     deliveries = lanelog_client.deliveries("t", "g", timeout=0.5)
     subscription = deliveries.subscription.start()
-    gate, alone, leave = process_gate(), threading.Event(), threading.Event()
+    isolation, alone, leave = process_isolation(), threading.Event(), threading.Event()
 
     def suspect() -> None:
-        assert gate.enter_alone(lambda: True)
+        assert isolation.enter_alone(lambda: True)
         alone.set()
         leave.wait(WITHIN)
-        gate.leave()
+        isolation.leave()
 
     thread = threading.Thread(target=suspect)
     thread.start()
@@ -82,20 +82,20 @@ def test_pull_ends_in_time_while_a_suspect_runs_alone(lanelog_client: Client, ra
 
 
 def test_a_lane_lost_while_its_message_is_handed_over(lanelog_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody is left inside the process's gate, where a later suspect would wait for it for ever."""
-    detach = Membership.detach
+    """Nobody is left inside the process's isolation, where a later suspect would wait for it for ever."""
+    detach = Member.detach
 
-    def too_late(self: Membership, attempt: Attempt, leave: Callable[[], None]) -> bool:
+    def too_late(self: Member, attempt: Attempt, leave: Callable[[], None]) -> bool:
         self.lose_lane(attempt.lane, "another owner has it")
         return detach(self, attempt, leave)
 
     lanelog_client.publish("t", "a", b"1")
     with lanelog_client.deliveries("t", "g", timeout=WITHIN) as deliveries:
-        monkeypatch.setattr(Membership, "detach", too_late)
+        monkeypatch.setattr(Member, "detach", too_late)
         message = next(deliveries)
         monkeypatch.undo()
         with pytest.raises(LeaseLost):
             message.ack()
         until = time.monotonic() + WITHIN
-        assert process_gate().enter_alone(lambda: time.monotonic() < until)
-        process_gate().leave()
+        assert process_isolation().enter_alone(lambda: time.monotonic() < until)
+        process_isolation().leave()

@@ -10,8 +10,8 @@ import pytest
 import lanelog
 from lanelog import Client
 from lanelog._database import Database
-from lanelog._engine.janitor import Janitor
-from lanelog._engine.purge import Purge
+from lanelog._engine.cleanup.janitor import Janitor
+from lanelog._engine.cleanup.lane_purge import Purge
 from support.sql import audit, one, rows
 from support.stage import Stage
 from support.waiting import Record, eventually
@@ -52,7 +52,7 @@ def purge(database: Database, over: threading.Event) -> None:
 def collect(client: Client, over: threading.Event) -> None:
     """Collect whatever may leave, again and again."""
     assert client._engine is not None
-    janitor = Janitor(client._engine.host)
+    janitor = Janitor(client._engine.context)
     while not over.is_set():
         for state in janitor._topics.values():
             state.not_before.clear()

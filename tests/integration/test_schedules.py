@@ -14,10 +14,10 @@ import pytest
 import lanelog
 from lanelog import Client, ConfigurationError, PayloadTooLarge
 from lanelog._database import Database, Session
-from lanelog._engine import firing
-from lanelog._engine.firing import Firing
-from lanelog._engine.host import Host
-from lanelog._engine.scheduler import Scheduler
+from lanelog._engine.context import EngineContext
+from lanelog._engine.scheduling import recurring
+from lanelog._engine.scheduling.recurring import RecurringSchedules
+from lanelog._engine.scheduling.scheduler import Scheduler
 from lanelog.publisher import Publisher
 from support.commits import every_commit_unanswered_once
 from support.sql import one, rows
@@ -39,7 +39,7 @@ def session(database: Database) -> Iterator[Session]:
 @pytest.fixture
 def fired(database: Database, session: Session, publisher: Publisher, published: list[str]) -> Callable[[], int]:
     """Fires what is due, as a loop does, until there is no more; how many messages that were."""
-    hand = Firing(database, publisher.ensure_lanes, published.append)
+    hand = RecurringSchedules(database, publisher.ensure_lanes, published.append)
 
     def fire() -> int:
         before = hand.fired
@@ -182,7 +182,7 @@ def test_what_is_missed_is_published_in_bounded_transactions(
     admin_only: Client, raw: Any, fired: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More at once than one may have: in order, each once."""
-    monkeypatch.setattr(firing, "MESSAGES_A_TRANSACTION", 25)
+    monkeypatch.setattr(recurring, "MESSAGES_A_TRANSACTION", 25)
     declared(admin_only, catch_up="all")
     first = late_by(raw, 60 * MINUTE)
     assert fired() >= 61
@@ -278,7 +278,7 @@ def test_what_is_faulty_is_not_worth_another_try_soon_and_what_is_held_is(
     database: Database, session: Session, publisher: Publisher, admin_only: Client, raw: Any, open_raw: Any
 ) -> None:
     """A faulty schedule is due all the time: the loop takes an ordinary turn, not one for what somebody holds."""
-    hand = Firing(database, publisher.ensure_lanes, lambda _topic: None)
+    hand = RecurringSchedules(database, publisher.ensure_lanes, lambda _topic: None)
     declared(admin_only, "a")
     late_by(raw, 0, "a")
     other = open_raw()
@@ -496,7 +496,7 @@ def test_maintain_fires_what_is_due(admin_only: Client, raw: Any) -> None:
 @pytest.fixture
 def scheduler(database: Database, publisher: Publisher, published: list[str]) -> Iterator[Scheduler]:
     """A scheduler whose turns are taken by the test, and by whose connection's clock it is told how late it is."""
-    scheduler = Scheduler(Host(database, publisher.ensure_lanes, published.append))
+    scheduler = Scheduler(EngineContext(database, publisher.ensure_lanes, published.append))
     yield scheduler
     scheduler.close()
 

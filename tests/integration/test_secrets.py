@@ -280,7 +280,7 @@ def test_no_object_shows_what_it_keeps(account: str, log: Everything) -> None:
                         text = f"{thing!r} {thing!s}"
                         assert found_in(text, *PARTS, *CONTENTS) == [], kind
                 assert seen > 50
-            for thing in (client, subscription, messages[0], outgoing[0], client.config, *subscription.memberships):
+            for thing in (client, subscription, messages[0], outgoing[0], client.config, *subscription.members):
                 shown = pretty_repr(thing, max_depth=9, max_length=50)
                 assert found_in(shown, *PARTS, *CONTENTS) == [], type(thing)
         finally:

@@ -216,7 +216,7 @@ class Simulation(RuleBasedStateMachine):
         self.record.look(None, self.everybody, Steered(verb="delete", group=group, watermarks=floors))
         self.orphans.update(self.living.values())
         for process in list(self.living.values()):
-            for hand in [hand for hand in process.hands if hand.membership.group == group][:1]:
+            for hand in [hand for hand in process.hands if hand.member.group == group][:1]:
                 if not process.frozen:
                     self.end_message(hand, "ack now")
                     assert hand.refused or hand.ended
@@ -263,7 +263,7 @@ class Simulation(RuleBasedStateMachine):
         if loop == "keeper":
             self.record.kept(process)
         self.look(process)
-        if not process.gone and process in self.orphans and any(m.failure is not None for m in process.memberships):
+        if not process.gone and process in self.orphans and any(m.failure is not None for m in process.members):
             process.crash()
             self.look(None)
         if process.gone:
@@ -375,8 +375,8 @@ class Simulation(RuleBasedStateMachine):
         errors = [error for error in self.world.errors if not (self.orphans and error.startswith("membership.failed"))]
         assert not errors, errors
         for process in self.living.values():
-            for membership in process.memberships:
-                assert membership.failure is None or process in self.orphans, membership.failure
+            for member in process.members:
+                assert member.failure is None or process in self.orphans, member.failure
 
     def teardown(self) -> None:
         """Without further trouble everything gets handled, and whoever leaves leaves nothing behind."""
@@ -489,8 +489,8 @@ def test_a_process_that_slept_begins_nothing_on_a_lane_that_was_taken(world: Wor
     history = Simulation(world)
     try:
         history.begin(count=1, order="strict", retention=0.0, timeout=None)
-        for membership in history.process("p1").memberships:
-            membership.rules.seconds = 0.0  # its handlers are quick: no mark, and no fence, stands before each
+        for member in history.process("p1").members:
+            member.rules.seconds = 0.0  # its handlers are quick: no mark, and no fence, stands before each
         history.work_on(name="p1")
         history.turn(name="p2", loop="keeper")
         history.time_passes(seconds=1.6, stalled=False)  # it reads its leases back, and its next heartbeat is not due

@@ -8,7 +8,7 @@ import pytest
 
 from lanelog import Client
 from lanelog._database import NOW_MS
-from lanelog._engine import janitor
+from lanelog._engine.cleanup import janitor
 from support.commits import every_commit_unanswered_once
 from support.sql import delivery_rows, one, rows, watermark
 from support.stage import DIES, Stage, thorough, wait_until_blocked

@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 import lanelog
 from lanelog.client import Client
 from lanelog.spark import read_archive
-from lanelog.spark._archive_options import ArchiveOptions
 from lanelog.spark.archive import Archived, run
+from lanelog.spark.archiving.options import ArchiveOptions
 from support.archives import Archive, Held, Place
 from support.spark import PASSWORD, PASSWORD_VARIABLE, Read
 from support.spark_sessions import Sessions

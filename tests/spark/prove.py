@@ -12,7 +12,7 @@ from pathlib import Path
 
 import lanelog
 from lanelog import devserver
-from lanelog.spark import _session
+from lanelog.spark import session
 from support.spark_proof import as_json, prove
 
 
@@ -32,7 +32,7 @@ def main() -> int:
     with devserver.start(given.server) as server, tempfile.TemporaryDirectory() as directory:
         with lanelog.connect(server.url) as client:
             client.migrate()
-        spark = _session.start("proof", **{"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"})
+        spark = session.start("proof", **{"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"})
         proof = prove(
             spark,
             server.url,

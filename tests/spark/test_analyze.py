@@ -14,15 +14,15 @@ from pyspark.sql import SparkSession
 
 import lanelog
 from lanelog._database import NOW_MS
-from lanelog._engine.registration import register
+from lanelog._engine.leasing.registration import register
 from lanelog.cli._main import cli
 from lanelog.client import Client
 from lanelog.config import SubscriptionConfig
 from lanelog.errors import ConfigurationError, LanelogError
-from lanelog.spark import _analysis
-from lanelog.spark._analysis import Analysis
-from lanelog.spark._report_sections import SHOWN
+from lanelog.spark.analysing import analysis
+from lanelog.spark.analysing.analysis import Analysis
 from lanelog.spark.analyze import Analyzed, AnalyzeOptions, _shown, run
+from lanelog.spark.report.sections import SHOWN
 from support.archives import Archive, settled
 from support.reports import facts
 from support.sql import rows
@@ -124,7 +124,7 @@ def test_what_is_archived_and_collected_while_the_log_is_read_is_not_lost(
     publish(client, "t", 1, 5)
     collect("t")
     publish(client, "t", 6, 9)
-    real, moved = _analysis.read_archive, []
+    real, moved = analysis.read_archive, []
 
     def late(*args: Any, **options: Any) -> Any:
         if not moved:
@@ -134,7 +134,7 @@ def test_what_is_archived_and_collected_while_the_log_is_read_is_not_lost(
             assert client.admin.topics()[0].messages == 0
         return real(*args, **options)
 
-    monkeypatch.setattr(_analysis, "read_archive", late)
+    monkeypatch.setattr(analysis, "read_archive", late)
     assert analyze(path=path).messages == 18
     assert moved
 
@@ -226,7 +226,7 @@ def test_the_page_is_given_the_rows_that_it_shows() -> None:
     """The first of those that are long, lanes of the busiest topics, no topics by hours; the files have the rest."""
     topics = [f"t{n:03}" for n in range(1000)]
     page = dict.fromkeys(("dead_letters", "stalled_lanes", "topics"), pa.table({"topic": topics}))
-    tables = dict.fromkeys(_analysis.ORDER, pa.table({"topic": topics[::-1]}))
+    tables = dict.fromkeys(analysis.ORDER, pa.table({"topic": topics[::-1]}))
     shown = _shown(Analysis(facts=facts(), tables=tables, page=page))
     assert "throughput" not in shown
     few = ("dead_letters", "stalled_lanes", "hot_lanes", "lane_sizes")
@@ -240,7 +240,7 @@ def test_tables_of_the_other_format_do_not_stay_beside_a_newer_report(analyze: A
     (output / "notes.parquet").write_text("precious")
     analyze(format="csv")
     names = [path.name for path in output.iterdir()]
-    assert sorted(names) == sorted(["notes.parquet", "report.html", *(f"{name}.csv" for name in _analysis.ORDER)])
+    assert sorted(names) == sorted(["notes.parquet", "report.html", *(f"{name}.csv" for name in analysis.ORDER)])
 
 
 @pytest.mark.parametrize(
@@ -257,5 +257,5 @@ def test_tables_of_the_other_format_do_not_stay_beside_a_newer_report(analyze: A
 def test_plots_have_as_many_bars_as_can_be_told_apart(span: timedelta, step_ms: int) -> None:
     """From seconds to months; hours where there is nothing."""
     first = datetime(2026, 6, 1, tzinfo=UTC)
-    assert _analysis.step_for(first, first + span) == step_ms
-    assert _analysis.step_for(None, None) == 3_600_000
+    assert analysis.step_for(first, first + span) == step_ms
+    assert analysis.step_for(None, None) == 3_600_000

@@ -14,12 +14,12 @@ from tenacity import stop_never, wait_fixed
 import lanelog
 from lanelog import RetryPolicy
 from lanelog._database import NOW_MS
-from lanelog._engine.registration import register
+from lanelog._engine.leasing.registration import register
 from lanelog.client import Client
 from lanelog.config import SubscriptionConfig
 from lanelog.errors import ConfigurationError
-from lanelog.spark import _analysis
-from lanelog.spark._analysis import Analysis, analysed
+from lanelog.spark.analysing import analysis
+from lanelog.spark.analysing.analysis import Analysis, analysed
 from lanelog.spark.analyze import AnalyzeOptions
 from support.archives import Archive, settled
 from support.sql import rows
@@ -47,7 +47,7 @@ def chosen(spark: SparkSession, lanelog_url: str) -> Callable[..., list[str]]:
 
     def look(*asked: str, **options: Any) -> list[str]:
         wanted = AnalyzeOptions(**{"output": "unused", "url": lanelog_url, "topics": asked, **options}).wanted()
-        return _analysis._chosen(spark, wanted, _analysis._looked(wanted))
+        return analysis._chosen(spark, wanted, analysis._looked(wanted))
 
     return look
 
@@ -265,7 +265,7 @@ def test_a_cut_off_is_never_in_the_future_and_may_be_any_time_before(lanelog_url
 
     def cutoff_ms(until: datetime | None) -> int:
         given = {"output": "unused", "path": None if live else "unused", "url": lanelog_url, "until": until}
-        return _analysis._looked(AnalyzeOptions(**given, live=live).wanted()).cutoff_ms
+        return analysis._looked(AnalyzeOptions(**given, live=live).wanted()).cutoff_ms
 
     now = datetime.now(UTC)
     tomorrow_ms = (now + timedelta(hours=23)).timestamp() * 1000
@@ -286,7 +286,7 @@ def test_a_table_with_a_row_for_every_lane_is_cut_and_counted_whole(
     def handle(message: lanelog.Message) -> None:
         raise lanelog.Reject("often" if message.offset > 1 else f"once {message.key}")
 
-    monkeypatch.setattr(_analysis, "MOST_ROWS", 2)
+    monkeypatch.setattr(analysis, "MOST_ROWS", 2)
     for key in ("b", "a", ODD):
         client.publish_many("t", [lanelog.Outgoing(key, b"x") for _ in range(2)])
     with client.subscribe("t", "g", handle):
@@ -315,7 +315,7 @@ def test_a_group_that_comes_or_goes_while_the_log_is_read_has_no_lag(
     client.publish_many("t", [lanelog.Outgoing(ODD, b"x") for _ in range(5)])
     for group in ("stays", "goes"):
         register(client._database, group, "t", tail)
-    real = _analysis._pinned
+    real = analysis._pinned
 
     def meanwhile(*args: Any) -> Any:
         if args[-1] == "offsets":
@@ -325,7 +325,7 @@ def test_a_group_that_comes_or_goes_while_the_log_is_read_has_no_lag(
             register(client._database, "comes", "t", tail)
         return found
 
-    monkeypatch.setattr(_analysis, "_pinned", meanwhile)
+    monkeypatch.setattr(analysis, "_pinned", meanwhile)
     found = analyze()
     assert [(row["consumer_group"], row["lag"]) for row in found.tables["lag"].to_pylist()] == [("stays", 0)]
     assert not found.facts.keeps_history

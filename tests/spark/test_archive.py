@@ -10,15 +10,18 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from lanelog.admin._problems import of_group
+from lanelog.admin.read.problems import of_group
 from lanelog.client import Client
 from lanelog.errors import ConfigurationError, LanelogError, LeaseLost
-from lanelog.spark import _archive_files, _archive_job, _manifest, read_archive
-from lanelog.spark._archive_group import ArchiveGroup
-from lanelog.spark._archive_job import ArchiveJob
-from lanelog.spark._archive_options import GROUP, ArchiveOptions
-from lanelog.spark._manifest import MESSAGES, OUTCOMES, Manifest, ManifestStore
+from lanelog.spark import read_archive
 from lanelog.spark.archive import Archived, run
+from lanelog.spark.archiving import files
+from lanelog.spark.archiving import job as _archive_job
+from lanelog.spark.archiving import manifest as _manifest
+from lanelog.spark.archiving.group import ArchiveGroup
+from lanelog.spark.archiving.job import ArchiveJob
+from lanelog.spark.archiving.manifest import MESSAGES, OUTCOMES, Manifest, ManifestStore
+from lanelog.spark.archiving.options import GROUP, ArchiveOptions
 from support.archives import WITHIN, Archive, Held, Place, publish
 from support.sql import one, rows, watermark
 from support.waiting import accept, eventually
@@ -53,7 +56,7 @@ def test_a_run_that_dies_at_any_step_is_made_up_for(
         broken.append("yes")
         raise RuntimeError("this run dies here")
 
-    for owner, name in ((_archive_files, "_looked_into"), (ManifestStore, "commit"), (ArchiveGroup, "advance")):
+    for owner, name in ((files, "_looked_into"), (ManifestStore, "commit"), (ArchiveGroup, "advance")):
         with monkeypatch.context() as patch:
             works = getattr(owner, name)
             # The first version of the manifest, which holds nothing, and the start, which raises nothing, may pass.
@@ -111,7 +114,7 @@ def test_an_operators_act_on_a_topic_without_a_message(
     """The archive goes on, because it names its topics from the beginning; another archive is refused all the same."""
     wanted = publish(client, "t", 10, lanes=2)
     with monkeypatch.context() as patch:
-        patch.setattr(_archive_files, "write", lambda *_: 1 / 0)
+        patch.setattr(files, "write", lambda *_: 1 / 0)
         with pytest.raises(LanelogError, match="division by zero"):
             archive()
     with pytest.raises(ConfigurationError, match="has archived topic 't' to another place"):

@@ -14,13 +14,13 @@ from pyspark.sql import SparkSession
 from lanelog.admin.views import OwnerState
 from lanelog.client import Client
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError, LeaseLost
-from lanelog.spark import _manifest
 from lanelog.spark import archive as archive_program
-from lanelog.spark._archive_group import ArchiveGroup, PassedOver
-from lanelog.spark._archive_job import ArchiveJob
-from lanelog.spark._archive_options import GROUP, ArchiveOptions
-from lanelog.spark._manifest import Manifest, ManifestStore
 from lanelog.spark.archive import Archived, run
+from lanelog.spark.archiving import manifest as _manifest
+from lanelog.spark.archiving.group import ArchiveGroup, PassedOver
+from lanelog.spark.archiving.job import ArchiveJob
+from lanelog.spark.archiving.manifest import Manifest, ManifestStore
+from lanelog.spark.archiving.options import GROUP, ArchiveOptions
 from support.archives import Archive, Held, publish
 from support.sql import watermark
 from support.waiting import events
@@ -180,8 +180,8 @@ def test_a_job_that_wakes_when_others_have_gone_on(
         if manifest.files and not done:
             monkeypatch.setattr(ManifestStore, "commit", commit)
             with monkeypatch.context() as patch:  # as if the server had freed its lock
-                patch.setattr("lanelog.admin._owners.Owners.alive", lambda *_: False)
-                patch.setattr("lanelog.admin._owners.Owners.state", lambda *_: OwnerState.DEAD)
+                patch.setattr("lanelog.admin.read.owners.Owners.alive", lambda *_: False)
+                patch.setattr("lanelog.admin.read.owners.Owners.state", lambda *_: OwnerState.DEAD)
                 done.append(archive(max_messages=1))
             assert watermark(raw, GROUP, "t", "k0") == 10
         commit(store, manifest)

@@ -14,9 +14,9 @@ from lanelog.client import Client
 from lanelog.config import ConnectConfig
 from lanelog.devserver import DevServer
 from lanelog.errors import ConfigurationError, LeaseLost
-from lanelog.spark._archive_group import ArchiveGroup, Hole, PassedOver, holes_of
-from lanelog.spark._archive_options import GROUP
-from lanelog.spark._archive_presence import Presence
+from lanelog.spark.archiving.group import ArchiveGroup, Hole, PassedOver, holes_of
+from lanelog.spark.archiving.options import GROUP
+from lanelog.spark.archiving.presence import Presence
 from support.sql import one, rows, watermark
 from support.waiting import accept, events, eventually
 

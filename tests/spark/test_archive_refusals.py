@@ -122,7 +122,8 @@ def test_what_is_told_comes_to_standard_error() -> None:
     """Also of a run that ends by itself: what is missing from the archive, though the status is 0."""
     program = """if True:
         import logging
-        from lanelog.spark import _archive_group, archive
+        from lanelog.spark import archive
+        from lanelog.spark.archiving import group as _archive_group
 
         archive.tell_events(logging.WARNING)
         _archive_group.log.error("archive.hole", topic="t")

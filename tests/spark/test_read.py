@@ -65,7 +65,7 @@ def test_spark_finds_the_format_by_itself(spark: SparkSession, client: Client, l
 
 def test_java_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     """Without Java, one line says what to install; the same for one that is too old."""
-    from lanelog.spark._session import check_java
+    from lanelog.spark.session import check_java
 
     check_java()
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))

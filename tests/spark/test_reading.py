@@ -16,13 +16,14 @@ from lanelog._database.wire import Wire
 from lanelog.client import Client
 from lanelog.config import ConnectConfig
 from lanelog.migrations.declared import declared_tables
-from lanelog.spark import DataLost, _reading, _store
-from lanelog.spark._archive_group import born
-from lanelog.spark._options import parse_read
-from lanelog.spark._planning import Planner
-from lanelog.spark._schema import TABLES, arrow_schema
-from lanelog.spark._source import LanelogReader
-from lanelog.spark._stream import LanelogStreamReader
+from lanelog.spark import DataLost
+from lanelog.spark.archiving.group import born
+from lanelog.spark.source import queries, reading
+from lanelog.spark.source.options import parse_read
+from lanelog.spark.source.planning import Planner
+from lanelog.spark.source.schema import TABLES, arrow_schema
+from lanelog.spark.source.source import LanelogReader
+from lanelog.spark.source.stream import LanelogStreamReader
 from support.old_tables import set_back
 from support.spark import places, reader_of, rows_of
 from support.sql import rows
@@ -165,19 +166,19 @@ def test_long_tables_are_read_page_by_page(client: Client, look: Look, raw: Any)
 
 def test_large_payloads_are_read_in_bounded_parts(client: Client, look: Look, monkeypatch: pytest.MonkeyPatch) -> None:
     """A page brings small payloads along and leaves large ones behind, which then come by a bounded number of bytes."""
-    monkeypatch.setattr(_reading, "PAGE_BYTES", 1000)
-    monkeypatch.setattr(_reading, "_LARGEST", 50)
+    monkeypatch.setattr(reading, "PAGE_BYTES", 1000)
+    monkeypatch.setattr(reading, "_LARGEST", 50)
     sizes = [10, 400, 20, 700, 0, 900, 51, 50, 5000, 3, 100]
     client.publish_many("t", [("k", bytes([n]) * size) for n, size in enumerate(sizes)])
     asked: list[int] = []
-    original = _store.payloads
+    original = queries.payloads
 
     def counted(cx: Any, topic: str, places: Any) -> Any:
         found = original(cx, topic, places)
         asked.append(sum(map(len, found.values())))
         return found
 
-    monkeypatch.setattr(_store, "payloads", counted)
+    monkeypatch.setattr(queries, "payloads", counted)
     found = look(subscribe="t")
     assert [row["value"] for row in found] == [bytes([n]) * size for n, size in enumerate(sizes)]
     assert max(size for size in asked if size < 5000) <= 1000
@@ -258,7 +259,7 @@ def test_what_other_programs_stored_as_metadata_is_text(
 def test_half_a_character_in_metadata_is_a_question_mark() -> None:
     """MariaDB takes half a surrogate pair for JSON, and no UTF-8 has it."""
     kind = arrow_schema("messages").field("metadata").type
-    found = _reading._metadata(['{"\\ud83d": "a\\ud83e", "whole": "\\ud83e\\udd8a"}'], kind)
+    found = reading._metadata(['{"\\ud83d": "a\\ud83e", "whole": "\\ud83e\\udd8a"}'], kind)
     assert found.to_pylist() == [[("?", "a?"), ("whole", "🦊")]]
 
 
@@ -266,7 +267,7 @@ def test_tables_are_read_by_few_tasks(
     client: Client, reader: Callable[..., LanelogReader], raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A hundred (group, topic) are a handful of splits, of the groups a single one; each row is there once."""
-    monkeypatch.setattr(_store, "PAGE", 3)
+    monkeypatch.setattr(queries, "PAGE", 3)
     topics = [f"t{n:02d}" for n in range(50)]
     for topic in topics:
         client.publish(topic, "k", b"x")
@@ -297,7 +298,7 @@ def test_tables_have_the_columns_of_the_schema() -> None:
         # What keepers alone follow, and what tables of earlier versions do not have.
         kept = [column for column in columns if column.name not in {"lane_pauses", "dead_letter_topic"}]
         assert struct.fieldNames() == ["key" if c.name == "partition_key" else c.name for c in kept]
-        selected = getattr(_store, table.upper()).removeprefix("SELECT ").partition("FROM")[0]
+        selected = getattr(queries, table.upper()).removeprefix("SELECT ").partition("FROM")[0]
         assert [name.strip() for name in selected.split(",")] == [column.name for column in kept]
         for column in kept:
             kind = struct["key" if column.name == "partition_key" else column.name].dataType.typeName()
@@ -334,8 +335,8 @@ def test_a_look_at_many_topics_is_a_few_statements(
 
     monkeypatch.setattr(Wire, "_run", counted)
     for page, shared, most in ((2000, 200, 8), (5, 4, 200), (2, 1, 400)):
-        monkeypatch.setattr(_store, "PAGE", page)
-        monkeypatch.setattr(_store, "TOPICS", shared)
+        monkeypatch.setattr(queries, "PAGE", page)
+        monkeypatch.setattr(queries, "TOPICS", shared)
         planner = Planner(parse_read(options))
         planner.look()
         asked.clear()
@@ -350,7 +351,7 @@ def test_a_look_at_many_topics_is_a_few_statements(
 
 def test_heads_are_read_at_one_moment(client: Client, lanelog_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages published in one transaction are all in a read or none is, however many pages the heads take."""
-    monkeypatch.setattr(_store, "PAGE", 2)
+    monkeypatch.setattr(queries, "PAGE", 2)
     keys = [f"k{n}" for n in range(9)]
     client.publish_many("t", [(key, b"x") for key in keys])
     stop = threading.Event()

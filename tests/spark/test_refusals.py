@@ -9,9 +9,9 @@ from lanelog.client import Client
 from lanelog.config import ConnectConfig
 from lanelog.devserver import DevServer
 from lanelog.errors import ConfigurationError
-from lanelog.spark._clear import one_line
-from lanelog.spark._options import parse_read
-from lanelog.spark._stream import LanelogStreamReader
+from lanelog.spark.errors import one_line
+from lanelog.spark.source.options import parse_read
+from lanelog.spark.source.stream import LanelogStreamReader
 from support.spark import PASSWORD, PASSWORD_VARIABLE, Read, last_line, reader_of, rows_of
 from support.sql import one, rows
 from support.waiting import accept, eventually

@@ -13,7 +13,8 @@ import lanelog
 from lanelog.client import Client
 from lanelog.config import ConnectConfig
 from lanelog.errors import ConfigurationError, LanelogError
-from lanelog.spark import Replayed, _replay_rows, replay
+from lanelog.spark import Replayed, replay
+from lanelog.spark.replaying import rows as _replay_rows
 from support.archives import Archive, dying_after
 from support.spark import PASSWORD, Read
 from support.sql import one, rows

@@ -8,7 +8,8 @@ from pyspark.sql import SparkSession
 
 import lanelog
 from lanelog.client import Client
-from lanelog.spark import Replayed, _replay_rows, read_archive, replay
+from lanelog.spark import Replayed, read_archive, replay
+from lanelog.spark.replaying import rows as _replay_rows
 from support.archives import Archive, dying_after
 from support.spark import Read
 from support.sql import rows

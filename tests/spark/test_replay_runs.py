@@ -17,12 +17,13 @@ from lanelog.config import ConnectConfig
 from lanelog.devserver import DevServer
 from lanelog.errors import ConfigurationError, LanelogError
 from lanelog.message import METADATA_MAX_BYTES, encode_metadata
-from lanelog.spark import Replayed, _replay_rows, replay
-from lanelog.spark._archive_presence import Presence
-from lanelog.spark._manifest import ManifestStore
-from lanelog.spark._replay_holder import Holder, let_go
-from lanelog.spark._replay_options import ReplayOptions, checked
+from lanelog.spark import Replayed, replay
+from lanelog.spark.archiving.manifest import ManifestStore
+from lanelog.spark.archiving.presence import Presence
 from lanelog.spark.replay import _Account
+from lanelog.spark.replaying import rows as _replay_rows
+from lanelog.spark.replaying.holder import Holder, let_go
+from lanelog.spark.replaying.options import ReplayOptions, checked
 from support.archives import Archive
 from support.spark import Read
 from support.sql import one, rows

@@ -11,10 +11,10 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lanelog.spark._analysis import step_for
-from lanelog.spark._report import render
-from lanelog.spark._report_plots import axis_of, byte_ticks, days_of, over_time, ticks_within, unevenness
-from lanelog.spark._report_text import short_size
+from lanelog.spark.analysing.analysis import step_for
+from lanelog.spark.report.page import render
+from lanelog.spark.report.plots import axis_of, byte_ticks, days_of, over_time, ticks_within, unevenness
+from lanelog.spark.report.text import short_size
 from support.reports import HOSTILE, ODD, facts, full, nothing
 
 SECTIONS = ["Throughput", "Latency", "Attempts", "Dead letters", "Lanes", "Lag", "Stalled lanes"]

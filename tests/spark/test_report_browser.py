@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lanelog.spark._report import render
+from lanelog.spark.report.page import render
 from support.browser import Page, browser
 from support.reports import HOSTILE, ODD, full
 

@@ -14,7 +14,7 @@ PROGRAMS = Path(__file__).with_name("programs")
 TESTS = Path(__file__).parents[1]
 PROGRAM = """
 import signal
-from lanelog.spark._session import start
+from lanelog.spark.session import start
 interrupted = lambda *_: None
 signal.signal(signal.SIGINT, interrupted)
 session = start("quiet")

@@ -7,8 +7,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.testing import assertDataFrameEqual
 
 from lanelog.client import Client
-from lanelog.spark import _options
-from lanelog.spark._schema import TABLES
+from lanelog.spark.source import options
+from lanelog.spark.source.schema import TABLES
 from support.readme import Example, example, table
 from support.spark import Read
 from support.waiting import accept, eventually
@@ -113,5 +113,5 @@ def test_the_readmes_example(spark: SparkSession, client: Client, lanelog_url: s
 def test_the_options_of_a_read_are_listed() -> None:
     """The README's table names exactly the options that there are."""
     listed = {name.strip(" `") for row in table("Option of a read", "Meaning") for name in row[0].split(",")}
-    known = {*_options._PLACE, *_options._TOPICS, *_options._MESSAGES, *_options._BATCH, *_options._STREAM}
+    known = {*options._PLACE, *options._TOPICS, *options._MESSAGES, *options._BATCH, *options._STREAM}
     assert listed == known

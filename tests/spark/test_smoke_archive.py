@@ -10,7 +10,8 @@ from pyspark.sql import SparkSession
 import lanelog
 from lanelog.cli._main import cli
 from lanelog.client import Client
-from lanelog.spark import Replayed, _analysis, read_archive, replay
+from lanelog.spark import Replayed, read_archive, replay
+from lanelog.spark.analysing import analysis
 from support.archives import Archive, Held, publish
 from support.spark import Read
 from support.waiting import eventually
@@ -82,6 +83,6 @@ def test_the_command_writes_tables_and_a_report(
     answer = json.loads(ran.stdout[ran.stdout.index("{") :])
     assert (answer["messages"], answer["lanes"], answer["report"]) == (6, 2, str(output / "report.html"))
     assert sorted(path.name for path in output.iterdir()) == sorted(
-        ["report.html", *(f"{name}.csv" for name in _analysis.ORDER)]
+        ["report.html", *(f"{name}.csv" for name in analysis.ORDER)]
     )
     assert pyarrow.csv.read_csv(output / "skew.csv").to_pylist()[0]["messages"] == 6

@@ -9,8 +9,8 @@ from attrs import define, field
 import lanelog
 from lanelog.client import Client
 from lanelog.spark import DataLost
-from lanelog.spark._options import parse_read
-from lanelog.spark._stream import LanelogStreamReader
+from lanelog.spark.source.options import parse_read
+from lanelog.spark.source.stream import LanelogStreamReader
 from support.spark import Places, lane, places, purge, rows_of
 from support.sql import rows
 from support.waiting import accept, eventually

@@ -12,8 +12,8 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, Stri
 import lanelog
 from lanelog.client import Client
 from lanelog.errors import ConfigurationError
-from lanelog.spark import _writer
-from lanelog.spark._source import LanelogSource
+from lanelog.spark.source import writer
+from lanelog.spark.source.source import LanelogSource
 from support.spark import Read, last_line
 
 pytestmark = pytest.mark.thorough
@@ -95,7 +95,7 @@ class Log:
 def sizes_of(**columns: Any) -> list[int]:
     """How many messages each transaction has, of rows with these columns."""
     log: Any = Log()
-    publishing = _writer._Publishing(log)
+    publishing = writer._Publishing(log)
     plain = {"topic": ["t"] * 10, **{name: [str(n) for n in range(10)] for name in ("key", "value", "id")}}
     publishing.add(pa.RecordBatch.from_pydict({**plain, **columns}))
     publishing.flush()
@@ -104,13 +104,13 @@ def sizes_of(**columns: Any) -> list[int]:
 
 def test_a_transaction_is_bounded_in_bytes_of_text_too() -> None:
     """A character of a payload that is text has up to four bytes; bytes as such are counted the same."""
-    text = "🦊" * (_writer.BYTES // 16)  # a quarter of the bound
+    text = "🦊" * (writer.BYTES // 16)  # a quarter of the bound
     assert sizes_of(value=[text] * 10) == sizes_of(value=[text.encode()] * 10) == [4, 4, 2]
 
 
 def test_a_transaction_is_bounded_in_bytes_of_metadata_too() -> None:
     """Names and values count as payloads do; none, or one that is not there, as nothing."""
-    half = "ü" * (_writer.BYTES // 16)  # an eighth of the bound
+    half = "ü" * (writer.BYTES // 16)  # an eighth of the bound
     metadata = pa.array([[(half, half)]] * 8 + [None, [("", None)]], pa.map_(pa.string(), pa.string()))
     assert sizes_of(metadata=metadata) == [4, 4, 2]
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 from lanelog.client import Client
-from lanelog.spark import _replay_rows
 from lanelog.spark.archive import Archived
+from lanelog.spark.replaying import rows
 from support.waiting import eventually
 
 Place = tuple[str, str, int]
@@ -32,7 +32,7 @@ def settled(client: Client, topic: str, *groups: str) -> None:
 
 def dying_after(condition: str) -> Callable[..., None]:
     """How a run of a replay publishes that dies when it has published some of the messages."""
-    publish = _replay_rows.publish
+    publish = rows.publish
 
     def run_it(chosen: Any, *args: Any) -> None:
         publish(chosen.where(condition), *args)

@@ -4,15 +4,15 @@ from collections.abc import Callable
 from typing import Any
 
 from lanelog import Subscription
-from lanelog._engine.assignment import Verdict, Watch
+from lanelog._engine.leasing.assignment import LivenessMonitor, LivenessView
 
 
 def let_pass(subscription: Subscription, seconds: float) -> None:
     """As if the deliveries that run had begun so much earlier: the keeper's next look finds them that much older."""
-    memberships = subscription.memberships
-    with memberships[0].lock:
-        for membership in memberships:
-            for lane in membership.lanes.values():
+    members = subscription.members
+    with members[0].lock:
+        for member in members:
+            for lane in member.lanes.values():
                 for attempt in lane.running.values():
                     attempt.started -= seconds
                     attempt.deadline -= seconds
@@ -20,9 +20,9 @@ def let_pass(subscription: Subscription, seconds: float) -> None:
 
 def trust_heartbeats_at_once(patch: Callable[[type, str, Any], None]) -> None:
     """As if every session of this process were a lease old: an expired heartbeat is a death to its keepers."""
-    really = Watch.judge
+    really = LivenessMonitor.judge
 
-    def judge(watch: Watch, found: Any, **known: Any) -> Verdict:
+    def judge(watch: LivenessMonitor, found: Any, **known: Any) -> LivenessView:
         return really(watch, found, **{**known, "steady_since": float("-inf")})
 
-    patch(Watch, "judge", judge)
+    patch(LivenessMonitor, "judge", judge)

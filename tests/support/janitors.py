@@ -5,7 +5,7 @@ import time
 import pytest
 
 from lanelog import Client, Subscription
-from lanelog._engine.janitor import Janitor
+from lanelog._engine.cleanup.janitor import Janitor
 
 
 class Janitors:
@@ -30,7 +30,7 @@ class Janitors:
     def turn(self, client: Client) -> None:
         """All that may be deleted now is, by one that remembers nothing and puts nothing off."""
         assert client._engine is not None
-        janitor = Janitor(client._engine.host)
+        janitor = Janitor(client._engine.context)
         try:
             self.work(janitor)
         finally:
@@ -39,4 +39,4 @@ class Janitors:
 
 def passed(subscription: Subscription) -> int:
     """How many messages a subscription is past, in lanes that it has, as far as its client's janitor knows."""
-    return sum(acked for each in subscription.memberships for _, acked in each.flushed_watermarks())
+    return sum(acked for each in subscription.members for _, acked in each.flushed_watermarks())

@@ -1,19 +1,19 @@
 """A process that owns one lane, as a model sees it: which handlers run, and what they decided.
 
-It does what workers, `Membership` and the settler do with a lane, and counts what really happened.
+It does what workers, `Member` and the settler do with a lane, and counts what really happened.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lanelog._engine.run import State
-from lanelog._engine.ticket import Ticket
+from lanelog._engine.lane.flush_waiter import FlushWaiter
+from lanelog._engine.lane.run import State
 from lanelog._stores.history import Ended
 
 if TYPE_CHECKING:
-    from lanelog._engine.records import LaneWrite
-    from lanelog._engine.run import Attempt, Run
+    from lanelog._engine.lane.run import Attempt, Run
+    from lanelog._engine.lane.values import LaneWrite
     from support.lanes import World
 
 
@@ -24,7 +24,7 @@ class Process:
         self.world = world
         self.writing: LaneWrite | None = None
         self.open: dict[Attempt, Run] = {}  # handlers that are running
-        self.entering: dict[Run, Ticket] = {}  # late runs that workers have taken, until they are marked
+        self.entering: dict[Run, FlushWaiter] = {}  # late runs that workers have taken, until they are marked
         self.decided: list[tuple[Run, Attempt, str]] = []  # returned, and not yet taken over by the lane
         self.done: set[int] = set()
         self.starts: dict[int, int] = {}
@@ -66,9 +66,9 @@ class Process:
         """A worker takes a late run and has it marked; a suspect waits until nobody else has anything."""
         if run.alone and (self.open or self.entering):
             return
-        ticket = Ticket()
-        if self.world.lane.mark(run, ticket):
-            self.entering[run] = ticket
+        waiter = FlushWaiter()
+        if self.world.lane.mark(run, waiter):
+            self.entering[run] = waiter
         else:
             self.finish(run)
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from lanelog._engine.lane import Lane
-from lanelog._engine.records import Budget, Burial, LaneSnapshot, LaneWrite
-from lanelog._engine.run import State
-from lanelog._engine.ticket import Ticket
+from lanelog._engine.lane.flush_waiter import FlushWaiter
+from lanelog._engine.lane.lane import Lane
+from lanelog._engine.lane.run import State
+from lanelog._engine.lane.values import Budget, Burial, LaneSnapshot, LaneWrite
 from lanelog._stores.deliveries import DeliveryRow
 from lanelog._stores.fetches import Fetched
 from lanelog._stores.history import Ended
@@ -18,7 +18,7 @@ from lanelog._stores.history import Ended
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from lanelog._engine.run import Attempt, Run
+    from lanelog._engine.lane.run import Attempt, Run
 
 GROUP = "builders"
 
@@ -127,7 +127,7 @@ class Rows:
 class World:
     """One lane with everything around it; `now` is moved by hand.
 
-    What workers do with a run (`start`, `ack`, `nack`, …, `finish`) is what `Membership` lets them do: an outcome is
+    What workers do with a run (`start`, `ack`, `nack`, …, `finish`) is what `Member` lets them do: an outcome is
     taken over when the run is finished or relieved, an explicit settlement at once.
     """
 
@@ -200,7 +200,7 @@ class World:
         """One turn of the fetcher: what is behind the cursor, and the bodies of what is due."""
         lane = self.lane
         lane.head = max(lane.head, self.head)
-        if lane.hungry:
+        if lane.needs_fetch:
             found = []
             for offset in range(lane.cursor + 1, self.head + 1)[: limit or self.rules.batch_size]:
                 if offset not in self.log:
@@ -257,8 +257,8 @@ class World:
         self.rows.commit(write, self.now)
         self.commits.append(self.rows.copy())
         self.at_workers.extend(self.lane.written(write))
-        for ticket in write.tickets:
-            ticket.resolve()
+        for waiter in write.waiters:
+            waiter.resolve()
 
     def flush(self) -> None:
         """Write until nothing is left to be written."""
@@ -286,7 +286,7 @@ class World:
 
     def begin(self, run: Run) -> Attempt | None:
         """The worker's next step: a late run is marked first, a suspect has the process to itself by then."""
-        if not run.marked and self.lane.mark(run, Ticket()):
+        if not run.marked and self.lane.mark(run, FlushWaiter()):
             self.flush()
         return run.start_next(self.now, 60.0)
 

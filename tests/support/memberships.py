@@ -1,4 +1,4 @@
-"""A membership with its loops turned by hand: no database, no threads, and a clock that the test moves."""
+"""A member with its loops turned by hand: no database, no threads, and a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from lanelog._engine import membership, membership_state, settlements
-from lanelog._engine.lane import Lane
-from lanelog._engine.records import Budget, LaneSnapshot, LaneWrite
-from lanelog._engine.rules import Signals, SubscriptionRules
+from lanelog._engine.lane.lane import Lane
+from lanelog._engine.lane.values import Budget, LaneSnapshot, LaneWrite
+from lanelog._engine.member import attempts, member, state
+from lanelog._engine.member.rules import Signals, SubscriptionRules
 from lanelog.config import SubscriptionConfig
 from support.lanes import Rows, row
 
 if TYPE_CHECKING:
     import pytest
 
-    from lanelog._engine.run import Attempt, Run
+    from lanelog._engine.lane.run import Attempt, Run
 
 
 class Clock:
@@ -30,14 +30,14 @@ class Clock:
         return self.now
 
     def drive(self, monkeypatch: pytest.MonkeyPatch) -> Clock:
-        """Let memberships read this clock."""
-        for module in (membership, membership_state, settlements):
+        """Let members read this clock."""
+        for module in (member, state, attempts):
             monkeypatch.setattr(module, "time", self)
         return self
 
 
 class Engine:
-    """The loops around one membership, turned by hand; `rows` is what its flushes left, lane by lane."""
+    """The loops around one member, turned by hand; `rows` is what its flushes left, lane by lane."""
 
     def __init__(self, clock: Clock, *, singly: bool = False, seconds: float | None = None, **options: Any) -> None:
         self.clock = clock
@@ -45,7 +45,7 @@ class Engine:
         self.woken: Counter[str] = Counter()
         self.failures: list[BaseException] = []
         self.runs: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.membership = membership.Membership(
+        self.member = member.Member(
             group="builders",
             topic="merge",
             owner="me:1",
@@ -59,11 +59,11 @@ class Engine:
             runs=self.runs,
             failed=self.failures.append,
         )
-        self.membership.authority_until = clock.now + 1e6
+        self.member.authority_until = clock.now + 1e6
         self.rows: dict[str, Rows] = {}
 
     def open(self, key: str = "key", *, head: int = 0) -> Lane:
-        m = self.membership
+        m = self.member
         snapshot = LaneSnapshot(key=key, epoch=3, head=head, floor=0, offset_acked=0)
         lane = Lane.load(snapshot, m.rules, m.budget, self.clock.now)
         self.rows[key] = Rows(acked=0)
@@ -73,7 +73,7 @@ class Engine:
 
     def reload(self, old: Lane) -> Lane:
         """The server has restarted: nothing is in the way of the lane's going on."""
-        m = self.membership
+        m = self.member
         snapshot = LaneSnapshot(key=old.key, epoch=3, head=old.head, floor=0, offset_acked=0)
         fresh = Lane.load(snapshot, m.rules, m.budget, self.clock.now)
         assert not m.replace_lane(old, fresh, old.vouched(), {})
@@ -81,16 +81,16 @@ class Engine:
 
     def fetch(self, lane: Lane) -> None:
         rows = [row(offset) for offset in range(lane.cursor + 1, lane.head + 1)]
-        self.membership.fetched(lane, lane.cursor, rows)
+        self.member.fetched(lane, lane.cursor, rows)
 
     def collect(self) -> list[LaneWrite]:
-        return self.membership.collect(1000)
+        return self.member.collect(1000)
 
     def flush(self) -> None:
         while writes := self.collect():
             for write in writes:
                 self.rows[write.lane.key].commit(write, self.clock.now)
-            self.membership.committed(writes)
+            self.member.committed(writes)
 
     def run(self) -> Run:
         """The next run that a worker gets."""

@@ -6,7 +6,7 @@ process of its own; the tests of interleavings arm points there (`support/stage.
 A point is text, `before` or `after` something that one connection sends:
 
 * `after leases.FENCE`: the constant `FENCE` of `lanelog/_stores/leases.py` was executed; `redrive.COPY` is one of
-  `lanelog/admin/_redrive.py`;
+  `lanelog/admin/dead_letters/redrive.py`;
 * `before COMMIT following offsets.FLUSH`: the transaction in which that statement was executed is about to commit;
 * `before RELEASE SAVEPOINT lanelog_start`: a statement that is no constant goes by its own text.
 
@@ -35,8 +35,17 @@ LONG_PAUSE = "SET SESSION wait_timeout = 120"  # the server would end a session 
 _BLANK = re.compile(r"(?<!\{)\{[a-z]+\}")
 _DATABASE = re.compile(r"`[^`]+`\.(?=queue_)")  # stands before tables where user code may have said USE
 _SQL = re.compile(r"\s*\(?\s*(SELECT|INSERT|UPDATE|DELETE|SET)\b")
-_ENGINE = ("lanelog._engine.delivery", "lanelog._engine.keeper", "lanelog._engine.holes")
-_ADMIN = tuple(f"lanelog.admin._{room}" for room in ("fence", "steer", "chosen", "redrive", "remove"))
+_ENGINE = ("lanelog._engine.delivery", "lanelog._engine.leasing.keeper", "lanelog._engine.fetching.gaps")
+_ADMIN = tuple(
+    f"lanelog.admin.{room}"
+    for room in (
+        "change.lease_takeover",
+        "change.pause_and_skip",
+        "change.delete",
+        "dead_letters.selection",
+        "dead_letters.redrive",
+    )
+)
 
 
 @cache
@@ -48,9 +57,7 @@ def statements() -> dict[str, re.Pattern[str]]:
         for constant, text in vars(importlib.import_module(module)).items():
             if constant.isupper() and not constant.startswith("_") and isinstance(text, str) and _SQL.match(text):
                 parts = [re.escape(part.replace("{{", "{").replace("}}", "}")) for part in _BLANK.split(text)]
-                named[f"{module.rpartition('.')[2].removeprefix('_')}.{constant}"] = re.compile(
-                    ".*".join(parts), re.DOTALL
-                )
+                named[f"{module.rpartition('.')[2]}.{constant}"] = re.compile(".*".join(parts), re.DOTALL)
     return named
 
 
@@ -76,7 +83,7 @@ class Point:
         when, _, rest = text.partition(" ")
         what, _, following = rest.partition(" following ")
         for name in filter(None, (what, following)):
-            if re.fullmatch(r"[a-z]+\.[A-Z_]+", name) and name not in statements():
+            if re.fullmatch(r"[a-z_]+\.[A-Z_]+", name) and name not in statements():
                 raise ValueError(f"there is no statement {name}")
         if when not in ("before", "after") or not what:
             raise ValueError(f"not a point: {text!r}")

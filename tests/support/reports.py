@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from lanelog.spark._report_parts import Facts
+from lanelog.spark.report.parts import Facts
 
 Tables = dict[str, list[dict[str, Any]]]
 

@@ -24,12 +24,12 @@ import lanelog
 from lanelog import _engine, subscriber
 from lanelog._database import wire
 from lanelog._database.driver import Driver
-from lanelog._engine import gate
-from lanelog._engine.gate import Gate
 from lanelog._engine.ground import Ground, Line
-from lanelog._engine.keeper import SET_PATIENCE
-from lanelog._engine.ticket import Ticket
-from lanelog._engine.workers import Worker, Workers
+from lanelog._engine.lane.flush_waiter import FlushWaiter
+from lanelog._engine.leasing.keeper import SET_PATIENCE
+from lanelog._engine.member import isolation
+from lanelog._engine.member.isolation import Isolation
+from lanelog._engine.working.workers import Worker, Workers
 from lanelog._loop import Loop
 from lanelog.errors import ClosedError, LeaseLost
 from lanelog.subscriber import SubscriptionState
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from lanelog._engine.membership import Membership
-    from lanelog._engine.run import Attempt, Run
+    from lanelog._engine.lane.run import Attempt, Run
+    from lanelog._engine.member.member import Member
     from lanelog.message import Message
     from lanelog.subscriber import Subscription
 
@@ -75,7 +75,7 @@ class Clock:
 
     def drive(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let the engine read this clock."""
-        names = [f"{_engine.__name__}.{found.name}" for found in pkgutil.iter_modules(_engine.__path__)]
+        names = [found.name for found in pkgutil.walk_packages(_engine.__path__, f"{_engine.__name__}.")]
         for module in (*map(importlib.import_module, names), subscriber, wire):
             if hasattr(module, "time"):
                 monkeypatch.setattr(module, "time", self)
@@ -101,10 +101,10 @@ class Clock:
 class Hand(threading.Thread):
     """One worker's thread with one run: it goes on when it is told how its message ends, up to the next message."""
 
-    def __init__(self, process: Process, membership: Membership, run: Run) -> None:
+    def __init__(self, process: Process, member: Member, run: Run) -> None:
         super().__init__(name=f"hand of {process!r}", daemon=True)
         self.process = process
-        self.membership = membership
+        self.member = member
         self._run = run
         self.worker = Worker(0, thread=self)
         self.message: Message | None = None
@@ -134,14 +134,14 @@ class Hand(threading.Thread):
             raise self._fault
 
     def run(self) -> None:
-        workers = self.process.workers(self.membership.group)
+        workers = self.process.workers(self.member.group)
         workers._workers.append(self.worker)
         try:
-            workers._work(self.worker, self.membership, self._run)
+            workers._work(self.worker, self.member, self._run)
         except BaseException as fault:  # noqa: BLE001 - to be raised by the test
             self._fault = fault
         finally:
-            self.worker.membership = self.worker.run = self.worker.attempt = None
+            self.worker.member = self.worker.run = self.worker.attempt = None
             with suppress(ValueError):  # it was abandoned
                 workers._workers.remove(self.worker)
             self.ended = True
@@ -190,11 +190,11 @@ class Process:
     def __init__(self, world: World, name: str, options: dict[str, dict[str, Any]], *, pulls: bool = False) -> None:
         self.world = world
         self.name = name
-        self.gate = Gate()
+        self.isolation = Isolation()
         self.hands: list[Hand] = []
         self.connections: list[Any] = []
         self.frozen = self.gone = self.stopping = False
-        self._handed: dict[str, deque[tuple[Membership, Run]]] = {group: deque() for group in GROUPS}
+        self._handed: dict[str, deque[tuple[Member, Run]]] = {group: deque() for group in GROUPS}
         self.client = lanelog.connect(world.url, lane_idle_purge=20.0, publish_timeout=5.0)
         world.processes[self.client._database._driver] = self
         self.subscriptions: dict[str, Subscription] = {}
@@ -233,7 +233,7 @@ class Process:
         self.world.clock.now += TICK
         with self.world.acting(self):
             self._loop(loop)._turn(self.world.clock.now)
-        if self.stopping and not self.hands and all(m.ended.is_set() for m in self.memberships):
+        if self.stopping and not self.hands and all(m.ended.is_set() for m in self.members):
             self._leave()
 
     def _loop(self, name: str) -> Loop:
@@ -242,14 +242,14 @@ class Process:
         return next(found for found in engine._loops if found.name == name)
 
     @property
-    def memberships(self) -> list[Membership]:
-        return [membership for subscription in self.subscriptions.values() for membership in subscription.memberships]
+    def members(self) -> list[Member]:
+        return [member for subscription in self.subscriptions.values() for member in subscription.members]
 
     # -- handlers ------------------------------------------------------------------------------------------------------
 
     def begin(self, group: str) -> Hand | None:
         """A free worker takes the next run that was handed out; None when there is none or nobody is free."""
-        if sum(hand.membership.group == group for hand in self.hands) >= WORKERS:
+        if sum(hand.member.group == group for hand in self.hands) >= WORKERS:
             return None
         handed = self._handed[group]
         runs = self.subscriptions[group]._runs
@@ -257,11 +257,11 @@ class Process:
             item = runs.get()
             if isinstance(item, tuple):
                 handed.append(item)
-        for membership, run in handed:
-            if self.gate._alone or (run.alone and self.gate._inside):
-                continue  # it waits at the gate
-            handed.remove((membership, run))
-            hand = Hand(self, membership, run)
+        for member, run in handed:
+            if self.isolation._alone or (run.alone and self.isolation._inside):
+                continue  # it waits at the isolation
+            handed.remove((member, run))
+            hand = Hand(self, member, run)
             self.hands.append(hand)
             self._go(hand)
             return hand
@@ -280,7 +280,7 @@ class Process:
     def pull(self, group: str) -> Message | None:
         """The next message that was handed out to a pulled subscription; None when there is none.
 
-        What would wait at the gate stays in the queue: nobody else runs who could let it go on.
+        What would wait at the isolation stays in the queue: nobody else runs who could let it go on.
         """
         subscription = self.subscriptions[group]
         runs, clock = subscription._runs, self.world.clock
@@ -289,7 +289,7 @@ class Process:
             clock.now += PULL_TIMEOUT
 
         def ready(item: Any) -> bool:
-            return not (self.gate._alone or (isinstance(item, tuple) and item[1].alone and self.gate._inside))
+            return not (self.isolation._alone or (isinstance(item, tuple) and item[1].alone and self.isolation._inside))
 
         handed = [runs.get() for _ in range(runs.qsize())]
         fitting = [item for item in handed if ready(item)]
@@ -397,9 +397,9 @@ class World:
 
     @contextmanager
     def acting(self, process: Process) -> Iterator[None]:
-        """Be that process: it has a gate of its own, and its settler works while somebody waits for a flush."""
+        """Be that process: it has a isolation of its own, and its settler works while somebody waits for a flush."""
         before, self._acting = self._acting, process
-        gate._process[0] = process.gate
+        isolation._process[0] = process.isolation
         try:
             yield
         finally:
@@ -422,22 +422,22 @@ class World:
         monkeypatch.setattr(Driver, "open", open_)
 
     def _patch_waits(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        really = Ticket.wait
+        really = FlushWaiter.wait
 
-        def wait(ticket: Ticket, timeout: float | None = None) -> bool:
+        def wait(waiter: FlushWaiter, timeout: float | None = None) -> bool:
             process = self._acting
             assert process is not None
             for count in range(20):
-                if really(ticket, 0):
+                if really(waiter, 0):
                     return True
                 if process.gone:
                     raise ClosedError  # nobody waits any more: its threads are being collected
                 if count >= 3:
                     process.turn("keeper")  # it vouches for a session that is new
                 process.turn("settler")
-            raise AssertionError(f"{process!r}'s settler never answers {ticket!r}")
+            raise AssertionError(f"{process!r}'s settler never answers {waiter!r}")
 
-        monkeypatch.setattr(Ticket, "wait", wait)
+        monkeypatch.setattr(FlushWaiter, "wait", wait)
 
         def wait_for_keeper(ground: Ground, line: Line, _seconds: float) -> int:
             process = self._acting

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from attrs import define, field, frozen
 
-from lanelog._engine.records import CRASHED
-from lanelog._engine.run import State
+from lanelog._engine.lane.run import State
+from lanelog._engine.lane.values import CRASHED
 from support.simulation import ATTEMPTS, GROUPS
 from support.simulation_tables import Lease, Place, Tables
 

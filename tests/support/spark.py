@@ -10,8 +10,8 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.testing import assertDataFrameEqual
 
 from lanelog.client import Client
-from lanelog.spark._options import parse_read
-from lanelog.spark._source import LanelogReader
+from lanelog.spark.source.options import parse_read
+from lanelog.spark.source.source import LanelogReader
 from support.waiting import eventually
 
 PASSWORD_VARIABLE = "SPARK_TIER_PASSWORD"

@@ -24,9 +24,9 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own
 import lanelog
 from lanelog.errors import LanelogError
 from lanelog.spark import read_archive, replay
-from lanelog.spark._archive_options import ArchiveOptions
-from lanelog.spark._manifest import ManifestStore
 from lanelog.spark.archive import run
+from lanelog.spark.archiving.manifest import ManifestStore
+from lanelog.spark.archiving.options import ArchiveOptions
 from support.waiting import accept, eventually
 
 TOPIC, COPY = "proof", "proof-copy"

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 import lanelog.spark
 from lanelog.errors import ConfigurationError
-from lanelog.spark._session import check_java
+from lanelog.spark.session import check_java
 
 SETTINGS = {
     "spark.ui.enabled": "false",

@@ -16,8 +16,8 @@ import pytest
 from attrs import define, field
 
 from lanelog import Client
-from lanelog._engine.purge import Purge
-from lanelog._engine.registration import register
+from lanelog._engine.cleanup.lane_purge import Purge
+from lanelog._engine.leasing.registration import register
 from lanelog.config import SubscriptionConfig
 from support.pauses import Point
 from support.processes import Fleet, Line, Program

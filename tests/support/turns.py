@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from lanelog import Subscription
-from lanelog._engine import janitor
-from lanelog._engine.janitor import Janitor
-from lanelog._engine.membership_keeper import MembershipKeeper
+from lanelog._engine.cleanup import janitor
+from lanelog._engine.cleanup.janitor import Janitor
+from lanelog._engine.leasing.coordinator import Coordinator
 from support.waiting import Record
 
 
@@ -16,15 +16,15 @@ class Turns:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun, self.ended = Record(), Record()
-        really = MembershipKeeper.turn
+        really = Coordinator.turn
 
-        def turn(keeper: MembershipKeeper) -> None:
+        def turn(keeper: Coordinator) -> None:
             number = len(self.begun)
             self.begun(number)
             really(keeper)
-            self.ended((keeper.membership.owner, number))
+            self.ended((keeper.member.owner, number))
 
-        monkeypatch.setattr(MembershipKeeper, "turn", turn)
+        monkeypatch.setattr(Coordinator, "turn", turn)
 
     def pass_by(self, members: list[Subscription]) -> None:
         """Wait until the keeper of each has done one whole turn from now on."""

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from lanelog._engine import failures
-from lanelog._engine.failures import MAX_BYTES, clip, raised, render, summary
-from lanelog._engine.workers import compose
+from lanelog._engine.lane import failures
+from lanelog._engine.lane.failures import MAX_BYTES, clip, raised, render, summary
+from lanelog._engine.working.workers import compose
 from lanelog.message import Postpone, Reject, Retry
 
 

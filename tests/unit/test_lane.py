@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lanelog._engine.run import State
+from lanelog._engine.lane.run import State
 from support.lanes import World, concurrent, serial
 
 
@@ -69,7 +69,7 @@ def test_strict_does_not_fetch_what_it_cannot_hand_out() -> None:
     (run,) = world.go()
     world.handle(run, "nack")
     world.go()
-    assert not world.lane.hungry
+    assert not world.lane.needs_fetch
     assert (world.budget.messages, len(world.lane.ready)) == (0, 0)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lanelog._engine.lane import Lane
-from lanelog._engine.records import CRASHED, LaneSnapshot
+from lanelog._engine.lane.lane import Lane
+from lanelog._engine.lane.values import CRASHED, LaneSnapshot
 from support.lanes import World, concurrent
 
 
@@ -36,7 +36,7 @@ def test_nothing_is_handed_out_before_the_crash_is_written_down() -> None:
     world.go()
     lane = world.take_over()
     assert lane.adopting
-    assert not lane.hungry
+    assert not lane.needs_fetch
     assert lane.due(world.now, 10) == []
     assert world.plan() == []
     assert lane.needs_write
@@ -49,7 +49,7 @@ def test_nothing_is_handed_out_before_the_crash_is_written_down() -> None:
     assert lane.adopting
     world.flush()
     assert not lane.adopting
-    assert lane.hungry
+    assert lane.needs_fetch
 
 
 def test_a_crash_while_adopting_counts_nothing_twice() -> None:
@@ -172,7 +172,7 @@ def test_a_lane_without_an_offsets_row_gets_one_first() -> None:
     assert write is not None
     assert (write.watermark, write.mark) == (0, 0)
     lane.written(write)
-    assert lane.hungry
+    assert lane.needs_fetch
     assert not lane.needs_write
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lanelog._engine import lane
+from lanelog._engine.lane import lane
 from support.lanes import World, row, serial
 
 
@@ -64,9 +64,9 @@ def test_what_is_due_and_was_dropped_is_read_again() -> None:
     assert world.lane.due(world.now, 10) == []
     world.now += 10
     assert world.plan() == []
-    assert world.lane.thirsty
+    assert world.lane.needs_payload
     assert world.lane.due(world.now, 10) == [1]
-    assert not world.lane.thirsty
+    assert not world.lane.needs_payload
     world.lane.revived(row(1))
     world.lane.revived(row(1))
     assert world.budget.messages == 1

@@ -119,7 +119,7 @@ def test_a_pause_takes_back_what_has_not_started_and_goes_on_later() -> None:
     world.recall()
     world.flush()
     assert world.rows.mark == 1
-    assert not world.lane.hungry
+    assert not world.lane.needs_fetch
     world.ack(attempt)
     world.finish(run)
     world.flush()
@@ -214,16 +214,16 @@ def test_a_row_that_perhaps_was_written_is_deleted_when_it_is_passed() -> None:
 
 
 def test_tickets_ride_on_the_flush_that_carries_them() -> None:
-    """A ticket belongs to the first write after it was given, and to the next one when that fails."""
+    """A waiter belongs to the first write after it was given, and to the next one when that fails."""
     world = lane()
-    ticket = object()
-    world.lane.tickets.append(ticket)  # type: ignore[arg-type]
+    waiter = object()
+    world.lane.waiters.append(waiter)  # type: ignore[arg-type]
     write = world.writing()
-    assert write.tickets == [ticket]
-    assert world.lane.tickets == []
+    assert write.waiters == [waiter]
+    assert world.lane.waiters == []
     assert world.write() is None  # one at a time
     world.lane.unwritten(write)
-    assert world.lane.tickets == [ticket]
+    assert world.lane.waiters == [waiter]
     again = world.write()
     assert again is not None
-    assert again.tickets == [ticket]
+    assert again.waiters == [waiter]

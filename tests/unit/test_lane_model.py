@@ -16,12 +16,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from lanelog._engine.run import State
+from lanelog._engine.lane.run import State
 from support.lane_process import Process
 from support.lanes import World
 
 if TYPE_CHECKING:
-    from lanelog._engine.run import Attempt
+    from lanelog._engine.lane.run import Attempt
 
 ORDERS: dict[str, dict[str, Any]] = {
     "strict": {"strict": True, "concurrency": 1},
@@ -117,7 +117,7 @@ class LaneMachine(Process, RuleBasedStateMachine):
     def start(self, pick: int) -> None:
         busy = set(self.open.values())
         runs = [run for run in self.world.at_workers if run not in busy]
-        self.entering = {run: ticket for run, ticket in self.entering.items() if run in runs}
+        self.entering = {run: waiter for run, waiter in self.entering.items() if run in runs}
         alone = [run for run in (*busy, *self.entering) if run.alone]
         runs = [run for run in runs if run in alone or not alone]
         if not runs:

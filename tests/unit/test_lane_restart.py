@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lanelog._engine.run import Attempt, Run, State
-from lanelog._engine.ticket import Ticket
+from lanelog._engine.lane.flush_waiter import FlushWaiter
+from lanelog._engine.lane.run import Attempt, Run, State
 from support import lanes
 from support.lanes import Row, World
 
@@ -140,7 +140,7 @@ def test_a_redelivery_that_had_not_started_keeps_its_attempts() -> None:
     world.take_over()
     (run,) = world.go()
     assert run.alone
-    assert world.lane.mark(run, Ticket())
+    assert world.lane.mark(run, FlushWaiter())
     world.flush()
     assert world.rows.rows[1].alone
     world.restart()
@@ -194,12 +194,12 @@ def test_tickets_and_closing_move_over() -> None:
     world = concurrent(2)
     runs, (one, _) = started(world)
     world.ack(one)
-    ticket = object()
-    world.lane.tickets.append(ticket)  # type: ignore[arg-type]
+    waiter = object()
+    world.lane.waiters.append(waiter)  # type: ignore[arg-type]
     assert world.write() is not None
     world.lane.closing = True
     lane = world.restart()
-    assert lane.tickets == [ticket]
+    assert lane.waiters == [waiter]
     assert lane.closing
     assert all(run.lane is lane for run in runs)
 

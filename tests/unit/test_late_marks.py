@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from lanelog._engine import gate as gates
-from lanelog._engine import settlements
-from lanelog._engine.gate import Gate
-from lanelog._engine.policy import ACKED
-from lanelog._engine.rules import LONG_SECONDS, SubscriptionRules
-from lanelog._engine.ticket import Ticket
-from lanelog._engine.workers import Worker, Workers
+from lanelog._engine.lane.flush_waiter import FlushWaiter
+from lanelog._engine.lane.policy import ACKED
+from lanelog._engine.member import attempts
+from lanelog._engine.member import isolation as gates
+from lanelog._engine.member.isolation import Isolation
+from lanelog._engine.member.rules import LONG_SECONDS, SubscriptionRules
+from lanelog._engine.working.workers import Worker, Workers
 from lanelog.config import AckPolicy, SubscriptionConfig
 from support.lanes import World
 from support.memberships import Clock, Engine
 from support.waiting import eventually
 
 if TYPE_CHECKING:
-    from lanelog._engine.host import Host
-    from lanelog._engine.run import Run
+    from lanelog._engine.context import EngineContext
+    from lanelog._engine.lane.run import Run
 
 ORDERS: list[dict[str, Any]] = [{"strict": True}, {"strict": False}, {"strict": False, "concurrency": 3}]
 
@@ -30,11 +30,11 @@ def lane(**rules: Any) -> World:
     return World(3, **{"run": 1, "late": True, **rules})
 
 
-def taken(world: World, run: Run) -> Ticket:
+def taken(world: World, run: Run) -> FlushWaiter:
     """A worker has taken this run; its mark is due."""
-    ticket = Ticket()
-    assert world.lane.mark(run, ticket)
-    return ticket
+    waiter = FlushWaiter()
+    assert world.lane.mark(run, waiter)
+    return waiter
 
 
 def after_a_crash(world: World) -> dict[int, int]:
@@ -64,11 +64,11 @@ def test_a_process_that_dies_at_a_mark_has_tried_it_if_that_was_committed(death:
     if death == "in the handler":
         world.start(run)
     else:
-        ticket = taken(world, run)
+        waiter = taken(world, run)
         write = world.writing()
         if death == "behind it":
             world.rows.commit(write, world.now)
-        assert not ticket.wait(0)
+        assert not waiter.wait(0)
     tried = death != "before the commit"
     assert after_a_crash(world) == ({1: 1} if tried else {})
     assert world.work() == [(1, 2 if tried else 1), (2, 1), (3, 1)]
@@ -79,7 +79,7 @@ def test_a_recall_between_mark_and_handler_undoes_the_mark(when: str) -> None:
     """A stop or a pause finds a run taken and not begun: it does not start, and its mark is written down again."""
     world = lane()
     (run,) = world.go()
-    ticket = taken(world, run)
+    waiter = taken(world, run)
     write = None if when == "before the flush" else world.write()
     if write is not None and when == "after the flush":
         world.commit(write)
@@ -89,7 +89,7 @@ def test_a_recall_between_mark_and_handler_undoes_the_mark(when: str) -> None:
         world.commit(write)
     world.finish(run)
     world.flush()
-    assert ticket.wait(0)
+    assert waiter.wait(0)
     assert run.start_next(world.now, 60.0) is None
     assert (world.rows.mark, world.rows.rows, world.lane.idle) == (0, {}, True)
     assert after_a_crash(world) == {}
@@ -112,19 +112,19 @@ def test_what_was_taken_back_before_it_was_marked_is_not_marked() -> None:
     world = lane()
     (run,) = world.go()
     world.lane.recall()
-    assert not world.lane.mark(run, Ticket())
-    assert world.lane.tickets == []
+    assert not world.lane.mark(run, FlushWaiter())
+    assert world.lane.waiters == []
 
 
 def test_a_server_restart_between_mark_and_handler_takes_the_run_back() -> None:
     """Its worker starts nothing; the message comes again in the reloaded lane, as the attempt that it is."""
     world = lane()
     (run,) = world.go()
-    ticket = taken(world, run)
+    waiter = taken(world, run)
     world.flush()
     world.restart()
     assert run.start_next(world.now, 60.0) is None
-    assert ticket.wait(0)
+    assert waiter.wait(0)
     assert world.work() == [(1, 1), (2, 1), (3, 1)]
 
 
@@ -211,9 +211,9 @@ def test_what_users_settle_by_hand_is_measured_too(monkeypatch: pytest.MonkeyPat
     engine.flush()
     assert mine.answer() is True
     attempt = engine.start(mine.run)
-    assert engine.membership.detach(attempt, lambda: None)
+    assert engine.member.detach(attempt, lambda: None)
     engine.clock.now += seconds
-    engine.membership.settle(attempt, ACKED)
+    engine.member.settle(attempt, ACKED)
     (write,) = engine.collect()
     assert (write.watermark, write.mark) == (1, 1 if late else 2)
 
@@ -229,10 +229,10 @@ class Taken:
         _, self.run = engine.runs.get_nowait()
         self._thread = threading.Thread(target=self._mark, args=(engine, until), daemon=True)
         self._thread.start()
-        eventually(lambda: self.run.ticket is not None or self.answers, what="the mark that is due")
+        eventually(lambda: self.run.waiter is not None or self.answers, what="the mark that is due")
 
     def _mark(self, engine: Engine, until: float | None) -> None:
-        self.answers.append(engine.membership.mark(self.run, until))
+        self.answers.append(engine.member.mark(self.run, until))
 
     def answer(self) -> bool | None:
         self._thread.join(20.0)
@@ -254,7 +254,7 @@ def test_a_worker_may_go_on_when_its_mark_is_committed(engine: Engine) -> None:
     mine = Taken(engine)
     (write,) = engine.collect()
     assert (write.mark, mine.answers) == (1, [])
-    engine.membership.committed([write])
+    engine.member.committed([write])
     assert mine.answer() is True
 
 
@@ -262,10 +262,10 @@ def test_a_lease_that_is_lost_before_the_mark_counts_nothing(engine: Engine) -> 
     """The flush is refused: the message must not start here, and its next owner knows of no attempt."""
     mine = Taken(engine)
     writes = engine.collect()
-    engine.membership.uncommitted(writes)
-    engine.membership.lose_lane(writes[0].lane, "its lease has another owner or epoch")
+    engine.member.uncommitted(writes)
+    engine.member.lose_lane(writes[0].lane, "its lease has another owner or epoch")
     assert mine.answer() is False
-    engine.membership.finish(mine.run)
+    engine.member.finish(mine.run)
     engine.flush()
     assert engine.rows["key"].mark == 0
 
@@ -277,7 +277,7 @@ def test_a_mark_whose_flush_fails_is_waited_for_until_it_commits(engine: Engine,
     writes = engine.collect()
     if unanswered:
         engine.rows["key"].commit(writes[0], engine.clock.now)
-    engine.membership.uncommitted(writes)
+    engine.member.uncommitted(writes)
     assert mine.answers == []
     engine.flush()
     assert mine.answer() is True
@@ -288,25 +288,25 @@ def test_a_mark_that_takes_too_long_is_asked_for_again(engine: Engine) -> None:
     """None by the caller's time; the mark stays due, and the second time the wait is for the same one."""
     mine = Taken(engine, until=engine.clock.now)
     assert mine.answer() is None
-    ticket = mine.run.ticket
+    waiter = mine.run.waiter
     engine.flush()
-    assert engine.membership.mark(mine.run) is True
-    assert mine.run.ticket is ticket
+    assert engine.member.mark(mine.run) is True
+    assert mine.run.waiter is waiter
     assert engine.start(mine.run).number == 1
 
 
 def test_a_worker_whose_mark_is_not_written_leaves_the_gate(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the database is away a suspect of another client has its turn; the run goes back into the queue."""
-    monkeypatch.setattr(gates, "_process", [Gate()])
-    monkeypatch.setattr(settlements, "PATIENCE", 0.01)
-    m, handled = engine.membership, threading.Event()
-    workers = Workers("builders", m.config, lambda _: handled.set(), engine.runs, cast("Host", None))
+    monkeypatch.setattr(gates, "_process", [Isolation()])
+    monkeypatch.setattr(attempts, "PATIENCE", 0.01)
+    m, handled = engine.member, threading.Event()
+    workers = Workers("builders", m.config, lambda _: handled.set(), engine.runs, cast("EngineContext", None))
     _, run = engine.runs.get_nowait()
     workers._work(Worker(0), m, run)
-    assert gates.process_gate()._inside == 0
+    assert gates.process_isolation()._inside == 0
     assert not handled.is_set()
     assert engine.runs.get_nowait() == (m, run)
     engine.flush()
     workers._work(Worker(0), m, run)
     assert handled.is_set()
-    assert gates.process_gate()._inside == 0
+    assert gates.process_isolation()._inside == 0

@@ -12,8 +12,8 @@ import pytest
 from attrs import evolve
 
 from lanelog.errors import ConfigurationError, LeaseLost
-from lanelog.spark import _manifest
-from lanelog.spark._manifest import (
+from lanelog.spark.archiving import manifest as _manifest
+from lanelog.spark.archiving.manifest import (
     MERGED_AT_ONCE,
     MESSAGES,
     OUTCOMES,

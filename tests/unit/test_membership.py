@@ -1,11 +1,11 @@
-"""A membership without a database: runs go out and come in, lanes take turns, and come and go."""
+"""A member without a database: runs go out and come in, lanes take turns, and come and go."""
 
 from __future__ import annotations
 
 import pytest
 
-from lanelog._engine import membership_state
-from lanelog._engine.policy import ACKED
+from lanelog._engine.lane.policy import ACKED
+from lanelog._engine.member import state
 from lanelog.errors import LeaseLost
 from support.lanes import row
 from support.memberships import Clock, Engine, fast, running
@@ -26,18 +26,18 @@ def test_finish_takes_outcomes_over_and_sends_the_next_run_out(clock: Clock) -> 
     for _ in range(20):
         run.record(engine.start(run), ACKED)
     assert lane.watermark == 0
-    engine.membership.finish(run, seconds=0.02)
+    engine.member.finish(run, seconds=0.02)
     assert lane.watermark == 20
     (write,) = engine.collect()
     assert (write.watermark, write.mark) == (20, 25)
-    assert (engine.membership.counters.handled, engine.membership.counters.acked) == (20, 20)
+    assert (engine.member.counters.handled, engine.member.counters.acked) == (20, 20)
 
 
 def test_what_a_worker_did_not_start_goes_back(clock: Clock) -> None:
     """A run that is let go of early returns its rest, which comes again as attempt 1."""
     engine, _, run = running(clock, 20)
     run.record(engine.start(run), ACKED)
-    engine.membership.finish(run)
+    engine.member.finish(run)
     again = engine.run()
     assert [attempt.offset for attempt in again.attempts] == list(range(2, 21))
     assert {attempt.number for attempt in again.attempts} == {1}
@@ -53,7 +53,7 @@ def test_a_new_handler_is_measured_before_its_runs_grow(clock: Clock) -> None:
         sizes.append(len(run.attempts))
         while (attempt := run.start_next(clock.now, 60.0)) is not None:
             run.record(attempt, ACKED)
-        engine.membership.finish(run, seconds=seconds_each * sizes[-1])
+        engine.member.finish(run, seconds=seconds_each * sizes[-1])
     assert sizes == [1, 20, 20, 1]
 
 
@@ -61,30 +61,30 @@ def test_without_authority_nothing_is_planned(clock: Clock) -> None:
     """A read-back that is too old stops handing out; a new one lets everything go on."""
     engine = fast(clock)
     lane = engine.open()
-    engine.membership.authority_until = clock.now
+    engine.member.authority_until = clock.now
     lane.head = 3
     engine.fetch(lane)
     engine.flush()
     assert engine.runs.empty()
-    assert not engine.membership.may_start(lane, clock.now)
-    engine.membership.authority_until = clock.now + 30
-    engine.membership.pump()
+    assert not engine.member.may_start(lane, clock.now)
+    engine.member.authority_until = clock.now + 30
+    engine.member.pump()
     assert engine.offsets() == [1, 2, 3]
-    assert engine.membership.may_start(lane, clock.now + 29.9)
-    assert not engine.membership.may_start(lane, clock.now + 30)
+    assert engine.member.may_start(lane, clock.now + 29.9)
+    assert not engine.member.may_start(lane, clock.now + 30)
 
 
 def test_authority_ages_while_the_machine_sleeps(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its monotonic clock stands still meanwhile, and the lease does not."""
     engine = fast(clock)
     lane = engine.open()
-    engine.membership.authority_until = clock.now + 15
-    assert engine.membership.may_start(lane, clock.now)
-    slept = engine.membership.slept
-    monkeypatch.setattr(membership_state, "suspended", lambda: slept + 14.0)
-    assert engine.membership.may_start(lane, clock.now)
-    monkeypatch.setattr(membership_state, "suspended", lambda: slept + 3600.0)
-    assert not engine.membership.may_start(lane, clock.now)
+    engine.member.authority_until = clock.now + 15
+    assert engine.member.may_start(lane, clock.now)
+    slept = engine.member.slept
+    monkeypatch.setattr(state, "suspended", lambda: slept + 14.0)
+    assert engine.member.may_start(lane, clock.now)
+    monkeypatch.setattr(state, "suspended", lambda: slept + 3600.0)
+    assert not engine.member.may_start(lane, clock.now)
 
 
 def test_relieve_settles_what_a_slow_run_has_done_and_returns_its_rest(clock: Clock) -> None:
@@ -93,13 +93,13 @@ def test_relieve_settles_what_a_slow_run_has_done_and_returns_its_rest(clock: Cl
         engine, lane, run = running(clock, 5, order=order)
         run.record(engine.start(run), ACKED)
         slow = engine.start(run)
-        engine.membership.relieve(run)
+        engine.member.relieve(run)
         engine.flush()
         rows = engine.rows["key"]
         assert (rows.acked, rows.mark, rows.rows) == (1, 2, {})
         assert engine.runs.empty()
         run.record(slow, ACKED)
-        engine.membership.finish(run)
+        engine.member.finish(run)
         assert lane.watermark == 2
         assert engine.offsets() == [3, 4, 5]
 
@@ -108,8 +108,8 @@ def test_relieve_lets_others_have_the_rest_in_concurrent_order(clock: Clock) -> 
     """In concurrent order what a slow message keeps waiting goes to another worker at once."""
     engine, _, run = running(clock, 5, order="concurrent", lane_concurrency=2)
     engine.start(run)
-    engine.membership.relieve(run)
-    engine.membership.relieve(run)
+    engine.member.relieve(run)
+    engine.member.relieve(run)
     assert engine.offsets() == [2, 3, 4, 5]
 
 
@@ -120,14 +120,14 @@ def test_the_least_recently_fetched_lane_is_served_first(clock: Clock) -> None:
     """Lanes take turns at the fetcher: one with a large backlog comes again after all others."""
     engine = Engine(clock, batch_size=1)
     lanes = [engine.open(key) for key in "abcd"]
-    engine.membership.heads([(lane.key, 100) for lane in lanes])
+    engine.member.heads([(lane.key, 100) for lane in lanes])
     served = []
     for _ in range(8):
-        (lane,) = engine.membership.take_hungry(1)
+        (lane,) = engine.member.take_needing_fetch(1)
         served.append(lane.key)
-        engine.membership.fetched(lane, lane.cursor, [row(lane.cursor + 1)])
+        engine.member.fetched(lane, lane.cursor, [row(lane.cursor + 1)])
         lane.drop_ready()
-        engine.membership.heads([(lane.key, 100) for lane in lanes])
+        engine.member.heads([(lane.key, 100) for lane in lanes])
     assert served == list("abcdabcd")
 
 
@@ -135,15 +135,15 @@ def test_a_lane_that_could_not_be_served_stays_hungry(clock: Clock) -> None:
     """A lane that was taken and not fetched is offered again, one that wants nothing any more is not."""
     engine = fast(clock)
     lane = engine.open()
-    assert engine.membership.heads([("key", 5), ("unknown", 9)])
-    assert not engine.membership.heads([("key", 5)])
-    assert engine.membership.take_hungry(10) == [lane]
-    assert engine.membership.take_hungry(10) == []
-    engine.membership.still_hungry(lane)
-    assert engine.membership.has_hungry
+    assert engine.member.heads([("key", 5), ("unknown", 9)])
+    assert not engine.member.heads([("key", 5)])
+    assert engine.member.take_needing_fetch(10) == [lane]
+    assert engine.member.take_needing_fetch(10) == []
+    engine.member.still_needs_fetch(lane)
+    assert engine.member.has_needing_fetch
     engine.fetch(lane)
-    engine.membership.still_hungry(lane)
-    assert engine.membership.take_hungry(10) == []
+    engine.member.still_needs_fetch(lane)
+    assert engine.member.take_needing_fetch(10) == []
 
 
 def test_rows_read_behind_an_old_cursor_are_dropped(clock: Clock) -> None:
@@ -151,11 +151,11 @@ def test_rows_read_behind_an_old_cursor_are_dropped(clock: Clock) -> None:
     engine = fast(clock)
     lane = engine.open()
     lane.head = 3
-    engine.membership.fetched(lane, 1, [row(2)])
+    engine.member.fetched(lane, 1, [row(2)])
     assert lane.cursor == 0
-    engine.membership.lose_lane(lane, "stolen")
-    engine.membership.fetched(lane, 0, [row(1)])
-    assert engine.membership.budget.messages == 0
+    engine.member.lose_lane(lane, "stolen")
+    engine.member.fetched(lane, 0, [row(1)])
+    assert engine.member.budget.messages == 0
 
 
 def test_eviction_makes_room_for_others(clock: Clock) -> None:
@@ -164,32 +164,32 @@ def test_eviction_makes_room_for_others(clock: Clock) -> None:
     busy, other = engine.open("busy", head=5), engine.open("other")
     engine.start(engine.run())
     other.head = 2
-    engine.membership.authority_until = 0.0
+    engine.member.authority_until = 0.0
     engine.fetch(other)
-    engine.membership.evict()
+    engine.member.evict()
     assert (len(busy.ready), len(other.ready)) == (0, 2)
-    assert engine.membership.budget.messages == 3
-    assert busy in engine.membership.take_hungry(10)
+    assert engine.member.budget.messages == 3
+    assert busy in engine.member.take_needing_fetch(10)
 
 
 def test_looking_is_needless_while_every_lane_has_unread_work(clock: Clock) -> None:
     """Memory that holds unread work for every lane makes the look superfluous; a lane without any asks for it."""
     engine = fast(clock)
-    assert not engine.membership.all_fed()
+    assert not engine.member.all_fed()
     engine.open("a").head = 5
-    assert engine.membership.all_fed()
+    assert engine.member.all_fed()
     engine.open("b")
-    assert not engine.membership.all_fed()
+    assert not engine.member.all_fed()
 
 
 def test_a_publish_asks_for_one_look(clock: Clock) -> None:
     """Somebody published: the next turn of the fetcher looks, once."""
     engine = fast(clock)
-    engine.membership.take_look_request()
-    engine.membership.look_soon()
+    engine.member.take_look_request()
+    engine.member.look_soon()
     assert engine.woken["fetcher"] > 0
-    assert engine.membership.take_look_request()
-    assert not engine.membership.take_look_request()
+    assert engine.member.take_look_request()
+    assert not engine.member.take_look_request()
 
 
 # -- lanes come and go -------------------------------------------------------------------------------------------------
@@ -199,19 +199,19 @@ def test_a_lane_is_released_after_its_last_flush(clock: Clock) -> None:
     """A closed lane takes back what has not started, lets the running handler settle, and is idle after the flush."""
     engine, lane, run = running(clock, 5)
     attempt = engine.start(run)
-    engine.membership.close_lane(lane)
+    engine.member.close_lane(lane)
     engine.flush()
     assert engine.rows["key"].mark == 1
     assert not lane.idle
     run.record(attempt, ACKED)
-    engine.membership.finish(run)
+    engine.member.finish(run)
     assert not lane.idle
     engine.flush()
     assert lane.idle
     assert engine.woken["keeper"] > 0
-    engine.membership.forget_lane(lane)
-    assert engine.membership.lanes == {}
-    assert engine.membership.budget.messages == 0
+    engine.member.forget_lane(lane)
+    assert engine.member.lanes == {}
+    assert engine.member.budget.messages == 0
 
 
 def test_a_paused_lane_goes_on_where_it_was(clock: Clock) -> None:
@@ -219,12 +219,12 @@ def test_a_paused_lane_goes_on_where_it_was(clock: Clock) -> None:
     engine = fast(clock)
     lane = engine.open(head=3)
     engine.flush()
-    engine.membership.set_paused(lane, paused=True)
+    engine.member.set_paused(lane, paused=True)
     engine.flush()
     assert engine.rows["key"].mark == 0
     assert engine.run().attempts == []  # what stood in the queue is empty now
-    engine.membership.set_paused(lane, paused=False)
-    assert engine.membership.take_hungry(1) == [lane]
+    engine.member.set_paused(lane, paused=False)
+    assert engine.member.take_needing_fetch(1) == [lane]
     engine.fetch(lane)
     assert [(attempt.offset, attempt.number) for attempt in engine.run().attempts] == [(1, 1), (2, 1), (3, 1)]
 
@@ -236,14 +236,14 @@ def test_what_the_user_has_not_settled_goes_back_untried(clock: Clock) -> None:
     run = engine.run()
     attempt = engine.start(run)
     released: list[str] = []
-    assert engine.membership.detach(attempt, lambda: released.append("gate"))
+    assert engine.member.detach(attempt, lambda: released.append("gate"))
     assert not lane.idle
-    engine.membership.hand_back()
+    engine.member.hand_back()
     assert released == ["gate"]
     with pytest.raises(LeaseLost):
-        engine.membership.settle(attempt, ACKED)
-    engine.membership.take_thirsty(clock.now, 10, 100)
-    engine.membership.revived(lane, [row(1)], [])
+        engine.member.settle(attempt, ACKED)
+    engine.member.take_needing_payload(clock.now, 10, 100)
+    engine.member.revived(lane, [row(1)], [])
     (again,) = engine.run().attempts
     assert (again.offset, again.number) == (1, 1)
 
@@ -255,13 +255,13 @@ def test_a_settled_message_ends_its_run_and_lets_the_gate_go(clock: Clock) -> No
     run = engine.run()
     attempt = engine.start(run)
     released: list[str] = []
-    engine.membership.detach(attempt, lambda: released.append("gate"))
+    engine.member.detach(attempt, lambda: released.append("gate"))
     engine.flush()
     assert engine.runs.empty()
-    engine.membership.settle(attempt, ACKED)
+    engine.member.settle(attempt, ACKED)
     assert released == ["gate"]
     assert engine.offsets() == [2]
-    assert not engine.membership.detach(attempt, lambda: released.append("never"))
+    assert not engine.member.detach(attempt, lambda: released.append("never"))
 
 
 def test_a_flush_of_a_lane_that_was_replaced_is_ignored(clock: Clock) -> None:
@@ -270,12 +270,12 @@ def test_a_flush_of_a_lane_that_was_replaced_is_ignored(clock: Clock) -> None:
     old = engine.open(head=3)
     (write,) = engine.collect()
     fresh = engine.reload(old)
-    engine.membership.committed([write])
+    engine.member.committed([write])
     assert engine.runs.empty()
-    assert engine.membership.lanes == {"key": fresh}
+    assert engine.member.lanes == {"key": fresh}
     engine.fetch(fresh)
     assert engine.offsets() == [1, 2, 3]
-    assert engine.membership.budget.messages == 3
+    assert engine.member.budget.messages == 3
 
 
 def test_what_was_acked_first_is_handed_out_once_after_a_reload(clock: Clock) -> None:
@@ -284,17 +284,17 @@ def test_what_was_acked_first_is_handed_out_once_after_a_reload(clock: Clock) ->
     old = engine.open(head=1)
     (write,) = engine.collect()
     engine.reload(old)
-    engine.membership.committed([write])
+    engine.member.committed([write])
     assert engine.runs.empty()
     assert engine.offsets() == [1]
     assert engine.runs.empty()
 
 
 def test_a_failure_is_told_once(clock: Clock) -> None:
-    """A membership that cannot go on tells its subscription the first reason, and only that."""
+    """A member that cannot go on tells its subscription the first reason, and only that."""
     engine = fast(clock)
     first, second = ValueError("first"), ValueError("second")
-    engine.membership.fail(first)
-    engine.membership.fail(second)
+    engine.member.fail(first)
+    engine.member.fail(second)
     assert engine.failures == [first]
-    assert engine.membership.failure is first
+    assert engine.member.failure is first

@@ -13,9 +13,9 @@ from lanelog.errors import DatabaseError
 from lanelog.message import Receipt
 from lanelog.publisher import group as committing
 from lanelog.publisher.draft import Draft, make_draft
-from lanelog.publisher.gate import Gate
 from lanelog.publisher.group import GroupCommit
 from lanelog.publisher.line import Line, Member
+from lanelog.publisher.lock_waiters import LockWaiters
 from lanelog.publisher.locked import Locked
 
 
@@ -52,7 +52,7 @@ def grouping(writer: Writer, *, timeout: float = 0.01) -> GroupCommit:
         config=SimpleNamespace(publish_timeout=timeout), reached=True, holder=lambda _lock, seconds: seconds and None
     )
     anything: Any = writer
-    return GroupCommit(database, anything, Gate(0), Locked(database))
+    return GroupCommit(database, anything, LockWaiters(0), Locked(database))
 
 
 def make(key: str = "k") -> Draft:

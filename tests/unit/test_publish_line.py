@@ -4,8 +4,8 @@ import pytest
 
 from lanelog._stores.messages import wire_bytes
 from lanelog.publisher.draft import Draft
-from lanelog.publisher.gate import Gate
 from lanelog.publisher.line import MAX_BATCH, MAX_BATCH_BYTES, Line, Member, Role
+from lanelog.publisher.lock_waiters import LockWaiters
 
 
 def member(key: str = "k", payload: bytes = b"x") -> Member:
@@ -178,7 +178,7 @@ def test_members_put_back_come_first() -> None:
 
 def test_the_gate_lets_one_wait_for_each_lane_and_few_in_all() -> None:
     """A refused one gets no place, and a place is free again afterwards."""
-    gate = Gate(2)
+    gate = LockWaiters(2)
     with gate.enter([("t", "a")]) as first, gate.enter([("t", "a")]) as same, gate.enter([("t", "b")]) as second:
         assert (first, same, second) == (True, False, True)
         with gate.enter([("t", "c")]) as third:

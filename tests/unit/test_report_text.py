@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyspark", reason="lanelog[spark] is not installed")
 
-from lanelog.spark import _report_text as text
-from lanelog.spark._report_plots import lorenz
+from lanelog.spark.report import text
+from lanelog.spark.report.plots import lorenz
 
 SHOWN = {
     text.count: {0: "0", 7: "7", 999: "999", 1000: "1,000", 1234567: "1,234,567", None: "—"},

@@ -10,9 +10,9 @@ from attrs import frozen
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lanelog._engine.assignment import fair_share, fair_shares, to_shed
-from lanelog._engine.lane import Lane
-from lanelog._engine.sharing import PATIENCE, RECONSIDER, Kind, Sharing
+from lanelog._engine.lane.lane import Lane
+from lanelog._engine.leasing.assignment import fair_share, fair_shares, to_shed
+from lanelog._engine.leasing.sharing import PATIENCE, RECONSIDER, Kind, Sharing
 from lanelog._open_lanes import is_open, lane_keys
 
 OWNERS = st.sets(st.sampled_from("abcdefg"), min_size=1)

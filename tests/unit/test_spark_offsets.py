@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lanelog.errors import ConfigurationError
-from lanelog.spark._offsets import (
+from lanelog.spark.source.offsets import (
     NOTHING,
     Lanes,
     LaneState,
@@ -22,7 +22,7 @@ from lanelog.spark._offsets import (
     skipped,
     up_to,
 )
-from lanelog.spark._splits import LaneRange
+from lanelog.spark.source.splits import LaneRange
 
 BACKLOGS = st.dictionaries(st.tuples(st.sampled_from("tu"), st.text("abcde", min_size=1)), st.integers(0, 100))
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from lanelog.errors import ConfigurationError
-from lanelog.spark._options import Place, parse_read, parse_write
+from lanelog.spark.source.options import Place, parse_read, parse_write
 
 URL = "mysql://root@127.0.0.1:3306/jobs"
 

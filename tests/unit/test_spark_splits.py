@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lanelog.spark import _splits
-from lanelog.spark._splits import PAGE_LANES, PAGE_ROWS, LaneRange, pages, plan_splits, split_pairs
+from lanelog.spark.source import splits as _splits
+from lanelog.spark.source.splits import PAGE_LANES, PAGE_ROWS, LaneRange, pages, plan_splits, split_pairs
 
 LANE = st.tuples(st.integers(0, 50), st.integers(0, 400))
 

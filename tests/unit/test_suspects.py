@@ -7,27 +7,27 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from lanelog._engine import gate as gates
-from lanelog._engine.gate import Gate
-from lanelog._engine.lane import Lane
-from lanelog._engine.policy import ACKED
-from lanelog._engine.records import LaneSnapshot
-from lanelog._engine.workers import Worker, Workers
+from lanelog._engine.lane.lane import Lane
+from lanelog._engine.lane.policy import ACKED
+from lanelog._engine.lane.values import LaneSnapshot
+from lanelog._engine.member import isolation as gates
+from lanelog._engine.member.isolation import Isolation
+from lanelog._engine.working.workers import Worker, Workers
 from lanelog._stores.deliveries import DeliveryRow
 from support.lanes import Rows, row
 from support.memberships import Clock, Engine
 from support.waiting import eventually
 
 if TYPE_CHECKING:
-    from lanelog._engine.host import Host
+    from lanelog._engine.context import EngineContext
     from lanelog.message import Message
 
 
 @pytest.fixture
-def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
-    """The process's gate, of this test alone."""
-    monkeypatch.setattr(gates, "_process", [Gate()])
-    return gates.process_gate()
+def isolation(monkeypatch: pytest.MonkeyPatch) -> Isolation:
+    """The process's isolation, of this test alone."""
+    monkeypatch.setattr(gates, "_process", [Isolation()])
+    return gates.process_isolation()
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
     engine = Engine(Clock().drive(monkeypatch))
     met = DeliveryRow(1, 1, False, 0.0, 4, 0, True, False, 0, 10.0, None)
     snapshot = LaneSnapshot(key="key", epoch=3, head=1, floor=0, offset_acked=0, rows=(met,))
-    m = engine.membership
+    m = engine.member
     lane = Lane.load(snapshot, m.rules, m.budget, engine.clock.now)
     engine.rows["key"] = Rows(acked=0)
     m.open_lane(lane)
@@ -50,11 +50,11 @@ class Handler:
     """A handler that is in no hurry, in a worker's thread; it ends with the test."""
 
     def __init__(self, engine: Engine) -> None:
-        m = engine.membership
+        m = engine.member
         _, run = engine.runs.get_nowait()
         assert run.alone
         self.started, self.may_end = threading.Event(), threading.Event()
-        workers = Workers("builders", m.config, self.handle, engine.runs, cast("Host", None))
+        workers = Workers("builders", m.config, self.handle, engine.runs, cast("EngineContext", None))
         self.thread = threading.Thread(target=workers._work, args=(Worker(0), m, run), daemon=True)
         self.thread.start()
         eventually(lambda: engine.flush() or self.started.is_set(), what="its mark, and its start")
@@ -64,40 +64,40 @@ class Handler:
         assert self.may_end.wait(20.0)
 
 
-def test_a_suspect_leaves_the_gate_when_its_outcome_is_committed(engine: Engine, gate: Gate) -> None:
+def test_a_suspect_leaves_the_gate_when_its_outcome_is_committed(engine: Engine, isolation: Isolation) -> None:
     """A suspect whose handler has returned has the process to itself until the flush of its ack has committed."""
     handler = Handler(engine)
     handler.may_end.set()
     writes = eventually(engine.collect, what="its ack")
     assert [write.watermark for write in writes] == [1]
-    assert gate._inside == 1, "others were let in before the ack was durable"
-    engine.membership.committed(writes)
-    eventually(lambda: engine.flush() or not gate._inside, what="its leave")
+    assert isolation._inside == 1, "others were let in before the ack was durable"
+    engine.member.committed(writes)
+    eventually(lambda: engine.flush() or not isolation._inside, what="its leave")
     handler.thread.join(20.0)
 
 
-def test_a_suspect_of_a_lost_lane_leaves_the_gate(engine: Engine, gate: Gate) -> None:
+def test_a_suspect_of_a_lost_lane_leaves_the_gate(engine: Engine, isolation: Isolation) -> None:
     """A suspect whose lane is lost keeps nobody waiting for a commit that will never be."""
     handler = Handler(engine)
-    lane = engine.membership.lanes["key"]
+    lane = engine.member.lanes["key"]
     handler.may_end.set()
     eventually(lambda: lane.buffer, what="its ack in memory")
-    engine.membership.lose_lane(lane, "a test")
-    eventually(lambda: not gate._inside, what="its leave")
+    engine.member.lose_lane(lane, "a test")
+    eventually(lambda: not isolation._inside, what="its leave")
     handler.thread.join(20.0)
 
 
-def test_a_suspect_settled_by_hand_leaves_the_gate_when_that_is_committed(engine: Engine, gate: Gate) -> None:
+def test_a_suspect_settled_by_hand_leaves_the_gate_when_that_is_committed(engine: Engine, isolation: Isolation) -> None:
     """A suspect in the user's hands has the process to itself until its settlement is committed."""
-    m = engine.membership
+    m = engine.member
     _, run = engine.runs.get_nowait()
-    assert gate.enter_alone(lambda: True)
+    assert isolation.enter_alone(lambda: True)
     marking = threading.Thread(target=m.mark, args=(run,), daemon=True)
     marking.start()
     eventually(lambda: engine.flush() or not marking.is_alive(), what="its mark")
     attempt = engine.start(run)
-    assert m.detach(attempt, gate.leave)
+    assert m.detach(attempt, isolation.leave)
     m.settle(attempt, ACKED)
-    assert gate._inside == 1, "others were let in before the settlement was durable"
+    assert isolation._inside == 1, "others were let in before the settlement was durable"
     engine.flush()
-    assert gate._inside == 0
+    assert isolation._inside == 0

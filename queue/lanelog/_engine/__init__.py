@@ -2,7 +2,7 @@
 
 One client has one engine: a keeper (leases, liveness), a fetcher (look, fetch), a settler (the only writer of offsets
 and delivery rows) and a janitor (everything that may be late), each a thread with a connection of its own; worker
-threads belong to a subscription and send no SQL. They share `Membership` objects: one for each (subscription, topic),
+threads belong to a subscription and send no SQL. They share `Member` objects: one for each (subscription, topic),
 holding the leased lanes in memory.
 
 The life of a message in memory::
@@ -24,6 +24,6 @@ line, and one for each that came between its mark and its handler.
 owner or epoch is not its own any more. Between attempts of one epoch, memory decides: the same epoch means the same
 process.
 
-*Decide under the lock, wait outside it*: a membership's lock is held for arithmetic only, never during SQL or a
+*Decide under the lock, wait outside it*: a member's lock is held for arithmetic only, never during SQL or a
 handler.
 """

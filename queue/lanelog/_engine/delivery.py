@@ -1,6 +1,6 @@
 """A message in a handler's hands: its settlement, its extension, and the transaction that commits both at once.
 
-Owns the hand-over from a `Message` to its attempt; never decides which attempt is valid (`Membership`). Made by the
+Owns the hand-over from a `Message` to its attempt; never decides which attempt is valid (`Member`). Made by the
 workers and by the pull iterator, called by the user's code in any thread.
 """
 
@@ -14,9 +14,9 @@ from weakref import ref
 from attrs import define
 
 from lanelog._database import OpenTransaction, own_transaction
-from lanelog._engine import policy
-from lanelog._engine.policy import ACKED, Outcome, Verb
-from lanelog._engine.run import State
+from lanelog._engine.lane import policy
+from lanelog._engine.lane.policy import ACKED, Outcome, Verb
+from lanelog._engine.lane.run import State
 from lanelog._stores.deliveries import Deliveries
 from lanelog._stores.history import Ended, History
 from lanelog._stores.leases import Leases
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
     from lanelog._codec import Codec
     from lanelog._database import Executor, Transaction
-    from lanelog._engine.host import Host
-    from lanelog._engine.lane import Lane
-    from lanelog._engine.membership import Membership
-    from lanelog._engine.run import Attempt
+    from lanelog._engine.context import EngineContext
+    from lanelog._engine.lane.lane import Lane
+    from lanelog._engine.lane.run import Attempt
+    from lanelog._engine.member.member import Member
 
 # A handler may think for long between its statements; a stopped process must not hold locks for long after its claim.
 SET_PATIENCE = "SET SESSION wait_timeout = %s"
@@ -48,41 +48,41 @@ class Delivery:
     """The `DeliveryHandle` of one attempt."""
 
     attempt: Attempt
-    membership: Membership
-    host: Host
+    member: Member
+    context: EngineContext
 
     @property
     def codec(self) -> Codec | None:
         """The client's."""
-        return self.host.database.config.codec
+        return self.context.database.config.codec
 
     def ack(self) -> None:
         """Settle as done; returns when it is committed."""
-        self.host.check_process()
-        self.membership.settle(self.attempt, ACKED).wait()
+        self.context.check_process()
+        self.member.settle(self.attempt, ACKED).wait()
 
     def nack(self, delay: float | None, reason: str | None) -> None:
         """Settle as failed: the policy decides, `delay` replaces its wait."""
-        self.host.check_process()
+        self.context.check_process()
         outcome = policy.failed(
-            self.membership.config, self.attempt, None, reason or "nacked by the handler", time.monotonic(), delay=delay
+            self.member.config, self.attempt, None, reason or "nacked by the handler", time.monotonic(), delay=delay
         )
-        self.membership.settle(self.attempt, outcome).wait()
+        self.member.settle(self.attempt, outcome).wait()
 
     def reject(self, reason: str) -> None:
         """Settle as impossible."""
-        self.host.check_process()
-        self.membership.settle(self.attempt, policy.rejected(self.attempt, reason)).wait()
+        self.context.check_process()
+        self.member.settle(self.attempt, policy.rejected(self.attempt, reason)).wait()
 
     def postpone(self, delay: float) -> None:
         """Settle as not yet due."""
-        self.host.check_process()
-        self.membership.settle(self.attempt, Outcome(Verb.POSTPONE, delay)).wait()
+        self.context.check_process()
+        self.member.settle(self.attempt, Outcome(Verb.POSTPONE, delay)).wait()
 
     def extend(self, seconds: float) -> None:
         """Move the delivery's end; only memory knows it, so nothing is written."""
-        self.host.check_process()
-        self.membership.check(self.attempt, settling=False)
+        self.context.check_process()
+        self.member.check(self.attempt, settling=False)
         self.attempt.deadline = time.monotonic() + seconds
 
     @contextmanager
@@ -92,10 +92,10 @@ class Delivery:
         The block's rows are locked first, the lease row last and only for the moment of the commit: a long transaction
         costs no lane. Between attempts of one epoch memory decides (the claim), between epochs the lease row.
         """
-        membership, attempt = self.membership, self.attempt
-        self.host.check_process()
-        membership.check(attempt)
-        database = self.host.database
+        member, attempt = self.member, self.attempt
+        self.context.check_process()
+        member.check(attempt)
+        database = self.context.database
         claimed_in: Lane | None = None
         entry: OpenTransaction | None = None
         try:
@@ -104,11 +104,11 @@ class Delivery:
                 own_transaction(database, transaction.raw) as entry,
             ):
                 self._stand_on_same_server(transaction)
-                transaction.execute(SET_PATIENCE, (int(membership.config.max_handler_time) + SESSION_PATIENCE,))
+                transaction.execute(SET_PATIENCE, (int(member.config.max_handler_time) + SESSION_PATIENCE,))
                 yield transaction.raw
                 # The patience ends, too, before the lease row is locked.
                 transaction.reclaim()
-                claimed_in = membership.claim(attempt)
+                claimed_in = member.claim(attempt)
                 self._stand_on_same_server(transaction)
                 self._settle(transaction)
         except BaseException as error:
@@ -119,7 +119,7 @@ class Delivery:
                     return
                 self._not_committed(error)
             raise
-        if not membership.claimed(attempt, claimed_in) and not self._decided_by_reading():
+        if not member.claimed(attempt, claimed_in) and not self._decided_by_reading():
             # Memory was loaded anew over the COMMIT, from a server that lacks it: the block's writes are gone, too.
             lost = DatabaseError(
                 f"the database server was changed, and the transaction of {self._place()} is not in the new one",
@@ -131,7 +131,7 @@ class Delivery:
         self._committed(entry)
 
     def _place(self) -> str:
-        return f"{self.membership.topic}/{self.attempt.lane.key}/{self.attempt.offset}"
+        return f"{self.member.topic}/{self.attempt.lane.key}/{self.attempt.offset}"
 
     def _stand_on_same_server(self, transaction: Transaction) -> None:
         """Refuse a connection to another server than the one that this message was read from.
@@ -139,7 +139,7 @@ class Delivery:
         Asked at the begin, and once more when the message is claimed. From then on a lane that is loaded anew is not
         the one that was claimed, which `claimed` sees.
         """
-        if not self.host.ground.wait(transaction.line, self.host.database.config.publish_timeout):
+        if not self.context.ground.wait(transaction.line, self.context.database.config.publish_timeout):
             transaction.discard()
             raise DatabaseError(
                 f"the database server was changed while {self._place()} was handled: nothing was committed",
@@ -151,9 +151,9 @@ class Delivery:
         if entry is None:
             return
         for topic in entry.topics:
-            self.host.published(topic)
+            self.context.published(topic)
         if entry.scheduled:
-            self.host.due_in(0.0)
+            self.context.due_in(0.0)
 
     def _decided_by_reading(self) -> bool:
         """Whether the server that memory stands on has the settlement; takes it over if so."""
@@ -162,25 +162,25 @@ class Delivery:
                 lane = self.attempt.lane
                 if not self._was_committed():
                     return False
-                if self.membership.claimed(self.attempt, lane):
+                if self.member.claimed(self.attempt, lane):
                     return True
         except BaseException:
             # Nobody knows, and nobody may guess: whoever takes the lane next reads what was committed.
-            self.membership.disown_lane(self.attempt.lane, "nobody could tell whether a transaction was committed")
+            self.member.disown_lane(self.attempt.lane, "nobody could tell whether a transaction was committed")
             raise
 
     def _not_committed(self, error: BaseException) -> None:
-        membership, attempt = self.membership, self.attempt
-        if membership.unclaim(attempt):
+        member, attempt = self.member, self.attempt
+        if member.unclaim(attempt):
             return  # the handler hears of it: this error leaves its block
-        outcome = policy.judge(membership.config, attempt, error, time.monotonic())
+        outcome = policy.judge(member.config, attempt, error, time.monotonic())
         if outcome is not None:
-            policy.report(membership.context(attempt), error, outcome)
-            membership.resolve_left(attempt, outcome)
+            policy.report(member.context(attempt), error, outcome)
+            member.resolve_left(attempt, outcome)
 
     def _settle(self, cx: Executor) -> None:
-        group, topic, lane = self.membership.group, self.membership.topic, self.attempt.lane
-        held = self.host.fenced(Leases().fence(cx, group, topic, self.membership.owner, [lane.key]))
+        group, topic, lane = self.member.group, self.member.topic, self.attempt.lane
+        held = self.context.fenced(Leases().fence(cx, group, topic, self.member.owner, [lane.key]))
         if held.get(lane.key) != lane.epoch:
             raise LeaseLost(f"the lane {group}/{topic}/{lane.key} has another owner by now: nothing was committed")
         # The row's id proves that a server that crashed meanwhile did not give the offset to another message.
@@ -188,10 +188,10 @@ class Delivery:
             raise LeaseLost(
                 f"the message {topic}/{lane.key}/{self.attempt.offset} is not in the log any more: not committed"
             )
-        if self.membership.rules.history:
+        if self.member.rules.history:
             now = time.monotonic()
             row = self.attempt.left_as(Ended.SUCCESS, self.attempt.last_error, now)
-            History().upsert(cx, group, topic, self.membership.owner, [row], now)
+            History().upsert(cx, group, topic, self.member.owner, [row], now)
 
     def _was_committed(self) -> bool:
         """A COMMIT without an answer: a locking read of what it wrote waits for the server's own decision.
@@ -201,18 +201,16 @@ class Delivery:
         another owner or epoch by now: that may be our COMMIT, or the next owner's.
         """
         group, topic, lane, offset = (
-            self.membership.group,
-            self.membership.topic,
+            self.member.group,
+            self.member.topic,
             self.attempt.lane,
             self.attempt.offset,
         )
         while True:
             try:
-                with self.host.database.transaction() as transaction:
+                with self.context.database.transaction() as transaction:
                     self._stand_on_same_server(transaction)
-                    held = self.host.fenced(
-                        Leases().fence(transaction, group, topic, self.membership.owner, [lane.key])
-                    )
+                    held = self.context.fenced(Leases().fence(transaction, group, topic, self.member.owner, [lane.key]))
                     if not (
                         Deliveries().is_settled(transaction, group, topic, lane.key, offset)
                         or Offsets().acked_locked(transaction, group, topic, lane.key) >= offset
@@ -225,11 +223,11 @@ class Delivery:
                         "tell whether this transaction, whose COMMIT was not answered, or the next owner has done that"
                     )
             except DatabaseError as error:
-                if not error.retriable or self.host.closing.wait(UNDECIDED_PAUSE):
+                if not error.retriable or self.context.closing.wait(UNDECIDED_PAUSE):
                     raise
 
 
-def message_of(attempt: Attempt, membership: Membership, host: Host) -> Message:
+def message_of(attempt: Attempt, member: Member, context: EngineContext) -> Message:
     """What the handler sees of an attempt."""
     row = attempt.row
     dead_letter = None
@@ -242,10 +240,10 @@ def message_of(attempt: Attempt, membership: Membership, host: Host) -> Message:
             failure_count=row.failure_count,
             last_error=row.last_error or "",
         )
-    delivery = Delivery(attempt, membership, host)
+    delivery = Delivery(attempt, member, context)
     attempt.handle = ref(delivery)
     return Message(
-        topic=membership.topic,
+        topic=member.topic,
         key=row.key,
         offset=row.offset,
         id=row.id,
@@ -253,7 +251,7 @@ def message_of(attempt: Attempt, membership: Membership, host: Host) -> Message:
         metadata_json=row.metadata,
         published_at_ms=row.published_at,
         attempt=attempt.number,
-        group=membership.group,
+        group=member.group,
         fencing_token=attempt.lane.epoch,
         dead_letter=dead_letter,
         delivery=delivery,

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from attrs import define, field
 
-from lanelog._engine.fetcher import Fetcher
-from lanelog._engine.host import Host
-from lanelog._engine.janitor import Janitor
-from lanelog._engine.keeper import Keeper
-from lanelog._engine.rules import Signals
-from lanelog._engine.scheduler import Scheduler
-from lanelog._engine.settler import Settler
+from lanelog._engine.cleanup.janitor import Janitor
+from lanelog._engine.context import EngineContext
+from lanelog._engine.fetching.fetcher import Fetcher
+from lanelog._engine.leasing.keeper import Keeper
+from lanelog._engine.member.rules import Signals
+from lanelog._engine.scheduling.scheduler import Scheduler
+from lanelog._engine.settling.settler import Settler
 from lanelog._loop import Loop
 from lanelog._telemetry import get_logger
 from lanelog.errors import ClosedError
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lanelog._database import Database
-    from lanelog._engine.membership import Membership
+    from lanelog._engine.member.member import Member
 
 LOOP_TIMEOUT = 10.0
 
@@ -41,7 +41,7 @@ class Supervised(Protocol):
     """Something with handlers in it that needs the clock: a subscription."""
 
     @property
-    def memberships(self) -> Sequence[Membership]:
+    def members(self) -> Sequence[Member]:
         """Its part in each of its topics."""
 
     def supervise(self, now: float) -> None:
@@ -55,7 +55,7 @@ class Engine:
     database: Database
     ensure_lanes: Callable[[str, Sequence[str]], None]
     published: Callable[[str], None]
-    host: Host = field(init=False)
+    context: EngineContext = field(init=False)
     signals: Signals = field(init=False)
     _supervised: list[Supervised] = field(factory=list)
     _loops: list[Loop] = field(init=False)
@@ -64,10 +64,10 @@ class Engine:
     _lock: threading.Lock = field(factory=threading.Lock)
 
     def __attrs_post_init__(self) -> None:
-        self.host = host = Host(self.database, self.ensure_lanes, self.published)
-        keeper = Keeper(host, self._supervise)
-        fetcher, settler, janitor = Fetcher(host), Settler(host), Janitor(host)
-        self._scheduler = scheduler = Scheduler(host)
+        self.context = context = EngineContext(self.database, self.ensure_lanes, self.published)
+        keeper = Keeper(context, self._supervise)
+        fetcher, settler, janitor = Fetcher(context), Settler(context), Janitor(context)
+        self._scheduler = scheduler = Scheduler(context)
         self._loops = [
             Loop(name, part.turn, failed=_goes_on if part is scheduler else self._failed, finished=part.close)
             for name, part in (
@@ -80,20 +80,20 @@ class Engine:
         ]
         by_name = {loop.name: loop for loop in self._loops}
         self._scheduling = by_name["scheduler"]
-        host.due_in = self._due_in
-        host.ground.wake_keeper = by_name["keeper"].wake
+        context.due_in = self._due_in
+        context.ground.wake_keeper = by_name["keeper"].wake
         self.signals = Signals(by_name["fetcher"].wake, by_name["settler"].wake, by_name["keeper"].wake)
 
     def check_process(self) -> None:
         """Raise ClosedError in a forked child."""
-        self.host.check_process()
+        self.context.check_process()
 
     def add(self, subscription: Supervised) -> None:
         """Work for a subscription whose groups are registered."""
         with self._lock:
             self._supervised.append(subscription)
-            for membership in subscription.memberships:
-                self.host.add(membership)
+            for member in subscription.members:
+                self.context.add(member)
             for loop in self._loops:
                 loop.start()
         self.signals.wake_keeper()
@@ -106,16 +106,16 @@ class Engine:
 
     def announce(self, topic: str) -> None:
         """Somebody in this process published: do not wait for the next look."""
-        for membership in self.host.memberships():
-            if membership.topic == topic:
-                membership.look_soon()
+        for member in self.context.members():
+            if member.topic == topic:
+                member.look_soon()
 
     def schedule(self, *, committed: bool) -> None:
         """Somebody in this process scheduled something, or will have when he commits: look at once, and from now on."""
         if not committed:
             self._scheduler.attend()
         with self._lock:
-            if self.host.closing.is_set():
+            if self.context.closing.is_set():
                 return
             self._scheduling.start()
         self._scheduling.wake()
@@ -131,23 +131,23 @@ class Engine:
             self._scheduling.wake()
 
     def close(self) -> None:
-        """Stop the loops; every membership has ended, or is abandoned."""
+        """Stop the loops; every member has ended, or is abandoned."""
         with self._lock:
-            self.host.closing.set()
+            self.context.closing.set()
         for loop in self._loops:
             if not loop.stop(LOOP_TIMEOUT):
                 log.warning("loop.still_running", loop=loop.name)
-        for membership in self.host.memberships():
-            membership.resolve_all(ClosedError("the client was closed"))
+        for member in self.context.members():
+            member.resolve_all(ClosedError("the client was closed"))
 
     def _supervise(self, now: float) -> None:
         for subscription in list(self._supervised):
             subscription.supervise(now)
 
     def _failed(self, error: BaseException) -> None:
-        """A loop failed outside of any one membership: all of the client's have."""
-        for membership in self.host.memberships():
-            membership.fail(error)
+        """A loop failed outside of any one member: all of the client's have."""
+        for member in self.context.members():
+            member.fail(error)
 
 
 def _goes_on(error: BaseException) -> None:

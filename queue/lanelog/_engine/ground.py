@@ -7,8 +7,8 @@ What memory believes of a server, and what becomes of it when the keeper's sessi
 a server that lost its last commits, or a machine that was set back:
 
 * lanes (watermarks, heads, rows, marks, what is ready): loaded again; see `Lane.carry_over` for what is kept;
-* lanes known, members seen, verdicts, what an operator paused: forgotten, and read again (`MembershipKeeper`);
-* topics that are marked as holding dead letters (`Burials`), lanes that need no collection (`Janitor`): forgotten;
+* lanes known, members seen, views, what an operator paused: forgotten, and read again (`Coordinator`);
+* topics that are marked as holding dead letters (`DeadLetters`), lanes that need no collection (`Janitor`): forgotten;
 * when a loop looks next, and what the packet's limit is: true of no server for longer than one look or connection.
 """
 

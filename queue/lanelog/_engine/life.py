@@ -13,7 +13,7 @@ from lanelog._telemetry import get_logger
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lanelog._engine.membership import Membership
+    from lanelog._engine.member.member import Member
 
 KEYS = 5
 """Of lanes that came or went: so many are named, however many there are."""
@@ -22,38 +22,38 @@ log = get_logger("subscription")
 keeper_log = get_logger("keeper")
 
 
-def started(membership: Membership, members: int | None) -> None:
+def started(member: Member, members: int | None) -> None:
     """It has given its first sign of life. `members`: processes of the group, this one included; None: not known."""
     log.info(
         "subscription.started",
-        topic=membership.topic,
-        group=membership.group,
-        workers=membership.workers,
-        order=membership.config.order,
+        topic=member.topic,
+        group=member.group,
+        workers=member.workers,
+        order=member.config.order,
         members=members,
-        owner=membership.owner,
+        owner=member.owner,
     )
 
 
-def acquired(membership: Membership, keys: Sequence[str]) -> None:
+def acquired(member: Member, keys: Sequence[str]) -> None:
     """Lanes are this process's, and loaded."""
     if keys:
-        keeper_log.info("lanes.acquired", **_lanes(membership, keys))
+        keeper_log.info("lanes.acquired", **_lanes(member, keys))
 
 
-def released(membership: Membership, keys: Sequence[str]) -> None:
+def released(member: Member, keys: Sequence[str]) -> None:
     """Lanes are nobody's again."""
     if keys:
-        keeper_log.info("lanes.released", **_lanes(membership, keys))
+        keeper_log.info("lanes.released", **_lanes(member, keys))
 
 
-def drained(membership: Membership) -> None:
+def drained(member: Member) -> None:
     """Nothing is in work, what was done is committed, and no lane is held."""
-    counters = membership.counters
+    counters = member.counters
     log.info(
         "subscription.drained",
-        topic=membership.topic,
-        group=membership.group,
+        topic=member.topic,
+        group=member.group,
         handled=counters.handled,
         acked=counters.acked,
         retried=counters.retried,
@@ -61,23 +61,23 @@ def drained(membership: Membership) -> None:
     )
 
 
-def stopped(membership: Membership) -> None:
+def stopped(member: Member) -> None:
     """It is no member of its group any more."""
-    log.info("subscription.stopped", topic=membership.topic, group=membership.group)
+    log.info("subscription.stopped", topic=member.topic, group=member.group)
 
 
-def waited(membership: Membership, seconds: float, *, away: bool) -> None:
+def waited(member: Member, seconds: float, *, away: bool) -> None:
     """Its end takes long. `seconds`: since it was asked to stop. `away`: the database does not answer."""
-    with membership.lock:
-        lanes = list(membership.lanes.values())
+    with member.lock:
+        lanes = list(member.lanes.values())
         running = sum(len(lane.running) for lane in lanes)
     reasons = ["the database, which does not answer"] if away else []
     if running:
         reasons.append("handlers, or messages that somebody holds")
     log.warning(
         "subscription.waited",
-        topic=membership.topic,
-        group=membership.group,
+        topic=member.topic,
+        group=member.group,
         seconds=round(seconds, 1),
         waits_for=" and ".join(reasons) or "its last writes and the release of its lanes",
         running=running,
@@ -85,11 +85,11 @@ def waited(membership: Membership, seconds: float, *, away: bool) -> None:
     )
 
 
-def _lanes(membership: Membership, keys: Sequence[str]) -> dict[str, object]:
+def _lanes(member: Member, keys: Sequence[str]) -> dict[str, object]:
     return {
-        "topic": membership.topic,
-        "group": membership.group,
+        "topic": member.topic,
+        "group": member.group,
         "lanes": len(keys),
         "keys": list(keys[:KEYS]),
-        "held": len(membership.lanes),
+        "held": len(member.lanes),
     }

@@ -15,6 +15,9 @@ from lanelog._database import NOW_MS
 if TYPE_CHECKING:
     from lanelog._database import Executor
 
+VERSION_WITH_DEAD_LETTER_TOPIC = 3
+"""Since this version of the tables a group's row says where its dead letters go."""
+
 # One group (PRIMARY), and milliseconds until the next delayed message of any topic is due, if that is soon (by_due):
 # who looks at his group that often need not be told by anybody else.
 GET = f"""

@@ -5,6 +5,7 @@ Owns these INSERT … SELECTs and DELETEs; never decides who leaves. Called by t
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from lanelog._database import NOW_MS
@@ -92,6 +93,12 @@ class Expired(NamedTuple):
     offset: int
     id: str
     published_at: int
+
+
+def derived_id(group: str, message_id: str, offset: int) -> str:
+    """The dead letter's id: the same for every repetition of the move, different for every group."""
+    parts = "\x1f".join((group, message_id, str(offset)))
+    return "dl-" + hashlib.sha256(parts.encode()).hexdigest()
 
 
 class Moves:

@@ -1,8 +1,8 @@
 """Administration: look into the log and steer it, without writing SQL. `client.admin` is the one `Admin` of a client.
 
 `Admin` is a facade without state: its methods have the public names and documentation, the rooms of this package do the
-work and are the only place with these queries. `_status`, `_tail`, `_topics`, `_lanes`, `_messages` and `_letters_read`
-look; `_redrive`, `_scheduled`, `_discard`, `_seek`, `_steer`, `_purge`, `_remove` and `_maintain` change; `_doctor`
+work and are the only place with these queries. `status`, `tail`, `topics`, `lanes`, `messages` and `listing` look;
+`redrive`, `scheduled`, `delete`, `seek`, `pause_and_skip`, `purge_messages`, `delete` and `maintain` change; `doctor`
 examines the server.
 
 **Looking** never locks, walks no backlog, and every list has a limit. What one answer says of one lane belongs together
@@ -23,10 +23,15 @@ from typing import TYPE_CHECKING, Literal
 
 from attrs import define, field
 
-from lanelog.admin import _heads, _lanes, _lookup, _messages, _scheduled, _topics
-from lanelog.admin._checked import decided, limit_of
-from lanelog.admin._letters import Letters
-from lanelog.admin._recurring import Recurring
+from lanelog.admin.dead_letters.verbs import Letters
+from lanelog.admin.lookup import completion
+from lanelog.admin.lookup.arguments import decided, limit_of
+from lanelog.admin.read import heads as _heads
+from lanelog.admin.read import lanes as _lanes
+from lanelog.admin.read import messages as _messages
+from lanelog.admin.read import topics as _topics
+from lanelog.admin.schedules import scheduled as _scheduled
+from lanelog.admin.schedules.verbs import Recurring
 from lanelog.admin.views import (
     Contradiction,
     DeadLetterInfo,
@@ -138,7 +143,7 @@ class Admin(Letters, Recurring):
         by how much. What has lasted for less than 30 s, as after a restart, is no problem yet. Bounded however large
         the backlog is: of each lagging group the 100 lanes with the oldest messages are looked at.
         """
-        from lanelog.admin import _status
+        from lanelog.admin.read import status as _status
 
         return _status.status(self, self._database, topics, since)
 
@@ -155,7 +160,7 @@ class Admin(Letters, Recurring):
         each in its own order. `interval`: seconds between looks, 0.1 or more. With `follow` the iterator waits for
         ever; leave the loop to end it. Settles nothing, and locks nothing.
         """
-        from lanelog.admin import _tail
+        from lanelog.admin.read import tail as _tail
 
         return _tail.tail(self, topic, key, lines=lines, follow=follow, interval=interval)
 
@@ -173,19 +178,19 @@ class Admin(Letters, Recurring):
 
     def now(self) -> datetime:
         """The database's clock, which every time that administration shows was taken from."""
-        return _lookup.now(self._database)
+        return completion.now(self._database)
 
     def topic_names(self, beginning: str = "", *, limit: int = 100) -> list[str]:
         """Names of topics that begin so, in their order, at most `limit` (1 to 10,000). Locks nothing."""
-        return _lookup.topics(self._database, beginning, limit)
+        return completion.topics(self._database, beginning, limit)
 
     def group_names(self, topic: str | None = None, beginning: str = "", *, limit: int = 100) -> list[str]:
         """Names of groups of a topic, or of all, that begin so, at most `limit` (1 to 10,000). Locks nothing."""
-        return _lookup.groups(self._database, topic, beginning, limit)
+        return completion.groups(self._database, topic, beginning, limit)
 
     def key_names(self, topic: str, beginning: str = "", *, limit: int = 100) -> list[str]:
         """Keys of a topic's lanes that begin so, in their order, at most `limit` (1 to 10,000). Locks nothing."""
-        return _lookup.keys(self._database, topic, beginning, limit)
+        return completion.keys(self._database, topic, beginning, limit)
 
     def groups(self, topic: str | None = None) -> list[GroupInfo]:
         """The registered groups of a topic, or of all, by topic and name, at most 1,000; with exact lag. Locks nothing.
@@ -264,7 +269,7 @@ class Admin(Letters, Recurring):
         `since` or later and before `until` (aware datetimes). `id` and `outcome` have no index: without `key` or times
         they read all the history that the group has kept. Raises ConfigurationError, DatabaseError.
         """
-        from lanelog.admin import _history
+        from lanelog.admin.read import history as _history
 
         return _history.history(
             self._database, topic, group, key=key, id=id, outcome=outcome, since=since, until=until, limit=limit
@@ -279,7 +284,7 @@ class Admin(Letters, Recurring):
 
     def open_lanes(self, topic: str) -> int:
         """Over how many open lanes a topic's messages without a key are spread. Locks nothing."""
-        from lanelog.admin import _open
+        from lanelog.admin.lookup import open_lanes as _open
 
         return _open.open_lanes(self._database, topic)
 
@@ -297,7 +302,7 @@ class Admin(Letters, Recurring):
         from there by themselves; what their handlers had running is refused when it settles. Locks floor, lease,
         delivery rows and offset of a lane, a bounded number of lanes at a time.
         """
-        from lanelog.admin import _seek
+        from lanelog.admin.change import seek as _seek
 
         return _seek.seek(self._database, topic, group, key=key, to=to, dry_run=decided(dry_run))
 
@@ -316,15 +321,15 @@ class Admin(Letters, Recurring):
         Handlers that run finish and settle; idle lanes are given back, and taken by nobody until then. `by` and
         `reason` are shown by `groups()` and `lanes()`; at most 255 and 1,024 characters.
         """
-        from lanelog.admin import _steer
+        from lanelog.admin.change import pause_and_skip
 
-        return _steer.pause(self._database, topic, group, key=key, by=by, reason=reason, dry_run=dry_run)
+        return pause_and_skip.pause(self._database, topic, group, key=key, by=by, reason=reason, dry_run=dry_run)
 
     def resume(self, topic: str, group: str, *, key: str | None = None, dry_run: bool = False) -> Resumed:
         """Take a pause back: of the group, or of one lane. Lanes paused one by one stay so when the group resumes."""
-        from lanelog.admin import _steer
+        from lanelog.admin.change import pause_and_skip
 
-        return _steer.resume(self._database, topic, group, key=key, dry_run=dry_run)
+        return pause_and_skip.resume(self._database, topic, group, key=key, dry_run=dry_run)
 
     def skip(self, topic: str, group: str, key: str, offset: int, *, reason: str, dry_run: bool) -> Skipped:
         """Settle one message for one group without handling it; recorded in the history, the log keeps it for others.
@@ -333,9 +338,9 @@ class Admin(Letters, Recurring):
         it settles, and is delivered again but for this message, also if that was the last attempt. It is no crash
         unless the owner is dead.
         """
-        from lanelog.admin import _steer
+        from lanelog.admin.change import pause_and_skip
 
-        return _steer.skip(self._database, topic, group, key, offset, reason=reason, dry_run=decided(dry_run))
+        return pause_and_skip.skip(self._database, topic, group, key, offset, reason=reason, dry_run=decided(dry_run))
 
     def release(self, topic: str, group: str, key: str, *, dry_run: bool) -> Released:
         """Take a lane away from its owner by force; any member may take it then.
@@ -343,9 +348,9 @@ class Admin(Letters, Recurring):
         An attempt that runs there now counts, is refused when it settles, and is delivered again, also if it was the
         last one. It is no crash unless the owner is dead.
         """
-        from lanelog.admin import _steer
+        from lanelog.admin.change import pause_and_skip
 
-        return _steer.release(self._database, topic, group, key, dry_run=decided(dry_run))
+        return pause_and_skip.release(self._database, topic, group, key, dry_run=decided(dry_run))
 
     def set_open_lanes(self, topic: str, lanes: int, *, dry_run: bool = False) -> OpenLanes:
         """Spread a topic's messages without a key over so many open lanes (1 to 1,000; 64 unless changed).
@@ -355,7 +360,7 @@ class Admin(Letters, Recurring):
         An id may belong to another lane afterwards: a message published before the change and again, with the same id,
         after it, may be stored twice. Locks the topic row. Raises SchemaError before version 3 of the tables.
         """
-        from lanelog.admin import _open
+        from lanelog.admin.lookup import open_lanes as _open
 
         return _open.set_open_lanes(self._database, topic, lanes, dry_run=dry_run)
 
@@ -371,9 +376,9 @@ class Admin(Letters, Recurring):
 
         True: it will not be delivered. False: there is none, or it was due and is in the log already.
         """
-        from lanelog.admin import _known
+        from lanelog.admin.lookup import known
 
-        _known.read(self._database, _known.known_topic, "looking for the topic", topic)
+        known.read(self._database, known.known_topic, "looking for the topic", topic)
         return _scheduled.cancel(self._database, topic, key, id, dry_run=dry_run)
 
     # -- removing ------------------------------------------------------------------------------------------------------
@@ -384,9 +389,9 @@ class Admin(Letters, Recurring):
         Subscriptions that still run fail; they do not register it again by themselves. Locks the topic row, the group
         and its rows.
         """
-        from lanelog.admin import _remove
+        from lanelog.admin.change import delete
 
-        return _remove.delete_group(self._database, topic, group, dry_run=decided(dry_run))
+        return delete.delete_group(self._database, topic, group, dry_run=decided(dry_run))
 
     def purge(self, topic: str, *, before: datetime | int, dry_run: bool) -> Purged:
         """Delete messages written before an aware datetime, whether or not every group has settled them.
@@ -395,9 +400,9 @@ class Admin(Letters, Recurring):
         fenced transaction. Bounded batches of lanes, one transaction each; a lane whose floor somebody holds is left
         after `publish_timeout`, see `Purged.remaining`.
         """
-        from lanelog.admin import _purge
+        from lanelog.admin.change import purge_messages
 
-        return _purge.purge(self._database, topic, before=before, dry_run=decided(dry_run))
+        return purge_messages.purge(self._database, topic, before=before, dry_run=decided(dry_run))
 
     def delete_topic(self, topic: str, *, dry_run: bool) -> TopicDeleted:
         """Delete a topic: its groups, lanes and messages. Its dead letter topics stay, and so do schedules.
@@ -406,9 +411,9 @@ class Admin(Letters, Recurring):
         comes back; what is published meanwhile makes lanes again, and so does the next fire of a schedule that
         publishes to it (`TopicDeleted.schedules`). Bounded batches, one transaction each.
         """
-        from lanelog.admin import _remove
+        from lanelog.admin.change import delete
 
-        return _remove.delete_topic(self._database, topic, dry_run=decided(dry_run))
+        return delete.delete_topic(self._database, topic, dry_run=decided(dry_run))
 
     # -- keeping -------------------------------------------------------------------------------------------------------
 
@@ -419,7 +424,7 @@ class Admin(Letters, Recurring):
 
         `topics`: only these; None: all. Safe beside running subscribers, and as often as wanted.
         """
-        from lanelog.admin import _maintain
+        from lanelog.admin.operate import maintain as _maintain
 
         return _maintain.maintain(
             self._database, topics=topics, ensure_lanes=self._ensure_lanes, published=self._published
@@ -432,7 +437,7 @@ class Admin(Letters, Recurring):
         `limit` of them, 1 to 10000. Whether a head is behind its log costs a read from the disk for each lane: with
         `heads`, that is asked of so many lanes of each topic only.
         """
-        from lanelog.admin import _repair
+        from lanelog.admin.operate import repair as _repair
 
         return _repair.listed(self._database, limit_of(limit), heads=heads)
 
@@ -442,6 +447,6 @@ class Admin(Letters, Recurring):
         Changes nothing unless `repair`: then lanes whose tables contradict each other are mended first. What is lost
         stays lost; what is there is delivered, some of it perhaps again.
         """
-        from lanelog.admin import _doctor
+        from lanelog.admin.operate import doctor as _doctor
 
         return _doctor.doctor(self._database, repair=repair)

@@ -1,13 +1,23 @@
 """Every value that administration returns, under one roof.
 
-Owns nothing itself: what was seen is in `_seen` and `_seen_messages`, what was changed in `_changed`. Rooms of this
+Owns nothing itself: what was seen is in `topology` and `messages`, what was changed in `results`. Rooms of this
 package and the command line import from here; applications from `lanelog.admin`.
 """
 
 from __future__ import annotations
 
 from lanelog._engine.contradictions import Contradiction
-from lanelog.admin._changed import (
+from lanelog.admin.read.problems import Problem, Rank
+from lanelog.admin.read.status import Status
+from lanelog.admin.types.messages import (
+    DeadLetterInfo,
+    DeadLetterReason,
+    GroupState,
+    HistoryInfo,
+    MessageInfo,
+    ScheduledInfo,
+)
+from lanelog.admin.types.results import (
     Deleted,
     Finding,
     GroupDeleted,
@@ -26,8 +36,7 @@ from lanelog.admin._changed import (
     SoughtLane,
     TopicDeleted,
 )
-from lanelog.admin._problems import Problem, Rank
-from lanelog.admin._seen import (
+from lanelog.admin.types.topology import (
     GroupInfo,
     LaneInfo,
     LeaseInfo,
@@ -38,15 +47,6 @@ from lanelog.admin._seen import (
     ScheduleInfo,
     TopicInfo,
 )
-from lanelog.admin._seen_messages import (
-    DeadLetterInfo,
-    DeadLetterReason,
-    GroupState,
-    HistoryInfo,
-    MessageInfo,
-    ScheduledInfo,
-)
-from lanelog.admin._status import Status
 
 __all__ = [
     "Contradiction",

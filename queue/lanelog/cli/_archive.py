@@ -67,8 +67,8 @@ def archive(*, topics: str | None, pattern: str | None, group: str | None, as_js
     May be stopped or killed at any time: each message is archived once. Status 1 if it could not go on.
     """
     need_spark()
-    from lanelog.spark._archive_options import GROUP, ArchiveOptions
     from lanelog.spark.archive import run, stopped_by_signals, tell_events
+    from lanelog.spark.archiving.options import GROUP, ArchiveOptions
 
     if topics is not None and pattern is not None:
         raise ConfigurationError("give --topics or --pattern, not both")

@@ -10,7 +10,7 @@ from datetime import datetime
 from operator import attrgetter
 from typing import Any
 
-from lanelog._engine.failures import summary
+from lanelog._engine.lane.failures import summary
 from lanelog.cli._output import age, ago, number, shown
 from lanelog.cli._table import Column, Tone
 

@@ -23,7 +23,7 @@ from lanelog.cli._verbs import Refused
 def afterwards(directory: str) -> Callable[[str, str, int], bool]:
     """The steps, for `lanelog.demo.main`; they say whether the archive holds all and the replay changed nothing."""
     need_spark("matplotlib", "jinja2")
-    from lanelog.spark._session import check_java
+    from lanelog.spark.session import check_java
 
     check_java()
     place = Path(directory)
@@ -35,9 +35,9 @@ def afterwards(directory: str) -> Callable[[str, str, int], bool]:
 def _steps(place: Path, url: str, topic: str, messages: int) -> bool:
     from lanelog.demo.cleanup import REPLAYED
     from lanelog.spark import analyze, archive
-    from lanelog.spark._archive_options import ArchiveOptions
-    from lanelog.spark._session import start
+    from lanelog.spark.archiving.options import ArchiveOptions
     from lanelog.spark.replay import replay
+    from lanelog.spark.session import start
 
     click.echo("starting Spark")  # no spinner: what the JVM has to say goes to the terminal past it
     spark = start("lanelog demo")

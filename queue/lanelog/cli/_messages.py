@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lanelog.admin._history import OUTCOMES
+from lanelog.admin.read.history import OUTCOMES
 from lanelog.cli import _columns_messages, _totals
 from lanelog.cli._output import Answer, ago, block, moment, payload, shown, to_json
 from lanelog.cli._table import Table

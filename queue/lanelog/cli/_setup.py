@@ -137,7 +137,7 @@ def _told(finding: Finding) -> list[Text]:
 @url_option
 def grants(role: str, user: str | None, host: str, database: str | None, url: str | None) -> None:
     """Print the statements that grant ROLE what it needs; nothing is sent to a database."""
-    from lanelog.admin._grants import grants as statements
+    from lanelog.admin.operate.grants import grants as statements
     from lanelog.config import ConnectConfig
 
     if database is None:

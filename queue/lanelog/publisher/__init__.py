@@ -34,9 +34,9 @@ from lanelog.publisher.batch import BatchWriter
 from lanelog.publisher.bulk import BulkWriter
 from lanelog.publisher.caller import CallerWriter
 from lanelog.publisher.draft import SCHEDULED, Draft, make_draft
-from lanelog.publisher.gate import Gate
 from lanelog.publisher.group import GroupCommit
 from lanelog.publisher.lanes import LaneCreator
+from lanelog.publisher.lock_waiters import LockWaiters
 from lanelog.publisher.locked import Locked
 from lanelog.publisher.spread import Spread
 from lanelog.publisher.timing import make_timing
@@ -76,7 +76,7 @@ class Publisher:
     _caller: CallerWriter = field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        gate = Gate(self._database.config.pool_size // 2)
+        gate = LockWaiters(self._database.config.pool_size // 2)
         self.lanes = LaneCreator(self._database)
         self._spread = Spread(self.lanes)
         locked = Locked(self._database)

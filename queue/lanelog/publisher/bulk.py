@@ -20,8 +20,8 @@ from lanelog.errors import DatabaseError
 from lanelog.message import Receipt
 from lanelog.publisher import doubt
 from lanelog.publisher.draft import Draft
-from lanelog.publisher.gate import Gate
 from lanelog.publisher.lanes import LaneCreator
+from lanelog.publisher.lock_waiters import LockWaiters
 from lanelog.publisher.locked import Locked, lanes
 from lanelog.publisher.placing import note_attempt, write
 
@@ -44,7 +44,7 @@ class BulkWriter:
 
     _database: Database
     _lanes: LaneCreator
-    _gate: Gate
+    _gate: LockWaiters
     _locked: Locked
     _announce: Callable[[str, Sequence[Receipt]], None]
 

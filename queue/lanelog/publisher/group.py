@@ -27,8 +27,8 @@ from lanelog.errors import DatabaseError
 from lanelog.message import Receipt
 from lanelog.publisher.batch import BatchWriter
 from lanelog.publisher.draft import Draft
-from lanelog.publisher.gate import Gate
 from lanelog.publisher.line import Line, Member, Role
+from lanelog.publisher.lock_waiters import LockWaiters
 from lanelog.publisher.locked import LOCK_WAIT_TIMEOUT, Locked, lanes
 
 
@@ -38,7 +38,7 @@ class GroupCommit:
 
     _database: Database
     _writer: BatchWriter
-    _gate: Gate
+    _gate: LockWaiters
     _locked: Locked
     _lines: dict[str, Line] = field(factory=dict, init=False)
     """By topic; a line lives as long as it has members."""

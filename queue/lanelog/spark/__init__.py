@@ -7,20 +7,20 @@ Owns what is about Spark; it never consumes as a subscriber does. Applications i
     lanelog.spark.register(spark)  # needed where lanelog comes with --py-files: Spark finds only what is installed
     df = spark.read.format("lanelog").option("url", "mysql://…").option("subscribe", "orders").load()
 
-Columns: `lanelog.spark._schema`. Options of a read: url (or LANELOG_URL), passwordEnv, subscribe, subscribePattern,
-groupId, table, startingOffsets, startingTimestamp, endingOffsets, maxOffsetsPerTrigger, minPartitions, failOnDataLoss,
-includePayload; of a write: url, passwordEnv.
+Columns: `lanelog.spark.source.schema`. Options of a read: url (or LANELOG_URL), passwordEnv, subscribe,
+subscribePattern, groupId, table, startingOffsets, startingTimestamp, endingOffsets, maxOffsetsPerTrigger,
+minPartitions, failOnDataLoss, includePayload; of a write: url, passwordEnv.
 
-How it holds together: `_options` checks, `_planning` looks at heads and floors on the driver, `_splits` cuts lanes into
-tasks, `_reading` reads pages in the executors, `_offsets` and `_stream` are the positions of a stream, `_writer`
-publishes. `_source` is what Spark calls.
+How it holds together: `options` checks, `planning` looks at heads and floors on the driver, `splits` cuts lanes into
+tasks, `reading` reads pages in the executors, `offsets` and `stream` are the positions of a stream, `writer`
+publishes. `source` is what Spark calls.
 """
 
 from __future__ import annotations
 
-from lanelog.spark._archive_read import read_archive
-from lanelog.spark._reading import DataLost
-from lanelog.spark._register import register
+from lanelog.spark.archiving.read import read_archive
 from lanelog.spark.replay import Replayed, replay
+from lanelog.spark.source.reading import DataLost
+from lanelog.spark.source.register import register
 
 __all__ = ["DataLost", "Replayed", "read_archive", "register", "replay"]

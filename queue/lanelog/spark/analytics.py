@@ -1,6 +1,6 @@
 """What the log says of itself: throughput, latency, attempts, dead letters, skew. DataFrames in, a DataFrame out.
 
-Owns the arithmetic of what went through the log (`_backlog` has that of what is still in it); never reads or writes
+Owns the arithmetic of what went through the log (`backlog` has that of what is still in it); never reads or writes
 anything, keeps no state, asks no clock. `analyze` calls it, and so can any notebook that has the log as a DataFrame.
 
 `messages` is what `read_archive` and `spark.read.format("lanelog")` give, through `slim`; `outcomes` is the table
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own documentation gives it
 
-from lanelog.spark._backlog import CONSUMER, backlog, first_line, lag, outstanding, role, stalled_lanes
+from lanelog.spark.analysing.backlog import CONSUMER, backlog, first_line, lag, outstanding, role, stalled_lanes
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

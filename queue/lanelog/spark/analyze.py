@@ -1,7 +1,7 @@
 """The program that analyses archive and live log: tables as files, and an HTML report over them.
 
-Owns the options, the files and their names; what is read is `_analysis`'s, what is computed `analytics`', and the page
-`_report`'s. Called by `lanelog analyze` and `python -m lanelog.spark.analyze`.
+Owns the options, the files and their names; what is read is `analysis`'s, what is computed `analytics`', and the page
+`page`'s. Called by `lanelog analyze` and `python -m lanelog.spark.analyze`.
 
 Every file is written beside its name and then renamed, the report last: whoever dies in between leaves whole tables,
 and an earlier report beside newer ones. Tables of an earlier run in the other format are removed before the report is
@@ -27,13 +27,13 @@ from attrs import asdict, field, frozen
 from lanelog._checks import check_name, duration, seconds
 from lanelog._connect import URL_VARIABLE
 from lanelog.errors import ConfigurationError, LanelogError, SchemaError
-from lanelog.spark._analysis import LONG, ORDER, Analysis, Wanted, analysed
-from lanelog.spark._clear import in_one_line
-from lanelog.spark._manifest import ManifestStore, local_path
-from lanelog.spark._options import parse_write
-from lanelog.spark._report import render
-from lanelog.spark._report_sections import SHOWN
-from lanelog.spark._session import check_java, in_session
+from lanelog.spark.analysing.analysis import LONG, ORDER, Analysis, Wanted, analysed
+from lanelog.spark.archiving.manifest import ManifestStore, local_path
+from lanelog.spark.errors import in_one_line
+from lanelog.spark.report.page import render
+from lanelog.spark.report.sections import SHOWN
+from lanelog.spark.session import check_java, in_session
+from lanelog.spark.source.options import parse_write
 
 if TYPE_CHECKING:
     import pyarrow as pa

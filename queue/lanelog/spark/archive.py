@@ -1,7 +1,7 @@
 """The archive: a Structured Streaming job that is a consumer group, and writes the log to Parquet.
 
 Owns the run: what is checked before anything is written, the query, its repetition, its end. What becomes of a
-micro-batch is `_archive_job`'s. Called by `lanelog archive` and `python -m lanelog.spark.archive`; readers of what it
+micro-batch is `job`'s. Called by `lanelog archive` and `python -m lanelog.spark.archive`; readers of what it
 writes go through `read_archive`.
 """
 
@@ -29,17 +29,17 @@ from lanelog import migrations
 from lanelog._database import Database
 from lanelog._loop import backoff
 from lanelog._telemetry import get_logger
-from lanelog.admin._known import known_topic, read
+from lanelog.admin.lookup.known import known_topic, read
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError, LeaseLost
-from lanelog.spark import _store
-from lanelog.spark._archive_group import ArchiveGroup, born, refuse_at_work, refuse_elsewhere
-from lanelog.spark._archive_job import ArchiveJob
-from lanelog.spark._archive_options import GROUP, ArchiveOptions, one_of
-from lanelog.spark._archive_presence import Presence
-from lanelog.spark._clear import in_one_line, one_line
-from lanelog.spark._manifest import Manifest, ManifestStore, local_path, new_manifest
-from lanelog.spark._options import FORMAT, parse_write
-from lanelog.spark._session import check_java, in_session
+from lanelog.spark.archiving.group import ArchiveGroup, born, refuse_at_work, refuse_elsewhere
+from lanelog.spark.archiving.job import ArchiveJob
+from lanelog.spark.archiving.manifest import Manifest, ManifestStore, local_path, new_manifest
+from lanelog.spark.archiving.options import GROUP, ArchiveOptions, one_of
+from lanelog.spark.archiving.presence import Presence
+from lanelog.spark.errors import in_one_line, one_line
+from lanelog.spark.session import check_java, in_session
+from lanelog.spark.source import queries
+from lanelog.spark.source.options import FORMAT, parse_write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -130,7 +130,7 @@ def _there(cx: Executor, options: ArchiveOptions) -> list[str]:
             known_topic(cx, topic)
         return sorted(set(options.topics))
     pattern = re.compile(options.pattern, re.DOTALL)
-    return [topic for topic in _store.topics(cx) if pattern.fullmatch(topic)]
+    return [topic for topic in queries.topics(cx) if pattern.fullmatch(topic)]
 
 
 def _run(

@@ -1,7 +1,7 @@
 """Replay: messages of an archive, published again.
 
-Owns the run of a replay and the account of it in the archive; rows and ids are `_replay_rows`'s, the group
-`_replay_holder`'s. Applications call `replay`, and so does `lanelog replay`.
+Owns the run of a replay and the account of it in the archive; rows and ids are `rows`'s, the group
+`holder`'s. Applications call `replay`, and so does `lanelog replay`.
 
 A replay may be run again, whatever stopped it: each message has an id that follows from where it stands in the archive
 and from the replay's name, and one that is in the log under its id is not published again. So that no message of a
@@ -25,18 +25,18 @@ from attrs import evolve, frozen
 from lanelog import migrations
 from lanelog._database import Database
 from lanelog._telemetry import get_logger
-from lanelog.admin._known import known_group, read
+from lanelog.admin.lookup.known import known_group, read
 from lanelog.errors import ConfigurationError, LanelogError
-from lanelog.spark import _replay_rows as rows
-from lanelog.spark._archive_group import born
-from lanelog.spark._archive_presence import Presence
-from lanelog.spark._clear import in_one_line
-from lanelog.spark._flush import flush_directory
-from lanelog.spark._manifest import ManifestStore, local_path
-from lanelog.spark._options import parse_write
-from lanelog.spark._replay_holder import Holder, let_go
-from lanelog.spark._replay_options import ReplayOptions, checked
-from lanelog.spark._session import check_java, in_session
+from lanelog.spark.archiving.flush import flush_directory
+from lanelog.spark.archiving.group import born
+from lanelog.spark.archiving.manifest import ManifestStore, local_path
+from lanelog.spark.archiving.presence import Presence
+from lanelog.spark.errors import in_one_line
+from lanelog.spark.replaying import rows
+from lanelog.spark.replaying.holder import Holder, let_go
+from lanelog.spark.replaying.options import ReplayOptions, checked
+from lanelog.spark.session import check_java, in_session
+from lanelog.spark.source.options import parse_write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from lanelog.spark._options import Place
+    from lanelog.spark.source.options import Place
 
 DIRECTORY: Final = "_replays"
 

@@ -19,17 +19,18 @@ import attrs
 from saying import CONFIG, say, say_what_is_logged
 
 import lanelog
-from lanelog._engine import auditing, janitor, membership_keeper
-from lanelog._engine.appending import Appending
-from lanelog._engine.firing import Firing
-from lanelog._engine.purge import Purge
-from lanelog._engine.registration import register
+from lanelog._engine.cleanup import auditing, janitor
+from lanelog._engine.cleanup.lane_purge import Purge
+from lanelog._engine.leasing import coordinator
+from lanelog._engine.leasing.registration import register
+from lanelog._engine.scheduling.delayed import DelayedMessages
+from lanelog._engine.scheduling.recurring import RecurringSchedules
 from lanelog.config import SubscriptionConfig
 from support import elapsed
 from support.pauses import IN_THE_BLOCK, Pauses
 
 janitor.TURN = CONFIG.get("janitor_turn", 0.1)
-membership_keeper.CLAIM_EVERY = 0.2
+coordinator.CLAIM_EVERY = 0.2
 if CONFIG.get("trusting"):
     elapsed.trust_heartbeats_at_once(setattr)
 client = lanelog.connect(CONFIG["url"], **CONFIG.get("connect", {}))
@@ -75,7 +76,7 @@ def append() -> int:
     """Move one page of what is due; nobody else in this process does."""
     session = client._database.session("appending")
     try:
-        return Appending(session, client._publisher.ensure_lanes, client._announcements).append()
+        return DelayedMessages(session, client._publisher.ensure_lanes, client._announcements).append()
     finally:
         session.close()
 
@@ -104,7 +105,7 @@ def audit(topic: str) -> int:
 def fire() -> int:
     """Fire what is due, once; how many messages that were."""
     session = client._database.session("firing")
-    firing = Firing(client._database, client._publisher.ensure_lanes, lambda _topic: None)
+    firing = RecurringSchedules(client._database, client._publisher.ensure_lanes, lambda _topic: None)
     try:
         firing.fire_due(session)
     finally:
@@ -143,8 +144,8 @@ def let_pass(seconds: float) -> None:
 def lose_authority() -> None:
     """As after a lease without a heartbeat, if the keeper hangs."""
     for subscription in subscriptions:
-        for membership in subscription.memberships:
-            membership.authority_until = 0.0
+        for member in subscription.members:
+            member.authority_until = 0.0
 
 
 def stop() -> bool:

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 import lanelog
 from lanelog.spark import analyze, archive, replay
-from lanelog.spark._archive_options import ArchiveOptions
+from lanelog.spark.archiving.options import ArchiveOptions
 from support.spark_sessions import SETTINGS, in_step
 from support.sql import connect, one
 from support.waiting import eventually

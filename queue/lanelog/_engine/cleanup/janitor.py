@@ -1,0 +1,258 @@
+"""The janitor: collection of what everybody has acked, purge of drained lanes, old heartbeats, history, dead letters.
+
+Owns when that is done and which lanes are looked at (`collection`, `lane_purge`, `retention` and `auditing` say how);
+never touches a group's own rows but when it purges a lane that everybody has drained, mends one whose tables contradict
+each other, deletes old history, and buries what has expired where nobody consumes. One thread and one connection of a
+client; several clients may do this at once: they skip each other's locks, or find nothing left to be done. Where the
+account may not delete, it says so once and leaves that to the clients of other accounts.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import nullcontext
+from functools import partial
+from typing import TYPE_CHECKING
+
+from attrs import define, field
+
+from lanelog._engine.cleanup import auditing, collection, retention
+from lanelog._engine.cleanup.collection import Released
+from lanelog._engine.cleanup.lane_purge import Purge, removable
+from lanelog._engine.cleanup.unattended import Undertaker
+from lanelog._stores.discovery import Discovery
+from lanelog._stores.groups import VERSION_WITH_DEAD_LETTER_TOPIC, Groups
+from lanelog._stores.moves import Moves
+from lanelog._stores.offsets import Offsets
+from lanelog._telemetry import get_logger
+from lanelog.errors import DatabaseError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lanelog._database import Session
+    from lanelog._engine.context import EngineContext
+    from lanelog._engine.member.member import Member
+
+TURN = 1.0
+LANES_A_PASS = 200
+LONGEST_WAIT = 60.0
+"""Seconds until a lane that another group holds back is looked at again."""
+
+PURGES_A_PASS = 100
+HEARTBEATS_EVERY = 60.0
+EXPIRED_EVERY = 60.0
+"""Seconds between two looks for groups of a topic that nobody consumes."""
+BURYING = 0.2
+"""Seconds of a turn that are spent on one of them: what else the janitor does, and the end of the process, may wait."""
+
+DENIED = frozenset({1142, 1143})
+"""The server's errors for a privilege that the account lacks on a table or column."""
+DENIED_WAIT = 600.0
+"""Seconds until it is tried again whether the account may delete by now."""
+
+log = get_logger("janitor")
+
+
+@define(eq=False)
+class Topic:
+    """What the janitor remembers of one topic, so that an idle one costs no statement."""
+
+    collected: dict[str, int] = field(factory=dict)  # key -> highest floor seen
+    not_before: dict[str, float] = field(factory=dict)  # key -> when its oldest message is old enough (monotonic)
+    waits: dict[str, float] = field(factory=dict)  # key -> how long it was put off the last time
+    purge_at: float = 0.0
+    purge_after: str = ""
+    kept: retention.Kept = field(factory=retention.Kept)
+    passes: auditing.Passes = field(factory=auditing.Passes)
+    expired_at: float = 0.0
+    expired_after: str = ""
+    heartbeats_at: dict[str, float] = field(factory=dict)  # group -> when its old members are looked for again
+    denied_until: dict[str, float] = field(factory=dict)  # duty -> when it is tried again (monotonic)
+
+    def put_off(self, key: str) -> None:
+        """Nothing can be released: look again ever later, so that waiting for a sleeping group costs little."""
+        wait = self.waits[key] = min(LONGEST_WAIT, 2 * self.waits.get(key, TURN / 2))
+        self.not_before[key] = time.monotonic() + wait
+
+    def forget(self, key: str) -> None:
+        """The lane is gone."""
+        for remembered in (self.collected, self.not_before, self.waits):
+            remembered.pop(key, None)
+
+
+@define(eq=False)
+class Janitor:
+    """Turns of the janitor."""
+
+    context: EngineContext
+    session: Session = field(init=False)
+    _purge: Purge = field(init=False)
+    _topics: dict[str, Topic] = field(factory=dict)
+    _generation: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        self.session = self.context.database.session("janitor")
+        self._purge = Purge(self.session)
+
+    def turn(self, now: float) -> float:
+        """One bounded pass over every topic this client reads."""
+        more = False
+        if self._generation != self.context.ground.generation:
+            if self._generation:
+                self._topics.clear()  # what needed no look on the server before may need one on this
+            self._generation = self.context.ground.generation
+        topics = {member.topic for member in self.context.members()}
+        for gone in self._topics.keys() - topics:
+            del self._topics[gone]
+        if topics:
+            self.session.ensure()  # one that goes without says so, also while nothing is to be collected
+        for member in self.context.members():
+            with self.context.watch(member, "janitor", self.session):
+                state = self._topics.setdefault(member.topic, Topic())
+                more |= self._if_allowed("collection", state, member, self._collect)
+                more |= self._if_allowed("purge", state, member, partial(self._purge_drained, now=now))
+                more |= self._if_allowed("heartbeats", state, member, partial(self._forget_members, now=now))
+                more |= self._if_allowed("history", state, member, partial(self._keep_history, now=now))
+                more |= self._if_allowed("dead letters", state, member, partial(self._keep_letters, now=now))
+                more |= self._if_allowed("expired", state, member, partial(self._bury_expired, now=now))
+                more |= self._if_allowed("mending", state, member, partial(self._audit, now=now))
+        self.context.raise_deferred("janitor")
+        self.session.ping_if_idle()
+        return 0.0 if more else TURN
+
+    def close(self) -> None:
+        """Give the connection back."""
+        self.session.close()
+
+    @staticmethod
+    def _if_allowed(duty: str, state: Topic, member: Member, work: Callable[[Member, Topic], bool]) -> bool:
+        """Do it, unless the account may not: a consumer that deletes nothing is a role of its own, and no fault."""
+        now = time.monotonic()
+        if now < state.denied_until.get(duty, 0.0):
+            return False
+        try:
+            return work(member, state)
+        except DatabaseError as error:
+            if error.code not in DENIED:
+                raise
+            if duty not in state.denied_until:
+                log.warning("deletion.denied", topic=member.topic, group=member.group, duty=duty, error=error)
+            state.denied_until[duty] = now + DENIED_WAIT
+            return False
+
+    def _collect(self, member: Member, state: Topic) -> bool:
+        """Release and delete for lanes whose watermark has moved; True when more is ready at once."""
+        now = time.monotonic()
+        ready = [
+            key
+            for key, acked in member.flushed_watermarks()
+            if acked > state.collected.get(key, -1) and now >= state.not_before.get(key, 0.0)
+        ]
+        if not ready:
+            return False
+        keys = ready[:LANES_A_PASS]
+        topic = member.topic
+        readers = Groups().readers(self.session, topic)
+        retention_ms = max(readers.values(), default=0)
+        if retention_ms:
+            keys = self._old_enough(topic, keys, state, retention_ms, now)
+        released = self._release(topic, keys, state, retention_ms) if keys else Released()
+        try:
+            collection.delete(self.session, topic, released.lanes)
+        except BaseException:
+            for key in released.lanes:
+                state.forget(key)  # the floor is raised, the deletion is to be repeated
+            raise
+        return len(ready) > LANES_A_PASS or released.more
+
+    def _old_enough(self, topic: str, keys: list[str], state: Topic, retention_ms: int, now: float) -> list[str]:
+        """Lanes whose oldest message is beyond the retention; for the others it is noted when it will be."""
+        floors = Offsets().load(self.session, "", topic, keys)
+        lanes = [(key, floors[("", key)].offset_acked) for key in keys if ("", key) in floors]
+        ages = Moves().ages(self.session, topic, lanes)
+        ripe = []
+        for key in keys:
+            age = ages.get(key)
+            if age is None or age * 1000 >= retention_ms:
+                ripe.append(key)  # without a message behind the floor there is nothing to wait for
+            else:
+                state.not_before[key] = now + retention_ms / 1000 - age
+        return ripe
+
+    def _release(self, topic: str, keys: list[str], state: Topic, retention_ms: int) -> Released:
+        """Raise floors, and remember which lanes need not be looked at before something changes."""
+        with self.session.transaction() as cx:
+            released = collection.release(cx, topic, keys, retention_ms)
+        if released.dead_letters:
+            state.collected.update(dict.fromkeys(keys, 1 << 62))  # dead letters leave by their own retention
+        if released.dead_letters or released.unread:
+            return released  # unread: the member's own registration is gone; its keeper says so
+        for key in keys:
+            span = released.lanes.get(key)
+            if span is None:
+                state.put_off(key)  # another collector has it
+                continue
+            state.collected[key] = span.floor
+            if span.risen:
+                state.waits.pop(key, None)
+            else:
+                state.put_off(key)  # some other group is behind
+        return released
+
+    def _purge_drained(self, member: Member, state: Topic, now: float) -> bool:
+        """Remove lanes that have been drained and idle for long, page by page through the topic."""
+        idle = self.context.database.config.lane_idle_purge
+        if now < state.purge_at:
+            return False
+        keys = Offsets().idle_floors(self.session, member.topic, state.purge_after, idle, PURGES_A_PASS)
+        tables = self.context.database.tables_version
+        for key in removable(self.session, member.topic, keys, tables=tables):
+            if self._purge.drained(member.topic, key):
+                state.forget(key)
+        state.purge_after = keys[-1] if len(keys) == PURGES_A_PASS else ""
+        if not state.purge_after:
+            state.purge_at = now + min(60.0, max(TURN, idle / 2))
+            self._forget_others(member.topic, state)
+        return bool(state.purge_after)
+
+    def _forget_others(self, topic: str, state: Topic) -> None:
+        """What this client owns no more may have been purged by another; one that comes back is looked at once more."""
+        members = [each for each in self.context.members() if each.topic == topic]
+        owned = {key for each in members for key, _ in each.flushed_watermarks()}
+        for key in (state.collected.keys() | state.not_before.keys() | state.waits.keys()) - owned:
+            state.forget(key)
+
+    def _forget_members(self, member: Member, state: Topic, now: float) -> bool:
+        if now >= state.heartbeats_at.get(member.group, 0.0):
+            state.heartbeats_at[member.group] = now + HEARTBEATS_EVERY
+            collection.forget_members(self.session, member.topic, member.group, member.owner)
+        return False
+
+    def _keep_history(self, member: Member, state: Topic, now: float) -> bool:
+        return retention.purge_history(self.session, member, state.kept, now)
+
+    def _keep_letters(self, member: Member, state: Topic, now: float) -> bool:
+        return retention.release_letters(self.session, member, state.kept, now, self.context.database.config.user)
+
+    def _bury_expired(self, member: Member, state: Topic, now: float) -> bool:
+        """Bury what has expired where nobody consumes, a page of lanes a turn; True when more is ready in this one."""
+        if now < state.expired_at or self.context.database.tables_version < VERSION_WITH_DEAD_LETTER_TOPIC:
+            return False
+        topic, context = member.topic, self.context
+        groups = Groups().unattended(self.session, topic)
+        page = Discovery().page(self.session, topic, state.expired_after, LANES_A_PASS) if groups else []
+        undertaker = Undertaker(
+            topic, lambda: nullcontext(self.session), self.session.transaction, context.ensure_lanes, context.published
+        )
+        keys = [key for key, _ in page if key]
+        if not all(undertaker.bury(group, keys, seconds=BURYING).complete for group in groups):
+            return True
+        full = len(page) == LANES_A_PASS
+        state.expired_after = page[-1][0] if full else ""
+        if not full:
+            state.expired_at = now + EXPIRED_EVERY
+        return False
+
+    def _audit(self, member: Member, state: Topic, now: float) -> bool:
+        return auditing.audit(self.session, member, state.passes, now)

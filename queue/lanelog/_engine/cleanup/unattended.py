@@ -1,0 +1,201 @@
+"""What has expired in the lanes of groups that nobody consumes: it goes to the dead letters all the same.
+
+Owns that move, a lane at a time, and the search for such lanes. Never touches a group that has a living member or is
+paused, nor a message that a handler may have seen: those are its consumers'. Called by the janitor, and by
+administration.
+
+Only the messages right behind the watermark are taken, as far as each of them has expired: what waits behind one that
+has not expired waits for its consumer.
+
+Lock order: dead letter head X (skipped when locked) → topic row S → group S → lease X → delivery → offsets → messages →
+history. The lease's epoch is raised: an owner that only slept is fenced by it, as by a steal. A consumer that registers
+meanwhile takes the lease before or after: before, and its heartbeat is seen; after, and it loads what is committed.
+Dies right before the COMMIT: nothing has happened. Right after, or with an unanswered COMMIT: the watermark is past
+them, and the next look finds nothing. Two at once: the second waits for the lease, and looks again.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING
+
+from attrs import field, frozen
+
+from lanelog._engine import contradictions
+from lanelog._engine.lane.values import EXPIRED
+from lanelog._stores.deliveries import Deliveries
+from lanelog._stores.discovery import Discovery
+from lanelog._stores.groups import Groups
+from lanelog._stores.history import Ended, History, HistoryWrite
+from lanelog._stores.leases import Leases
+from lanelog._stores.moves import Moves, derived_id
+from lanelog._stores.offsets import Offsets
+from lanelog._telemetry import get_logger
+from lanelog.errors import DatabaseError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from contextlib import AbstractContextManager
+
+    from lanelog._database import Executor
+    from lanelog._stores.deliveries import DeliveryRow
+    from lanelog._stores.groups import Unattended
+    from lanelog._stores.moves import Expired
+
+BATCH = 100
+"""Messages of one transaction."""
+
+log = get_logger("janitor")
+
+
+@frozen
+class Buried:
+    """What one call has done."""
+
+    messages: int
+    complete: bool = True
+    """Whether nothing is left in these lanes; False: the time was over."""
+
+
+@frozen
+class Undertaker:
+    """Buries what has expired in the lanes of one topic's unattended groups."""
+
+    topic: str
+    autocommit: Callable[[], AbstractContextManager[Executor]]
+    transaction: Callable[[], AbstractContextManager[Executor]]
+    ensure_lanes: Callable[[str, Sequence[str]], None]
+    published: Callable[[str], None]
+    _prepared: set[tuple[str, str]] = field(factory=set, init=False)
+
+    def bury(self, group: Unattended, keys: Sequence[str], *, seconds: float = math.inf) -> Buried:
+        """Bury what has expired right behind the watermarks of some lanes, for `seconds` at most."""
+        with self.autocommit() as cx:
+            ripe = Moves().expired_lanes(cx, group.group, self.topic, keys)
+        buried, until = 0, time.monotonic() + seconds  # from here: however slow the look was, a lane gets its turn
+        for key in ripe:
+            done = BATCH
+            while done == BATCH:
+                if time.monotonic() > until:
+                    return Buried(buried, complete=False)
+                done = self._lane(group, key)
+                buried += done
+        return Buried(buried)
+
+    def _lane(self, group: Unattended, key: str) -> int:
+        dead_topic = group.dead_letter_topic
+        if dead_topic:
+            self._prepare(dead_topic, key)
+        try:
+            with self.transaction() as cx:
+                head = Discovery().try_lock_head(cx, dead_topic, key) if dead_topic else 0
+                gone = [] if head is None else self._move(cx, group, key, head)
+        except DatabaseError as error:
+            if error.code != contradictions.DUPLICATE:
+                raise
+            return 0  # the head of the dead letters' lane contradicts the log: who mends such lanes comes by
+        if gone and dead_topic:
+            self.published(dead_topic)
+        for message in gone:
+            context = {"topic": self.topic, "key": key, "group": group.group, "offset": message.offset, "attempt": 0}
+            if dead_topic:
+                log.warning("message.expired", **context, dead_letter_topic=dead_topic)
+            else:
+                log.error("message.expired", **context, dead_letter_topic=None)
+        return len(gone)
+
+    def _prepare(self, dead_topic: str, key: str) -> None:
+        with self.autocommit() as cx:
+            for step in (Discovery().create_topic, Discovery().mark_dead_letters):
+                if (dead_topic, step.__name__) not in self._prepared:
+                    step(cx, dead_topic)
+                    self._prepared.add((dead_topic, step.__name__))
+            there = key in Discovery().heads(cx, dead_topic, [key])
+        if not there:
+            self.ensure_lanes(dead_topic, [key])
+
+    def _move(self, cx: Executor, group: Unattended, key: str, head: int) -> list[Expired]:
+        name, topic = group.group, self.topic
+        row = Discovery().share_topic(cx, topic)
+        if row is None or Groups().lock_shared(cx, name, topic) is None:
+            return []
+        Leases().lock_owners(cx, name, topic, [key])
+        if Groups().unattended_now(cx, name, topic) != group:  # somebody came, or paused it
+            return []
+        places = Offsets().load(cx, name, topic, [key])
+        place, floor = places.get((name, key)), places.get(("", key))
+        if place is not None and place.paused:
+            return []
+        watermark = max(0 if place is None else place.offset_acked, 0 if floor is None else floor.offset_acked)
+        rows = Deliveries().load(cx, name, topic, [key]).get(key, [])
+        marked = 0 if place is None else place.marked_through
+        gone = _unseen(Moves().expired(cx, name, topic, key, watermark, BATCH), watermark, marked, rows)
+        if not gone:
+            return []
+        Leases().take_away(cx, topic, [(name, key)], row[1] + 1)
+        if group.dead_letter_topic:
+            for message in gone:
+                head += self._copy(cx, group, key, message, head)
+            Discovery().set_head(cx, group.dead_letter_topic, key, head)
+        reached = _advanced(rows, gone[-1].offset)
+        Deliveries().delete(cx, name, topic, [(key, each.offset) for each in rows if each.through <= reached])
+        Offsets().raise_watermarks(cx, topic, name, {key: reached})
+        if group.history:
+            now = time.monotonic()
+            left = [
+                HistoryWrite(key, each.offset, each.id, Ended.EXPIRED, 0, each.published_at, None, now, EXPIRED)
+                for each in gone
+            ]
+            History().upsert(cx, name, topic, "", left, now)
+        return gone
+
+    def _copy(self, cx: Executor, group: Unattended, key: str, message: Expired, head: int) -> int:
+        """One dead letter behind the locked head; 0: a letter of this failure is there, though the watermark is not."""
+        moves, dead_topic = Moves(), group.dead_letter_topic
+        copy_id = derived_id(group.group, message.id, message.offset)
+        while (at := moves.buried(cx, dead_topic, key, copy_id)) is not None:
+            floor = Offsets().load(cx, "", dead_topic, [key]).get(("", key))
+            released = floor is not None and at <= floor.offset_acked
+            if not released and not Deliveries().is_letter_settled(cx, dead_topic, key, at):
+                return 0
+            copy_id = derived_id(group.group, copy_id, at)
+        return moves.bury(
+            cx,
+            topic=self.topic,
+            key=key,
+            offset=message.offset,
+            dead_topic=dead_topic,
+            dead_offset=head + 1,
+            derived_id=copy_id,
+            failures=0,
+            error=EXPIRED,
+            group=group.group,
+        )
+
+
+def _unseen(messages: Iterable[Expired], watermark: int, marked: int, rows: Sequence[DeliveryRow]) -> list[Expired]:
+    """Those right behind the watermark, up to the first that is not there, or that a handler may have seen."""
+    fresh = {row.offset for row in rows if _counts_nothing(row)}
+    known = {row.offset for row in rows}
+    found: list[Expired] = []
+    for message in messages:
+        seen = message.offset in known or message.offset <= marked
+        if message.offset != watermark + 1 + len(found) or (seen and message.offset not in fresh):
+            break
+        found.append(message)
+    return found
+
+
+def _counts_nothing(row: DeliveryRow) -> bool:
+    """Whether it says only that a message was handed out and taken back: no handler has seen it."""
+    started = row.retry_count or row.crashed or row.postponed or row.lease_epoch
+    return not (row.acked or started or row.first_age is not None)
+
+
+def _advanced(rows: Iterable[DeliveryRow], watermark: int) -> int:
+    """The watermark, moved on over the acked rows that follow it without a gap."""
+    for row in sorted(rows, key=lambda row: row.offset):
+        if row.acked and row.offset <= watermark + 1:
+            watermark = max(watermark, row.through)
+    return watermark

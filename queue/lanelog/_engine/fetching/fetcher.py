@@ -1,0 +1,225 @@
+"""The fetcher: looks for lanes with something to read, and reads it, as much as memory may hold.
+
+Owns when to look and how much to read; never decides what is handed out (`Lane`), and writes nothing. One thread and
+one connection of a client.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from attrs import define, field
+
+from lanelog._engine.fetching.gaps import Gaps
+from lanelog._stores.discovery import Discovery
+from lanelog._stores.fetches import Fetched, Fetches
+from lanelog._stores.offsets import Offsets
+from lanelog._telemetry import get_logger
+
+if TYPE_CHECKING:
+    from lanelog._database import Session
+    from lanelog._engine.context import EngineContext
+    from lanelog._engine.lane.lane import Lane
+    from lanelog._engine.member.member import Member
+
+LOOK_SOON = 0.005
+LOOK_SHARE = 19.0
+"""A look may take a twentieth of the time: after one of d seconds, the next is 19 d later at the earliest."""
+
+LOOKS_REMEMBERED = 5
+"""The cheapest of so many looks is what a look costs: one that met a hiccup must not delay the next by seconds."""
+
+LANES_A_FETCH = 40
+IDLE = 2.0
+AGAIN = 0.1
+"""Seconds until a session that nobody vouches for yet is tried again."""
+
+log = get_logger("fetcher")
+
+
+@define(eq=False)
+class Pace:
+    """When one member is looked at next."""
+
+    interval: float = LOOK_SOON
+    next_look: float = 0.0
+    costs: deque[float] = field(factory=lambda: deque(maxlen=LOOKS_REMEMBERED))
+
+
+@define(eq=False)
+class Fetcher:
+    """Turns of the fetcher."""
+
+    context: EngineContext
+    session: Session = field(init=False)
+    _gaps: Gaps = field(init=False)
+    _paces: dict[Member, Pace] = field(factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        self.session = self.context.database.session("fetcher")
+        self._gaps = Gaps(self.session)
+
+    def turn(self, now: float) -> float:
+        """Look and fetch once for each member; the seconds until something is due again."""
+        delay = IDLE
+        members = self.context.members()
+        for gone in self._paces.keys() - set(members):
+            del self._paces[gone]
+        for member in members:
+            if member.stopping or not member.lanes or not member.has_authority(now):
+                continue
+            with self.context.watch(member, "fetcher", self.session):
+                if not self.context.vouched(self.session):
+                    delay = min(delay, AGAIN)  # the keeper wakes this loop
+                    continue
+                with self.session.pinned():
+                    delay = min(delay, self._serve(member, now))
+        self.context.raise_deferred("fetcher")
+        self.session.ping_if_idle()
+        return delay
+
+    def close(self) -> None:
+        """Give the connection back."""
+        self.session.close()
+
+    def _serve(self, member: Member, now: float) -> float:
+        pace = self._paces.setdefault(member, Pace())
+        if member.take_look_request():
+            pace.next_look = min(pace.next_look, now)
+        self._revive(member, now)
+        fed = now >= pace.next_look and member.all_fed()
+        if now >= pace.next_look and not fed:
+            self._look(member, pace)
+        progress = self._fetch(member)
+        if progress:
+            pace.interval = LOOK_SOON
+            return 0.0
+        if fed:  # nothing to look for, and no room to read it: whoever makes some wakes the fetcher
+            pace.interval = min(member.config.poll_interval, pace.interval * 2)
+        due = member.next_due()
+        now = time.monotonic()
+        until_look = max(0.0, pace.next_look - now) or pace.interval
+        return until_look if due is None else max(0.0, min(until_look, due - now))
+
+    def _look(self, member: Member, pace: Pace) -> None:
+        began = time.monotonic()
+        heads = Discovery().look(self.session, member.group, member.topic, member.owner)
+        ended = time.monotonic()
+        news = member.heads(heads)
+        if ahead := member.take_ahead():
+            self._gaps.check_heads(member, ahead)
+        pace.interval = LOOK_SOON if news else min(member.config.poll_interval, pace.interval * 2)
+        pace.costs.append(ended - began)
+        pace.next_look = ended + max(pace.interval, LOOK_SHARE * min(pace.costs))
+
+    def _fetch(self, member: Member) -> bool:
+        """Read more for lanes that want it; True when something was read."""
+        config, budget, limit = member.config, member.budget, member.rules.batch_size
+        room = config.prefetch - budget.messages
+        space = config.prefetch_bytes - budget.payload_bytes
+        if room <= 0 or space <= 0:
+            self._make_room(member)
+            return False
+        lanes = member.take_needing_fetch(min(LANES_A_FETCH, max(1, room // limit)))
+        if not lanes:
+            return False
+        limit = min(limit, room)
+        largest = space // (len(lanes) * limit)
+        wanted = [(lane.key, lane.cursor) for lane in lanes]
+        progress = False
+        try:
+            found = Fetches().next(self.session, member.group, member.topic, wanted, limit=limit, largest=largest)
+            for lane, (key, cursor) in zip(lanes, wanted, strict=True):
+                rows = self._contiguous(member, lane, cursor, found.get(key, []))
+                member.fetched(lane, cursor, rows)
+                progress = progress or bool(rows)
+        except BaseException:
+            for lane in lanes:  # nobody else would ask for them again
+                member.still_needs_fetch(lane)
+            raise
+        return progress
+
+    def _make_room(self, member: Member) -> None:
+        # Not for lanes that only read ahead: busy ones would take turns in reading and evicting as long as they are.
+        if member.runs.empty() and member.wants_room():
+            for each in self.context.members():
+                if each.budget is member.budget:  # the topics of one subscription share its memory
+                    each.evict()
+
+    def _contiguous(self, member: Member, lane: Lane, cursor: int, rows: list[Fetched]) -> list[Fetched]:
+        """The rows up to the first hole or the first payload that does not fit; both are met again at the cursor."""
+        whole: list[Fetched] = []
+        for row in rows:
+            if row.offset != cursor + 1 + len(whole):
+                break
+            complete = self._with_payload(member, row, first=not whole)
+            if complete is None:
+                if not whole:
+                    member.still_needs_fetch(lane)  # before what is evicted now, which would take the room again
+                    self._make_room(member)
+                break
+            whole.append(complete)
+        if not whole and (not rows or rows[0].offset != cursor + 1):
+            self._gaps.check(member, lane, cursor + 1)
+        return whole
+
+    def _with_payload(self, member: Member, row: Fetched, *, first: bool) -> Fetched | None:
+        """The row with its payload; None when that must wait until memory has room."""
+        if row.payload is not None or row.target_group not in ("", member.group):
+            return row
+        budget = member.budget
+        fits = budget.payload_bytes + row.payload_bytes <= member.config.prefetch_bytes
+        if not fits and not (first and budget.messages == 0):
+            return None
+        if not first:
+            return None  # it comes first in the next fetch, and is counted by then
+        payload = Fetches().payload(self.session, member.topic, row.key, row.offset)
+        return row._replace(payload=payload) if payload is not None else None
+
+    def _revive(self, member: Member, now: float) -> None:
+        """Read again what waited for another attempt and is due, as far as memory has room."""
+        room = member.config.prefetch - member.budget.messages
+        if member.config.prefetch_bytes <= member.budget.payload_bytes:
+            room = 0
+        wanted = member.take_needing_payload(now, LANES_A_FETCH, room)
+        if not wanted:
+            return
+        try:
+            self._read_again(member, wanted)
+        except BaseException:
+            member.still_needs_payload(lane for lane, _ in wanted)  # nobody else would ask for them again
+            raise
+
+    def _read_again(self, member: Member, wanted: list[tuple[Lane, list[int]]]) -> None:
+        config, budget = member.config, member.budget
+        points = [(lane.key, offset) for lane, offsets in wanted for offset in offsets]
+        largest = max(0, config.prefetch_bytes - budget.payload_bytes) // len(points)
+        found = Fetches().exact(self.session, member.group, member.topic, points, largest=largest)
+        for lane, offsets in wanted:
+            rows: list[Fetched] = []
+            gone: list[int] = []
+            for offset in offsets:
+                row = found.get((lane.key, offset))
+                if row is None:
+                    gone.append(offset)
+                    continue
+                complete = self._with_payload(member, row, first=not rows)
+                if complete is None:
+                    member.still_needs_payload([lane])  # what does not fit yet comes first the next time
+                    if not rows:
+                        self._make_room(member)
+                    break
+                rows.append(complete)
+            if gone:
+                self._tell_vanished(member, lane, gone)
+            member.revived(lane, rows, gone)
+
+    def _tell_vanished(self, member: Member, lane: Lane, gone: list[int]) -> None:
+        """A message above the floor that is gone was taken by nobody's right; below it, a dead letter was deleted."""
+        topic, group = member.topic, member.group
+        floor = Offsets().load(self.session, "", topic, [lane.key]).get(("", lane.key))
+        for offset in gone:
+            if floor is None or offset > floor.offset_acked:
+                log.error("message.vanished", topic=topic, key=lane.key, group=group, offset=offset)

@@ -1,0 +1,158 @@
+"""What becomes of an attempt: the ack policy and the retry policy, applied to how a handler ended.
+
+Owns that decision alone; never touches a lane or the database. Called by the workers, by explicit settlements and by
+the keeper for time-outs, always outside the engine's locks because the policy's objects are the user's.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from attrs import field, frozen
+
+from lanelog._engine.lane import failures, values
+from lanelog._engine.lane.failures import clip
+from lanelog._stores.history import Ended
+from lanelog._telemetry import describe, get_logger
+from lanelog.config import AckPolicy
+from lanelog.errors import ConfigurationError
+from lanelog.message import Postpone, Reject, Retry, decode_metadata
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lanelog._engine.lane.run import Attempt
+    from lanelog._stores.fetches import Fetched
+    from lanelog._telemetry import ExcInfo
+    from lanelog.config import SubscriptionConfig
+
+DEAD_LETTER_WAIT = 60.0
+"""The longest wait of a dead letter whose own consumer keeps failing, when the policy names no wait any more."""
+
+CAP = "lanelog.max_deliveries"
+"""In the metadata of a redriven message: its own cap of deliveries. In that of any other it means nothing."""
+
+FALLBACK_WAIT = 1.0
+"""The wait when the user's own policy object fails."""
+
+log = get_logger("worker")
+
+
+class Verb(Enum):
+    """What an outcome does to a message."""
+
+    ACK = "ack"
+    RETRY = "retry"
+    POSTPONE = "postpone"
+    BURY = "bury"
+
+
+@frozen
+class Outcome:
+    """A decided attempt; `wait` in seconds."""
+
+    verb: Verb
+    wait: float = 0.0
+    error: str | None = None
+    last: bool = False  # of a message that crashed before: the attempt after this wait is the last
+    ended: Ended = Ended.SUCCESS  # what history says of a message that leaves with this
+    raised: ExcInfo | None = field(default=None, eq=False, repr=False)  # what a dead letter's event shows
+
+
+ACKED = Outcome(Verb.ACK)
+EXPIRED = Outcome(Verb.BURY, error=values.EXPIRED, ended=Ended.EXPIRED)
+"""Of a message whose time was over before its handler could start: no attempt at all."""
+
+
+def judge(config: SubscriptionConfig, attempt: Attempt, error: BaseException | None, now: float) -> Outcome | None:
+    """How an attempt ends whose handler returned (None) or raised; None: only an explicit call may settle it."""
+    policy = config.ack_policy
+    if policy is AckPolicy.MANUAL:
+        return None
+    if error is None or policy in (AckPolicy.ACK, AckPolicy.ACK_FIRST):
+        return ACKED
+    if isinstance(error, Postpone):
+        return Outcome(Verb.POSTPONE, error.delay)
+    if isinstance(error, Reject):
+        return rejected(attempt, error.reason)
+    if isinstance(error, Retry):
+        return failed(
+            config, attempt, None, failures.render(error), now, delay=error.delay, raised=failures.raised(error)
+        )
+    if policy is AckPolicy.REJECT_ON_ERROR:
+        # Its handler has not said Reject.
+        return rejected(attempt, failures.render(error), ended=Ended.FAILED, raised=failures.raised(error))
+    return failed(config, attempt, error, failures.render(error), now, raised=failures.raised(error))
+
+
+def rejected(attempt: Attempt, reason: str, *, ended: Ended = Ended.REJECTED, raised: ExcInfo | None = None) -> Outcome:
+    """Straight to the dead letters; a dead letter itself has nowhere to go and is tried again."""
+    if attempt.row.original_topic:
+        return Outcome(Verb.RETRY, _endless_wait(attempt), clip(reason))
+    return Outcome(Verb.BURY, 0.0, clip(reason), ended=ended, raised=raised)
+
+
+def timed_out(config: SubscriptionConfig, attempt: Attempt, reason: str, now: float) -> Outcome:
+    """The visibility time-out counts as a failure with a TimeoutError."""
+    return failed(config, attempt, TimeoutError(reason), reason, now, ended=Ended.LOCK_EXPIRED)
+
+
+def failed(
+    config: SubscriptionConfig,
+    attempt: Attempt,
+    error: BaseException | None,
+    reason: str,
+    now: float,
+    *,
+    delay: float | None = None,
+    ended: Ended = Ended.FAILED,
+    raised: ExcInfo | None = None,
+) -> Outcome:
+    """Ask the retry policy; an explicit delay replaces only its wait."""
+    since_first = 0.0 if attempt.first_started is None else now - attempt.first_started
+    try:
+        wait = config.retry.decide(attempt=attempt.number, since_first=since_first, error=error)
+    except ConfigurationError as fault:
+        log.error("retry_policy.failed", error=fault, attempt=attempt.number)
+        wait = FALLBACK_WAIT
+    own = own_cap(attempt.row)
+    capped = _reached(config.max_deliveries, attempt.number) or _reached(own, attempt.number)
+    if attempt.row.original_topic:
+        wait = _endless_wait(attempt) if wait is None else wait
+    elif wait is None or capped:
+        return Outcome(Verb.BURY, 0.0, clip(reason), ended=ended, raised=raised)
+    wait = wait if delay is None else delay
+    following = attempt.number + 1
+    last = attempt.crashed and (_reached(own, following) or exhausted(config, following, since_first + wait))
+    return Outcome(Verb.RETRY, wait, clip(reason), last)
+
+
+def report(context: Mapping[str, object], error: BaseException, outcome: Outcome | None) -> None:
+    """Say that a handler raised; a postponed message has not failed."""
+    if isinstance(error, Postpone) and outcome is not None and outcome.verb is Verb.POSTPONE:
+        return
+    verb = "none" if outcome is None else outcome.verb.value
+    told = {"error": describe(error), "outcome": verb, "exc_info": failures.raised(error)}
+    log.warning("handler.failed", **context, **told)
+
+
+def _endless_wait(attempt: Attempt) -> float:
+    return float(min(DEAD_LETTER_WAIT, 2.0 ** min(attempt.number, 10)))
+
+
+def exhausted(config: SubscriptionConfig, attempts: int, since_first: float) -> bool:
+    """Whether no attempt may follow after this many."""
+    return _reached(config.max_deliveries, attempts) or not config.retry.would_retry(attempts, since_first)
+
+
+def own_cap(row: Fetched) -> int | None:
+    """How often a redriven message may be delivered, by the word of who redrove it; None: as any other."""
+    if not row.target_group:
+        return None
+    cap = decode_metadata(row.metadata).get(CAP, "")
+    return int(cap) if cap.isdecimal() else None
+
+
+def _reached(cap: int | None, attempts: int) -> bool:
+    return cap is not None and attempts >= cap

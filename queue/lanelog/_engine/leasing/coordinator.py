@@ -1,0 +1,460 @@
+"""The keeper's work for one member: beat, read back, learn of members and lanes, acquire, shed, release, leave.
+
+Owns the order of these steps; the arithmetic is `assignment`'s, the SQL the stores'. Called by the keeper alone, in its
+thread and on its connection.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import TYPE_CHECKING
+
+from attrs import define, field
+
+from lanelog._asleep import suspended
+from lanelog._database import Incarnation
+from lanelog._engine import life
+from lanelog._engine.leasing import loading
+from lanelog._engine.leasing.assignment import DeadOwner, LivenessMonitor, LivenessView, Proof, fair_share, fair_shares
+from lanelog._engine.leasing.sharing import Kind, Plan, Sharing
+from lanelog._open_lanes import PREFIX, is_open
+from lanelog._stores.discovery import Discovery
+from lanelog._stores.groups import Groups
+from lanelog._stores.heartbeats import Heartbeats
+from lanelog._stores.leases import Leases
+from lanelog._stores.offsets import Offsets
+from lanelog._telemetry import get_logger
+from lanelog.errors import DatabaseError, LanelogError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from lanelog._database import Executor, Session
+    from lanelog._engine.context import EngineContext
+    from lanelog._engine.member.member import Member
+
+MEMBERS_EVERY = 0.4
+"""Seconds between two looks at the members while nobody is suspected; in every turn while somebody is."""
+
+BEAT_AGAIN = 1.0
+"""Seconds until a heartbeat that could not be written is tried again."""
+
+CLAIM_EVERY = 1.0
+"""Seconds between two tries to get up to the share when nothing has changed."""
+
+NEW_LANES_AGE = 5.0
+"""How far back each look for new lanes goes: longer than any lane's creation takes to commit."""
+
+ALL = 1_000_000
+NOT_READ = -1
+NEVER = float("-inf")
+PAGE = 5000
+LIKE = {Kind.ANY: ("LIKE", "%"), Kind.OPEN: ("LIKE", f"{PREFIX}%"), Kind.KEYED: ("NOT LIKE", f"{PREFIX}%")}
+
+log = get_logger("keeper")
+
+
+@define(eq=False)
+class Coordinator:
+    """One member's state between two turns."""
+
+    context: EngineContext
+    member: Member
+    session: Session
+    watch: LivenessMonitor = field(init=False)
+    _heartbeats: Heartbeats = field(init=False)
+    known: set[str] = field(factory=set)  # every lane of the topic that was ever seen since the last full pass
+    _recent: set[str] = field(factory=set)  # what the last look for new lanes found
+    resting: set[str] = field(factory=set)  # lanes that an operator paused
+    _lane_pauses: int = NOT_READ  # what the group's row said when they were read
+    _open: set[str] = field(factory=set)  # the open lanes among them
+    _sharing: Sharing = field(factory=Sharing)
+    view: LivenessView | None = None  # None: the heartbeats cannot be read
+    _lock_name: str = ""
+    _incarnation: Incarnation = field(factory=lambda: Incarnation(0, ""))  # before there is a session
+    _beat_at: float = 0.0
+    _beaten_at: float = NEVER  # before the last heartbeat that was written was sent
+    _beaten_asleep: float = 0.0  # what `suspended` said then
+    _members_at: float = 0.0
+    _full_pass_at: float = 0.0
+    _claim_at: float = 0.0
+    _sweep_at: float = 0.0
+    _unheard_since: float | None = None  # when the first of the heartbeats in a row failed that could not be written
+    _members_failed: bool = False
+    _started: bool = False  # its start has been told
+    _drained: bool = False  # its last lane was given back
+    _deregistered: set[DeadOwner] = field(factory=set)  # of the last view
+
+    def __attrs_post_init__(self) -> None:
+        self._heartbeats = Heartbeats(self.context.database.tables_version)
+        member = self.member
+        self.watch = LivenessMonitor(me=member.owner, lease_duration=member.config.lease_duration)
+        self._sweep_at = time.monotonic() + 2 * member.config.lease_duration
+
+    def new_session(self, session: Session, lock_name: str, incarnation: Incarnation) -> None:
+        """The keeper has a new connection: say so in the next heartbeat, and forget what was read on the last one."""
+        self.session, self._lock_name, self._incarnation = session, lock_name, incarnation
+        self._beat_at = self._members_at = self._full_pass_at = self._claim_at = 0.0
+        self.watch = LivenessMonitor(me=self.member.owner, lease_duration=self.member.config.lease_duration)
+        self.view, self._deregistered = None, set()
+        self._recent, self._lane_pauses = set(), NOT_READ
+
+    def reload(self) -> None:
+        """Tell the others of the new lock first, then compare what memory believes with what the server has.
+
+        A lease that memory lacks, or has under another epoch, is met by the next read-back.
+        """
+        member = self.member
+        self.beat_if_due()
+        owned = Leases().owned(self.session, member.group, member.topic, member.owner)
+        mine = {lease.key: lease for lease in owned}
+        for lane in list(member.lanes.values()):
+            lease = mine.get(lane.key)
+            if lease is None or lease.epoch != lane.epoch:
+                member.lose_lane(lane, "found on a new connection with another owner or epoch")
+        loading.reload(self.session, member, owned)
+
+    def turn(self) -> None:
+        """One look after everything, in the order in which each step needs the one before."""
+        member = self.member
+        now = time.monotonic()
+        self.beat_if_due()
+        if not member.stopping:
+            steered = self._check_group()  # before the read-back, which passes its pause on to the lanes: in this turn
+        self._read_back()
+        if member.stopping:
+            self._release()
+            self._leave()
+            return
+        changed = self._look_at_members(now)
+        if not self._started:
+            self._started = True
+            life.started(member, None if self.view is None else len(self.view.live))
+        changed = self._look_for_lanes(now) or changed
+        self._balance(now, changed=changed or steered)
+        self._release()
+        self._deregister_dead()
+
+    # -- liveness ------------------------------------------------------------------------------------------------------
+
+    def beat_if_due(self) -> None:
+        """Renew the leases when a renewal is due; never after it has left, which would bring the owner back to life."""
+        now = time.monotonic()
+        if now >= self._beat_at and not self.member.ended.is_set():
+            self._beat(now)
+
+    def _beat(self, now: float) -> None:
+        member, config, slept = self.member, self.member.config, suspended()
+        self._beat_at = now + min(BEAT_AGAIN, config.lease_renewal)  # unless it succeeds
+        try:
+            self._heartbeats.beat(
+                self.session,
+                member.group,
+                member.topic,
+                member.owner,
+                duration=config.lease_duration,
+                lock=self._lock_name,
+                incarnation=self._incarnation,
+            )
+        except DatabaseError as error:
+            if error.retriable:
+                raise
+            self._not_heard(error, now)
+        else:
+            self._unheard_since = None
+            self._beaten_at, self._beaten_asleep = now, slept
+            self._beat_at = now + config.lease_renewal * random.uniform(0.8, 1.0)
+
+    def _not_heard(self, error: DatabaseError, now: float) -> None:
+        """A heartbeat cannot be written, and a repetition alone does not mend it: for a missing grant, say.
+
+        Whoever sees no heartbeat of ours takes our lanes when it has run out, and our authority ends before that. So
+        this goes on for one lease, in which somebody may give the grant back, and then the subscription fails.
+        """
+        member = self.member
+        if self._unheard_since is None:
+            self._unheard_since = now
+            log.error("heartbeat.write_failed", topic=member.topic, group=member.group, error=error)
+        if now - self._unheard_since >= member.config.lease_duration:
+            member.fail(
+                LanelogError(
+                    f"group {member.group!r} of topic {member.topic!r}: no heartbeat could be written for "
+                    f"{member.config.lease_duration:g} s ({error}). Others take the lanes of who gives no sign of "
+                    "life; let the account INSERT and UPDATE queue_subscriber_heartbeats, and subscribe again"
+                )
+            )
+
+    def _look_at_members(self, now: float) -> bool:
+        """Who is alive; True when that has changed."""
+        if now < self._members_at and not self.watch.suspects:
+            return False
+        self._members_at = now + MEMBERS_EVERY
+        member = self.member
+        before = self.view
+        try:
+            rows = self._heartbeats.members(self.session, member.group, member.topic)
+        except DatabaseError as error:
+            if error.retriable:
+                raise
+            if not self._members_failed:
+                log.error("heartbeat.read_failed", topic=member.topic, group=member.group, error=error)
+            self._members_failed = True
+            self.view = None
+            return before is not None
+        self._members_failed = False
+        self.view = self.watch.judge(
+            rows, now=time.monotonic(), steady_since=self.session.steady_since, incarnation=self._incarnation
+        )
+        self._deregistered.intersection_update(self.view.dead)
+        return before != self.view
+
+    # -- authority -----------------------------------------------------------------------------------------------------
+
+    def _read_back(self) -> None:
+        """Which lanes the database says are ours: the authority to start handlers, counted from before it was asked."""
+        member = self.member
+        slept, asked = suspended(), time.monotonic()
+        owned = Leases().owned(self.session, member.group, member.topic, member.owner)
+        mine = {lease.key: lease for lease in owned}
+        for lane in list(member.lanes.values()):
+            lease = mine.get(lane.key)
+            if lease is None or lease.epoch != lane.epoch:
+                member.lose_lane(lane, "the read-back shows another owner or epoch")
+        had_authority = member.has_authority(asked)
+        # Nor longer than the heartbeat says: a process that slept must not go on with lanes that were taken meanwhile.
+        if asked > self.context.withdrawn_at:
+            beaten = self._beaten_at + self._beaten_asleep - slept  # what the machine has slept since makes it older
+            member.slept = slept
+            member.authority_until = min(asked, beaten) + member.config.lease_duration
+        if not had_authority:
+            member.pump()
+        missing = {(lease.key, lease.epoch): lease for lease in owned if lease.key not in member.lanes}
+        unwanted = missing.keys() if member.stopping else missing.keys() & member.disowned
+        if unwanted:
+            with self.session.transaction() as cx:
+                Leases().release(cx, member.group, member.topic, member.owner, unwanted)
+            member.disowned.difference_update(unwanted)
+        ours = [lease for place, lease in missing.items() if place not in unwanted]
+        loaded = list(loading.load(self.session, member, ours)) if ours else []
+        for lane in loaded:
+            member.open_lane(lane)
+        life.acquired(member, [lane.key for lane in loaded])
+        for lane in list(member.lanes.values()):
+            lease = mine.get(lane.key)
+            wanted = member.paused or member.group_paused or (lease is not None and lease.paused)
+            member.set_paused(lane, paused=wanted)
+
+    def _check_group(self) -> bool:
+        """Is it still registered, what is paused; True when an operator paused or resumed something.
+
+        What is paused is given back when it is idle, taken by nobody, and no part of the fair shares.
+        """
+        member = self.member
+        row = Groups().get(self.session, member.group, member.topic)
+        if row is None or row.created_at != member.registered_at:
+            member.fail(
+                LanelogError(
+                    f"group {member.group!r} of topic {member.topic!r} was deleted under this subscription; "
+                    "subscribe again to register it anew"
+                )
+            )
+            return False
+        if row.due_in_ms is not None:
+            self.context.due_in(row.due_in_ms / 1000)
+        steered = row.paused != member.group_paused or row.lane_pauses != self._lane_pauses
+        member.group_paused = row.paused
+        if row.lane_pauses != self._lane_pauses:
+            self.resting = Offsets().paused(self.session, member.group, member.topic)
+            self._lane_pauses = row.lane_pauses
+        return steered
+
+    # -- lanes ---------------------------------------------------------------------------------------------------------
+
+    def _look_for_lanes(self, now: float) -> bool:
+        """Which lanes there are; True when some are new."""
+        member = self.member
+        if now >= self._full_pass_at:
+            before, self.known, self._open = self.known, set(), set()
+            after = ""
+            while True:
+                page = Discovery().page(self.session, member.topic, after, PAGE)
+                self._know(key for key, _ in page if key)
+                if len(page) < PAGE:
+                    break
+                after = page[-1][0]
+            self._full_pass_at = now + member.config.lease_duration * random.uniform(0.8, 1.0)
+            return self.known != before
+        # Not compared with `known`: a lane that was purged and came back is there, and has no lease row.
+        recent = set(Discovery().new_lanes(self.session, member.topic, NEW_LANES_AGE))
+        new, self._recent = recent - self._recent, recent
+        self._know(new)
+        return bool(new)
+
+    def _know(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            self.known.add(key)
+            if is_open(key):
+                self._open.add(key)
+
+    def _balance(self, now: float, *, changed: bool) -> None:
+        member = self.member
+        if member.failure is not None or member.group_paused:
+            return
+        # Availability before fairness: without knowing who lives, whatever is unowned is taken and nothing is stolen.
+        plan = Plan(claim={Kind.ANY: ALL}) if self.view is None else self._plan(self.view, now)
+        for lane in plan.shed:
+            member.close_lane(lane)
+        claim = plan.claim
+        if now >= self._sweep_at:
+            self._sweep_at = now + 2 * member.config.lease_duration
+            if not claim and self._everybody_has_enough():
+                claim = {Kind.ANY: ALL}
+        if self._unheard_since is not None or self._beaten_at == NEVER:
+            claim = {}  # what it took now, the others would take from it: they see no heartbeat
+        if claim and (changed or now >= self._claim_at):
+            self._claim_at = 0.0  # a claim that raises is repeated in the next turn: five in a row are a failure
+            taken = self._claim(claim, now)
+            self._claim_at = now + CLAIM_EVERY * random.uniform(0.8, 1.0)
+            if taken:
+                self.beat_if_due()
+                self._read_back()
+
+    def _plan(self, view: LivenessView, now: float) -> Plan:
+        """What to give back and to take, so that every member has its share of open lanes and of the others."""
+        held = [lane for lane in list(self.member.lanes.values()) if not (lane.closing or lane.key in self.resting)]
+        opened = len(self._open - self.resting)
+        share = fair_shares(opened, self._shared_out - opened, view.heirs, self.member.owner)
+        return self._sharing.plan(
+            [lane for lane in held if is_open(lane.key)],
+            [lane for lane in held if not is_open(lane.key)],
+            share,
+            view.live,
+            now,
+        )
+
+    def _claim(self, claim: Mapping[Kind, int], now: float) -> bool:
+        """Take so many lanes of each kind, as far as they are there; of any kind only if there is no other."""
+        taken = False
+        for kind, count in claim.items():
+            if not (taken and kind is Kind.ANY) and self._acquire(count, kind):
+                taken = True
+                if self.view is not None:
+                    self._sharing.took(kind, self.view.live, now)
+        return taken
+
+    def _deregister_dead(self) -> None:
+        """Who is dead and holds nothing must not get a share again when a server restart voids the proof."""
+        member = self.member
+        group, topic = member.group, member.topic
+        for suspect in () if self.view is None else self.view.dead:
+            if suspect not in self._deregistered and not Leases().holds(self.session, group, topic, suspect.owner):
+                self._heartbeats.deregister_dead(self.session, group, topic, suspect.owner, suspect.heartbeat_at)
+                self._deregistered.add(suspect)
+
+    def _everybody_has_enough(self) -> bool:
+        """Whether no member is below its share, so that a lane which nobody claimed will not be claimed."""
+        if self.view is None:
+            return True
+        counts = Leases().counts(self.session, self.member.group, self.member.topic)
+        live = self.view.live
+        return all(counts.get(owner, 0) >= fair_share(self._shared_out, live, owner) for owner in live)
+
+    @property
+    def _shared_out(self) -> int:
+        """How many lanes the members share: those that are paused are nobody's."""
+        return len(self.known) - len(self.resting & self.known)
+
+    def _acquire(self, missing: int, kind: Kind) -> bool:
+        """Take up to `missing` lanes of a kind: nobody's or a dead owner's, then those that never had a lease row."""
+        member, leases = self.member, Leases()
+        group, topic, owner = member.group, member.topic, member.owner
+        dead: tuple[DeadOwner, ...] = ()
+        if self.view is not None:
+            dead = self.view.dead
+            if self.view.trusted:
+                dead += self.view.without_heartbeat(leases.counts(self.session, group, topic))
+        taken = 0
+        like = LIKE[kind]
+        candidates = leases.free(
+            self.session, group, topic, ["", *(suspect.owner for suspect in dead)], min(missing, PAGE), like
+        )
+        if candidates:
+            with self.session.transaction() as cx:
+                holders = [""]
+                holders += [suspect.owner for suspect in dead if self._still_silent(cx, suspect)]
+                taken = leases.take(cx, group, topic, owner, candidates, holders)
+            if taken and len(holders) > 1:
+                log.warning("lanes.taken_over", topic=topic, group=group, lanes=taken, owners=holders[1:])
+        if missing > taken:
+            unclaimed = leases.unclaimed(self.session, group, topic, min(missing - taken, PAGE), like)
+            if unclaimed:
+                with self.session.transaction() as cx:
+                    # Topic row and group shared: no purge and no delete_group can pass between them and the insert.
+                    topic_row = Discovery().share_topic(cx, topic)
+                    registered = Groups().lock_shared(cx, group, topic)
+                    still_there = Discovery().heads(cx, topic, unclaimed)
+                    if topic_row is not None and registered == member.registered_at and still_there:
+                        leases.create(cx, group, topic, owner, list(still_there), topic_row[1] + 1)
+                        taken += len(still_there)
+        return taken > 0
+
+    def _still_silent(self, cx: Executor, suspect: DeadOwner) -> bool:
+        return self._heartbeats.still_silent(
+            cx,
+            self.member.group,
+            self.member.topic,
+            suspect.owner,
+            suspect.heartbeat_at,
+            needs_free=suspect.proof is Proof.LOCK,
+            may_be_held=suspect.proof is Proof.SILENCE,
+        )
+
+    def _release(self) -> None:
+        """Give back closed lanes whose last handler has ended and whose last flush has committed; and paused ones."""
+        member = self.member
+        failed = member.failure is not None
+        with member.lock:
+            self._close_resting_locked()
+            closed = [lane for lane in member.lanes.values() if lane.closing]
+            # One that failed may never get its writes through: what no handler has any more is left to others, and what
+            # was not flushed is delivered again.
+            idle = [lane for lane in closed if lane.idle or (failed and not lane.handling)]
+        if not idle:
+            return
+        with self.session.transaction() as cx:
+            released = [(lane.key, lane.epoch) for lane in idle]
+            Leases().release(cx, member.group, member.topic, member.owner, released)
+        for lane in idle:
+            if failed:
+                member.lose_lane(lane, "the subscription failed")
+            else:
+                member.forget_lane(lane)
+        if not failed:
+            life.released(member, [lane.key for lane in idle])
+
+    def _close_resting_locked(self) -> None:
+        """Close what an operator paused and what is idle: what is not may go on, as soon as it is resumed."""
+        lanes = self.member.lanes
+        keys = lanes if self.member.group_paused else self.resting & lanes.keys()
+        for key in keys:
+            lane = lanes[key]
+            lane.closing = lane.closing or (lane.paused and lane.idle)
+
+    def _leave(self) -> None:
+        """Deregister, once nothing is held any more; the keeper goes on as long as something is."""
+        member = self.member
+        if member.lanes or member.ended.is_set():
+            return
+        if not self._drained:
+            self._drained = True
+            life.drained(member)
+        try:
+            self._heartbeats.deregister(self.session, member.group, member.topic, member.owner)
+        except DatabaseError as error:
+            if error.retriable:
+                raise
+            log.error("heartbeat.write_failed", topic=member.topic, group=member.group, error=error)
+        life.stopped(member)
+        member.ended.set()
+        self.context.remove(member)

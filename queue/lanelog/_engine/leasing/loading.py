@@ -1,0 +1,113 @@
+"""Loading: lanes that were just acquired, and lanes reloaded on a new connection, rebuilt from their rows.
+
+Owns these reads, in bulk and outside of any transaction: what a previous owner had to say was committed before its
+lease changed hands, and nothing but the new owner writes since. What a transaction of its own has settled is the
+exception: a locking read decides it. Never acquires a lane. Called by the keeper, on its connection.
+
+A lane whose rows contradict each other is mended instead of loaded (`contradictions`): it comes back with the next
+read-back, or is acquired again under its new epoch.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from lanelog._engine import contradictions
+from lanelog._engine.lane.lane import Lane
+from lanelog._engine.lane.values import LaneSnapshot
+from lanelog._stores.contradictions import Contradictions
+from lanelog._stores.deliveries import Deliveries
+from lanelog._stores.discovery import Discovery
+from lanelog._stores.fetches import Fetches
+from lanelog._stores.offsets import Offsets
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from lanelog._database import Session
+    from lanelog._engine.member.member import Member
+    from lanelog._stores.leases import OwnedLane
+
+MENDING_A_LOAD = 1.0
+"""Seconds after which a load mends no further lane: the heartbeat is to be written meanwhile. The next turn goes on."""
+
+
+def load(cx: Session, member: Member, leases: Sequence[OwnedLane]) -> list[Lane]:
+    """Build the lanes of these leases; left out are one whose head is gone (purged meanwhile) and one to be mended."""
+    group, topic = member.group, member.topic
+    keys = [lease.key for lease in leases]
+    heads = Discovery().heads(cx, topic, keys)
+    offsets = Offsets().load(cx, group, topic, keys)
+    rows = Deliveries().load(cx, group, topic, keys)
+    suspects = Contradictions().behind(cx, topic, keys)
+    now = time.monotonic()
+    lanes = []
+    for lease in leases:
+        head = heads.get(lease.key)
+        own, floor = offsets.get((group, lease.key)), offsets.get(("", lease.key))
+        if head is None:
+            suspects.update([lease.key] if floor is not None else ())  # the purge of a lane leaves neither
+            continue
+        snapshot = LaneSnapshot(
+            key=lease.key,
+            epoch=lease.epoch,
+            head=head,
+            floor=0 if floor is None else floor.offset_acked,
+            offset_acked=None if own is None else own.offset_acked,
+            marked_through=0 if own is None else own.marked_through,
+            marked_epoch=0 if own is None else own.marked_epoch,
+            marked_age=0.0 if own is None else own.marked_age,
+            paused=lease.paused,
+            rows=rows.get(lease.key, ()),
+        )
+        if floor is None or max(snapshot.floor, snapshot.offset_acked or 0, *(r.through for r in snapshot.rows)) > head:
+            suspects.add(lease.key)
+        if lease.key not in suspects:
+            lanes.append(Lane.load(snapshot, member.rules, member.budget, now))
+    _mend(cx, topic, suspects)
+    return lanes
+
+
+def _mend(session: Session, topic: str, keys: Iterable[str]) -> None:
+    """Look at suspects under locks, as many as there is time for; one that somebody holds is one for the next turn."""
+    until = time.monotonic() + MENDING_A_LOAD
+    for key in sorted(keys, key=str.encode):
+        if time.monotonic() > until:
+            return
+        contradictions.mend(session, topic, key)
+
+
+def reload(session: Session, member: Member, leases: Sequence[OwnedLane]) -> None:
+    """Replace what memory believes of these lanes by what the server has; see `Lane.carry_over`.
+
+    Nothing starts meanwhile: the caller has withdrawn the authority to start handlers. What ends meanwhile was
+    running, and so is among the offsets whose ids are compared.
+    """
+    with member.lock:
+        old = {lease.key: member.lanes[lease.key] for lease in leases if lease.key in member.lanes}
+        vouched = {key: lane.vouched() for key, lane in old.items()}
+    points = [(key, offset) for key, ids in vouched.items() for offset in ids]
+    found = Fetches().ids(session, member.topic, points)
+    fresh: set[str] = set()
+    for lane in load(session, member, [lease for lease in leases if lease.key in old]):
+        fresh.add(lane.key)
+        ids = {offset: found[(lane.key, offset)] for offset in vouched[lane.key] if (lane.key, offset) in found}
+        asked: dict[int, bool] = {}
+        # A transaction may commit while this one is asked about: whatever is new is asked about, too.
+        while open_questions := member.replace_lane(old[lane.key], lane, ids, asked):
+            asked.update(_settled(session, member, lane.key, open_questions))
+    for key in old.keys() - fresh:
+        member.disown_lane(old[key], "what the tables say of it on the new connection is no lane, or was mended")
+
+
+def _settled(session: Session, member: Member, key: str, offsets: Iterable[int]) -> dict[int, bool]:
+    """Whether this server has each of them settled; waits for a COMMIT that is still on its way."""
+    group, topic = member.group, member.topic
+    answers = {}
+    for offset in sorted(offsets):
+        with session.transaction() as cx:
+            answers[offset] = Deliveries().is_settled(cx, group, topic, key, offset) or (
+                Offsets().acked_locked(cx, group, topic, key) >= offset
+            )
+    return answers

@@ -1,0 +1,121 @@
+"""The process's isolation: messages pass it together, a suspect passes it alone.
+
+Owns the count of messages being handled in this process; never knows which. Workers and pulled deliveries enter and
+leave. A message that may have killed a process runs its last attempt alone, so that if the process dies again it is
+proven guilty and nobody else is; `alone` therefore intervals all clients of the process.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PATIENCE = 10.0
+"""Seconds for which a suspect holds others back before it lets them pass for as long: an hour-long handler must not
+stop all. Each vain hold doubles the next one, or a process in which some handler always outlasts it would never be
+empty."""
+
+MOST = 8
+"""How much longer than the first a hold may get: handlers that outlast even that starve a suspect, not the process."""
+
+CHECK = 0.25
+"""Seconds between two looks at whether the suspect is still wanted."""
+
+
+class Isolation:
+    """Many at once, or one alone. Every method may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition(threading.Lock())
+        self._inside = 0
+        self._alone = False
+        self._held_back = False
+        self._pass_until = 0.0  # monotonic; no suspect holds others back before
+        self._vain = 0  # holds since a suspect had its turn
+
+    def __repr__(self) -> str:
+        return f"Isolation(inside={self._inside}, alone={self._alone}, held_back={self._held_back})"
+
+    def enter(self, wanted: Callable[[], bool] | None = None) -> bool:
+        """Wait while a suspect runs alone or is about to; False when it is not `wanted` any more."""
+        with self._changed:
+            while self._alone or self._held_back:
+                if wanted is not None and not wanted():
+                    return False
+                self._changed.wait(None if wanted is None else CHECK)
+            self._inside += 1
+            return True
+
+    def leave(self) -> None:
+        """Say that a message that entered is done."""
+        with self._changed:
+            self._inside -= 1
+            self._alone = False
+            self._changed.notify_all()
+
+    def enter_alone(self, wanted: Callable[[], bool]) -> bool:
+        """Wait until nobody is inside, and shut the others out; False when it is not `wanted` any more."""
+        with self._changed:
+            holding, turn_ends = False, 0.0
+            try:
+                while wanted():
+                    now = time.monotonic()
+                    if not (holding or self._alone or self._held_back) and now >= self._pass_until:
+                        holding = self._held_back = True
+                        turn_ends = now + PATIENCE * min(2**self._vain, MOST)
+                    if self._inside == 0 and (holding or not self._held_back):
+                        self._inside, self._alone = 1, True
+                        self._vain = 0
+                        return True
+                    if holding and now >= turn_ends:
+                        # The others may pass before any suspect holds them back again, not only this one.
+                        holding = self._held_back = False
+                        self._pass_until = now + PATIENCE * min(2**self._vain, MOST)
+                        self._vain += 1
+                        self._changed.notify_all()
+                    self._changed.wait(CHECK)
+                self._vain = 0  # it waits no more: the next suspect is another story
+                return False
+            finally:
+                if holding:
+                    self._held_back = False
+                    self._changed.notify_all()
+
+
+class Passage:
+    """One message's, or one run's, stay inside a isolation; left once, by whoever comes first."""
+
+    __slots__ = ("_isolation", "_left", "_lock")
+
+    def __init__(self, isolation: Isolation) -> None:
+        self._isolation = isolation
+        self._left = False
+        self._lock = threading.Lock()
+
+    def leave(self) -> None:
+        """Leave the isolation; idempotent."""
+        with self._lock:
+            if self._left:
+                return
+            self._left = True
+        self._isolation.leave()
+
+
+_process: list[Isolation] = [Isolation()]
+
+
+def process_isolation() -> Isolation:
+    """The isolation of this process."""
+    return _process[0]
+
+
+def _after_fork() -> None:
+    _process[0] = Isolation()  # whatever the parent's threads were handling is not handled here
+
+
+os.register_at_fork(after_in_child=_after_fork)

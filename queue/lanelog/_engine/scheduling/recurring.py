@@ -1,0 +1,314 @@
+"""Fires schedules: the messages of every time that is due, and the next time, in one transaction.
+
+Owns that transaction; never decides when to look (the scheduler does) nor what a time is (`_cron` and `catch_up` do).
+Called by the scheduler's loop and by `Admin.maintain`, each on a connection of its own; several processes at once skip
+each other's locks.
+
+Lock order: schedules X, by name → heads X, by topic and key → messages. All are taken with SKIP LOCKED: a schedule or a
+lane that somebody else has is left for a later turn, and holds up no other.
+
+Dies before the COMMIT: nothing was fired, and whoever comes next fires it. Dies after it, or the COMMIT is not
+answered: the row says what was fired; if it were lost, the messages' ids, made of name and time, would tell. Sleeps in
+the middle: the server ends the silent session and undoes it. Two at once: the row's lock, then its next time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from attrs import define, field, frozen
+
+from lanelog import _cron
+from lanelog._engine import contradictions
+from lanelog._engine.scheduling.catch_up import DueTimes, dues
+from lanelog._stores.messages import Messages, NewMessage
+from lanelog._stores.partitions import Partitions
+from lanelog._stores.schedules import Due, ScheduleRow, Schedules, ToCome
+from lanelog._telemetry import get_logger
+from lanelog.errors import DatabaseError, LanelogError
+from lanelog.message import decode_metadata, encode_metadata, utc_from_ms
+
+if TYPE_CHECKING:
+    from lanelog._database import Database, Executor, Session
+
+SCHEDULES_A_TURN: Final = 1000
+SCHEDULES_A_TRANSACTION: Final = 100
+MESSAGES_A_TRANSACTION: Final = 500
+BYTES_A_TRANSACTION: Final = 8 * 1024 * 1024
+
+FAULTY_WAIT: Final = 60.0
+"""Seconds until a schedule that cannot be fired for a reason of its own is tried again by this process."""
+
+LOCK_WAIT_TIMEOUT: Final = 1205
+DENIED: Final = frozenset({1142, 1143})
+"""The server's errors for a privilege that the account lacks, for any schedule, on a table or column."""
+
+CLOCK_BACK_MS: Final = 5_000
+"""A clock that is back by no more is waited for: servers that take over from each other differ by so much."""
+
+SCHEDULE: Final = "lanelog.schedule"
+FIRE_TIME: Final = "lanelog.fire_time"
+"""The metadata of a message that a schedule has published: the schedule's name, and the time it stands for."""
+
+log = get_logger("scheduler")
+
+
+def fire_time(ms: int) -> str:
+    """A time as it stands in ids and metadata: `2026-11-21T10:05:00Z`."""
+    return utc_from_ms(ms).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def metadata_of(name: str, ms: int, given: str | None) -> str | None:
+    """The metadata of the message for one time, as JSON. Raises PayloadTooLarge."""
+    return encode_metadata({**decode_metadata(given), SCHEDULE: name, FIRE_TIME: fire_time(ms)})
+
+
+@frozen
+class _Fire:
+    """A schedule with what it is to publish now."""
+
+    row: ScheduleRow
+    dues: DueTimes
+
+
+@define
+class _Outcome:
+    """What one transaction did, and what it left."""
+
+    published: dict[str, int] = field(factory=lambda: defaultdict(int))  # messages by topic
+    missed: list[_Fire] = field(factory=list)
+    advanced: int = 0  # schedules that have gone on to their next time
+    behind: bool = False  # whether the next time of one of those is due as well
+    cut: bool = False  # whether schedules were left because it was enough for one transaction
+    missing: dict[str, set[str]] = field(factory=lambda: defaultdict(set))  # keys without a lane, by topic
+    homeless: list[str] = field(factory=list)  # the schedules that publish there
+
+
+@define
+class _Turn:
+    """What is left to try, and what came of the rest."""
+
+    todo: deque[Sequence[str]]
+    housed: set[str] = field(factory=set)  # schedules whose lane was created in this turn
+    mended: set[str] = field(factory=set)  # schedules whose lane was put right in this turn
+    advanced: bool = False
+    behind: bool = False
+    failure: LanelogError | None = None
+
+
+@define(eq=False)
+class RecurringSchedules:
+    """Fires what is due, for one loop; it remembers which schedules are faulty."""
+
+    database: Database
+    ensure_lanes: Callable[[str, Sequence[str]], None]
+    published: Callable[[str], None]
+    fired: int = 0  # messages, since it was made
+    held: bool = False  # whether the last call left what is due because somebody has it: worth another try soon
+    _faulty: dict[str, float] = field(factory=dict)  # name -> when it is tried again (monotonic)
+
+    def fire_due(self, session: Session, topics: Sequence[str] | None = None) -> bool:
+        """Fire schedules that are due, a bounded number, of some topics or of all; outside of any transaction.
+
+        True: more is due and can be fired at once. False: nothing is, or only what must wait for an ordinary turn,
+        because somebody has its row or its lane, or because it is faulty. Raises DatabaseError, after all others had
+        their turn.
+        """
+        now = time.monotonic()
+        found = Schedules().due(session, SCHEDULES_A_TURN)
+        ready = [
+            due for due in found if now >= self._faulty.get(due.name, 0.0) and (topics is None or due.topic in topics)
+        ]
+        turn = _Turn(deque(_chunks(ready)))
+        while turn.todo:
+            names = turn.todo.popleft()
+            try:
+                self._fire(session, names, turn)
+            except LanelogError as error:
+                if not session.connected:
+                    raise
+                if len(names) == 1 and names[0] not in turn.mended and self._mended(session, names[0], error):
+                    turn.mended.add(names[0])
+                    turn.todo.append(names)
+                else:
+                    self._failed(names, error, turn)
+        self.held = any(due.name not in self._faulty for due in ready)
+        if turn.failure is not None:
+            raise turn.failure
+        return turn.behind or (turn.advanced and len(found) == SCHEDULES_A_TURN)
+
+    def set_back(self, session: Session, topics: Sequence[str] | None = None) -> None:
+        """Let schedules go on whose next time is not the next one: the clock was ahead, and was set back.
+
+        They would be silent until it is as late again. What was published for times to come is in the log under their
+        ids, and is published once more only if it has been collected by then. Two at once: the row's lock decides. Dies
+        before the COMMIT: the next look does it.
+        """
+        for row in Schedules().to_come(session):
+            if _is_ahead(row) and (topics is None or row.topic in topics):
+                self._set_back(session, row.name)
+
+    @staticmethod
+    def _set_back(session: Session, name: str) -> None:
+        with session.transaction() as cx:
+            rows = [row for row in Schedules().try_lock(cx, [name]) if not row.paused_at and _is_ahead(row)]
+            for row in rows:
+                Schedules().set_back(cx, name, _cron.parse(row.expression, row.timezone).after(row.now), row.now)
+        for row in rows:
+            log.warning(
+                "schedule.clock_went_back",
+                schedule=name,
+                topic=row.topic,
+                key=row.key,
+                next_fire_at=fire_time(row.next_fire_at),
+            )
+
+    def _fire(self, session: Session, names: Sequence[str], turn: _Turn) -> None:
+        outcome = self._transact(session, names)
+        turn.advanced |= outcome.advanced > 0
+        turn.behind |= outcome.behind or (outcome.cut and outcome.advanced > 0)
+        if outcome.cut and not outcome.advanced:  # by one whose lane is taken
+            turn.todo.extend([name] for name in names)
+        elif outcome.homeless and turn.housed.isdisjoint(outcome.homeless):
+            turn.housed.update(outcome.homeless)
+            for topic in sorted(outcome.missing):
+                self.ensure_lanes(topic, sorted(outcome.missing[topic]))
+            turn.todo.append(outcome.homeless)
+
+    @staticmethod
+    def _mended(session: Session, name: str, error: LanelogError) -> bool:
+        """Whether an offset was taken, as ids were looked up, and the lane's head was seen to."""
+        taken = isinstance(error, DatabaseError) and error.code == contradictions.DUPLICATE
+        row = Schedules().get(session, name) if taken else None
+        return row is not None and contradictions.mend(session, row.topic, row.key) is not None
+
+    def _failed(self, names: Sequence[str], error: LanelogError, turn: _Turn) -> None:
+        """One schedule's fault, or somebody's lock on something of its lane, must not stop the others."""
+        own = not error.retriable
+        if isinstance(error, DatabaseError) and error.code in DENIED:
+            turn.failure = error
+            turn.todo.clear()
+        elif len(names) > 1 and (own or (isinstance(error, DatabaseError) and error.code == LOCK_WAIT_TIMEOUT)):
+            turn.todo.extend([name] for name in names)
+        elif own:
+            log.error("schedule.faulty", schedule=names[0], error=error)
+            self._faulty[names[0]] = time.monotonic() + FAULTY_WAIT
+        else:
+            turn.failure = turn.failure or error
+
+    def _transact(self, session: Session, names: Sequence[str]) -> _Outcome:
+        outcome = _Outcome()
+        # schedules X, by name → heads X, by topic and key → messages; nothing waits.
+        with session.transaction() as cx:
+            by_topic: dict[str, list[_Fire]] = defaultdict(list)
+            for fire in self._planned(cx, names, outcome):
+                by_topic[fire.row.topic].append(fire)
+            for topic in sorted(by_topic):
+                self._publish(cx, topic, by_topic[topic], outcome)
+        for topic, count in outcome.published.items():
+            if count:
+                self.fired += count
+                self.published(topic)
+        for fire in outcome.missed:
+            log.warning(
+                "schedule.missed",
+                schedule=fire.row.name,
+                topic=fire.row.topic,
+                key=fire.row.key,
+                since=fire_time(fire.row.next_fire_at),
+                catch_up=fire.row.catch_up,
+                published=len(fire.dues.times),
+            )
+        return outcome
+
+    def _planned(self, cx: Executor, names: Sequence[str], outcome: _Outcome) -> list[_Fire]:
+        """Lock the schedules, and say what each of those that are still due is to publish."""
+        planned: list[_Fire] = []
+        messages, size = MESSAGES_A_TRANSACTION, BYTES_A_TRANSACTION
+        for row in Schedules().try_lock(cx, names):
+            if row.paused_at or row.next_fire_at > row.now:
+                continue  # somebody was faster
+            if planned and (messages <= 0 or size <= 0):
+                outcome.cut = True
+                break
+            found = dues(
+                _cron.parse(row.expression, row.timezone),
+                row.catch_up,
+                first_ms=row.next_fire_at,
+                since_ms=min(row.expression_at, row.now),
+                last_ms=_last(row),
+                now_ms=row.now,
+                most=max(1, min(messages, size // max(1, len(row.payload)))),
+            )
+            messages -= len(found.times)
+            size -= len(found.times) * len(row.payload)
+            planned.append(_Fire(row, found))
+        return planned
+
+    def _publish(self, cx: Executor, topic: str, fires: Sequence[_Fire], outcome: _Outcome) -> None:
+        """Append the messages of one topic's schedules, in the order of their times, and move the schedules on."""
+        keys = {fire.row.key for fire in fires if fire.dues.times}
+        heads = Partitions().lock_heads(cx, topic, keys, wait=False) if keys else {}
+        absent = keys - heads.keys()
+        busy = Partitions().existing(cx, topic, absent) if absent else set()
+        outcome.missing[topic] |= absent - busy
+        outcome.homeless += [fire.row.name for fire in fires if fire.row.key in absent - busy]
+        fires = [fire for fire in fires if fire.row.key not in absent]
+        wanted = sorted((at, fire.row.name, fire.row) for fire in fires for at in fire.dues.times)
+        ids = {(name, at): f"{name}@{fire_time(at)}" for at, name, _ in wanted}
+        points = [(row.key, ids[name, at]) for at, name, row in wanted]
+        stored = Messages().find_ids(cx, topic, points) if points else {}
+        moves: dict[str, int] = defaultdict(int)
+        rows = []
+        for at, name, row in wanted:
+            if (row.key, ids[name, at]) in stored:
+                continue
+            moves[row.key] += 1
+            metadata = metadata_of(name, at, row.metadata)
+            offset = heads[row.key] + moves[row.key]
+            rows.append(NewMessage(row.key, offset, ids[name, at], row.payload, metadata, row.ttl_ms))
+        if rows:
+            if Partitions().advance(cx, topic, moves) != len(moves):
+                raise DatabaseError("a lane vanished while its head was locked", retriable=True)
+            Messages().insert(cx, topic, rows, self.database.max_packet())
+        outcome.published[topic] += len(rows)
+        for fire in fires:
+            times = fire.dues.times
+            Schedules().advance(
+                cx,
+                fire.row.name,
+                next_fire_at=fire.dues.next_at,
+                last_fire_at=times[-1] if times else _last(fire.row),
+                fired=len(times),
+            )
+            outcome.behind |= fire.dues.next_at <= fire.row.now
+        outcome.advanced += len(fires)
+        outcome.missed += [fire for fire in fires if fire.dues.missed]
+
+
+def _last(row: ScheduleRow) -> int:
+    """The latest time that was fired; one in the future was fired by a clock that went back, and holds nothing up."""
+    return row.last_fire_at if row.last_fire_at <= row.now + CLOCK_BACK_MS else min(row.next_fire_at, row.now) - 1
+
+
+def _is_ahead(row: ScheduleRow | ToCome) -> bool:
+    """Whether a schedule waits for longer than until its next time."""
+    late = row.now + CLOCK_BACK_MS
+    return row.next_fire_at > late and row.next_fire_at > _cron.parse(row.expression, row.timezone).after(late)
+
+
+def _chunks(found: Sequence[Due]) -> Iterator[list[str]]:
+    """The names, as many as one transaction should lock, and whose payloads it should read."""
+    names: list[str] = []
+    size = 0
+    for due in found:
+        if names and (len(names) == SCHEDULES_A_TRANSACTION or size + due.payload_bytes > BYTES_A_TRANSACTION):
+            yield names
+            names, size = [], 0
+        names.append(due.name)
+        size += due.payload_bytes
+    if names:
+        yield names

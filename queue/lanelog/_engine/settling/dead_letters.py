@@ -1,0 +1,185 @@
+"""Dead letters: a copy into `topic + suffix` and the settlement for this group, in one transaction each.
+
+Owns that move; never decides which message is given up. Called by the settler between two flushes, on its connection.
+
+Lock order: dead letter head X (skipped when locked, tried again later) → lease S → delivery → messages → history. A
+crash before the COMMIT leaves the message in flight, to be counted and delivered again; an unanswered COMMIT is
+repeated and finds the copy by its derived id, so repeating the move is harmless. The original stays for the other
+groups.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from attrs import define, field
+
+from lanelog._engine import contradictions
+from lanelog._engine.delivery import message_of
+from lanelog._engine.lane import failures
+from lanelog._stores.deliveries import Deliveries
+from lanelog._stores.discovery import Discovery
+from lanelog._stores.history import Ended, History
+from lanelog._stores.leases import Leases
+from lanelog._stores.moves import Moves, derived_id
+from lanelog._stores.offsets import Offsets
+from lanelog._telemetry import get_logger
+from lanelog.errors import DatabaseError, LanelogError
+
+if TYPE_CHECKING:
+    from lanelog._database import Executor, Session
+    from lanelog._engine.context import EngineContext
+    from lanelog._engine.lane.values import Burial
+    from lanelog._engine.member.member import Member
+
+BETWEEN_FLUSHES = 0.05
+"""Seconds of dead letters between two flushes: a flood of them must not stall what succeeds."""
+
+log = get_logger("settler")
+
+
+@define(eq=False)
+class DeadLetters:
+    """Moves messages to the dead letters."""
+
+    context: EngineContext
+    session: Session
+    _prepared: set[str] = field(factory=set)  # topics that are marked as holding dead letters
+    _generation: int = 0  # of memory, when they were
+
+    def turn(self, member: Member) -> bool:
+        """Work through what waits, for a bounded time; True when something was done."""
+        until = time.monotonic() + BETWEEN_FLUSHES
+        done = False
+        if not member.burials:
+            return False
+        generation = self.context.vouched(self.session)
+        if not generation:
+            return False
+        if generation != self._generation:
+            self._prepared, self._generation = set(), generation
+        for _ in range(len(member.burials)):
+            if time.monotonic() > until:
+                return True
+            burial = member.burials.popleft()
+            if burial.lane.lost:
+                continue
+            try:
+                with self.session.pinned():
+                    moved = self._move(member, burial)
+            except LanelogError:
+                member.burials.append(burial)
+                raise
+            if moved:
+                done = True
+            else:
+                member.burials.append(burial)
+        return done
+
+    def left(self) -> bool:
+        """Whether some wait for a head that somebody else has."""
+        return any(member.burials for member in self.context.members())
+
+    def _move(self, member: Member, burial: Burial, *, mended: bool = False) -> bool:
+        """One dead letter; False when its lane is locked by somebody. `mended`: its head has been seen to."""
+        dead_topic = member.config.dead_letter_topic(member.topic)
+        assert dead_topic is not None  # noqa: S101 - for the type checker: without one nothing is buried
+        lane, key = burial.lane, burial.lane.key
+        if dead_topic not in self._prepared:
+            Discovery().create_topic(self.session, dead_topic)
+            Discovery().mark_dead_letters(self.session, dead_topic)
+            self._prepared.add(dead_topic)
+        try:
+            with self.session.transaction() as cx:
+                self.context.check_generation(self.session, self._generation)
+                head = Discovery().try_lock_head(cx, dead_topic, key)
+                outcome = None if head is None else self._copy(cx, member, burial, dead_topic, head)
+        except DatabaseError as error:
+            # The copy's id was looked for: it is the offset that is taken, and no repetition would find another.
+            if error.code != contradictions.DUPLICATE or mended:
+                raise
+            seen_to = contradictions.mend(self.session, dead_topic, key) is not None
+            return seen_to and self._move(member, burial, mended=True)
+        if outcome is None:
+            if key not in Discovery().heads(self.session, dead_topic, [key]):
+                self.context.ensure_lanes(dead_topic, [key])
+                return self._move(member, burial)
+            return False
+        if outcome == "lost":
+            member.lose_lane(lane, "its lease has another owner or epoch")
+            return True
+        if not member.buried(burial, lane):
+            return False
+        self._announce(member, burial, dead_topic, outcome)
+        self.context.published(dead_topic)
+        return True
+
+    def _copy(self, cx: Executor, member: Member, burial: Burial, dead_topic: str, head: int) -> str:
+        """Inside the transaction, under the dead letter lane's lock: "buried", "vanished" or "lost"."""
+        group, topic, lane = member.group, member.topic, burial.lane
+        held = self.context.fenced(Leases().fence(cx, group, topic, member.owner, [lane.key]))
+        if held.get(lane.key) != lane.epoch:
+            return "lost"
+        Deliveries().settle(cx, group, topic, lane.key, burial.offset)
+        moves = Moves()
+        source = moves.source_id(cx, topic, lane.key, burial.offset)
+        if source is None or (burial.row is not None and source != burial.row.id):
+            return "vanished"
+        copy_id = derived_id(group, source, burial.offset)
+        while (at := moves.buried(cx, dead_topic, lane.key, copy_id)) is not None:
+            # Without a lock: who purges it from now on purges this failure's letter.
+            floor = Offsets().load(cx, "", dead_topic, [lane.key]).get(("", lane.key))
+            released = floor is not None and at <= floor.offset_acked
+            if not released and not Deliveries().is_letter_settled(cx, dead_topic, lane.key, at):
+                self._remember(cx, member, burial)
+                return "buried"
+            # That one was redriven, deleted or purged, and a seek brought the message back: this failure is another.
+            copy_id = derived_id(group, copy_id, at)
+        moves.bury(
+            cx,
+            topic=topic,
+            key=lane.key,
+            offset=burial.offset,
+            dead_topic=dead_topic,
+            dead_offset=head + 1,
+            derived_id=copy_id,
+            failures=burial.failures,
+            error=burial.error,
+            group=group,
+        )
+        Discovery().set_head(cx, dead_topic, lane.key, head + 1)
+        self._remember(cx, member, burial)
+        return "buried"
+
+    def _remember(self, cx: Executor, member: Member, burial: Burial) -> None:
+        if member.rules.history and burial.attempt is not None:
+            now = time.monotonic()
+            row = burial.attempt.left_as(burial.ended, burial.error, now)
+            History().upsert(cx, member.group, member.topic, member.owner, [row], now)
+
+    def _announce(self, member: Member, burial: Burial, dead_topic: str, outcome: str) -> None:
+        context = {
+            "topic": member.topic,
+            "key": burial.lane.key,
+            "group": member.group,
+            "offset": burial.offset,
+            "attempt": burial.failures,
+        }
+        if outcome == "vanished":
+            log.error("message.vanished", **context, error=failures.summary(burial.error))
+            return
+        if burial.ended is Ended.EXPIRED:
+            log.warning("message.expired", **context, dead_letter_topic=dead_topic)
+        else:
+            log.error(
+                "message.dead_lettered",
+                **context,
+                dead_letter_topic=dead_topic,
+                error=failures.summary(burial.error),
+                exc_info=burial.raised,
+            )
+        hook = member.config.on_dead_letter
+        if hook is not None and burial.attempt is not None:
+            message = message_of(burial.attempt, member, self.context)
+            member.later(lambda: hook(message, burial.error))

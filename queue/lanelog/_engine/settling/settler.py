@@ -1,0 +1,152 @@
+"""The settler: outcomes and marks of many lanes in one transaction, and dead letters between two of them.
+
+Owns every write of offsets and delivery rows (but the acked row of `message.transaction()`); never plans what to write
+(`Lane`) nor decides what an outcome means. One thread and one connection of a client.
+
+Lock order of a flush: leases S → delivery → offsets → history. A crash before the COMMIT redelivers what the flush
+carried; after it, nothing is lost but the news. A flush whose COMMIT was not answered is written again: every value in
+it is absolute, the watermark only grows, and the fence decides anew. A process that sleeps in the middle holds its
+locks until the server drops its session (`wait_timeout`, 15 s); the steal skips locked rows meanwhile.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from attrs import define, field
+
+from lanelog._engine.settling.dead_letters import DeadLetters
+from lanelog._stores.deliveries import Deliveries
+from lanelog._stores.history import History
+from lanelog._stores.leases import Leases
+from lanelog._stores.offsets import Offsets
+from lanelog.errors import DatabaseError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lanelog._database import Executor, Session
+    from lanelog._engine.context import EngineContext
+    from lanelog._engine.lane.values import LaneWrite
+    from lanelog._engine.member.member import Member
+
+FLUSH_LANES = 1000
+IDLE = 2.0
+"""Seconds between two turns that nobody asked for: they only keep the connection alive."""
+
+AGAIN = 0.1
+"""Seconds until lanes and dead letter heads that somebody has locked are tried again."""
+
+DEADLOCK = 1213
+LOCK_TIMEOUT = 1205
+QUICK_REPEATS = 5
+
+
+@define(eq=False)
+class Settler:
+    """Turns of the settler."""
+
+    context: EngineContext
+    session: Session = field(init=False)
+    flushes: int = 0
+    _dead_letters: DeadLetters = field(init=False)
+    _cautious: set[Member] = field(factory=set)  # met a lock time-out: takes only what is free
+    _deadlocks: int = 0
+    _waits: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        self.session = self.context.database.session("settler")
+        self._dead_letters = DeadLetters(self.context, self.session)
+
+    def turn(self, now: float) -> float:
+        """Flush once for each member that has something to write."""
+        busy = self._waits = False
+        members = self.context.members()
+        self._cautious.intersection_update(members)  # one that has ended meets no lock any more
+        for member in members:
+            with self.context.watch(member, "settler", self.session):
+                busy |= self._flush(member)
+                member.announce_dropped()  # after the flush: nothing is dropped and flushed without being told
+                busy |= self._dead_letters.turn(member)
+        self.context.raise_deferred("settler")
+        if members and not busy:
+            # Its connection is there before there is something to write: with too few of them it is worth more than
+            # most others.
+            self.session.ensure()
+            self.session.ping_if_idle()
+        del now
+        if busy:
+            return 0.0
+        return AGAIN if self._cautious or self._waits or self._dead_letters.left() else IDLE
+
+    def close(self) -> None:
+        """Give the connection back."""
+        self.session.close()
+
+    def _flush(self, member: Member) -> bool:
+        if not member.has_writes:
+            return False
+        generation = self.context.vouched(self.session)
+        if not generation:
+            self._waits = True  # for the keeper, which wakes this loop
+            return False
+        writes = member.collect(FLUSH_LANES)
+        if not writes:
+            return False
+        try:
+            with self.session.pinned(), self.session.transaction() as cx:
+                # Memory may have been loaded anew since the writes were collected: from a server that has other rows.
+                self.context.check_generation(self.session, generation)
+                written, refused = self._write(cx, member, writes)
+        except BaseException as error:  # noqa: BLE001 - whatever it was: the writes are to be made again
+            member.uncommitted(writes)
+            return self._again(member, error)
+        self._deadlocks = 0
+        self.flushes += 1
+        member.committed(written)
+        left = [write for write in writes if write not in written]
+        if len(left) == len(refused):
+            self._cautious.discard(member)  # else some lane is still locked by somebody: the others must not wait
+        member.uncommitted(left)
+        for write in refused:
+            member.lose_lane(write.lane, "its lease has another owner or epoch")
+        return bool(written)
+
+    def _again(self, member: Member, error: BaseException) -> bool:
+        """After a failed flush: True to repeat it at once; else the error goes to the loop, which waits."""
+        code = error.code if isinstance(error, DatabaseError) else None
+        if code == DEADLOCK and self._deadlocks < QUICK_REPEATS:
+            self._deadlocks += 1
+            return True
+        if code == LOCK_TIMEOUT:
+            self._cautious.add(member)
+            return True
+        raise error
+
+    def _write(
+        self, cx: Executor, member: Member, writes: Sequence[LaneWrite]
+    ) -> tuple[list[LaneWrite], list[LaneWrite]]:
+        """Inside the transaction: what was written, and what was refused because the lane is not ours any more."""
+        group, topic = member.group, member.topic
+        keys = [write.lane.key for write in writes]
+        refused: list[LaneWrite] = []
+        if member in self._cautious:
+            free = self.context.fenced(Leases().fence_free(cx, group, topic, member.owner, keys))
+            had = set(Offsets().load(cx, group, topic, list(free)))
+            unlocked = Offsets().lock_free(cx, group, topic, list(free))
+            usable = {key: epoch for key, epoch in free.items() if key in unlocked or (group, key) not in had}
+            refused = [w for w in writes if w.lane.key in free and free[w.lane.key] != w.lane.epoch]
+            mine = [w for w in writes if usable.get(w.lane.key) == w.lane.epoch]
+        else:
+            held = self.context.fenced(Leases().fence(cx, group, topic, member.owner, keys))
+            mine = [w for w in writes if held.get(w.lane.key) == w.lane.epoch]
+            refused = [w for w in writes if held.get(w.lane.key) != w.lane.epoch]
+        if mine:
+            Deliveries().upsert(cx, group, topic, [row for write in mine for row in write.upserts])
+            Deliveries().delete(cx, group, topic, [(w.lane.key, offset) for w in mine for offset in w.deletes])
+            Offsets().flush(cx, group, topic, [(w.lane.key, w.watermark, w.mark, w.lane.epoch) for w in mine])
+            if member.rules.history:
+                left = [row for write in mine for row in write.left]
+                History().upsert(cx, group, topic, member.owner, left, time.monotonic())
+        return mine, refused

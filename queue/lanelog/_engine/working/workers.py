@@ -1,0 +1,263 @@
+"""The threads that run handlers, lane by lane.
+
+Owns worker threads and what they are doing; never sends SQL (only `message.transaction()` does, from within a
+handler) and never decides what comes next. Runs come through a queue, marked by the settler or, if they are late, to
+be marked by whoever takes them; the keeper supervises by the clock.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from attrs import define, field
+
+from lanelog._engine.delivery import is_open, message_of
+from lanelog._engine.lane import failures, policy
+from lanelog._engine.lane.policy import Verb
+from lanelog._engine.lane.run import State
+from lanelog._engine.member.isolation import Passage, process_isolation
+from lanelog._engine.member.rules import RUN_SECONDS
+from lanelog._telemetry import get_logger
+
+if TYPE_CHECKING:
+    import queue
+    from collections.abc import Callable
+
+    from lanelog._engine.context import EngineContext
+    from lanelog._engine.lane.run import Attempt, Run
+    from lanelog._engine.member.member import Member
+    from lanelog.config import SubscriptionConfig
+    from lanelog.message import Message
+
+RUN_LIMIT = 3 * RUN_SECONDS
+"""A run that takes longer than planned is cut: what it has done is flushed, the rest is marked anew."""
+
+RELIEF = 0.25
+"""After so long in one handler, what its run has done is settled without it."""
+
+log = get_logger("worker")
+
+
+class _After(Enum):
+    """What a worker does after a message."""
+
+    GO_ON = "go on"
+    STOP = "stop"  # the rest of the run must not start
+    DETACHED = "detached"  # the message is the user's: the run ends when it is settled
+
+
+@define(eq=False)
+class Worker:
+    """One thread and what it is doing."""
+
+    number: int
+    thread: threading.Thread | None = None
+    member: Member | None = None
+    run: Run | None = None
+    attempt: Attempt | None = None
+    passage: Passage | None = None
+    abandoned: bool = False
+
+
+def compose(
+    handler: Callable[[Message], object], middleware: tuple[Callable[..., object], ...]
+) -> Callable[[Message], object]:
+    """The handler inside its middleware, the first one outermost."""
+    for layer in reversed(middleware):
+        handler = functools.partial(_call, layer, handler)
+    return handler
+
+
+def _call(layer: Callable[..., object], call_next: Callable[[Message], object], message: Message) -> object:
+    return layer(message, call_next)
+
+
+def run_hook(hook: Callable[[], object]) -> None:
+    """Call a user's hook; what it raises is logged and changes nothing."""
+    try:
+        hook()
+    except BaseException as error:
+        log.error("hook.failed", exc_info=failures.raised(error))
+
+
+@define(eq=False)
+class Workers:
+    """The worker threads of one subscription."""
+
+    name: str
+    config: SubscriptionConfig
+    handler: Callable[[Message], object]
+    runs: queue.SimpleQueue[tuple[Member, Run] | Callable[[], object] | None]
+    context: EngineContext
+    _workers: list[Worker] = field(factory=list)
+    _lock: threading.Lock = field(factory=threading.Lock)
+    _stopped: bool = False
+    _started: int = 0
+
+    def start(self) -> None:
+        """Start the threads; idempotent."""
+        with self._lock:
+            if not self._workers and not self._stopped:
+                for _ in range(self.config.workers):
+                    self._start_locked()
+
+    def _start_locked(self) -> None:
+        worker = Worker(self._started)
+        self._started += 1
+        worker.thread = threading.Thread(
+            target=self._loop, args=(worker,), name=f"lanelog-worker-{self.name}-{worker.number}", daemon=True
+        )
+        self._workers.append(worker)
+        worker.thread.start()
+
+    def stop(self) -> None:
+        """Ask every thread to end after what it is doing; does not wait."""
+        with self._lock:
+            if self._stopped:
+                return
+            self._stopped = True
+            for _ in self._workers:
+                self.runs.put(None)
+
+    def join(self, timeout: float) -> bool:
+        """Wait for the threads, at most `timeout` seconds in all."""
+        until = time.monotonic() + timeout
+        for worker in list(self._workers):
+            if worker.thread is not None and worker.thread is not threading.current_thread():
+                worker.thread.join(max(0.0, until - time.monotonic()))
+        return not any(worker.thread is not None and worker.thread.is_alive() for worker in self._workers)
+
+    @property
+    def busy(self) -> int:
+        """How many handlers are running, abandoned ones not counted."""
+        return sum(1 for worker in list(self._workers) if worker.attempt is not None and not worker.abandoned)
+
+    def supervise(self, now: float) -> None:
+        """One look by the clock: relieve slow runs, extend living handlers, give up what timed out."""
+        for worker in list(self._workers):
+            attempt, run, member = worker.attempt, worker.run, worker.member
+            if attempt is None or run is None or member is None or worker.abandoned:
+                continue
+            if now - attempt.started > RELIEF:
+                member.relieve(run)
+            if now < attempt.deadline or attempt.state is not State.RUNNING:
+                continue
+            if not attempt.slow_reported:
+                attempt.slow_reported = True
+                log.warning("handler.slow", **member.context(attempt), seconds=now - attempt.started)
+            longest = attempt.started + self.config.max_handler_time
+            if self.config.auto_extend and now < longest:
+                attempt.deadline = min(now + self.config.visibility_timeout, longest)
+            else:
+                self._abandon(worker, member, attempt, now)
+
+    def cut_off(self) -> None:
+        """Let go of the threads whose handlers' attempts went back: they end with their handlers, or the process."""
+        for worker in list(self._workers):
+            attempt = worker.attempt
+            if attempt is not None and attempt.state is State.SUPERSEDED and not worker.abandoned:
+                worker.abandoned = True
+                if worker.passage is not None:
+                    worker.passage.leave()
+
+    def _abandon(self, worker: Worker, member: Member, attempt: Attempt, now: float) -> None:
+        reason = f"timed out after {now - attempt.started:.1f} s in its handler"
+        outcome = policy.timed_out(self.config, attempt, reason, now)
+        if not member.give_up(attempt, outcome):
+            return
+        log.warning("handler.abandoned", **member.context(attempt), seconds=now - attempt.started)
+        if worker.passage is not None:
+            worker.passage.leave()  # decided: it must not keep a suspect, or everybody else, waiting for ever
+        with self._lock:
+            worker.abandoned = True
+            self._workers.remove(worker)
+            if not self._stopped:
+                self._start_locked()
+
+    def _loop(self, worker: Worker) -> None:
+        while not worker.abandoned:
+            item = self.runs.get()
+            if item is None:
+                return
+            if callable(item):
+                run_hook(item)
+                continue
+            member, run = item
+            try:
+                self._work(worker, member, run)
+            except BaseException as error:  # noqa: BLE001 - a fault of the engine, not of the handler
+                member.fail(error)
+            finally:
+                worker.member = worker.run = worker.attempt = None
+
+    def _work(self, worker: Worker, member: Member, run: Run) -> None:
+        isolation = process_isolation()
+        if run.alone:
+            inside = isolation.enter_alone(lambda: bool(run.attempts) and member.may_start(run.lane, time.monotonic()))
+        else:
+            isolation.enter()
+            inside = True
+        passage = Passage(isolation) if inside else None
+        began = time.monotonic()
+        detached = False
+        try:
+            if run.late and inside:
+                marked = member.mark(run)
+                if marked is None:
+                    self.runs.put((member, run))  # who takes it next waits on, when he is let in
+                    return
+                inside = marked
+                began = time.monotonic()  # a slow flush is not the run's: it would be cut before its first message
+            worker.member, worker.run, worker.passage = member, run, passage
+            while inside and passage is not None and self._may_go_on(member, run, began):
+                now = time.monotonic()
+                attempt = run.start_next(now, self.config.visibility_timeout)
+                if attempt is None:
+                    break
+                worker.attempt = attempt
+                after = self._handle(member, run, attempt, passage.leave)
+                worker.attempt = None
+                detached = after is _After.DETACHED
+                if worker.abandoned or after is not _After.GO_ON:
+                    break
+            if not detached:
+                member.finish(run, seconds=time.monotonic() - began)
+                if run.alone and run.marked and not worker.abandoned:
+                    member.wait_written(run)
+        finally:
+            if passage is not None and not detached:
+                passage.leave()
+
+    def _may_go_on(self, member: Member, run: Run, began: float) -> bool:
+        now = time.monotonic()
+        if member.rules.ack_first:
+            return True  # acked already: it runs, or it is lost
+        return member.may_start(run.lane, now) and now - began < RUN_LIMIT
+
+    def _handle(self, member: Member, run: Run, attempt: Attempt, leave: Callable[[], None]) -> _After:
+        """Run the handler, unless the message's time is over, and record its outcome."""
+        if attempt.expired:
+            run.record(attempt, policy.EXPIRED)
+            return _After.STOP if member.rules.strict else _After.GO_ON
+        error: BaseException | None = None
+        try:
+            self.handler(message_of(attempt, member, self.context))
+        except BaseException as raised:  # noqa: BLE001 - whatever a handler raises is a failed attempt
+            error = raised
+        left = attempt.state is State.CLAIMED and member.leave_claimed(attempt, leave)
+        if left or (not is_open(attempt) and attempt.state is not State.SUPERSEDED):
+            if error is not None and not member.rules.ack_first:
+                log.warning("handler.raised_after_settling", **member.context(attempt), exc_info=failures.raised(error))
+            return _After.DETACHED if left else _After.GO_ON
+        outcome = policy.judge(self.config, attempt, error, time.monotonic())
+        if error is not None:
+            policy.report(member.context(attempt), error, outcome)
+        if outcome is None:
+            return _After.DETACHED if member.detach(attempt, leave) else _After.GO_ON
+        run.record(attempt, outcome)
+        held_back = outcome.verb is not Verb.ACK and member.rules.strict
+        return _After.STOP if held_back or attempt.state is State.SUPERSEDED else _After.GO_ON

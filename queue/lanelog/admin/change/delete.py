@@ -1,0 +1,342 @@
+"""Groups and topics, removed.
+
+Owns these transactions; never touches a dead letter topic that it was not asked for, nor a schedule: it names those
+that are left. Called by `Admin`.
+
+The first transaction ends the groups: topic row X → groups X → leases. It raises the topic row's epoch above every
+lease it deletes, so that a group of that name begins above them, and from its commit on nobody can settle anything for
+them: a settlement looks for its lease first. What they leave is deleted by exact keys, in bounded batches of their own,
+each with the topic row locked and the group known to be gone. For a topic what is scheduled follows, then the messages
+(see `purge_messages`), then lane after lane: topic row X → floors X → heads X → delivery → offsets; the topic row
+stays, with the highest offset and epoch.
+
+Dies before the first COMMIT: nothing has happened. After it, in the middle, or with an unanswered COMMIT: the groups
+are gone and rows without a group are left, which harm nobody: the same call again goes on with them, and so does a
+registration of that name. Two at once: the second waits for the topic row and finds less, or nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lanelog._checks import check_name
+from lanelog._stores._points import chunked, exactly
+from lanelog._stores.deliveries import Deliveries
+from lanelog._stores.discovery import Discovery
+from lanelog._stores.groups import Groups
+from lanelog._stores.offsets import Offsets
+from lanelog._stores.partitions import Partitions
+from lanelog._stores.scheduled import Scheduled
+from lanelog._stores.schedules import Schedules
+from lanelog.admin.change import lease_takeover
+from lanelog.admin.change.purge_messages import delete_released, may_delete
+from lanelog.admin.change.told import Act, Tally, deleting, passing
+from lanelog.admin.lookup.known import known_topic, no_group, no_topic, pages, read, repeated
+from lanelog.admin.lookup.names import names
+from lanelog.admin.read import lane_totals, topics
+from lanelog.admin.read import owners as _owners
+from lanelog.admin.schedules.scheduled import delete_all
+from lanelog.admin.views import GroupDeleted, TopicDeleted
+from lanelog.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from lanelog._database import Database, Executor
+
+# Lanes in which a group has a lease row (PRIMARY, prefix).
+LEASED = (
+    "SELECT partition_key FROM queue_partition_leases FORCE INDEX (PRIMARY) WHERE consumer_group = %s AND topic = %s"
+)
+
+# Leases, by exact key (PRIMARY, one lookup a key).
+DELETE_LEASES = """
+DELETE gone FROM ({exact}) AS exact STRAIGHT_JOIN queue_partition_leases AS gone FORCE INDEX (PRIMARY)
+ON gone.consumer_group = %s AND gone.topic = %s AND gone.partition_key = exact.k"""
+
+# A group's registration (PRIMARY).
+DELETE_GROUP = """DELETE queue_groups FROM queue_groups FORCE INDEX (PRIMARY)
+WHERE consumer_group = %s AND topic = %s"""
+
+# Some delivery rows that a group has left (PRIMARY, prefix).
+LEFT_DELIVERIES = """SELECT partition_key, message_offset FROM queue_delivery_state FORCE INDEX (PRIMARY)
+WHERE consumer_group = %s AND topic = %s LIMIT %s"""
+
+# Some offsets rows that a group has left (PRIMARY, prefix).
+LEFT_OFFSETS = """SELECT partition_key FROM queue_offsets FORCE INDEX (PRIMARY)
+WHERE consumer_group = %s AND topic = %s LIMIT %s"""
+
+# Offsets rows, by exact key (PRIMARY, one lookup a key).
+DELETE_OFFSETS = """DELETE gone FROM ({exact}) AS exact STRAIGHT_JOIN queue_offsets AS gone FORCE INDEX (PRIMARY)
+ON gone.consumer_group = %s AND gone.topic = %s AND gone.partition_key = exact.k"""
+
+# Every group that has, or had, a place in a topic (by_topic).
+SEEN = "SELECT DISTINCT consumer_group FROM queue_offsets FORCE INDEX (by_topic) WHERE topic = %s"
+
+# A subscriber's heartbeat, one row at a time (PRIMARY).
+DELETE_HEARTBEAT = """DELETE queue_subscriber_heartbeats FROM queue_subscriber_heartbeats FORCE INDEX (PRIMARY)
+WHERE consumer_group = %s AND topic = %s AND subscriber_name = %s"""
+
+BATCH = 1000
+LANES_A_TRANSACTION = 100
+ROUNDS = 3
+"""How often a lane is emptied that somebody still publishes to, before it is left."""
+
+
+# -- a group -----------------------------------------------------------------------------------------------------------
+
+
+def delete_group(database: Database, topic: str, group: str, *, dry_run: bool) -> GroupDeleted:
+    """See `Admin.delete_group`."""
+    with passing(database, Act(verb="delete_group", topic=topic, group=group)) as tally:
+        return remove_group(database, topic, group, tally, dry_run=dry_run)
+
+
+def remove_group(database: Database, topic: str, group: str, tally: Tally, *, dry_run: bool) -> GroupDeleted:
+    """The same, counted and not told: for a job that removes the group it made itself."""
+    check_name("topic", topic)
+    check_name("group", group)
+    readers = read(database, _readers, "looking for the group", topic, group)
+    others = sorted(readers - {group})
+    lag = _lags(database, topic, [group])[group] if group in readers else 0
+    lanes, collectable = 0, 0
+    for page in pages(database, topic):
+        some = read(database, _held_back, "counting", topic, group, others, page)
+        lanes, collectable = lanes + some[0], collectable + some[1]
+    members = read(database, _owners.load, "reading members", group, topic)
+    if not dry_run:
+        repeated(database, _try_to_delete, "looking for the privilege to delete", database, _may_delete_groups)
+        repeated(database, _end, "deleting a group", database, topic, [group])
+        tally.done |= group in readers
+        tally.add(messages=lag, unsettled=lag)
+        _clear(database, topic, group, list(members.rows))
+    return GroupDeleted(
+        topic=topic,
+        group=group,
+        lanes=lanes,
+        lag=lag,
+        members=sum(members.alive(owner) for owner in members.rows),
+        collectable=collectable if others and group in readers else 0,
+        groups_left=tuple(others),
+        dry_run=dry_run,
+    )
+
+
+def _try_to_delete(database: Database, nothing: Callable[[Executor], None]) -> None:
+    """Refuse who may not do the last step before the first is done."""
+    with database.transaction() as cx:
+        nothing(cx)
+
+
+def _may_delete_groups(cx: Executor) -> None:
+    """Delete what nobody has: nothing has empty names."""
+    Deliveries().delete(cx, "", "", [("", 0)])
+    _delete(cx, DELETE_OFFSETS, "", "", [""])
+    _forget(cx, "", "", "")
+
+
+def _readers(cx: Executor, topic: str, group: str) -> set[str]:
+    """The registered groups; refuse one that is neither registered nor has left anything."""
+    known_topic(cx, topic)
+    readers = set(Groups().readers(cx, topic))
+    left = group in readers or Offsets().any_of_group(cx, group, topic) or Deliveries().any_of_group(cx, group, topic)
+    if not left:
+        raise no_group(topic, group)
+    return readers
+
+
+def _lags(database: Database, topic: str, groups: Iterable[str]) -> dict[str, int]:
+    def look() -> dict[str, int]:
+        with database.snapshot() as cx:
+            return {group: lane_totals.total(cx, topic, group).lag for group in groups}
+
+    return repeated(database, look, "counting")
+
+
+def _held_back(
+    cx: Executor, topic: str, group: str, others: Sequence[str], page: Sequence[tuple[str, int]]
+) -> tuple[int, int]:
+    """In how many of these lanes the group has a row, and how many messages only it holds back there."""
+    keys = [key for key, _ in page]
+    floors = {key: row.offset_acked for (_, key), row in Offsets().load(cx, "", topic, keys).items()}
+    marks = Offsets().watermarks(cx, topic, [group, *others], keys)
+    held = 0
+    for key in keys:
+        floor = floors.get(key, 0)
+        theirs = [max(floor, marks.get((other, key), 0)) for other in others]
+        held += max(0, min(theirs, default=0) - max(floor, marks.get((group, key), 0)))
+    return sum((group, key) in marks for key in keys), held
+
+
+def _end(database: Database, topic: str, groups: Sequence[str]) -> None:
+    """The transaction after which these groups are no more."""
+    with database.transaction() as cx:
+        if Discovery().lock_topic(cx, topic) is None:
+            raise no_topic(topic)
+        ordered = sorted(groups, key=str.encode)
+        for group in ordered:
+            Groups().lock(cx, group, topic)
+        epoch = 0
+        for group in ordered:
+            # No lease row can be born while the topic row is locked, so these are all.
+            keys = [key for (key,) in cx.query(LEASED, (group, topic))]
+            held = lease_takeover.lock_leases(cx, topic, group, keys)
+            epoch = max([epoch, *(lease.epoch for lease in held.values())])
+            _delete(cx, DELETE_LEASES, group, topic, keys)
+            cx.execute(DELETE_GROUP, (group, topic))
+        Discovery().raise_topic(cx, topic, 0, epoch)
+
+
+def _delete(cx: Executor, sql: str, group: str, topic: str, keys: Iterable[str]) -> None:
+    for chunk in chunked(sorted(keys, key=str.encode)):
+        args = [value for key in chunk for value in (key, 0)]
+        cx.execute(sql.format(exact=exactly(chunk)), (*args, group, topic))
+
+
+def _clear(database: Database, topic: str, group: str, owners: Sequence[str]) -> None:
+    """Delete what a group has left, until there is nothing, or until somebody has registered it anew."""
+    while repeated(database, _clear_some, "deleting what a group left", database, topic, group):
+        pass
+    for owner in owners:
+        read(database, _forget, "deleting heartbeats", topic, group, owner)
+
+
+def _forget(cx: Executor, topic: str, group: str, owner: str) -> None:
+    cx.execute(DELETE_HEARTBEAT, (group, topic, owner))
+
+
+def _clear_some(database: Database, topic: str, group: str) -> bool:
+    """One transaction; True when there may be more."""
+    with database.transaction() as cx:
+        # topic row S → delivery → offsets. A registration, which would make these rows its own, needs the topic row.
+        Discovery().share_topic(cx, topic)
+        if Groups().get(cx, group, topic) is not None:
+            return False
+        points = cx.query(LEFT_DELIVERIES, (group, topic, BATCH))
+        Deliveries().delete(cx, group, topic, [(key, offset) for key, offset in points])
+        keys = [key for (key,) in cx.query(LEFT_OFFSETS, (group, topic, BATCH))]
+        _delete(cx, DELETE_OFFSETS, group, topic, keys)
+        return len(points) == BATCH or len(keys) == BATCH
+
+
+# -- a topic -----------------------------------------------------------------------------------------------------------
+
+
+def delete_topic(database: Database, topic: str, *, dry_run: bool) -> TopicDeleted:
+    """See `Admin.delete_topic`."""
+    check_name("topic", topic)
+    letters = read(database, _letters_of, "looking for the topic", topic)
+    # Before anything is changed, as all that is only read: one that is declared meanwhile is not among them.
+    schedules = tuple(read(database, Schedules().of_topic, "listing schedules", topic))
+    groups = sorted(read(database, Groups().readers, "reading groups", topic))
+    owners = {group: read(database, _owners.load, "reading members", group, topic) for group in groups}
+    for group, members in owners.items():
+        alive = sorted(owner for owner in members.rows if members.alive(owner))
+        if alive:
+            raise ConfigurationError(
+                f"topic {topic!r} is being read: stop the {len(alive)} members of group {group!r} first ({alive[0]}, …)"
+            )
+    unsettled = {group: lag for group, lag in _lags(database, topic, groups).items() if lag}
+    with deleting(database, Act(verb="delete_topic", topic=topic)) as tally:
+        if not dry_run:
+            repeated(database, _try_to_delete, "looking for the privilege to delete", database, _may_delete_topics)
+            repeated(database, _end, "deleting groups", database, topic, groups)
+            tally.done = True
+            tally.add(unsettled=sum(unsettled.values()))
+            for group in groups:
+                _clear(database, topic, group, list(owners[group].rows))
+        # Before the lanes: what is moved into the log meanwhile leaves with its lane.
+        waiting = read(database, Scheduled().count, "counting", topic) if dry_run else delete_all(database, topic)
+        tally.add(scheduled=0 if dry_run else waiting)
+        lanes, messages = 0, 0
+        for page in pages(database, topic, LANES_A_TRANSACTION):
+            keys = [key for key, _ in page]
+            some = _count(database, topic, dict(page)) if dry_run else _empty(database, topic, keys)
+            lanes, messages = lanes + some[0], messages + some[1]
+            tally.add(messages=0 if dry_run else some[1])
+    return TopicDeleted(
+        topic=topic,
+        lanes=lanes,
+        messages=messages,
+        scheduled=waiting,
+        groups=tuple(groups),
+        unsettled=unsettled,
+        dead_letter_topics=letters,
+        schedules=schedules,
+        dry_run=dry_run,
+    )
+
+
+def _may_delete_topics(cx: Executor) -> None:
+    """As `_may_delete_groups`."""
+    _may_delete_groups(cx)
+    may_delete(cx)
+    Scheduled().delete(cx, "", [("", "")])
+    Offsets().raise_floors(cx, "", {"": 0})
+    Discovery().purge(cx, "", "")
+
+
+def _letters_of(cx: Executor, topic: str) -> tuple[str, ...]:
+    known_topic(cx, topic)
+    return topics.dead_letter_topics([topic], names(cx, topic))[topic]
+
+
+def _count(database: Database, topic: str, heads: Mapping[str, int]) -> tuple[int, int]:
+    floors = read(database, Offsets().load, "reading floors", "", topic, list(heads))
+    return len(heads), sum(heads[key] - row.marked_through for (_, key), row in floors.items())
+
+
+def _empty(database: Database, topic: str, keys: Sequence[str]) -> tuple[int, int]:
+    """Delete the messages of these lanes, and then the lanes; how many of both."""
+    lanes, messages, left = 0, 0, list(keys)
+    for _ in range(ROUNDS):
+        released = repeated(database, _release, "releasing messages", database, topic, left)
+        messages += delete_released(database, topic, released)
+        before = len(left)
+        left = repeated(database, _drop, "deleting lanes", database, topic, left)
+        lanes += before - len(left)
+        if not left:
+            break
+    return lanes, messages
+
+
+def _release(database: Database, topic: str, keys: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """Raise the floors to the heads; (deleted through, floor) by key."""
+    with database.transaction() as cx:
+        Discovery().share_topic(cx, topic)
+        _nobody_reads(cx, topic)
+        floors = lease_takeover.lock_floors(cx, topic, keys)
+        heads = Discovery().heads(cx, topic, list(floors))
+        Offsets().raise_floors(cx, topic, heads)
+        return {key: (floors[key].deleted_through, head) for key, head in heads.items()}
+
+
+def _nobody_reads(cx: Executor, topic: str) -> None:
+    """With the topic row locked, nobody can begin to."""
+    readers = Groups().readers(cx, topic)
+    if readers:
+        raise ConfigurationError(
+            f"group {min(readers)!r} was registered for topic {topic!r} while it was being deleted: what is left stays"
+        )
+
+
+def _drop(database: Database, topic: str, keys: Sequence[str]) -> list[str]:
+    """Remove the lanes that are empty; those that were published to meanwhile are left."""
+    with database.transaction() as cx:
+        Discovery().lock_topic(cx, topic)
+        _nobody_reads(cx, topic)
+        floors = lease_takeover.lock_floors(cx, topic, keys)
+        heads = Partitions().lock_heads(cx, topic, list(floors), wait=True)
+        empty = [key for key, head in heads.items() if head == floors[key].floor == floors[key].deleted_through]
+        if empty:
+            seen = sorted({"", *(group for (group,) in cx.query(SEEN, (topic,)))}, key=str.encode)
+            for group in seen:
+                rows = Deliveries().load(cx, group, topic, empty)
+                Deliveries().delete(
+                    cx, group, topic, [(key, row.offset) for key, found in rows.items() for row in found]
+                )
+            Discovery().raise_topic(cx, topic, max(heads[key] for key in empty), 0)
+            for key in sorted(empty, key=str.encode):
+                Offsets().purge(cx, topic, key, seen)
+                Discovery().purge(cx, topic, key)
+        return [key for key in heads if key not in empty]

@@ -1,0 +1,226 @@
+"""Purge: messages leave the log by an operator's will, whether or not every group has settled them.
+
+Owns the transactions that release them and the deletes behind; never removes a lane (collection does, once it is
+drained). Called by `Admin`, and by `delete` for a whole topic.
+
+One transaction for a number of lanes: topic row S → floors X (those that somebody holds are tried again later) → leases
+X of every group that is behind → delivery → offsets. It takes those lanes away (what a living owner has in flight there
+behind the purged is delivered again, see `interrupt`), raises the groups' watermarks and the floors; then the messages
+are deleted by exact keys, in bounded batches of their own. With the topic row shared, no group can be registered or
+deleted meanwhile.
+
+Dies right before the COMMIT: nothing has happened to these lanes. Right after, in the middle of the deletes, or with an
+unanswered COMMIT: what is released and not deleted yet is deleted by the repetition, or by the next collection, because
+the floor row says how far the deletion got. Two at once: floor by floor, the higher one stands.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+from threading import Event
+from typing import TYPE_CHECKING
+
+from attrs import evolve, field, frozen
+
+from lanelog._checks import check_name
+from lanelog._engine.cleanup import collection
+from lanelog._engine.cleanup.collection import Span
+from lanelog._stores.deliveries import Deliveries
+from lanelog._stores.discovery import Discovery
+from lanelog._stores.groups import Groups
+from lanelog._stores.moves import Moves
+from lanelog._stores.offsets import FloorRow, Offsets
+from lanelog.admin.change import interrupt, lease_takeover
+from lanelog.admin.change.seek import instants
+from lanelog.admin.change.told import Act, Unanswered, deleting
+from lanelog.admin.lookup.arguments import aware, milliseconds, offset_of
+from lanelog.admin.lookup.known import known_topic, no_topic, pages, read, repeated
+from lanelog.admin.views import Purged
+from lanelog.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from lanelog._database import Database, Executor
+
+LANES_A_TRANSACTION = 100
+FLOOR_HELD = 0.02
+"""Seconds before a lane whose floor somebody holds is tried again."""
+
+
+@frozen
+class Released:
+    """What one transaction released: how far each lane was deleted and may be deleted, and who had not settled it."""
+
+    lanes: Mapping[str, tuple[int, int]]
+    held: Mapping[str, int]
+    """Messages to delete, by key, in lanes whose floor somebody holds."""
+    unsettled: Mapping[str, int] = field(factory=dict)
+    lost: int = 0
+    """The same, summed over groups, also where the COMMIT that released them was not answered."""
+
+
+def purge(database: Database, topic: str, *, before: datetime | int, dry_run: bool) -> Purged:
+    """See `Admin.purge`."""
+    check_name("topic", topic)
+    targets = _targets(topic, before)
+    read(database, known_topic, "looking for the topic", topic)
+    if not dry_run:
+        read(database, may_delete, "looking for the privilege to delete")
+    messages, lanes, remaining = 0, 0, 0
+    unsettled: dict[str, int] = {}
+    why = f"before {before.isoformat() if isinstance(before, datetime) else f'offset {before}'}"
+    with deleting(database, Act(verb="purge", topic=topic, why=why)) as tally:
+        for page in pages(database, topic, LANES_A_TRANSACTION):
+            wanted = read(database, targets, "looking for an instant", dict(page))
+            for released in _released(database, topic, wanted, dry_run=dry_run):
+                gone = {key: span for key, span in released.lanes.items() if span[1] > span[0]}
+                lanes += len(gone)
+                remaining += sum(released.held.values())
+                for group, count in released.unsettled.items():
+                    unsettled[group] = unsettled.get(group, 0) + count
+                if dry_run:
+                    messages += sum(b - a for a, b in gone.values())
+                    continue
+                tally.done |= bool(gone)
+                tally.add(unsettled=released.lost)
+                deleted = delete_released(database, topic, gone)
+                tally.add(messages=deleted)
+                messages += deleted
+    return Purged(
+        topic=topic,
+        before=before,
+        messages=messages,
+        lanes=lanes,
+        unsettled=unsettled,
+        remaining=remaining,
+        dry_run=dry_run,
+    )
+
+
+def may_delete(cx: Executor) -> None:
+    """Refuse who may not delete messages before any is released; there is none in the lane without names."""
+    Moves().delete(cx, "", [("", 0)])
+
+
+def _targets(topic: str, before: object) -> Callable[[Executor, Mapping[str, int]], dict[str, int]]:
+    """What tells the last offset to delete, by key, from the lanes' heads."""
+    if isinstance(before, datetime):
+        start_ms = milliseconds(aware("before", before))
+        return lambda cx, heads: instants(cx, topic, list(heads), start_ms)
+    if isinstance(before, int) and not isinstance(before, bool):
+        last = offset_of(before, "before") - 1
+        return lambda _, heads: {key: min(last, head) for key, head in heads.items()}
+    raise ConfigurationError(f"before must be an aware datetime or an offset (int), not {before!r}")
+
+
+def _released(database: Database, topic: str, wanted: Mapping[str, int], *, dry_run: bool) -> Iterator[Released]:
+    """Release these lanes; those whose floors somebody holds are tried again for `publish_timeout`."""
+    pause = Event()
+    until = time.monotonic() + database.config.publish_timeout
+    keys: Iterable[str] = wanted
+    while True:
+        some = {key: wanted[key] for key in keys}
+        unanswered = Unanswered()
+        released = repeated(
+            database, _transaction, "releasing messages", database, topic, some, unanswered, dry_run=dry_run
+        )
+        released = evolve(released, lost=unanswered.committed(sum(released.unsettled.values())))
+        if not released.held or time.monotonic() >= until:
+            yield released
+            return
+        yield evolve(released, held={})
+        pause.wait(FLOOR_HELD)
+        keys = released.held
+
+
+def _transaction(
+    database: Database, topic: str, wanted: Mapping[str, int], unanswered: Unanswered, *, dry_run: bool
+) -> Released:
+    with unanswered.attempt(), database.transaction() as cx:
+        topic_row = Discovery().share_topic(cx, topic)
+        if topic_row is None:
+            raise no_topic(topic)
+        groups = sorted(Groups().readers(cx, topic), key=str.encode)
+        if dry_run:
+            loaded = Offsets().load(cx, "", topic, list(wanted))
+            floors = {key: FloorRow(row.offset_acked, row.marked_through) for (_, key), row in loaded.items()}
+        else:
+            floors = Offsets().lock_floors(cx, topic, list(wanted))
+        # What is not there at all has been purged.
+        missing = Offsets().load(cx, "", topic, [key for key in wanted if key not in floors])
+        held = {key: max(0, wanted[key] - row.marked_through) for (_, key), row in missing.items()}
+        targets = {key: wanted[key] for key, row in floors.items() if wanted[key] > row.floor}
+        places = _places(cx, topic, groups, floors)
+        behind = {group: [key for key in targets if places[group, key] < targets[key]] for group in groups}
+        void: dict[str, list[str]] = {}
+        if not dry_run:
+            held_by = {}
+            for group in groups:
+                held_by[group] = lease_takeover.lock_leases(cx, topic, group, behind[group])
+                lease_takeover.take_away(cx, topic, group, behind[group], topic_row[1] + 1)
+            for group in groups:
+                void[group] = interrupt.interrupt(cx, topic, group, held_by[group])
+            places = _places(cx, topic, groups, floors)  # an owner may have settled more until it was fenced
+            _forget_settled_letters(cx, topic, targets)
+        unsettled = {}
+        reached = {}
+        for group in groups:
+            count, reached[group] = _pass(cx, topic, group, targets, places, behind[group], dry_run=dry_run)
+            if count:
+                unsettled[group] = count
+        if not dry_run:
+            unanswered.plan(sum(unsettled.values()))
+            Offsets().raise_floors(cx, topic, targets)
+            for group in groups:
+                interrupt.unmark(cx, topic, group, void[group])
+                lease_takeover.raise_watermarks(cx, topic, group, reached[group])
+        lanes = {key: (row.deleted_through, targets.get(key, row.floor)) for key, row in floors.items()}
+        return Released(lanes, held, unsettled)
+
+
+def _places(
+    cx: Executor, topic: str, groups: Sequence[str], floors: Mapping[str, FloorRow]
+) -> dict[tuple[str, str], int]:
+    """Where each group is in each lane; one without a row is at the floor."""
+    if not groups or not floors:
+        return {}
+    marks = Offsets().watermarks(cx, topic, groups, list(floors))
+    return {(group, key): max(row.floor, marks.get((group, key), 0)) for group in groups for key, row in floors.items()}
+
+
+def _pass(
+    cx: Executor,
+    topic: str,
+    group: str,
+    targets: Mapping[str, int],
+    places: Mapping[tuple[str, str], int],
+    keys: Sequence[str],
+    *,
+    dry_run: bool,
+) -> tuple[int, dict[str, int]]:
+    """Take a group past what is purged: how much of it it had not settled, and its new watermarks by key."""
+    rows = Deliveries().load(cx, group, topic, keys)
+    unsettled, reached, points = 0, {}, []
+    for key in keys:
+        mine, place, target = rows.get(key, []), places[group, key], targets[key]
+        unsettled += max(0, target - place) - lease_takeover.settled_between(mine, place, target)
+        reached[key] = lease_takeover.advanced(mine, max(place, target))
+        points += [(key, row.offset) for row in mine if row.through <= reached[key]]
+    if not dry_run:
+        Deliveries().delete(cx, group, topic, points)
+    return unsettled, reached
+
+
+def _forget_settled_letters(cx: Executor, topic: str, targets: Mapping[str, int]) -> None:
+    """The rows of the reserved group '' last as long as the dead letters that they settle."""
+    rows = Deliveries().load(cx, "", topic, list(targets))
+    points = [(key, row.offset) for key, found in rows.items() for row in found if row.through <= targets[key]]
+    Deliveries().delete(cx, "", topic, points)
+
+
+def delete_released(database: Database, topic: str, lanes: Mapping[str, tuple[int, int]]) -> int:
+    """Delete what is released, (deleted through, floor) by key, a bounded number at a time; how many that was."""
+    spans = {key: Span(deleted=deleted, floor=floor) for key, (deleted, floor) in lanes.items()}
+    return sum(read(database, step, "deleting messages") for step in collection.deletion(topic, spans))

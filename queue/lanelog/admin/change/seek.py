@@ -1,0 +1,223 @@
+"""Seek: where a group goes on in its lanes.
+
+Owns the choice of the new watermarks and the transactions that set them; never deletes a message. Called by `Admin`.
+
+One transaction for each page of lanes: topic row S → groups S → floors S → leases X → delivery → offsets, see
+`lease_takeover`. It takes the lanes away from their owners, deletes what the group remembers of single messages and
+sets watermark and run mark, so that the next owner finds a lane in which nothing is out and nothing is settled behind
+the new place. A settlement of an owner from before either commits first, and is undone, or finds another epoch, and is
+refused.
+
+Dies right before a COMMIT: nothing of that page has happened. Right after, between two pages, or with an unanswered
+COMMIT: some lanes are set; the same seek again sets the others, and sets the first ones once more (to "latest", to the
+head by then). Two at once: lane by lane, the later one stands. Lease lost: that is what it does to the owner.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, cast
+
+from attrs import evolve, frozen
+
+from lanelog._checks import check_name
+from lanelog._engine.leasing.registration import last_before
+from lanelog._stores.deliveries import Deliveries
+from lanelog._stores.discovery import Discovery
+from lanelog._stores.offsets import Offsets
+from lanelog.admin.change import lease_takeover
+from lanelog.admin.change.told import Act, Unanswered, passing
+from lanelog.admin.lookup.arguments import aware, milliseconds
+from lanelog.admin.lookup.known import known_group, known_lane, pages, read, repeated
+from lanelog.admin.views import Sought, SoughtLane
+from lanelog.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from lanelog._database import Database, Executor
+    from lanelog._stores.deliveries import DeliveryRow
+
+LANES_A_TRANSACTION = 200
+"""Lanes that one transaction takes away: their owners' flushes wait for it."""
+
+MOVED_SHOWN = 1000
+MAX_OFFSET = 1 << 62
+
+
+@frozen(kw_only=True)
+class _Move:
+    """One lane's part of a seek."""
+
+    key: str
+    before: int
+    after: int
+    clamped: bool
+    again: int
+    passed: int
+    rows: tuple[int, ...]  # offsets of the delivery rows to delete
+
+
+def seek(
+    database: Database, topic: str, group: str, *, key: str | None, to: str | datetime | int, dry_run: bool
+) -> Sought:
+    """See `Admin.seek`."""
+    check_name("topic", topic)
+    check_name("group", group)
+    target, text = _target(to, key)
+    if key is not None:
+        check_name("key", key)
+    read(database, known_group, "looking for the group", topic, group)
+    sought = Sought(
+        topic=topic,
+        group=group,
+        key=key,
+        to=text,
+        lanes=0,
+        again=0,
+        passed=0,
+        clamped=0,
+        moved=(),
+        dry_run=dry_run,
+    )
+    with passing(database, Act(verb="seek", topic=topic, group=group, key=key, why=f"to {text}")) as tally:
+        for keys in _pages(database, topic, key):
+            places = _places(database, topic, keys, target)
+            unanswered = Unanswered()
+            moves = repeated(database, _page, "seeking", database, topic, group, places, unanswered, dry_run=dry_run)
+            if key is not None and not moves:
+                raise ConfigurationError(f"lane {key!r} of topic {topic!r} was purged meanwhile: nothing is left in it")
+            sought = _added(sought, moves)
+            if not dry_run:
+                passed = unanswered.committed(sum(move.passed for move in moves))
+                tally.add(messages=passed, unsettled=passed)
+    return sought
+
+
+def _target(to: object, key: str | None) -> tuple[str | int | datetime, str]:
+    """What to seek to, checked, and as text."""
+    if isinstance(to, str) and to in ("earliest", "latest"):
+        return to, to
+    if isinstance(to, datetime):
+        moment = aware("to", to)
+        return moment, moment.isoformat()
+    if isinstance(to, int) and not isinstance(to, bool):
+        if key is None:
+            raise ConfigurationError("an offset is a place in one lane: give its key")
+        if not 1 <= to <= MAX_OFFSET:
+            raise ConfigurationError(f"offsets begin at 1: to={to} is none")
+        return to, str(to)
+    raise ConfigurationError(f"to must be 'earliest', 'latest', an aware datetime or an offset (int), not {to!r}")
+
+
+def _pages(database: Database, topic: str, key: str | None) -> Iterator[Sequence[str]]:
+    if key is not None:
+        read(database, known_lane, "looking for the lane", topic, key)
+        yield [key]
+        return
+    for page in pages(database, topic, LANES_A_TRANSACTION):
+        yield [lane for lane, _ in page]
+
+
+def _places(
+    database: Database, topic: str, keys: Sequence[str], target: str | int | datetime
+) -> Mapping[str, int | None]:
+    """The wanted watermark of each lane, before it is bounded by floor and head; None: the head, whatever it is then.
+
+    An instant is looked for before anything is locked: what is published meanwhile is behind it.
+    """
+    if target == "latest":
+        return dict.fromkeys(keys)
+    if target == "earliest":
+        return dict.fromkeys(keys, -1)
+    if isinstance(target, int):
+        return dict.fromkeys(keys, target - 1)
+    start_ms = milliseconds(cast("datetime", target))
+    return read(database, instants, "looking for an instant", topic, keys, start_ms)
+
+
+def instants(cx: Executor, topic: str, keys: Sequence[str], start_ms: int) -> dict[str, int]:
+    """The last offset written before an instant, by key; of a lane that is gone: 0."""
+    heads = Discovery().heads(cx, topic, keys)
+    floors = Offsets().load(cx, "", topic, keys)
+    found = dict.fromkeys(keys, 0)
+    for key in keys:
+        floor = floors.get(("", key))
+        if key in heads and floor is not None:
+            found[key] = last_before(cx, topic, key, floor.offset_acked, heads[key], start_ms)
+    return found
+
+
+def _page(
+    database: Database,
+    topic: str,
+    group: str,
+    places: Mapping[str, int | None],
+    unanswered: Unanswered,
+    *,
+    dry_run: bool,
+) -> list[_Move]:
+    """One transaction; a lane without a floor has been purged and is left out."""
+    with unanswered.attempt(), database.transaction() as cx:
+        if dry_run:
+            floors = {key: row.offset_acked for (_, key), row in Offsets().load(cx, "", topic, list(places)).items()}
+        else:
+            epoch = lease_takeover.begin(cx, topic, group)
+            floors = {key: row.floor for key, row in lease_takeover.share_floors(cx, topic, list(places)).items()}
+            lease_takeover.take_away(cx, topic, group, floors, epoch)
+        moves = _plan(cx, topic, group, floors, places)
+        if not dry_run:
+            unanswered.plan(sum(move.passed for move in moves))
+            # Nobody else can write these rows now: whoever wants to share-locks the leases first.
+            Deliveries().delete(cx, group, topic, [(move.key, offset) for move in moves for offset in move.rows])
+            lease_takeover.move(cx, topic, group, {move.key: move.after for move in moves})
+    return moves
+
+
+def _plan(
+    cx: Executor, topic: str, group: str, floors: Mapping[str, int], places: Mapping[str, int | None]
+) -> list[_Move]:
+    keys = list(floors)
+    heads = Discovery().heads(cx, topic, keys)
+    offsets = Offsets().load(cx, group, topic, keys)
+    rows = Deliveries().load(cx, group, topic, keys)
+    return [
+        _move(
+            key,
+            floor=floors[key],
+            head=heads[key],
+            acked=offsets[(group, key)].offset_acked if (group, key) in offsets else 0,
+            rows=rows.get(key, ()),
+            wanted=places[key],
+        )
+        for key in keys
+        if key in heads
+    ]
+
+
+def _move(key: str, *, floor: int, head: int, acked: int, rows: Sequence[DeliveryRow], wanted: int | None) -> _Move:
+    before = max(acked, floor)
+    after = head if wanted is None else min(max(wanted, floor), head)
+    return _Move(
+        key=key,
+        before=before,
+        after=after,
+        clamped=wanted is not None and wanted >= 0 and wanted != after,
+        again=max(0, before - after) + lease_takeover.settled_between(rows, max(before, after), head),
+        passed=max(0, after - before) - lease_takeover.settled_between(rows, before, after),
+        rows=tuple(row.offset for row in rows),
+    )
+
+
+def _added(sought: Sought, moves: Sequence[_Move]) -> Sought:
+    moved = [
+        SoughtLane(key=move.key, before=move.before, after=move.after) for move in moves if move.before != move.after
+    ]
+    return evolve(
+        sought,
+        lanes=sought.lanes + len(moves),
+        again=sought.again + sum(move.again for move in moves),
+        passed=sought.passed + sum(move.passed for move in moves),
+        clamped=sought.clamped + sum(move.clamped for move in moves),
+        moved=(sought.moved + tuple(moved))[:MOVED_SHOWN],
+    )

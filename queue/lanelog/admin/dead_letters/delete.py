@@ -1,0 +1,102 @@
+"""The deletion of dead letters: they are settled for every group, and leave the log with the next collection.
+
+Owns these transactions; never deletes a message itself. Called by `Admin`.
+
+Lock order: floors S of their lanes, which keep collection away, → delivery. Dies right before a COMMIT: nothing of the
+batch has happened. Right after, or with an unanswered COMMIT: the repetition finds them settled, and counts those that
+bear the mark of this call. Beside a redrive: whoever inserts a dead letter's row first has it, the other meets a
+duplicate and looks again.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+from attrs import define
+
+from lanelog._checks import check_name
+from lanelog._stores._points import chunked
+from lanelog.admin.change import lease_takeover
+from lanelog.admin.change.told import Act, deleting
+from lanelog.admin.dead_letters import selection
+from lanelog.admin.lookup.known import known_group, read, repeated
+from lanelog.admin.views import Deleted
+from lanelog.errors import DatabaseError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from lanelog._database import Database, Executor
+    from lanelog.admin.dead_letters.selection import Letter
+
+
+def delete_dead_letters(
+    database: Database,
+    topic: str,
+    group: str,
+    *,
+    ids: Collection[str] | None,
+    reason: str | None,
+    everything: bool,
+    dry_run: bool,
+) -> Deleted:
+    """See `Admin.delete_dead_letters`."""
+    check_name("topic", topic)
+    check_name("group", group)
+    chosen = selection.choice(ids, reason, everything=everything)
+    original, dead_topics = selection.dead_topics(database, topic)
+    keys: set[str] = set()
+    named: set[str] = set()
+    count, any_letter = 0, False
+    by = f"deleted by call {uuid.uuid4().hex}"
+    why = "all" if everything else "ids" if reason is None else f"reason {reason}"
+    with deleting(database, Act(verb="delete_dead_letters", topic=original, group=group, why=why)) as tally:
+        for found in selection.letters(database, dead_topics, original, group, chosen):
+            any_letter = True
+            for batch in chunked(found):
+                named.update(name for letter in batch for name in chosen.named(letter))
+                keys.update(letter.key for letter in batch)
+                if dry_run:
+                    count += len(batch)
+                    continue
+                settled = repeated(database, _Settling(database, batch, by).attempt, "deleting dead letters")
+                tally.add(messages=settled)
+                count += settled
+    if not any_letter:  # a group that was deleted may have left some: only one that nobody knows is refused
+        read(database, known_group, "looking for the group", original, group)
+    return Deleted(
+        topic=original,
+        group=group,
+        messages=count,
+        keys=len(keys),
+        missing=0 if chosen.ids is None else len(chosen.ids - named),
+        dry_run=dry_run,
+    )
+
+
+@define(eq=False)
+class _Settling:
+    """One batch, of one dead letter topic, until it is known what became of it."""
+
+    database: Database
+    letters: Sequence[Letter]
+    by: str
+    _unknown: bool = False
+
+    def attempt(self) -> int:
+        try:
+            with self.database.transaction() as cx:
+                return self._transaction(cx, self.letters[0].dead_topic)
+        except DatabaseError as error:
+            self._unknown |= error.outcome_unknown
+            raise selection.settled_meanwhile(error) from error
+
+    def _transaction(self, cx: Executor, dead_topic: str) -> int:
+        floors = lease_takeover.share_floors(cx, dead_topic, sorted({letter.key for letter in self.letters}))
+        points = [(letter.key, letter.offset) for letter in self.letters]
+        done = len(selection.settled_by(cx, dead_topic, points, self.by)) if self._unknown else 0
+        points = [(key, offset) for key, offset in points if key in floors and offset > floors[key].floor]
+        points = selection.unsettled(cx, dead_topic, points)
+        selection.settle(cx, dead_topic, points, self.by)
+        return done + len(points)

@@ -1,0 +1,136 @@
+"""Dead letters, looked at: one by one, and counted by reason.
+
+Owns these queries; changes nothing, and takes from `selection` what a reason is. Called by `Admin`. They walk the dead
+letters of a topic in key order, past those that are settled; never a backlog.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from lanelog.admin.dead_letters.selection import REASON_MAX, reason_of
+from lanelog.admin.lookup.arguments import limit_of, optional
+from lanelog.admin.lookup.known import known_group, known_topic, repeated
+from lanelog.admin.lookup.names import names
+from lanelog.admin.read.topics import dead_letter_topics
+from lanelog.admin.views import DeadLetterInfo, DeadLetterReason
+from lanelog.config import check_name
+from lanelog.message import decode_metadata, utc_from_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lanelog._database import Database, Executor
+
+REASONS_MAX = 1000
+"""The most reasons that are told apart."""
+
+REASON = f"LEFT(SUBSTRING_INDEX(COALESCE(m.last_error, ''), CHAR(10 USING utf8mb4), 1), {REASON_MAX})"
+"""`reason_of` the error of a dead letter `m`, in SQL."""
+
+_UNSETTLED = """
+LEFT JOIN queue_delivery_state d FORCE INDEX (PRIMARY)
+       ON d.consumer_group = '' AND d.topic = m.topic AND d.partition_key = m.partition_key
+          AND d.message_offset = m.`offset`
+WHERE m.topic = %s AND m.failed_group <> '' AND d.message_offset IS NULL
+      AND (%s = '' OR m.original_topic = %s) AND (%s = '' OR m.failed_group = %s)
+"""
+
+# Dead letters of a topic that are not settled, in key order; of one original topic and one group, if these are not
+# empty (both PRIMARY).
+LETTERS = f"""
+SELECT m.topic, m.partition_key, m.`offset`, m.id, m.original_topic, m.original_offset, m.metadata, m.failed_group,
+       m.last_error, m.failure_count, m.failed_at, m.published_at, m.payload_bytes
+FROM queue_messages m FORCE INDEX (PRIMARY) {_UNSETTLED}
+ORDER BY m.partition_key, m.`offset` LIMIT %s
+"""
+
+# The same, counted by group and reason (both PRIMARY).
+REASONS = f"""
+SELECT m.topic, m.failed_group, {REASON} AS reason, COUNT(*) AS letters, COUNT(DISTINCT m.partition_key),
+       MIN(m.failed_at), MAX(m.failed_at)
+FROM queue_messages m FORCE INDEX (PRIMARY) {_UNSETTLED}
+GROUP BY m.topic, m.failed_group, reason ORDER BY letters DESC, m.failed_group, reason LIMIT %s
+"""
+
+
+def holders(cx: Executor, topic: str) -> tuple[list[str], str]:
+    """Where the dead letters of a topic are, and the original topic they must have come from ('': any).
+
+    For an original topic its dead letter topics; for a dead letter topic itself.
+    """
+    known_topic(cx, topic)
+    found = names(cx, topic)
+    if dict(found)[topic]:
+        return [topic], ""
+    return list(dead_letter_topics([topic], found)[topic]), topic
+
+
+def dead_letters(database: Database, topic: str, group: str | None, *, limit: int) -> list[DeadLetterInfo]:
+    """Dead letters by topic, key and offset."""
+    limit_of(limit)
+    rows = _rows(database, topic, group, LETTERS, limit)
+    return [_info(row) for row in rows[:limit]]
+
+
+def dead_letter_reasons(database: Database, topic: str, group: str | None) -> list[DeadLetterReason]:
+    """Dead letters by reason."""
+    rows = _rows(database, topic, group, REASONS, REASONS_MAX)
+    rows.sort(key=lambda row: (-row[3], row[0], row[1], row[2]))
+    return [
+        DeadLetterReason(
+            dead_letter_topic=where,
+            group=name,
+            reason=reason,
+            count=int(count),
+            keys=int(keys),
+            oldest_failed_at=utc_from_ms(oldest),
+            newest_failed_at=utc_from_ms(newest),
+        )
+        for where, name, reason, count, keys, oldest, newest in rows[:REASONS_MAX]
+    ]
+
+
+def _rows(database: Database, topic: str, group: str | None, sql: str, limit: int) -> list[tuple[Any, ...]]:
+    check_name("topic", topic)
+    optional("group", group)
+
+    def look() -> list[tuple[Any, ...]]:
+        with database.snapshot() as cx:
+            where, original = holders(cx, topic)
+            _check_group(cx, where, original, group)
+            found: list[tuple[Any, ...]] = []
+            for each in where:
+                if len(found) < limit or sql is REASONS:
+                    found += cx.query(sql, (each, original, original, group or "", group or "", limit))
+            return found
+
+    return repeated(database, look, "reading dead letters")
+
+
+def _check_group(cx: Executor, where: Sequence[str], original: str, group: str | None) -> None:
+    """Refuse a group that is not the original topic's; one that was deleted may have left dead letters."""
+    if group is None:
+        return
+    if original and not any(cx.query(LETTERS, (each, original, original, group, group, 1)) for each in where):
+        known_group(cx, original, group)
+
+
+def _info(row: tuple[Any, ...]) -> DeadLetterInfo:
+    where, key, offset, letter_id, topic, original, metadata, group, error, failures, failed, published, size = row
+    return DeadLetterInfo(
+        dead_letter_topic=where,
+        key=key,
+        offset=offset,
+        id=letter_id,
+        original_topic=topic,
+        original_offset=original,
+        original_id=decode_metadata(metadata).get("lanelog.original_id", ""),
+        group=group,
+        reason=reason_of(error),
+        last_error=error or "",
+        failure_count=failures,
+        failed_at=utc_from_ms(failed),
+        published_at=utc_from_ms(published),
+        payload_bytes=size,
+    )

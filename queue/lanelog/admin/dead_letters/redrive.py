@@ -1,0 +1,343 @@
+"""Redrive: dead letters become messages again, for the group that gave them up and for nobody else.
+
+Owns these transactions; never reads a payload into this process. Called by `Admin`.
+
+Lock order: groups S → floors S of the dead letters' lanes → heads X of the lanes they go to (those that somebody holds
+are left for later, with everything of their key, so that order is kept) → the dead letters' delivery rows → messages,
+or the schedule. A batch inserts the rows that settle its dead letters (group '') and their copies and moves the heads
+in one transaction. The floors keep collection away: a dead letter that is there stays there until its row stands beside
+it.
+
+Dies right before the COMMIT: nothing of the batch has happened. Right after, or with an unanswered COMMIT: the dead
+letters are settled, the repetition finds them so, and counts those that bear the mark of this call. In the middle:
+whole batches are done. Two redrives at once: the second waits for a head or meets the first's row (1062), and looks
+again. A dead letter that was settled is never redriven again, and once collected it is not there.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import deque
+from functools import partial
+from threading import Event
+from typing import TYPE_CHECKING
+
+from attrs import define, field
+
+from lanelog._checks import Duration, check_integer, check_name, check_number
+from lanelog._database import NOW_MS
+from lanelog._engine.lane.policy import CAP
+from lanelog._stores.groups import Groups
+from lanelog._stores.partitions import Partitions
+from lanelog.admin.change import lease_takeover
+from lanelog.admin.dead_letters import selection
+from lanelog.admin.lookup.known import known_group, known_topic, no_group, read, repeated
+from lanelog.admin.views import Redriven
+from lanelog.errors import ConfigurationError, DatabaseError, LanelogError
+from lanelog.publisher.timing import make_timing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+    from lanelog._database import Database, Executor
+    from lanelog.admin.dead_letters.selection import Choice, Letter
+    from lanelog.publisher.timing import Timing
+
+    Points = Sequence[tuple[str, int]]
+
+# The copy's id, which a replay of the archive computes too (`spark._replay_rows`).
+_ID = "CONCAT('rd-', SHA2(CONCAT(m.id, CHAR(31 USING utf8mb4), m.`offset`), 256))"
+# The cap of an earlier redrive goes with it, whatever this one's is.
+_METADATA = f"""IF(%s = 0, JSON_REMOVE(m.metadata, '$."{CAP}"'),
+          JSON_SET(COALESCE(m.metadata, '{{{{}}}}'), '$."{CAP}"', CAST(%s AS CHAR)))"""
+
+# Dead letters as messages again, behind the heads given by key and in their order (PRIMARY). The id is a new one,
+# because a dead letter's id and offset come together only once.
+COPY = f"""
+INSERT INTO queue_messages (topic, partition_key, `offset`, id, payload, payload_bytes, metadata, created_at,
+       published_at, expires_at, target_group)
+SELECT %s, m.partition_key,
+       CASE m.partition_key {{cases}} END + ROW_NUMBER() OVER (PARTITION BY m.partition_key ORDER BY m.`offset`),
+       {_ID}, m.payload, m.payload_bytes, {_METADATA}, {NOW_MS}, m.published_at,
+       IF(%s = 0, 0, {NOW_MS} + %s), %s
+FROM queue_messages m FORCE INDEX (PRIMARY)
+WHERE m.topic = %s AND (m.partition_key, m.`offset`) IN ({{points}})
+"""
+
+# The same into the schedule, in the same order (PRIMARY): the log gets them when they are due.
+COPY_LATER = f"""
+INSERT INTO queue_scheduled (topic, partition_key, id, payload, payload_bytes, metadata, created_at, published_at,
+       deliver_at, ttl_ms, target_group, seq)
+SELECT %s, m.partition_key, {_ID}, m.payload, m.payload_bytes, {_METADATA}, {NOW_MS}, m.published_at, {NOW_MS} + %s,
+       %s, %s,
+       MICROSECOND(UTC_TIMESTAMP(6)) MOD 1000 * 1000000
+         + ROW_NUMBER() OVER (PARTITION BY m.partition_key ORDER BY m.`offset`)
+FROM queue_messages m FORCE INDEX (PRIMARY)
+WHERE m.topic = %s AND (m.partition_key, m.`offset`) IN ({{points}})
+"""
+
+MAX_DELIVERIES = 1_000_000
+
+BATCH = 500
+BATCH_BYTES = 8 * 1024 * 1024
+"""The most messages and payload bytes of one transaction, as far as one message alone is not more."""
+
+RATED_BATCH = 0.1
+"""With a rate, a batch is what may go in so many seconds."""
+
+HEAD_HELD = 0.02
+"""Seconds before a lane whose head somebody holds is tried again."""
+
+
+def redrive(
+    database: Database,
+    topic: str,
+    group: str,
+    *,
+    ids: Collection[str] | None,
+    reason: str | None,
+    everything: bool,
+    rate: float | None,
+    delay: Duration,
+    ttl: Duration | None,
+    max_deliveries: int | None,
+    to_topic: str | None,
+    dry_run: bool,
+    ensure_lanes: Callable[[str, Sequence[str]], None],
+    published: Callable[[str], None],
+    scheduled: Callable[[], None],
+) -> Redriven:
+    """See `Admin.redrive`."""
+    check_name("topic", topic)
+    check_name("group", group)
+    chosen = selection.choice(ids, reason, everything=everything)
+    timing = _check(rate, delay, ttl, max_deliveries, to_topic)
+    original, dead_topics = selection.dead_topics(database, topic)
+    if to_topic in dead_topics:
+        raise ConfigurationError(
+            f"to_topic={to_topic!r} holds these dead letters: they would come back to where they are"
+        )
+    work = _Redrive(
+        database=database,
+        topic=original,
+        group=group,
+        target=original if to_topic is None else to_topic,
+        home=to_topic is None,
+        rate=rate,
+        timing=timing,
+        max_deliveries=max_deliveries,
+        ensure_lanes=ensure_lanes,
+    )
+    read(database, work.check_target, "looking for the group")
+    for found in selection.letters(database, dead_topics, original, group, chosen):
+        work.choose(chosen, found)
+        if not dry_run:
+            work.put_back(found)
+    if not dry_run:
+        work.finish()
+    if work.moved:
+        (scheduled if timing.delay_ms else partial(published, work.target))()
+    return Redriven(
+        topic=original,
+        group=group,
+        to_topic=work.target,
+        messages=work.chosen if dry_run else work.moved,
+        keys=len(work.keys),
+        missing=0 if chosen.ids is None else len(chosen.ids - work.named),
+        remaining=sum(len(waiting) for waiting in work.held.values()),
+        delay=timing.delay_ms / 1000,
+        dry_run=dry_run,
+    )
+
+
+def _check(
+    rate: float | None, delay: Duration, ttl: Duration | None, max_deliveries: int | None, to_topic: str | None
+) -> Timing:
+    """When the copies are due and for how long they live, if all of the options are right."""
+    if rate is not None:
+        check_number("rate", rate, above=True)
+    if max_deliveries is not None:
+        check_integer("max_deliveries", max_deliveries, least=1, most=MAX_DELIVERIES)
+    if to_topic is not None:
+        check_name("to_topic", to_topic)
+    return make_timing(delay, None, ttl)
+
+
+@define(eq=False, kw_only=True)
+class _Redrive:
+    """One call, from batch to batch."""
+
+    database: Database
+    topic: str
+    group: str
+    target: str
+    home: bool  # the target is the original topic, where the group must be registered
+    rate: float | None
+    timing: Timing
+    max_deliveries: int | None
+    ensure_lanes: Callable[[str, Sequence[str]], None]
+    chosen: int = 0
+    moved: int = 0
+    keys: set[str] = field(factory=set)
+    named: set[str] = field(factory=set)
+    held: dict[tuple[str, str], deque[Letter]] = field(factory=dict)
+    """What waits for a head that somebody holds, and whatever of the same lane comes behind it."""
+    by: str = field(factory=lambda: f"redriven by call {uuid.uuid4().hex}")
+    _unknown: bool = False  # whether the batch was committed by the last attempt
+    _not_before: float = 0.0
+    _pause: Event = field(factory=Event)
+
+    def check_target(self, cx: Executor) -> None:
+        """Refuse a topic or a group that is not there."""
+        if self.home:
+            known_group(cx, self.target, self.group)
+            return
+        known_topic(cx, self.target)
+        self.target_group(cx)
+
+    def target_group(self, cx: Executor) -> str:
+        """The only group that the copies are for, held in place; '' for every group, where it is not registered."""
+        if Groups().lock_shared(cx, self.group, self.target) is not None:
+            return self.group
+        if self.home:
+            raise no_group(self.target, self.group)
+        if self.max_deliveries is not None:
+            raise ConfigurationError(
+                f"max_deliveries is for group {self.group!r} alone, which is not registered for topic {self.target!r}"
+            )
+        return ""
+
+    def choose(self, choice: Choice, letters: Sequence[Letter]) -> None:
+        """Count what was chosen."""
+        self.chosen += len(letters)
+        self.keys.update(letter.key for letter in letters)
+        for letter in letters:
+            self.named.update(choice.named(letter))
+
+    def put_back(self, letters: Sequence[Letter]) -> None:
+        """Redrive these, which belong to one dead letter topic and are in order; what cannot go now is held."""
+        free = []
+        for letter in letters:
+            waiting = self.held.get((letter.dead_topic, letter.key))
+            if waiting is None:
+                free.append(letter)
+            else:
+                waiting.append(letter)
+        for batch in self._batches(free):
+            going = [letter for letter in batch if (letter.dead_topic, letter.key) not in self.held]
+            busy = self._move(going) if going else set()
+            for letter in batch:
+                place = (letter.dead_topic, letter.key)
+                if letter.key in busy or place in self.held:
+                    self.held.setdefault(place, deque()).append(letter)
+
+    def finish(self) -> None:
+        """Try what is held again, until nothing is or nothing has moved for `publish_timeout`."""
+        patience = self.database.config.publish_timeout
+        until = time.monotonic() + patience
+        while self.held and time.monotonic() < until:
+            before = self.moved
+            held, self.held = self.held, {}
+            for dead_topic in sorted({dead_topic for dead_topic, _ in held}):
+                lanes = sorted(place for place in held if place[0] == dead_topic)
+                self.put_back([letter for place in lanes for letter in held[place]])
+            if self.moved > before:
+                until = time.monotonic() + patience
+            elif self.held:
+                self._pause.wait(HEAD_HELD)
+
+    def _batches(self, letters: Sequence[Letter]) -> Iterator[list[Letter]]:
+        most = BATCH if self.rate is None else max(1, min(BATCH, int(self.rate * RATED_BATCH)))
+        batch: list[Letter] = []
+        size = 0
+        for letter in letters:
+            if batch and (len(batch) == most or size + letter.payload_bytes > BATCH_BYTES):
+                yield batch
+                batch, size = [], 0
+            batch.append(letter)
+            size += letter.payload_bytes
+        if batch:
+            yield batch
+
+    def _move(self, letters: Sequence[Letter]) -> set[str]:
+        """One batch; the keys whose heads somebody holds."""
+        if self.rate is not None:
+            wait = self._not_before - time.monotonic()
+            if wait > 0:
+                self._pause.wait(wait)
+        keys = sorted({letter.key for letter in letters})
+        repeated(self.database, self.ensure_lanes, "creating lanes", self.target, keys)
+        self._unknown = False
+        moved, busy = repeated(self.database, self._attempt, "redriving", letters, keys)
+        self.moved += moved
+        if self.rate is not None:
+            self._not_before = max(self._not_before, time.monotonic()) + moved / self.rate
+        return busy
+
+    def _attempt(self, letters: Sequence[Letter], keys: Sequence[str]) -> tuple[int, set[str]]:
+        try:
+            with self.database.transaction() as cx:
+                return self._transaction(cx, letters, keys)
+        except DatabaseError as error:
+            self._unknown |= error.outcome_unknown
+            raise selection.settled_meanwhile(error) from error
+
+    def _transaction(self, cx: Executor, letters: Sequence[Letter], keys: Sequence[str]) -> tuple[int, set[str]]:
+        dead_topic = letters[0].dead_topic
+        for_group = self.target_group(cx)
+        floors = lease_takeover.share_floors(cx, dead_topic, keys)
+        if self._unknown:
+            points = [(letter.key, letter.offset) for letter in letters]
+            done = selection.settled_by(cx, dead_topic, points, self.by)
+            if done:  # it was; what is left of the batch was left by it, for somebody's lock or to somebody's call
+                return len(done), {key for key, _ in set(points) - done}
+        heads = Partitions().lock_heads(cx, self.target, keys, wait=False)
+        points = [
+            (letter.key, letter.offset)
+            for letter in letters
+            if letter.key in heads and letter.key in floors and letter.offset > floors[letter.key].floor
+        ]
+        points = selection.unsettled(cx, dead_topic, points)
+        busy = set(keys) - heads.keys()
+        if not points:
+            return 0, busy
+        selection.settle(cx, dead_topic, points, self.by)
+        if self.timing.delay_ms:
+            copied, moved = self._copy_later(cx, dead_topic, points, for_group), True
+        else:
+            copied, moved = self._copy(cx, dead_topic, points, for_group, heads)
+        if copied != len(points) or not moved:
+            raise LanelogError(
+                f"{copied} of {len(points)} dead letters of {dead_topic!r} were copied: nothing was changed"
+            )
+        return copied, busy
+
+    def _copy(
+        self, cx: Executor, dead_topic: str, points: Points, for_group: str, heads: Mapping[str, int]
+    ) -> tuple[int, bool]:
+        """To the ends of their lanes; how many, and whether every head could be moved."""
+        counts: dict[str, int] = {}
+        for key, _ in points:
+            counts[key] = counts.get(key, 0) + 1
+        bases = [value for key in counts for value in (key, heads[key])]
+        sql = COPY.format(cases="WHEN %s THEN %s " * len(counts), points=_marks(points))
+        flat = [value for point in points for value in point]
+        ttl = (self.timing.ttl_ms, self.timing.ttl_ms)
+        copied = cx.execute(sql, (self.target, *bases, *self._cap, *ttl, for_group, dead_topic, *flat))
+        return copied, Partitions().advance(cx, self.target, counts) == len(counts)
+
+    def _copy_later(self, cx: Executor, dead_topic: str, points: Points, for_group: str) -> int:
+        """Into the schedule, with the heads locked as by whoever publishes; how many."""
+        sql = COPY_LATER.format(points=_marks(points))
+        flat = [value for point in points for value in point]
+        timing = (self.timing.delay_ms, self.timing.ttl_ms)
+        return cx.execute(sql, (self.target, *self._cap, *timing, for_group, dead_topic, *flat))
+
+    @property
+    def _cap(self) -> tuple[int, int]:
+        return (self.max_deliveries or 0,) * 2
+
+
+def _marks(points: Points) -> str:
+    return ",".join(["(%s, %s)"] * len(points))

@@ -1,0 +1,290 @@
+"""The dead letters that a verb was asked to redrive or delete: which there are, in order, and which are chosen.
+
+Owns the choice, the reading of dead letters without their payloads, a bounded piece at a time, and the rows that settle
+them; never decides in which transaction. Called by `redrive` and `delete`. What `letters` yields may be settled by
+somebody else a moment later: both look again, under their locks.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from attrs import frozen
+
+from lanelog._checks import check_name
+from lanelog._database import NOW_MS
+from lanelog._stores._points import chunked, placeholders
+from lanelog._stores.offsets import Offsets
+from lanelog.admin.lookup.known import PAGE, known_topic, pages, read
+from lanelog.admin.lookup.names import names
+from lanelog.admin.read import topics
+from lanelog.errors import ConfigurationError, DatabaseError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from lanelog._database import Database, Executor
+
+# Dead letters of one group in a bounded piece of a lane that are not settled yet (both PRIMARY); many pieces are joined
+# by UNION ALL.
+LETTERS = """(SELECT m.partition_key, m.`offset`, m.id, m.payload_bytes, LEFT(m.last_error, 1000),
+        JSON_UNQUOTE(JSON_EXTRACT(m.metadata, '$."lanelog.original_id"'))
+ FROM queue_messages m FORCE INDEX (PRIMARY)
+ LEFT JOIN queue_delivery_state d FORCE INDEX (PRIMARY)
+        ON d.consumer_group = '' AND d.topic = m.topic AND d.partition_key = m.partition_key
+           AND d.message_offset = m.`offset`
+ WHERE m.topic = %s AND m.partition_key = %s AND m.`offset` > %s AND m.`offset` <= %s
+       AND m.failed_group = %s AND m.original_topic = %s AND d.message_offset IS NULL)"""
+
+# Dead letters of one group by their own ids in some lanes that are not settled yet (by_id; PRIMARY).
+BY_ID = """
+SELECT m.partition_key, m.`offset`, m.id, m.payload_bytes, LEFT(m.last_error, 1000),
+       JSON_UNQUOTE(JSON_EXTRACT(m.metadata, '$."lanelog.original_id"'))
+FROM queue_messages m FORCE INDEX (by_id)
+LEFT JOIN queue_delivery_state d FORCE INDEX (PRIMARY)
+       ON d.consumer_group = '' AND d.topic = m.topic AND d.partition_key = m.partition_key
+          AND d.message_offset = m.`offset`
+WHERE m.topic = %s AND m.partition_key IN ({keys}) AND m.id IN ({ids})
+      AND m.failed_group = %s AND m.original_topic = %s AND d.message_offset IS NULL
+"""
+
+# Which of some dead letters are there and not settled (both PRIMARY).
+UNSETTLED = """
+SELECT m.partition_key, m.`offset` FROM queue_messages m FORCE INDEX (PRIMARY)
+LEFT JOIN queue_delivery_state d FORCE INDEX (PRIMARY)
+       ON d.consumer_group = '' AND d.topic = m.topic AND d.partition_key = m.partition_key
+          AND d.message_offset = m.`offset`
+WHERE m.topic = %s AND (m.partition_key, m.`offset`) IN ({points}) AND d.message_offset IS NULL
+"""
+
+# Settle dead letters, for every group; whoever comes second finds a duplicate (PRIMARY).
+SETTLE = """
+INSERT INTO queue_delivery_state (consumer_group, topic, partition_key, message_offset, through_offset, acked,
+       last_attempt_at, last_error)
+VALUES {rows}
+"""
+_SETTLED = f"('', %s, %s, %s, %s, 1, {NOW_MS}, %s)"
+
+# By which call some dead letters were settled (PRIMARY).
+SETTLED_BY = """
+SELECT partition_key, message_offset FROM queue_delivery_state FORCE INDEX (PRIMARY)
+WHERE consumer_group = '' AND topic = %s AND (partition_key, message_offset) IN ({points}) AND last_error = %s
+"""
+
+OWN_ID = re.compile("dl-[0-9a-f]{64}")
+"""How the dead letters' own ids look, see `derived_id`."""
+
+OFFSETS_A_READ = 2000
+POINTS_A_READ = 1000
+LANES_A_READ = 50
+DUPLICATE = 1062
+
+
+REASON_MAX = 200
+"""Characters of a reason."""
+
+
+def reason_of(error: str | None) -> str:
+    """What dead letters are grouped by: the first line of the error, cut."""
+    return (error or "").partition("\n")[0][:REASON_MAX]
+
+
+@frozen
+class Letter:
+    """One dead letter, without its payload."""
+
+    dead_topic: str
+    key: str
+    offset: int
+    id: str
+    payload_bytes: int
+    reason: str
+    original_id: str | None
+
+
+@frozen
+class Choice:
+    """Which dead letters: those with these ids (their own, or their original messages'), this reason, or all."""
+
+    ids: frozenset[str] | None
+    reason: str | None
+
+    @property
+    def own_ids(self) -> tuple[str, ...]:
+        """The ids, if all of them look like dead letters' own."""
+        ids = self.ids or ()
+        return tuple(sorted(ids)) if all(OWN_ID.fullmatch(each) for each in ids) else ()
+
+    def takes(self, letter: Letter) -> bool:
+        """Whether it is one of them."""
+        if self.ids is not None:
+            return letter.id in self.ids or letter.original_id in self.ids
+        return self.reason is None or letter.reason == self.reason
+
+    def named(self, letter: Letter) -> Iterable[str]:
+        """Which of the ids mean it."""
+        return () if self.ids is None else self.ids & {letter.id, letter.original_id or ""}
+
+
+def choice(ids: Iterable[str] | None, reason: str | None, *, everything: bool) -> Choice:
+    """The choice, checked: exactly one of the three."""
+    if not isinstance(everything, bool):
+        raise ConfigurationError(f"all must be True or False, not {type(everything).__name__}")
+    if (ids is not None) + (reason is not None) + everything != 1:
+        raise ConfigurationError("choose the dead letters by exactly one of ids=…, reason=… and all=True")
+    if reason is not None and not isinstance(reason, str):
+        raise ConfigurationError(f"reason must be a str, not {type(reason).__name__}")
+    if ids is None:
+        return Choice(None, reason)
+    if isinstance(ids, str | bytes):
+        raise ConfigurationError("ids must be a list of ids, not one of them")
+    try:
+        chosen = frozenset(check_name("id", each) for each in ids)
+    except TypeError as exc:
+        raise ConfigurationError(f"ids must be a list of ids, not {type(ids).__name__}") from exc
+    if not chosen:
+        raise ConfigurationError("ids is empty: nothing is chosen")
+    return Choice(chosen, None)
+
+
+def dead_topics(database: Database, topic: str) -> tuple[str, tuple[str, ...]]:
+    """The original topic and its dead letter topics, for the name of either."""
+
+    def look(cx: Executor) -> tuple[str, tuple[str, ...]]:
+        known_topic(cx, topic)
+        behind = names(cx, topic)
+        if not dict(behind)[topic]:
+            return topic, topics.dead_letter_topics([topic], behind)[topic]
+        every = names(cx)
+        plain = [name for name, holds in every if not holds]
+        for original, dead in topics.dead_letter_topics(plain, every).items():
+            if topic in dead:
+                return original, (topic,)
+        raise ConfigurationError(f"{topic!r} holds dead letters, but the topic that they came from is not there")
+
+    return read(database, look, "looking for dead letter topics")
+
+
+def letters(
+    database: Database, dead_topics: Sequence[str], topic: str, group: str, choice: Choice
+) -> Iterator[list[Letter]]:
+    """The unsettled dead letters of a group that are chosen, some at a time; those of one key in their order.
+
+    An empty list says that the group has some which are not chosen. Dead letters' own ids are looked up; if one of them
+    is not found, it may be that of an original message, and like those it is looked for among all of the group's.
+    """
+    own = choice.own_ids
+    if own:
+        named: set[str] = set()
+        for dead_topic in dead_topics:
+            for found in _some(database, dead_topic, topic, group, own):
+                taken = [letter for letter in found if choice.takes(letter)]
+                named.update(name for letter in taken for name in choice.named(letter))
+                yield taken
+        choice = Choice(frozenset(own) - named, None)
+        if not choice.ids:
+            return
+    for dead_topic in dead_topics:
+        for found in _some(database, dead_topic, topic, group, ()):
+            yield [letter for letter in found if choice.takes(letter)]
+
+
+def _some(database: Database, dead_topic: str, topic: str, group: str, own: Sequence[str]) -> Iterator[list[Letter]]:
+    """Of one dead letter topic all of the group's, or perhaps only those with these ids of their own."""
+    for page in pages(database, dead_topic, PAGE):
+        floors = read(
+            database,
+            Offsets().load,
+            "reading floors",
+            "",
+            dead_topic,
+            [key for key, _ in page],
+        )
+        held = [(key, floors[("", key)].offset_acked, head) for key, head in page if ("", key) in floors]
+        if own and len(own) * len(held) < sum(head - floor for _, floor, head in held):
+            keys = [key for key, _, _ in held]
+            for some in chunked(keys, max(1, POINTS_A_READ // len(own))):
+                found = read(database, _by_id, "reading dead letters", dead_topic, topic, group, some, own)
+                if found:
+                    yield found
+            continue
+        for pieces in _pieces(held):
+            found = read(database, _read, "reading dead letters", dead_topic, topic, group, pieces)
+            if found:
+                yield found
+
+
+def _pieces(lanes: Iterable[tuple[str, int, int]]) -> Iterator[list[tuple[str, int, int]]]:
+    """(key, behind, through) in key order, cut so that one read looks at a bounded number of lanes and messages."""
+    taken: list[tuple[str, int, int]] = []
+    room = OFFSETS_A_READ
+    for key, floor, head in lanes:
+        at = floor
+        while at < head:
+            through = min(head, at + room)
+            taken.append((key, at, through))
+            room -= through - at
+            at = through
+            if room == 0 or len(taken) == LANES_A_READ:
+                yield taken
+                taken, room = [], OFFSETS_A_READ
+    if taken:
+        yield taken
+
+
+def _read(
+    cx: Executor, dead_topic: str, topic: str, group: str, pieces: Sequence[tuple[str, int, int]]
+) -> list[Letter]:
+    args: list[object] = []
+    for key, behind, through in pieces:
+        args += (dead_topic, key, behind, through, group, topic)
+    return _letters(dead_topic, cx.query(" UNION ALL ".join([LETTERS] * len(pieces)), args))
+
+
+def _by_id(
+    cx: Executor, dead_topic: str, topic: str, group: str, keys: Sequence[str], ids: Sequence[str]
+) -> list[Letter]:
+    sql = BY_ID.format(keys=placeholders(keys), ids=placeholders(ids))
+    return _letters(dead_topic, cx.query(sql, (dead_topic, *keys, *ids, group, topic)))
+
+
+def _letters(dead_topic: str, rows: Iterable[tuple[Any, ...]]) -> list[Letter]:
+    found = [
+        Letter(dead_topic, key, offset, message_id, size, reason_of(error), original)
+        for key, offset, message_id, size, error, original in rows
+    ]
+    found.sort(key=lambda letter: (letter.key.encode(), letter.offset))
+    return found
+
+
+def unsettled(cx: Executor, dead_topic: str, points: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Those of the dead letters (key, offset) that are there and not settled, in order."""
+    found: list[tuple[str, int]] = []
+    for chunk in chunked(points):
+        sql = UNSETTLED.format(points=",".join(["(%s, %s)"] * len(chunk)))
+        found += [(key, offset) for key, offset in cx.query(sql, (dead_topic, *(v for point in chunk for v in point)))]
+    return sorted(found, key=lambda point: (point[0].encode(), point[1]))
+
+
+def settle(cx: Executor, dead_topic: str, points: Sequence[tuple[str, int]], by: str) -> None:
+    """Settle dead letters; `by`: the call that does it. DatabaseError 1062 if one of them is settled already."""
+    for chunk in chunked(points):
+        args = [value for key, offset in chunk for value in (dead_topic, key, offset, offset, by)]
+        cx.execute(SETTLE.format(rows=",".join([_SETTLED] * len(chunk))), args)
+
+
+def settled_by(cx: Executor, dead_topic: str, points: Sequence[tuple[str, int]], by: str) -> set[tuple[str, int]]:
+    """Those of the dead letters (key, offset) that this call has settled: its COMMIT was done, and not answered."""
+    found: set[tuple[str, int]] = set()
+    for chunk in chunked(points):
+        sql = SETTLED_BY.format(points=",".join(["(%s, %s)"] * len(chunk)))
+        found.update(cx.query(sql, (dead_topic, *(value for point in chunk for value in point), by)))
+    return found
+
+
+def settled_meanwhile(error: DatabaseError) -> DatabaseError:
+    """What a failed `settle` means: a duplicate was settled between look and insert, which looking again sees."""
+    if error.code != DUPLICATE:
+        return error
+    return DatabaseError("a dead letter was settled meanwhile", code=DUPLICATE, retriable=True)

@@ -1,0 +1,84 @@
+"""Arguments of the verbs, checked before any SQL, and times as they are shown.
+
+Owns the bounds of `limit` and of offsets; never asks the database anything (`known` does). Called by the rooms that
+look, and by `Admin`.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from lanelog.config import check_name
+from lanelog.errors import ConfigurationError
+from lanelog.message import utc_from_ms
+
+LIMIT_MAX = 10_000
+"""The most entries of a list."""
+
+OFFSET_MAX = (1 << 63) - 1
+
+BY_MAX, REASON_MAX = 255, 1024
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST_YEAR = 9998
+
+
+def limit_of(value: object) -> int:
+    """A limit of 1 to 10,000."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LIMIT_MAX:
+        raise ConfigurationError(f"limit must be an int of 1 to {LIMIT_MAX}, not {value!r}")
+    return value
+
+
+def offset_of(value: object, what: str = "offset") -> int:
+    """An offset, from 1 on."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= OFFSET_MAX:
+        raise ConfigurationError(f"{what} must be an int, 1 or more: offsets begin at 1, not at {value!r}")
+    return value
+
+
+def decided(dry_run: object) -> bool:
+    """Whether a verb only shows what it would do: nothing that merely counts as false may let it destroy."""
+    if not isinstance(dry_run, bool):
+        raise ConfigurationError(f"dry_run must be True or False, not {dry_run!r}")
+    return dry_run
+
+
+def optional(kind: str, value: object) -> str | None:
+    """A name, or None for all."""
+    return None if value is None else check_name(kind, value)
+
+
+def when(milliseconds: int | None) -> datetime | None:
+    """An aware UTC datetime; None for 0 and NULL, which mean never."""
+    return utc_from_ms(milliseconds) if milliseconds else None
+
+
+def aware(what: str, moment: datetime) -> datetime:
+    """The same instant in UTC; refuse one without a time zone, or out of the range of the columns."""
+    if moment.utcoffset() is None:
+        raise ConfigurationError(f"{what} must be an aware datetime: add tzinfo=datetime.UTC")
+    if moment < _EPOCH or moment.year > _LAST_YEAR:
+        raise ConfigurationError(f"{what} must be between the years 1970 and {_LAST_YEAR}")
+    return moment.astimezone(UTC)
+
+
+def milliseconds(moment: datetime) -> int:
+    """The first millisecond that is not before the instant: what was written in an earlier one was before it."""
+    whole = moment - _EPOCH
+    microseconds = (whole.days * 86_400 + whole.seconds) * 1_000_000 + whole.microseconds
+    return -(-microseconds // 1000)
+
+
+def check_text(what: str, value: object, most: int, *, empty: bool = True) -> str:
+    """Return `value` if it is a str that its column can hold."""
+    if not isinstance(value, str):
+        raise ConfigurationError(f"{what} must be a str, not {type(value).__name__}")
+    if len(value) > most or not (empty or value.strip()):
+        least = 0 if empty else 1
+        raise ConfigurationError(f"{what} must have {least} to {most} characters")
+    try:
+        value.encode()
+    except UnicodeEncodeError as exc:
+        raise ConfigurationError(f"{what} must not contain lone surrogates") from exc
+    return value

@@ -1,0 +1,58 @@
+"""The database's clock, and what there is of topics, groups and keys that begin with a text.
+
+Owns these small answers, which a terminal asks for while somebody types; changes and locks nothing. Called by `Admin`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lanelog._database import NOW_MS
+from lanelog._stores.discovery import Discovery
+from lanelog.admin.lookup.arguments import limit_of
+from lanelog.admin.lookup.known import read
+from lanelog.admin.lookup.names import names, readers
+from lanelog.message import utc_from_ms
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from lanelog._database import Database, Executor
+
+CLOCK = f"SELECT {NOW_MS}"
+
+
+def now(database: Database) -> datetime:
+    """See `Admin.now`."""
+    return utc_from_ms(read(database, _clock, "reading the clock"))
+
+
+def _clock(cx: Executor) -> int:
+    row = cx.one(CLOCK)
+    assert row is not None  # noqa: S101 - for the type checker: it has no FROM
+    return int(row[0])
+
+
+def topics(database: Database, beginning: str, limit: int) -> list[str]:
+    """See `Admin.topic_names`."""
+    limit_of(limit)
+    return sorted(name for name, _ in read(database, names, "looking for topics", beginning))[:limit]
+
+
+def groups(database: Database, topic: str | None, beginning: str, limit: int) -> list[str]:
+    """See `Admin.group_names`."""
+    limit_of(limit)
+    found = read(database, readers, "looking for groups", topic)
+    return sorted({group for each in found.values() for group in each if group.startswith(beginning)})[:limit]
+
+
+def keys(database: Database, topic: str, beginning: str, limit: int) -> list[str]:
+    """See `Admin.key_names`."""
+    limit_of(limit)
+
+    def look(cx: Executor) -> list[str]:
+        exact = [key for key in Discovery().heads(cx, topic, [beginning]) if key] if beginning else []
+        behind = [key for key, _ in Discovery().page(cx, topic, beginning, limit) if key.startswith(beginning)]
+        return [key for key in (*exact, *behind) if key][:limit]
+
+    return read(database, look, "looking for keys")

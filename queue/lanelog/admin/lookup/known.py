@@ -1,0 +1,108 @@
+"""Whether what a changing verb names is there, and how often the verb is tried.
+
+Owns the refusals of unknown topics, groups and keys; never changes or locks anything. Called by the changing rooms,
+before their transactions, and inside them for what may have gone meanwhile.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+
+from lanelog import migrations
+from lanelog._stores.discovery import Discovery
+from lanelog._stores.groups import Groups
+from lanelog.admin.lookup.names import hint, names, readers
+from lanelog.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from lanelog._database import Database, Executor
+    from lanelog._stores.groups import GroupRow
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+PAGE = 1000
+"""Lanes read at once when a verb goes through all lanes of a topic."""
+
+
+def repeated(database: Database, op: Callable[P, T], what: str, *args: P.args, **kwargs: P.kwargs) -> T:
+    """`op(…)`, a whole transaction that may be repeated, until it succeeds or `publish_timeout` has passed."""
+
+    def once() -> T:
+        migrations.admit(database)
+        return op(*args, **kwargs)
+
+    deadline = time.monotonic() + database.config.publish_timeout
+    return database.retry(once, deadline=deadline, what=what)
+
+
+def read(
+    database: Database, op: Callable[Concatenate[Executor, P], T], what: str, *args: P.args, **kwargs: P.kwargs
+) -> T:
+    """`op(cx, …)` on a connection on which every statement commits by itself, repeated like `repeated`."""
+
+    def once() -> T:
+        with database.autocommit() as cx:
+            return op(cx, *args, **kwargs)
+
+    return repeated(database, once, what)
+
+
+def known_topic(cx: Executor, topic: str) -> None:
+    """Refuse a topic that nobody has published to or subscribed to."""
+    if "" not in Discovery().heads(cx, topic, [""]):
+        raise no_topic(topic, [name for name, _ in names(cx)])
+
+
+def no_topic(topic: str, there: Sequence[str] | None = None) -> ConfigurationError:
+    """The refusal of a topic that is not there; `there`: those that are, if they were looked up."""
+    meant = "" if there is None else f"{hint(topic, there)}; "
+    return ConfigurationError(f"no topic {topic!r}: {meant}`lanelog topics` lists those there are")
+
+
+def known_group(cx: Executor, topic: str, group: str) -> GroupRow:
+    """The registration of a group; refuse one that is not registered for the topic."""
+    known_topic(cx, topic)
+    row = Groups().get(cx, group, topic)
+    if row is None:
+        raise no_group(topic, group, readers(cx, topic).get(topic, []))
+    return row
+
+
+def no_group(topic: str, group: str, there: Sequence[str] | None = None) -> ConfigurationError:
+    """The refusal of a group that is not registered; `there`: those that are, if they were looked up."""
+    meant = "" if there is None else f"{hint(group, there)}; "
+    return ConfigurationError(
+        f"no group {group!r} is registered for topic {topic!r}: {meant}`lanelog groups {topic}` lists those that are"
+    )
+
+
+def known_lane(cx: Executor, topic: str, key: str) -> int:
+    """The head of a lane; refuse a key that was never published under, or whose drained lane was purged."""
+    head = Discovery().heads(cx, topic, [key]).get(key)
+    if head is None:
+        known_topic(cx, topic)
+        raise no_lane(topic, key, [name for name, _ in Discovery().page(cx, topic, "", PAGE) if name])
+    return head
+
+
+def no_lane(topic: str, key: str, there: Sequence[str] | None = None) -> ConfigurationError:
+    """The refusal of a key without a lane; `there`: some that have one, if they were looked up."""
+    meant = "" if there is None else f"; {hint(key, there)}"
+    return ConfigurationError(f"topic {topic!r} has no lane {key!r}: nothing is published under this key{meant}")
+
+
+def pages(database: Database, topic: str, size: int = PAGE) -> Iterator[list[tuple[str, int]]]:
+    """(key, head) of all lanes of a topic, in key order, page by page; what appears behind a page is met later."""
+    after = ""
+    while True:
+        page = read(database, Discovery().page, "listing lanes", topic, after, size)
+        lanes = [(key, head) for key, head in page if key]
+        if lanes:
+            yield lanes
+        if len(page) < size:
+            return
+        after = page[-1][0]

@@ -1,0 +1,65 @@
+"""The number of a topic's open lanes, over which its messages without a key are spread: read it, and change it.
+
+Owns these transactions; makes and removes no lane: publishers create those that are missing, and the janitor removes
+those that are too many when they are drained. Called by `Admin`, and where an id's lane is asked for.
+
+Lock order: the topic row, and nothing else. Dies before the COMMIT: nothing has happened. After it, or with an
+unanswered COMMIT: the repetition finds it done and returns `changed=False`. Two at once: the last one counts.
+Publishers that have not read the new number yet go by the old one, to lanes that are consumed all the same.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lanelog import _open_lanes
+from lanelog._checks import check_integer, check_name
+from lanelog._stores.discovery import Discovery
+from lanelog._stores.partitions import Partitions
+from lanelog.admin.lookup.known import known_topic, no_topic, read, repeated
+from lanelog.admin.types.results import OpenLanes
+from lanelog.errors import SchemaError
+
+if TYPE_CHECKING:
+    from lanelog._database import Database, Executor
+
+
+def lane_of(database: Database, topic: str, message_id: str) -> str:
+    """The key of the open lane that an id of a topic goes to, as many as there are now."""
+    return _open_lanes.lane_of(message_id, read(database, _count, "reading the number of open lanes", database, topic))
+
+
+def open_lanes(database: Database, topic: str) -> int:
+    """See `Admin.open_lanes`."""
+    check_name("topic", topic)
+    read(database, known_topic, "looking for the topic", topic)
+    return read(database, _count, "reading the number of open lanes", database, topic)
+
+
+def set_open_lanes(database: Database, topic: str, lanes: int, *, dry_run: bool) -> OpenLanes:
+    """See `Admin.set_open_lanes`."""
+    check_name("topic", topic)
+    check_integer("lanes", lanes, least=1, most=_open_lanes.MOST)
+    read(database, known_topic, "looking for the topic", topic)
+    if database.tables_version < _open_lanes.SINCE:
+        raise SchemaError(
+            f"the tables in {database.config.database} are of version {database.tables_version}, in which every topic "
+            f"has {_open_lanes.DEFAULT} open lanes: run `lanelog migrate`"
+        )
+    before = repeated(database, _set, "setting the number of open lanes", database, topic, lanes, dry_run=dry_run)
+    return OpenLanes(topic=topic, before=before, lanes=lanes, changed=before != lanes, dry_run=dry_run)
+
+
+def _count(cx: Executor, database: Database, topic: str) -> int:
+    return Partitions().open_lanes(cx, topic, tables=database.tables_version)
+
+
+def _set(database: Database, topic: str, lanes: int, *, dry_run: bool) -> int:
+    """One transaction; the number as it was."""
+    with database.transaction() as cx:
+        if Discovery().lock_topic(cx, topic) is None:
+            raise no_topic(topic)
+        before = _count(cx, database, topic)
+        if before != lanes and not dry_run:
+            Partitions().set_open_lanes(cx, topic, lanes)
+        return before

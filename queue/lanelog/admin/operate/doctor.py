@@ -1,0 +1,378 @@
+"""The examination of a server: whether lanelog can work on it, and keep its promises there.
+
+Owns the checks, one function each, and their remedies; never changes anything, unless it is to repair: privileges are
+tried by EXPLAIN, which needs the same ones and executes nothing. Called by `Admin`.
+
+`error` means that something does not work or a promise is broken, `warning` that it is worth knowing: both have a
+remedy. A check that the account may not make is a warning.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from attrs import frozen
+
+from lanelog import migrations
+from lanelog._database import NOW_MS
+from lanelog._roles import ALL_TABLES, ROLES
+from lanelog.admin.operate import repair as _repair
+from lanelog.admin.views import Finding
+from lanelog.errors import ConfigurationError, DatabaseError, LanelogError, SchemaError
+from lanelog.migrations.declared import declared_tables
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from lanelog._database import Database, Executor
+    from lanelog._engine.contradictions import Contradiction
+
+# Settings of the server and of this session; those it does not know have no row.
+VARIABLES = "SHOW {scope} VARIABLES WHERE Variable_name IN ({names})"
+_GLOBAL: Final = (
+    "binlog_format",
+    "group_replication_single_primary_mode",
+    "innodb_doublewrite",
+    "innodb_flush_log_at_trx_commit",
+    "innodb_snapshot_isolation",
+    "log_bin",
+    "max_allowed_packet",
+    "read_only",
+    "sync_binlog",
+    "wsrep_on",
+)
+_SESSION: Final = ("transaction_isolation", "tx_isolation", "autocommit", "innodb_lock_wait_timeout")
+
+# The server's clock, and the latest sign of life of a thousand subscribers (PRIMARY).
+CLOCK = f"""SELECT {NOW_MS}, COALESCE(MAX(s.heartbeat_at), 0) FROM (
+  SELECT heartbeat_at FROM queue_subscriber_heartbeats FORCE INDEX (PRIMARY) WHERE consumer_group > ''
+  ORDER BY consumer_group, topic, subscriber_name LIMIT 1000) s"""
+NOW = f"SELECT {NOW_MS}"
+
+# The oldest open transaction of the server, which keeps deleted rows in every index (needs PROCESS).
+OLDEST = """SELECT trx_mysql_thread_id, TIMESTAMPDIFF(SECOND, trx_started, NOW()) FROM information_schema.innodb_trx
+WHERE trx_mysql_thread_id <> 0 AND trx_mysql_thread_id <> CONNECTION_ID() ORDER BY trx_started LIMIT 1"""
+
+# What would be done to no row at all: EXPLAIN asks for the privilege and does nothing.
+TRIALS: Final = {
+    "SELECT": "EXPLAIN SELECT 1 FROM {table} WHERE 1 = 0",
+    "INSERT": "EXPLAIN INSERT INTO {table} SELECT * FROM {table} WHERE 1 = 0",
+    "UPDATE": "EXPLAIN UPDATE {table} SET {column} = {column} WHERE 1 = 0",
+    "DELETE": "EXPLAIN DELETE FROM {table} WHERE 1 = 0",
+}
+_COLUMN: Final = {"queue_schema": "checksum"}
+
+# Locks that belong to a session, as liveness locks do.
+TAKE = "SELECT GET_LOCK(%s, 0), CONNECTION_ID()"
+GIVE = "SELECT RELEASE_LOCK(%s), CONNECTION_ID()"
+IS_USED = "SELECT IS_USED_LOCK(%s)"
+
+_DENIED: Final = frozenset({1044, 1142, 1143, 1227, 1370})
+_NEWEST_MYSQL, _NEWEST_MARIADB = (9, 7), (11, 8)
+_CLOCK_OFF, _CLOCK_BACK = 60.0, 5.0  # seconds
+_OLD_TRANSACTION = 300  # seconds
+_CONTRADICTIONS, _SHOWN = 1000, 5  # that are looked for, and named
+_HEX_AND_ROOM = 2, 65_536  # a payload's share of a packet: two bytes for each of its own, and the statement around it
+
+
+@frozen
+class _Patient:
+    """What all checks look at."""
+
+    database: Database
+    cx: Executor
+    settings: Mapping[str, str]
+    session: Mapping[str, str]
+    repair: bool
+
+    def on(self, name: str) -> bool:
+        """Whether a setting of the server is on; one that it does not know is off."""
+        return self.settings.get(name, "OFF").upper() in {"ON", "1", "YES"}
+
+
+def doctor(database: Database, *, repair: bool = False) -> list[Finding]:
+    """See `Admin.doctor`; if the server cannot be reached, that is the only finding."""
+    try:
+        facts = database.facts()
+        with database.autocommit() as cx:
+            patient = _Patient(
+                database=database,
+                cx=cx,
+                settings=_variables(cx, "GLOBAL", _GLOBAL),
+                session=_variables(cx, "SESSION", _SESSION),
+                repair=repair,
+            )
+            name = "MariaDB" if facts.mariadb else "MySQL"
+            where = f"{name} {'.'.join(map(str, facts.version))} at {database.config.safe_url()}"
+            return [_ok("reachable", where), *(_made(check, patient) for check in _CHECKS)]
+    except (DatabaseError, ConfigurationError) as error:
+        return [Finding(check="reachable", status="error", detail=_line(error), remedy="check URL, server and account")]
+
+
+def _made(check: Callable[[_Patient], Finding], patient: _Patient) -> Finding:
+    """One check; that it could not be made is its finding."""
+    name = check.__name__.strip("_").replace("_", " ")
+    try:
+        return check(patient)
+    except DatabaseError as error:
+        if error.code in _DENIED:
+            return _warning(name, f"this account may not look: {_line(error)}", "run it with more privileges")
+        if error.retriable:
+            raise
+        return _error(name, _line(error), "see the message")
+
+
+def _ok(check: str, detail: str) -> Finding:
+    return Finding(check=check, status="ok", detail=detail, remedy="")
+
+
+def _warning(check: str, detail: str, remedy: str) -> Finding:
+    return Finding(check=check, status="warning", detail=detail, remedy=remedy)
+
+
+def _error(check: str, detail: str, remedy: str) -> Finding:
+    return Finding(check=check, status="error", detail=detail, remedy=remedy)
+
+
+def _line(error: LanelogError) -> str:
+    return " ".join(str(error).split())
+
+
+def _variables(cx: Executor, scope: str, names: tuple[str, ...]) -> dict[str, str]:
+    sql = VARIABLES.format(scope=scope, names=",".join(["%s"] * len(names)))
+    return {str(name).lower(): str(value) for name, value in cx.query(sql, names)}
+
+
+# -- the checks, in the order in which they are shown ------------------------------------------------------------------
+
+
+def _version(patient: _Patient) -> Finding:
+    facts = patient.database.facts()
+    name, newest = ("MariaDB", _NEWEST_MARIADB) if facts.mariadb else ("MySQL", _NEWEST_MYSQL)
+    shown = f"{name} {'.'.join(map(str, facts.version))}"
+    if facts.version[:2] > newest:
+        text = ".".join(map(str, newest))
+        return _warning("version", f"{shown} is newer than {text}, the newest one known", "test before you rely on it")
+    return _ok("version", shown)
+
+
+def _replication(patient: _Patient) -> Finding:
+    if patient.on("wsrep_on"):
+        return _error("replication", "this is a Galera cluster, which is not supported", "use a server without Galera")
+    if patient.settings.get("group_replication_single_primary_mode", "ON").upper() == "OFF":
+        return _error(
+            "replication", "group replication runs with several primaries", "switch it to single-primary mode"
+        )
+    if patient.on("read_only"):
+        return _error("replication", "the server is read-only", "connect to the primary")
+    return _ok("replication", "a primary that takes writes")
+
+
+def _schema(patient: _Patient) -> Finding:
+    try:
+        version = migrations.check(patient.database)
+    except migrations.NotAdmitted as error:
+        return _error("schema", _line(error), "upgrade lanelog")
+    except SchemaError as error:
+        return _error("schema", _line(error), "run `lanelog migrate` as the owner")
+    if version < migrations.VERSION:
+        return _warning(
+            "schema",
+            f"version {version}: this lanelog knows version {migrations.VERSION} and works without what is new in it",
+            "run `lanelog migrate` as the owner, then start the processes again",
+        )
+    newer = "" if version == migrations.VERSION else f", which admits this lanelog of version {migrations.VERSION}"
+    return _ok("schema", f"version {version}{newer}")
+
+
+def _privileges(patient: _Patient) -> Finding:
+    lacking = {name: _lacking(patient.cx, role.privileges) for name, role in ROLES.items() if name != "owner"}
+    enough = [name for name, missing in lacking.items() if not missing]
+    if not enough:
+        needed = ", ".join(lacking["reader"])
+        return _error("privileges", f"not even enough to read: {needed}", "run what `lanelog grants --role …` prints")
+    first = next(((name, missing) for name, missing in lacking.items() if missing), None)
+    if first is None:
+        return _ok("privileges", f"enough for {', '.join(enough)}")
+    name, missing = first
+    return _ok("privileges", f"enough for {', '.join(enough)}; {name} lacks {', '.join(missing)}")
+
+
+def _lacking(cx: Executor, privileges: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """What of a role's privileges the account does not have."""
+    tables = [*declared_tables()]
+    missing: list[str] = []
+    for target, verbs in privileges.items():
+        for table in tables if target == ALL_TABLES else [target]:
+            missing += [f"{verb} on {table}" for verb in verbs if not _may(cx, verb, table)]
+    return missing
+
+
+def _may(cx: Executor, verb: str, table: str) -> bool:
+    try:
+        cx.query(TRIALS[verb].format(table=table, column=_COLUMN.get(table, "topic")))
+    except DatabaseError as error:
+        if error.code not in _DENIED:
+            raise
+        return False
+    except SchemaError:  # no such table: the check of the tables says so
+        return True
+    return True
+
+
+def _isolation(patient: _Patient) -> Finding:
+    level = patient.session.get("transaction_isolation") or patient.session.get("tx_isolation") or "unknown"
+    if level.upper() != "READ-COMMITTED":
+        return _error(
+            "isolation",
+            f"sessions of lanelog run with {level}, though they ask for READ COMMITTED",
+            "remove the proxy or init_connect that changes it",
+        )
+    if patient.on("log_bin") and patient.settings.get("binlog_format", "ROW").upper() == "STATEMENT":
+        return _error(
+            "isolation",
+            "binlog_format is STATEMENT, with which InnoDB refuses to write under READ COMMITTED",
+            "SET GLOBAL binlog_format = 'ROW'",
+        )
+    note = ""
+    if patient.on("innodb_snapshot_isolation"):
+        note = (
+            "; your own REPEATABLE READ transactions may fail with 1020 when they publish (innodb_snapshot_isolation)"
+        )
+    return _ok("isolation", f"READ COMMITTED{note}")
+
+
+def _packet_size(patient: _Patient) -> Finding:
+    packet = int(patient.settings["max_allowed_packet"])
+    payload = patient.database.config.max_payload_bytes
+    factor, room = _HEX_AND_ROOM
+    needed = payload * factor + room
+    if packet < needed:
+        return _warning(
+            "packet size",
+            f"max_allowed_packet is {packet}, a payload of max_payload_bytes ({payload}) needs {needed}",
+            f"SET GLOBAL max_allowed_packet = {(needed + 1023) // 1024 * 1024}, and in the server's configuration",
+        )
+    return _ok("packet size", f"max_allowed_packet is {packet} bytes")
+
+
+def _durability(patient: _Patient) -> Finding:
+    wrong = []
+    if patient.settings.get("innodb_flush_log_at_trx_commit", "1") != "1":
+        wrong.append("innodb_flush_log_at_trx_commit = 1")
+    if patient.on("log_bin") and patient.settings.get("sync_binlog", "1") != "1":
+        wrong.append("sync_binlog = 1")
+    if patient.settings.get("innodb_doublewrite", "ON").upper() in {"OFF", "0"}:
+        wrong.append("innodb_doublewrite = ON (in the configuration, with a restart)")
+    if wrong:
+        return _warning(
+            "durability",
+            "a crash of the server may lose what `publish` has confirmed",
+            "set " + ", ".join(wrong),
+        )
+    return _ok("durability", "what is committed is on disk")
+
+
+def _clock(patient: _Patient) -> Finding:
+    before = time.time()
+    try:
+        row = patient.cx.one(CLOCK)
+    except SchemaError:
+        row = (*(patient.cx.one(NOW) or ()), 0)
+    assert row is not None  # noqa: S101 - an aggregate always has a row
+    server, heartbeat = int(row[0]) / 1000, int(row[1]) / 1000
+    if heartbeat > server + _CLOCK_BACK:
+        return _error(
+            "clock",
+            f"the server's clock is {heartbeat - server:.0f} s behind a heartbeat that it dated itself: it went back",
+            "let NTP slew the clock instead of stepping it, on every server that may become the primary",
+        )
+    off = server - (before + time.time()) / 2
+    if abs(off) > _CLOCK_OFF:
+        return _warning(
+            "clock",
+            f"the server's clock is {abs(off):.0f} s {'ahead of' if off > 0 else 'behind'} this machine's: ages and "
+            "leases are right, times of `seek` and `purge` are the server's",
+            "run NTP on both",
+        )
+    return _ok("clock", f"within {_CLOCK_OFF:.0f} s of this machine's")
+
+
+def _oldest_transaction(patient: _Patient) -> Finding:
+    row = patient.cx.one(OLDEST)
+    if row is None:
+        return _ok("oldest transaction", "none is open")
+    thread, seconds = int(row[0]), int(row[1])
+    if seconds > _OLD_TRANSACTION:
+        return _warning(
+            "oldest transaction",
+            f"connection {thread} has had one open for {seconds} s: until it ends, deleted rows stay in every index",
+            f"find out what it does (SHOW PROCESSLIST), then KILL {thread}",
+        )
+    return _ok("oldest transaction", f"open for {max(0, seconds)} s")
+
+
+def _session_locks(patient: _Patient) -> Finding:
+    name = f"lanelog.doctor.{secrets.token_hex(8)}"
+    session = patient.database.session("doctor")
+    try:
+        taken, holder = _pair(session.one(TAKE, (name,)))
+        seen = patient.cx.one(IS_USED, (name,))
+        given, again = _pair(session.one(GIVE, (name,)))
+        after = patient.cx.one(IS_USED, (name,))
+    finally:
+        session.close()
+    if (taken, given, holder) == (1, 1, again) and seen == (holder,) and after == (None,):
+        return _ok("session locks", "a lock belongs to its session and shows to others")
+    return _error(
+        "session locks",
+        "a lock that one session took does not show to another: a proxy shares sessions, or several servers answer; "
+        "who is dead is told by expiry alone, later",
+        "connect to the primary directly, or switch the proxy's multiplexing off for lanelog",
+    )
+
+
+def _contradictions(patient: _Patient) -> Finding:
+    try:
+        if patient.repair and not patient.on("read_only"):
+            mended = _repair.repaired(patient.database)
+            if mended:
+                return _ok("contradictions", f"mended: {_places(mended)}")
+        found = _repair.listed(patient.database, _CONTRADICTIONS, everywhere=True)
+    except SchemaError as error:
+        return _warning("contradictions", f"the tables cannot be compared: {_line(error)}", "see the schema")
+    if not found:
+        return _ok("contradictions", "the tables agree with each other")
+    remedy = "`lanelog doctor --repair`" if not patient.on("read_only") else "`lanelog doctor --repair` on the primary"
+    return _error("contradictions", _places(found), f"{remedy}; find out which table was restored or lost rows")
+
+
+def _places(found: Sequence[Contradiction]) -> str:
+    places = [
+        f"{each.problem} in topic {each.topic!r}, key {each.key!r}"
+        + (f", group {each.group!r}" if each.group else "")
+        + f" ({each.offset}; the head is {each.head})"
+        for each in found[:_SHOWN]
+    ]
+    return "; ".join([*places, *([f"and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else [])])
+
+
+def _pair(row: tuple[Any, ...] | None) -> tuple[Any, Any]:
+    return (None, None) if row is None else (row[0], row[1])
+
+
+_CHECKS: Final[tuple[Callable[[_Patient], Finding], ...]] = (
+    _version,
+    _replication,
+    _schema,
+    _privileges,
+    _isolation,
+    _packet_size,
+    _durability,
+    _clock,
+    _oldest_transaction,
+    _session_locks,
+    _contradictions,
+)

@@ -1,0 +1,258 @@
+"""Maintenance, once: what running subscribers do all the time, for topics that nobody consumes.
+
+Owns the order of the duties and their sum; how each is done is the engine's (`collection`, `purge`). Called by `Admin`,
+and so by cron; as often as wanted, beside running subscribers, and by several processes at once: who meets another's
+lock leaves the lane to it.
+
+Each duty works in bounded batches, one transaction or one statement each. Dies anywhere, or a COMMIT that was not
+answered: what is done is done, and the next call goes on. What stops one topic (a lock, a missing privilege) is
+reported for that topic, and the others are done.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from lanelog._checks import check_name
+from lanelog._engine.cleanup import auditing, collection, deletions
+from lanelog._engine.cleanup.lane_purge import Purge, removable
+from lanelog._engine.cleanup.unattended import Undertaker
+from lanelog._engine.scheduling.delayed import DelayedMessages
+from lanelog._engine.scheduling.recurring import RecurringSchedules
+from lanelog._stores.groups import VERSION_WITH_DEAD_LETTER_TOPIC, Groups
+from lanelog._stores.history import BATCH, History
+from lanelog._stores.offsets import Offsets
+from lanelog.admin.change.purge_messages import may_delete
+from lanelog.admin.lookup.known import known_topic, pages, read, repeated
+from lanelog.admin.lookup.names import names
+from lanelog.admin.read.topics import dead_letter_topics
+from lanelog.admin.views import Maintained
+from lanelog.errors import ConfigurationError, DatabaseError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from lanelog._database import Database
+    from lanelog._engine.cleanup.collection import Released
+
+SCHEDULES = "(schedules)"
+"""Where `failed` says why schedules could not be fired, instead of a topic."""
+
+LANES_A_TRANSACTION = 200
+PURGES_A_PAGE = 100
+
+HISTORY_KEPT_MS = 7 * 24 * 3600 * 1000
+"""For how long rows of history stay whose group is gone, or keeps no history any more."""
+
+
+def maintain(
+    database: Database,
+    *,
+    topics: Collection[str] | None,
+    ensure_lanes: Callable[[str, Sequence[str]], None],
+    published: Callable[[str], None],
+) -> Maintained:
+    """See `Admin.maintain`."""
+    wanted = _chosen(database, topics)
+    originals = _originals(database)
+    mended, appended, expired, collected, letters, lanes, heartbeats, history = 0, 0, 0, 0, 0, 0, 0, 0
+    failed: dict[str, str] = {}
+    refusal: DatabaseError | None = None
+    fired = _fire(database, None if topics is None else [topic for topic, _ in wanted], ensure_lanes, published, failed)
+    for topic, holds_letters in wanted:
+        try:
+            mended += _mend(database, topic)
+            appended += _append(database, topic, ensure_lanes, published)
+            expired += 0 if holds_letters else _bury_expired(database, topic, ensure_lanes, published)
+            read(database, may_delete, "looking for the privilege to delete")
+            if holds_letters:
+                kept = _letters_kept(database, originals.get(topic))
+                letters += _collect(
+                    database, topic, partial(_release_letters, database, topic, kept=kept), letters=True
+                )
+            else:
+                collected += _collect(database, topic, partial(_release, database, topic), letters=False)
+                lanes += _purge(database, topic)
+            for group in read(database, Groups().readers, "reading groups", topic):
+                heartbeats += read(database, collection.forget_members, "deleting heartbeats", topic, group)
+        except DatabaseError as error:
+            failed[topic] = str(error)
+            refusal = None if error.retriable else error
+    for group, topic in read(database, History().kept, "looking for history"):
+        if topics is None or topic in dict(wanted):  # without topics: of deleted ones, too
+            try:
+                history += _purge_history(database, topic, group)
+            except DatabaseError as error:
+                failed.setdefault(topic, str(error))
+    done = mended or appended or expired or collected or letters or lanes or heartbeats or fired or history
+    if refusal is not None and not done and failed.keys() >= dict(wanted).keys():
+        raise refusal  # an account that may do nothing of it
+    return Maintained(
+        topics=tuple(topic for topic, _ in wanted),
+        mended=mended,
+        appended=appended,
+        expired=expired,
+        collected=collected,
+        dead_letters=letters,
+        lanes_purged=lanes,
+        fired=fired,
+        history=history,
+        heartbeats=heartbeats,
+        failed=failed,
+    )
+
+
+def _fire(
+    database: Database,
+    topics: Sequence[str] | None,
+    ensure_lanes: Callable[[str, Sequence[str]], None],
+    published: Callable[[str], None],
+    failed: dict[str, str],
+) -> int:
+    """Publish what schedules are due for, of some topics or of all; how many messages that were."""
+    session = database.session("maintenance")
+    firing = RecurringSchedules(database, ensure_lanes, published)
+    try:
+        repeated(database, firing.set_back, "looking for a clock that went back", session, topics)
+        while repeated(database, firing.fire_due, "firing schedules", session, topics):
+            pass
+    except DatabaseError as error:
+        failed[SCHEDULES] = str(error)
+    finally:
+        session.close()
+    return firing.fired
+
+
+def _mend(database: Database, topic: str) -> int:
+    """Look for lanes whose tables contradict each other; how many contradictions were mended."""
+    session = database.session("maintenance")
+    try:
+        return len(repeated(database, auditing.audit_topic, "looking for contradictions", session, topic).mended)
+    finally:
+        session.close()
+
+
+def _append(
+    database: Database,
+    topic: str,
+    ensure_lanes: Callable[[str, Sequence[str]], None],
+    published: Callable[[str], None],
+) -> int:
+    """Move what is due into the log, but for lanes that somebody holds; how many messages that was."""
+    session = database.session("maintenance")
+    try:
+        appending, moved, nothing = DelayedMessages(session, ensure_lanes, published), 0, 0
+        while nothing <= 1:  # the first time it may have met taken lanes, or made missing ones: there may be more
+            some = repeated(database, appending.append, "appending what is due", [topic])
+            moved += some
+            nothing = 0 if some else nothing + 1
+        return moved
+    finally:
+        session.close()
+
+
+def _chosen(database: Database, topics: Collection[str] | None) -> list[tuple[str, bool]]:
+    """The topics by name, and whether they hold dead letters; every one of those given must exist."""
+    if topics is None:
+        return sorted(read(database, names, "listing topics"))
+    if isinstance(topics, str | bytes):
+        raise ConfigurationError("topics must be a list of topics, not one of them")
+    try:
+        wanted = sorted({check_name("topic", topic) for topic in topics})
+    except TypeError as exc:
+        raise ConfigurationError(f"topics must be a list of topics, not {type(topics).__name__}") from exc
+    for topic in wanted:
+        read(database, known_topic, "looking for a topic", topic)
+    holders = dict(read(database, names, "listing topics"))
+    return [(topic, holders.get(topic, False)) for topic in wanted]
+
+
+def _originals(database: Database) -> dict[str, str]:
+    """The topic that each dead letter topic belongs to."""
+    there = read(database, names, "listing topics")
+    plain = [topic for topic, holds_letters in there if not holds_letters]
+    return {dead: topic for topic, found in dead_letter_topics(plain, there).items() for dead in found}
+
+
+def _letters_kept(database: Database, topic: str | None) -> dict[tuple[str, str], int]:
+    if topic is None:
+        return {}
+    kept = read(database, Groups().letters_kept, "reading groups", topic)
+    return {(topic, group): retention_ms for group, retention_ms in kept.items()}
+
+
+def _bury_expired(
+    database: Database,
+    topic: str,
+    ensure_lanes: Callable[[str, Sequence[str]], None],
+    published: Callable[[str], None],
+) -> int:
+    """Bury what has expired in the lanes of groups that nobody consumes; how many messages that were."""
+    if database.tables_version < VERSION_WITH_DEAD_LETTER_TOPIC:
+        return 0
+    undertaker = Undertaker(topic, database.autocommit, database.transaction, ensure_lanes, published)
+    buried = 0
+    for group in read(database, Groups().unattended, "looking for groups that nobody consumes", topic):
+        for page in pages(database, topic, LANES_A_TRANSACTION):
+            keys = [key for key, _ in page]
+            buried += repeated(database, undertaker.bury, "burying what has expired", group, keys).messages
+    return buried
+
+
+def _collect(database: Database, topic: str, release: Callable[[list[str]], Released], *, letters: bool) -> int:
+    """Release and delete lane by lane, page by page; how many messages that were."""
+    deleted = 0
+    for page in pages(database, topic, LANES_A_TRANSACTION):
+        keys = [key for key, _ in page]
+        while keys:
+            released = repeated(database, release, "releasing messages", keys)
+            for step in collection.deletion(topic, released.lanes, letters=letters):
+                deleted += read(database, step, "deleting messages")
+            keys = [key for key, span in released.lanes.items() if span.risen and span.full]
+    return deleted
+
+
+def _release_letters(
+    database: Database, topic: str, keys: list[str], *, kept: Mapping[tuple[str, str], int]
+) -> Released:
+    with database.transaction() as cx:
+        released = collection.release_letters(cx, topic, keys, kept)
+    deletions.tell_aged(database.config.user, topic, released)
+    return released
+
+
+def _purge_history(database: Database, topic: str, group: str) -> int:
+    """Delete the group's old rows, batch by batch; how many."""
+    row = read(database, Groups().get, "reading the group", group, topic)
+    retention_ms = HISTORY_KEPT_MS if row is None or not row.history_ms else row.history_ms
+    gone = 0
+    while True:
+        deleted, _ = read(database, History().purge, "deleting history", group, topic, retention_ms)
+        gone += deleted
+        if deleted < BATCH:
+            return gone
+
+
+def _release(database: Database, topic: str, keys: list[str]) -> Released:
+    with database.transaction() as cx:
+        retention_ms = max(Groups().readers(cx, topic).values(), default=0)
+        return collection.release(cx, topic, keys, retention_ms)
+
+
+def _purge(database: Database, topic: str) -> int:
+    """Remove the lanes that have been drained and idle for long; how many that were."""
+    session = database.session("maintenance")
+    try:
+        purge, gone, after = Purge(session), 0, ""
+        while True:
+            idle = database.config.lane_idle_purge
+            keys = read(database, Offsets().idle_floors, "looking for idle lanes", topic, after, idle, PURGES_A_PAGE)
+            tables = database.tables_version
+            chosen = read(database, removable, "reading the number of open lanes", topic, keys, tables=tables)
+            gone += sum(repeated(database, purge.drained, "purging a lane", topic, key) for key in chosen)
+            if len(keys) < PURGES_A_PAGE:
+                return gone
+            after = keys[-1]
+    finally:
+        session.close()

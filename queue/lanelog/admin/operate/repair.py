@@ -1,0 +1,121 @@
+"""Lanes whose tables contradict each other, of all topics: listed for `status` and `doctor`, mended for `--repair`.
+
+Owns the way through topics and keys; what is wrong and what becomes of it is the engine's (`contradictions`), and so
+are the locks. A suspect is judged by reads of one snapshot, so that a lane that is purged and born again meanwhile is
+none. Called by `Admin` and `doctor`.
+
+Dies anywhere, or two at once: each lane is a transaction of its own, and the next call finds what is left.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from lanelog._engine import contradictions
+from lanelog._stores.contradictions import Contradictions
+from lanelog._stores.groups import Groups
+from lanelog.admin.lookup.known import PAGE, pages, read, repeated
+from lanelog.admin.lookup.names import LAST, names
+from lanelog.errors import DatabaseError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lanelog._database import Database, Executor, Session
+    from lanelog._engine.contradictions import Contradiction
+
+AT_ONCE: Final = 200
+"""Gaps between known names that one statement looks into."""
+
+BEYOND: Final = LAST * 255
+"""Behind every key."""
+
+# A key between two others under which the log holds something; many gaps joined by UNION ALL (PRIMARY).
+KEY_BETWEEN = """(SELECT %s, partition_key FROM queue_messages FORCE INDEX (PRIMARY)
+ WHERE topic = %s AND partition_key > %s AND partition_key < %s ORDER BY partition_key LIMIT 1)"""
+
+# A topic between two others of which the log holds something; many gaps joined by UNION ALL (PRIMARY).
+TOPIC_BETWEEN = """(SELECT %s, topic FROM queue_messages FORCE INDEX (PRIMARY)
+ WHERE topic > %s AND topic < %s ORDER BY topic LIMIT 1)"""
+
+
+def listed(
+    database: Database, limit: int, *, everywhere: bool = False, heads: int | None = None
+) -> list[Contradiction]:
+    """See `Admin.contradictions`; `everywhere`: also messages of which no lane knows, in a look for each 200 lanes."""
+    found: list[Contradiction] = []
+    for topic in _topics(database, everywhere=everywhere):
+        for key in _suspects(database, topic, limit - len(found), everywhere=everywhere, heads=heads):
+            found += repeated(database, _examined, "examining a lane", database, topic, key)
+        if len(found) >= limit:
+            break
+    return found[:limit]
+
+
+def repaired(database: Database) -> list[Contradiction]:
+    """Mend all there are; what was wrong. Raises DatabaseError for a lane that somebody holds for publish_timeout."""
+    mended: list[Contradiction] = []
+    session = database.session("repair")
+    try:
+        for topic in _topics(database, everywhere=True):
+            while suspects := _suspects(database, topic, PAGE, everywhere=True):
+                done = [each for key in suspects for each in _mended(database, session, topic, key)]
+                mended += done
+                if not done:
+                    break  # a purge and rebirth made them look wrong
+    finally:
+        session.close()
+    return mended
+
+
+def _mended(database: Database, session: Session, topic: str, key: str) -> list[Contradiction]:
+    deadline = time.monotonic() + database.config.publish_timeout
+    while True:
+        found = repeated(database, contradictions.mend, "mending a lane", session, topic, key)
+        if found is not None:
+            return found
+        if time.monotonic() > deadline:
+            raise DatabaseError(
+                f"lane {key!r} of topic {topic!r} is held by somebody's transaction: repeat this when that has ended"
+            )
+
+
+def _examined(database: Database, topic: str, key: str) -> list[Contradiction]:
+    with database.snapshot() as cx:
+        return contradictions.examine(cx, topic, key)
+
+
+def _suspects(database: Database, topic: str, limit: int, *, everywhere: bool, heads: int | None = None) -> list[str]:
+    def look(cx: Executor) -> list[str]:
+        return Contradictions().suspects(cx, topic, list(Groups().readers(cx, topic)), limit, heads)
+
+    found = read(database, look, "looking for contradictions")
+    if everywhere:
+        known = [key for page in pages(database, topic) for key, _ in page]
+        found += _between(database, KEY_BETWEEN, (topic,), known, limit)
+    return list(dict.fromkeys(found))[:limit]
+
+
+def _topics(database: Database, *, everywhere: bool) -> list[str]:
+    """The topics that there are; `everywhere`: also those of which only the log knows."""
+    known = [name for name, _ in read(database, names, "listing topics")]
+    return sorted([*known, *(_between(database, TOPIC_BETWEEN, (), known, PAGE) if everywhere else ())])
+
+
+def _between(database: Database, sql: str, where: tuple[str, ...], known: Sequence[str], most: int) -> list[str]:
+    """At most so many names in the log that are not among the known ones."""
+    ordered = ["", *sorted(known, key=str.encode)]  # as the server sorts them
+    gaps = list(zip(ordered, [*ordered[1:], BEYOND], strict=True))
+    found: list[str] = []
+    while gaps and len(found) < most:
+        looked, gaps = gaps[:AT_ONCE], gaps[AT_ONCE:]
+        args = [value for at, gap in enumerate(looked) for value in (at, *where, *gap)]
+        met = read(database, _query, "looking into the log", " UNION ALL ".join([sql] * len(looked)), args)
+        found += [name for _, name in met]
+        gaps += [(name, looked[int(at)][1]) for at, name in met]  # there may be more behind it
+    return found
+
+
+def _query(cx: Executor, sql: str, args: Sequence[object]) -> list[tuple[int, str]]:
+    return [(int(at), str(name)) for at, name in cx.query(sql, args)]

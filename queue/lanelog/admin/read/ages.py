@@ -1,0 +1,87 @@
+"""How old the unsettled messages are: which lanes hold the oldest, and how old the oldest of a group is.
+
+Owns the choice of the lanes whose message is looked at; never a list of messages. Called by `lanes` and `topics`.
+
+The age of a lane is that of the message right behind its watermark, one look-up by primary key: 10,000 of them take 0.3
+to 0.5 s with a backlog of three times the server's memory. So the oldest of a group is exact as long as one answer
+needs no more look-ups than that. Beyond it, and for lists, at most `CANDIDATES` lanes are looked into, those in which
+nothing was settled for longest: since the first attempt of what is being retried there, or else since the offsets row
+changed, or the lane was made. A lane that makes progress through a backlog older than any of those may be missed then,
+and the answer says that it is a lower bound.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lanelog._database import NOW_MS
+from lanelog.admin.read.lane_totals import WATERMARK
+from lanelog.admin.read.message_state import bodies_at
+
+if TYPE_CHECKING:
+    from lanelog._database import Executor
+
+EXACT_LANES = 10_000
+"""Lanes of all groups in one answer whose message is looked at, so that the oldest of each group is exact."""
+
+CANDIDATES = 500
+"""Lanes whose message is looked at, unless more are asked for."""
+
+# Lanes with something unsettled, those first in which nothing was settled for longest (all PRIMARY).
+LONGEST_STILL = f"""
+SELECT p.partition_key, {WATERMARK}, {NOW_MS}
+FROM queue_partitions p FORCE INDEX (PRIMARY)
+LEFT JOIN queue_offsets o FORCE INDEX (PRIMARY)
+       ON o.consumer_group = %s AND o.topic = p.topic AND o.partition_key = p.partition_key
+LEFT JOIN queue_offsets f FORCE INDEX (PRIMARY)
+       ON f.consumer_group = '' AND f.topic = p.topic AND f.partition_key = p.partition_key
+WHERE p.topic = %s AND p.partition_key <> '' AND p.head_offset > {WATERMARK}
+ORDER BY LEAST(COALESCE(o.updated_at, p.created_at), COALESCE((
+  SELECT MIN(d.first_attempt_at) FROM queue_delivery_state d FORCE INDEX (PRIMARY)
+  WHERE d.consumer_group = %s AND d.topic = p.topic AND d.partition_key = p.partition_key AND d.acked = 0
+        AND d.first_attempt_at > 0), COALESCE(o.updated_at, p.created_at))), p.partition_key LIMIT %s
+"""
+
+# How old the oldest message right behind a watermark is; a hole counts as new (all PRIMARY).
+OLDEST = f"""
+SELECT MAX({NOW_MS} - LEAST(COALESCE(m.created_at, {NOW_MS}), {NOW_MS}))
+FROM queue_partitions p FORCE INDEX (PRIMARY)
+LEFT JOIN queue_offsets o FORCE INDEX (PRIMARY)
+       ON o.consumer_group = %s AND o.topic = p.topic AND o.partition_key = p.partition_key
+LEFT JOIN queue_offsets f FORCE INDEX (PRIMARY)
+       ON f.consumer_group = '' AND f.topic = p.topic AND f.partition_key = p.partition_key
+LEFT JOIN queue_messages m FORCE INDEX (PRIMARY)
+       ON m.topic = p.topic AND m.partition_key = p.partition_key AND m.`offset` = {WATERMARK} + 1
+WHERE p.topic = %s AND p.partition_key <> '' AND p.head_offset > {WATERMARK}
+"""
+
+# Lanes in key order, to fill a list up with those that have nothing unsettled (PRIMARY).
+REST = """
+SELECT partition_key FROM queue_partitions FORCE INDEX (PRIMARY)
+WHERE topic = %s AND partition_key > '' ORDER BY partition_key LIMIT %s
+"""
+
+
+def oldest(cx: Executor, topic: str, group: str, limit: int) -> list[str]:
+    """Keys of at most `limit` lanes: those with the oldest message first, then those that have none."""
+    ages = _ages(cx, topic, group, max(limit, CANDIDATES))
+    keys = [key for key, _ in sorted(ages.items(), key=lambda item: (-item[1], item[0]))][:limit]
+    if len(keys) < limit:
+        keys += [key for (key,) in cx.query(REST, (topic, limit)) if key not in ages]
+    return keys[:limit]
+
+
+def oldest_age(cx: Executor, topic: str, group: str, *, exact: bool) -> float | None:
+    """Seconds since the oldest message right behind a watermark was written, or a lower bound; None: there is none."""
+    if exact:
+        row = cx.one(OLDEST, (group, topic))
+        return None if row is None or row[0] is None else int(row[0]) / 1000
+    ages = _ages(cx, topic, group, CANDIDATES)
+    return max(ages.values()) / 1000 if ages else None
+
+
+def _ages(cx: Executor, topic: str, group: str, candidates: int) -> dict[str, int]:
+    """Milliseconds by key; a hole counts as new."""
+    rows = cx.query(LONGEST_STILL, (group, topic, group, candidates))
+    created = {body.key: body.created_at for body in bodies_at(cx, topic, {key: mark + 1 for key, mark, _ in rows})}
+    return {key: max(0, now - created.get(key, now)) for key, _, now in rows}

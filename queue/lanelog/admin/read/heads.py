@@ -1,0 +1,28 @@
+"""The heads of a topic's lanes: what somebody who follows a topic compares from look to look.
+
+Owns only this list; reads one row per lane and no message. Called by `Admin`, for `lanelog tail`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lanelog.admin.lookup.arguments import limit_of
+from lanelog.admin.lookup.known import known_topic, pages, read
+from lanelog.config import check_name
+
+if TYPE_CHECKING:
+    from lanelog._database import Database
+
+
+def heads(database: Database, topic: str, limit: int) -> dict[str, int]:
+    """See `Admin.heads`."""
+    check_name("topic", topic)
+    limit_of(limit)
+    read(database, known_topic, "looking for the topic", topic)
+    found: dict[str, int] = {}
+    for page in pages(database, topic):
+        found.update(page[: limit - len(found)])
+        if len(found) == limit:
+            break
+    return found

@@ -1,0 +1,93 @@
+"""The history: how messages left a group that keeps it.
+
+Owns this query and its filters; the rows are written by what settles a message. Called by `Admin`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from lanelog._stores.history import Ended
+from lanelog.admin.lookup.arguments import aware, limit_of, milliseconds, optional, when
+from lanelog.admin.lookup.known import known_group, repeated
+from lanelog.admin.views import HistoryInfo
+from lanelog.config import check_name
+from lanelog.errors import ConfigurationError
+from lanelog.message import utc_from_ms
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from lanelog._database import Database
+
+SKIPPED: Final = "skipped"
+OUTCOMES: Final = (*(ended.value for ended in Ended), SKIPPED)
+
+_LEFT = """partition_key, message_offset, id, outcome, attempts, published_at, first_delivered_at, finished_at, owner,
+       last_error
+FROM queue_history"""
+_FILTERS = """finished_at >= %s AND finished_at <= %s AND (%s = '' OR id = %s) AND (%s = '' OR outcome = %s)"""
+_NEVER: Final = (1 << 63) - 1
+
+# What left a group last, in a span of time (by_finished).
+HISTORY = f"""SELECT {_LEFT} FORCE INDEX (by_finished)
+WHERE consumer_group = %s AND topic = %s AND {_FILTERS} ORDER BY finished_at DESC LIMIT %s
+"""
+
+# What left a group in one lane, from its end (PRIMARY).
+HISTORY_OF = f"""SELECT {_LEFT} FORCE INDEX (PRIMARY)
+WHERE consumer_group = %s AND topic = %s AND partition_key = %s AND {_FILTERS} ORDER BY message_offset DESC LIMIT %s
+"""
+
+
+def history(
+    database: Database,
+    topic: str,
+    group: str,
+    *,
+    key: str | None,
+    id: str | None,  # noqa: A002 - the field's name
+    outcome: str | None,
+    since: datetime | None,
+    until: datetime | None,
+    limit: int,
+) -> list[HistoryInfo]:
+    """See `Admin.history`."""
+    check_name("topic", topic)
+    check_name("group", group)
+    optional("key", key)
+    optional("id", id)
+    if outcome is not None and outcome not in OUTCOMES:
+        raise ConfigurationError(f"outcome must be one of {', '.join(OUTCOMES)}, not {outcome!r}")
+    begin = 0 if since is None else milliseconds(aware("since", since))
+    end = _NEVER if until is None else milliseconds(aware("until", until)) - 1
+    limit_of(limit)
+    sql, lane = (HISTORY, (group, topic)) if key is None else (HISTORY_OF, (group, topic, key))
+    args = (*lane, begin, end, id or "", id or "", outcome or "", outcome or "", limit)
+
+    def look() -> list[HistoryInfo]:
+        with database.snapshot() as cx:
+            rows = cx.query(sql, args)
+            if not rows:  # history outlives its group
+                known_group(cx, topic, group)
+        return [_left(topic, group, *row) for row in rows]
+
+    return repeated(database, look, "reading history")
+
+
+def _left(topic: str, group: str, *row: Any) -> HistoryInfo:
+    key, offset, message_id, outcome, attempts, published, first, finished, owner, error = row
+    return HistoryInfo(
+        topic=topic,
+        group=group,
+        key=key,
+        offset=offset,
+        id=message_id,
+        outcome=outcome,
+        attempts=attempts,
+        published_at=utc_from_ms(published),
+        first_delivered_at=when(first),
+        finished_at=utc_from_ms(finished),
+        owner=owner,
+        error=error,
+    )

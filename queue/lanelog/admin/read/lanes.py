@@ -1,0 +1,247 @@
+"""Lanes, offsets and leases: lists of lanes as groups see them.
+
+Owns the choice and the order of the lanes; what is said of each comes from `lane_totals`, `owners` and `message_state`.
+Called by `Admin`. Each list is one snapshot, held for milliseconds: watermark, exceptions and lease of a lane belong
+together.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from lanelog._stores._points import placeholders
+from lanelog._stores.leases import Leases
+from lanelog.admin.lookup.arguments import limit_of, optional, when
+from lanelog.admin.lookup.known import known_group, known_lane, known_topic, repeated
+from lanelog.admin.lookup.names import readers
+from lanelog.admin.read import ages, lane_totals, message_state
+from lanelog.admin.read import owners as _owners
+from lanelog.admin.read.lane_totals import WATERMARK
+from lanelog.admin.views import LaneInfo, LeaseInfo, OffsetInfo
+from lanelog.config import check_name
+from lanelog.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lanelog._database import Database, Executor
+    from lanelog.admin.read.lane_totals import LaneFacts
+    from lanelog.admin.read.owners import Owners
+
+ORDERS = ("age", "lag", "key")
+
+_LANES = """
+FROM queue_partitions p FORCE INDEX (PRIMARY)
+LEFT JOIN queue_offsets o FORCE INDEX (PRIMARY)
+       ON o.consumer_group = %s AND o.topic = p.topic AND o.partition_key = p.partition_key
+LEFT JOIN queue_offsets f FORCE INDEX (PRIMARY)
+       ON f.consumer_group = '' AND f.topic = p.topic AND f.partition_key = p.partition_key
+"""
+
+# Keys with the most unsettled messages; settled ahead is added up lane by lane (all PRIMARY).
+BY_LAG = f"""
+SELECT p.partition_key {_LANES}
+WHERE p.topic = %s AND p.partition_key <> ''
+ORDER BY CAST(p.head_offset AS SIGNED) - CAST({WATERMARK} AS SIGNED) - COALESCE((
+  SELECT CAST(SUM(d.through_offset + 1 - GREATEST(d.message_offset, {WATERMARK} + 1)) AS SIGNED)
+  FROM queue_delivery_state d FORCE INDEX (PRIMARY)
+  WHERE d.consumer_group = %s AND d.topic = p.topic AND d.partition_key = p.partition_key AND d.acked = 1
+        AND d.through_offset > {WATERMARK}), 0) DESC, p.partition_key LIMIT %s
+"""
+
+# Keys in order (PRIMARY).
+BY_KEY = """
+SELECT partition_key FROM queue_partitions FORCE INDEX (PRIMARY)
+WHERE topic = %s AND partition_key > '' ORDER BY partition_key LIMIT %s
+"""
+
+_LEASE = "partition_key, leased_by, lease_epoch, leased_at FROM queue_partition_leases"
+
+# Leases of a group, by key (PRIMARY).
+LEASES = f"""SELECT {_LEASE} FORCE INDEX (PRIMARY)
+WHERE consumer_group = %s AND topic = %s ORDER BY partition_key LIMIT %s
+"""
+
+# Leases in the name of certain owners, by key (by_owner).
+LEASES_OF = f"""SELECT {_LEASE} FORCE INDEX (by_owner)
+WHERE consumer_group = %s AND topic = %s AND leased_by IN ({{owners}}) ORDER BY partition_key LIMIT %s
+"""
+
+
+def lanes(database: Database, topic: str, group: str, *, order_by: str, limit: int) -> list[LaneInfo]:
+    """Lanes of a topic as a group sees them."""
+    check_name("topic", topic)
+    check_name("group", group)
+    limit_of(limit)
+    if order_by not in ORDERS:
+        raise ConfigurationError(f"order_by must be one of {', '.join(map(repr, ORDERS))}, not {order_by!r}")
+
+    def look() -> list[LaneInfo]:
+        with database.snapshot() as cx:
+            paused = known_group(cx, topic, group).paused
+            if order_by == "age":
+                keys = ages.oldest(cx, topic, group, limit)
+            elif order_by == "lag":
+                keys = [key for (key,) in cx.query(BY_LAG, (group, topic, group, limit))]
+            else:
+                keys = [key for (key,) in cx.query(BY_KEY, (topic, limit))]
+            facts = lane_totals.load(cx, topic, [group], keys)
+            owners = _owners.load(cx, group, topic)
+            firsts = message_state.firsts(cx, topic, group, {key: facts[(group, key)] for key in keys})
+        return [
+            _lane(topic, group, key, facts[(group, key)], owners, firsts.get(key), group_paused=paused) for key in keys
+        ]
+
+    return repeated(database, look, "listing lanes")
+
+
+def _lane(
+    topic: str,
+    group: str,
+    key: str,
+    facts: LaneFacts,
+    owners: Owners,
+    first: message_state.First | None,
+    *,
+    group_paused: bool,
+) -> LaneInfo:
+    owner, place = facts.owner, facts.place
+    return LaneInfo(
+        topic=topic,
+        group=group,
+        key=key,
+        watermark=facts.watermark,
+        head=facts.head,
+        floor=facts.floor,
+        lag=facts.lag,
+        acked_ahead=facts.sums.ahead,
+        oldest_age=None if first is None or first.age_ms is None else first.age_ms / 1000,
+        owner=owner or None,
+        owner_state=owners.state(owner) if owner else None,
+        owner_silent=owners.silent(owner),
+        lease_left=owners.left(owner) if owner else None,
+        lease_epoch=facts.epoch,
+        in_flight=facts.in_flight,
+        waiting=facts.waiting,
+        state=None if first is None else first.standing.state,
+        attempts=0 if first is None else first.standing.attempts,
+        last_error=None if first is None else first.standing.last_error,
+        next_attempt_in=None if first is None else first.standing.next_attempt_in,
+        paused_at=when(place.paused_at),
+        paused_by=place.paused_by,
+        pause_reason=place.pause_reason,
+        group_paused=group_paused,
+    )
+
+
+def offsets(database: Database, topic: str, group: str | None, key: str | None, limit: int) -> list[OffsetInfo]:
+    """Places of groups in lanes, by key and group."""
+    check_name("topic", topic)
+    optional("group", group)
+    optional("key", key)
+    limit_of(limit)
+
+    def look() -> list[OffsetInfo]:
+        with database.snapshot() as cx:
+            groups = _groups_of(cx, topic, group)
+            if key is not None:
+                known_lane(cx, topic, key)
+                keys = [key]
+            else:
+                # Every lane has a place for every group: so many lanes are enough.
+                lanes = -(-limit // max(1, len(groups)))
+                keys = [found for (found,) in cx.query(BY_KEY, (topic, lanes))]
+            facts = lane_totals.load(cx, topic, groups, keys)
+        return [
+            _offset(topic, name, lane, facts[(name, lane)]) for lane in keys for name in groups if (name, lane) in facts
+        ][:limit]
+
+    return repeated(database, look, "listing offsets")
+
+
+def _offset(topic: str, group: str, key: str, facts: LaneFacts) -> OffsetInfo:
+    place = facts.place
+    return OffsetInfo(
+        topic=topic,
+        group=group,
+        key=key,
+        watermark=facts.watermark,
+        head=facts.head,
+        floor=facts.floor,
+        deleted_through=facts.deleted_through,
+        lag=facts.lag,
+        acked_ahead=facts.sums.ahead,
+        marked_through=place.marked_through,
+        marked_epoch=place.marked_epoch,
+        marked_at=when(place.marked_at),
+        paused_at=when(place.paused_at),
+        updated_at=when(place.updated_at),
+    )
+
+
+def _groups_of(cx: Executor, topic: str, group: str | None) -> list[str]:
+    if group is not None:
+        known_group(cx, topic, group)
+        return [group]
+    known_topic(cx, topic)
+    return readers(cx, topic).get(topic, [])
+
+
+def leases(database: Database, topic: str | None, group: str | None, *, stale: bool, limit: int) -> list[LeaseInfo]:
+    """Leases by topic, group and key; one snapshot for each topic and group."""
+    optional("topic", topic)
+    optional("group", group)
+    limit_of(limit)
+
+    def registered() -> list[tuple[str, str]]:
+        with database.snapshot() as cx:
+            if topic is not None:
+                return [(topic, name) for name in _groups_of(cx, topic, group)]
+            found = [(each, name) for each, names in readers(cx).items() for name in names]
+            chosen = [(each, name) for each, name in found if group in (None, name)]
+            if group is not None and not chosen:
+                raise ConfigurationError(f"no topic has a group {group!r}: `lanelog groups` lists those there are")
+            return chosen
+
+    found: list[LeaseInfo] = []
+    for each, name in repeated(database, registered, "listing groups"):
+        if len(found) >= limit:
+            break
+        found += _leases(database, each, name, limit - len(found), stale=stale)
+    return found
+
+
+def _leases(database: Database, topic: str, group: str, limit: int, *, stale: bool) -> list[LeaseInfo]:
+    def look() -> list[LeaseInfo]:
+        with database.snapshot() as cx:
+            owners = _owners.load(cx, group, topic)
+            if stale:
+                suspects = [name for name in Leases().counts(cx, group, topic) if name and not owners.alive(name)]
+                rows = _of(cx, group, topic, suspects, limit)
+            else:
+                rows = cx.query(LEASES, (group, topic, limit))
+        return [_lease(topic, group, row, owners) for row in rows]
+
+    return repeated(database, look, "listing leases")
+
+
+def _of(cx: Executor, group: str, topic: str, owners: Sequence[str], limit: int) -> list[tuple[Any, ...]]:
+    if not owners:
+        return []
+    return cx.query(LEASES_OF.format(owners=placeholders(owners)), (group, topic, *owners, limit))
+
+
+def _lease(topic: str, group: str, row: tuple[Any, ...], owners: Owners) -> LeaseInfo:
+    key, owner, epoch, leased_at = row
+    beat = owners.rows.get(owner)
+    return LeaseInfo(
+        topic=topic,
+        group=group,
+        key=key,
+        owner=owner or None,
+        owner_state=owners.state(owner) if owner else None,
+        epoch=epoch,
+        leased_at=when(leased_at) if owner else None,
+        heartbeat_at=when(beat.heartbeat_at) if owner and beat else None,
+        lease_left=owners.left(owner) if owner else None,
+    )

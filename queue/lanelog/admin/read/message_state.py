@@ -1,0 +1,207 @@
+"""Where a message stands for a group: the one place that turns rows into a `MessageState`.
+
+Owns that judgement and the look-ups of single delivery rows and messages; never lists lanes. Called by `_lanes` (for
+the message that a lane waits for) and `messages`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attrs import frozen
+
+from lanelog._stores._points import chunked
+from lanelog.admin.views import MessageState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from lanelog._database import Executor
+    from lanelog.admin.read.lane_totals import LaneFacts
+
+_ROW = """partition_key, message_offset, through_offset, acked, invisible_until, retry_count, postponed, lease_epoch,
+       first_attempt_at, last_attempt_at, last_error
+FROM queue_delivery_state FORCE INDEX (PRIMARY)
+"""
+
+# Delivery rows at exact offsets of one group (PRIMARY).
+ROWS_AT = f"SELECT {_ROW} WHERE consumer_group = %s AND topic = %s AND (partition_key, message_offset) IN ({{points}})"
+
+# The row that covers an offset, if any does: the last that begins at or before it (PRIMARY).
+ROW_COVERING = f"""SELECT {_ROW}
+WHERE consumer_group = %s AND topic = %s AND partition_key = %s AND message_offset <= %s
+ORDER BY message_offset DESC LIMIT 1
+"""
+
+# When the messages at exact offsets were written, when they expire and whom they are for (PRIMARY).
+MESSAGES_AT = """
+SELECT partition_key, `offset`, created_at, expires_at, target_group FROM queue_messages FORCE INDEX (PRIMARY)
+WHERE topic = %s AND (partition_key, `offset`) IN ({points})
+"""
+
+# The first message behind an offset, where the one at the next offset is missing (PRIMARY).
+NEXT_MESSAGE = """
+SELECT partition_key, `offset`, created_at, expires_at, target_group FROM queue_messages FORCE INDEX (PRIMARY)
+WHERE topic = %s AND partition_key = %s AND `offset` > %s ORDER BY `offset` LIMIT 1
+"""
+
+STEPS = 50
+"""Settled runs that are stepped over in search of the first unsettled message; the settler merges neighbours."""
+
+
+@frozen
+class Row:
+    """A delivery row; times in milliseconds."""
+
+    key: str
+    offset: int
+    through: int
+    acked: int
+    invisible_until: int
+    attempts: int
+    postponed: int
+    epoch: int
+    first_at: int
+    last_at: int
+    last_error: str | None
+
+
+@frozen
+class Body:
+    """What a message itself says about its delivery; times in milliseconds."""
+
+    key: str
+    offset: int
+    created_at: int
+    expires_at: int
+    target_group: str
+
+
+@frozen(kw_only=True)
+class Standing:
+    """Where one message is for one group; times in milliseconds, 0 for never or not known."""
+
+    state: MessageState
+    attempts: int = 0
+    postponed: int = 0
+    next_attempt_in: float | None = None
+    first_at: int = 0
+    last_at: int = 0
+    last_error: str | None = None
+
+
+@frozen
+class First:
+    """The message that a lane waits for; `age_ms` None: the log does not have it."""
+
+    offset: int
+    age_ms: int | None
+    standing: Standing
+
+
+COMPLETED = Standing(state=MessageState.COMPLETED)
+
+
+def judge(group: str, body: Body, row: Row | None, facts: LaneFacts) -> Standing:
+    """Where a message is, whether or not a dead letter of it exists; `row` is the one that covers it."""
+    if body.offset <= facts.watermark or (row is not None and row.acked) or body.target_group not in ("", group):
+        return COMPLETED
+    found = _unsettled(body.offset, row, facts)
+    expired = 0 < body.expires_at <= facts.now
+    if expired and found.state is not MessageState.PROCESSING:
+        return Standing(
+            state=MessageState.EXPIRED,
+            attempts=found.attempts,
+            postponed=found.postponed,
+            first_at=found.first_at,
+            last_at=found.last_at,
+            last_error=found.last_error,
+        )
+    return found
+
+
+def _unsettled(offset: int, row: Row | None, facts: LaneFacts) -> Standing:
+    if row is None:
+        if offset > facts.place.marked_through:
+            return Standing(state=MessageState.PENDING)
+        at = facts.place.marked_at
+        if facts.mark_lives:
+            return Standing(state=MessageState.PROCESSING, attempts=1, first_at=at, last_at=at)
+        # Its process died, or lost the lane; the next owner counts the attempt.
+        return Standing(state=MessageState.RETRYABLE, attempts=1, next_attempt_in=0.0, first_at=at, last_at=at)
+    flying = row.epoch != 0 and row.epoch == facts.epoch
+    # No longer than was asked for: the clock may have been ahead when the row was written.
+    wait = 0.0 if row.epoch else max(0, row.invisible_until - max(facts.now, row.last_at)) / 1000
+    if flying:
+        state = MessageState.PROCESSING
+    elif row.attempts:
+        state = MessageState.RETRYABLE
+    else:
+        state = MessageState.POSTPONED if row.postponed else MessageState.PENDING
+    return Standing(
+        state=state,
+        attempts=row.attempts,
+        postponed=row.postponed,
+        next_attempt_in=None if flying or state is MessageState.PENDING else wait,
+        first_at=row.first_at,
+        last_at=row.last_at if row.attempts or row.postponed else 0,
+        last_error=row.last_error,
+    )
+
+
+def covering(cx: Executor, topic: str, group: str, key: str, offset: int) -> Row | None:
+    """The delivery row of a message, or the acked run that it is in."""
+    found = cx.one(ROW_COVERING, (group, topic, key, offset))
+    row = None if found is None else Row(*found)
+    return row if row is not None and row.through >= offset else None
+
+
+def firsts(cx: Executor, topic: str, group: str, lanes: Mapping[str, LaneFacts]) -> dict[str, First]:
+    """By key, the first unsettled message of each lane that has one."""
+    at = {key: facts.watermark + 1 for key, facts in lanes.items() if facts.watermark < facts.head}
+    rows: dict[str, Row] = {}
+    looking = set(at)
+    for _ in range(STEPS):
+        # Right behind the watermark a run can be settled for the moment until the next flush raises the watermark.
+        found = {row.key: row for row in _rows_at(cx, topic, group, {key: at[key] for key in looking})}
+        rows.update(found)
+        looking = {key for key, row in found.items() if row.acked}
+        for key in looking:
+            at[key] = rows.pop(key).through + 1
+        if not looking:
+            break
+    at = {key: offset for key, offset in at.items() if offset <= lanes[key].head}
+    bodies = {body.key: body for body in bodies_at(cx, topic, at)}
+    found_first = {}
+    for key, offset in at.items():
+        body = bodies.get(key) or _next_body(cx, topic, key, offset)
+        facts = lanes[key]
+        standing = judge(group, body or Body(key, offset, 0, 0, ""), rows.get(key), facts)
+        age = None if body is None else max(0, facts.now - body.created_at)
+        found_first[key] = First(offset, age, standing)
+    return found_first
+
+
+def _rows_at(cx: Executor, topic: str, group: str, at: Mapping[str, int]) -> Iterable[Row]:
+    for chunk in chunked(sorted(at.items())):
+        args = [value for point in chunk for value in point]
+        for row in cx.query(ROWS_AT.format(points=_points(len(chunk))), (group, topic, *args)):
+            yield Row(*row)
+
+
+def bodies_at(cx: Executor, topic: str, at: Mapping[str, int]) -> Iterable[Body]:
+    """What the messages at these offsets, one by key, say of themselves; a hole is left out."""
+    for chunk in chunked(sorted(at.items())):
+        args = [value for point in chunk for value in point]
+        for row in cx.query(MESSAGES_AT.format(points=_points(len(chunk))), (topic, *args)):
+            yield Body(*row)
+
+
+def _next_body(cx: Executor, topic: str, key: str, offset: int) -> Body | None:
+    """A hole stands here (a crash of the server can leave one): what follows it is what the lane waits for."""
+    row = cx.one(NEXT_MESSAGE, (topic, key, offset))
+    return None if row is None else Body(*row)
+
+
+def _points(count: int) -> str:
+    return ",".join(["(%s, %s)"] * count)

@@ -1,0 +1,255 @@
+"""Messages: one message with its state for every group, a stretch of a lane.
+
+Owns these queries; the judgement of states is `message_state`'. Called by `Admin`. Lists are bounded in rows and in
+bytes of payload before any payload is read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attrs import frozen
+
+from lanelog._stores._points import chunked, placeholders
+from lanelog._stores.discovery import Discovery
+from lanelog._stores.groups import Groups
+from lanelog._stores.moves import derived_id
+from lanelog._stores.offsets import Offsets
+from lanelog.admin.lookup.arguments import limit_of, offset_of, optional, when
+from lanelog.admin.lookup.known import known_lane, repeated
+from lanelog.admin.lookup.names import names, readers
+from lanelog.admin.read import lane_totals, message_state
+from lanelog.admin.read.topics import dead_letter_topics
+from lanelog.admin.views import GroupState, MessageInfo, MessageState
+from lanelog.config import check_name
+from lanelog.errors import ConfigurationError
+from lanelog.message import DeadLetter, decode_metadata, utc_from_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from lanelog._database import Database, Executor
+    from lanelog.admin.read.lane_totals import LaneFacts
+    from lanelog.admin.read.message_state import Standing
+
+BYTES_MAX = 16 << 20
+"""Payload bytes in one answer of `messages()`."""
+
+_COLUMNS = """m.topic, m.partition_key, m.`offset`, m.id, m.payload, m.payload_bytes, m.metadata, m.published_at,
+       m.created_at, m.expires_at, m.target_group, m.original_topic, m.original_offset, m.failed_group, m.failed_at,
+       m.failure_count, m.last_error
+FROM queue_messages m
+"""
+
+# One message by its offset (PRIMARY).
+BY_OFFSET = f"SELECT {_COLUMNS} FORCE INDEX (PRIMARY) WHERE m.topic = %s AND m.partition_key = %s AND m.`offset` = %s"
+
+# One message by its id (by_id).
+BY_ID = f"SELECT {_COLUMNS} FORCE INDEX (by_id) WHERE m.topic = %s AND m.partition_key = %s AND m.id = %s"
+
+# Sizes of the next messages of a lane, without payloads (PRIMARY).
+SIZES = """
+SELECT `offset`, payload_bytes FROM queue_messages FORCE INDEX (PRIMARY)
+WHERE topic = %s AND partition_key = %s AND `offset` >= %s ORDER BY `offset` LIMIT %s
+"""
+
+# Messages at exact offsets of a lane (PRIMARY).
+AT = f"""SELECT {_COLUMNS} FORCE INDEX (PRIMARY)
+WHERE m.topic = %s AND m.partition_key = %s AND m.`offset` IN ({{offsets}}) ORDER BY m.`offset`
+"""
+
+# Which of these offsets of a dead letter lane are settled (PRIMARY).
+SETTLED = """
+SELECT message_offset FROM queue_delivery_state FORCE INDEX (PRIMARY)
+WHERE consumer_group = '' AND topic = %s AND partition_key = %s AND message_offset IN ({offsets})
+"""
+
+# A dead letter by its derived id (by_id).
+LETTER = """
+SELECT `offset`, id, failure_count, failed_at, last_error FROM queue_messages FORCE INDEX (by_id)
+WHERE topic = %s AND partition_key = %s AND id = %s
+"""
+
+# The last dead letters of a lane that are not settled, of one group and from an original offset on, with their first
+# ids (both PRIMARY, bounded range).
+LETTERS = """
+SELECT m.`offset`, m.id, m.failure_count, m.failed_at, m.last_error, m.metadata
+FROM queue_messages m FORCE INDEX (PRIMARY)
+LEFT JOIN queue_delivery_state d FORCE INDEX (PRIMARY)
+       ON d.consumer_group = '' AND d.topic = m.topic AND d.partition_key = m.partition_key
+          AND d.message_offset = m.`offset`
+WHERE m.topic = %s AND m.partition_key = %s AND m.`offset` > %s AND m.failed_group = %s AND m.original_topic = %s
+      AND m.original_offset >= %s AND d.message_offset IS NULL ORDER BY m.`offset` DESC
+"""
+LETTERS_BACK = 1000
+"""How far back in a dead letter lane the letter of a message is looked for that was redriven and failed again."""
+ORIGINAL_ID = "lanelog.original_id"
+
+
+@frozen
+class _Letter:
+    """A dead letter that was neither redriven nor deleted."""
+
+    topic: str
+    id: str
+    failures: int
+    failed_at: int
+    error: str | None
+
+
+def message(
+    database: Database, topic: str, key: str, *, message_id: str | None, offset: int | None
+) -> MessageInfo | None:
+    """One message with its states."""
+    check_name("topic", topic)
+    check_name("key", key)
+    optional("id", message_id)
+    if (message_id is None) == (offset is None):
+        raise ConfigurationError("give exactly one of id= and offset=")
+    if offset is not None:
+        offset_of(offset)
+
+    def look() -> MessageInfo | None:
+        with database.snapshot() as cx:
+            known_lane(cx, topic, key)
+            if message_id is None:
+                row = cx.one(BY_OFFSET, (topic, key, offset))
+            else:
+                row = cx.one(BY_ID, (topic, key, message_id))
+            if row is None:
+                return None
+            settled = _settled(cx, topic, key, [row[2]])
+            return _info(row, settled, _states_of(cx, row))
+
+    return repeated(database, look, "reading a message")
+
+
+def messages(database: Database, topic: str, key: str, *, from_offset: int | None, limit: int) -> list[MessageInfo]:
+    """A stretch of a lane."""
+    check_name("topic", topic)
+    check_name("key", key)
+    limit_of(limit)
+    start = 1 if from_offset is None else offset_of(from_offset, "from_offset")
+
+    def look() -> list[MessageInfo]:
+        with database.snapshot() as cx:
+            known_lane(cx, topic, key)
+            # From below the floor the server would walk what collection deleted and has not purged yet.
+            floor = Offsets().load(cx, "", topic, [key]).get(("", key))
+            first = start if floor is None else max(start, floor.marked_through + 1)
+            sizes = cx.query(SIZES, (topic, key, first, limit))
+            wanted: list[int] = []
+            room = BYTES_MAX
+            for offset, size in sizes:
+                room -= size
+                if room < 0 and wanted:
+                    break
+                wanted.append(offset)
+            found: list[MessageInfo] = []
+            for chunk in chunked(wanted):
+                settled = _settled(cx, topic, key, chunk)
+                rows = cx.query(AT.format(offsets=placeholders(chunk)), (topic, key, *chunk))
+                found.extend(_info(row, settled, ()) for row in rows)
+            return found
+
+    return repeated(database, look, "reading messages")
+
+
+def _settled(cx: Executor, topic: str, key: str, offsets: Collection[int]) -> set[int]:
+    sql = SETTLED.format(offsets=placeholders([*offsets]))
+    return {offset for (offset,) in cx.query(sql, (topic, key, *offsets))}
+
+
+def _info(row: tuple[Any, ...], settled: Collection[int], states: tuple[GroupState, ...]) -> MessageInfo:
+    topic, key, offset, message_id, payload, size, metadata, published, created, expires, target, *letter = row
+    return MessageInfo(
+        topic=topic,
+        key=key,
+        offset=offset,
+        id=message_id,
+        payload=payload,
+        payload_bytes=size,
+        metadata=decode_metadata(metadata),
+        published_at=utc_from_ms(published),
+        created_at=utc_from_ms(created),
+        expires_at=when(expires),
+        target_group=target or None,
+        dead_letter=_dead_letter(*letter),
+        settled=offset in settled,
+        states=states,
+    )
+
+
+def _dead_letter(
+    topic: str, offset: int, group: str, failed_at: int, count: int, error: str | None
+) -> DeadLetter | None:
+    if not group:
+        return None
+    return DeadLetter(
+        original_topic=topic,
+        original_offset=offset,
+        group=group,
+        failed_at=utc_from_ms(failed_at),
+        failure_count=count,
+        last_error=error or "",
+    )
+
+
+def _states_of(cx: Executor, row: tuple[Any, ...]) -> tuple[GroupState, ...]:
+    """For every registered group; a handful of look-ups by exact key for each."""
+    topic, key, offset = row[:3]
+    body = message_state.Body(key, offset, created_at=row[8], expires_at=row[9], target_group=row[10])
+    groups = readers(cx, topic).get(topic, [])
+    facts = lane_totals.load(cx, topic, groups, [key])
+    letters = dead_letter_topics([topic], names(cx, topic))[topic]
+    found = []
+    for group in groups:
+        lane = facts[(group, key)]
+        standing = message_state.judge(group, body, message_state.covering(cx, topic, group, key, offset), lane)
+        letter = None
+        if standing.state is MessageState.COMPLETED:
+            letter = _letter(cx, letters, group, row)
+        registration = Groups().get(cx, group, topic)
+        paused = bool(lane.place.paused_at) or (registration is not None and registration.paused)
+        found.append(_group_state(group, standing, lane, letter, paused=paused))
+    return tuple(found)
+
+
+def _letter(cx: Executor, dead_topics: Collection[str], group: str, row: tuple[Any, ...]) -> _Letter | None:
+    """The dead letter of a message, or of what became of it: it may have been redriven, and have failed again.
+
+    That one's id is derived from those of every letter and copy before, which may be collected by now; its first id is
+    in its metadata. A letter that lies further back than `LETTERS_BACK` and is not the first is not found.
+    """
+    topic, key, offset, message_id = row[:4]
+    first_id = decode_metadata(row[6]).get(ORIGINAL_ID, message_id)
+    for dead_topic in dead_topics:
+        found = cx.one(LETTER, (dead_topic, key, derived_id(group, message_id, offset)))
+        if found is not None and not _settled(cx, dead_topic, key, [found[0]]):
+            return _Letter(dead_topic, *found[1:])
+        head = Discovery().heads(cx, dead_topic, [key]).get(key, 0)
+        floor = Offsets().load(cx, "", dead_topic, [key]).get(("", key))
+        least = max(head - LETTERS_BACK, 0 if floor is None else floor.offset_acked)
+        for letter in cx.query(LETTERS, (dead_topic, key, least, group, topic, offset)):
+            if decode_metadata(letter[5]).get(ORIGINAL_ID) == first_id:
+                return _Letter(dead_topic, *letter[1:5])
+    return None
+
+
+def _group_state(
+    group: str, standing: Standing, lane: LaneFacts, letter: _Letter | None, *, paused: bool
+) -> GroupState:
+    return GroupState(
+        group=group,
+        state=standing.state if letter is None else MessageState.FAILED,
+        attempts=standing.attempts if letter is None else letter.failures,
+        postponed=standing.postponed,
+        next_attempt_in=standing.next_attempt_in,
+        first_attempt_at=when(standing.first_at),
+        last_attempt_at=when(standing.last_at if letter is None else letter.failed_at),
+        last_error=standing.last_error if letter is None else letter.error,
+        owner=lane.owner or None,
+        paused=paused,
+        dead_letter_topic=None if letter is None else letter.topic,
+        dead_letter_id=None if letter is None else letter.id,
+    )

@@ -1,0 +1,287 @@
+"""Topics, groups and members: what there is, and how far it is, added up.
+
+Owns these queries; no list of lanes, no message. Called by `Admin`. What one answer adds up comes from one snapshot,
+held for milliseconds, so that sums of several queries fit each other.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Any
+
+from attrs import frozen
+
+from lanelog._database import NOW_MS
+from lanelog._stores._points import chunked, placeholders
+from lanelog._stores.leases import Leases
+from lanelog.admin.lookup.arguments import limit_of, optional, when
+from lanelog.admin.lookup.known import known_group, known_topic, repeated
+from lanelog.admin.lookup.names import names, readers
+from lanelog.admin.read import ages, lane_totals
+from lanelog.admin.read import owners as _owners
+from lanelog.admin.views import GroupInfo, MemberInfo, TopicInfo
+from lanelog.config import check_name
+from lanelog.errors import ConfigurationError
+from lanelog.message import utc_from_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lanelog._database import Database, Executor
+    from lanelog.admin.read.owners import Owners
+
+GROUPS_MAX = 1000
+"""The most groups that `groups()` returns."""
+
+_SUMMED = """p.topic, SUM(p.partition_key <> ''), COALESCE(SUM(IF(p.partition_key = '', 0, p.head_offset)), 0),
+       COALESCE(SUM(f.offset_acked), 0), COALESCE(SUM(LEAST(f.marked_through, p.head_offset)), 0),
+       MAX(p.holds_dead_letters), MAX(IF(p.partition_key = '', 0, p.created_at))
+FROM queue_partitions p FORCE INDEX (PRIMARY)
+LEFT JOIN queue_offsets f FORCE INDEX (PRIMARY)
+       ON f.consumer_group = '' AND f.topic = p.topic AND f.partition_key = p.partition_key
+"""
+
+# Lanes of each topic added up, with their floors, in order of the topics' names (both PRIMARY).
+TOPICS = f"SELECT {_SUMMED} WHERE p.topic > '' GROUP BY p.topic ORDER BY p.topic"
+
+# The same for one topic (both PRIMARY).
+TOPIC = f"SELECT {_SUMMED} WHERE p.topic = %s GROUP BY p.topic"
+
+# Dead letters that were redriven or deleted and are not collected yet, by topic (all PRIMARY).
+SETTLED = """
+SELECT d.topic, SUM(d.through_offset + 1 - d.message_offset)
+FROM queue_delivery_state d FORCE INDEX (PRIMARY)
+JOIN queue_offsets f FORCE INDEX (PRIMARY)
+  ON f.consumer_group = '' AND f.topic = d.topic AND f.partition_key = d.partition_key
+WHERE d.consumer_group = '' AND d.topic IN ({topics}) AND d.message_offset > f.marked_through
+GROUP BY d.topic
+"""
+
+_REGISTRATION = f"""topic, consumer_group, delivery_order, start_at, retention_ms, created_at, paused_at, paused_by,
+       pause_reason, {NOW_MS}
+FROM queue_groups FORCE INDEX (by_topic)
+"""
+
+# Registrations, in order of topic and name (by_topic).
+GROUPS = f"SELECT {_REGISTRATION} WHERE topic > '' ORDER BY topic, consumer_group LIMIT %s"
+
+# Registrations of one topic (by_topic).
+GROUPS_OF = f"SELECT {_REGISTRATION} WHERE topic = %s ORDER BY consumer_group LIMIT %s"
+
+
+@frozen
+class _Sums:
+    """The lanes of one topic, added up."""
+
+    topic: str
+    lanes: int
+    head: int
+    floor: int
+    deleted: int
+    holds_dead_letters: bool
+    newest_ms: int
+
+    @property
+    def messages(self) -> int:
+        return self.head - self.deleted
+
+    @property
+    def there(self) -> bool:
+        """Whether anybody would miss it: the row of a deleted topic stays, its offsets must not come again."""
+        return self.lanes > 0 or self.holds_dead_letters
+
+
+def topics(database: Database, limit: int) -> list[TopicInfo]:
+    """Every topic, up to `limit`."""
+    limit_of(limit)
+
+    def look() -> list[TopicInfo]:
+        with database.snapshot() as cx:
+            found = [_row(row) for row in cx.query(TOPICS)]
+            reading = readers(cx)
+            flags = [(each.topic, each.holds_dead_letters) for each in found]
+            shown = [each for each in found if each.there or each.topic in reading][:limit]
+            letters = dead_letter_topics([each.topic for each in shown], flags)
+            return _complete(cx, shown, reading, letters, {each.topic: each for each in found})
+
+    return repeated(database, look, "listing topics")
+
+
+def topic(database: Database, name: str) -> TopicInfo:
+    """One topic."""
+    check_name("topic", name)
+
+    def look() -> TopicInfo:
+        with database.snapshot() as cx:
+            known_topic(cx, name)
+            letters = dead_letter_topics([name], names(cx, name))
+            found = {}
+            for each in (name, *letters[name]):
+                row = cx.one(TOPIC, (each,))
+                assert row is not None  # noqa: S101 - the snapshot has its topic row
+                found[each] = _row(row)
+            return _complete(cx, [found[name]], readers(cx, name), letters, found)[0]
+
+    return repeated(database, look, "reading a topic")
+
+
+def groups(database: Database, topic: str | None) -> list[GroupInfo]:
+    """Registered groups, each with a snapshot of its own."""
+    optional("topic", topic)
+
+    def look() -> tuple[list[tuple[Any, ...]], float]:
+        with database.snapshot() as cx:
+            uptime = _owners.uptime(cx)
+            if topic is None:
+                return cx.query(GROUPS, (GROUPS_MAX,)), uptime
+            known_topic(cx, topic)
+            return cx.query(GROUPS_OF, (topic, GROUPS_MAX)), uptime
+
+    found: list[GroupInfo] = []
+    room = ages.EXACT_LANES
+    rows, uptime = repeated(database, look, "listing groups")
+    for row in rows:
+        found.append(_group(database, row, room, uptime))
+        room -= found[-1].lagging_lanes if found[-1].oldest_age_exact else 0
+    return found
+
+
+def lag(database: Database, topic: str | None, group: str | None) -> list[GroupInfo]:
+    """See `Admin.lag`."""
+    optional("group", group)
+    found = [each for each in groups(database, topic) if group in (None, each.group)]
+    if group is not None and not found:
+        where = "any topic" if topic is None else f"topic {topic!r}"
+        listing = "`lanelog groups`" if topic is None else f"`lanelog groups {topic}`"
+        raise ConfigurationError(f"no group {group!r} is registered for {where}: {listing} lists those that are")
+    return found
+
+
+def members(database: Database, topic: str, group: str) -> list[MemberInfo]:
+    """Subscribers with a heartbeat row."""
+    check_name("topic", topic)
+    check_name("group", group)
+
+    def look() -> list[MemberInfo]:
+        with database.snapshot() as cx:
+            known_group(cx, topic, group)
+            owners = _owners.load(cx, group, topic)
+            lanes = Leases().counts(cx, group, topic)
+        return [
+            MemberInfo(
+                topic=topic,
+                group=group,
+                name=row.owner,
+                state=owners.state(row.owner),
+                lanes=lanes.get(row.owner, 0),
+                heartbeat_at=utc_from_ms(row.heartbeat_at),
+                expires_at=utc_from_ms(row.expires_at),
+                lease_left=owners.left(row.owner),
+                stopped_at=when(row.deregistered_at),
+                server_started_at=when(row.server_started_at),
+            )
+            for row in owners.rows.values()
+        ]
+
+    return repeated(database, look, "reading members")
+
+
+def dead_letter_topics(topics: Sequence[str], names: Sequence[tuple[str, bool]]) -> dict[str, tuple[str, ...]]:
+    """For each of `topics` those that hold its dead letters, judged by the names of all topics, in their order.
+
+    A dead letter topic's name is its topic's and a suffix. It belongs to the longest name that it begins with: those of
+    `merge_fast` are not `merge`'s.
+    """
+    found: dict[str, list[str]] = {topic: [] for topic in topics}
+    plain = sorted(name for name, holds in names if not holds)
+    for name, holds in names:
+        if holds:
+            # In order, the names that this one begins with stand before it, the longest last, perhaps among others.
+            at = bisect_right(plain, name)
+            while at and not name.startswith(plain[at - 1]):
+                at -= 1
+            if at and plain[at - 1] in found:
+                found[plain[at - 1]].append(name)
+    return {topic: tuple(sorted(letters)) for topic, letters in found.items()}
+
+
+def _row(row: tuple[Any, ...]) -> _Sums:
+    name, *numbers, holds, newest = row
+    lanes, head, floor, deleted = map(int, numbers)  # the server adds up to DECIMAL
+    return _Sums(name, lanes, head, floor, deleted, bool(holds), int(newest))
+
+
+def _complete(
+    cx: Executor,
+    shown: Sequence[_Sums],
+    reading: dict[str, list[str]],
+    letters: dict[str, tuple[str, ...]],
+    known: dict[str, _Sums],
+) -> list[TopicInfo]:
+    holding = {name for each in shown for name in (letters[each.topic] or ())}
+    holding |= {each.topic for each in shown if each.holds_dead_letters}
+    settled: dict[str, int] = {}
+    for chunk in chunked(sorted(holding)):
+        rows = cx.query(SETTLED.format(topics=placeholders(chunk)), chunk)
+        settled.update({topic: int(count) for topic, count in rows})
+    left = {name: max(0, known[name].messages - settled.get(name, 0)) for name in holding}
+    return [
+        TopicInfo(
+            topic=each.topic,
+            lanes=each.lanes,
+            messages=each.messages,
+            head=each.head,
+            floor=each.floor,
+            dead_letters=left[each.topic]
+            if each.holds_dead_letters
+            else sum(left[name] for name in letters[each.topic]),
+            groups=tuple(reading.get(each.topic, ())),
+            dead_letter_topics=letters[each.topic],
+            holds_dead_letters=each.holds_dead_letters,
+            newest_lane_at=when(each.newest_ms),
+        )
+        for each in shown
+    ]
+
+
+def _group(database: Database, row: tuple[Any, ...], room: int, uptime: float) -> GroupInfo:
+    """One group; `room`: so many lanes may be looked into one by one; `uptime`: the server's, in seconds."""
+    topic, group, order, start, retention_ms, created_at, paused_at, paused_by, pause_reason, now = row
+
+    def look() -> tuple[lane_totals.GroupFacts, float | None, bool, Owners, dict[str, int]]:
+        with database.snapshot() as cx:
+            facts = lane_totals.total(cx, topic, group)
+            exact = facts.lagging <= max(room, ages.CANDIDATES)
+            return (
+                facts,
+                ages.oldest_age(cx, topic, group, exact=exact),
+                exact,
+                _owners.load(cx, group, topic),
+                Leases().counts(cx, group, topic),
+            )
+
+    facts, oldest_age, exact, owners, lanes = repeated(database, look, "reading a group")
+    owned, stale = owners.counted(lanes)
+    return GroupInfo(
+        topic=topic,
+        group=group,
+        order=order,
+        start=start,
+        retention=retention_ms / 1000,
+        created_at=utc_from_ms(created_at),
+        paused_at=when(paused_at),
+        paused_by=paused_by,
+        pause_reason=pause_reason,
+        members=sum(owners.alive(owner) for owner in owners.rows),
+        members_unchanged=min(owners.unchanged(), max(0, now - created_at) / 1000, uptime),
+        lanes=facts.lanes,
+        owned_lanes=owned,
+        stale_lanes=stale,
+        paused_lanes=facts.paused,
+        lagging_lanes=facts.lagging,
+        lag=facts.lag,
+        oldest_age=oldest_age,
+        oldest_age_exact=exact,
+        waiting=facts.waiting,
+        in_flight=facts.in_flight,
+    )

@@ -1,0 +1,129 @@
+"""Messages that are not due yet: which there are, taking one back, and deleting those of a topic.
+
+Owns these queries; never appends one (the engine does, see `Admin.maintain`). Called by `Admin`, by `delete`, and by
+the client, whose `cancel_scheduled` it is.
+
+Cancelling deletes one row, and waits for whoever is moving it into the log: the one who comes second finds no row. Dies
+before the COMMIT: it is scheduled still. After it: cancelled. Two at once: one of them has cancelled it. If the COMMIT
+is not answered, a repetition that finds neither the row nor the message in the log knows that it was cancelled.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attrs import define
+
+from lanelog._checks import check_name
+from lanelog._database import NOW_MS, open_in_this_thread
+from lanelog._stores.messages import Messages
+from lanelog._stores.scheduled import Scheduled
+from lanelog.admin.lookup import open_lanes
+from lanelog.admin.lookup.arguments import limit_of, optional
+from lanelog.admin.lookup.known import known_topic, read, repeated
+from lanelog.admin.views import ScheduledInfo
+from lanelog.errors import ConfigurationError, DatabaseError
+from lanelog.message import decode_metadata, utc_from_ms
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from lanelog._database import Database, Executor
+
+_COLUMNS = (
+    "topic, partition_key, id, payload_bytes, metadata, published_at, deliver_at, ttl_ms, "
+    f"CAST(deliver_at AS SIGNED) - CAST({NOW_MS} AS SIGNED)"
+)
+
+# A topic's messages by key and id (PRIMARY, prefix).
+LIST = (
+    f"SELECT {_COLUMNS} FROM queue_scheduled FORCE INDEX (PRIMARY) WHERE topic = %s ORDER BY partition_key, id LIMIT %s"
+)
+
+# Those of one lane (PRIMARY, prefix).
+LIST_LANE = f"""SELECT {_COLUMNS} FROM queue_scheduled FORCE INDEX (PRIMARY)
+WHERE topic = %s AND partition_key = %s ORDER BY id LIMIT %s"""
+
+BATCH = 1000
+
+
+def scheduled(database: Database, topic: str, key: str | None, limit: int) -> list[ScheduledInfo]:
+    """See `Admin.scheduled`."""
+    check_name("topic", topic)
+    optional("key", key)
+    limit_of(limit)
+    read(database, known_topic, "looking for the topic", topic)
+    return [_info(row) for row in read(database, _rows, "listing what is scheduled", topic, key, limit)]
+
+
+def _rows(cx: Executor, topic: str, key: str | None, limit: int) -> list[tuple[Any, ...]]:
+    return cx.query(LIST, (topic, limit)) if key is None else cx.query(LIST_LANE, (topic, key, limit))
+
+
+def _info(row: tuple[Any, ...]) -> ScheduledInfo:
+    topic, key, message_id, size, metadata, published_ms, deliver_ms, ttl_ms, due_in_ms = row
+    return ScheduledInfo(
+        topic=topic,
+        key=key,
+        id=message_id,
+        payload_bytes=size,
+        metadata=decode_metadata(metadata),
+        published_at=utc_from_ms(published_ms),
+        deliver_at=utc_from_ms(deliver_ms),
+        due_in=max(0, due_in_ms) / 1000,
+        ttl=ttl_ms / 1000 if ttl_ms else None,
+    )
+
+
+@define
+class _Attempt:
+    """What an earlier attempt may have done, though nobody knows."""
+
+    deleted: bool = False
+
+
+def cancel(database: Database, topic: str, key: str | None, message_id: str, *, dry_run: bool = False) -> bool:
+    """See `Admin.cancel_scheduled`; of a topic that is not there, nothing is."""
+    check_name("topic", topic)
+    optional("key", key)
+    check_name("id", message_id)
+    if open_in_this_thread(database):
+        raise ConfigurationError(
+            "this thread has a transaction of lanelog open: cancel before it or after it; within it, that would wait "
+            "for a message that the transaction itself may have scheduled"
+        )
+    if key is None:
+        key = open_lanes.lane_of(database, topic, message_id)
+    if dry_run:
+        return read(database, Scheduled().exists, "looking for a message", topic, key, message_id)
+    return repeated(database, _cancel, "cancelling a message", database, topic, key, message_id, _Attempt())
+
+
+def _cancel(database: Database, topic: str, key: str, message_id: str, attempt: _Attempt) -> bool:
+    deleted = False
+    try:
+        with database.transaction() as cx:
+            # scheduled, and nothing else
+            deleted = Scheduled().cancel(cx, topic, key, message_id)
+            if not deleted and attempt.deleted:
+                return not Messages().find_in_log(cx, topic, [(key, message_id)])
+    except DatabaseError as error:
+        attempt.deleted |= deleted and error.outcome_unknown
+        raise
+    return deleted
+
+
+def delete_all(database: Database, topic: str) -> int:
+    """Delete what a topic has scheduled, in bounded batches; how many that was."""
+    deleted = 0
+    while True:
+        found, gone = repeated(database, _delete_some, "deleting what is scheduled", database, topic)
+        deleted += gone
+        if found < BATCH:
+            return deleted
+
+
+def _delete_some(database: Database, topic: str) -> tuple[int, int]:
+    with database.transaction() as cx:
+        points = Scheduled().of_topic(cx, topic, BATCH)
+        return len(points), Scheduled().delete(cx, topic, points)

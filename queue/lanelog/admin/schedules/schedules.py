@@ -1,0 +1,243 @@
+"""Schedules: declare, look at, pause, resume, remove and preview them.
+
+Owns these transactions and what is checked before them; never publishes anything (`_engine.firing` does). Called by
+`Admin`, and by the client for declaring.
+
+Lock order: one row of `queue_schedules`, by its primary key, and nothing else. Dies before a COMMIT: nothing has
+happened. After it, or with an unanswered COMMIT: the repetition finds it done. Declared by two at once, in whatever
+versions: one statement each, the last writer wins. Sleeps between reading the clock and declaring: the times meanwhile
+are due and are fired, but none twice, because nothing is fired up to the last fired time.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from lanelog import _cron
+from lanelog._checks import Duration, check_integer, check_name
+from lanelog._database import NOW_MS
+from lanelog._engine.scheduling.catch_up import CatchUp
+from lanelog._engine.scheduling.recurring import fire_time, metadata_of
+from lanelog._stores.messages import largest_row, wire_bytes
+from lanelog._stores.schedules import ScheduleRow, Schedules
+from lanelog.admin.lookup import open_lanes
+from lanelog.admin.lookup.arguments import BY_MAX, REASON_MAX, check_text, limit_of, when
+from lanelog.admin.lookup.known import read, repeated
+from lanelog.admin.lookup.names import hint
+from lanelog.admin.views import ScheduleInfo, SchedulePaused, ScheduleRemoved, ScheduleResumed
+from lanelog.errors import ConfigurationError, PayloadTooLarge
+from lanelog.message import decode_metadata, utc_from_ms
+from lanelog.publisher.draft import make_draft
+from lanelog.publisher.timing import make_timing
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lanelog._codec import Codec
+    from lanelog._database import Database, Executor
+
+NAME_MAX = 200
+"""The most characters of a schedule's name: with a time behind it, it must fit into a message's id."""
+COUNT_MAX = 1000
+FIRST_YEAR, LAST_YEAR = 1970, 9998
+
+NOW = f"SELECT {NOW_MS}"
+
+
+def declare(
+    database: Database,
+    name: str,
+    expression: str,
+    topic: str,
+    key: str | None,
+    payload: object,
+    *,
+    timezone: str,
+    catch_up: str,
+    metadata: Mapping[str, str] | None,
+    ttl: Duration | None,
+    codec: Codec | None,
+) -> ScheduleInfo:
+    """See `Client.schedule`."""
+    check_schedule_name(name)
+    cron = _cron.parse(expression, timezone)
+    if catch_up not in tuple(CatchUp):
+        raise ConfigurationError(f"catch_up must be one of {', '.join(CatchUp)}, not {catch_up!r}")
+    timing = make_timing(None, None, ttl)
+    draft = make_draft(
+        check_name("topic", topic),
+        key,
+        payload,
+        message_id=f"{name}@{fire_time(0)}",
+        metadata=metadata,
+        codec=database.config.codec if codec is None else codec,
+        max_payload_bytes=database.config.max_payload_bytes,
+    )
+    whole = metadata_of(name, 0, draft.metadata)
+    if wire_bytes(topic, draft.key, draft.id, len(draft.payload), whole) > largest_row(database.max_packet()):
+        raise PayloadTooLarge(
+            f"the payload has {len(draft.payload)} bytes, twice as many on the wire, and the server's "
+            f"max_allowed_packet is {database.max_packet()}: raise it there, or publish a reference"
+        )
+
+    # Without a key it keeps to one open lane: its runs follow each other, whoever declares it. The row names the lane,
+    # because processes of older versions fire it, too.
+    lane = draft.key if key is not None else open_lanes.lane_of(database, topic, name)
+
+    def once(cx: Executor) -> ScheduleRow:
+        now = _now(cx)
+        row = ScheduleRow(
+            name=name,
+            expression=cron.expression,
+            timezone=timezone,
+            topic=topic,
+            key=lane,
+            payload=draft.payload,
+            metadata=draft.metadata,
+            ttl_ms=timing.ttl_ms,
+            catch_up=str(CatchUp(catch_up)),
+            next_fire_at=cron.after(now),
+            expression_at=now,
+        )
+        Schedules().declare(cx, row)
+        return Schedules().get(cx, name) or row  # somebody may have removed it meanwhile
+
+    return _info(read(database, once, "declaring a schedule"))
+
+
+def check_schedule_name(name: object) -> str:
+    """Return a schedule's name. Raises ConfigurationError."""
+    if isinstance(name, str) and not 0 < len(name) <= NAME_MAX:
+        raise ConfigurationError(f"the name of a schedule must have 1 to {NAME_MAX} characters, not {len(name)}")
+    return check_name("the name of a schedule", name)
+
+
+def schedules(database: Database, limit: int) -> list[ScheduleInfo]:
+    """See `Admin.schedules`."""
+    return [_info(row) for row in read(database, Schedules().list, "listing schedules", limit_of(limit))]
+
+
+def preview(
+    database: Database, expression: str, *, timezone: str, count: int, after: datetime | None
+) -> list[datetime]:
+    """See `Admin.preview_schedule`."""
+    cron = _cron.parse(expression, timezone)
+    check_integer("count", count, least=1, most=COUNT_MAX)
+    begin = utc_from_ms(read(database, _now, "reading the clock")) if after is None else _checked_after(after)
+    found = list(islice(cron.times(begin), count))
+    if not found:
+        raise ConfigurationError(f"the cron expression {expression!r} never fires")
+    return found
+
+
+def _checked_after(after: object) -> datetime:
+    if not isinstance(after, datetime) or after.utcoffset() is None:
+        raise ConfigurationError("after must be an aware datetime: add tzinfo=datetime.UTC")
+    if not FIRST_YEAR < after.year < LAST_YEAR:
+        raise ConfigurationError(f"after must be between the years {FIRST_YEAR} and {LAST_YEAR}")
+    return after
+
+
+def pause(database: Database, name: str, *, by: str, reason: str, dry_run: bool) -> SchedulePaused:
+    """See `Admin.pause_schedule`."""
+    check_schedule_name(name)
+    check_text("by", by, BY_MAX)
+    check_text("reason", reason, REASON_MAX)
+
+    def once() -> SchedulePaused:
+        with database.transaction() as cx:
+            row = _locked(cx, name)
+            if not row.paused_at and not dry_run:
+                Schedules().pause(cx, name, row.now, by, reason)
+        return SchedulePaused(
+            name=name,
+            changed=not row.paused_at,
+            paused_at=utc_from_ms(row.paused_at or row.now),
+            by=row.paused_by if row.paused_at else by,
+            reason=row.pause_reason if row.paused_at else reason,
+            next_fire_at=utc_from_ms(row.next_fire_at),
+            dry_run=dry_run,
+        )
+
+    return repeated(database, once, "pausing a schedule")
+
+
+def resume(database: Database, name: str, *, dry_run: bool) -> ScheduleResumed:
+    """See `Admin.resume_schedule`."""
+    check_schedule_name(name)
+
+    def once() -> ScheduleResumed:
+        with database.transaction() as cx:
+            row = _locked(cx, name)
+            next_fire_at = row.next_fire_at
+            if row.paused_at:
+                next_fire_at = _cron.parse(row.expression, row.timezone).after(row.now)
+                if not dry_run:
+                    Schedules().resume(cx, name, next_fire_at)
+        return ScheduleResumed(
+            name=name,
+            changed=bool(row.paused_at),
+            paused_at=when(row.paused_at),
+            by=row.paused_by,
+            reason=row.pause_reason,
+            next_fire_at=utc_from_ms(next_fire_at),
+            dry_run=dry_run,
+        )
+
+    return repeated(database, once, "resuming a schedule")
+
+
+def remove(database: Database, name: str, *, dry_run: bool) -> ScheduleRemoved:
+    """See `Admin.remove_schedule`."""
+    check_schedule_name(name)
+    attempts: list[ScheduleRow] = []
+
+    def once() -> ScheduleRow:
+        with database.transaction() as cx:
+            # After an attempt whose outcome is unknown, that it is gone is that attempt's doing.
+            row = attempts[0] if attempts and Schedules().lock(cx, name) is None else _locked(cx, name)
+            attempts.append(row)
+            if not dry_run:
+                Schedules().remove(cx, name)
+        return row
+
+    row = repeated(database, once, "removing a schedule")
+    return ScheduleRemoved(name=name, topic=row.topic, key=row.key, fired=row.fired, dry_run=dry_run)
+
+
+def _locked(cx: Executor, name: str) -> ScheduleRow:
+    row = Schedules().lock(cx, name)
+    if row is None:
+        meant = hint(name, Schedules().names(cx))
+        raise ConfigurationError(f"no schedule {name!r}: {meant}; `lanelog schedule list` lists those there are")
+    return row
+
+
+def _now(cx: Executor) -> int:
+    row = cx.one(NOW)
+    assert row is not None  # noqa: S101 - for the type checker: it has no FROM
+    return int(row[0])
+
+
+def _info(row: ScheduleRow) -> ScheduleInfo:
+    return ScheduleInfo(
+        name=row.name,
+        expression=row.expression,
+        timezone=row.timezone,
+        topic=row.topic,
+        key=row.key,
+        payload=row.payload,
+        metadata=decode_metadata(row.metadata),
+        ttl=row.ttl_ms / 1000 if row.ttl_ms else None,
+        catch_up=row.catch_up,
+        next_fire_at=None if row.paused_at else utc_from_ms(row.next_fire_at),
+        last_fire_at=when(row.last_fire_at),
+        fired=row.fired,
+        paused_at=when(row.paused_at),
+        paused_by=row.paused_by,
+        pause_reason=row.pause_reason,
+        created_at=utc_from_ms(row.created_at),
+        updated_at=utc_from_ms(row.updated_at),
+    )

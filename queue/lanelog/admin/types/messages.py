@@ -1,0 +1,146 @@
+"""What is seen of messages: their states, those that wait, how they left, and dead letters. Times are aware UTC.
+
+Owns these values alone; the rooms that look fill them in. `views` gathers them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attrs import field, frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from lanelog.admin.types.topology import MessageState
+    from lanelog.message import DeadLetter
+
+
+@frozen(kw_only=True)
+class GroupState:
+    """Where one message is for one group."""
+
+    group: str
+    state: MessageState
+    attempts: int
+    """Attempts started since its last postponement, as far as the database still knows; 0 for a completed one."""
+    postponed: int
+    """How often its handler postponed it."""
+    next_attempt_in: float | None
+    """Seconds until it is delivered again, 0 when it is due; None unless retryable or postponed."""
+    first_attempt_at: datetime | None
+    last_attempt_at: datetime | None
+    last_error: str | None
+    owner: str | None
+    """Who has the lane; None: nobody."""
+    paused: bool
+    """Whether an operator paused the group or this lane."""
+    dead_letter_topic: str | None
+    """Where its dead letter is; None unless failed."""
+    dead_letter_id: str | None
+    """What `redrive(ids=…)` and `delete_dead_letters(ids=…)` take; None unless failed."""
+
+
+@frozen(kw_only=True)
+class MessageInfo:
+    """One message of the log."""
+
+    topic: str
+    key: str
+    offset: int
+    id: str
+    payload: bytes = field(repr=False)
+    payload_bytes: int
+    metadata: Mapping[str, str] = field(repr=False)
+    published_at: datetime
+    """When it was first published; a copy keeps it."""
+    created_at: datetime
+    """When this row was written."""
+    expires_at: datetime | None
+    target_group: str | None
+    """The only group it is meant for (it was redriven); None: every group."""
+    dead_letter: DeadLetter | None
+    """Where it comes from, if it is a dead letter."""
+    settled: bool
+    """Whether it is a dead letter that was redriven or deleted and waits to be collected."""
+    states: tuple[GroupState, ...] = ()
+    """Per registered group, in order of their names; only `message()` fills it."""
+
+
+@frozen(kw_only=True)
+class ScheduledInfo:
+    """One message that is not due yet, or is about to go into the log."""
+
+    topic: str
+    key: str
+    id: str
+    payload_bytes: int
+    metadata: Mapping[str, str] = field(repr=False)
+    published_at: datetime
+    deliver_at: datetime
+    """When it is due."""
+    due_in: float
+    """Seconds until then, 0 when it is due."""
+    ttl: float | None
+    """Seconds, from when it is due, after which no handler starts on it any more; None: it stays."""
+
+
+@frozen(kw_only=True)
+class HistoryInfo:
+    """How one message left a group that keeps history."""
+
+    topic: str
+    group: str
+    key: str
+    offset: int
+    id: str
+    outcome: str
+    """`success`, `rejected`, `failed`, `lock_expired`, `expired` or `skipped`."""
+    attempts: int
+    published_at: datetime
+    first_delivered_at: datetime | None
+    finished_at: datetime
+    owner: str
+    error: str | None
+
+
+@frozen(kw_only=True)
+class DeadLetterInfo:
+    """One dead letter that was neither redriven nor deleted; its payload: `message(dead_letter_topic, key, id=id)`."""
+
+    dead_letter_topic: str
+    key: str
+    offset: int
+    """Its offset in the dead letter topic."""
+    id: str
+    """Its id in the dead letter topic: what `ids=` of redrive and delete takes."""
+    original_topic: str
+    original_offset: int
+    original_id: str
+    group: str
+    """Which group gave it up."""
+    reason: str
+    """First line of `last_error`, cut: what `dead_letter_reasons` groups by and `reason=` takes."""
+    last_error: str
+    failure_count: int
+    """Attempts that failed."""
+    failed_at: datetime
+    published_at: datetime
+    """When the original was first published."""
+    payload_bytes: int
+
+
+@frozen(kw_only=True)
+class DeadLetterReason:
+    """Dead letters of one group that failed for the same reason."""
+
+    dead_letter_topic: str
+    group: str
+    reason: str
+    """First line of their `last_error`, cut."""
+    count: int
+    keys: int
+    """How many different keys are among them."""
+    oldest_failed_at: datetime
+    newest_failed_at: datetime

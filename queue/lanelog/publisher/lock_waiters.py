@@ -1,0 +1,54 @@
+"""How many connections may wait for busy lanes at once: one for each lane, and half of the pool in all.
+
+It never waits itself: who is refused tries again without waiting at the server. Group commit and `publish_many` ask it,
+so that a slow transaction of somebody else costs the lanes it holds, and no other.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+
+from attrs import define, field
+
+from lanelog._database.fork import register_shared
+
+Lane = tuple[str, str]
+"""Topic and key."""
+
+
+@define(eq=False)
+class LockWaiters:
+    """Places for connections that wait for a head at the server; usable by any thread."""
+
+    places: int
+    _lanes: set[Lane] = field(factory=set, init=False)
+    _waiting: int = field(default=0, init=False)
+    _lock: threading.Lock = field(factory=threading.Lock, init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        register_shared(self)
+
+    @contextmanager
+    def enter(self, lanes: Collection[Lane]) -> Iterator[bool]:
+        """Take a place for one connection that may wait for these lanes; yields whether it got one."""
+        wanted = set(lanes)
+        with self._lock:
+            entered = bool(wanted) and self._waiting < self.places and self._lanes.isdisjoint(wanted)
+            if entered:
+                self._waiting += 1
+                self._lanes |= wanted
+        try:
+            yield entered
+        finally:
+            if entered:
+                with self._lock:
+                    self._waiting -= 1
+                    self._lanes -= wanted
+
+    def abandon(self) -> None:
+        """In a forked child nobody waits."""
+        self._lock = threading.Lock()
+        self._lanes = set()
+        self._waiting = 0

@@ -1,0 +1,360 @@
+"""One analysis: archive and live log read once each, up to one cut-off, and every table computed from that.
+
+Owns the order of reading, which loses nothing and counts nothing twice while others publish, consume, archive and
+collect; never writes anything but Spark's own temporary data, and no file. Called by `analyze`.
+
+First the cut-off, by the database's clock. Then the live log, pinned in the executors: what is computed from it sees
+one log. Then the archive's manifest: what collection removed from the log meanwhile was archived before that,
+so it is found there; what was there before the look is found in both and counted once. Delivery rows are read before
+watermarks: what is settled between the two looks is covered by the one or the other. Groups are read before both and
+after both, and only those count that were there both times: of one that is registered or deleted in between, some of
+the rows are there and some not.
+
+Not seen is what was written before the cut-off in a transaction that had not committed when its lane was read. A lane
+that is drained and then purged while this reads, after `lane_idle_purge` at the least, can show a lag that it has not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from attrs import field, frozen
+from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own documentation gives it
+
+from lanelog._database import Database
+from lanelog._stores.discovery import Discovery
+from lanelog.admin.lookup.known import read
+from lanelog.admin.lookup.names import names, readers
+from lanelog.admin.read.topics import dead_letter_topics
+from lanelog.errors import ConfigurationError
+from lanelog.spark import analytics
+from lanelog.spark.analysing.backlog import POSTPONED
+from lanelog.spark.archiving.files import COLUMNS
+from lanelog.spark.archiving.group import born, now_ms
+from lanelog.spark.archiving.manifest import MESSAGES, OUTCOMES, Manifest, ManifestStore, local_path
+from lanelog.spark.archiving.options import one_of
+from lanelog.spark.archiving.read import read_archive
+from lanelog.spark.report.parts import MOST_ROWS, Facts
+from lanelog.spark.report.sections import TOPICS_DRAWN
+from lanelog.spark.source.options import FORMAT, Place
+from lanelog.spark.source.schema import TABLES
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from lanelog._database import Executor
+
+_ROW: Final = ("topic", "key", "offset")
+_OUTCOME: Final = ("consumer_group", "topic", "key", "message_offset", "finished_at")
+_OF_OUTCOME: Final = (*_OUTCOME, "published_at", "outcome", "attempts")
+_STEPS: Final = (
+    100, 200, 500, 1000, 5000, 15_000, 60_000, 300_000, 900_000, 3_600_000, 10_800_000, 43_200_000, 86_400_000,
+    604_800_000, 2_592_000_000,
+)  # fmt: skip
+_BARS: Final = 72
+
+ORDER: Final[Mapping[str, tuple[str, ...]]] = {
+    "throughput": ("topic", "start"),
+    "latency": ("consumer_group", "topic"),
+    "latency_spread": ("consumer_group", "topic", "upto_ms"),
+    "attempts": ("consumer_group", "topic", "attempts", "outcome"),
+    "dead_letters": ("original_topic", "failed_group", "reason"),
+    "hot_lanes": ("topic", "place"),
+    "lane_sizes": ("topic", "messages"),
+    "skew": ("topic",),
+    "lag": ("consumer_group", "topic"),
+    "stalled_lanes": ("consumer_group", "topic", "key"),
+}
+"""The tables, and how each is sorted: the same log gives the same files."""
+
+LONG: Final = ("dead_letters", "stalled_lanes")
+"""Tables that can have a row for every error or lane: only the foremost `MOST_ROWS` leave Spark."""
+
+
+@frozen(kw_only=True)
+class Wanted:
+    """What is to be analysed. `path` or `place` may be None, for the live log or the archive alone."""
+
+    path: str | None
+    place: Place | None = field(repr=False)
+    topics: Sequence[str]
+    """Empty: all of them."""
+    until: datetime | None
+    """The cut-off; None: now, by the database's clock if it is read."""
+    stalled_after_ms: int
+    """Of lanes without progress, milliseconds."""
+    files: str
+    """The tables' format, for the report."""
+
+
+@frozen(kw_only=True)
+class Analysis:
+    """What came out."""
+
+    facts: Facts
+    tables: Mapping[str, pa.Table] = field(repr=False)
+    """By name, sorted by `ORDER`."""
+    page: Mapping[str, pa.Table] = field(repr=False)
+    """What the page has instead: those in `LONG` with the foremost first; `topics` added up; a few of them by
+    `timeline`."""
+
+
+@frozen(kw_only=True)
+class _Look:
+    """What the first look found: the cut-off, and topics of the live log."""
+
+    cutoff_ms: int
+    topics: set[str] = field(factory=set)
+    deleted: set[str] = field(factory=set)
+    """Those of which there is nothing but their rows, and outcomes until these are purged: they count as there only if
+    the archive has them."""
+    letters: set[str] = field(factory=set)
+    """Those that hold dead letters of topics that were asked for."""
+
+
+@frozen(kw_only=True)
+class _Live:
+    """The live log, pinned. `groups`: those that were there all the time."""
+
+    messages: DataFrame
+    states: DataFrame
+    offsets: DataFrame
+    groups: DataFrame
+    outcomes: DataFrame
+
+
+def analysed(spark: SparkSession, wanted: Wanted) -> Analysis:
+    """Read and compute. Raises ConfigurationError, SchemaError, DatabaseError."""
+    look = _looked(wanted)
+    cutoff_ms = look.cutoff_ms
+    topics = _chosen(spark, wanted, look)
+    # Of a deleted topic that the archive has, the live log may still have outcomes that it has not.
+    live = _live(spark, wanted, sorted(set(topics) & (look.topics | look.deleted)), cutoff_ms)
+    beyond = datetime.fromtimestamp((cutoff_ms + 1) / 1000, UTC)
+
+    def archived(table: str) -> DataFrame:  # looks at the manifest when it is called: after the live log was pinned
+        if wanted.path is None:
+            return spark.createDataFrame([], COLUMNS[table])
+        return read_archive(spark, wanted.path, table, topics=topics, until=beyond)
+
+    messages = analytics.until(
+        analytics.slim(archived(MESSAGES)), live.messages, cutoff_ms, instant="created_at", key=_ROW
+    ).persist()
+    outcomes = analytics.until(
+        archived(OUTCOMES).select(*_OF_OUTCOME),
+        live.outcomes,
+        cutoff_ms,
+        instant="finished_at",
+        key=_OUTCOME,
+    ).persist()
+    try:
+        return _computed(wanted, topics, cutoff_ms, live, messages, outcomes)
+    finally:
+        messages.unpersist()
+        outcomes.unpersist()
+
+
+def _computed(
+    wanted: Wanted, topics: Sequence[str], cutoff_ms: int, live: _Live, messages: DataFrame, outcomes: DataFrame
+) -> Analysis:
+    unsettled = analytics.backlog(live.messages, live.groups, live.offsets, live.states).localCheckpoint()
+    sizes = analytics.lane_sizes(messages).localCheckpoint()
+    hours = analytics.throughput(messages).localCheckpoint()
+    succeeded = analytics.successes(outcomes, messages).localCheckpoint()
+    left = None if wanted.place is None else analytics.outstanding(live.messages, live.states)
+    letters = analytics.dead_letters(messages, left).localCheckpoint()
+    stalled = analytics.stalled_lanes(unsettled, live.states, cutoff_ms, wanted.stalled_after_ms).localCheckpoint()
+    first, last = messages.agg(F.min("created_at"), F.max("created_at")).toArrow().to_pylist()[0].values()
+    step_ms = step_for(first, last)
+    frames = {
+        "throughput": hours,
+        "latency": analytics.latency(succeeded, live.groups),
+        "latency_spread": analytics.latency_spread(succeeded),
+        "attempts": analytics.attempts(analytics.last_outcomes(outcomes)),
+        "hot_lanes": analytics.hot_lanes(messages),
+        "lane_sizes": sizes,
+        "skew": analytics.skew(sizes),
+        "lag": analytics.lag(unsettled, live.groups, cutoff_ms),
+    }
+    tables = {name: frame.orderBy(*ORDER[name]).toArrow() for name, frame in frames.items()}
+    page = {
+        "dead_letters": _foremost(letters, "dead_letters", F.desc("dead_letters")),
+        "stalled_lanes": _foremost(stalled, "stalled_lanes", F.col("state") == POSTPONED, F.desc("still_ms")),
+        "topics": analytics.busiest(hours).orderBy(F.desc("messages"), "topic").toArrow(),
+    }
+    for name in LONG:
+        tables[name] = page[name].sort_by([(column, "ascending") for column in ORDER[name]])
+    drawn = page["topics"].column("topic").slice(0, TOPICS_DRAWN).to_pylist()
+    of_drawn = messages.where(F.col("topic").isin(drawn))
+    page["timeline"] = analytics.throughput(of_drawn, step_ms).orderBy("topic", "start").toArrow()
+    return Analysis(
+        facts=_facts(wanted, topics, cutoff_ms, tables, page, _totals(letters, stalled), (first, last), step_ms),
+        tables=tables,
+        page=page,
+    )
+
+
+def _foremost(frame: DataFrame, name: str, *by: Column) -> pa.Table:
+    return frame.orderBy(*by, *ORDER[name]).limit(MOST_ROWS).toArrow()
+
+
+def _totals(letters: DataFrame, stalled: DataFrame) -> dict[str, int]:
+    """What is counted of all rows of two tables, of which the files hold the foremost."""
+    counted = letters.agg(
+        F.count("*").alias("dead_letter_rows"),
+        F.sum("dead_letters").alias("dead_letters"),
+        F.sum("outstanding").alias("outstanding"),
+        F.count_distinct("reason").alias("reasons"),
+    ).crossJoin(
+        stalled.agg(F.count("*").alias("stalled_rows"), F.count_if(F.col("state") != POSTPONED).alias("stalled_lanes"))
+    )
+    return {name: value or 0 for name, value in counted.toArrow().to_pylist()[0].items()}
+
+
+def step_for(first: datetime | None, last: datetime | None) -> int:
+    """Milliseconds of a step of the time axis, so that there are not too many of them."""
+    if first is None or last is None:
+        return analytics.HOUR_MS
+    span_ms = (last - first).total_seconds() * 1000
+    return next((step for step in _STEPS if span_ms / step <= _BARS), _STEPS[-1])
+
+
+def _looked(wanted: Wanted) -> _Look:
+    """Look at the clock and at the topics; without a live log, at this machine's clock."""
+    if wanted.place is None:
+        return _Look(cutoff_ms=_cutoff_ms(wanted, round(datetime.now(UTC).timestamp() * 1000)))
+    database = Database(wanted.place.config())
+    try:
+        _refuse_another(database, wanted)
+        clock = now_ms(database)
+        found = read(database, names, "looking at the topics")
+        deleted = read(database, _deleted, "looking for what there is of the topics", found)
+        return _Look(
+            cutoff_ms=_cutoff_ms(wanted, clock),
+            topics={name for name, _ in found} - deleted,
+            deleted=deleted,
+            letters={name for theirs in dead_letter_topics(wanted.topics, found).values() for name in theirs},
+        )
+    finally:
+        database.close()
+
+
+def _cutoff_ms(wanted: Wanted, clock_ms: int) -> int:
+    return clock_ms if wanted.until is None else min(clock_ms, round(wanted.until.timestamp() * 1000))
+
+
+def _deleted(cx: Executor, found: Sequence[tuple[str, bool]]) -> set[str]:
+    """The topics that are no more, as `admin.topics()` judges it: nobody reads them, and they have no lane."""
+    reading = readers(cx)
+    unread = (name for name, holds_dead_letters in found if not holds_dead_letters and name not in reading)
+    return {name for name in unread if not Discovery().page(cx, name, "", 1)}
+
+
+def _refuse_another(database: Database, wanted: Wanted) -> None:
+    manifest = _manifest(wanted)
+    created = born(database)
+    if manifest is not None and manifest.database != created:
+        raise ConfigurationError(
+            f"the archive at {wanted.path!r} is one of another database: give its URL, or read the archive alone"
+        )
+
+
+def _manifest(wanted: Wanted) -> Manifest | None:
+    return None if wanted.path is None else ManifestStore(local_path(wanted.path)).required()
+
+
+def _chosen(spark: SparkSession, wanted: Wanted, look: _Look) -> list[str]:
+    """The topics that are read: those asked for, and where dead letters of them lie.
+
+    The live log was looked into before: what left it since is in the archive.
+    """
+    live, letters, manifest = look.topics, look.letters, _manifest(wanted)
+    archived = {file.topic for file in manifest.files} if manifest else set()
+    asked = set(wanted.topics)
+    missing = [topic for topic in wanted.topics if topic not in live | archived]
+    if missing:
+        raise ConfigurationError(f"topic {missing[0]!r} is neither in the archive nor in the live log that were read")
+    if not asked:
+        return sorted(live | archived)
+    named = sorted(topic for topic in archived - asked - letters if topic.startswith(tuple(asked)))
+    if wanted.path is not None and named:
+        rows = read_archive(spark, wanted.path, MESSAGES, topics=named).where(F.col("original_topic").isin(list(asked)))
+        letters = letters | set(rows.select("topic").distinct().toArrow().column("topic").to_pylist())
+    return sorted(asked | letters)
+
+
+def _live(spark: SparkSession, wanted: Wanted, topics: Sequence[str], cutoff_ms: int) -> _Live:
+    """The live log of these topics; empty without a database, or without any of them in it."""
+
+    def read_now(table: str) -> DataFrame:
+        return _pinned(spark, wanted, topics, cutoff_ms, table)
+
+    messages, registered = read_now("messages"), read_now("groups")
+    states, offsets = read_now("delivery_state"), read_now("offsets")
+    same = ["consumer_group", "topic", "created_at"]
+    return _Live(
+        messages=messages,
+        states=states,
+        offsets=offsets,
+        groups=registered.join(read_now("groups"), on=same, how="left_semi"),
+        outcomes=read_now("history"),
+    )
+
+
+def _pinned(spark: SparkSession, wanted: Wanted, topics: Sequence[str], cutoff_ms: int, table: str) -> DataFrame:
+    """A table of the live log as it is now; of messages and outcomes what the analyses need, up to the cut-off."""
+    if wanted.place is None or not topics:
+        frame = spark.createDataFrame([], TABLES[table])
+    else:
+        options = {"url": wanted.place.url, "table": table, "subscribePattern": one_of(topics)}
+        if wanted.place.password_env is not None:
+            options["passwordEnv"] = wanted.place.password_env
+        if table == "messages":
+            options |= {"includePayload": "false", "failOnDataLoss": "false"}  # collected meanwhile: archived before
+        frame = spark.read.format(FORMAT).options(**options).load()
+    if table == "messages":
+        frame = analytics.slim(frame.where(F.unix_millis("created_at") <= cutoff_ms))
+    elif table == "history":
+        frame = frame.where(F.unix_millis("finished_at") <= cutoff_ms).select(*_OF_OUTCOME)
+    return frame.localCheckpoint()
+
+
+def _facts(
+    wanted: Wanted,
+    topics: Sequence[str],
+    cutoff_ms: int,
+    tables: Mapping[str, pa.Table],
+    page: Mapping[str, pa.Table],
+    totals: Mapping[str, int],
+    span: tuple[datetime | None, datetime | None],
+    step_ms: int,
+) -> Facts:
+    from pyarrow import compute
+
+    def total(table: pa.Table, column: str) -> int:
+        return compute.sum(table.column(column)).as_py() or 0
+
+    kept = compute.any(tables["latency"].column("keeps_history")).as_py()
+    return Facts(
+        archive=None if wanted.path is None else str(local_path(wanted.path)),
+        live=None if wanted.place is None else wanted.place.config().safe_url(),
+        cutoff=datetime.fromtimestamp(cutoff_ms / 1000, UTC),
+        topics=topics,
+        messages=total(page["topics"], "messages"),
+        size=total(page["topics"], "bytes"),
+        lanes=total(tables["lane_sizes"], "lanes"),
+        first=span[0],
+        last=span[1],
+        step_ms=step_ms,
+        stalled_after_ms=wanted.stalled_after_ms,
+        keeps_history=bool(kept) or tables["attempts"].num_rows > 0,
+        dead_letters=totals["dead_letters"],
+        outstanding=None if wanted.place is None else totals["outstanding"],
+        reasons=totals["reasons"],
+        stalled=totals["stalled_lanes"],
+        counted={"dead_letters": totals["dead_letter_rows"], "stalled_lanes": totals["stalled_rows"]},
+        files=wanted.files,
+    )

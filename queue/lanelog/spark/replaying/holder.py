@@ -1,0 +1,153 @@
+"""The group that keeps what a replay has published in the log until the replay is over, and who may publish for it.
+
+Owns registration and deletion of that group and its leases; never publishes and keeps no account. `replay` calls it,
+and its tasks ask its fence.
+
+The group starts behind what is there and never moves, so that nothing of the replay is collected, and all of it is
+found under its id. One run at a time: a run leases each topic, by the lease row of the empty key, as an archive job
+does, and every transaction that publishes shares that row and compares its epoch. Two runs at once would mix their rows
+within a lane, and who goes on when another has finished, and deleted the group, would deliver twice what was collected
+since.
+
+Dies before it has taken every topic, or at any later step: its liveness lock is free, and the next run takes over at
+once; tasks that live on publish nothing from then on. Fails, or is interrupted: it gives the topics back, with the same
+effect. Sleeps: after `Presence.DURATION` the next run takes over, and when it wakes its tasks find another epoch, or no
+group. Two start at once: the topic row keeps them apart, and the second is refused. The answer to a COMMIT never
+arrives: it is repeated, and finds itself the owner, or the group gone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attrs import define, field, frozen
+
+from lanelog._engine.leasing.registration import register
+from lanelog._stores.discovery import Discovery
+from lanelog._stores.groups import Groups
+from lanelog._stores.leases import Leases
+from lanelog._telemetry import get_logger
+from lanelog.admin.change.delete import remove_group
+from lanelog.admin.change.told import Tally
+from lanelog.admin.lookup.known import read, repeated
+from lanelog.admin.lookup.names import readers
+from lanelog.admin.read import owners
+from lanelog.admin.views import OwnerState
+from lanelog.config import SubscriptionConfig
+from lanelog.errors import ConfigurationError, DatabaseError, LeaseLost
+from lanelog.spark.archiving.group import LEASE, LOCK_LEASE
+from lanelog.spark.replaying.options import ORDER
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from lanelog._database import Database, Executor
+    from lanelog.spark.archiving.presence import Presence
+
+log = get_logger("spark")
+
+
+@frozen
+class Fence:
+    """What lets a task publish: the epochs of a run's leases, by topic. Sent to the executors."""
+
+    group: str
+    owner: str
+    epochs: Mapping[str, int]
+
+    def check(self, cx: Executor, topic: str) -> None:
+        """Hold the lease in place until the transaction ends. Raises LeaseLost if it is not this run's any more."""
+        if Leases().fence(cx, self.group, topic, self.owner, [LEASE]).epochs.get(LEASE) != self.epochs[topic]:
+            raise LeaseLost(
+                f"this run of the replay does not hold topic {topic!r} any more: another run has taken over, or group "
+                f"{self.group!r} was deleted; run it again to go on"
+            )
+
+
+@define(eq=False)
+class Holder:
+    """The group of a replay, as one run of it holds it."""
+
+    database: Database
+    group: str
+    owner: str
+    epochs: dict[str, int] = field(factory=dict)
+
+    @property
+    def fence(self) -> Fence:
+        """For the tasks of this run."""
+        return Fence(self.group, self.owner, dict(self.epochs))
+
+    def take(self, topics: Sequence[str], presence: Presence) -> None:
+        """Register the group for these topics and hold them. Raises ConfigurationError while another run is alive."""
+        for topic in topics:  # before anything is registered for a run that will be refused
+            read(self.database, self._refuse_second, "looking for other runs", topic)
+        for topic in topics:
+            register(self.database, self.group, topic, SubscriptionConfig(start="latest"), order=ORDER)
+            presence.beat([topic])  # before the lease says so, or another run would take this one for dead
+            self.epochs[topic] = repeated(self.database, self._take, "taking a topic for the replay", topic)
+
+    def _refuse_second(self, cx: Executor, topic: str) -> None:
+        members = owners.load(cx, self.group, topic)
+        for owner in members.rows:
+            if members.alive(owner):
+                raise self._at_work(topic, owner)
+
+    def _take(self, topic: str) -> int:
+        # topic row X -> groups S -> leases X. The topic row keeps two runs that start at once apart: the first to have
+        # it takes the lease, and the second finds the lease's owner alive.
+        with self.database.transaction() as cx:
+            row = Discovery().lock_topic(cx, topic)
+            if row is None or Groups().lock_shared(cx, self.group, topic) is None:
+                raise LeaseLost(f"group {self.group!r} of topic {topic!r} was deleted while the replay started")
+            Leases().create(cx, self.group, topic, "", [LEASE], row[1] + 1)
+            held = cx.one(LOCK_LEASE, (self.group, topic, LEASE))
+            assert held is not None  # noqa: S101 - it was just made, if it was not there
+            before, epoch = held
+            if before not in ("", self.owner):
+                state = owners.load(cx, self.group, topic).state(before)
+                if state is OwnerState.ALIVE:
+                    raise self._at_work(topic, before)
+                log.warning("replay.taken_over", topic=topic, group=self.group, owner=before, state=state.value)
+            Leases().take(cx, self.group, topic, self.owner, [LEASE], [before])
+            return int(epoch) + 1
+
+    def leave(self) -> None:
+        """Give the topics back: tasks of this run that live on publish nothing more.
+
+        Where the database does not answer, they may publish until the next run takes over.
+        """
+        for topic, epoch in self.epochs.items():
+            try:
+                repeated(self.database, self._leave, "leaving a topic of the replay", topic, epoch)
+            except DatabaseError as error:
+                log.warning("replay.leave_failed", topic=topic, group=self.group, error=error)
+                return
+
+    def _leave(self, topic: str, epoch: int) -> None:
+        # leases X: waits for the transactions that publish, which share the row.
+        with self.database.transaction() as cx:
+            Leases().release(cx, self.group, topic, self.owner, [(LEASE, epoch)])
+
+    def _at_work(self, topic: str, owner: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"topic {topic!r} is being replayed to by {owner} for group {self.group!r}: one run of a replay at a time; "
+            "stop it first, or wait until it is done"
+        )
+
+
+def let_go(database: Database, group: str, but: str = "") -> None:
+    """Collection waits no more, unless a run other than `but` holds the group: that one deletes it.
+
+    Its own heartbeats may look alive for a while, when a server that has restarted could not be told that it stopped.
+    A run that died before this is made up for by the next one. One that begins right now loses the group, and says so.
+    """
+    for topic, groups in read(database, readers, "looking for the group").items():
+        if group not in groups:
+            continue
+        members = read(database, owners.load, "looking for other runs", group, topic)
+        others = [owner for owner in members.rows if owner != but and members.alive(owner)]
+        if others:
+            log.warning("replay.still_held", topic=topic, group=group, owner=others[0])
+        else:
+            remove_group(database, topic, group, Tally(), dry_run=False)

@@ -1,0 +1,356 @@
+"""The sections of the report: what is said of each analysis, in which order, with which plot.
+
+Owns words, order and cuts; computes nothing but sums and shares of what it shows. Text of the log goes into cells and
+legends, which the template escapes; plots are made of numbers alone, and are what it does not escape. Called by
+`page`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any, Final
+
+from markupsafe import Markup
+
+from lanelog.spark.report import plots
+from lanelog.spark.report.parts import MOST_ROWS, Cell, Facts, Plot, Row, Section, Table, total
+from lanelog.spark.report.text import count, duration, hour, moment, plain, plural, share, size, span
+
+SHOWN: Final = 15
+"""Rows of a table that the report shows; the files hold more."""
+TOPICS_DRAWN: Final = 3
+"""Topics whose time line the report draws, the largest first."""
+_LANES_SHOWN: Final = 5
+_TONES: Final = {"retrying": "warn", "postponed": "muted"}
+
+
+def sections(facts: Facts, tables: Mapping[str, Sequence[Row]]) -> list[Section]:
+    """All of them."""
+    return [make(facts, tables) for make in _SECTIONS]
+
+
+def _throughput(facts: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
+    topics = tables["topics"]
+    most = max((row["messages"] for row in topics), default=0)
+    rows = [
+        [
+            Cell(plain(row["topic"])),
+            Cell(count(row["messages"]), row["messages"] / most),
+            Cell(size(row["bytes"])),
+            Cell(count(row["peak_messages"])),
+            Cell(hour(row["peak_start"])),
+        ]
+        for row in topics
+    ]
+    heads = ("Topic", "Messages", "Payload", "In its busiest hour", "which was")
+    drawn: list[Plot] = []
+    timeline = _by(tables["timeline"], "topic")
+    within = (_ms(facts.first), _ms(facts.last)) if facts.first and facts.last else (0, 0)
+    for colour, topic in enumerate(row["topic"] for row in topics[:TOPICS_DRAWN]):
+        if len(timeline[topic]) == 1:
+            continue  # one bar shows less than its row in the table says
+        for column, what, sizes in (("messages", "messages", False), ("bytes", "payload", True)):
+            points = [(_ms(row["start"]), row[column] or 0) for row in timeline[topic]]
+            bars = partial(plots.over_time, step_ms=facts.step_ms, within=within, colour=colour, sizes=sizes)
+            drawn += _plot(bars, points, title=plain(topic), note=f"{what} per {span(facts.step_ms)}, UTC")
+    return Section(
+        name="throughput",
+        title="Throughput",
+        text="What was written to each topic, by the time at which the database wrote it.",
+        plots=drawn,
+        tables=_table(heads, rows, numbers=heads[1:4]),
+        nothing="No message is in what was read.",
+    )
+
+
+def _latency(_: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
+    ranks = _ranks(tables)
+    order = sorted(tables["latency"], key=lambda row: (ranks.get(_pair(row), len(ranks)), _pair(row)))
+    columns = ("p50_ms", "p95_ms", "p99_ms", "max_ms")
+    rows = [
+        [
+            Cell(plain(row["consumer_group"])),
+            Cell(plain(row["topic"])),
+            Cell(count(row["samples"]) if row["samples"] else _without(row), tone="" if row["samples"] else "muted"),
+            *(Cell(duration(row[column])) for column in columns),
+        ]
+        for row in order
+    ]
+    curves = _by(tables["latency_spread"], "consumer_group", "topic")
+    chosen = [(ranks[_pair(row)], row) for row in order if row["samples"]]
+    chosen = [(colour, row) for colour, row in chosen if colour < plots.COLOURS]
+    drawn = _plot(
+        plots.spread,
+        [(colour, [(each["upto_ms"], each["messages"]) for each in curves[_pair(row)]]) for colour, row in chosen],
+        title="How many had succeeded within …",
+        note="share of the messages that succeeded; logarithmic time",
+        legend=[(colour + 1, f"{_name(row)}: half within {duration(row['p50_ms'])}") for colour, row in chosen],
+    )
+    heads = ("Group", "Topic", "Samples", "p50", "p95", "p99", "Longest")
+    return Section(
+        name="latency",
+        title="Latency",
+        text="From a message's writing to its first success; neither a delay counts nor how long it was a dead letter, "
+        "as long as log or archive holds it (else from its first publish). "
+        "p95 is the time that 95\u00a0% of the messages did not exceed.",
+        plots=drawn,
+        tables=_table(heads, rows, numbers=heads[2:]),
+        nothing="No group is registered, and no outcome is archived.",
+    )
+
+
+def _without(row: Row) -> str:
+    return "no success yet" if row["keeps_history"] else "keeps no history"
+
+
+def _attempts(facts: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
+    pairs = _by(tables["attempts"], "consumer_group", "topic")
+    rows: list[list[Cell]] = []
+    series: list[tuple[int, dict[int, int]]] = []
+    legend: list[tuple[int, str]] = []
+    for pair, colour in _ranks(tables).items():
+        if pair not in pairs:
+            continue
+        of = total(pairs[pair], "messages")
+        by_number = _by(pairs[pair], "attempts")
+        if colour < plots.COLOURS:
+            series.append((colour, {number: total(each, "messages") for number, each in by_number.items()}))
+            legend.append((colour + 1, f"{plain(pair[0], 40)} on {plain(pair[1], 40)}"))
+        for number in sorted(by_number):
+            number_of = total(by_number[number], "messages")
+            ended = ", ".join(f"{count(each['messages'])} {plain(each['outcome'])}" for each in by_number[number])
+            rows.append(
+                [
+                    Cell(plain(pair[0])),
+                    Cell(plain(pair[1])),
+                    Cell(count(number)),
+                    Cell(count(number_of), number_of / of),
+                    Cell(share(number_of / of)),
+                    Cell(ended),
+                ]
+            )
+    logarithmic = series and plots.is_logarithmic([each for _, each in series])
+    drawn = _plot(
+        plots.tries,
+        series,
+        title="Attempts that a message needed",
+        note="messages by number of attempts" + ("; logarithmic axis" if logarithmic else ""),
+        legend=legend,
+    )
+    none = "No group that was read keeps history." if facts.live else "No outcome is in the archive."
+    heads = ("Group", "Topic", "Attempts", "Messages", "Share", "How they ended")
+    return Section(
+        name="attempts",
+        title="Attempts",
+        text="How often a message was started before it was done with, of the groups that keep history.",
+        plots=drawn,
+        tables=_table(heads, rows, numbers=heads[2:5]),
+        nothing="No outcome yet." if facts.keeps_history else none,
+    )
+
+
+def _dead_letters(facts: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
+    order = tables["dead_letters"]
+    most = max((row["dead_letters"] for row in order), default=0)
+    live = facts.outstanding is not None
+    rows = [
+        [
+            Cell(plain(row["reason"]) or "no error was recorded", tone="" if row["reason"] else "muted"),
+            Cell(count(row["dead_letters"]), row["dead_letters"] / most),
+            *([Cell(count(row["outstanding"]), tone="warn" if row["outstanding"] else "")] if live else []),
+            Cell(plain(row["original_topic"])),
+            Cell(plain(row["failed_group"])),
+            Cell(moment(row["last_failed_at"]).removesuffix(" UTC")),
+            Cell(f"{plain(row['example_key'], 60)}, offset {row['example_offset']}"),
+        ]
+        for row in order
+    ]
+    numbers = ("Dead letters", "Outstanding") if live else ("Dead letters",)
+    heads = ("Reason", *numbers, "Topic", "Group", "Last, UTC", "Last one's key")
+    return Section(
+        name="dead-letters",
+        title="Dead letters",
+        text="What groups gave up, by the first line of the error, where every number is #; also those redriven or "
+        "deleted since, as long as log or archive holds them."
+        + (" Outstanding are those in the log that are neither." if live else ""),
+        tables=_table(heads, rows, numbers=numbers, of=facts.counted["dead_letters"]),
+        nothing="No dead letter is in what was read.",
+    )
+
+
+def _lanes(_: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
+    skews = sorted(tables["skew"], key=lambda row: (-row["messages"], row["topic"]))
+    uneven = [
+        [
+            Cell(plain(row["topic"])),
+            Cell(count(row["lanes"])),
+            Cell(f"{row['gini']:.3f}", row["gini"]),
+            Cell(share(row["top_share"]), row["top_share"]),
+            Cell(plural(row["top_lanes"], "lane")),
+        ]
+        for row in skews
+    ]
+    lanes = _by(tables["hot_lanes"], "topic")
+    hot = [
+        [
+            Cell(plain(row["topic"])),
+            Cell(count(row["place"])),
+            Cell(plain(row["key"])),
+            Cell(count(row["messages"])),
+            Cell(share(row["share"]), row["share"]),
+            Cell(size(row["bytes"])),
+        ]
+        for skewed in skews[:TOPICS_DRAWN]
+        for row in lanes[skewed["topic"]][:_LANES_SHOWN]
+    ]
+    sizes = _by(tables["lane_sizes"], "topic")
+    drawn = _plot(
+        plots.unevenness,
+        [[(each["messages"], each["lanes"]) for each in sizes[row["topic"]]] for row in skews[: plots.COLOURS]],
+        title="Lanes, the smallest first, and their share of the messages",
+        note="along the dashed line all lanes are equal",
+        legend=[
+            (colour, f"{plain(row['topic'])}: Gini {row['gini']:.3f}")
+            for colour, row in enumerate(skews[: plots.COLOURS], 1)
+        ],
+    )
+    heads = ("Topic", "Lanes", "Gini", "Share of the top 1\u00a0%", "which are")
+    hot_heads = ("Topic", "Place", "Lane", "Messages", "Share", "Payload")
+    return Section(
+        name="lanes",
+        title="Lanes",
+        text="How evenly messages are spread: Gini is 0 when all lanes are equal, and near 1 when one has everything.",
+        plots=drawn,
+        tables=[
+            *_table(heads, uneven, numbers=heads[1:]),
+            *_table(hot_heads, hot, numbers=("Place", "Messages", "Share", "Payload"), most=len(hot)),
+        ],
+        nothing="No lane is in what was read.",
+    )
+
+
+def _lag(facts: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
+    order = sorted(tables["lag"], key=lambda row: (-row["lag"], row["topic"], row["consumer_group"]))
+    most = max((row["lag"] for row in order), default=0)
+    rows = [
+        [
+            Cell(plain(row["consumer_group"])),
+            Cell(row["role"]),
+            Cell(plain(row["topic"])),
+            Cell(count(row["lag"]), row["lag"] / most if most else None),
+            Cell(count(row["lanes"])),
+            Cell(duration(row["oldest_ms"])),
+            Cell("paused", tone="warn") if row["paused"] else Cell("not paused", tone="muted"),
+        ]
+        for row in order
+    ]
+    heads = ("Group", "Role", "Topic", "Lag, messages", "Lanes behind", "Age of the oldest", "State")
+    return Section(
+        name="lag",
+        title="Lag",
+        text="Messages written up to the cut-off that a group had not settled when its progress was read, just after.",
+        tables=_table(heads, rows, numbers=heads[3:6]),
+        nothing="No group is registered." if facts.live else "Only the archive was read: lag is in the live log.",
+    )
+
+
+def _stalled(facts: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
+    rows = [
+        [
+            Cell(plain(row["consumer_group"])),
+            Cell(plain(row["topic"])),
+            Cell(plain(row["key"])),
+            Cell(duration(row["still_ms"])),
+            Cell(count(row["lag"])),
+            Cell(row["state"], tone=_TONES.get(row["state"], "")),
+            Cell(count(row["attempts"])),
+            Cell(plain(row["last_error"])),
+        ]
+        for row in tables["stalled_lanes"]
+    ]
+    heads = ("Group", "Topic", "Lane", "Still for", "Lag, messages", "State", "Attempts", "Last error")
+    return Section(
+        name="stalled",
+        title="Stalled lanes",
+        text=f"Lanes with something to do in which a group has settled nothing for {duration(facts.stalled_after_ms)}, "
+        "or whose oldest message has been failing for as long."
+        + (
+            " A postponed one waits as its handler wants it to."
+            if facts.counted["stalled_lanes"] > facts.stalled
+            else ""
+        ),
+        tables=_table(
+            heads, rows, numbers=("Still for", "Lag, messages", "Attempts"), of=facts.counted["stalled_lanes"]
+        ),
+        nothing="No lane stalls." if facts.live else "Only the archive was read: progress is in the live log.",
+    )
+
+
+_SECTIONS: Final[tuple[Callable[[Facts, Mapping[str, Sequence[Row]]], Section], ...]] = (
+    _throughput,
+    _latency,
+    _attempts,
+    _dead_letters,
+    _lanes,
+    _lag,
+    _stalled,
+)
+
+
+# -- helpers -----------------------------------------------------------------------------------------------------------
+
+
+def _table(
+    heads: tuple[str, ...],
+    rows: Sequence[Sequence[Cell]],
+    *,
+    numbers: tuple[str, ...],
+    most: int = SHOWN,
+    of: int | None = None,
+) -> list[Table]:
+    """No table where there is no row; `of`: how many there are, if not all of them are in `rows`."""
+    there = len(rows) if of is None else of
+    held = "all of them" if there <= MOST_ROWS else f"the first {count(MOST_ROWS)}"
+    more = f"The first {most} of {count(there)}; the file has {held}." if there > most else ""
+    return [Table(heads=heads, rows=rows[:most], numbers=numbers, more=more)] if rows else []
+
+
+def _plot(
+    draw: Callable[[Any], str], series: Sequence[Any], *, title: str, note: str, legend: Sequence[tuple[int, str]] = ()
+) -> list[Plot]:
+    """No plot where there is nothing to draw."""
+    if not series:
+        return []
+    svg = Markup(draw(series))  # noqa: S704 - a plot is made of numbers alone
+    return [Plot(svg=svg, title=title, note=note, legend=legend)]
+
+
+def _ranks(tables: Mapping[str, Sequence[Row]]) -> dict[tuple[str, str], int]:
+    """Groups and topics of which outcomes are known, those with most first: their colours in every plot."""
+    known = {_pair(row): row["samples"] for row in tables["latency"] if row["samples"]}
+    for pair, rows in _by(tables["attempts"], "consumer_group", "topic").items():
+        known[pair] = total(rows, "messages")
+    return {pair: rank for rank, pair in enumerate(sorted(known, key=lambda pair: (-known[pair], pair)))}
+
+
+def _by(rows: Iterable[Row], *columns: str) -> dict[Any, list[Row]]:
+    """Rows by one column, or by a tuple of several; in the order in which they come."""
+    found: dict[Any, list[Row]] = {}
+    for row in rows:
+        name = tuple(row[column] for column in columns) if len(columns) > 1 else row[columns[0]]
+        found.setdefault(name, []).append(row)
+    return found
+
+
+def _ms(moment: datetime) -> int:
+    return round(moment.timestamp() * 1000)
+
+
+def _pair(row: Row) -> tuple[str, str]:
+    return row["consumer_group"], row["topic"]
+
+
+def _name(row: Row) -> str:
+    return f"{plain(row['consumer_group'], 40)} on {plain(row['topic'], 40)}"

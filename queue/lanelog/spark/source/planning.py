@@ -1,0 +1,203 @@
+"""What the driver finds out before a task runs: which topics, which lanes, from which offset to which.
+
+Heads and floors come from one snapshot, held for the time of reading them; nothing is locked and nothing written.
+`source` plans a batch with it and `stream` every micro-batch.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING, TypeVar
+
+from attrs import define, field, frozen
+
+from lanelog import migrations
+from lanelog._database import Database
+from lanelog.errors import ConfigurationError
+from lanelog.spark.source import queries
+from lanelog.spark.source.options import EARLIEST
+from lanelog.spark.source.reading import DataLost
+from lanelog.spark.source.splits import LaneRange
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from lanelog._database import Executor
+    from lanelog.spark.source.offsets import Lanes, LaneState, TopicState
+    from lanelog.spark.source.options import Bound, Offsets, ReadOptions
+
+T = TypeVar("T")
+
+
+@frozen
+class Seen:
+    """One look at the log."""
+
+    lanes: Lanes
+    watermarks: Mapping[str, Mapping[str, int]]
+    """Of the options' group; empty without one."""
+    topics: Mapping[str, TopicState]
+    """The same topics."""
+    unregistered: frozenset[str]
+    """Topics that match the pattern and are left out, because the options' group is not registered for them."""
+
+
+@define(eq=False)
+class Planner:
+    """Looks at the log for one reader; its connection is closed by `close`."""
+
+    options: ReadOptions
+    _database: Database = field(init=False)
+    _checked: bool = field(default=False, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._database = Database(self.options.place.config())
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._database.close()
+
+    def look(self) -> Seen:
+        """Heads, floors and the group's watermarks, as they are at one moment.
+
+        Raises ConfigurationError for a topic that does not exist, or a group that is not registered for a topic that is
+        named, SchemaError, DatabaseError.
+        """
+        return self._repeat(self._look, "reading the heads")
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """The (group, topic) whose rows of the table are to be read. Raises as `look`, also for an unknown group."""
+        return self._repeat(self._pairs, "reading the groups")
+
+    def starts(self, seen: Seen) -> Offsets:
+        """The first offset to be read in each lane: the options' starting point, or the group's watermark.
+
+        Raises ConfigurationError for starting offsets of a topic that is not read, or beyond the end of a lane, and
+        DataLost.
+        """
+        options = self.options
+        _all_read("startingOffsets", options.starting, seen)
+        if options.starting_ms is not None:
+            return {topic: self._since(topic, lanes) for topic, lanes in seen.lanes.items()}
+        if options.group is not None:
+            return {
+                topic: {key: 1 + max(lane.floor, seen.watermarks[topic].get(key, 0)) for key, lane in lanes.items()}
+                for topic, lanes in seen.lanes.items()
+            }
+        return {
+            topic: {
+                key: _start(topic, key, lane, options.starting, strict=options.fail_on_data_loss)
+                for key, lane in lanes.items()
+            }
+            for topic, lanes in seen.lanes.items()
+        }
+
+    def refuse_unregistered(self, topics: Iterable[str]) -> None:
+        """Raise ConfigurationError if there is any of these, which the group is not registered for."""
+        topic = min(topics, default=None)
+        if topic is not None:
+            raise ConfigurationError(f"group {self.options.group!r} is not registered for topic {topic!r}")
+
+    def ranges(self) -> list[LaneRange]:
+        """What a batch reads."""
+        seen = self.look()
+        self.refuse_unregistered(seen.unregistered)
+        starts = self.starts(seen)
+        _all_read("endingOffsets", self.options.ending, seen)
+        return [
+            LaneRange(topic, key, starts[topic][key] - 1, _end(topic, key, lane, self.options.ending))
+            for topic, lanes in seen.lanes.items()
+            for key, lane in lanes.items()
+        ]
+
+    def _repeat(self, op: Callable[[], T], what: str) -> T:
+        if not self._checked:
+            migrations.check(self._database)
+            self._checked = True
+        deadline = time.monotonic() + self._database.config.publish_timeout
+        return self._database.retry(op, deadline=deadline, what=what)
+
+    def _look(self) -> Seen:
+        group = self.options.group
+        with self._database.snapshot() as cx:
+            topics = self._topics(cx)
+            unregistered: set[str] = set()
+            if group is not None:
+                unregistered = topics.keys() - queries.registered(cx, group)
+                if self.options.topics:
+                    self.refuse_unregistered(unregistered)
+            read = {topic: state for topic, state in topics.items() if topic not in unregistered}
+            names = list(read)
+            watermarks = {} if group is None else queries.watermarks(cx, group, names)
+            return Seen(queries.lanes(cx, names), watermarks, read, frozenset(unregistered))
+
+    def _pairs(self) -> list[tuple[str, str]]:
+        group, table = self.options.group, self.options.table
+        with self._database.snapshot() as cx:
+            topics = self._topics(cx)
+            # Outcomes outlive their group.
+            if group is not None and table != "history" and not queries.registered(cx, group):
+                raise ConfigurationError(f"group {group!r} is not registered for any topic")
+            return queries.pairs(cx, list(topics), group, table)
+
+    def _topics(self, cx: Executor) -> dict[str, TopicState]:
+        named = self.options.topics
+        pattern = None if self.options.pattern is None else re.compile(self.options.pattern, re.DOTALL)
+        names = named or [each for each in queries.topics(cx) if pattern is None or pattern.fullmatch(each)]
+        found = queries.states(cx, names)
+        for topic in named:
+            if topic not in found:
+                raise ConfigurationError(f"topic {topic!r} does not exist")
+        return {topic: found[topic] for topic in names if topic in found}
+
+    def _since(self, topic: str, lanes: Mapping[str, LaneState]) -> dict[str, int]:
+        """The first offset written at or after the starting timestamp, by binary search in all lanes at once."""
+        # Everything up to low is before; everything above high is not.
+        low = {key: lane.floor for key, lane in lanes.items()}
+        high = {key: lane.head for key, lane in lanes.items()}
+        while open_lanes := [key for key in lanes if low[key] < high[key]]:
+            places = [(key, (low[key] + high[key] + 1) // 2) for key in open_lanes]
+            written = self._repeat(lambda at=places: self._written(topic, at), "looking for an instant")  # type: ignore[misc]
+            for key, middle in places:
+                # Missing: collected just now, so older than what is left.
+                if key not in written or written[key] < (self.options.starting_ms or 0):
+                    low[key] = middle
+                else:
+                    high[key] = middle - 1
+        return {key: low[key] + 1 for key in lanes}
+
+    def _written(self, topic: str, places: list[tuple[str, int]]) -> dict[str, int]:
+        with self._database.autocommit() as cx:
+            return queries.written_at(cx, topic, places)
+
+
+def _all_read(option: str, offsets: str | Offsets, seen: Seen) -> None:
+    """Offsets of a topic that is not read would be passed over, and the topic that was meant read wholly."""
+    unread = offsets.keys() - seen.lanes.keys() if isinstance(offsets, dict) else set()
+    if unread:
+        raise ConfigurationError(
+            f"{option} names topic {min(unread)!r}, which is not read: name the topics as they are"
+        )
+
+
+def _start(topic: str, key: str, lane: LaneState, starting: Bound | Offsets, *, strict: bool) -> int:
+    """The first offset to be read; a lane that the options do not name starts at its oldest message."""
+    if starting == "latest":
+        return lane.head + 1
+    given = EARLIEST if starting == "earliest" else starting.get(topic, {}).get(key, EARLIEST)
+    if given < 0:
+        return lane.floor + 1 if given == EARLIEST else lane.head + 1
+    if given > lane.head + 1:
+        raise ConfigurationError(
+            f"startingOffsets begins at {given} in lane {topic!r} {key!r}, whose newest message has {lane.head}"
+        )
+    if given <= lane.deleted and strict:
+        raise DataLost(topic, key, given, lane.deleted)
+    return max(given, lane.deleted + 1)
+
+
+def _end(topic: str, key: str, lane: LaneState, ending: str | Offsets) -> int:
+    """The last offset to be read; a lane that the options do not name ends at its newest message."""
+    given = ending.get(topic, {}).get(key, 0) if isinstance(ending, dict) else 0
+    return min(lane.head, given - 1) if given > 0 else lane.head

@@ -1,0 +1,240 @@
+"""The SELECTs of the data source: heads and floors for the driver, pages of the log and of the tables for the tasks.
+
+It never writes and never locks. `planning` and `reading` call it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from lanelog._stores._points import chunked, placeholders
+from lanelog._stores.history import History
+from lanelog.spark.source.offsets import LaneState, TopicState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from lanelog._database import Executor
+    from lanelog.spark.source.offsets import Lanes
+    from lanelog.spark.source.splits import LaneRange
+
+PAGE: Final = 2_000
+"""Rows of one page of lanes, or of a table."""
+TOPICS: Final = 200
+"""The most topics that share a page of lanes, and the rows in which the next names are looked for."""
+
+# The names of topics, from the next rows behind one of them: many small topics at once, and of one with many lanes no
+# more than that (PRIMARY).
+NAMES = """SELECT topic FROM queue_partitions FORCE INDEX (PRIMARY)
+WHERE topic > %s ORDER BY topic LIMIT %s"""
+
+# Which of these topics are there, since when, and where have their purged lanes ended? (PRIMARY)
+STATES = """SELECT topic, head_offset, created_at FROM queue_partitions FORCE INDEX (PRIMARY)
+WHERE topic IN ({topics}) AND partition_key = ''"""
+
+# Heads and floors of topics, behind a place in one of them and of the others, in order (both PRIMARY). A topic's own
+# row is no lane.
+LANES = """SELECT p.topic, p.partition_key, p.head_offset, COALESCE(f.offset_acked, 0), COALESCE(f.marked_through, 0),
+ p.created_at
+FROM queue_partitions p FORCE INDEX (PRIMARY)
+LEFT JOIN queue_offsets f FORCE INDEX (PRIMARY)
+       ON f.consumer_group = '' AND f.topic = p.topic AND f.partition_key = p.partition_key
+WHERE (p.topic = %s AND p.partition_key > %s) OR (p.topic IN ({topics}) AND p.partition_key > '')
+ORDER BY p.topic, p.partition_key LIMIT %s"""
+
+# The watermarks of a group, of the same lanes in the same way (PRIMARY).
+WATERMARKS = """SELECT topic, partition_key, offset_acked FROM queue_offsets FORCE INDEX (PRIMARY)
+WHERE consumer_group = %s AND ((topic = %s AND partition_key > %s) OR (topic IN ({topics}) AND partition_key > ''))
+ORDER BY topic, partition_key LIMIT %s"""
+
+# What is the group registered for? (PRIMARY, prefix)
+REGISTERED = "SELECT topic FROM queue_groups FORCE INDEX (PRIMARY) WHERE consumer_group = %s"
+
+# The groups of the topics in a range (by_topic).
+READERS = """SELECT topic, consumer_group FROM queue_groups FORCE INDEX (by_topic)
+WHERE topic >= %s AND topic <= %s ORDER BY topic, consumer_group"""
+
+# When were the messages at these places written? (PRIMARY)
+WRITTEN_AT = """SELECT partition_key, `offset`, created_at FROM queue_messages FORCE INDEX (PRIMARY)
+WHERE topic = %s AND (partition_key, `offset`) IN ({points})"""
+
+# A range of one lane; what is too large comes as its size, many lanes are joined by UNION ALL (PRIMARY, both bounds).
+# What most rows do not have comes as NULL, which costs nothing on the way: another created_at, all of a dead letter.
+MESSAGES = """(SELECT %s AS lane, `offset`, id, IF(payload_bytes <= %s, payload, NULL) AS payload, payload_bytes,
+ metadata, published_at, NULLIF(created_at, published_at) AS written_at,
+ IF(failed_at = 0 AND target_group = '', NULL,
+    JSON_ARRAY(original_topic, original_offset, failed_group, failed_at, failure_count, last_error, target_group)
+ ) AS dead
+ FROM queue_messages FORCE INDEX (PRIMARY)
+ WHERE topic = %s AND partition_key = %s AND `offset` > %s AND `offset` <= %s ORDER BY `offset` LIMIT %s)"""
+
+# The payloads that were too large to come with the others (PRIMARY).
+PAYLOADS = """SELECT partition_key, `offset`, payload FROM queue_messages FORCE INDEX (PRIMARY)
+WHERE topic = %s AND (partition_key, `offset`) IN ({points})"""
+
+# A group's exceptions in a topic, in order, behind a place (PRIMARY).
+DELIVERY_STATE = """SELECT consumer_group, topic, partition_key, message_offset, through_offset, acked, invisible_until,
+ retry_count, postponed, crashed, alone, released, lease_epoch, first_attempt_at, last_attempt_at, last_error
+FROM queue_delivery_state FORCE INDEX (PRIMARY)
+WHERE consumer_group = %s AND topic = %s AND (partition_key > %s OR (partition_key = %s AND message_offset >= %s))
+ORDER BY partition_key, message_offset LIMIT %s"""
+
+# A group's watermarks in a topic, in order, behind a place (PRIMARY).
+OFFSETS = """SELECT consumer_group, topic, partition_key, offset_acked, marked_through, marked_epoch, marked_at,
+ paused_at, paused_by, pause_reason, updated_at
+FROM queue_offsets FORCE INDEX (PRIMARY)
+WHERE consumer_group = %s AND topic = %s AND partition_key > %s ORDER BY partition_key LIMIT %s"""
+
+# A group's leases in a topic, in order, behind a place (PRIMARY).
+LEASES = """SELECT consumer_group, topic, partition_key, leased_by, lease_epoch, leased_at
+FROM queue_partition_leases FORCE INDEX (PRIMARY)
+WHERE consumer_group = %s AND topic = %s AND partition_key > %s ORDER BY partition_key LIMIT %s"""
+
+# One registration (PRIMARY).
+GROUPS = """SELECT consumer_group, topic, delivery_order, start_at, paused_at, paused_by, pause_reason, retention_ms,
+ history_ms, dead_letter_ms, created_at
+FROM queue_groups FORCE INDEX (PRIMARY) WHERE consumer_group = %s AND topic = %s"""
+
+_OUTCOME = """consumer_group, topic, partition_key, message_offset, id, outcome, attempts, published_at,
+ first_delivered_at, finished_at, owner, last_error"""
+
+# A group's outcomes in a topic, in order, behind a place (PRIMARY).
+HISTORY = f"""SELECT {_OUTCOME} FROM queue_history FORCE INDEX (PRIMARY)
+WHERE consumer_group = %s AND topic = %s AND (partition_key > %s OR (partition_key = %s AND message_offset >= %s))
+ORDER BY partition_key, message_offset LIMIT %s"""
+
+# The same from an instant on, in the order in which they finished (by_finished, which ends in the primary key).
+HISTORY_SINCE = f"""SELECT {_OUTCOME} FROM queue_history FORCE INDEX (by_finished)
+WHERE consumer_group = %s AND topic = %s AND finished_at >= %s AND (finished_at > %s OR
+      partition_key > %s OR (partition_key = %s AND message_offset >= %s))
+ORDER BY finished_at, partition_key, message_offset LIMIT %s"""
+
+_BY_KEY: Final = {"offsets": OFFSETS, "leases": LEASES}
+_BY_OFFSET: Final = {"delivery_state": DELIVERY_STATE, "history": HISTORY}
+_KEY, _OFFSET, _FINISHED = 2, 3, 9
+
+
+def topics(cx: Executor) -> Iterator[str]:
+    """Every topic, in order."""
+    last = ""
+    while True:
+        page = [topic for (topic,) in cx.query(NAMES, (last, TOPICS))]
+        yield from dict.fromkeys(page)
+        if len(page) < TOPICS:
+            return
+        last = page[-1]
+
+
+def states(cx: Executor, names: Sequence[str]) -> dict[str, TopicState]:
+    """Those of the topics that somebody has published to, or registered for."""
+    found: dict[str, TopicState] = {}
+    for chunk in chunked(names, TOPICS):
+        rows = cx.query(STATES.format(topics=placeholders(chunk)), chunk)
+        found.update({topic: TopicState(*map(int, numbers)) for topic, *numbers in rows})
+    return found
+
+
+def lanes(cx: Executor, names: Sequence[str]) -> Lanes:
+    """Every lane of the topics."""
+    found: Lanes = {topic: {} for topic in names}
+    for topic, key, *numbers in _of_topics(cx, LANES, (), names):
+        found[topic][key] = LaneState(*map(int, numbers))
+    return found
+
+
+def watermarks(cx: Executor, group: str, names: Sequence[str]) -> dict[str, dict[str, int]]:
+    """How far the group is in the topics, for the lanes that it has a row in."""
+    found: dict[str, dict[str, int]] = {topic: {} for topic in names}
+    for topic, key, acked in _of_topics(cx, WATERMARKS, (group,), names):
+        found[topic][key] = int(acked)
+    return found
+
+
+def _of_topics(cx: Executor, sql: str, group: tuple[str, ...], names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """The rows of `sql`, which begin with topic and key, page by page."""
+    for chunk in chunked(names, TOPICS):
+        topic, key = "", ""
+        others = dict.fromkeys(["", *chunk])  # the empty name is no topic's, and IN () would be no SQL
+        while True:
+            page = cx.query(sql.format(topics=placeholders(list(others))), (*group, topic, key, *others, PAGE))
+            yield from page
+            if len(page) < PAGE:
+                break
+            topic, key = page[-1][:2]
+            for name in {row[0] for row in page}:
+                others.pop(name, None)
+
+
+def registered(cx: Executor, group: str) -> set[str]:
+    """The topics in which collection waits for the group."""
+    return {topic for (topic,) in cx.query(REGISTERED, (group,))}
+
+
+def readers(cx: Executor, names: Sequence[str]) -> dict[str, list[str]]:
+    """The groups of each of the topics, in order."""
+    found: dict[str, list[str]] = {topic: [] for topic in names}
+    for topic, group in cx.query(READERS, (min(names), max(names))) if names else ():
+        if topic in found:
+            found[topic].append(group)
+    return found
+
+
+def written_at(cx: Executor, topic: str, places: Sequence[tuple[str, int]]) -> dict[str, int]:
+    """By key, when the message at that offset of its lane was written, epoch milliseconds; a missing one is absent."""
+    found: dict[str, int] = {}
+    for chunk in chunked(places):
+        sql = WRITTEN_AT.format(points=",".join(["(%s,%s)"] * len(chunk)))
+        rows = cx.query(sql, (topic, *(value for place in chunk for value in place)))
+        found.update({key: int(created) for key, _, created in rows})
+    return found
+
+
+def messages(cx: Executor, page: Sequence[LaneRange], largest: int) -> list[tuple[Any, ...]]:
+    """The rows of a page; `lane` is the range's place in it. Payloads above `largest` bytes stay behind."""
+    args: list[object] = []
+    for place, each in enumerate(page):
+        args += (place, largest, each.topic, each.key, each.after, each.through, each.rows)
+    return cx.query(" UNION ALL ".join([MESSAGES] * len(page)), args)
+
+
+def payloads(cx: Executor, topic: str, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], bytes]:
+    """The payloads at these places, at most a thousand."""
+    sql = PAYLOADS.format(points=",".join(["(%s,%s)"] * len(places)))
+    rows = cx.query(sql, (topic, *(value for place in places for value in place)))
+    return {(key, int(offset)): payload for key, offset, payload in rows}
+
+
+def table_pages(
+    query: Any, table: str, group: str, topic: str, since_ms: int | None
+) -> Iterator[list[tuple[Any, ...]]]:
+    """The rows of one group and topic, page by page; `query(sql, args)` runs one statement."""
+    if table == "groups":
+        yield query(GROUPS, (group, topic))
+        return
+    key, offset, finished = "", 0, since_ms or 0
+    while True:
+        if table in _BY_KEY:
+            page = query(_BY_KEY[table], (group, topic, key, PAGE))
+        elif since_ms is None:
+            page = query(_BY_OFFSET[table], (group, topic, key, key, offset, PAGE))
+        else:
+            page = query(HISTORY_SINCE, (group, topic, finished, finished, key, key, offset, PAGE))
+        yield page
+        if len(page) < PAGE:
+            return
+        key = page[-1][_KEY]
+        if table in _BY_OFFSET:
+            offset = int(page[-1][_OFFSET]) + 1
+        if since_ms is not None:
+            finished = int(page[-1][_FINISHED])
+
+
+def pairs(cx: Executor, names: Sequence[str], group: str | None, table: str) -> list[tuple[str, str]]:
+    """Every (group, topic) that a table may have rows of; the reserved group '' has the floors, and settled letters."""
+    if group is not None:
+        return [(group, topic) for topic in names]
+    if table == "history":  # outcomes outlive their group
+        there = set(names)
+        return [(each, topic) for each, topic in History().kept(cx) if topic in there]
+    reserved = [""] if table in {"offsets", "delivery_state"} else []
+    return [(each, topic) for topic, groups in readers(cx, names).items() for each in (*reserved, *groups)]

@@ -1,0 +1,305 @@
+"""What a task does: read its part of the log or of a table, page by page, as Arrow batches.
+
+It holds one connection and no transaction: every page is one statement of bounded rows and bytes that commits by
+itself, and is repeated alone if the connection is lost. Called by `source` and `stream`, in the executors.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import warnings
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from attrs import define, frozen
+from pyspark.sql.datasource import InputPartition
+
+from lanelog._database import Database
+from lanelog._stores._points import MAX_POINTS
+from lanelog.errors import LanelogError
+from lanelog.message import decode_metadata
+from lanelog.spark.errors import clear
+from lanelog.spark.source import queries
+from lanelog.spark.source.schema import arrow_schema
+from lanelog.spark.source.splits import PAGE_ROWS, pages
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+
+    from lanelog._database import Session
+    from lanelog.spark.source.options import Place
+    from lanelog.spark.source.splits import LaneRange
+
+PAGE_BYTES: Final = 32 * 1024 * 1024
+"""Payload bytes that a page brings along; a larger payload than its share is read by another statement."""
+_LARGEST: Final = PAGE_BYTES // PAGE_ROWS
+_NONE: Final = -1
+
+# Places in a row of `_store.MESSAGES`.
+_LANE, _OFFSET, _ID, _PAYLOAD, _BYTES, _METADATA, _PUBLISHED, _WRITTEN, _DEAD = range(9)
+_DEAD_PARTS: Final = 7
+
+_COLLECTED: Final = (
+    "they were collected before they were read. Read as a registered group (groupId) to hold collection back, or set "
+    "failOnDataLoss=false to read what is left"
+)
+_WENT_BACK: Final = (
+    "the lane ends before them, though the stream is past them: the log went back, by a failover or by a backup that "
+    "was restored. With failOnDataLoss=false the stream goes on from where the lane ends"
+)
+
+
+class DataLost(LanelogError):
+    """Messages that were to be read are gone from the log."""
+
+    def __init__(
+        self, topic: str, key: str, begin: int, end: int, missing: int | None = None, *, went_back: bool = False
+    ) -> None:
+        count = end + 1 - begin if missing is None else missing
+        super().__init__(
+            f"{count} messages of topic {topic!r}, key {key!r} are gone, among offsets {begin} to {end}: "
+            + (_WENT_BACK if went_back else _COLLECTED)
+        )
+
+
+@frozen(kw_only=True)
+class Reading:
+    """How a task reads; sent along with it."""
+
+    place: Place
+    fail_on_data_loss: bool = True
+    include_payload: bool = True
+
+
+@frozen
+class MessageSplit(InputPartition):
+    """The messages that one task reads."""
+
+    ranges: tuple[LaneRange, ...]
+
+
+@frozen
+class TableSplit(InputPartition):
+    """The rows of a table that one task reads."""
+
+    table: str
+    pairs: tuple[tuple[str, str], ...]
+    """(group, topic)."""
+    since_ms: int | None
+
+
+def read_split(reading: Reading, split: InputPartition) -> Iterator[pa.RecordBatch]:
+    """What Spark calls in an executor; where a batch has nothing to read, Spark sends a split of its own making."""
+    with clear():
+        if isinstance(split, MessageSplit):
+            yield from read_messages(reading, split.ranges)
+        elif isinstance(split, TableSplit):
+            yield from read_table(reading, split.table, split.pairs, split.since_ms)
+
+
+def read_messages(reading: Reading, ranges: Sequence[LaneRange]) -> Iterator[pa.RecordBatch]:
+    """The messages of the ranges, each lane's in order. Raises DataLost, DatabaseError, ConfigurationError."""
+    with _connection(reading.place) as connection:
+        for page in pages(ranges):
+            rows = connection.query(lambda cx, page=page: queries.messages(cx, page, _largest(reading)))
+            for part in _parts(connection, page, rows, reading):
+                _check_whole(page, part.missing, reading)
+                if part.rows:
+                    yield _message_batch(page, part.rows)
+
+
+def read_table(
+    reading: Reading, table: str, pairs: Sequence[tuple[str, str]], since_ms: int | None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a table for these (group, topic). Raises DatabaseError, ConfigurationError."""
+    with _connection(reading.place) as connection:
+
+        def query(sql: str, args: Sequence[object]) -> list[tuple[Any, ...]]:
+            return cast("list[tuple[Any, ...]]", connection.query(lambda cx: cx.query(sql, args)))
+
+        rows: list[tuple[Any, ...]] = []
+        for group, topic in pairs:
+            for page in queries.table_pages(query, table, group, topic, since_ms):
+                rows += page
+                if len(rows) >= queries.PAGE:
+                    yield _table_batch(table, rows)
+                    rows = []
+        if rows:
+            yield _table_batch(table, rows)
+
+
+@define(eq=False)
+class _Connection:
+    """One connection that is there for each statement, however long Spark took with the last rows."""
+
+    _database: Database
+    _session: Session
+
+    def query(self, run: Any) -> Any:
+        def attempt() -> Any:
+            self._session.ensure_fresh()
+            return run(self._session)
+
+        deadline = time.monotonic() + self._database.config.publish_timeout
+        return self._database.retry(attempt, deadline=deadline, what="reading the log")
+
+
+@contextmanager
+def _connection(place: Place) -> Iterator[_Connection]:
+    database = Database(place.config())
+    session = database.session("spark")
+    try:
+        yield _Connection(database, session)
+    finally:
+        session.close()
+        database.close()
+
+
+def _largest(reading: Reading) -> int:
+    return _LARGEST if reading.include_payload else _NONE
+
+
+@frozen
+class _Part:
+    """Rows of a page that fit into memory together, and how many of each of its lanes are missing."""
+
+    rows: list[tuple[Any, ...]]
+    missing: Counter[int]
+
+
+def _parts(
+    connection: _Connection, page: Sequence[LaneRange], rows: list[tuple[Any, ...]], reading: Reading
+) -> Iterator[_Part]:
+    """The page's rows in order, in one part, or in more of them if large payloads are to be read as well."""
+    rows.sort(key=lambda row: row[:2])  # each SELECT is ordered; UNION ALL alone does not promise to stay so
+    missing: Counter[int] = Counter()
+    if len(rows) != sum(each.rows for each in page):
+        missing.update({lane: each.rows for lane, each in enumerate(page)})
+        missing.subtract(row[_LANE] for row in rows)
+    if not reading.include_payload or all(row[_PAYLOAD] is not None for row in rows):
+        yield _Part(rows, missing)
+        return
+    begin, size = 0, 0
+    for at, row in enumerate(rows):
+        if size and (size + row[_BYTES] > PAGE_BYTES or at - begin == MAX_POINTS):
+            yield _filled(connection, page, rows[begin:at], missing)
+            begin, size, missing = at, 0, Counter()
+        size += row[_BYTES]
+    yield _filled(connection, page, rows[begin:], missing)
+
+
+def _filled(
+    connection: _Connection, page: Sequence[LaneRange], rows: list[tuple[Any, ...]], missing: Counter[int]
+) -> _Part:
+    """The rows with the payloads that they lack; one that was collected meanwhile is missing."""
+    topic = page[0].topic
+    places = [(page[row[_LANE]].key, row[_OFFSET]) for row in rows if row[_PAYLOAD] is None]
+    found = connection.query(lambda cx: queries.payloads(cx, topic, places)) if places else {}
+    whole: list[tuple[Any, ...]] = []
+    for row in rows:
+        payload = row[_PAYLOAD]
+        if payload is None:
+            payload = found.get((page[row[_LANE]].key, row[_OFFSET]))
+        if payload is None:
+            missing[row[_LANE]] += 1
+        else:
+            whole.append((*row[:_PAYLOAD], payload, *row[_BYTES:]))
+    return _Part(whole, missing)
+
+
+def _check_whole(page: Sequence[LaneRange], missing: Counter[int], reading: Reading) -> None:
+    for lane, count in missing.items():
+        if count > 0:
+            each = page[lane]
+            lost = DataLost(each.topic, each.key, each.after + 1, each.through, count)
+            if reading.fail_on_data_loss:
+                raise lost
+            warnings.warn(f"lanelog: {lost}", RuntimeWarning, stacklevel=2)
+
+
+def _message_batch(page: Sequence[LaneRange], rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
+    import pyarrow as pa
+    from pyarrow import compute
+
+    schema = arrow_schema("messages")
+    columns = list(zip(*rows, strict=True))
+    lane = pa.array(columns[_LANE], pa.int32())
+    published = pa.array(columns[_PUBLISHED], pa.int64())
+    written = compute.coalesce(pa.array(columns[_WRITTEN], pa.int64()), published)
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([each.topic for each in page], pa.string()).take(lane),
+            pa.array([each.key for each in page], pa.string()).take(lane),
+            pa.array(columns[_OFFSET], pa.int64()),
+            pa.array(columns[_ID], pa.string()),
+            pa.array(columns[_PAYLOAD], pa.binary()),
+            _metadata(columns[_METADATA], schema.field("metadata").type),
+            _instants(published, schema.field("timestamp").type),
+            _instants(written, schema.field("created_at").type),
+            pa.array(columns[_BYTES], pa.int32()),
+            *_dead_letters(columns[_DEAD], schema),
+        ],
+        schema=schema,
+    )
+
+
+def _metadata(texts: Sequence[str | None], kind: pa.DataType) -> pa.Array:
+    import pyarrow as pa
+
+    if all(text is None for text in texts):
+        return pa.nulls(len(texts), kind)
+    return pa.array([None if text is None else _pairs(text) for text in texts], kind)
+
+
+def _pairs(text: str) -> list[tuple[bytes, bytes]]:
+    """What a subscriber is given; half a surrogate pair, which is JSON to MariaDB, is no UTF-8: a question mark."""
+    return [
+        (name.encode(errors="replace"), value.encode(errors="replace")) for name, value in decode_metadata(text).items()
+    ]
+
+
+def _dead_letters(texts: Sequence[str | None], schema: pa.Schema) -> list[pa.Array]:
+    """The columns from original_topic to target_group, which share one JSON array on the way, or NULL."""
+    import pyarrow as pa
+
+    kinds = [field.type for field in list(schema)[-_DEAD_PARTS:]]
+    if all(text is None for text in texts):
+        return [pa.nulls(len(texts), kind) for kind in kinds]
+    nothing = (None,) * _DEAD_PARTS
+    columns = zip(*(nothing if text is None else _letter(json.loads(text)) for text in texts), strict=True)
+    return [
+        _instants(pa.array(column, pa.int64()), kind) if pa.types.is_timestamp(kind) else pa.array(column, kind)
+        for column, kind in zip(columns, kinds, strict=True)
+    ]
+
+
+def _letter(parts: list[Any]) -> tuple[Any, ...]:
+    *letter, target = parts
+    failed_at = letter[3]
+    return (*(letter if failed_at else (None,) * len(letter)), target or None)
+
+
+def _instants(milliseconds: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Epoch milliseconds as the schema's points in time, which count microseconds."""
+    from pyarrow import compute
+
+    return compute.multiply(milliseconds, 1000).cast(kind)
+
+
+def _table_batch(table: str, rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    schema = arrow_schema(table)
+    arrays = []
+    for field, column in zip(schema, zip(*rows, strict=True), strict=True):
+        if pa.types.is_timestamp(field.type):
+            arrays.append(_instants(pa.array([value or None for value in column], pa.int64()), field.type))
+        elif pa.types.is_boolean(field.type):
+            arrays.append(pa.array([bool(value) for value in column], field.type))
+        else:
+            arrays.append(pa.array(column, field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

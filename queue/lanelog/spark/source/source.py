@@ -1,0 +1,121 @@
+"""The data source `lanelog`: what Spark creates for `spark.read`, `readStream`, `write` and `writeStream`.
+
+It never talks to a database itself: `planning` does on the driver, `reading` and `writer` in the tasks. `register`
+gives it to a session, and Spark finds it by itself through `pyspark_lanelog`.
+
+Filters are not pushed down into it: Spark 4.3 keeps one plan per source, and a filter of one query would then change
+what another one reads. Restrict what is read by the options.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn
+
+from pyspark.sql.datasource import DataSource, DataSourceReader
+
+from lanelog.errors import ConfigurationError
+from lanelog.spark.errors import clear
+from lanelog.spark.source.options import FORMAT, parse_read, parse_write
+from lanelog.spark.source.planning import Planner
+from lanelog.spark.source.reading import MessageSplit, Reading, TableSplit, read_split
+from lanelog.spark.source.schema import TABLES
+from lanelog.spark.source.splits import TABLE_SPLITS, plan_splits, split_pairs
+from lanelog.spark.source.stream import LanelogStreamReader
+from lanelog.spark.source.writer import LanelogStreamWriter, LanelogWriter, check_columns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql.datasource import InputPartition
+    from pyspark.sql.types import StructType
+
+    from lanelog.spark.source.options import ReadOptions
+
+
+class LanelogSource(DataSource):
+    """Format `lanelog`; see the package's docstring for options and columns."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return FORMAT
+
+    def schema(self) -> StructType:
+        """The columns of the table that is read."""
+        with clear():
+            return TABLES[parse_read(self.options).table]
+
+    def reader(self, schema: StructType) -> LanelogReader:
+        """For `spark.read`."""
+        with clear():
+            options = parse_read(self.options, streaming=False)
+            _check_schema(options, schema)
+            return LanelogReader(options)
+
+    def streamReader(self, schema: StructType) -> LanelogStreamReader:  # noqa: N802 - Spark's name
+        """For `spark.readStream`."""
+        with clear():
+            options = parse_read(self.options, streaming=True)
+            _check_schema(options, schema)
+            return LanelogStreamReader(options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> LanelogWriter:  # noqa: FBT001 - Spark's signature
+        """For `df.write`."""
+        with clear():
+            place = parse_write(self.options)
+            check_columns(schema)
+            if overwrite:
+                _refuse_to_overwrite('mode("overwrite")', 'mode("append")')
+            return LanelogWriter(place)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> LanelogStreamWriter:  # noqa: FBT001, N802 - Spark's
+        """For `df.writeStream`."""
+        with clear():
+            place = parse_write(self.options)
+            check_columns(schema)
+            if overwrite:
+                _refuse_to_overwrite('outputMode("complete")', 'outputMode("append")')
+            return LanelogStreamWriter(place)
+
+
+class LanelogReader(DataSourceReader):
+    """A batch: planned once on the driver, read in the executors."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._reading = Reading(
+            place=options.place,
+            fail_on_data_loss=options.fail_on_data_loss,
+            include_payload=options.include_payload,
+        )
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Look at the log, and cut what is to be read into splits. Raises as the planner does."""
+        options = self._options
+        with clear():
+            planner = Planner(options)
+            try:
+                if options.table == "messages":
+                    splits = plan_splits(planner.ranges(), min_partitions=options.min_partitions)
+                    return [MessageSplit(split) for split in splits]
+                most = 1 if options.table == "groups" else TABLE_SPLITS  # one row each
+                return [
+                    TableSplit(options.table, pairs, options.starting_ms)
+                    for pairs in split_pairs(planner.pairs(), most)
+                ]
+            finally:
+                planner.close()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """In an executor: one split."""
+        return read_split(self._reading, partition)
+
+
+def _check_schema(options: ReadOptions, schema: StructType) -> None:
+    if schema.fieldNames() != TABLES[options.table].fieldNames():
+        raise ConfigurationError("the schema of lanelog is fixed: leave out schema(), and select what you need")
+
+
+def _refuse_to_overwrite(given: str, instead: str) -> NoReturn:
+    raise ConfigurationError(f"{given} cannot be: the log is only ever appended to; write with {instead}")

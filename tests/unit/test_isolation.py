@@ -1,0 +1,267 @@
+"""The process's isolation, with real threads that say where they are; nobody sleeps."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lanelog._engine.member import isolation as module
+from lanelog._engine.member.isolation import Isolation
+from support.memberships import Clock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+IN_TIME = 20.0
+
+
+class Visitor(threading.Thread):
+    """A thread that passes the isolation, says so, and leaves when it is told to."""
+
+    def __init__(self, isolation: Isolation, *, alone: bool = False, wanted: Callable[[], bool] | None = None) -> None:
+        super().__init__(daemon=True)
+        self.isolation, self.alone = isolation, alone
+        self.asked, self.inside, self.leave = threading.Event(), threading.Event(), threading.Event()
+        self.admitted: bool | None = None
+        self._wanted = wanted or (lambda: True)
+        self.start()
+
+    def run(self) -> None:
+        if self.alone:
+            self.admitted = self.isolation.enter_alone(self.wanted)
+        else:
+            self.isolation.enter()
+            self.admitted = True
+        if self.admitted:
+            self.inside.set()
+            self.leave.wait(IN_TIME)
+            self.isolation.leave()
+
+    def wanted(self) -> bool:
+        """Asked under the isolation's lock: once it was asked twice, the suspect holds the others back."""
+        if self.repeated:
+            self.asked.set()
+        self.repeated = True
+        return self._wanted()
+
+    repeated = False
+
+    def has_entered(self) -> bool:
+        return self.inside.wait(IN_TIME)
+
+    def looks(self, times: int = 1) -> bool:
+        """Wait until the suspect has looked again, so many times."""
+        for _ in range(times):
+            self.asked.clear()
+            assert self.asked.wait(IN_TIME)
+        return True
+
+    def end(self) -> None:
+        self.leave.set()
+        self.join(IN_TIME)
+        assert not self.is_alive()
+
+    def passes(self) -> None:
+        assert self.has_entered()
+        self.end()
+
+
+def entered(isolation: Isolation) -> Visitor:
+    """A message that is being handled."""
+    visitor = Visitor(isolation)
+    assert visitor.has_entered()
+    return visitor
+
+
+def waiting(isolation: Isolation, wanted: Callable[[], bool] | None = None) -> Visitor:
+    """A suspect that has looked, and holds others back."""
+    suspect = Visitor(isolation, alone=True, wanted=wanted)
+    assert suspect.asked.wait(IN_TIME)
+    return suspect
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Suspects look often, and hold others back for long."""
+    monkeypatch.setattr(module, "CHECK", 0.001)
+    monkeypatch.setattr(module, "PATIENCE", 1000.0)
+
+
+@pytest.fixture
+def isolation() -> Iterator[Isolation]:
+    """A isolation, through which nobody is left inside at the end."""
+    made = Isolation()
+    yield made
+    assert repr(made) == "Isolation(inside=0, alone=False, held_back=False)"
+
+
+def test_messages_pass_together(isolation: Isolation) -> None:
+    """Any number of messages are handled at the same time."""
+    visitors = [entered(isolation) for _ in range(5)]
+    assert "inside=5" in repr(isolation)
+    for visitor in visitors:
+        visitor.end()
+
+
+def test_a_suspect_waits_until_nobody_is_inside(isolation: Isolation) -> None:
+    """A suspect starts only after the last message that is being handled has left."""
+    first, second = entered(isolation), entered(isolation)
+    suspect = waiting(isolation)
+    first.end()
+    assert suspect.looks()  # it looked again, after the first had left
+    assert not suspect.inside.is_set()
+    second.end()
+    assert suspect.has_entered()
+    assert "inside=1, alone=True" in repr(isolation)
+    suspect.end()
+
+
+def test_nobody_enters_while_a_suspect_is_alone(isolation: Isolation) -> None:
+    """Messages and other suspects wait for the one that is alone, and go on when it leaves."""
+    suspect = Visitor(isolation, alone=True)
+    assert suspect.has_entered()
+    message, second = Visitor(isolation), Visitor(isolation, alone=True)
+    assert second.asked.wait(IN_TIME)
+    assert repr(isolation) == "Isolation(inside=1, alone=True, held_back=False)"
+    assert not message.inside.is_set()
+    assert not second.inside.is_set()
+    suspect.end()
+    for visitor in (message, second):
+        visitor.leave.set()  # whoever comes first leaves, and lets the other in
+    assert message.has_entered()
+    assert second.has_entered()
+    message.end()
+    second.end()
+
+
+def test_a_waiting_suspect_holds_back_who_comes_later(isolation: Isolation) -> None:
+    """A steady stream of messages cannot keep a suspect waiting: those that come after it wait for it."""
+    inside = entered(isolation)
+    suspect = waiting(isolation)
+    late = Visitor(isolation)
+    assert suspect.looks()
+    assert "held_back=True" in repr(isolation)
+    inside.end()
+    assert suspect.has_entered()
+    assert not late.inside.is_set()
+    suspect.end()
+    late.passes()
+
+
+def test_an_impatient_suspect_lets_others_pass(isolation: Isolation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A suspect that waited long for a long handler lets others in meanwhile, and still gets its turn."""
+    monkeypatch.setattr(module, "PATIENCE", 0.002)
+    inside = entered(isolation)
+    suspect = waiting(isolation)
+    late = Visitor(isolation)
+    assert late.has_entered()
+    assert not suspect.inside.is_set()
+    late.end()
+    inside.end()
+    suspect.passes()
+
+
+def test_suspects_together_are_as_patient_as_one(isolation: Isolation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one suspect lets others pass, no other suspect holds them back: turn by turn they would stop everything."""
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(module, "PATIENCE", 10.0)
+    inside = entered(isolation)
+    suspects = [waiting(isolation)]
+    clock.now += 5
+    suspects.append(waiting(isolation))
+    clock.now += 6  # the first one's patience is over
+    for _ in range(3):
+        for suspect in suspects:
+            assert suspect.looks()
+    assert "held_back=False" in repr(isolation)
+    entered(isolation).end()
+    clock.now += 11  # their time is over, too
+    assert suspects[0].looks()
+    assert "held_back=True" in repr(isolation)
+    inside.end()
+    for suspect in suspects:
+        suspect.leave.set()
+    for suspect in suspects:
+        suspect.end()
+    assert all(suspect.admitted for suspect in suspects)
+
+
+def test_each_vain_hold_doubles_the_next(isolation: Isolation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Handlers that always outlast a hold do not starve a suspect: it holds twice as long each time, up to a bound."""
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(module, "PATIENCE", 10.0)
+    monkeypatch.setattr(module, "MOST", 4)
+    inside = entered(isolation)
+    suspect = Visitor(isolation, alone=True)
+
+    def looked() -> str:
+        """What the isolation says after the suspect has looked at the clock once more."""
+        assert suspect.looks(2)
+        return repr(isolation)
+
+    for hold in (10.0, 20.0, 40.0, 40.0):
+        assert "held_back=True" in looked()
+        clock.now += hold - 0.5
+        assert "held_back=True" in looked()
+        clock.now += 1
+        assert "held_back=False" in looked()  # the others may pass for as long
+        clock.now += hold - 1.5
+        assert "held_back=False" in looked()
+        clock.now += 2
+    assert "held_back=True" in looked()
+    inside.end()
+    suspect.passes()
+    inside = entered(isolation)
+    suspect = Visitor(isolation, alone=True)
+    assert "held_back=True" in looked()
+    clock.now += 11  # one that had its turn: the next begins with the shortest hold
+    assert "held_back=False" in looked()
+    inside.end()
+    suspect.passes()
+
+
+def test_a_suspect_that_is_not_wanted_any_more_gives_up(isolation: Isolation) -> None:
+    """A suspect whose lane is lost or closing stops waiting, and holds nobody back any longer."""
+    wanted = threading.Event()
+    wanted.set()
+    inside = entered(isolation)
+    suspect = waiting(isolation, wanted.is_set)
+    late = Visitor(isolation)
+    wanted.clear()
+    suspect.join(IN_TIME)
+    assert suspect.admitted is False
+    late.passes()
+    inside.end()
+    assert isolation.enter_alone(lambda: False) is False  # also when nobody is there
+
+
+def test_a_question_that_raises_leaves_the_gate_open(isolation: Isolation) -> None:
+    """An error in the question whether the suspect is wanted passes through and holds nobody back."""
+    isolation.enter()
+    answers = iter([True])
+    with pytest.raises(StopIteration):
+        isolation.enter_alone(lambda: next(answers))
+    isolation.enter()
+    isolation.leave()
+    isolation.leave()
+
+
+def test_a_fork_resets_the_gate() -> None:
+    """All clients of a process share one isolation; what the parent's threads were handling is not in the child's."""
+    code = (
+        "import os\n"
+        "from lanelog._engine.member.isolation import process_isolation\n"
+        "process_isolation().enter()\n"
+        "child = os.fork()\n"
+        "if not child:\n"
+        "    os._exit(0 if process_isolation().enter_alone(lambda: True) else 1)\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), process_isolation())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split(" ", 1) == ["0", "Isolation(inside=1, alone=False, held_back=False)\n"]

@@ -1,0 +1,271 @@
+"""When an owner counts as dead: every clause of the judgement, with a clock and heartbeats that are moved by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import pytest
+
+from lanelog._database import START_TOLERANCE_MS, Incarnation
+from lanelog._engine.leasing.assignment import (
+    EVERYBODY_BACK,
+    SECOND_LOOK,
+    DeadOwner,
+    LivenessMonitor,
+    LivenessView,
+    Proof,
+)
+from lanelog._stores.heartbeats import HeartbeatRow
+
+LEASE = 30.0
+START = 1_000_000  # when the database server started, in its own milliseconds
+SERVER = Incarnation(START, "one")
+RESTARTED = Incarnation(START + 60_000, "one")
+DB = 5_000_000  # now, by the database
+
+
+def heartbeat(**changes: Any) -> HeartbeatRow:
+    """A healthy owner's row: it just wrote its heartbeat, and its lock is taken."""
+    healthy = HeartbeatRow(
+        owner="other",
+        heartbeat_at=DB - 1000,
+        expires_at=DB - 1000 + int(LEASE * 1000),
+        deregistered=False,
+        lock_free=False,
+        incarnation=SERVER,
+        now=DB,
+    )
+    return attrs.evolve(healthy, **changes)
+
+
+class Looks:
+    """A watch whose own clock says `now`, and whose session is as old as that clock."""
+
+    def __init__(self, *, steady_since: float = 0.0) -> None:
+        self.watch = LivenessMonitor(me="me", lease_duration=LEASE)
+        self.steady_since = steady_since
+
+    def __call__(self, now: float, *rows: HeartbeatRow, server: Incarnation = SERVER) -> LivenessView:
+        return self.watch.judge(rows, now=now, steady_since=self.steady_since, incarnation=server)
+
+
+def dead(view: LivenessView) -> list[str]:
+    return [suspect.owner for suspect in view.dead]
+
+
+def fresh() -> Looks:
+    """A session too young to judge by expiry, and old enough to judge by locks."""
+    return Looks(steady_since=100.0 - EVERYBODY_BACK)
+
+
+FREE = heartbeat(lock_free=True)
+
+
+def test_a_lock_free_in_two_looks_is_a_dead_owner() -> None:
+    """An owner is dead whose lock is free in two looks a second apart, its heartbeat unchanged.
+
+    However often a lock is found free within a second, its owner lives.
+    """
+    look = fresh()
+    for step in range(10):
+        assert look(100.0 + step / 10, FREE) == LivenessView(live=("me", "other"))
+    view = look(100.0 + SECOND_LOOK, FREE)
+    assert view == LivenessView(
+        live=("me",), dead=(DeadOwner(owner="other", heartbeat_at=FREE.heartbeat_at, proof=Proof.LOCK),)
+    )
+
+
+def test_a_lock_that_was_taken_in_between_starts_anew() -> None:
+    """Free, taken and free again is no proof: the second starts with the last time it became free."""
+    look = fresh()
+    look(100.0, FREE)
+    look(100.5, heartbeat())
+    assert not dead(look(101.2, FREE))
+    assert not dead(look(102.1, FREE))
+    assert dead(look(102.2, FREE)) == ["other"]
+
+
+@pytest.mark.parametrize("change", [{"heartbeat_at": DB - 500}, {"expires_at": DB + 60_000}])
+def test_a_heartbeat_between_the_looks_is_life(change: dict[str, int]) -> None:
+    """An owner that wrote its row between the two looks lives, also when its lock is free for a moment."""
+    look = fresh()
+    look(100.0, FREE)
+    assert not dead(look(101.5, attrs.evolve(FREE, **change)))
+
+
+def test_an_unknown_lock_is_not_free() -> None:
+    """An owner without a lock, or whose lock the server would not tell about, is judged by its heartbeat alone."""
+    look = fresh()
+    assert not any(dead(look(100.0 + step, heartbeat(lock_free=None))) for step in range(26))
+
+
+@pytest.mark.parametrize("drift", [-1, 0, 1])
+def test_the_server_start_is_known_to_two_seconds(drift: int) -> None:
+    """The recorded server start may differ by two seconds from today's and still be the same.
+
+    Beyond that the server has restarted and freed every lock, which tells nothing as long as the lease is valid.
+    """
+    look = fresh()
+    started = START + drift * START_TOLERANCE_MS
+    row = attrs.evolve(FREE, incarnation=Incarnation(started, "one"))
+    look(100.0, row)
+    assert dead(look(101.0, row)) == ["other"]
+    if drift:
+        look, row = fresh(), attrs.evolve(row, incarnation=Incarnation(started + drift, "one"))
+        assert not any(dead(look(100.0 + step, row)) for step in range(25))
+
+
+def test_a_lock_on_another_server_says_nothing() -> None:
+    """Of two servers that were started in the same second, each knows its own locks alone; both names have to be known.
+
+    What an older version wrote names no server but by its start.
+    """
+    elsewhere, unnamed = (attrs.evolve(FREE, incarnation=Incarnation(START, name)) for name in ("two", ""))
+    look = fresh()
+    assert not any(dead(look(100.0 + step, elsewhere)) for step in range(25))
+    look(130.0, unnamed)
+    assert dead(look(131.0, unnamed)) == ["other"]
+
+
+def test_the_owner_that_has_seen_the_restarted_server_is_judged_from_then_on() -> None:
+    """Once an owner has recorded the new server start, a free lock counts again, from its next look on."""
+    look = fresh()
+    look(100.0, FREE, server=RESTARTED)
+    look(101.5, FREE, server=RESTARTED)
+    again = attrs.evolve(FREE, heartbeat_at=DB, incarnation=RESTARTED)
+    assert not dead(look(102.0, again, server=RESTARTED))
+    assert dead(look(103.0, again, server=RESTARTED)) == ["other"]
+
+
+def test_a_free_lock_needs_a_session_older_than_anybodys_way_back() -> None:
+    """After a stall that has cost everybody the connection, the last is back after the longest back-off and a second.
+
+    A stall of the own session counts as its beginning, for it may have ended the others'.
+    """
+    look = Looks(steady_since=100.0)
+    assert not any(dead(look(100.0 + step / 4, FREE)) for step in range(int(EVERYBODY_BACK * 4)))
+    assert dead(look(100.0 + EVERYBODY_BACK, FREE)) == ["other"]
+
+
+def test_an_expired_heartbeat_is_death() -> None:
+    """An owner whose heartbeat ran out by the database's clock is dead if it holds no lock on this server."""
+    assert not dead(Looks()(LEASE, heartbeat(expires_at=DB)))
+    before = Incarnation(START - 99_999, "one")
+    for lock, server in ((False, before), (None, before), (True, before), (None, SERVER), (True, SERVER)):
+        row = heartbeat(expires_at=DB - 1, lock_free=lock, incarnation=server)
+        assert Looks()(LEASE, row) == LivenessView(
+            live=("me",), dead=(DeadOwner(owner="other", heartbeat_at=row.heartbeat_at, proof=Proof.EXPIRY),)
+        )
+
+
+def test_a_lock_that_is_held_vetoes_expiry_until_its_owner_was_silent_for_two_leases() -> None:
+    """A server that stood still, or a clock that was set, makes heartbeats run out that nobody could renew.
+
+    A proxy may keep the session of a dead process: the veto ends when this session, steady all the while, has seen the
+    heartbeat unchanged for two of its durations. Any beat, and any stall, starts that anew.
+    """
+    row = heartbeat(expires_at=DB - 3_600_000, heartbeat_at=DB - 3_600_000 - int(LEASE * 1000))
+    look = Looks()
+    assert not any(dead(look(100.0 + step, row)) for step in range(60))
+    assert look(160.0, row).dead == (DeadOwner(owner="other", heartbeat_at=row.heartbeat_at, proof=Proof.SILENCE),)
+    look = Looks()
+    look(100.0, row)
+    beaten = attrs.evolve(row, heartbeat_at=row.heartbeat_at + 1, expires_at=row.expires_at + 1)
+    assert not any(dead(look(130.0 + step, beaten)) for step in range(60))
+    look.steady_since = 189.0
+    assert not any(dead(look(190.0 + step, beaten)) for step in range(59))
+    assert dead(look(249.0, beaten)) == ["other"]
+
+
+def test_expiry_needs_a_session_as_old_as_a_lease() -> None:
+    """After an outage that hit everybody, owners have a whole lease duration to come back before they are robbed."""
+    look = Looks(steady_since=1000.0)
+    row = heartbeat(expires_at=DB - 60_000, lock_free=None)
+    assert not dead(look(1000.0, row))
+    assert not dead(look(1000.0 + LEASE - 0.1, row))
+    look.steady_since = 1029.0  # the connection broke in between
+    assert not dead(look(1000.0 + LEASE, row))
+    assert dead(look(1029.0 + LEASE, row)) == ["other"]
+
+
+def test_an_expiry_from_the_future_is_death_when_it_stands_still() -> None:
+    """A row that claims to be valid for longer than its own duration was written before the clock was set back.
+
+    Its owner is dead when it has not changed for that duration, and lives if it goes on writing such heartbeats.
+    """
+    look = Looks()
+    row = heartbeat(heartbeat_at=DB + 3_600_000, expires_at=DB + 3_600_000 + 30_000, lock_free=None)
+    assert not dead(look(100.0, row))
+    assert not dead(look(129.9, row))
+    assert dead(look(130.0, row)) == ["other"]
+    for step in range(1, 11):
+        beat = DB + 3_600_000 + step * 10_000
+        assert not dead(look(200.0 + 20 * step, heartbeat(heartbeat_at=beat, expires_at=beat + 30_000)))
+
+
+def test_the_own_clock_decides_nothing() -> None:
+    """Whatever this machine's clock shows, only the database's times and the seconds between looks count."""
+    for offset in (-3600.0, 0.0, 3600.0, 1e9):
+        look = Looks(steady_since=offset)
+        assert not any(dead(look(offset + step, heartbeat())) for step in range(90))
+        assert dead(look(offset + 90, heartbeat(now=DB + 30_000, lock_free=None))) == ["other"]
+
+
+def test_a_name_that_comes_back_is_looked_at_anew() -> None:
+    """An owner that was gone for a look starts without a history."""
+    look = fresh()
+    look(100.0, FREE)
+    look(100.5)
+    assert not dead(look(101.0, FREE))
+    assert look.watch.judge([FREE], now=102.0, steady_since=97.0, incarnation=SERVER).dead
+
+
+def test_the_living_are_sorted() -> None:
+    """Every owner sees the living in the same order, whatever the order of the rows.
+
+    Who left is neither alive nor dead; the own row, however old, says nothing; without any row one is alone.
+    """
+    rows = [heartbeat(owner=name) for name in ("zoe", "ann", "bob")]
+    assert Looks()(100.0, *rows).live == ("ann", "bob", "me", "zoe")
+    for rows in (
+        [heartbeat(deregistered=True, expires_at=0)],
+        [heartbeat(owner="me", expires_at=0, lock_free=True)],
+        [],
+    ):
+        assert Looks()(100.0, *rows) == LivenessView(live=("me",))
+
+
+def test_holders_without_a_row_are_suspects_once_the_session_is_trusted() -> None:
+    """A missing heartbeat row counts as expired, but not before owners had a whole lease to come back."""
+    live = LivenessView(live=("me",), registered=frozenset({"me", "left"}), trusted=False)
+    assert live.without_heartbeat(["", "me", "left", "gone"]) == ()
+    trusted = LivenessView(live=("me",), registered=frozenset({"me", "left"}), trusted=True)
+    assert [suspect.owner for suspect in trusted.without_heartbeat(["", "me", "left", "gone"])] == ["gone"]
+
+
+def test_a_dead_owners_lanes_are_not_kept_for_who_has_just_come() -> None:
+    """A newcomer has no proof yet and could take nothing: it is an heir when it has been there for two looks.
+
+    With nobody dead it has its share at once.
+    """
+    look, new = fresh(), heartbeat(owner="new")
+    look(100.0, FREE)
+    assert look(100.6, FREE, new).heirs == ("me", "new", "other")
+    view = look(101.0, FREE, new)
+    assert view.live == ("me", "new")
+    assert view.heirs == ("me",)
+    beaten = attrs.evolve(new, heartbeat_at=new.heartbeat_at + 500)  # it lives on: that makes it no newcomer again
+    assert look(100.6 + SECOND_LOOK, FREE, beaten).heirs == ("me", "new")
+    assert look(102.0, new, heartbeat(owner="newest")).heirs == ("me", "new", "newest")
+
+
+def test_a_free_lock_is_a_suspicion_until_it_is_taken_again() -> None:
+    """The keeper looks in every turn while somebody is suspected: the second look is not to be late."""
+    look = fresh()
+    look(100.0, heartbeat())
+    assert not look.watch.suspects
+    look(100.5, FREE)
+    assert look.watch.suspects
+    look(100.7, heartbeat())
+    assert not look.watch.suspects
