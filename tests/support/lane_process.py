@@ -13,7 +13,8 @@ from lanelog._stores.history import Ended
 
 if TYPE_CHECKING:
     from lanelog._engine.lane.run import Attempt, Run
-    from lanelog._engine.lane.values import LaneWrite
+    from lanelog._engine.lane.lane import Lane
+    from lanelog._engine.lane.values import Burial, LaneWrite
     from support.lanes import World
 
 
@@ -23,6 +24,8 @@ class Process:
     def begin_with(self, world: World) -> None:
         self.world = world
         self.writing: LaneWrite | None = None
+        self.landed = False  # it is committed, and its lane was loaded again before the settler heard of it
+        self.burying: tuple[Burial, Lane] | None = None  # a dead letter on its way, and the lane it was taken from
         self.open: dict[Attempt, Run] = {}  # handlers that are running
         self.entering: dict[Run, FlushWaiter] = {}  # late runs that workers have taken, until they are marked
         self.decided: list[tuple[Run, Attempt, str]] = []  # returned, and not yet taken over by the lane
@@ -35,12 +38,24 @@ class Process:
 
     def answer_flush(self, outcome: str) -> None:
         write, self.writing = self.writing, None
+        landed, self.landed = self.landed, False
         if outcome == "committed":
-            self.world.commit(write)
+            (self.world.written if landed else self.world.commit)(write)
         else:
-            if outcome == "unknown":
+            if outcome == "unknown" and not landed:
                 self.world.rows.commit(write, self.world.now)
-            self.world.lane.unwritten(write)
+            self.world.unwritten(write)
+
+    def end_burial(self, *, committed: bool) -> None:
+        """The settler hears of the dead letter that is on its way."""
+        assert self.burying is not None
+        (burial, lane), self.burying = self.burying, None
+        if committed:
+            self.world.move(burial)
+            self.done.add(burial.offset)
+            self.world.buried(burial, lane)
+        elif not burial.lane.lost:
+            self.world.burials.append(burial)
 
     def end_one(self, pick: int, outcome: str, *, last: bool) -> None:
         """A handler returns or raises: the lane hears of it when the run is finished or relieved."""
@@ -54,6 +69,8 @@ class Process:
             self.finish(run)
 
     def bury_all(self) -> None:
+        if self.burying is not None:
+            self.end_burial(committed=True)
         buried = {burial.offset for burial in self.world.burials}
         for burial in self.world.burials:
             if burial.ended is Ended.LOCK_EXPIRED:  # for a crash, and not because its deliveries are at their cap
@@ -109,7 +126,8 @@ class Process:
         self.bury_all()
 
     def new_owner(self) -> None:
-        self.writing = None
+        self.writing = self.burying = None
+        self.landed = False
         self.entering.clear()
         self.decided.clear()
         lane = self.world.take_over()

@@ -256,9 +256,20 @@ class World:
     def commit(self, write: LaneWrite) -> None:
         self.rows.commit(write, self.now)
         self.commits.append(self.rows.copy())
-        self.at_workers.extend(self.lane.written(write))
+        self.written(write)
+
+    def written(self, write: LaneWrite) -> None:
+        """The settler hears that a flush is durable: of a lane that was loaded again meanwhile it says nothing."""
+        if write.lane.writing is not write:
+            return
+        self.at_workers.extend(write.lane.written(write))
         for waiter in write.waiters:
             waiter.resolve()
+
+    def unwritten(self, write: LaneWrite) -> None:
+        """The settler hears that a flush failed, or does not know: of a lane that was loaded again it says nothing."""
+        if write.lane.writing is write:
+            write.lane.unwritten(write)
 
     def flush(self) -> None:
         """Write until nothing is left to be written."""
@@ -269,9 +280,20 @@ class World:
         """The dead letters that wait are moved."""
         while self.burials:
             burial = self.burials.popleft()
-            self.rows.settle(burial.offset)
-            self.commits.append(self.rows.copy())
-            self.lane.succeeded(self.lane.running[burial.offset], self.now, stored=True)
+            self.move(burial)
+            self.buried(burial, burial.lane)
+
+    def move(self, burial: Burial) -> None:
+        """The transaction of a dead letter commits."""
+        self.rows.settle(burial.offset)
+        self.commits.append(self.rows.copy())
+
+    def buried(self, burial: Burial, lane: Lane) -> None:
+        """The settler hears of that commit; if `lane` was loaded again meanwhile, the move is repeated."""
+        if burial.lane is not lane:
+            self.burials.append(burial)
+        elif not lane.lost:
+            lane.succeeded(lane.running[burial.offset], self.now, stored=True)
 
     def go(self) -> list[Run]:
         """Until nothing more comes to the workers: fetch, plan, flush; returns what they have not begun."""

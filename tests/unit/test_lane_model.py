@@ -83,6 +83,8 @@ class LaneMachine(Process, RuleBasedStateMachine):
         """The loops run for a while."""
         if self.writing is not None:
             self.answer_flush("committed")
+        if self.burying is not None:
+            self.end_burial(committed=True)
         self.world.go()
 
     @rule(seconds=st.sampled_from([0.5, 5.0, 60.0]))
@@ -91,7 +93,7 @@ class LaneMachine(Process, RuleBasedStateMachine):
 
     @rule()
     def write(self) -> None:
-        if self.writing is None:
+        if self.writing is None and self.burying is None:
             self.writing = self.world.write()
 
     @precondition(lambda self: self.writing is not None)
@@ -190,6 +192,38 @@ class LaneMachine(Process, RuleBasedStateMachine):
     def bury(self) -> None:
         """The dead letters that wait are moved."""
         self.bury_all()
+
+    @precondition(lambda self: self.world.burials and self.writing is None and self.burying is None)
+    @rule()
+    def begin_burial(self) -> None:
+        """The transaction of one dead letter is on its way; flushes wait for it, in the same loop."""
+        burial = self.world.burials.popleft()
+        self.burying = burial, burial.lane
+
+    @precondition(lambda self: self.burying is not None)
+    @rule(committed=st.booleans())
+    def hear_of_burial(self, committed: bool) -> None:
+        self.end_burial(committed=committed)
+
+    @rule(landed=st.booleans())
+    def reload(self, landed: bool) -> None:
+        """The keeper's connection is lost: the lane is loaded again, under its epoch, and nothing else has ended.
+
+        A flush and a dead letter that are on their way may commit before the rows are read (`landed`) or after it.
+        Their answers come later, and speak of a lane that is no more. Runs stay with the workers that have them.
+        """
+        if self.writing is not None and not self.landed and landed:
+            self.world.rows.commit(self.writing, self.world.now)
+            self.world.commits.append(self.world.rows.copy())
+            self.landed = True
+        old, at_workers, waiting = self.world.lane, set(self.world.at_workers), set(self.world.burials)
+        lane = self.world.restart()
+        assert old.lost
+        assert old is not lane
+        assert (old.key, old.epoch) == (lane.key, lane.epoch)
+        assert all(attempt.state is not State.SUPERSEDED for attempt in self.open)
+        assert set(self.world.at_workers) <= at_workers
+        assert set(self.world.burials) == waiting
 
     @rule()
     def recall(self) -> None:
