@@ -12,8 +12,8 @@ from lanelog._engine.lane.run import State
 from lanelog._stores.history import Ended
 
 if TYPE_CHECKING:
-    from lanelog._engine.lane.run import Attempt, Run
     from lanelog._engine.lane.lane import Lane
+    from lanelog._engine.lane.run import Attempt, Run
     from lanelog._engine.lane.values import Burial, LaneWrite
     from support.lanes import World
 
@@ -25,6 +25,7 @@ class Process:
         self.world = world
         self.writing: LaneWrite | None = None
         self.landed = False  # it is committed, and its lane was loaded again before the settler heard of it
+        self.moved = False  # the same of a dead letter
         self.burying: tuple[Burial, Lane] | None = None  # a dead letter on its way, and the lane it was taken from
         self.open: dict[Attempt, Run] = {}  # handlers that are running
         self.entering: dict[Run, FlushWaiter] = {}  # late runs that workers have taken, until they are marked
@@ -46,13 +47,26 @@ class Process:
                 self.world.rows.commit(write, self.world.now)
             self.world.unwritten(write)
 
+    def land(self) -> None:
+        """What is on its way commits; the settler does not hear of it yet."""
+        if self.writing is not None and not self.landed:
+            self.world.rows.commit(self.writing, self.world.now)
+            self.world.commits.append(self.world.rows.copy())
+            self.landed = True
+        if self.burying is not None and not self.moved:
+            self.world.move(self.burying[0])
+            self.done.add(self.burying[0].offset)
+            self.moved = True
+
     def end_burial(self, *, committed: bool) -> None:
         """The settler hears of the dead letter that is on its way."""
         assert self.burying is not None
         (burial, lane), self.burying = self.burying, None
+        moved, self.moved = self.moved, False
         if committed:
-            self.world.move(burial)
-            self.done.add(burial.offset)
+            if not moved:
+                self.world.move(burial)
+                self.done.add(burial.offset)
             self.world.buried(burial, lane)
         elif not burial.lane.lost:
             self.world.burials.append(burial)
@@ -127,7 +141,7 @@ class Process:
 
     def new_owner(self) -> None:
         self.writing = self.burying = None
-        self.landed = False
+        self.landed = self.moved = False
         self.entering.clear()
         self.decided.clear()
         lane = self.world.take_over()

@@ -212,10 +212,8 @@ class LaneMachine(Process, RuleBasedStateMachine):
         A flush and a dead letter that are on their way may commit before the rows are read (`landed`) or after it.
         Their answers come later, and speak of a lane that is no more. Runs stay with the workers that have them.
         """
-        if self.writing is not None and not self.landed and landed:
-            self.world.rows.commit(self.writing, self.world.now)
-            self.world.commits.append(self.world.rows.copy())
-            self.landed = True
+        if landed:
+            self.land()
         old, at_workers, waiting = self.world.lane, set(self.world.at_workers), set(self.world.burials)
         lane = self.world.restart()
         assert old.lost
@@ -259,12 +257,19 @@ class LaneMachine(Process, RuleBasedStateMachine):
         self.open.clear()
         self.new_owner()
 
-    @rule(forgotten=st.integers(0, 2), changed=st.sets(st.integers(1, 40), max_size=2))
-    def server_restarts(self, forgotten: int, changed: set[int]) -> None:
-        """The server crashes, forgets its last commits, and may have given an offset to another message."""
+    @rule(forgotten=st.integers(0, 2), changed=st.sets(st.integers(1, 40), max_size=2), late=st.booleans())
+    def server_restarts(self, forgotten: int, changed: set[int], late: bool) -> None:
+        """The server crashes, forgets its last commits, and may have given an offset to another message.
+
+        `late`: what was on its way had its answer, and perhaps is forgotten; the settler hears that it was committed.
+        """
         world = self.world
-        if self.writing is not None:
+        if late:
+            self.land()
+        if self.writing is not None and not self.landed:
             self.answer_flush("unknown")
+        if self.burying is not None and not self.moved:
+            self.end_burial(committed=False)
         commits = world.commits
         world.rows = commits[max(0, len(commits) - 1 - forgotten)].copy() if forgotten else world.rows
         settled = world.rows.settled()
@@ -318,6 +323,12 @@ class LaneMachine(Process, RuleBasedStateMachine):
         assert min(places, default=lane.watermark + 1) > lane.watermark, lane
         assert set(range(lane.watermark + 1, lane.cursor + 1)) <= set(places), lane
         assert lane.watermark + 1 not in settled, lane
+
+    @invariant()
+    def what_is_settled_was_decided(self) -> None:
+        lane = self.world.lane
+        settled = {offset for first, last in lane.settled for offset in range(first, last + 1)}
+        assert settled | set(range(1, lane.watermark + 1)) <= self.done, lane
 
     @invariant()
     def the_budget_is_what_is_held(self) -> None:
