@@ -10,7 +10,7 @@ import attrs
 from lanelog._engine.lane.flush_waiter import FlushWaiter
 from lanelog._engine.lane.lane import Lane
 from lanelog._engine.lane.run import State
-from lanelog._engine.lane.values import Budget, Burial, LaneSnapshot, LaneWrite
+from lanelog._engine.lane.values import Budget, Burial, LaneSnapshot, LaneWrite, Term
 from lanelog._stores.deliveries import DeliveryRow
 from lanelog._stores.fetches import Fetched
 from lanelog._stores.history import Ended
@@ -259,9 +259,19 @@ class World:
     def commit(self, write: LaneWrite) -> None:
         self.rows.commit(write, self.now)
         self.commits.append(self.rows.copy())
-        self.at_workers.extend(self.lane.writes.written(write))
+        self.written(write)
+
+    def written(self, write: LaneWrite) -> None:
+        """The settler hears that a flush is durable: of a lane that was loaded again meanwhile it says nothing."""
+        if write.term == self.lane.term:
+            self.at_workers.extend(self.lane.writes.written(write))
         for waiter in write.waiters:
             waiter.resolve()
+
+    def unwritten(self, write: LaneWrite) -> None:
+        """The settler hears that a flush failed, or does not know: of a lane that was loaded again it says nothing."""
+        if write.term == self.lane.term:
+            self.lane.writes.unwritten(write)
 
     def flush(self) -> None:
         """Write until nothing is left to be written."""
@@ -272,8 +282,19 @@ class World:
         """The dead letters that wait are moved."""
         while self.burials:
             burial = self.burials.popleft()
-            self.rows.settle(burial.offset)
-            self.commits.append(self.rows.copy())
+            self.move(burial)
+            self.buried(burial, burial.term)
+
+    def move(self, burial: Burial) -> None:
+        """The transaction of a dead letter commits."""
+        self.rows.settle(burial.offset)
+        self.commits.append(self.rows.copy())
+
+    def buried(self, burial: Burial, term: Term) -> None:
+        """The settler hears of that commit; if the lane was loaded again meanwhile, the move is repeated."""
+        if burial.term != term:
+            self.burials.append(burial)
+        elif term == self.lane.term:
             self.lane.dispatch.succeeded(self.lane.state.running[burial.offset], self.now, stored=True)
 
     def go(self) -> list[Run]:

@@ -83,6 +83,8 @@ class LaneMachine(Process, RuleBasedStateMachine):
         """The loops run for a while."""
         if self.writing is not None:
             self.answer_flush("committed")
+        if self.burying is not None:
+            self.end_burial(committed=True)
         self.world.go()
 
     @rule(seconds=st.sampled_from([0.5, 5.0, 60.0]))
@@ -91,7 +93,7 @@ class LaneMachine(Process, RuleBasedStateMachine):
 
     @rule()
     def write(self) -> None:
-        if self.writing is None:
+        if self.writing is None and self.burying is None:
             self.writing = self.world.write()
 
     @precondition(lambda self: self.writing is not None)
@@ -191,6 +193,36 @@ class LaneMachine(Process, RuleBasedStateMachine):
         """The dead letters that wait are moved."""
         self.bury_all()
 
+    @precondition(lambda self: self.world.burials and self.writing is None and self.burying is None)
+    @rule()
+    def begin_burial(self) -> None:
+        """The transaction of one dead letter is on its way; flushes wait for it, in the same loop."""
+        burial = self.world.burials.popleft()
+        self.burying = burial, burial.term
+
+    @precondition(lambda self: self.burying is not None)
+    @rule(committed=st.booleans())
+    def hear_of_burial(self, committed: bool) -> None:
+        self.end_burial(committed=committed)
+
+    @rule(landed=st.booleans())
+    def reload(self, landed: bool) -> None:
+        """The keeper's connection is lost: the lane is loaded again, under its epoch, and nothing else has ended.
+
+        A flush and a dead letter that are on their way may commit before the rows are read (`landed`) or after it.
+        Their answers come later, and speak of a lane that is no more. Runs stay with the workers that have them.
+        """
+        if landed:
+            self.land()
+        old, at_workers, waiting = self.world.lane, set(self.world.at_workers), set(self.world.burials)
+        lane = self.world.restart()
+        assert old.state.lost
+        assert old is not lane
+        assert (old.key, old.epoch) == (lane.key, lane.epoch)
+        assert all(attempt.state is not State.SUPERSEDED for attempt in self.open)
+        assert set(self.world.at_workers) <= at_workers
+        assert set(self.world.burials) == waiting
+
     @rule()
     def recall(self) -> None:
         """The lane is paused for a moment."""
@@ -225,12 +257,19 @@ class LaneMachine(Process, RuleBasedStateMachine):
         self.open.clear()
         self.new_owner()
 
-    @rule(forgotten=st.integers(0, 2), changed=st.sets(st.integers(1, 40), max_size=2))
-    def server_restarts(self, forgotten: int, changed: set[int]) -> None:
-        """The server crashes, forgets its last commits, and may have given an offset to another message."""
+    @rule(forgotten=st.integers(0, 2), changed=st.sets(st.integers(1, 40), max_size=2), late=st.booleans())
+    def server_restarts(self, forgotten: int, changed: set[int], late: bool) -> None:
+        """The server crashes, forgets its last commits, and may have given an offset to another message.
+
+        `late`: what was on its way had its answer, and perhaps is forgotten; the settler hears that it was committed.
+        """
         world = self.world
-        if self.writing is not None:
+        if late:
+            self.land()
+        if self.writing is not None and not self.landed:
             self.answer_flush("unknown")
+        if self.burying is not None and not self.moved:
+            self.end_burial(committed=False)
         commits = world.commits
         world.rows = commits[max(0, len(commits) - 1 - forgotten)].copy() if forgotten else world.rows
         settled = world.rows.settled()
@@ -284,6 +323,12 @@ class LaneMachine(Process, RuleBasedStateMachine):
         assert min(places, default=lane.state.watermark + 1) > lane.state.watermark, lane
         assert set(range(lane.state.watermark + 1, lane.state.cursor + 1)) <= set(places), lane
         assert lane.state.watermark + 1 not in settled, lane
+
+    @invariant()
+    def what_is_settled_was_decided(self) -> None:
+        lane = self.world.lane
+        settled = {offset for first, last in lane.state.settled for offset in range(first, last + 1)}
+        assert settled | set(range(1, lane.state.watermark + 1)) <= self.done, lane
 
     @invariant()
     def the_budget_is_what_is_held(self) -> None:
