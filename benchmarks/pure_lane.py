@@ -38,21 +38,23 @@ def of_lane(batches: list[list[Fetched]]) -> float:
     """Seconds that a lane takes for these batches."""
     config = SubscriptionConfig(batch_size=MESSAGES, prefetch=64 * MESSAGES)
     rules = SubscriptionRules("group", config, False, SECONDS)  # noqa: FBT003 - singly
-    lane = Lane.load(LaneSnapshot(key="key", epoch=1, head=0, floor=0, offset_acked=0), rules, Budget(), 0.0)
+    lane = Lane.load(
+        LaneSnapshot(key="key", epoch=1, generation=1, head=0, floor=0, offset_acked=0), rules, Budget(), 0.0
+    )
     now, began = 0.0, time.process_time()
     for rows in batches:
         now += 1.0
         lane.fetched(rows, now)
-        while lane.plan(now) is not None or lane.needs_write:
-            write = lane.write(now)
+        while lane.dispatch.plan(now) is not None or lane.writes.needs_write:
+            write = lane.writes.write(now)
             assert write is not None  # noqa: S101 - for the type checker: it is needed
-            for run in lane.written(write):
+            for run in lane.writes.written(write):
                 while (attempt := run.start_next(now, 60.0)) is not None:
-                    lane.succeeded(attempt, now)
-                lane.take_back([run])
-                lane.finished(run)
+                    lane.dispatch.succeeded(attempt, now)
+                lane.dispatch.take_back([run])
+                lane.dispatch.finished(run)
     took = time.process_time() - began
-    assert lane.flushed == lane.watermark == batches[-1][-1].offset  # noqa: S101 - else nothing was measured
+    assert lane.writes.flushed == lane.state.watermark == batches[-1][-1].offset  # noqa: S101 - else nothing was measured
     return took
 
 
@@ -75,21 +77,23 @@ def of_member(batches: list[list[Fetched]]) -> float:
         failed=_fail,
         workers=config.workers,
     )
-    lane = Lane.load(LaneSnapshot(key="key", epoch=1, head=0, floor=0, offset_acked=0), rules, budget, time.monotonic())
-    member.authority_until = math.inf
-    member.open_lane(lane)
+    lane = Lane.load(
+        LaneSnapshot(key="key", epoch=1, generation=1, head=0, floor=0, offset_acked=0), rules, budget, time.monotonic()
+    )
+    member.leasing.grant_authority(math.inf, 0.0)
+    member.leasing.open_lane(lane)
     began = time.process_time()
     for rows in batches:
-        member.fetched(lane, lane.cursor, rows)
-        while writes := member.collect(1000):
-            member.committed(writes)
+        member.fetching.fetched(lane, lane.state.cursor, rows)
+        while writes := member.writing.collect(1000):
+            member.writing.committed(writes)
             while not runs.empty():
                 _, run = runs.get()  # type: ignore[misc] # a pair, by what the queue holds
                 while (attempt := run.start_next(0.0, 60.0)) is not None:
                     run.record(attempt, ACKED)
-                member.finish(run)
+                member.attempts.finish(run)
     took = time.process_time() - began
-    assert lane.flushed == lane.watermark == batches[-1][-1].offset  # noqa: S101 - else nothing was measured
+    assert lane.writes.flushed == lane.state.watermark == batches[-1][-1].offset  # noqa: S101 - else nothing was measured
     return took
 
 

@@ -12,9 +12,8 @@ from lanelog._engine.lane.run import State
 from lanelog._stores.history import Ended
 
 if TYPE_CHECKING:
-    from lanelog._engine.lane.lane import Lane
     from lanelog._engine.lane.run import Attempt, Run
-    from lanelog._engine.lane.values import Burial, LaneWrite
+    from lanelog._engine.lane.values import Burial, LaneWrite, Term
     from support.lanes import World
 
 
@@ -26,7 +25,7 @@ class Process:
         self.writing: LaneWrite | None = None
         self.landed = False  # it is committed, and its lane was loaded again before the settler heard of it
         self.moved = False  # the same of a dead letter
-        self.burying: tuple[Burial, Lane] | None = None  # a dead letter on its way, and the lane it was taken from
+        self.burying: tuple[Burial, Term] | None = None  # a dead letter on its way, and the term it was taken in
         self.open: dict[Attempt, Run] = {}  # handlers that are running
         self.entering: dict[Run, FlushWaiter] = {}  # late runs that workers have taken, until they are marked
         self.decided: list[tuple[Run, Attempt, str]] = []  # returned, and not yet taken over by the lane
@@ -61,14 +60,14 @@ class Process:
     def end_burial(self, *, committed: bool) -> None:
         """The settler hears of the dead letter that is on its way."""
         assert self.burying is not None
-        (burial, lane), self.burying = self.burying, None
+        (burial, term), self.burying = self.burying, None
         moved, self.moved = self.moved, False
         if committed:
             if not moved:
                 self.world.move(burial)
                 self.done.add(burial.offset)
-            self.world.buried(burial, lane)
-        elif not burial.lane.lost:
+            self.world.buried(burial, term)
+        elif burial.term == self.world.lane.term:
             self.world.burials.append(burial)
 
     def end_one(self, pick: int, outcome: str, *, last: bool) -> None:
@@ -98,7 +97,7 @@ class Process:
         if run.alone and (self.open or self.entering):
             return
         waiter = FlushWaiter()
-        if self.world.lane.mark(run, waiter):
+        if self.world.lane.dispatch.mark(run, waiter):
             self.entering[run] = waiter
         else:
             self.finish(run)
@@ -146,7 +145,7 @@ class Process:
         self.decided.clear()
         lane = self.world.take_over()
         self.skip_what_is_not_ours()
-        assert lane.watermark == (self.world.rows.acked or 0) or lane.watermark in self.done
+        assert lane.state.watermark == (self.world.rows.acked or 0) or lane.state.watermark in self.done
 
     def skip_what_is_not_ours(self) -> None:
         log = self.world.log

@@ -161,13 +161,13 @@ class LaneMachine(Process, RuleBasedStateMachine):
         if attempt.state is not State.RUNNING:
             return
         world = self.world
-        world.lane.take_back([run])
-        world.lane.finished(run)
+        world.lane.dispatch.take_back([run])
+        world.lane.dispatch.finished(run)
         world.at_workers.remove(run)
         self.take_over_decided(run)
         attempt.state = State.SUPERSEDED
         last = attempt.crashed and world.rules.exhausted(attempt.number + 1, 0.0)
-        world.lane.failed(attempt, due=world.now + 1, error="timed out", state=State.SUPERSEDED, last=last)
+        world.lane.dispatch.failed(attempt, due=world.now + 1, error="timed out", state=State.SUPERSEDED, last=last)
         del self.open[attempt]
 
     @precondition(lambda self: self.open)
@@ -175,7 +175,7 @@ class LaneMachine(Process, RuleBasedStateMachine):
     def relieve(self, pick: int) -> None:
         """A run takes long: what it has done is taken over, and its rest goes back."""
         run = list(self.open.values())[pick % len(self.open)]
-        self.world.lane.take_back([run])
+        self.world.lane.dispatch.take_back([run])
         self.take_over_decided(run)
 
     @precondition(lambda self: self.world.at_workers)
@@ -198,7 +198,7 @@ class LaneMachine(Process, RuleBasedStateMachine):
     def begin_burial(self) -> None:
         """The transaction of one dead letter is on its way; flushes wait for it, in the same loop."""
         burial = self.world.burials.popleft()
-        self.burying = burial, burial.lane
+        self.burying = burial, burial.term
 
     @precondition(lambda self: self.burying is not None)
     @rule(committed=st.booleans())
@@ -226,7 +226,7 @@ class LaneMachine(Process, RuleBasedStateMachine):
             self.land()
         old, at_workers, waiting = self.world.lane, set(self.world.at_workers), set(self.world.burials)
         lane = self.world.restart()
-        assert old.lost
+        assert old.state.lost
         assert old is not lane
         assert (old.key, old.epoch) == (lane.key, lane.epoch)
         assert all(attempt.state is not State.SUPERSEDED for attempt in self.open)
@@ -236,13 +236,13 @@ class LaneMachine(Process, RuleBasedStateMachine):
     @rule()
     def recall(self) -> None:
         """The lane is paused for a moment."""
-        self.world.lane.recall()
-        self.world.lane.drop_ready()
+        self.world.lane.dispatch.recall()
+        self.world.lane.state.drop_ready()
 
     @rule()
     def evict(self) -> None:
         """Others need the room."""
-        self.world.lane.drop_ready()
+        self.world.lane.state.drop_ready()
 
     @rule()
     def stop(self) -> None:
@@ -253,7 +253,7 @@ class LaneMachine(Process, RuleBasedStateMachine):
         assert self.restarted or rows.mark <= max(self.top, rows.acked or 0), "marked, and no handler has seen it"
         before = {offset: rows.counted(offset) for offset in range(1, self.world.head + 1)}
         self.new_owner()
-        for offset, wait in self.world.lane.waiting.items():
+        for offset, wait in self.world.lane.state.waiting.items():
             assert wait.attempts == before[offset]
             assert self.deaths or wait.attempts == self.starts.get(offset, 0)
 
@@ -289,14 +289,14 @@ class LaneMachine(Process, RuleBasedStateMachine):
         self.deaths += 1
         self.restarted = True
         self.skip_what_is_not_ours()
-        self.done |= {offset for first, last in lane.settled for offset in range(first, last + 1)}
-        self.done |= set(range(1, lane.watermark + 1))
+        self.done |= {offset for first, last in lane.state.settled for offset in range(first, last + 1)}
+        self.done |= set(range(1, lane.state.watermark + 1))
         self.done |= {a.offset for _, a, outcome in self.decided if outcome == "ack" and a.state is State.RUNNING}
         world.flush()
         # What the server forgot, a failure not yet written down, and another message at that offset: nobody counts
         # them.
-        known = {offset: wait.attempts for offset, wait in lane.waiting.items()}
-        known |= {offset: attempt.number for offset, attempt in lane.running.items()}
+        known = {offset: wait.attempts for offset, wait in lane.state.waiting.items()}
+        known |= {offset: attempt.number for offset, attempt in lane.state.running.items()}
         self.starts = {
             offset: min(count, known.get(offset, 0), world.rows.counted(offset))
             for offset, count in self.starts.items()
@@ -326,26 +326,26 @@ class LaneMachine(Process, RuleBasedStateMachine):
     @invariant()
     def every_offset_is_in_one_place(self) -> None:
         lane = self.world.lane
-        settled = {offset for first, last in lane.settled for offset in range(first, last + 1)}
-        ready = [row.offset for row in lane.ready]
-        places = [*settled, *lane.waiting, *lane.running, *ready]
+        settled = {offset for first, last in lane.state.settled for offset in range(first, last + 1)}
+        ready = [row.offset for row in lane.state.ready]
+        places = [*settled, *lane.state.waiting, *lane.state.running, *ready]
         assert len(places) == len(set(places)), lane
         assert ready == sorted(ready)
-        assert min(places, default=lane.watermark + 1) > lane.watermark, lane
-        assert set(range(lane.watermark + 1, lane.cursor + 1)) <= set(places), lane
-        assert lane.watermark + 1 not in settled, lane
+        assert min(places, default=lane.state.watermark + 1) > lane.state.watermark, lane
+        assert set(range(lane.state.watermark + 1, lane.state.cursor + 1)) <= set(places), lane
+        assert lane.state.watermark + 1 not in settled, lane
 
     @invariant()
     def what_is_settled_was_decided(self) -> None:
         lane = self.world.lane
-        settled = {offset for first, last in lane.settled for offset in range(first, last + 1)}
-        assert settled | set(range(1, lane.watermark + 1)) <= self.done, lane
+        settled = {offset for first, last in lane.state.settled for offset in range(first, last + 1)}
+        assert settled | set(range(1, lane.state.watermark + 1)) <= self.done, lane
 
     @invariant()
     def the_budget_is_what_is_held(self) -> None:
         lane = self.world.lane
-        held = [*lane.ready, *(a.row for a in lane.running.values())]
-        held += [wait.body for wait in lane.waiting.values() if wait.body is not None]
+        held = [*lane.state.ready, *(a.row for a in lane.state.running.values())]
+        held += [wait.body for wait in lane.state.waiting.values() if wait.body is not None]
         assert self.world.budget.messages == len(held)
         assert self.world.budget.payload_bytes == sum(row.payload_bytes for row in held)
 
@@ -358,7 +358,7 @@ class LaneMachine(Process, RuleBasedStateMachine):
 
     @invariant()
     def what_waits_for_a_worker_is_not_counted(self) -> None:
-        if self.writing is not None or self.world.lane.needs_write or self.restarted:
+        if self.writing is not None or self.world.lane.writes.needs_write or self.restarted:
             return
         rows, concurrent = self.world.rows, self.world.rules.concurrency > 1
         for run in self.world.at_workers:
@@ -367,11 +367,11 @@ class LaneMachine(Process, RuleBasedStateMachine):
 
     @invariant()
     def rows_are_exceptions(self) -> None:
-        if self.writing is not None or self.world.lane.needs_write:
+        if self.writing is not None or self.world.lane.writes.needs_write:
             return
         lane, rows = self.world.lane, self.world.rows.rows
-        assert len(rows) <= len(lane.settled) + len(lane.waiting) + len(lane.running)
-        assert all(offset > lane.watermark for offset in rows), "a row behind the watermark was forgotten"
+        assert len(rows) <= len(lane.state.settled) + len(lane.state.waiting) + len(lane.state.running)
+        assert all(offset > lane.state.watermark for offset in rows), "a row behind the watermark was forgotten"
 
     def teardown(self) -> None:
         """Nothing is lost: without further trouble everything published gets settled, and nothing is left over."""
@@ -393,7 +393,7 @@ class LaneMachine(Process, RuleBasedStateMachine):
             world.now += 60
         self.bury_all()
         world.flush()
-        assert world.lane.watermark == world.rows.acked == world.head
+        assert world.lane.state.watermark == world.rows.acked == world.head
         assert world.rows.mark <= world.head
         assert not world.rows.rows
         assert world.lane.idle
