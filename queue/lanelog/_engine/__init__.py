@@ -17,8 +17,8 @@ The life of a message in memory::
 deliveries in offset order are marked by one number of the lane's offsets row (the run mark). Everything else is marked
 by a delivery row of its own. Runs of fast handlers are marked as soon as they are planned, so that the flush of the
 last outcomes carries the next mark. A run waits for a worker unmarked (`late`) where a message takes long, where nobody
-knows yet how long it takes, and where it has met a crash before. The worker that takes a late run waits for its mark. So
-a crash counts what workers had in their hands, not what stood in line. A message that no handler has had counts one
+knows yet how long it takes, and where it has met a crash before. The worker that takes a late run waits for its mark.
+So a crash counts what workers had in their hands, not what stood in line. A message that no handler has had counts one
 crash at most while it stood in line, and one for each crash between its mark and its handler.
 
 *Fence*: every transaction of the settler share-locks the lease rows of the lanes it writes. It drops the lanes whose
