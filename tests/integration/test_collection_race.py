@@ -26,8 +26,8 @@ ROUNDS = 40
 EACH = 6
 LONGEST = 0.02
 HELD_UP = {
-    "discovery.SHARE_TOPIC",
-    "discovery.LOCK_TOPIC",
+    "partitions.SHARE_TOPIC",
+    "partitions.LOCK_TOPIC",
     "offsets.LOCK_FLOORS",
     "offsets.WATERMARKS",
     "offsets.RAISE_FLOORS",

@@ -181,7 +181,7 @@ def test_a_purge_leaves_a_lane_that_somebody_appends_to(
 @pytest.mark.thorough
 @DIES
 @pytest.mark.usefixtures("drained")
-@pytest.mark.parametrize("point", ["before COMMIT following offsets.PURGE", "after discovery.TRY_LOCK_HEAD"])
+@pytest.mark.parametrize("point", ["before COMMIT following offsets.PURGE", "after partitions.TRY_LOCK_HEAD"])
 def test_what_is_due_in_a_lane_that_is_being_purged_comes_when_that_is_over(
     stage: Stage, appending: DelayedMessages, point: str, dies: bool
 ) -> None:

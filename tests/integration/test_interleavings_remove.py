@@ -104,7 +104,7 @@ def abandoned(stage: Stage) -> None:
 
 @DIES
 @pytest.mark.usefixtures("abandoned")
-@pytest.mark.parametrize("point", [ENDING, *thorough("after discovery.LOCK_TOPIC")])
+@pytest.mark.parametrize("point", [ENDING, *thorough("after partitions.LOCK_TOPIC")])
 def test_a_registration_waits_for_the_deletion_and_begins_anew(stage: Stage, point: str, dies: bool) -> None:
     """What the old group had is not the new one's; if the deletion dies, it is the old group that goes on."""
     deleting = deleting_group(stage, point)
@@ -174,7 +174,7 @@ def test_a_topic_is_not_deleted_from_under_an_open_publish(stage: Stage, point: 
 @pytest.mark.parametrize(
     "point",
     [
-        "before COMMIT following discovery.PURGE",
+        "before COMMIT following partitions.PURGE",
         *thorough("after partitions.LOCK_HEADS", "after offsets.PURGE"),
     ],
 )

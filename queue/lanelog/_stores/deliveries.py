@@ -129,87 +129,93 @@ class DeliveryWrite:
     last_error: str | None = None
 
 
-class Deliveries:
-    """SQL of `queue_delivery_state`."""
-
-    def load(self, cx: Executor, group: str, topic: str, keys: Sequence[str]) -> dict[str, list[DeliveryRow]]:
-        """All rows of these lanes, by key."""
-        found: dict[str, list[DeliveryRow]] = {}
-        for chunk in chunked(keys):
-            for row in cx.query(LOAD.format(keys=placeholders(chunk)), (group, topic, *chunk)):
-                key, offset, through, acked, due_ms, retries, postponed, crashed, alone, epoch, age_ms, *last = row
-                found.setdefault(key, []).append(
-                    DeliveryRow(
-                        offset,
-                        through,
-                        bool(acked),
-                        due_ms / 1000,
-                        retries,
-                        postponed,
-                        bool(crashed),
-                        bool(alone),
-                        epoch,
-                        None if age_ms is None else max(0, age_ms) / 1000,
-                        last[0],
-                        bool(last[1]),
-                    )
+def load(cx: Executor, group: str, topic: str, keys: Sequence[str]) -> dict[str, list[DeliveryRow]]:
+    """All rows of these lanes, by key."""
+    found: dict[str, list[DeliveryRow]] = {}
+    for chunk in chunked(keys):
+        for row in cx.query(LOAD.format(keys=placeholders(chunk)), (group, topic, *chunk)):
+            key, offset, through, acked, due_ms, retries, postponed, crashed, alone, epoch, age_ms, *last = row
+            found.setdefault(key, []).append(
+                DeliveryRow(
+                    offset,
+                    through,
+                    bool(acked),
+                    due_ms / 1000,
+                    retries,
+                    postponed,
+                    bool(crashed),
+                    bool(alone),
+                    epoch,
+                    None if age_ms is None else max(0, age_ms) / 1000,
+                    last[0],
+                    bool(last[1]),
                 )
-        return found
+            )
+    return found
 
-    def upsert(self, cx: Executor, group: str, topic: str, rows: Sequence[DeliveryWrite]) -> None:
-        """Write rows in primary-key order."""
-        ordered = sorted(rows, key=lambda row: (row.key.encode(), row.offset))
-        for chunk in chunked(ordered):
-            args: list[object] = []
-            for row in chunk:
-                first_ms = 0 if row.first_age is None else int(row.first_age * 1000)
-                args += (
-                    group,
-                    topic,
-                    row.key,
-                    row.offset,
-                    row.through,
-                    row.acked,
-                    int(row.delay * 1000),
-                    row.retry_count,
-                )
-                args += (row.postponed, row.crashed, row.alone, row.released, row.lease_epoch)
-                args += (row.first_age is not None, first_ms, row.last_error)
-            cx.execute(UPSERT.format(rows=",".join([_ROW] * len(chunk))), args)
 
-    def delete(self, cx: Executor, group: str, topic: str, points: Iterable[tuple[str, int]]) -> None:
-        """Remove rows by exact key."""
-        ordered = sorted(points, key=lambda point: (point[0].encode(), point[1]))
-        for chunk in chunked(ordered):
-            args = [value for point in chunk for value in point]
-            cx.execute(DELETE.format(exact=exactly(chunk)), (*args, group, topic))
+def upsert(cx: Executor, group: str, topic: str, rows: Sequence[DeliveryWrite]) -> None:
+    """Write rows in primary-key order."""
+    ordered = sorted(rows, key=lambda row: (row.key.encode(), row.offset))
+    for chunk in chunked(ordered):
+        args: list[object] = []
+        for row in chunk:
+            first_ms = 0 if row.first_age is None else int(row.first_age * 1000)
+            args += (
+                group,
+                topic,
+                row.key,
+                row.offset,
+                row.through,
+                row.acked,
+                int(row.delay * 1000),
+                row.retry_count,
+            )
+            args += (row.postponed, row.crashed, row.alone, row.released, row.lease_epoch)
+            args += (row.first_age is not None, first_ms, row.last_error)
+        cx.execute(UPSERT.format(rows=",".join([_ROW] * len(chunk))), args)
 
-    def settle(self, cx: Executor, group: str, topic: str, key: str, offset: int) -> None:
-        """Write one acked row."""
-        cx.execute(SETTLE, (group, topic, key, offset, offset))
 
-    def settle_same(self, cx: Executor, group: str, topic: str, key: str, offset: int, message_id: str) -> bool:
-        """Write one acked row if the message there still has this id."""
-        return cx.execute(SETTLE_SAME, (group, topic, key, offset, message_id)) > 0
+def delete(cx: Executor, group: str, topic: str, points: Iterable[tuple[str, int]]) -> None:
+    """Remove rows by exact key."""
+    ordered = sorted(points, key=lambda point: (point[0].encode(), point[1]))
+    for chunk in chunked(ordered):
+        args = [value for point in chunk for value in point]
+        cx.execute(DELETE.format(exact=exactly(chunk)), (*args, group, topic))
 
-    def is_settled(self, cx: Executor, group: str, topic: str, key: str, offset: int) -> bool:
-        """Whether an acked row stands at exactly this offset; waits for a writer in flight."""
-        row = cx.one(IS_SETTLED, (group, topic, key, offset))
-        return row is not None and bool(row[0])
 
-    def is_letter_settled(self, cx: Executor, dead_topic: str, key: str, offset: int) -> bool:
-        """Whether a dead letter was redriven or deleted, and is only not collected yet."""
-        return cx.one(IS_LETTER_SETTLED, ("", dead_topic, key, offset)) is not None
+def settle(cx: Executor, group: str, topic: str, key: str, offset: int) -> None:
+    """Write one acked row."""
+    cx.execute(SETTLE, (group, topic, key, offset, offset))
 
-    def count_lane(self, cx: Executor, topic: str, key: str, groups: Sequence[str]) -> int:
-        """How many rows these groups have for a lane."""
-        row = cx.one(COUNT_LANE.format(groups=placeholders(groups)), (*groups, topic, key))
-        return 0 if row is None else int(row[0])
 
-    def any_of_group(self, cx: Executor, group: str, topic: str) -> bool:
-        """Whether a group has any row for a topic."""
-        return cx.one(ANY_OF_GROUP, (group, topic)) is not None
+def settle_same(cx: Executor, group: str, topic: str, key: str, offset: int, message_id: str) -> bool:
+    """Write one acked row if the message there still has this id."""
+    return cx.execute(SETTLE_SAME, (group, topic, key, offset, message_id)) > 0
 
-    def delete_group(self, cx: Executor, group: str, topic: str) -> None:
-        """Remove every row of a group for a topic."""
-        cx.execute(DELETE_GROUP, (group, topic))
+
+def is_settled(cx: Executor, group: str, topic: str, key: str, offset: int) -> bool:
+    """Whether an acked row stands at exactly this offset; waits for a writer in flight."""
+    row = cx.one(IS_SETTLED, (group, topic, key, offset))
+    return row is not None and bool(row[0])
+
+
+def is_letter_settled(cx: Executor, dead_topic: str, key: str, offset: int) -> bool:
+    """Whether a dead letter was redriven or deleted, and is only not collected yet."""
+    return cx.one(IS_LETTER_SETTLED, ("", dead_topic, key, offset)) is not None
+
+
+def count_lane(cx: Executor, topic: str, key: str, groups: Sequence[str]) -> int:
+    """How many rows these groups have for a lane."""
+    row = cx.one(COUNT_LANE.format(groups=placeholders(groups)), (*groups, topic, key))
+    return 0 if row is None else int(row[0])
+
+
+def any_of_group(cx: Executor, group: str, topic: str) -> bool:
+    """Whether a group has any row for a topic."""
+    return cx.one(ANY_OF_GROUP, (group, topic)) is not None
+
+
+def delete_group(cx: Executor, group: str, topic: str) -> None:
+    """Remove every row of a group for a topic."""
+    cx.execute(DELETE_GROUP, (group, topic))

@@ -119,49 +119,55 @@ class GroupRow:
     """Until the next delayed message, of whatever topic, is due; negative: it is; None: none is within 1.5 s."""
 
 
-class Groups:
-    """SQL of `queue_groups`."""
+def get(cx: Executor, group: str, topic: str) -> GroupRow | None:
+    """The registration, or None."""
+    row = cx.one(GET, (group, topic))
+    return None if row is None else GroupRow(row[0], bool(row[1]), *row[2:])
 
-    def get(self, cx: Executor, group: str, topic: str) -> GroupRow | None:
-        """The registration, or None."""
-        row = cx.one(GET, (group, topic))
-        return None if row is None else GroupRow(row[0], bool(row[1]), *row[2:])
 
-    def lock_shared(self, cx: Executor, group: str, topic: str) -> int | None:
-        """Hold a registration in place until the transaction ends; when it was made, or None."""
-        row = cx.one(LOCK_SHARED, (group, topic))
-        return None if row is None else int(row[0])
+def lock_shared(cx: Executor, group: str, topic: str) -> int | None:
+    """Hold a registration in place until the transaction ends; when it was made, or None."""
+    row = cx.one(LOCK_SHARED, (group, topic))
+    return None if row is None else int(row[0])
 
-    def lock(self, cx: Executor, group: str, topic: str) -> str | None:
-        """Lock a registration; its order, or None."""
-        row = cx.one(LOCK, (group, topic))
-        return None if row is None else str(row[0])
 
-    def create(self, cx: Executor, group: str, topic: str, *, order: str, start: str, kept: Kept) -> None:
-        """Register a group."""
-        cx.execute(CREATE, (group, topic, order, start, *kept.columns))
+def lock(cx: Executor, group: str, topic: str) -> str | None:
+    """Lock a registration; its order, or None."""
+    row = cx.one(LOCK, (group, topic))
+    return None if row is None else str(row[0])
 
-    def set_kept(self, cx: Executor, group: str, topic: str, kept: Kept) -> None:
-        """How long things are kept on behalf of this group."""
-        cx.execute(SET_KEPT, (*kept.columns, group, topic))
 
-    def readers(self, cx: Executor, topic: str) -> dict[str, int]:
-        """Retention in milliseconds by group."""
-        return dict(cx.query(READERS, (topic,)))
+def create(cx: Executor, group: str, topic: str, *, order: str, start: str, kept: Kept) -> None:
+    """Register a group."""
+    cx.execute(CREATE, (group, topic, order, start, *kept.columns))
 
-    def letters_kept(self, cx: Executor, topic: str) -> dict[str, int]:
-        """For how many milliseconds dead letters are kept, by group; without those that keep them for ever."""
-        return dict(cx.query(LETTERS_KEPT, (topic,)))
 
-    def set_dead_letter_topic(self, cx: Executor, group: str, topic: str, dead_letter_topic: str | None) -> None:
-        """Where this group's dead letters go; None: it keeps none. Only on tables of version 3 or newer."""
-        cx.execute(SET_DEAD_LETTER_TOPIC, (dead_letter_topic or "", group, topic))
+def set_kept(cx: Executor, group: str, topic: str, kept: Kept) -> None:
+    """How long things are kept on behalf of this group."""
+    cx.execute(SET_KEPT, (*kept.columns, group, topic))
 
-    def unattended(self, cx: Executor, topic: str) -> list[Unattended]:
-        """The groups of a topic that nobody consumes. Only on tables of version 3 or newer."""
-        return [Unattended(group, to, bool(kept)) for group, to, kept in cx.query(UNATTENDED, (SILENCE_MS, topic))]
 
-    def unattended_now(self, cx: Executor, group: str, topic: str) -> Unattended | None:
-        """That of one group, or None: somebody came, or it was paused or deleted."""
-        row = cx.one(UNATTENDED_NOW, (SILENCE_MS, topic, group))
-        return None if row is None else Unattended(row[0], row[1], bool(row[2]))
+def readers(cx: Executor, topic: str) -> dict[str, int]:
+    """Retention in milliseconds by group."""
+    return dict(cx.query(READERS, (topic,)))
+
+
+def letters_kept(cx: Executor, topic: str) -> dict[str, int]:
+    """For how many milliseconds dead letters are kept, by group; without those that keep them for ever."""
+    return dict(cx.query(LETTERS_KEPT, (topic,)))
+
+
+def set_dead_letter_topic(cx: Executor, group: str, topic: str, dead_letter_topic: str | None) -> None:
+    """Where this group's dead letters go; None: it keeps none. Only on tables of version 3 or newer."""
+    cx.execute(SET_DEAD_LETTER_TOPIC, (dead_letter_topic or "", group, topic))
+
+
+def unattended(cx: Executor, topic: str) -> list[Unattended]:
+    """The groups of a topic that nobody consumes. Only on tables of version 3 or newer."""
+    return [Unattended(group, to, bool(kept)) for group, to, kept in cx.query(UNATTENDED, (SILENCE_MS, topic))]
+
+
+def unattended_now(cx: Executor, group: str, topic: str) -> Unattended | None:
+    """That of one group, or None: somebody came, or it was paused or deleted."""
+    row = cx.one(UNATTENDED_NOW, (SILENCE_MS, topic, group))
+    return None if row is None else Unattended(row[0], row[1], bool(row[2]))

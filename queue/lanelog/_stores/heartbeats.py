@@ -104,92 +104,91 @@ class HeartbeatRow:
     now: int
 
 
-@frozen
-class Heartbeats:
-    """SQL of `queue_subscriber_heartbeats`."""
-
-    tables: int = VERSION_WITH_INCARNATION
-    """The version of the tables that there are; `beat` and `members` alone depend on it."""
-
-    def beat(
-        self,
-        cx: Executor,
-        group: str,
-        topic: str,
-        owner: str,
-        *,
-        duration: float,
-        lock: str,
-        incarnation: Incarnation,
-    ) -> None:
-        """Keep an owner's leases valid for `duration` seconds from now."""
-        args: tuple[object, ...] = (group, topic, owner, int(duration * 1000), lock, max(0, incarnation.started_ms))
-        sql = BEAT_1
-        if self.tables >= VERSION_WITH_INCARNATION:
-            sql, args = BEAT, (*args, incarnation.identity)
+def beat(
+    cx: Executor,
+    group: str,
+    topic: str,
+    owner: str,
+    *,
+    duration: float,
+    lock: str,
+    incarnation: Incarnation,
+    tables: int,
+) -> None:
+    """Keep an owner's leases valid for `duration` seconds from now; `tables`: their version."""
+    args: tuple[object, ...] = (group, topic, owner, int(duration * 1000), lock, max(0, incarnation.started_ms))
+    sql = BEAT_1
+    if tables >= VERSION_WITH_INCARNATION:
+        sql, args = BEAT, (*args, incarnation.identity)
+    try:
+        cx.execute(sql, args)
+    except DatabaseError as error:
+        if error.code not in DENIED:
+            raise
         try:
-            cx.execute(sql, args)
-        except DatabaseError as error:
-            if error.code not in DENIED:
-                raise
-            try:
-                cx.execute(sql.partition("ON DUPLICATE")[0].replace(*_BLIND), args)
-            except DatabaseError:
-                raise error from None
+            cx.execute(sql.partition("ON DUPLICATE")[0].replace(*_BLIND), args)
+        except DatabaseError:
+            raise error from None
 
-    def members(self, cx: Executor, group: str, topic: str) -> list[HeartbeatRow]:
-        """Every owner that has a row, living or not."""
-        query = MEMBERS if self.tables >= VERSION_WITH_INCARNATION else MEMBERS_1
-        return [
-            HeartbeatRow(
-                owner,
-                beat,
-                expires,
-                bool(gone),
-                None if free is None else bool(free),
-                Incarnation(started, identity),
-                now,
-            )
-            for owner, beat, expires, gone, free, started, identity, now in cx.query(query, (group, topic))
-        ]
 
-    def deregister(self, cx: Executor, group: str, topic: str, owner: str) -> None:
-        """Say that an owner has left and holds nothing."""
-        cx.execute(DEREGISTER, (group, topic, owner))
+def members(cx: Executor, group: str, topic: str, *, tables: int) -> list[HeartbeatRow]:
+    """Every owner that has a row, living or not; `tables`: their version."""
+    query = MEMBERS if tables >= VERSION_WITH_INCARNATION else MEMBERS_1
+    return [
+        HeartbeatRow(
+            owner,
+            beat,
+            expires,
+            bool(gone),
+            None if free is None else bool(free),
+            Incarnation(started, identity),
+            now,
+        )
+        for owner, beat, expires, gone, free, started, identity, now in cx.query(query, (group, topic))
+    ]
 
-    def deregister_dead(self, cx: Executor, group: str, topic: str, owner: str, heartbeat_at: int) -> None:
-        """Say it for an owner that died; its own next heartbeat, if there ever is one, takes it back."""
-        cx.execute(DEREGISTER_DEAD, (group, topic, owner, heartbeat_at))
 
-    def still_silent(
-        self,
-        cx: Executor,
-        group: str,
-        topic: str,
-        owner: str,
-        heartbeat_at: int,
-        *,
-        needs_free: bool,
-        may_be_held: bool,
-    ) -> bool:
-        """Whether a suspect has given no sign of life since; a missing row is silence.
+def deregister(cx: Executor, group: str, topic: str, owner: str) -> None:
+    """Say that an owner has left and holds nothing."""
+    cx.execute(DEREGISTER, (group, topic, owner))
 
-        `needs_free`: its lock has to be free still; `may_be_held`: whoever holds it says nothing.
-        """
-        row = cx.one(STILL_SILENT, (group, topic, owner))
-        if row is None:
-            return True
-        beat, free = row
-        return int(beat) == heartbeat_at and (may_be_held or (bool(free) if needs_free else free != 0))
 
-    def purge_left(self, cx: Executor, group: str, topic: str, own: str, age: float) -> int:
-        """Remove rows of others that left more than `age` seconds ago; how many."""
-        return cx.execute(PURGE_LEFT, (group, topic, own, int(age * 1000)))
+def deregister_dead(cx: Executor, group: str, topic: str, owner: str, heartbeat_at: int) -> None:
+    """Say it for an owner that died; its own next heartbeat, if there ever is one, takes it back."""
+    cx.execute(DEREGISTER_DEAD, (group, topic, owner, heartbeat_at))
 
-    def silent(self, cx: Executor, group: str, topic: str, own: str, age: float) -> list[str]:
-        """Others that have not left, and whose heartbeats ended more than `age` seconds ago."""
-        return [owner for (owner,) in cx.query(SILENT, (group, topic, own, int(age * 1000)))]
 
-    def purge_silent(self, cx: Executor, group: str, topic: str, owner: str, age: float) -> int:
-        """Remove the row of such a one; whether it was there."""
-        return cx.execute(PURGE_SILENT, (group, topic, owner, int(age * 1000)))
+def still_silent(
+    cx: Executor,
+    group: str,
+    topic: str,
+    owner: str,
+    heartbeat_at: int,
+    *,
+    needs_free: bool,
+    may_be_held: bool,
+) -> bool:
+    """Whether a suspect has given no sign of life since; a missing row is silence.
+
+    `needs_free`: its lock has to be free still; `may_be_held`: whoever holds it says nothing.
+    """
+    row = cx.one(STILL_SILENT, (group, topic, owner))
+    if row is None:
+        return True
+    beat, free = row
+    return int(beat) == heartbeat_at and (may_be_held or (bool(free) if needs_free else free != 0))
+
+
+def purge_left(cx: Executor, group: str, topic: str, own: str, age: float) -> int:
+    """Remove rows of others that left more than `age` seconds ago; how many."""
+    return cx.execute(PURGE_LEFT, (group, topic, own, int(age * 1000)))
+
+
+def silent(cx: Executor, group: str, topic: str, own: str, age: float) -> list[str]:
+    """Others that have not left, and whose heartbeats ended more than `age` seconds ago."""
+    return [owner for (owner,) in cx.query(SILENT, (group, topic, own, int(age * 1000)))]
+
+
+def purge_silent(cx: Executor, group: str, topic: str, owner: str, age: float) -> int:
+    """Remove the row of such a one; whether it was there."""
+    return cx.execute(PURGE_SILENT, (group, topic, owner, int(age * 1000)))

@@ -159,118 +159,129 @@ class FloorRow:
     deleted_through: int
 
 
-class Offsets:
-    """SQL of `queue_offsets`."""
+def load(cx: Executor, group: str, topic: str, keys: Sequence[str]) -> dict[tuple[str, str], OffsetsRow]:
+    """Rows of `group` and of the floor group '', by (group, key)."""
+    found = {}
+    for chunk in chunked(keys):
+        for row in cx.query(LOAD.format(keys=placeholders(chunk)), (group, topic, *chunk)):
+            owner, key, acked, through, epoch, age_ms, paused_at = row
+            found[(owner, key)] = OffsetsRow(acked, through, epoch, max(0, age_ms) / 1000, bool(paused_at))
+    return found
 
-    def load(self, cx: Executor, group: str, topic: str, keys: Sequence[str]) -> dict[tuple[str, str], OffsetsRow]:
-        """Rows of `group` and of the floor group '', by (group, key)."""
-        found = {}
-        for chunk in chunked(keys):
-            for row in cx.query(LOAD.format(keys=placeholders(chunk)), (group, topic, *chunk)):
-                owner, key, acked, through, epoch, age_ms, paused_at = row
-                found[(owner, key)] = OffsetsRow(acked, through, epoch, max(0, age_ms) / 1000, bool(paused_at))
-        return found
 
-    def move_watermarks(self, cx: Executor, topic: str, group: str, watermarks: Mapping[str, int]) -> None:
-        """Set watermarks by key, whatever they were, and without a run mark."""
-        self._write(cx, MOVE, topic, group, watermarks)
+def move_watermarks(cx: Executor, topic: str, group: str, watermarks: Mapping[str, int]) -> None:
+    """Set watermarks by key, whatever they were, and without a run mark."""
+    _write(cx, MOVE, topic, group, watermarks)
 
-    def raise_watermarks(self, cx: Executor, topic: str, group: str, watermarks: Mapping[str, int]) -> None:
-        """Raise watermarks by key; the run marks above them stay."""
-        self._write(cx, RAISE, topic, group, watermarks)
 
-    def _write(self, cx: Executor, sql: str, topic: str, group: str, watermarks: Mapping[str, int]) -> None:
-        row = f"(%s, %s, %s, %s, %s, {NOW_MS})"
-        for chunk in chunked(sorted(watermarks, key=str.encode)):
-            args = [value for key in chunk for value in (group, topic, key, watermarks[key], watermarks[key])]
-            cx.execute(sql.format(rows=",".join([row] * len(chunk))), args)
+def raise_watermarks(cx: Executor, topic: str, group: str, watermarks: Mapping[str, int]) -> None:
+    """Raise watermarks by key; the run marks above them stay."""
+    _write(cx, RAISE, topic, group, watermarks)
 
-    def flush(self, cx: Executor, group: str, topic: str, rows: Sequence[tuple[str, int, int, int]]) -> None:
-        """Write (key, watermark, run mark, epoch), in primary-key order."""
-        values = f"(%s, %s, %s, %s, %s, %s, {NOW_MS}, {NOW_MS})"
-        for chunk in chunked(sorted(rows, key=lambda row: row[0].encode())):
-            args = [value for row in chunk for value in (group, topic, *row)]
-            cx.execute(FLUSH.format(rows=",".join([values] * len(chunk))), args)
 
-    def lock_free(self, cx: Executor, group: str, topic: str, keys: Sequence[str]) -> set[str]:
-        """Lock the rows that nobody else holds; returns their keys."""
-        found: set[str] = set()
-        for chunk in chunked(sorted(keys, key=str.encode)):
-            rows = cx.query(LOCK_FREE.format(keys=placeholders(chunk)), (group, topic, *chunk))
-            found.update(key for (key,) in rows)
-        return found
+def _write(cx: Executor, sql: str, topic: str, group: str, watermarks: Mapping[str, int]) -> None:
+    row = f"(%s, %s, %s, %s, %s, {NOW_MS})"
+    for chunk in chunked(sorted(watermarks, key=str.encode)):
+        args = [value for key in chunk for value in (group, topic, key, watermarks[key], watermarks[key])]
+        cx.execute(sql.format(rows=",".join([row] * len(chunk))), args)
 
-    def acked_locked(self, cx: Executor, group: str, topic: str, key: str) -> int:
-        """The watermark, after whatever is being committed; 0 without a row."""
-        row = cx.one(ACKED_LOCKED, (group, topic, key))
-        return 0 if row is None else int(row[0])
 
-    def lock_floors(self, cx: Executor, topic: str, keys: Sequence[str]) -> dict[str, FloorRow]:
-        """Lock the floors that no other collector holds."""
-        found: dict[str, FloorRow] = {}
-        for chunk in chunked(sorted(keys, key=str.encode)):
-            for key, floor, deleted in cx.query(LOCK_FLOORS.format(keys=placeholders(chunk)), (topic, *chunk)):
-                found[key] = FloorRow(floor, deleted)
-        return found
+def flush(cx: Executor, group: str, topic: str, rows: Sequence[tuple[str, int, int, int]]) -> None:
+    """Write (key, watermark, run mark, epoch), in primary-key order."""
+    values = f"(%s, %s, %s, %s, %s, %s, {NOW_MS}, {NOW_MS})"
+    for chunk in chunked(sorted(rows, key=lambda row: row[0].encode())):
+        args = [value for row in chunk for value in (group, topic, *row)]
+        cx.execute(FLUSH.format(rows=",".join([values] * len(chunk))), args)
 
-    def watermarks(
-        self, cx: Executor, topic: str, groups: Sequence[str], keys: Sequence[str]
-    ) -> dict[tuple[str, str], int]:
-        """Watermarks by (group, key); a missing entry means that the group has no row for the lane."""
-        found: dict[tuple[str, str], int] = {}
-        for chunk in chunked(keys):
-            sql = WATERMARKS.format(groups=placeholders(groups), keys=placeholders(chunk))
-            for group, key, acked in cx.query(sql, (*groups, topic, *chunk)):
-                found[(group, key)] = acked
-        return found
 
-    def raise_floors(self, cx: Executor, topic: str, floors: Mapping[str, int]) -> None:
-        """Release everything up to these floors, by key."""
-        _raise(cx, RAISE_FLOORS, topic, floors)
+def lock_free(cx: Executor, group: str, topic: str, keys: Sequence[str]) -> set[str]:
+    """Lock the rows that nobody else holds; returns their keys."""
+    found: set[str] = set()
+    for chunk in chunked(sorted(keys, key=str.encode)):
+        rows = cx.query(LOCK_FREE.format(keys=placeholders(chunk)), (group, topic, *chunk))
+        found.update(key for (key,) in rows)
+    return found
 
-    def raise_deleted(self, cx: Executor, topic: str, through: Mapping[str, int]) -> None:
-        """Note that nothing up to these offsets, by key, is left in the log."""
-        _raise(cx, RAISE_DELETED, topic, through)
 
-    def idle_floors(self, cx: Executor, topic: str, after: str, idle: float, limit: int) -> list[str]:
-        """Keys behind `after` whose collection is complete and whose floor has not moved for `idle` seconds."""
-        return [key for (key,) in cx.query(IDLE_FLOORS, (topic, after, int(idle * 1000), limit))]
+def acked_locked(cx: Executor, group: str, topic: str, key: str) -> int:
+    """The watermark, after whatever is being committed; 0 without a row."""
+    row = cx.one(ACKED_LOCKED, (group, topic, key))
+    return 0 if row is None else int(row[0])
 
-    def lock_lane(
-        self, cx: Executor, topic: str, key: str, groups: Sequence[str]
-    ) -> dict[str, tuple[int, bool]] | None:
-        """Lock every group's row of a lane: (watermark, paused) by group; None when somebody holds one of them."""
-        names = placeholders(groups)
-        rows = cx.query(LOCK_LANE.format(groups=names), (*groups, topic, key))
-        counted = cx.one(COUNT_LANE.format(groups=names), (*groups, topic, key))
-        if counted is None or counted[0] != len(rows):
-            return None
-        return {group: (acked, bool(paused)) for group, acked, paused in rows}
 
-    def purge(self, cx: Executor, topic: str, key: str, groups: Sequence[str]) -> None:
-        """Remove a lane's rows for these groups."""
-        for group in sorted(groups, key=str.encode):  # several at once might be read as the whole table, and wait
-            cx.execute(PURGE, (group, topic, key))
+def lock_floors(cx: Executor, topic: str, keys: Sequence[str]) -> dict[str, FloorRow]:
+    """Lock the floors that no other collector holds."""
+    found: dict[str, FloorRow] = {}
+    for chunk in chunked(sorted(keys, key=str.encode)):
+        for key, floor, deleted in cx.query(LOCK_FLOORS.format(keys=placeholders(chunk)), (topic, *chunk)):
+            found[key] = FloorRow(floor, deleted)
+    return found
 
-    def start_at_head(self, cx: Executor, group: str, topic: str) -> None:
-        """Let a new group begin behind everything that exists."""
-        cx.execute(START_AT_HEAD, (group, topic))
 
-    def start_at(self, cx: Executor, group: str, topic: str, key: str, offset: int) -> None:
-        """Let a new group begin behind `offset` of one lane."""
-        cx.execute(START_AT, (group, topic, key, offset, offset))
+def watermarks(cx: Executor, topic: str, groups: Sequence[str], keys: Sequence[str]) -> dict[tuple[str, str], int]:
+    """Watermarks by (group, key); a missing entry means that the group has no row for the lane."""
+    found: dict[tuple[str, str], int] = {}
+    for chunk in chunked(keys):
+        sql = WATERMARKS.format(groups=placeholders(groups), keys=placeholders(chunk))
+        for group, key, acked in cx.query(sql, (*groups, topic, *chunk)):
+            found[(group, key)] = acked
+    return found
 
-    def paused(self, cx: Executor, group: str, topic: str) -> set[str]:
-        """Keys of the lanes that an operator paused for a group."""
-        return {key for (key,) in cx.query(PAUSED, (group, topic))}
 
-    def any_of_group(self, cx: Executor, group: str, topic: str) -> bool:
-        """Whether a group has any row for a topic."""
-        return cx.one(ANY_OF_GROUP, (group, topic)) is not None
+def raise_floors(cx: Executor, topic: str, floors: Mapping[str, int]) -> None:
+    """Release everything up to these floors, by key."""
+    _raise(cx, RAISE_FLOORS, topic, floors)
 
-    def delete_group(self, cx: Executor, group: str, topic: str) -> None:
-        """Remove every row of a group for a topic."""
-        cx.execute(DELETE_GROUP, (group, topic))
+
+def raise_deleted(cx: Executor, topic: str, through: Mapping[str, int]) -> None:
+    """Note that nothing up to these offsets, by key, is left in the log."""
+    _raise(cx, RAISE_DELETED, topic, through)
+
+
+def idle_floors(cx: Executor, topic: str, after: str, idle: float, limit: int) -> list[str]:
+    """Keys behind `after` whose collection is complete and whose floor has not moved for `idle` seconds."""
+    return [key for (key,) in cx.query(IDLE_FLOORS, (topic, after, int(idle * 1000), limit))]
+
+
+def lock_lane(cx: Executor, topic: str, key: str, groups: Sequence[str]) -> dict[str, tuple[int, bool]] | None:
+    """Lock every group's row of a lane: (watermark, paused) by group; None when somebody holds one of them."""
+    names = placeholders(groups)
+    rows = cx.query(LOCK_LANE.format(groups=names), (*groups, topic, key))
+    counted = cx.one(COUNT_LANE.format(groups=names), (*groups, topic, key))
+    if counted is None or counted[0] != len(rows):
+        return None
+    return {group: (acked, bool(paused)) for group, acked, paused in rows}
+
+
+def purge(cx: Executor, topic: str, key: str, groups: Sequence[str]) -> None:
+    """Remove a lane's rows for these groups."""
+    for group in sorted(groups, key=str.encode):  # several at once might be read as the whole table, and wait
+        cx.execute(PURGE, (group, topic, key))
+
+
+def start_at_head(cx: Executor, group: str, topic: str) -> None:
+    """Let a new group begin behind everything that exists."""
+    cx.execute(START_AT_HEAD, (group, topic))
+
+
+def start_at(cx: Executor, group: str, topic: str, key: str, offset: int) -> None:
+    """Let a new group begin behind `offset` of one lane."""
+    cx.execute(START_AT, (group, topic, key, offset, offset))
+
+
+def paused(cx: Executor, group: str, topic: str) -> set[str]:
+    """Keys of the lanes that an operator paused for a group."""
+    return {key for (key,) in cx.query(PAUSED, (group, topic))}
+
+
+def any_of_group(cx: Executor, group: str, topic: str) -> bool:
+    """Whether a group has any row for a topic."""
+    return cx.one(ANY_OF_GROUP, (group, topic)) is not None
+
+
+def delete_group(cx: Executor, group: str, topic: str) -> None:
+    """Remove every row of a group for a topic."""
+    cx.execute(DELETE_GROUP, (group, topic))
 
 
 def _raise(cx: Executor, sql: str, topic: str, offsets: Mapping[str, int]) -> None:

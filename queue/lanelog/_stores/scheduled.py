@@ -119,87 +119,92 @@ class DueRow:
     payload_bytes: int
 
 
-class Scheduled:
-    """SQL of `queue_scheduled`."""
+def insert(cx: Executor, topic: str, rows: Sequence[NewScheduled], max_packet: int) -> None:
+    """Insert rows, in as few statements as rows and bytes allow."""
+    sizes = [
+        2 * len(row.payload) + 4 * (len(topic) + len(row.key) + len(row.id) + len(row.metadata or "")) for row in rows
+    ]
+    for part in fitting(rows, [size + _ROW_OVERHEAD for size in sizes], max_packet - _STATEMENT_OVERHEAD):
+        args: list[object] = []
+        for row in part:
+            args += (topic, row.key, row.id, row.payload, len(row.payload), row.metadata)
+            args += (row.due_ms, row.relative, row.ttl_ms, row.place)
+        cx.execute(INSERT + ",".join([ROW] * len(part)), args)
 
-    def insert(self, cx: Executor, topic: str, rows: Sequence[NewScheduled], max_packet: int) -> None:
-        """Insert rows, in as few statements as rows and bytes allow."""
-        sizes = [
-            2 * len(row.payload) + 4 * (len(topic) + len(row.key) + len(row.id) + len(row.metadata or ""))
-            for row in rows
+
+def find_shared(cx: Executor, topic: str, points: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Those (key, id) that are scheduled, share-locked, whatever an old snapshot shows."""
+    found: set[tuple[str, str]] = set()
+    for chunk in chunked(sorted(set(points))):
+        marks = ",".join(["(%s,%s)"] * len(chunk))
+        found.update(cx.query(FIND_SHARED.format(points=marks), (topic, *(v for point in chunk for v in point))))
+    return found
+
+
+def due(
+    cx: Executor, busy: Sequence[tuple[str, str]], limit: int, *, everything: bool, topics: Sequence[str] = ()
+) -> list[tuple[str, str, str]]:
+    """(topic, key, id) of what is due, the earliest first, but for the lanes in `busy`.
+
+    `everything`: also what has been due for long; in any case so with `topics`, of which then only those.
+    """
+    lanes = [_NO_LANE, *busy]
+    args: list[object] = [value for lane in lanes for value in lane]
+    marks = ",".join(["(%s,%s)"] * len(lanes))
+    if not topics:
+        return cx.query(DUE.format(lanes=marks), (everything, *args, limit))
+    return cx.query(DUE_OF.format(lanes=marks, topics=",".join(["%s"] * len(topics))), (*args, *topics, limit))
+
+
+def lock(cx: Executor, topic: str, points: Sequence[tuple[str, str]]) -> list[DueRow]:
+    """Lock those (key, id) that are there, due, and nobody else's; unordered."""
+    found: list[DueRow] = []
+    for chunk in chunked(sorted(points)):
+        args = [value for point in chunk for value in point]
+        found += [
+            DueRow(deliver_at, created_at, seq, message_id, key, size)
+            for key, message_id, deliver_at, created_at, seq, size in cx.query(
+                LOCK.format(exact=exactly(chunk)), (*args, topic)
+            )
         ]
-        for part in fitting(rows, [size + _ROW_OVERHEAD for size in sizes], max_packet - _STATEMENT_OVERHEAD):
-            args: list[object] = []
-            for row in part:
-                args += (topic, row.key, row.id, row.payload, len(row.payload), row.metadata)
-                args += (row.due_ms, row.relative, row.ttl_ms, row.place)
-            cx.execute(INSERT + ",".join([ROW] * len(part)), args)
+    return found
 
-    def find_shared(self, cx: Executor, topic: str, points: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
-        """Those (key, id) that are scheduled, share-locked, whatever an old snapshot shows."""
-        found: set[tuple[str, str]] = set()
-        for chunk in chunked(sorted(set(points))):
-            marks = ",".join(["(%s,%s)"] * len(chunk))
-            found.update(cx.query(FIND_SHARED.format(points=marks), (topic, *(v for point in chunk for v in point))))
-        return found
 
-    def due(
-        self, cx: Executor, busy: Sequence[tuple[str, str]], limit: int, *, everything: bool, topics: Sequence[str] = ()
-    ) -> list[tuple[str, str, str]]:
-        """(topic, key, id) of what is due, the earliest first, but for the lanes in `busy`.
+def append(cx: Executor, topic: str, places: Sequence[tuple[str, str, int]]) -> int:
+    """Copy rows into the log, by (key, id) at an offset; how many that were, to be compared."""
+    copied = 0
+    for chunk in chunked(places):
+        placed = " UNION ALL ".join(["SELECT %s AS k, %s AS i, %s AS o"] * len(chunk))
+        args = [value for place in chunk for value in place]
+        copied += cx.execute(APPEND.format(placed=placed), (*args, topic))
+    return copied
 
-        `everything`: also what has been due for long; in any case so with `topics`, of which then only those.
-        """
-        lanes = [_NO_LANE, *busy]
-        args: list[object] = [value for lane in lanes for value in lane]
-        marks = ",".join(["(%s,%s)"] * len(lanes))
-        if not topics:
-            return cx.query(DUE.format(lanes=marks), (everything, *args, limit))
-        return cx.query(DUE_OF.format(lanes=marks, topics=",".join(["%s"] * len(topics))), (*args, *topics, limit))
 
-    def lock(self, cx: Executor, topic: str, points: Sequence[tuple[str, str]]) -> list[DueRow]:
-        """Lock those (key, id) that are there, due, and nobody else's; unordered."""
-        found: list[DueRow] = []
-        for chunk in chunked(sorted(points)):
-            args = [value for point in chunk for value in point]
-            found += [
-                DueRow(deliver_at, created_at, seq, message_id, key, size)
-                for key, message_id, deliver_at, created_at, seq, size in cx.query(
-                    LOCK.format(exact=exactly(chunk)), (*args, topic)
-                )
-            ]
-        return found
+def delete(cx: Executor, topic: str, points: Sequence[tuple[str, str]]) -> int:
+    """Delete by exact (key, id); how many there were."""
+    deleted = 0
+    for chunk in chunked(sorted(points)):
+        args = [value for point in chunk for value in point]
+        deleted += cx.execute(DELETE.format(exact=exactly(chunk)), (*args, topic))
+    return deleted
 
-    def append(self, cx: Executor, topic: str, places: Sequence[tuple[str, str, int]]) -> int:
-        """Copy rows into the log, by (key, id) at an offset; how many that were, to be compared."""
-        copied = 0
-        for chunk in chunked(places):
-            placed = " UNION ALL ".join(["SELECT %s AS k, %s AS i, %s AS o"] * len(chunk))
-            args = [value for place in chunk for value in place]
-            copied += cx.execute(APPEND.format(placed=placed), (*args, topic))
-        return copied
 
-    def delete(self, cx: Executor, topic: str, points: Sequence[tuple[str, str]]) -> int:
-        """Delete by exact (key, id); how many there were."""
-        deleted = 0
-        for chunk in chunked(sorted(points)):
-            args = [value for point in chunk for value in point]
-            deleted += cx.execute(DELETE.format(exact=exactly(chunk)), (*args, topic))
-        return deleted
+def exists(cx: Executor, topic: str, key: str, message_id: str) -> bool:
+    """Whether it is scheduled."""
+    return cx.one(EXISTS, (topic, key, message_id)) is not None
 
-    def exists(self, cx: Executor, topic: str, key: str, message_id: str) -> bool:
-        """Whether it is scheduled."""
-        return cx.one(EXISTS, (topic, key, message_id)) is not None
 
-    def cancel(self, cx: Executor, topic: str, key: str, message_id: str) -> bool:
-        """Delete one row; whether there was one."""
-        return cx.execute(CANCEL, (topic, key, message_id)) > 0
+def cancel(cx: Executor, topic: str, key: str, message_id: str) -> bool:
+    """Delete one row; whether there was one."""
+    return cx.execute(CANCEL, (topic, key, message_id)) > 0
 
-    def of_topic(self, cx: Executor, topic: str, limit: int) -> list[tuple[str, str]]:
-        """(key, id) of some of a topic's messages."""
-        return cx.query(OF_TOPIC, (topic, limit))
 
-    def count(self, cx: Executor, topic: str) -> int:
-        """How many messages of a topic are scheduled."""
-        row = cx.one(COUNT, (topic,))
-        return int(row[0]) if row else 0
+def of_topic(cx: Executor, topic: str, limit: int) -> list[tuple[str, str]]:
+    """(key, id) of some of a topic's messages."""
+    return cx.query(OF_TOPIC, (topic, limit))
+
+
+def count(cx: Executor, topic: str) -> int:
+    """How many messages of a topic are scheduled."""
+    row = cx.one(COUNT, (topic,))
+    return int(row[0]) if row else 0

@@ -20,10 +20,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lanelog._stores import deliveries, offsets, partitions
 from lanelog._stores._points import chunked, placeholders
-from lanelog._stores.deliveries import Deliveries, DeliveryWrite
-from lanelog._stores.discovery import Discovery
-from lanelog._stores.offsets import Offsets
+from lanelog._stores.deliveries import DeliveryWrite
 from lanelog.admin.read import owners as _owners
 
 if TYPE_CHECKING:
@@ -53,9 +52,9 @@ def interrupt(cx: Executor, topic: str, group: str, held: Mapping[str, Held]) ->
     owners = _owners.load(cx, group, topic)
     lanes = {key: lease.epoch for key, lease in held.items() if lease.owner and owners.alive(lease.owner)}
     keys = sorted(lanes, key=str.encode)
-    places = Offsets().load(cx, group, topic, keys)
-    heads = Discovery().heads(cx, topic, keys)
-    rows = Deliveries().load(cx, group, topic, keys)
+    places = offsets.load(cx, group, topic, keys)
+    heads = partitions.heads(cx, topic, keys)
+    rows = deliveries.load(cx, group, topic, keys)
     writes: list[DeliveryWrite] = []
     void: list[str] = []
     for key, epoch in lanes.items():
@@ -69,7 +68,7 @@ def interrupt(cx: Executor, topic: str, group: str, held: Mapping[str, Held]) ->
         low = max(place.offset_acked, 0 if floor is None else floor.offset_acked)
         for offset in _uncovered(mine, low, min(place.marked_through, heads.get(key, 0))):
             writes.append(_first(key, offset, place.marked_age))
-    Deliveries().upsert(cx, group, topic, writes)
+    deliveries.upsert(cx, group, topic, writes)
     return void
 
 

@@ -14,11 +14,9 @@ from typing import TYPE_CHECKING
 
 from attrs import frozen
 
+from lanelog._stores import groups, leases, offsets, partitions
 from lanelog._stores._points import chunked, placeholders
-from lanelog._stores.discovery import Discovery
-from lanelog._stores.groups import Groups
-from lanelog._stores.leases import Leases
-from lanelog._stores.offsets import FloorRow, Offsets
+from lanelog._stores.offsets import FloorRow
 from lanelog.admin.lookup.known import no_group, no_topic
 
 if TYPE_CHECKING:
@@ -46,10 +44,10 @@ class Held:
 
 def begin(cx: Executor, topic: str, group: str) -> int:
     """Hold topic row and group until the transaction ends; the epoch of lease rows that are born in it."""
-    row = Discovery().share_topic(cx, topic)
+    row = partitions.share_topic(cx, topic)
     if row is None:
         raise no_topic(topic)
-    if Groups().lock_shared(cx, group, topic) is None:
+    if groups.lock_shared(cx, group, topic) is None:
         raise no_group(topic, group)
     return row[1] + 1
 
@@ -74,22 +72,22 @@ def _floors(cx: Executor, sql: str, topic: str, keys: Sequence[str]) -> dict[str
 
 def lock_leases(cx: Executor, topic: str, group: str, keys: Iterable[str]) -> dict[str, Held]:
     """Lock the leases of these lanes; one that is missing was never owned."""
-    return {key: Held(*held) for key, held in Leases().lock_owners(cx, group, topic, keys).items()}
+    return {key: Held(*held) for key, held in leases.lock_owners(cx, group, topic, keys).items()}
 
 
 def take_away(cx: Executor, topic: str, group: str, keys: Iterable[str], epoch: int) -> None:
     """Leave these lanes to nobody; `epoch` is that of rows that are born."""
-    Leases().take_away(cx, topic, [(group, key) for key in keys], epoch)
+    leases.take_away(cx, topic, [(group, key) for key in keys], epoch)
 
 
 def move(cx: Executor, topic: str, group: str, watermarks: Mapping[str, int]) -> None:
     """Set watermarks by key, whatever they were."""
-    Offsets().move_watermarks(cx, topic, group, watermarks)
+    offsets.move_watermarks(cx, topic, group, watermarks)
 
 
 def raise_watermarks(cx: Executor, topic: str, group: str, watermarks: Mapping[str, int]) -> None:
     """Raise watermarks by key."""
-    Offsets().raise_watermarks(cx, topic, group, watermarks)
+    offsets.raise_watermarks(cx, topic, group, watermarks)
 
 
 def settled_between(rows: Iterable[DeliveryRow], low: int, high: int) -> int:

@@ -17,10 +17,7 @@ from typing import TYPE_CHECKING
 
 from lanelog._checks import check_integer, check_name
 from lanelog._database import NOW_MS
-from lanelog._stores.deliveries import Deliveries
-from lanelog._stores.history import History
-from lanelog._stores.moves import Moves
-from lanelog._stores.offsets import Offsets
+from lanelog._stores import deliveries, history, moves, offsets
 from lanelog.admin.change import interrupt, lease_takeover
 from lanelog.admin.change.told import Act, Unanswered, passing
 from lanelog.admin.lookup.arguments import BY_MAX, REASON_MAX, check_text
@@ -211,8 +208,8 @@ def _skip(
         if floor is None:
             raise no_lane(topic, key)
         held = lease_takeover.lock_leases(cx, topic, group, [key]).get(key)
-        place = Offsets().load(cx, group, topic, [key]).get((group, key))
-        rows = Deliveries().load(cx, group, topic, [key]).get(key, [])
+        place = offsets.load(cx, group, topic, [key]).get((group, key))
+        rows = deliveries.load(cx, group, topic, [key]).get(key, [])
         watermark = max(floor.floor, place.offset_acked if place else 0)
         state, attempts = _state(offset, watermark, place, rows, held)
         changed = state is not MessageState.COMPLETED
@@ -220,11 +217,11 @@ def _skip(
             unanswered.plan(1)
             lease_takeover.take_away(cx, topic, group, [key], epoch)
             void = interrupt.interrupt(cx, topic, group, {} if held is None else {key: held})
-            rows = Deliveries().load(cx, group, topic, [key]).get(key, [])
+            rows = deliveries.load(cx, group, topic, [key]).get(key, [])
             _settle(cx, topic, group, key, offset, watermark, rows)
             interrupt.unmark(cx, topic, group, void)
             row = next((row for row in rows if row.offset <= offset <= row.through), None)
-            History().skipped(
+            history.skipped(
                 cx,
                 group,
                 topic,
@@ -240,7 +237,7 @@ def _skip(
             group=group,
             key=key,
             offset=offset,
-            id=Moves().source_id(cx, topic, key, offset),
+            id=moves.source_id(cx, topic, key, offset),
             changed=changed,
             state=state,
             attempts=attempts,
@@ -256,10 +253,10 @@ def _settle(
     """The next one raises the watermark, over what is settled ahead of it; any other gets an acked row."""
     reached = lease_takeover.advanced(rows, watermark)
     if offset != reached + 1:
-        Deliveries().settle(cx, group, topic, key, offset)
+        deliveries.settle(cx, group, topic, key, offset)
         return
     reached = lease_takeover.advanced([row for row in rows if row.acked], offset)
-    Deliveries().delete(cx, group, topic, [(key, row.offset) for row in rows if row.through <= reached])
+    deliveries.delete(cx, group, topic, [(key, row.offset) for row in rows if row.through <= reached])
     lease_takeover.raise_watermarks(cx, topic, group, {key: reached})
 
 

@@ -28,8 +28,7 @@ from attrs import define, field
 from lanelog._checks import Duration, check_integer, check_name, check_number
 from lanelog._database import NOW_MS
 from lanelog._engine.lane.policy import CAP
-from lanelog._stores.groups import Groups
-from lanelog._stores.partitions import Partitions
+from lanelog._stores import groups, partitions
 from lanelog.admin.change import lease_takeover
 from lanelog.admin.dead_letters import selection
 from lanelog.admin.lookup.known import known_group, known_topic, no_group, read, repeated
@@ -198,7 +197,7 @@ class _Redrive:
 
     def target_group(self, cx: Executor) -> str:
         """The only group that the copies are for, held in place; '' for every group, where it is not registered."""
-        if Groups().lock_shared(cx, self.group, self.target) is not None:
+        if groups.lock_shared(cx, self.group, self.target) is not None:
             return self.group
         if self.home:
             raise no_group(self.target, self.group)
@@ -292,7 +291,7 @@ class _Redrive:
             done = selection.settled_by(cx, dead_topic, points, self.by)
             if done:  # it was; what is left of the batch was left by it, for somebody's lock or to somebody's call
                 return len(done), {key for key, _ in set(points) - done}
-        heads = Partitions().lock_heads(cx, self.target, keys, wait=False)
+        heads = partitions.lock_heads(cx, self.target, keys, wait=False)
         points = [
             (letter.key, letter.offset)
             for letter in letters
@@ -325,7 +324,7 @@ class _Redrive:
         flat = [value for point in points for value in point]
         ttl = (self.timing.ttl_ms, self.timing.ttl_ms)
         copied = cx.execute(sql, (self.target, *bases, *self._cap, *ttl, for_group, dead_topic, *flat))
-        return copied, Partitions().advance(cx, self.target, counts) == len(counts)
+        return copied, partitions.advance(cx, self.target, counts) == len(counts)
 
     def _copy_later(self, cx: Executor, dead_topic: str, points: Points, for_group: str) -> int:
         """Into the schedule, with the heads locked as by whoever publishes; how many."""

@@ -14,8 +14,8 @@ from attrs import frozen
 
 from lanelog._checks import check_name
 from lanelog._database import NOW_MS
+from lanelog._stores import offsets
 from lanelog._stores._points import chunked, placeholders
-from lanelog._stores.offsets import Offsets
 from lanelog.admin.lookup.known import PAGE, known_topic, pages, read
 from lanelog.admin.lookup.names import names
 from lanelog.admin.read import topics
@@ -195,7 +195,7 @@ def _some(database: Database, dead_topic: str, topic: str, group: str, own: Sequ
     for page in pages(database, dead_topic, PAGE):
         floors = read(
             database,
-            Offsets().load,
+            offsets.load,
             "reading floors",
             "",
             dead_topic,
