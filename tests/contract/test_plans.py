@@ -66,7 +66,7 @@ PIECES = {
     "_stores.messages.TARGETED_ROW": "the same",
     "_stores.scheduled.ROW": "one row of INSERT",
     "_stores.schedules._COLUMNS": "the columns of GET, LIST and TRY_LOCK",
-    "_stores.partitions.FLOOR": "one row of CREATE_FLOORS",
+    "_stores.offsets.FLOOR": "one row of CREATE_FLOORS",
     "_stores.partitions.HEAD": "one row of CREATE_HEADS",
 }
 NOT_EXPLAINED = {

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from lanelog._database import Database
-from lanelog._stores import messages, partitions
+from lanelog._stores import messages, offsets, partitions
 from lanelog._stores.messages import NewMessage
 from lanelog.config import ConnectConfig
 
@@ -17,7 +17,7 @@ def filled(lanelog_url: str) -> Iterator[Database]:
     keys = [f"k{number:04}" for number in range(1000)]
     with database.transaction() as cx:
         partitions.create_topic(cx, "t")
-        partitions.create_floors(cx, "t", keys, 0)
+        offsets.create_floors(cx, "t", keys, 0)
         partitions.create_heads(cx, "t", keys, 2)
         rows = [NewMessage(key, offset, f"i{offset}", b"x", None) for key in keys for offset in (1, 2)]
         messages.insert(cx, "t", rows, cx.max_packet)

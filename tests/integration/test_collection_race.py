@@ -28,13 +28,13 @@ LONGEST = 0.02
 HELD_UP = {
     "partitions.SHARE_TOPIC",
     "partitions.LOCK_TOPIC",
-    "offsets.LOCK_FLOORS",
+    "offsets.TRY_LOCK_FLOORS",
     "offsets.WATERMARKS",
     "offsets.RAISE_FLOORS",
     "offsets.RAISE_DELETED",
     "moves.DELETE",
     "groups.CREATE",
-    "fence.SHARE_FLOORS",
+    "offsets.SHARE_FLOORS",
     "leases.TAKE_AWAY",
     "offsets.MOVE",
 }

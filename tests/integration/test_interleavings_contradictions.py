@@ -99,7 +99,7 @@ def test_a_settlement_under_a_mend_waits_and_is_refused(stage: Stage, dies: bool
 def test_a_second_mend_waits_and_finds_what_the_first_has_left(stage: Stage, drained: None, dies: bool) -> None:
     """One of them mends the lane, and tells it; if the first dies, that is the second."""
     rows(stage.raw, "UPDATE queue_offsets SET offset_acked = 9 WHERE consumer_group = 'g'")
-    first = stage.stopped("before COMMIT following lane_rows.REWIND", "audit", "k", topic="t")
+    first = stage.stopped("before COMMIT following offsets.REWIND", "audit", "k", topic="t")
     second = stage.actor("second")
     call = second.call("audit", topic="t")
     wait_until_blocked(stage.raw)

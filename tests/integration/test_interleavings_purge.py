@@ -14,7 +14,7 @@ from support.stage import Actor, Call, Stage, thorough, wait_until_blocked
 from support.waiting import Record
 
 HEAD, EPOCH = 3, 7
-FIRST_LOCK, FLOORS = "after partitions.TRY_LOCK_TOPIC", "after offsets.LOCK_FLOORS"
+FIRST_LOCK, FLOORS = "after partitions.TRY_LOCK_TOPIC", "after offsets.TRY_LOCK_FLOORS"
 HEAD_LOCK, LEASE_LOCK = "after partitions.TRY_LOCK_HEAD", "after leases.LOCK_LANE"
 LAST = "before COMMIT following offsets.PURGE"
 BIRTH = "before COMMIT following partitions.CREATE_HEADS"

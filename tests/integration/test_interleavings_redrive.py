@@ -162,7 +162,7 @@ def test_a_message_that_fails_again_while_its_dead_letter_is_brought_back_is_not
 
 
 @DIES
-@pytest.mark.parametrize("point", [COPYING, *thorough("after lease_takeover.SHARE_FLOORS", "after selection.SETTLE")])
+@pytest.mark.parametrize("point", [COPYING, *thorough("after offsets.SHARE_FLOORS", "after selection.SETTLE")])
 def test_a_collection_leaves_the_dead_letters_that_are_being_brought_back(stage: Stage, point: str, dies: bool) -> None:
     """It does not wait for them, and deletes them once they are settled, with the rows that say so."""
     moving = redriving(stage, point)
@@ -183,7 +183,7 @@ def test_a_collection_leaves_the_dead_letters_that_are_being_brought_back(stage:
     "point",
     [
         "before COMMIT following offsets.RAISE_FLOORS",
-        "after offsets.LOCK_FLOORS",
+        "after offsets.TRY_LOCK_FLOORS",
         "after moves.DELETE",
     ],
 )

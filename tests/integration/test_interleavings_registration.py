@@ -72,7 +72,7 @@ def wait_until_all_is_collected(stage: Stage) -> None:
     [
         (RAISING, "earliest"),
         (RAISED, "earliest"),
-        *thorough(("after offsets.LOCK_FLOORS", "earliest"), ("after offsets.WATERMARKS", "earliest")),
+        *thorough(("after offsets.TRY_LOCK_FLOORS", "earliest"), ("after offsets.WATERMARKS", "earliest")),
         *thorough((RAISING, "latest"), (RAISING, "instant")),
         *thorough((RAISED, "latest"), (RAISED, "instant"), (DELETED, "earliest")),
     ],
@@ -148,7 +148,7 @@ def old_letters(stage: Stage) -> None:
 
 @pytest.mark.usefixtures("old_letters")
 @pytest.mark.parametrize(
-    "point", [RAISING, *thorough(RAISED, DELETED, "after offsets.LOCK_FLOORS", "after moves.LETTERS")]
+    "point", [RAISING, *thorough(RAISED, DELETED, "after offsets.TRY_LOCK_FLOORS", "after moves.LETTERS")]
 )
 def test_a_reader_registered_under_retention_begins_behind_what_it_releases(stage: Stage, point: str) -> None:
     """It waits until the release is committed, not for the deletion; what it releases was read by all there were."""
@@ -242,7 +242,7 @@ def test_a_registration_under_an_open_publish_does_not_wait_and_the_group_gets_t
         ("before COMMIT following partitions.CREATE_HEADS", "latest"),
         ("before COMMIT following partitions.CREATE_HEADS", "earliest"),
         ("before COMMIT following partitions.CREATE_HEADS", "instant"),
-        ("after partitions.CREATE_FLOORS", "latest"),
+        ("after offsets.CREATE_FLOORS", "latest"),
     ],
 )
 def test_a_registration_waits_for_the_birth_of_a_lane_and_begins_before_its_first_message(

@@ -120,7 +120,7 @@ def test_a_registration_waits_for_the_deletion_and_begins_anew(stage: Stage, poi
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("abandoned")
-@pytest.mark.parametrize("point", [ENDED, "before delete.LEFT_DELIVERIES", "before delete.LEFT_OFFSETS"])
+@pytest.mark.parametrize("point", [ENDED, "before delete.LEFT_DELIVERIES", "before offsets.SOME_OF_GROUP"])
 def test_what_is_registered_while_the_rest_is_deleted_keeps_what_is_its_own(stage: Stage, point: str) -> None:
     """Between two of its transactions the deletion finds the group registered anew, and leaves it alone."""
     deleting = deleting_group(stage, point)

@@ -17,7 +17,7 @@ from support.waiting import Record, eventually
 
 LAST = 5
 RAISING = "before COMMIT following offsets.RAISE_FLOORS"
-HOLDING_THE_FLOOR = ["after offsets.LOCK_FLOORS", "after offsets.WATERMARKS"]
+HOLDING_THE_FLOOR = ["after offsets.TRY_LOCK_FLOORS", "after offsets.WATERMARKS"]
 RELEASED = ["after COMMIT following offsets.RAISE_FLOORS", "after moves.DELETE"]
 TAKING = "before COMMIT following leases.TAKE"
 TAKEN = "after COMMIT following leases.TAKE"
@@ -82,7 +82,7 @@ def test_a_seek_under_a_collection_goes_as_far_back_as_that_leaves(stage: Stage,
 
 @DIES
 @pytest.mark.usefixtures("acked")
-@pytest.mark.parametrize("point", [SEEKING, *thorough("after lease_takeover.SHARE_FLOORS")])
+@pytest.mark.parametrize("point", [SEEKING, *thorough("after offsets.SHARE_FLOORS")])
 def test_a_collection_leaves_alone_the_lane_that_is_being_sought(stage: Stage, point: str, dies: bool) -> None:
     """It does not wait, and collects the other lane; afterwards it knows what the group wants to have again."""
     moving = seeking(stage, point, 3)

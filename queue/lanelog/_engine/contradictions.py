@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import field, frozen
 
-from lanelog._stores import deliveries, groups, lane_rows, leases, partitions
+from lanelog._stores import deliveries, groups, lane_rows, leases, offsets, partitions
 from lanelog._stores.lane_rows import LaneRows
 from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError
@@ -190,7 +190,7 @@ def _mend(cx: Executor, topic: str, key: str) -> list[Contradiction]:
         if judgement is None:
             return []
     if floor is None:
-        partitions.create_floors(cx, topic, [key], judgement.floor)
+        offsets.create_floors(cx, topic, [key], judgement.floor)
     if head is None:
         partitions.create_heads(cx, topic, [key], judgement.head)
     else:
@@ -199,7 +199,7 @@ def _mend(cx: Executor, topic: str, key: str) -> list[Contradiction]:
         leases.take_away(cx, topic, [(group, key) for group in judgement.groups], topic_row[1] + 1)
     _drop_rows(cx, topic, key, judgement)
     for group in sorted(judgement.rewound, key=str.encode):
-        lane_rows.rewind(cx, group, topic, key, judgement.floor)
+        offsets.rewind(cx, group, topic, key, judgement.floor)
     return judgement.contradictions(topic, key)
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from attrs import frozen
 
-from lanelog._database import NOW_MS
 from lanelog._stores._points import chunked, placeholders
 
 if TYPE_CHECKING:
@@ -97,11 +96,6 @@ WHERE consumer_group IN ({groups}) AND topic = %s AND partition_key = %s"""
 LOCK_LEASES = """SELECT consumer_group FROM queue_partition_leases FORCE INDEX (PRIMARY)
 WHERE consumer_group IN ({groups}) AND topic = %s AND partition_key = %s ORDER BY consumer_group FOR UPDATE"""
 
-# A watermark goes back, without a run mark; a pause stays (PRIMARY).
-REWIND = f"""UPDATE queue_offsets FORCE INDEX (PRIMARY)
-SET offset_acked = %s, marked_through = %s, marked_epoch = 0, marked_at = 0, updated_at = {NOW_MS}
-WHERE consumer_group = %s AND topic = %s AND partition_key = %s"""
-
 
 @frozen(kw_only=True)
 class LaneRows:
@@ -175,11 +169,6 @@ def lock_leases(cx: Executor, topic: str, key: str, groups: Sequence[str]) -> No
     """Wait for who is settling in the lane, and keep everybody else out."""
     named = sorted(groups, key=str.encode)
     cx.query(LOCK_LEASES.format(groups=placeholders(named)), (*named, topic, key))
-
-
-def rewind(cx: Executor, group: str, topic: str, key: str, offset: int) -> None:
-    """Set a group's watermark back to `offset`."""
-    cx.execute(REWIND, (offset, offset, group, topic, key))
 
 
 def _number(row: tuple[int, ...] | None) -> int | None:

@@ -1,7 +1,6 @@
 """`queue_offsets`: the acked watermark, the run mark and the pause of a lane for a group, and its floor (group '').
 
-Owns the SQL of its table; never decides what is acked. Called by the keeper (load), the settler (flush) and the janitor
-(floors).
+Owns the SQL of its table; never decides what is acked, nor who takes a lane.
 """
 
 from __future__ import annotations
@@ -11,10 +10,10 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 from lanelog._database import NOW_MS
-from lanelog._stores._points import chunked, placeholders
+from lanelog._stores._points import chunked, exactly, placeholders
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from lanelog._database import Executor
 
@@ -50,10 +49,18 @@ WHERE consumer_group = %s AND topic = %s AND partition_key = %s LOCK IN SHARE MO
 """
 
 # Collection step 1: take the floors of some lanes, leaving out what another collector has (PRIMARY).
-LOCK_FLOORS = """
+TRY_LOCK_FLOORS = """
 SELECT partition_key, offset_acked, marked_through FROM queue_offsets FORCE INDEX (PRIMARY)
 WHERE consumer_group = '' AND topic = %s AND partition_key IN ({keys}) FOR UPDATE SKIP LOCKED
 """
+
+# Floors of some lanes, held against collection and the purge of the lane (PRIMARY).
+SHARE_FLOORS = """SELECT partition_key, offset_acked, marked_through FROM queue_offsets FORCE INDEX (PRIMARY)
+WHERE consumer_group = '' AND topic = %s AND partition_key IN ({keys}) ORDER BY partition_key LOCK IN SHARE MODE"""
+
+# The same, to raise them (PRIMARY).
+LOCK_FLOORS = """SELECT partition_key, offset_acked, marked_through FROM queue_offsets FORCE INDEX (PRIMARY)
+WHERE consumer_group = '' AND topic = %s AND partition_key IN ({keys}) ORDER BY partition_key FOR UPDATE"""
 
 # Collection, its second statement: how far every group of the topic is on these lanes (PRIMARY, one lookup a point).
 WATERMARKS = """
@@ -119,10 +126,25 @@ WHERE consumer_group = %s AND topic = %s AND paused_at > 0"""
 # Whether a group has any row for a topic (PRIMARY, prefix).
 ANY_OF_GROUP = "SELECT 1 FROM queue_offsets FORCE INDEX (PRIMARY) WHERE consumer_group = %s AND topic = %s LIMIT 1"
 
+# Some of the rows of a group (PRIMARY, prefix).
+SOME_OF_GROUP = """SELECT partition_key FROM queue_offsets FORCE INDEX (PRIMARY)
+WHERE consumer_group = %s AND topic = %s LIMIT %s"""
+
+# Rows, by exact key (PRIMARY, one lookup a key).
+DELETE = """DELETE gone FROM ({exact}) AS exact STRAIGHT_JOIN queue_offsets AS gone FORCE INDEX (PRIMARY)
+ON gone.consumer_group = %s AND gone.topic = %s AND gone.partition_key = exact.k"""
+
+# Every group that has, or had, a place in a topic (by_topic).
+GROUPS_SEEN = "SELECT DISTINCT consumer_group FROM queue_offsets FORCE INDEX (by_topic) WHERE topic = %s"
+
 # Leftovers of an earlier group of that name (PRIMARY).
 DELETE_GROUP = """DELETE queue_offsets FROM queue_offsets FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s"""
 
+# The floors of new lanes: everything up to the first offset is released and gone (PRIMARY).
+CREATE_FLOORS = """INSERT IGNORE INTO queue_offsets
+(consumer_group, topic, partition_key, offset_acked, marked_through, updated_at) VALUES """
+FLOOR = f"('',%s,%s,%s,%s,{NOW_MS})"
 
 # Watermarks, wherever they were, without a run mark (PRIMARY): a seek.
 MOVE = """
@@ -130,6 +152,17 @@ INSERT INTO queue_offsets (consumer_group, topic, partition_key, offset_acked, m
 VALUES {rows}
 ON DUPLICATE KEY UPDATE offset_acked = VALUES(offset_acked), marked_through = VALUES(marked_through), marked_epoch = 0,
        marked_at = 0, updated_at = VALUES(updated_at)
+"""
+
+# A watermark goes back, without a run mark; a pause stays (PRIMARY).
+REWIND = f"""UPDATE queue_offsets FORCE INDEX (PRIMARY)
+SET offset_acked = %s, marked_through = %s, marked_epoch = 0, marked_at = 0, updated_at = {NOW_MS}
+WHERE consumer_group = %s AND topic = %s AND partition_key = %s"""
+
+# Run marks of lanes that were taken away: what they covered has rows of its own now (PRIMARY).
+UNMARK = """
+UPDATE queue_offsets FORCE INDEX (PRIMARY) SET marked_through = offset_acked, marked_epoch = 0, marked_at = 0
+WHERE consumer_group = %s AND topic = %s AND partition_key IN ({keys})
 """
 
 # Watermarks, raised; the run mark above them stays (PRIMARY): a skip, a purge.
@@ -186,6 +219,17 @@ def _write(cx: Executor, sql: str, topic: str, group: str, watermarks: Mapping[s
         cx.execute(sql.format(rows=",".join([row] * len(chunk))), args)
 
 
+def rewind(cx: Executor, group: str, topic: str, key: str, offset: int) -> None:
+    """Set a group's watermark back to `offset`."""
+    cx.execute(REWIND, (offset, offset, group, topic, key))
+
+
+def unmark(cx: Executor, group: str, topic: str, keys: Sequence[str]) -> None:
+    """Take back the run marks of these lanes."""
+    for chunk in chunked(sorted(keys, key=str.encode)):
+        cx.execute(UNMARK.format(keys=placeholders(chunk)), (group, topic, *chunk))
+
+
 def flush(cx: Executor, group: str, topic: str, rows: Sequence[tuple[str, int, int, int]]) -> None:
     """Write (key, watermark, run mark, epoch), in primary-key order."""
     values = f"(%s, %s, %s, %s, %s, %s, {NOW_MS}, {NOW_MS})"
@@ -209,11 +253,32 @@ def acked_locked(cx: Executor, group: str, topic: str, key: str) -> int:
     return 0 if row is None else int(row[0])
 
 
-def lock_floors(cx: Executor, topic: str, keys: Sequence[str]) -> dict[str, FloorRow]:
+def create_floors(cx: Executor, topic: str, keys: Sequence[str], begin: int) -> None:
+    """Insert the floors that are absent."""
+    for chunk in chunked(sorted(keys)):
+        args = [value for key in chunk for value in (topic, key, begin, begin)]
+        cx.execute(CREATE_FLOORS + ",".join([FLOOR] * len(chunk)), args)
+
+
+def try_lock_floors(cx: Executor, topic: str, keys: Sequence[str]) -> dict[str, FloorRow]:
     """Lock the floors that no other collector holds."""
+    return _floors(cx, TRY_LOCK_FLOORS, topic, keys)
+
+
+def lock_floors(cx: Executor, topic: str, keys: Sequence[str]) -> dict[str, FloorRow]:
+    """Lock the floors of these lanes; one that is missing has been purged."""
+    return _floors(cx, LOCK_FLOORS, topic, keys)
+
+
+def share_floors(cx: Executor, topic: str, keys: Sequence[str]) -> dict[str, FloorRow]:
+    """Share-lock the floors of these lanes; one that is missing has been purged."""
+    return _floors(cx, SHARE_FLOORS, topic, keys)
+
+
+def _floors(cx: Executor, sql: str, topic: str, keys: Sequence[str]) -> dict[str, FloorRow]:
     found: dict[str, FloorRow] = {}
     for chunk in chunked(sorted(keys, key=str.encode)):
-        for key, floor, deleted in cx.query(LOCK_FLOORS.format(keys=placeholders(chunk)), (topic, *chunk)):
+        for key, floor, deleted in cx.query(sql.format(keys=placeholders(chunk)), (topic, *chunk)):
             found[key] = FloorRow(floor, deleted)
     return found
 
@@ -289,3 +354,20 @@ def _raise(cx: Executor, sql: str, topic: str, offsets: Mapping[str, int]) -> No
         keys = [key for key, _ in chunk]
         filled = sql.format(cases="WHEN %s THEN %s " * len(chunk), keys=placeholders(keys))
         cx.execute(filled, (*(value for item in chunk for value in item), topic, *keys))
+
+
+def some_of_group(cx: Executor, group: str, topic: str, limit: int) -> list[str]:
+    """Keys of some lanes in which a group has a row."""
+    return [key for (key,) in cx.query(SOME_OF_GROUP, (group, topic, limit))]
+
+
+def delete(cx: Executor, group: str, topic: str, keys: Iterable[str]) -> None:
+    """Remove a group's rows of these lanes."""
+    for chunk in chunked(sorted(keys, key=str.encode)):
+        args = [value for key in chunk for value in (key, 0)]
+        cx.execute(DELETE.format(exact=exactly(chunk)), (*args, group, topic))
+
+
+def groups_seen(cx: Executor, topic: str) -> list[str]:
+    """Every group that has a row in a topic, registered or not; the reserved group '' with them."""
+    return [group for (group,) in cx.query(GROUPS_SEEN, (topic,))]

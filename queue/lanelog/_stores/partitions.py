@@ -48,11 +48,6 @@ OPEN_LANES = "SELECT open_lanes FROM queue_partitions WHERE topic = %s AND parti
 # Say so (PRIMARY).
 SET_OPEN_LANES = "UPDATE queue_partitions SET open_lanes = %s WHERE topic = %s AND partition_key = ''"
 
-# The floors of new lanes: everything up to the first offset is released and gone (PRIMARY of queue_offsets).
-CREATE_FLOORS = """INSERT IGNORE INTO queue_offsets
-(consumer_group, topic, partition_key, offset_acked, marked_through, updated_at) VALUES """
-FLOOR = f"('',%s,%s,%s,%s,{NOW_MS})"
-
 # The heads of new lanes, where the purged ones ended (PRIMARY).
 CREATE_HEADS = "INSERT IGNORE INTO queue_partitions (topic, partition_key, head_offset, created_at) VALUES "
 HEAD = f"(%s,%s,%s,{NOW_MS})"
@@ -172,13 +167,6 @@ def open_lanes(cx: Executor, topic: str, *, tables: int) -> int:
 def set_open_lanes(cx: Executor, topic: str, count: int) -> None:
     """Change the number of a topic's open lanes."""
     cx.execute(SET_OPEN_LANES, (count, topic))
-
-
-def create_floors(cx: Executor, topic: str, keys: Sequence[str], begin: int) -> None:
-    """Insert the floors that are absent."""
-    for chunk in chunked(sorted(keys)):
-        args = [value for key in chunk for value in (topic, key, begin, begin)]
-        cx.execute(CREATE_FLOORS + ",".join([FLOOR] * len(chunk)), args)
 
 
 def create_heads(cx: Executor, topic: str, keys: Sequence[str], begin: int) -> None:

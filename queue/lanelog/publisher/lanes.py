@@ -17,7 +17,7 @@ from attrs import define, field
 from lanelog import _open_lanes
 from lanelog._database import Database, Session
 from lanelog._database.fork import register_shared
-from lanelog._stores import messages, partitions
+from lanelog._stores import messages, offsets, partitions
 from lanelog.errors import DatabaseError
 
 T = TypeVar("T")
@@ -114,7 +114,7 @@ class LaneCreator:
                 begin = partitions.hold_topic(cx, topic)
                 if begin is None:
                     raise DatabaseError(f"the topic row of {topic!r} was removed meanwhile", retriable=True)
-                partitions.create_floors(cx, topic, keys, begin)
+                offsets.create_floors(cx, topic, keys, begin)
                 partitions.create_heads(cx, topic, keys, begin)
 
     def _retry(self, op: Callable[[], T], deadline: float, what: str) -> T:

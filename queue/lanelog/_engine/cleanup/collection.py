@@ -74,7 +74,7 @@ def release(cx: Executor, topic: str, keys: Sequence[str], retention_ms: int) ->
     topic_row = partitions.share_topic(cx, topic)
     if topic_row is None or topic_row[2]:
         return Released(dead_letters=True)
-    floors = offsets.lock_floors(cx, topic, keys)
+    floors = offsets.try_lock_floors(cx, topic, keys)
     readers = list(groups.readers(cx, topic))
     if not readers:
         return Released(unread=True)
@@ -109,7 +109,7 @@ def release_letters(cx: Executor, topic: str, keys: Sequence[str], kept: Mapping
     topic_row = partitions.share_topic(cx, topic)
     if topic_row is None:
         return Released(unread=True)
-    floors = offsets.lock_floors(cx, topic, keys)
+    floors = offsets.try_lock_floors(cx, topic, keys)
     settled = deliveries.load(cx, "", topic, list(floors))
     ranges = [(key, row.floor, row.floor + STEP) for key, row in floors.items()]
     letters = moves.letters(cx, topic, ranges) if kept else {}

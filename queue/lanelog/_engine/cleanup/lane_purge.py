@@ -50,7 +50,7 @@ class Purge:
         topic_row = partitions.try_lock_topic(cx, topic)
         if topic_row is None or topic_row[2]:
             return False
-        floor = offsets.lock_floors(cx, topic, [key]).get(key)
+        floor = offsets.try_lock_floors(cx, topic, [key]).get(key)
         if floor is None or floor.floor != floor.deleted_through:
             return False
         head = partitions.try_lock_head(cx, topic, key)

@@ -56,17 +56,6 @@ WHERE consumer_group = %s AND topic = %s"""
 LEFT_DELIVERIES = """SELECT partition_key, message_offset FROM queue_delivery_state FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s LIMIT %s"""
 
-# Some offsets rows that a group has left (PRIMARY, prefix).
-LEFT_OFFSETS = """SELECT partition_key FROM queue_offsets FORCE INDEX (PRIMARY)
-WHERE consumer_group = %s AND topic = %s LIMIT %s"""
-
-# Offsets rows, by exact key (PRIMARY, one lookup a key).
-DELETE_OFFSETS = """DELETE gone FROM ({exact}) AS exact STRAIGHT_JOIN queue_offsets AS gone FORCE INDEX (PRIMARY)
-ON gone.consumer_group = %s AND gone.topic = %s AND gone.partition_key = exact.k"""
-
-# Every group that has, or had, a place in a topic (by_topic).
-SEEN = "SELECT DISTINCT consumer_group FROM queue_offsets FORCE INDEX (by_topic) WHERE topic = %s"
-
 # A subscriber's heartbeat, one row at a time (PRIMARY).
 DELETE_HEARTBEAT = """DELETE queue_subscriber_heartbeats FROM queue_subscriber_heartbeats FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s AND subscriber_name = %s"""
@@ -125,7 +114,7 @@ def _try_to_delete(database: Database, nothing: Callable[[Executor], None]) -> N
 def _may_delete_groups(cx: Executor) -> None:
     """Delete what nobody has: nothing has empty names."""
     deliveries.delete(cx, "", "", [("", 0)])
-    _delete(cx, DELETE_OFFSETS, "", "", [""])
+    offsets.delete(cx, "", "", [""])
     _forget(cx, "", "", "")
 
 
@@ -208,8 +197,8 @@ def _clear_some(database: Database, topic: str, group: str) -> bool:
             return False
         points = cx.query(LEFT_DELIVERIES, (group, topic, BATCH))
         deliveries.delete(cx, group, topic, [(key, offset) for key, offset in points])
-        keys = [key for (key,) in cx.query(LEFT_OFFSETS, (group, topic, BATCH))]
-        _delete(cx, DELETE_OFFSETS, group, topic, keys)
+        keys = offsets.some_of_group(cx, group, topic, BATCH)
+        offsets.delete(cx, group, topic, keys)
         return len(points) == BATCH or len(keys) == BATCH
 
 
@@ -299,7 +288,7 @@ def _release(database: Database, topic: str, keys: Sequence[str]) -> dict[str, t
     with database.transaction() as cx:
         partitions.share_topic(cx, topic)
         _nobody_reads(cx, topic)
-        floors = lease_takeover.lock_floors(cx, topic, keys)
+        floors = offsets.lock_floors(cx, topic, keys)
         heads = partitions.heads(cx, topic, list(floors))
         offsets.raise_floors(cx, topic, heads)
         return {key: (floors[key].deleted_through, head) for key, head in heads.items()}
@@ -319,11 +308,11 @@ def _drop(database: Database, topic: str, keys: Sequence[str]) -> list[str]:
     with database.transaction() as cx:
         partitions.lock_topic(cx, topic)
         _nobody_reads(cx, topic)
-        floors = lease_takeover.lock_floors(cx, topic, keys)
+        floors = offsets.lock_floors(cx, topic, keys)
         heads = partitions.lock_heads(cx, topic, list(floors), wait=True)
         empty = [key for key, head in heads.items() if head == floors[key].floor == floors[key].deleted_through]
         if empty:
-            seen = sorted({"", *(group for (group,) in cx.query(SEEN, (topic,)))}, key=str.encode)
+            seen = sorted({"", *offsets.groups_seen(cx, topic)}, key=str.encode)
             for group in seen:
                 rows = deliveries.load(cx, group, topic, empty)
                 deliveries.delete(cx, group, topic, [(key, row.offset) for key, found in rows.items() for row in found])

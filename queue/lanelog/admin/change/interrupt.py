@@ -21,12 +21,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lanelog._stores import deliveries, offsets, partitions
-from lanelog._stores._points import chunked, placeholders
 from lanelog._stores.deliveries import DeliveryWrite
 from lanelog.admin.read import owners as _owners
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
     from lanelog._database import Executor
     from lanelog._stores.deliveries import DeliveryRow
@@ -34,12 +33,6 @@ if TYPE_CHECKING:
 
 INTERRUPTED = "an operator took the lane away while it was handed out"
 """`last_error` of an attempt that ended so."""
-
-# Run marks of lanes that were taken away: what they covered has rows of its own now (PRIMARY).
-UNMARK = """
-UPDATE queue_offsets FORCE INDEX (PRIMARY) SET marked_through = offset_acked, marked_epoch = 0, marked_at = 0
-WHERE consumer_group = %s AND topic = %s AND partition_key IN ({keys})
-"""
 
 
 def interrupt(cx: Executor, topic: str, group: str, held: Mapping[str, Held]) -> list[str]:
@@ -70,12 +63,6 @@ def interrupt(cx: Executor, topic: str, group: str, held: Mapping[str, Held]) ->
             writes.append(_first(key, offset, place.marked_age))
     deliveries.upsert(cx, group, topic, writes)
     return void
-
-
-def unmark(cx: Executor, topic: str, group: str, keys: Sequence[str]) -> None:
-    """Take back the run marks that `interrupt` has made void."""
-    for chunk in chunked(sorted(keys, key=str.encode)):
-        cx.execute(UNMARK.format(keys=placeholders(chunk)), (group, topic, *chunk))
 
 
 def _again(key: str, row: DeliveryRow) -> DeliveryWrite:

@@ -137,7 +137,7 @@ def _set(
             raise no_group(topic, group)
         floor = 0
         if key is not None:
-            held = lease_takeover.share_floors(cx, topic, [key]).get(key)
+            held = offsets.share_floors(cx, topic, [key]).get(key)
             if held is None:
                 raise no_lane(topic, key)
             floor = held.floor
@@ -204,7 +204,7 @@ def _skip(
 ) -> Skipped:
     with database.transaction() as cx:
         epoch = lease_takeover.begin(cx, topic, group)
-        floor = lease_takeover.share_floors(cx, topic, [key]).get(key)
+        floor = offsets.share_floors(cx, topic, [key]).get(key)
         if floor is None:
             raise no_lane(topic, key)
         held = lease_takeover.lock_leases(cx, topic, group, [key]).get(key)
@@ -219,7 +219,7 @@ def _skip(
             void = interrupt.interrupt(cx, topic, group, {} if held is None else {key: held})
             rows = deliveries.load(cx, group, topic, [key]).get(key, [])
             _settle(cx, topic, group, key, offset, watermark, rows)
-            interrupt.unmark(cx, topic, group, void)
+            offsets.unmark(cx, group, topic, void)
             row = next((row for row in rows if row.offset <= offset <= row.through), None)
             history.skipped(
                 cx,
@@ -257,7 +257,7 @@ def _settle(
         return
     reached = lease_takeover.advanced([row for row in rows if row.acked], offset)
     deliveries.delete(cx, group, topic, [(key, row.offset) for row in rows if row.through <= reached])
-    lease_takeover.raise_watermarks(cx, topic, group, {key: reached})
+    offsets.raise_watermarks(cx, topic, group, {key: reached})
 
 
 def _state(
@@ -289,13 +289,13 @@ def release(database: Database, topic: str, group: str, key: str, *, dry_run: bo
 def _release(database: Database, topic: str, group: str, key: str, *, dry_run: bool) -> Released:
     with database.transaction() as cx:
         # floor S → lease X → delivery → offsets: no lease row is born here.
-        lease_takeover.share_floors(cx, topic, [key])
+        offsets.share_floors(cx, topic, [key])
         held = lease_takeover.lock_leases(cx, topic, group, [key]).get(key)
         owned = held is not None and bool(held.owner)
         if held is not None and owned and not dry_run:
             lease_takeover.take_away(cx, topic, group, [key], held.epoch + 1)
             void = interrupt.interrupt(cx, topic, group, {key: held})
-            interrupt.unmark(cx, topic, group, void)
+            offsets.unmark(cx, group, topic, void)
         return Released(
             topic=topic,
             group=group,

@@ -144,7 +144,7 @@ def _transaction(
             loaded = offsets.load(cx, "", topic, list(wanted))
             floors = {key: FloorRow(row.offset_acked, row.marked_through) for (_, key), row in loaded.items()}
         else:
-            floors = offsets.lock_floors(cx, topic, list(wanted))
+            floors = offsets.try_lock_floors(cx, topic, list(wanted))
         # What is not there at all has been purged.
         missing = offsets.load(cx, "", topic, [key for key in wanted if key not in floors])
         held = {key: max(0, wanted[key] - row.marked_through) for (_, key), row in missing.items()}
@@ -171,8 +171,8 @@ def _transaction(
             unanswered.plan(sum(unsettled.values()))
             offsets.raise_floors(cx, topic, targets)
             for group in readers:
-                interrupt.unmark(cx, topic, group, void[group])
-                lease_takeover.raise_watermarks(cx, topic, group, reached[group])
+                offsets.unmark(cx, group, topic, void[group])
+                offsets.raise_watermarks(cx, topic, group, reached[group])
         lanes = {key: (row.deleted_through, targets.get(key, row.floor)) for key, row in floors.items()}
         return Released(lanes, held, unsettled)
 

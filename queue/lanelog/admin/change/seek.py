@@ -161,14 +161,14 @@ def _page(
             floors = {key: row.offset_acked for (_, key), row in offsets.load(cx, "", topic, list(places)).items()}
         else:
             epoch = lease_takeover.begin(cx, topic, group)
-            floors = {key: row.floor for key, row in lease_takeover.share_floors(cx, topic, list(places)).items()}
+            floors = {key: row.floor for key, row in offsets.share_floors(cx, topic, list(places)).items()}
             lease_takeover.take_away(cx, topic, group, floors, epoch)
         moves = _plan(cx, topic, group, floors, places)
         if not dry_run:
             unanswered.plan(sum(move.passed for move in moves))
             # Nobody else can write these rows now: whoever wants to share-locks the leases first.
             deliveries.delete(cx, group, topic, [(move.key, offset) for move in moves for offset in move.rows])
-            lease_takeover.move(cx, topic, group, {move.key: move.after for move in moves})
+            offsets.move_watermarks(cx, topic, group, {move.key: move.after for move in moves})
     return moves
 
 

@@ -28,8 +28,7 @@ from attrs import define, field
 from lanelog._checks import Duration, check_integer, check_name, check_number
 from lanelog._database import NOW_MS
 from lanelog._engine.lane.policy import CAP
-from lanelog._stores import groups, partitions
-from lanelog.admin.change import lease_takeover
+from lanelog._stores import groups, offsets, partitions
 from lanelog.admin.dead_letters import selection
 from lanelog.admin.lookup.known import known_group, known_topic, no_group, read, repeated
 from lanelog.admin.views import Redriven
@@ -285,7 +284,7 @@ class _Redrive:
     def _transaction(self, cx: Executor, letters: Sequence[Letter], keys: Sequence[str]) -> tuple[int, set[str]]:
         dead_topic = letters[0].dead_topic
         for_group = self.target_group(cx)
-        floors = lease_takeover.share_floors(cx, dead_topic, keys)
+        floors = offsets.share_floors(cx, dead_topic, keys)
         if self._unknown:
             points = [(letter.key, letter.offset) for letter in letters]
             done = selection.settled_by(cx, dead_topic, points, self.by)

@@ -215,7 +215,7 @@ class ArchiveGroup:
     def _advance(self, topic: str, through: Mapping[str, int]) -> None:
         # floors S -> leases S -> delivery -> offsets. A lane without a floor was purged: it gets no row again.
         with self.database.transaction() as cx:
-            floors = lease_takeover.share_floors(cx, topic, list(through))
+            floors = offsets.share_floors(cx, topic, list(through))
             held = leases.fence(cx, self.group, topic, self.owner, [LEASE]).epochs
             if topic not in self.epochs or held.get(LEASE) != self.epochs[topic]:
                 raise self._lost(topic)
@@ -231,7 +231,7 @@ class ArchiveGroup:
             behind = [(key, row.offset) for key in rows for row in rows[key] if row.through <= marks[key]]
             if behind:
                 deliveries.delete(cx, self.group, topic, behind)
-            lease_takeover.raise_watermarks(cx, topic, self.group, marks)
+            offsets.raise_watermarks(cx, topic, self.group, marks)
 
     def _older(self, topic: str, key: str, head: int, archived: int) -> ConfigurationError:
         """The end of a job that would raise watermarks above heads, and so swallow what is published up to there."""
