@@ -21,8 +21,12 @@ from support.waiting import eventually
 
 HEADS = "after partitions.TRY_LOCK_HEADS"
 LAST = "before COMMIT following scheduled.DELETE"
-BEHIND_THE_ROWS = pytest.mark.parametrize("point", [LAST, *thorough("after scheduled.LOCK", "after scheduled.APPEND")])
-APPENDING = pytest.mark.parametrize("point", [LAST, *thorough(HEADS, "after scheduled.LOCK", "after scheduled.APPEND")])
+BEHIND_THE_ROWS = pytest.mark.parametrize(
+    "point", [LAST, *thorough("after scheduled.LOCK", "after messages.APPEND_SCHEDULED")]
+)
+APPENDING = pytest.mark.parametrize(
+    "point", [LAST, *thorough(HEADS, "after scheduled.LOCK", "after messages.APPEND_SCHEDULED")]
+)
 
 
 @pytest.fixture

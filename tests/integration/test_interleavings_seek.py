@@ -186,7 +186,7 @@ def test_a_flush_waits_for_a_pause_of_its_lane_and_is_written_then(stage: Stage)
     client.publish_many("t", [("k", b"{}"), ("l", b"{}")])
     stage.until_acked(1, "k", "l")
     pausing = stage.stopped(
-        "before COMMIT following pause_and_skip.FLAG_LANE", "admin", verb="pause", topic="t", group="g", key="k"
+        "before COMMIT following offsets.SET_PAUSE", "admin", verb="pause", topic="t", group="g", key="k"
     )
     client.publish("t", "k", b"{}")
     wait_until_blocked(stage.raw)

@@ -79,6 +79,20 @@ SELECT 1 FROM queue_delivery_state FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s AND partition_key = %s AND message_offset = %s
 """
 
+# Settle dead letters, for every group; whoever comes second finds a duplicate (PRIMARY).
+SETTLE_LETTERS = """
+INSERT INTO queue_delivery_state (consumer_group, topic, partition_key, message_offset, through_offset, acked,
+       last_attempt_at, last_error)
+VALUES {rows}
+"""
+_LETTER = f"('', %s, %s, %s, %s, 1, {NOW_MS}, %s)"
+
+# By which call some dead letters were settled (PRIMARY).
+LETTERS_SETTLED_BY = """
+SELECT partition_key, message_offset FROM queue_delivery_state FORCE INDEX (PRIMARY)
+WHERE consumer_group = '' AND topic = %s AND (partition_key, message_offset) IN ({points}) AND last_error = %s
+"""
+
 # Purge of one lane: it must not have any (PRIMARY by exact group and lane).
 COUNT_LANE = """
 SELECT COUNT(*) FROM queue_delivery_state FORCE INDEX (PRIMARY)
@@ -87,6 +101,10 @@ WHERE consumer_group IN ({groups}) AND topic = %s AND partition_key = %s
 
 # Whether a group has any row for a topic (PRIMARY, prefix).
 ANY_OF_GROUP = "SELECT 1 FROM queue_delivery_state WHERE consumer_group = %s AND topic = %s LIMIT 1"
+
+# Some of the rows of a group (PRIMARY, prefix).
+SOME_OF_GROUP = """SELECT partition_key, message_offset FROM queue_delivery_state FORCE INDEX (PRIMARY)
+WHERE consumer_group = %s AND topic = %s LIMIT %s"""
 
 # Leftovers of an earlier group of that name, or of a purged lane's group rows (PRIMARY).
 DELETE_GROUP = "DELETE FROM queue_delivery_state WHERE consumer_group = %s AND topic = %s"
@@ -205,6 +223,24 @@ def is_letter_settled(cx: Executor, dead_topic: str, key: str, offset: int) -> b
     return cx.one(IS_LETTER_SETTLED, ("", dead_topic, key, offset)) is not None
 
 
+def settle_letters(cx: Executor, dead_topic: str, points: Sequence[tuple[str, int]], by: str) -> None:
+    """Settle dead letters; `by`: the call that does it. DatabaseError 1062 if one of them is settled already."""
+    for chunk in chunked(points):
+        args = [value for key, offset in chunk for value in (dead_topic, key, offset, offset, by)]
+        cx.execute(SETTLE_LETTERS.format(rows=",".join([_LETTER] * len(chunk))), args)
+
+
+def letters_settled_by(
+    cx: Executor, dead_topic: str, points: Sequence[tuple[str, int]], by: str
+) -> set[tuple[str, int]]:
+    """Those of the dead letters (key, offset) that this call has settled: its COMMIT was done, and not answered."""
+    found: set[tuple[str, int]] = set()
+    for chunk in chunked(points):
+        sql = LETTERS_SETTLED_BY.format(points=",".join(["(%s, %s)"] * len(chunk)))
+        found.update(cx.query(sql, (dead_topic, *(value for point in chunk for value in point), by)))
+    return found
+
+
 def count_lane(cx: Executor, topic: str, key: str, groups: Sequence[str]) -> int:
     """How many rows these groups have for a lane."""
     row = cx.one(COUNT_LANE.format(groups=placeholders(groups)), (*groups, topic, key))
@@ -219,3 +255,8 @@ def any_of_group(cx: Executor, group: str, topic: str) -> bool:
 def delete_group(cx: Executor, group: str, topic: str) -> None:
     """Remove every row of a group for a topic."""
     cx.execute(DELETE_GROUP, (group, topic))
+
+
+def some_of_group(cx: Executor, group: str, topic: str, limit: int) -> list[tuple[str, int]]:
+    """(key, offset) of some rows of a group."""
+    return [(key, offset) for key, offset in cx.query(SOME_OF_GROUP, (group, topic, limit))]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 from lanelog._database import NOW_MS
+from lanelog._stores._pause import Pause
 
 if TYPE_CHECKING:
     from lanelog._database import Executor
@@ -65,6 +66,28 @@ UNATTENDED_NOW = UNATTENDED.replace("(by_topic)", "(PRIMARY)") + " AND g.consume
 
 SILENCE_MS = 60_000
 """For how long the last heartbeat must have been over of a member that has not left and holds no lock."""
+
+# The pause of a group, locked to be changed (PRIMARY).
+LOCK_PAUSE = """SELECT paused_at, paused_by, pause_reason FROM queue_groups FORCE INDEX (PRIMARY)
+WHERE consumer_group = %s AND topic = %s FOR UPDATE"""
+
+# Pause a group, or take it back (PRIMARY; the row is locked).
+SET_PAUSE = """UPDATE queue_groups FORCE INDEX (PRIMARY) SET paused_at = %s, paused_by = %s, pause_reason = %s
+WHERE consumer_group = %s AND topic = %s"""
+
+# Tell the members that a lane of theirs was paused or resumed (PRIMARY; the row is locked).
+COUNT_LANE_PAUSE = """UPDATE queue_groups FORCE INDEX (PRIMARY) SET lane_pauses = lane_pauses + 1
+WHERE consumer_group = %s AND topic = %s"""
+
+# Where a group began, which for an archive is the name of the archive (PRIMARY).
+START = "SELECT start_at FROM queue_groups FORCE INDEX (PRIMARY) WHERE consumer_group = %s AND topic = %s"
+
+# An archive's name (PRIMARY; the row is locked).
+SET_START = "UPDATE queue_groups FORCE INDEX (PRIMARY) SET start_at = %s WHERE consumer_group = %s AND topic = %s"
+
+# A registration (PRIMARY).
+DELETE = """DELETE queue_groups FROM queue_groups FORCE INDEX (PRIMARY)
+WHERE consumer_group = %s AND topic = %s"""
 
 # Whom collection has to ask, and for how long acked messages are kept (by_topic).
 READERS = "SELECT consumer_group, retention_ms FROM queue_groups FORCE INDEX (by_topic) WHERE topic = %s"
@@ -171,3 +194,35 @@ def unattended_now(cx: Executor, group: str, topic: str) -> Unattended | None:
     """That of one group, or None: somebody came, or it was paused or deleted."""
     row = cx.one(UNATTENDED_NOW, (SILENCE_MS, topic, group))
     return None if row is None else Unattended(row[0], row[1], bool(row[2]))
+
+
+def lock_pause(cx: Executor, group: str, topic: str) -> Pause | None:
+    """Lock a registration; its pause, or None if the group is not there."""
+    row = cx.one(LOCK_PAUSE, (group, topic))
+    return None if row is None else Pause(*row)
+
+
+def set_pause(cx: Executor, group: str, topic: str, pause: Pause) -> None:
+    """Pause a group that is locked, or let it run."""
+    cx.execute(SET_PAUSE, (*pause, group, topic))
+
+
+def count_lane_pause(cx: Executor, group: str, topic: str) -> None:
+    """Note that a lane of the group was paused or resumed, so that its members look."""
+    cx.execute(COUNT_LANE_PAUSE, (group, topic))
+
+
+def start(cx: Executor, group: str, topic: str) -> str | None:
+    """What was noted as the group's start, or None if it is not there."""
+    row = cx.one(START, (group, topic))
+    return None if row is None else str(row[0])
+
+
+def set_start(cx: Executor, group: str, topic: str, start: str) -> None:
+    """Note another start."""
+    cx.execute(SET_START, (start, group, topic))
+
+
+def delete(cx: Executor, group: str, topic: str) -> None:
+    """Remove a registration."""
+    cx.execute(DELETE, (group, topic))

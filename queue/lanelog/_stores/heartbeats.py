@@ -81,6 +81,10 @@ WHERE consumer_group = %s AND topic = %s AND subscriber_name = %s
       AND deregistered_at = 0 AND expires_at < {NOW_MS} - %s
 """
 
+# A subscriber's heartbeat, one row at a time (PRIMARY).
+DELETE = """DELETE queue_subscriber_heartbeats FROM queue_subscriber_heartbeats FORCE INDEX (PRIMARY)
+WHERE consumer_group = %s AND topic = %s AND subscriber_name = %s"""
+
 # The steal's own look at a suspect, in the statement before it takes (PRIMARY).
 STILL_SILENT = """
 SELECT heartbeat_at, IF(liveness_lock = '', NULL, IS_FREE_LOCK(liveness_lock)) FROM queue_subscriber_heartbeats
@@ -192,3 +196,8 @@ def silent(cx: Executor, group: str, topic: str, own: str, age: float) -> list[s
 def purge_silent(cx: Executor, group: str, topic: str, owner: str, age: float) -> int:
     """Remove the row of such a one; whether it was there."""
     return cx.execute(PURGE_SILENT, (group, topic, owner, int(age * 1000)))
+
+
+def delete(cx: Executor, group: str, topic: str, owner: str) -> None:
+    """Remove one owner's row."""
+    cx.execute(DELETE, (group, topic, owner))

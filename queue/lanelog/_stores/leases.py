@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 from lanelog._database import NOW_MS, SERVER_MARK
-from lanelog._stores._points import chunked, placeholders
+from lanelog._stores._points import chunked, exactly, placeholders
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -94,6 +94,21 @@ INSERT INTO queue_partition_leases (consumer_group, topic, partition_key, leased
 VALUES {rows} ON DUPLICATE KEY UPDATE leased_at = leased_at
 """
 
+# Who owns one lane (PRIMARY).
+HELD = """SELECT leased_by, lease_epoch FROM queue_partition_leases FORCE INDEX (PRIMARY)
+WHERE consumer_group = %s AND topic = %s AND partition_key = %s"""
+
+# The same, locked to be changed (PRIMARY).
+LOCK_ONE = f"{HELD} FOR UPDATE"
+
+# Take one lane, whoever has it (PRIMARY; the row is locked). A row that is born begins above every epoch ever used in
+# the topic.
+CLAIM = f"""
+INSERT INTO queue_partition_leases (consumer_group, topic, partition_key, leased_by, lease_epoch, leased_at)
+VALUES (%s, %s, %s, %s, %s, {NOW_MS})
+ON DUPLICATE KEY UPDATE leased_by = VALUES(leased_by), lease_epoch = lease_epoch + 1, leased_at = VALUES(leased_at)
+"""
+
 # Give lanes back (PRIMARY). The epoch rises, so that nothing of the old owner can be written any more.
 RELEASE = f"""
 UPDATE queue_partition_leases FORCE INDEX (PRIMARY)
@@ -134,11 +149,29 @@ WHERE consumer_group = %s AND topic = %s AND partition_key = %s"""
 MAX_EPOCH = """SELECT COALESCE(MAX(lease_epoch), 0) FROM queue_partition_leases FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s"""
 
+# Lanes in which a group has a lease row (PRIMARY, prefix).
+KEYS_OF_GROUP = (
+    "SELECT partition_key FROM queue_partition_leases FORCE INDEX (PRIMARY) WHERE consumer_group = %s AND topic = %s"
+)
+
+# Rows, by exact key (PRIMARY, one lookup a key).
+DELETE = """
+DELETE gone FROM ({exact}) AS exact STRAIGHT_JOIN queue_partition_leases AS gone FORCE INDEX (PRIMARY)
+ON gone.consumer_group = %s AND gone.topic = %s AND gone.partition_key = exact.k"""
+
 # Leftovers of an earlier group of that name (PRIMARY).
 DELETE_GROUP = """DELETE queue_partition_leases FROM queue_partition_leases FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s"""
 
 ALL_KEYS = ("LIKE", "%")
+
+
+@frozen
+class Held:
+    """A lease as it was read; `owner` is '' for nobody."""
+
+    owner: str
+    epoch: int
 
 
 @frozen
@@ -243,13 +276,30 @@ def release(cx: Executor, group: str, topic: str, owner: str, lanes: Iterable[tu
         cx.execute(sql, (group, topic, *keys, owner, *(value for lane in chunk for value in lane)))
 
 
-def lock_owners(cx: Executor, group: str, topic: str, keys: Iterable[str]) -> dict[str, tuple[str, int]]:
-    """Lock the leases of these lanes: owner ('' for nobody) and epoch by key; a missing one was never owned."""
-    found = {}
+def lock_owners(cx: Executor, group: str, topic: str, keys: Iterable[str]) -> dict[str, Held]:
+    """Lock the leases of these lanes, by key; one that is missing was never owned."""
+    found: dict[str, Held] = {}
     for chunk in chunked(sorted(keys, key=str.encode)):
         sql = LOCK_OWNERS.format(keys=placeholders(chunk))
-        found.update({key: (str(owner), int(epoch)) for key, owner, epoch in cx.query(sql, (group, topic, *chunk))})
+        found.update({key: Held(owner, epoch) for key, owner, epoch in cx.query(sql, (group, topic, *chunk))})
     return found
+
+
+def held(cx: Executor, group: str, topic: str, key: str) -> Held | None:
+    """The lease of one lane, without a lock."""
+    row = cx.one(HELD, (group, topic, key))
+    return None if row is None else Held(*row)
+
+
+def lock_one(cx: Executor, group: str, topic: str, key: str) -> Held | None:
+    """Lock the lease of one lane; None: it was never owned."""
+    row = cx.one(LOCK_ONE, (group, topic, key))
+    return None if row is None else Held(*row)
+
+
+def claim(cx: Executor, group: str, topic: str, key: str, owner: str, epoch: int) -> None:
+    """Take one lane from whoever has it; `epoch` is that of a row that is born."""
+    cx.execute(CLAIM, (group, topic, key, owner, epoch))
 
 
 def take_away(cx: Executor, topic: str, lanes: Iterable[tuple[str, str]], epoch: int) -> None:
@@ -285,3 +335,15 @@ def max_epoch(cx: Executor, group: str, topic: str) -> int:
 def delete_group(cx: Executor, group: str, topic: str) -> None:
     """Remove every lease row of a group for a topic."""
     cx.execute(DELETE_GROUP, (group, topic))
+
+
+def keys_of_group(cx: Executor, group: str, topic: str) -> list[str]:
+    """Keys of the lanes in which a group has a lease row."""
+    return [key for (key,) in cx.query(KEYS_OF_GROUP, (group, topic))]
+
+
+def delete(cx: Executor, group: str, topic: str, keys: Iterable[str]) -> None:
+    """Remove a group's lease rows of these lanes."""
+    for chunk in chunked(sorted(keys, key=str.encode)):
+        args = [value for key in chunk for value in (key, 0)]
+        cx.execute(DELETE.format(exact=exactly(chunk)), (*args, group, topic))

@@ -26,6 +26,15 @@ ROW = f"(%s,%s,%s,%s,%s,%s,%s,{NOW_MS},{NOW_MS},0,DEFAULT)"
 EXPIRING_ROW = f"(%s,%s,%s,%s,%s,%s,%s,{NOW_MS},{NOW_MS},{NOW_MS}+%s,DEFAULT)"
 TARGETED_ROW = f"(%s,%s,%s,%s,%s,%s,%s,{NOW_MS},{NOW_MS},0,%s)"
 
+# Append scheduled messages, whose rows are locked; the payload stays at the server (PRIMARY, one lookup a point).
+APPEND_SCHEDULED = f"""INSERT INTO queue_messages
+(topic, partition_key, `offset`, id, payload, payload_bytes, metadata, created_at, published_at, expires_at,
+ target_group)
+SELECT due.topic, due.partition_key, exact.o, due.id, due.payload, due.payload_bytes, due.metadata, {NOW_MS},
+       due.published_at, IF(due.ttl_ms = 0, 0, {NOW_MS} + due.ttl_ms), due.target_group
+FROM ({{placed}}) AS exact STRAIGHT_JOIN queue_scheduled AS due FORCE INDEX (PRIMARY)
+ON due.topic = %s AND due.partition_key = exact.k AND due.id = exact.i"""
+
 # Offsets of the messages in the log that have these ids, if there are any (by_id).
 FIND_IN_LOG = """SELECT partition_key, id, `offset` FROM queue_messages FORCE INDEX (by_id)
 WHERE topic = %s AND (partition_key, id) IN ({points})"""
@@ -86,6 +95,16 @@ def insert(cx: Executor, topic: str, rows: Sequence[NewMessage], max_packet: int
             elif row.target_group:
                 args.append(row.target_group)
         cx.execute(INSERT + ",".join(map(_form, part)), args)
+
+
+def append_scheduled(cx: Executor, topic: str, places: Sequence[tuple[str, str, int]]) -> int:
+    """Copy scheduled messages into the log, by (key, id) at an offset; how many that were, to be compared."""
+    copied = 0
+    for chunk in chunked(places):
+        placed = " UNION ALL ".join(["SELECT %s AS k, %s AS i, %s AS o"] * len(chunk))
+        args = [value for place in chunk for value in place]
+        copied += cx.execute(APPEND_SCHEDULED.format(placed=placed), (*args, topic))
+    return copied
 
 
 def find_ids(cx: Executor, topic: str, points: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int]:

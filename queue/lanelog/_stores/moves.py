@@ -1,4 +1,4 @@
-"""The leaving side of `queue_messages`: copies into dead letters, and deletion behind the floor.
+"""The leaving side of `queue_messages`: copies into dead letters and back, and deletion behind the floor.
 
 Owns these INSERT … SELECTs and DELETEs; never decides who leaves. Called by the settler (dead letters) and the janitor.
 """
@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from lanelog._database import NOW_MS
 from lanelog._stores._points import chunked, exactly, placeholders
+from lanelog._stores._redriven import ID, METADATA
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from lanelog._database import Executor
 
@@ -31,6 +32,18 @@ FROM queue_messages AS source WHERE source.topic = %s AND source.partition_key =
 SOURCE_ID = "SELECT id FROM queue_messages WHERE topic = %s AND partition_key = %s AND `offset` = %s"
 # Whether the copy is there already (by_id).
 BURIED = "SELECT `offset` FROM queue_messages WHERE topic = %s AND partition_key = %s AND id = %s"
+
+# Dead letters as messages again, behind the heads given by key and in their order (PRIMARY).
+REDRIVE = f"""
+INSERT INTO queue_messages (topic, partition_key, `offset`, id, payload, payload_bytes, metadata, created_at,
+       published_at, expires_at, target_group)
+SELECT %s, m.partition_key,
+       CASE m.partition_key {{cases}} END + ROW_NUMBER() OVER (PARTITION BY m.partition_key ORDER BY m.`offset`),
+       {ID}, m.payload, m.payload_bytes, {METADATA}, {NOW_MS}, m.published_at,
+       IF(%s = 0, 0, {NOW_MS} + %s), %s
+FROM queue_messages m FORCE INDEX (PRIMARY)
+WHERE m.topic = %s AND (m.partition_key, m.`offset`) IN ({{points}})
+"""
 
 # The oldest message of a lane behind its floor, many lanes joined by UNION ALL (PRIMARY).
 OLDEST = f"""(SELECT partition_key, `offset`, CAST({NOW_MS} AS SIGNED) - CAST(created_at AS SIGNED)
@@ -128,6 +141,27 @@ def bury(
 ) -> int:
     """Copy one message; the number of rows copied."""
     return cx.execute(BURY, (dead_topic, dead_offset, derived_id, failures, error, group, topic, key, offset))
+
+
+def redrive(
+    cx: Executor,
+    dead_topic: str,
+    points: Sequence[tuple[str, int]],
+    heads: Mapping[str, int],
+    *,
+    target: str,
+    cap: int,
+    ttl_ms: int,
+    for_group: str,
+) -> int:
+    """Copy dead letters (key, offset) behind the locked `heads` of topic `target`; how many that was.
+
+    `cap`: 0 for none; `ttl_ms`: 0 for ever; `for_group`: the only group they are for, '' for every group.
+    """
+    bases = [value for key in dict.fromkeys(key for key, _ in points) for value in (key, heads[key])]
+    sql = REDRIVE.format(cases="WHEN %s THEN %s " * (len(bases) // 2), points=",".join(["(%s, %s)"] * len(points)))
+    flat = [value for point in points for value in point]
+    return cx.execute(sql, (target, *bases, cap, cap, ttl_ms, ttl_ms, for_group, dead_topic, *flat))
 
 
 def ages(cx: Executor, topic: str, lanes: Sequence[tuple[str, int]]) -> dict[str, float]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 from lanelog._database import NOW_MS
+from lanelog._stores._pause import RUNS, Pause
 from lanelog._stores._points import chunked, exactly, placeholders
 
 if TYPE_CHECKING:
@@ -122,6 +123,19 @@ VALUES (%s, %s, %s, %s, %s, {NOW_MS})
 # Lanes that an operator paused for a group, read when such a pause or resume was noted (PRIMARY, prefix).
 PAUSED = """SELECT partition_key FROM queue_offsets FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s AND paused_at > 0"""
+
+# The pause of one lane, locked to be changed (PRIMARY).
+LOCK_PAUSE = """SELECT paused_at, paused_by, pause_reason FROM queue_offsets FORCE INDEX (PRIMARY)
+WHERE consumer_group = %s AND topic = %s AND partition_key = %s FOR UPDATE"""
+
+# Pause one lane, or take it back; a group that has no row there gets one, at the floor where it would begin (PRIMARY).
+SET_PAUSE = f"""
+INSERT INTO queue_offsets (consumer_group, topic, partition_key, offset_acked, marked_through, paused_at, paused_by,
+       pause_reason, updated_at)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, {NOW_MS})
+ON DUPLICATE KEY UPDATE paused_at = VALUES(paused_at), paused_by = VALUES(paused_by),
+       pause_reason = VALUES(pause_reason), updated_at = VALUES(updated_at)
+"""
 
 # Whether a group has any row for a topic (PRIMARY, prefix).
 ANY_OF_GROUP = "SELECT 1 FROM queue_offsets FORCE INDEX (PRIMARY) WHERE consumer_group = %s AND topic = %s LIMIT 1"
@@ -337,6 +351,17 @@ def start_at(cx: Executor, group: str, topic: str, key: str, offset: int) -> Non
 def paused(cx: Executor, group: str, topic: str) -> set[str]:
     """Keys of the lanes that an operator paused for a group."""
     return {key for (key,) in cx.query(PAUSED, (group, topic))}
+
+
+def lock_pause(cx: Executor, group: str, topic: str, key: str) -> Pause:
+    """Lock a group's row of a lane, if there is one; its pause."""
+    row = cx.one(LOCK_PAUSE, (group, topic, key))
+    return RUNS if row is None else Pause(*row)
+
+
+def set_pause(cx: Executor, group: str, topic: str, key: str, pause: Pause, floor: int) -> None:
+    """Pause a lane, or let it run; a row that is born begins at the floor."""
+    cx.execute(SET_PAUSE, (group, topic, key, floor, floor, *pause))
 
 
 def any_of_group(cx: Executor, group: str, topic: str) -> bool:

@@ -1,6 +1,6 @@
 """`queue_scheduled`: messages that are not due yet, until they are moved into the log or cancelled.
 
-Owns the SQL of its table, with the INSERT … SELECT that moves rows into `queue_messages`; never decides when. The
+Owns the SQL of its table; never decides when a message is due. The
 publisher inserts, with the heads of the lanes locked; the scheduler moves, in the same way; administration looks and
 cancels.
 """
@@ -13,6 +13,7 @@ from attrs import field, frozen
 
 from lanelog._database import NOW_MS
 from lanelog._stores._points import chunked, exactly, fitting
+from lanelog._stores._redriven import ID, METADATA
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -62,14 +63,17 @@ FROM ({{exact}}) AS exact STRAIGHT_JOIN queue_scheduled AS due FORCE INDEX (PRIM
 ON due.topic = %s AND due.partition_key = exact.k AND due.id = exact.o
 WHERE due.deliver_at <= {NOW_MS} FOR UPDATE SKIP LOCKED"""
 
-# Move locked rows to their offsets in the log; the payload stays at the server (PRIMARY, one lookup a point).
-APPEND = f"""INSERT INTO queue_messages
-(topic, partition_key, `offset`, id, payload, payload_bytes, metadata, created_at, published_at, expires_at,
- target_group)
-SELECT due.topic, due.partition_key, exact.o, due.id, due.payload, due.payload_bytes, due.metadata, {NOW_MS},
-       due.published_at, IF(due.ttl_ms = 0, 0, {NOW_MS} + due.ttl_ms), due.target_group
-FROM ({{placed}}) AS exact STRAIGHT_JOIN queue_scheduled AS due FORCE INDEX (PRIMARY)
-ON due.topic = %s AND due.partition_key = exact.k AND due.id = exact.i"""
+# Dead letters as messages that are not due yet, in their order (PRIMARY): the log gets them when they are due.
+REDRIVE = f"""
+INSERT INTO queue_scheduled (topic, partition_key, id, payload, payload_bytes, metadata, created_at, published_at,
+       deliver_at, ttl_ms, target_group, seq)
+SELECT %s, m.partition_key, {ID}, m.payload, m.payload_bytes, {METADATA}, {NOW_MS}, m.published_at, {NOW_MS} + %s,
+       %s, %s,
+       MICROSECOND(UTC_TIMESTAMP(6)) MOD 1000 * 1000000
+         + ROW_NUMBER() OVER (PARTITION BY m.partition_key ORDER BY m.`offset`)
+FROM queue_messages m FORCE INDEX (PRIMARY)
+WHERE m.topic = %s AND (m.partition_key, m.`offset`) IN ({{points}})
+"""
 
 # Delete exact rows (PRIMARY, one lookup a point).
 DELETE = """DELETE gone FROM ({exact}) AS exact STRAIGHT_JOIN queue_scheduled AS gone FORCE INDEX (PRIMARY)
@@ -170,14 +174,24 @@ def lock(cx: Executor, topic: str, points: Sequence[tuple[str, str]]) -> list[Du
     return found
 
 
-def append(cx: Executor, topic: str, places: Sequence[tuple[str, str, int]]) -> int:
-    """Copy rows into the log, by (key, id) at an offset; how many that were, to be compared."""
-    copied = 0
-    for chunk in chunked(places):
-        placed = " UNION ALL ".join(["SELECT %s AS k, %s AS i, %s AS o"] * len(chunk))
-        args = [value for place in chunk for value in place]
-        copied += cx.execute(APPEND.format(placed=placed), (*args, topic))
-    return copied
+def redrive(
+    cx: Executor,
+    dead_topic: str,
+    points: Sequence[tuple[str, int]],
+    *,
+    target: str,
+    cap: int,
+    delay_ms: int,
+    ttl_ms: int,
+    for_group: str,
+) -> int:
+    """Copy dead letters (key, offset) for topic `target`, whose heads are locked; how many that was.
+
+    `cap`: 0 for none; `ttl_ms`: 0 for ever; `for_group`: the only group they are for, '' for every group.
+    """
+    sql = REDRIVE.format(points=",".join(["(%s, %s)"] * len(points)))
+    flat = [value for point in points for value in point]
+    return cx.execute(sql, (target, cap, cap, delay_ms, ttl_ms, for_group, dead_topic, *flat))
 
 
 def delete(cx: Executor, topic: str, points: Sequence[tuple[str, str]]) -> int:

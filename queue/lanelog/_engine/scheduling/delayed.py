@@ -203,7 +203,7 @@ def _write(cx: Executor, topic: str, rows: Sequence[DueRow], heads: dict[str, in
             places.append((key, message_id, heads[key] + moves[key]))
     if places:
         advanced = partitions.advance(cx, topic, moves)
-        appended = scheduled.append(cx, topic, places)
+        appended = messages.append_scheduled(cx, topic, places)
         if (advanced, appended) != (len(moves), len(places)):
             raise DatabaseError("locked rows of the schedule vanished: looking again", retriable=True)
     scheduled.delete(cx, topic, points)

@@ -20,9 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lanelog._checks import check_name
-from lanelog._stores import deliveries, groups, offsets, partitions, scheduled, schedules
-from lanelog._stores._points import chunked, exactly
-from lanelog.admin.change import lease_takeover
+from lanelog._stores import deliveries, groups, heartbeats, leases, offsets, partitions, scheduled, schedules
 from lanelog.admin.change.purge_messages import delete_released, may_delete
 from lanelog.admin.change.told import Act, Tally, deleting, passing
 from lanelog.admin.lookup.known import known_topic, no_group, no_topic, pages, read, repeated
@@ -37,28 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from lanelog._database import Database, Executor
-
-# Lanes in which a group has a lease row (PRIMARY, prefix).
-LEASED = (
-    "SELECT partition_key FROM queue_partition_leases FORCE INDEX (PRIMARY) WHERE consumer_group = %s AND topic = %s"
-)
-
-# Leases, by exact key (PRIMARY, one lookup a key).
-DELETE_LEASES = """
-DELETE gone FROM ({exact}) AS exact STRAIGHT_JOIN queue_partition_leases AS gone FORCE INDEX (PRIMARY)
-ON gone.consumer_group = %s AND gone.topic = %s AND gone.partition_key = exact.k"""
-
-# A group's registration (PRIMARY).
-DELETE_GROUP = """DELETE queue_groups FROM queue_groups FORCE INDEX (PRIMARY)
-WHERE consumer_group = %s AND topic = %s"""
-
-# Some delivery rows that a group has left (PRIMARY, prefix).
-LEFT_DELIVERIES = """SELECT partition_key, message_offset FROM queue_delivery_state FORCE INDEX (PRIMARY)
-WHERE consumer_group = %s AND topic = %s LIMIT %s"""
-
-# A subscriber's heartbeat, one row at a time (PRIMARY).
-DELETE_HEARTBEAT = """DELETE queue_subscriber_heartbeats FROM queue_subscriber_heartbeats FORCE INDEX (PRIMARY)
-WHERE consumer_group = %s AND topic = %s AND subscriber_name = %s"""
 
 BATCH = 1000
 LANES_A_TRANSACTION = 100
@@ -115,7 +91,7 @@ def _may_delete_groups(cx: Executor) -> None:
     """Delete what nobody has: nothing has empty names."""
     deliveries.delete(cx, "", "", [("", 0)])
     offsets.delete(cx, "", "", [""])
-    _forget(cx, "", "", "")
+    heartbeats.delete(cx, "", "", "")
 
 
 def _readers(cx: Executor, topic: str, group: str) -> set[str]:
@@ -162,18 +138,12 @@ def _end(database: Database, topic: str, names: Sequence[str]) -> None:
         epoch = 0
         for group in ordered:
             # No lease row can be born while the topic row is locked, so these are all.
-            keys = [key for (key,) in cx.query(LEASED, (group, topic))]
-            held = lease_takeover.lock_leases(cx, topic, group, keys)
+            keys = leases.keys_of_group(cx, group, topic)
+            held = leases.lock_owners(cx, group, topic, keys)
             epoch = max([epoch, *(lease.epoch for lease in held.values())])
-            _delete(cx, DELETE_LEASES, group, topic, keys)
-            cx.execute(DELETE_GROUP, (group, topic))
+            leases.delete(cx, group, topic, keys)
+            groups.delete(cx, group, topic)
         partitions.raise_topic(cx, topic, 0, epoch)
-
-
-def _delete(cx: Executor, sql: str, group: str, topic: str, keys: Iterable[str]) -> None:
-    for chunk in chunked(sorted(keys, key=str.encode)):
-        args = [value for key in chunk for value in (key, 0)]
-        cx.execute(sql.format(exact=exactly(chunk)), (*args, group, topic))
 
 
 def _clear(database: Database, topic: str, group: str, owners: Sequence[str]) -> None:
@@ -181,11 +151,7 @@ def _clear(database: Database, topic: str, group: str, owners: Sequence[str]) ->
     while repeated(database, _clear_some, "deleting what a group left", database, topic, group):
         pass
     for owner in owners:
-        read(database, _forget, "deleting heartbeats", topic, group, owner)
-
-
-def _forget(cx: Executor, topic: str, group: str, owner: str) -> None:
-    cx.execute(DELETE_HEARTBEAT, (group, topic, owner))
+        read(database, heartbeats.delete, "deleting heartbeats", group, topic, owner)
 
 
 def _clear_some(database: Database, topic: str, group: str) -> bool:
@@ -195,8 +161,8 @@ def _clear_some(database: Database, topic: str, group: str) -> bool:
         partitions.share_topic(cx, topic)
         if groups.get(cx, group, topic) is not None:
             return False
-        points = cx.query(LEFT_DELIVERIES, (group, topic, BATCH))
-        deliveries.delete(cx, group, topic, [(key, offset) for key, offset in points])
+        points = deliveries.some_of_group(cx, group, topic, BATCH)
+        deliveries.delete(cx, group, topic, points)
         keys = offsets.some_of_group(cx, group, topic, BATCH)
         offsets.delete(cx, group, topic, keys)
         return len(points) == BATCH or len(keys) == BATCH

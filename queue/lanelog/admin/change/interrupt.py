@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from lanelog._database import Executor
     from lanelog._stores.deliveries import DeliveryRow
-    from lanelog.admin.change.lease_takeover import Held
+    from lanelog._stores.leases import Held
 
 INTERRUPTED = "an operator took the lane away while it was handed out"
 """`last_error` of an attempt that ended so."""

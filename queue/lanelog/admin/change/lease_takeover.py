@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attrs import frozen
-
 from lanelog._stores import groups, leases, partitions
 from lanelog.admin.lookup.known import no_group, no_topic
 
@@ -24,14 +22,6 @@ if TYPE_CHECKING:
     from lanelog._stores.deliveries import DeliveryRow
 
 
-@frozen
-class Held:
-    """A lease as it was before it was taken away; `owner` is '' for nobody."""
-
-    owner: str
-    epoch: int
-
-
 def begin(cx: Executor, topic: str, group: str) -> int:
     """Hold topic row and group until the transaction ends; the epoch of lease rows that are born in it."""
     row = partitions.share_topic(cx, topic)
@@ -40,11 +30,6 @@ def begin(cx: Executor, topic: str, group: str) -> int:
     if groups.lock_shared(cx, group, topic) is None:
         raise no_group(topic, group)
     return row[1] + 1
-
-
-def lock_leases(cx: Executor, topic: str, group: str, keys: Iterable[str]) -> dict[str, Held]:
-    """Lock the leases of these lanes; one that is missing was never owned."""
-    return {key: Held(*held) for key, held in leases.lock_owners(cx, group, topic, keys).items()}
 
 
 def take_away(cx: Executor, topic: str, group: str, keys: Iterable[str], epoch: int) -> None:

@@ -26,7 +26,7 @@ from attrs import evolve, field, frozen
 from lanelog._checks import check_name
 from lanelog._engine.cleanup import collection
 from lanelog._engine.cleanup.collection import Span
-from lanelog._stores import deliveries, groups, moves, offsets, partitions
+from lanelog._stores import deliveries, groups, leases, moves, offsets, partitions
 from lanelog._stores.offsets import FloorRow
 from lanelog.admin.change import interrupt, lease_takeover
 from lanelog.admin.change.seek import instants
@@ -155,7 +155,7 @@ def _transaction(
         if not dry_run:
             held_by = {}
             for group in readers:
-                held_by[group] = lease_takeover.lock_leases(cx, topic, group, behind[group])
+                held_by[group] = leases.lock_owners(cx, group, topic, behind[group])
                 lease_takeover.take_away(cx, topic, group, behind[group], topic_row[1] + 1)
             for group in readers:
                 void[group] = interrupt.interrupt(cx, topic, group, held_by[group])

@@ -49,29 +49,9 @@ LEASE: Final = ""
 LANES_A_TRANSACTION: Final = 500
 _RANGES_A_STATEMENT: Final = 100
 
-# Who archives a topic (PRIMARY).
-HELD = """SELECT leased_by, lease_epoch FROM queue_partition_leases FORCE INDEX (PRIMARY)
-WHERE consumer_group = %s AND topic = %s AND partition_key = %s"""
-
-# The same, locked to be changed (PRIMARY).
-LOCK_LEASE = f"{HELD} FOR UPDATE"
-
-# Take a topic for an archive job (PRIMARY). A row that is born begins above every epoch ever used in the topic.
-TAKE = """
-INSERT INTO queue_partition_leases (consumer_group, topic, partition_key, leased_by, lease_epoch, leased_at)
-VALUES {rows}
-ON DUPLICATE KEY UPDATE leased_by = VALUES(leased_by), lease_epoch = lease_epoch + 1, leased_at = VALUES(leased_at)
-"""
-_ROW = f"(%s, %s, %s, %s, %s, {NOW_MS})"
-
 # The first message behind one offset and up to another, if there is any, many ranges joined by UNION ALL (PRIMARY).
 BETWEEN = """(SELECT partition_key, `offset` FROM queue_messages FORCE INDEX (PRIMARY)
  WHERE topic = %s AND partition_key = %s AND `offset` > %s AND `offset` <= %s ORDER BY `offset` LIMIT 1)"""
-
-# The archive that a topic goes to (PRIMARY).
-BOUND = "SELECT start_at FROM queue_groups FORCE INDEX (PRIMARY) WHERE consumer_group = %s AND topic = %s"
-# A topic goes to this archive from now on (PRIMARY; the row is locked).
-BIND = "UPDATE queue_groups FORCE INDEX (PRIMARY) SET start_at = %s WHERE consumer_group = %s AND topic = %s"
 
 # When the tables were created, which tells one database from another (PRIMARY).
 BORN = "SELECT applied_at FROM queue_schema WHERE version = 1"
@@ -125,18 +105,18 @@ class ArchiveGroup:
             row = partitions.lock_topic(cx, topic)
             if row is None or groups.lock(cx, self.group, topic) is None:
                 raise LeaseLost(f"group {self.group!r} of topic {topic!r} was deleted while the archive started")
-            held = cx.one(LOCK_LEASE, (self.group, topic, LEASE))
-            if held is not None and held[0] not in ("", self.owner):
-                state = owners.load(cx, self.group, topic).state(held[0])
+            held = leases.lock_one(cx, self.group, topic, LEASE)
+            if held is not None and held.owner not in ("", self.owner):
+                state = owners.load(cx, self.group, topic).state(held.owner)
                 if state is OwnerState.ALIVE:
-                    raise _at_work(topic, self.group, held[0])
-                log.warning("archive.taken_over", topic=topic, group=self.group, owner=held[0], state=state.value)
+                    raise _at_work(topic, self.group, held.owner)
+                log.warning("archive.taken_over", topic=topic, group=self.group, owner=held.owner, state=state.value)
             _refuse_elsewhere(cx, self.group, topic, self.archive)
-            cx.execute(BIND, (self.archive, self.group, topic))
-            cx.execute(TAKE.format(rows=_ROW), (self.group, topic, LEASE, self.owner, row[1] + 1))
-            taken = cx.one(LOCK_LEASE, (self.group, topic, LEASE))
+            groups.set_start(cx, self.group, topic, self.archive)
+            leases.claim(cx, self.group, topic, LEASE, self.owner, row[1] + 1)
+            taken = leases.lock_one(cx, self.group, topic, LEASE)
             assert taken is not None  # noqa: S101 - it was just written
-            return int(taken[1])
+            return taken.epoch
 
     def registered(self, topic: str) -> bool:
         """Whether the group is there for a topic, so that collection waits for it."""
@@ -286,8 +266,8 @@ def refuse_elsewhere(database: Database, group: str, topic: str, archive: str) -
 def _refuse_elsewhere(cx: Executor, group: str, topic: str, archive: str) -> None:
     # Has archived: there are watermarks, or the topic was given back, which a job does once its manifest names it. One
     # that died before that has left nothing, and nothing stands in the way of another place.
-    bound = cx.one(BOUND, (group, topic))
-    if bound is None or bound[0] == archive:
+    bound = groups.start(cx, group, topic)
+    if bound is None or bound == archive:
         return
     if leases.holds(cx, group, topic, "") or offsets.any_of_group(cx, group, topic):
         raise ConfigurationError(
@@ -301,13 +281,13 @@ def refuse_at_work(database: Database, group: str, topics: Iterable[str], archiv
 
     def look(cx: Executor) -> None:
         for topic in topics:
-            held = cx.one(HELD, (group, topic, LEASE))
+            held = leases.held(cx, group, topic, LEASE)
             if (
                 held is not None
-                and cx.one(BOUND, (group, topic)) == (archive,)
-                and owners.load(cx, group, topic).alive(held[0])
+                and groups.start(cx, group, topic) == archive
+                and owners.load(cx, group, topic).alive(held.owner)
             ):
-                raise _at_work(topic, group, held[0])
+                raise _at_work(topic, group, held.owner)
 
     read(database, look, "looking for other jobs")
 

@@ -33,7 +33,7 @@ from lanelog.admin.read import owners
 from lanelog.admin.views import OwnerState
 from lanelog.config import SubscriptionConfig
 from lanelog.errors import ConfigurationError, DatabaseError, LeaseLost
-from lanelog.spark.archiving.group import LEASE, LOCK_LEASE
+from lanelog.spark.archiving.group import LEASE
 from lanelog.spark.replaying.options import ORDER
 
 if TYPE_CHECKING:
@@ -99,16 +99,15 @@ class Holder:
             if row is None or groups.lock_shared(cx, self.group, topic) is None:
                 raise LeaseLost(f"group {self.group!r} of topic {topic!r} was deleted while the replay started")
             leases.create(cx, self.group, topic, "", [LEASE], row[1] + 1)
-            held = cx.one(LOCK_LEASE, (self.group, topic, LEASE))
+            held = leases.lock_one(cx, self.group, topic, LEASE)
             assert held is not None  # noqa: S101 - it was just made, if it was not there
-            before, epoch = held
-            if before not in ("", self.owner):
-                state = owners.load(cx, self.group, topic).state(before)
+            if held.owner not in ("", self.owner):
+                state = owners.load(cx, self.group, topic).state(held.owner)
                 if state is OwnerState.ALIVE:
-                    raise self._at_work(topic, before)
-                log.warning("replay.taken_over", topic=topic, group=self.group, owner=before, state=state.value)
-            leases.take(cx, self.group, topic, self.owner, [LEASE], [before])
-            return int(epoch) + 1
+                    raise self._at_work(topic, held.owner)
+                log.warning("replay.taken_over", topic=topic, group=self.group, owner=held.owner, state=state.value)
+            leases.take(cx, self.group, topic, self.owner, [LEASE], [held.owner])
+            return held.epoch + 1
 
     def leave(self) -> None:
         """Give the topics back: tasks of this run that live on publish nothing more.
