@@ -196,7 +196,7 @@ def _mend(cx: Executor, topic: str, key: str) -> list[Contradiction]:
     else:
         partitions.set_head(cx, topic, key, judgement.head)
     if judgement.groups:
-        leases.take_away(cx, topic, [(group, key) for group in judgement.groups], topic_row[1] + 1)
+        leases.take_away(cx, topic, [(group, key) for group in judgement.groups], topic_row.first_epoch)
     _drop_rows(cx, topic, key, judgement)
     for group in sorted(judgement.rewound, key=str.encode):
         offsets.rewind(cx, group, topic, key, judgement.floor)

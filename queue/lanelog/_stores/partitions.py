@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from attrs import frozen
+
 from lanelog import _open_lanes
 from lanelog._database import NOW_MS
 from lanelog._stores._points import chunked, placeholders
@@ -115,6 +117,22 @@ SET_HEAD = "UPDATE queue_partitions SET head_offset = %s WHERE topic = %s AND pa
 PURGE = "DELETE FROM queue_partitions WHERE topic = %s AND partition_key = %s"
 
 
+@frozen
+class TopicRow:
+    """The row of a topic: what must never be handed out again, and whether its messages are dead letters."""
+
+    purged_through: int
+    """The highest offset that left with a purged lane."""
+    retired_epoch: int
+    """The highest epoch that left with a purged lane or a deleted group."""
+    holds_dead_letters: bool
+
+    @property
+    def first_epoch(self) -> int:
+        """The epoch of a lease row that is born: above every one that was ever used in the topic."""
+        return self.retired_epoch + 1
+
+
 def existing(cx: Executor, topic: str, keys: Iterable[str]) -> set[str]:
     """Which of the lanes exist."""
     found: set[str] = set()
@@ -210,17 +228,17 @@ def ensure_topic(cx: Executor, topic: str) -> None:
     cx.execute(ENSURE_TOPIC, (topic,))
 
 
-def share_topic(cx: Executor, topic: str) -> tuple[int, int, bool] | None:
-    """Share-lock the topic row: (highest purged offset, highest retired epoch, holds dead letters)."""
+def share_topic(cx: Executor, topic: str) -> TopicRow | None:
+    """Share-lock the topic row, or None if there is none."""
     return _topic(cx.one(SHARE_TOPIC, (topic,)))
 
 
-def lock_topic(cx: Executor, topic: str) -> tuple[int, int, bool] | None:
-    """Lock the topic row."""
+def lock_topic(cx: Executor, topic: str) -> TopicRow | None:
+    """Lock the topic row, or None if there is none."""
     return _topic(cx.one(LOCK_TOPIC, (topic,)))
 
 
-def try_lock_topic(cx: Executor, topic: str) -> tuple[int, int, bool] | None:
+def try_lock_topic(cx: Executor, topic: str) -> TopicRow | None:
     """Lock the topic row, or None at once."""
     return _topic(cx.one(TRY_LOCK_TOPIC, (topic,)))
 
@@ -251,5 +269,5 @@ def purge(cx: Executor, topic: str, key: str) -> None:
     cx.execute(PURGE, (topic, key))
 
 
-def _topic(row: tuple[int, int, int] | None) -> tuple[int, int, bool] | None:
-    return None if row is None else (int(row[0]), int(row[1]), bool(row[2]))
+def _topic(row: tuple[int, int, int] | None) -> TopicRow | None:
+    return None if row is None else TopicRow(row[0], row[1], bool(row[2]))

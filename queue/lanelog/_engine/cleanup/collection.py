@@ -72,7 +72,7 @@ def release(cx: Executor, topic: str, keys: Sequence[str], retention_ms: int) ->
     against a concurrent seek.
     """
     topic_row = partitions.share_topic(cx, topic)
-    if topic_row is None or topic_row[2]:
+    if topic_row is None or topic_row.holds_dead_letters:
         return Released(dead_letters=True)
     floors = offsets.try_lock_floors(cx, topic, keys)
     readers = list(groups.readers(cx, topic))

@@ -48,7 +48,7 @@ class Purge:
     @staticmethod
     def _purge(cx: Executor, topic: str, key: str) -> bool:
         topic_row = partitions.try_lock_topic(cx, topic)
-        if topic_row is None or topic_row[2]:
+        if topic_row is None or topic_row.holds_dead_letters:
             return False
         floor = offsets.try_lock_floors(cx, topic, [key]).get(key)
         if floor is None or floor.floor != floor.deleted_through:

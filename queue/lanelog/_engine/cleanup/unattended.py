@@ -129,7 +129,7 @@ class Undertaker:
         gone = _unseen(moves.expired(cx, name, topic, key, watermark, BATCH), watermark, marked, rows)
         if not gone:
             return []
-        leases.take_away(cx, topic, [(name, key)], row[1] + 1)
+        leases.take_away(cx, topic, [(name, key)], row.first_epoch)
         if group.dead_letter_topic:
             for message in gone:
                 head += self._copy(cx, group, key, message, head)

@@ -391,7 +391,7 @@ class Coordinator:
                     registered = groups.lock_shared(cx, group, topic)
                     still_there = partitions.heads(cx, topic, unclaimed)
                     if topic_row is not None and registered == member.registered_at and still_there:
-                        leases.create(cx, group, topic, owner, list(still_there), topic_row[1] + 1)
+                        leases.create(cx, group, topic, owner, list(still_there), topic_row.first_epoch)
                         taken += len(still_there)
         return taken > 0
 

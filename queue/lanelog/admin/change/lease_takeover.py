@@ -29,7 +29,7 @@ def begin(cx: Executor, topic: str, group: str) -> int:
         raise no_topic(topic)
     if groups.lock_shared(cx, group, topic) is None:
         raise no_group(topic, group)
-    return row[1] + 1
+    return row.first_epoch
 
 
 def take_away(cx: Executor, topic: str, group: str, keys: Iterable[str], epoch: int) -> None:

@@ -156,7 +156,7 @@ def _transaction(
             held_by = {}
             for group in readers:
                 held_by[group] = leases.lock_owners(cx, group, topic, behind[group])
-                lease_takeover.take_away(cx, topic, group, behind[group], topic_row[1] + 1)
+                lease_takeover.take_away(cx, topic, group, behind[group], topic_row.first_epoch)
             for group in readers:
                 void[group] = interrupt.interrupt(cx, topic, group, held_by[group])
             places = _places(cx, topic, readers, floors)  # an owner may have settled more until it was fenced

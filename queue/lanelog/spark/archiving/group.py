@@ -113,7 +113,7 @@ class ArchiveGroup:
                 log.warning("archive.taken_over", topic=topic, group=self.group, owner=held.owner, state=state.value)
             _refuse_elsewhere(cx, self.group, topic, self.archive)
             groups.set_start(cx, self.group, topic, self.archive)
-            leases.claim(cx, self.group, topic, LEASE, self.owner, row[1] + 1)
+            leases.claim(cx, self.group, topic, LEASE, self.owner, row.first_epoch)
             taken = leases.lock_one(cx, self.group, topic, LEASE)
             assert taken is not None  # noqa: S101 - it was just written
             return taken.epoch

@@ -98,7 +98,7 @@ class Holder:
             row = partitions.lock_topic(cx, topic)
             if row is None or groups.lock_shared(cx, self.group, topic) is None:
                 raise LeaseLost(f"group {self.group!r} of topic {topic!r} was deleted while the replay started")
-            leases.create(cx, self.group, topic, "", [LEASE], row[1] + 1)
+            leases.create(cx, self.group, topic, "", [LEASE], row.first_epoch)
             held = leases.lock_one(cx, self.group, topic, LEASE)
             assert held is not None  # noqa: S101 - it was just made, if it was not there
             if held.owner not in ("", self.owner):
