@@ -102,10 +102,23 @@ class HeartbeatRow:
     owner: str
     heartbeat_at: int
     expires_at: int
-    deregistered: bool
+    deregistered_at: int  # 0: it has not left
     lock_free: bool | None  # None: no lock, or the server would not say
     incarnation: Incarnation  # of the server that granted the lock
     now: int
+
+    @property
+    def deregistered(self) -> bool:
+        """Whether it has left."""
+        return self.deregistered_at != 0
+
+    def lock_free_on(self, server: Incarnation) -> bool | None:
+        """Whether its lock is free, as that server sees it; None: the server cannot tell.
+
+        A restart frees every lock. A lock that another life of the server granted says nothing, until its owner has
+        written a heartbeat with a new one.
+        """
+        return self.lock_free if self.incarnation.same(server) else None
 
 
 def beat(
@@ -143,7 +156,7 @@ def members(cx: Executor, group: str, topic: str, *, tables: int) -> list[Heartb
             owner,
             beat,
             expires,
-            bool(gone),
+            gone,
             None if free is None else bool(free),
             Incarnation(started, identity),
             now,

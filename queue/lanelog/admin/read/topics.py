@@ -178,7 +178,7 @@ def members(database: Database, topic: str, group: str) -> list[MemberInfo]:
                 expires_at=utc_from_ms(row.expires_at),
                 lease_left=owners.left(row.owner),
                 stopped_at=when(row.deregistered_at),
-                server_started_at=when(row.server_started_at),
+                server_started_at=when(row.incarnation.started_ms),
             )
             for row in owners.rows.values()
         ]
