@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from lanelog._database import Database
-from lanelog._stores.messages import Messages, NewMessage
-from lanelog._stores.partitions import Partitions
+from lanelog._stores import messages, offsets, partitions
+from lanelog._stores.messages import NewMessage
 from lanelog.config import ConnectConfig
 
 
@@ -16,11 +16,11 @@ def filled(lanelog_url: str) -> Iterator[Database]:
     database = Database(ConnectConfig.from_url(lanelog_url))
     keys = [f"k{number:04}" for number in range(1000)]
     with database.transaction() as cx:
-        Partitions().create_topic(cx, "t")
-        Partitions().create_floors(cx, "t", keys, 0)
-        Partitions().create_heads(cx, "t", keys, 2)
+        partitions.create_topic(cx, "t")
+        offsets.create_floors(cx, "t", keys, 0)
+        partitions.create_heads(cx, "t", keys, 2)
         rows = [NewMessage(key, offset, f"i{offset}", b"x", None) for key in keys for offset in (1, 2)]
-        Messages().insert(cx, "t", rows, cx.max_packet)
+        messages.insert(cx, "t", rows, cx.max_packet)
     with database.autocommit() as cx:
         for table in ("queue_partitions", "queue_messages"):
             cx.query(f"ANALYZE TABLE {table}")
@@ -35,8 +35,8 @@ def test_heads_are_locked_one_by_one_in_a_table_of_any_size(filled: Database, la
         cx.execute("DELETE FROM queue_partitions WHERE partition_key >= %s", (f"k{lanes:04}",))
     keys = [f"k{number:04}" for number in range(0, lanes, 2)]
     with filled.transaction() as mine, filled.transaction() as others:
-        assert Partitions().lock_heads(mine, "t", keys, wait=False) == dict.fromkeys(keys, 2)
+        assert partitions.lock_heads(mine, "t", keys, wait=False) == dict.fromkeys(keys, 2)
         rest = [f"k{number:04}" for number in range(1, lanes, 2)]
-        assert Partitions().lock_heads(others, "t", rest, wait=False) == dict.fromkeys(rest, 2)
-        assert Partitions().lock_heads(others, "t", keys, wait=False) == {}
-        assert Partitions().advance(mine, "t", dict.fromkeys(keys, 3)) == len(keys)
+        assert partitions.lock_heads(others, "t", rest, wait=False) == dict.fromkeys(rest, 2)
+        assert partitions.lock_heads(others, "t", keys, wait=False) == {}
+        assert partitions.advance(mine, "t", dict.fromkeys(keys, 3)) == len(keys)

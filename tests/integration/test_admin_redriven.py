@@ -6,7 +6,7 @@ import pytest
 import tenacity
 
 from lanelog import Client, Message, RetryPolicy
-from lanelog._engine.lane.policy import CAP
+from lanelog._stores._redriven import CAP
 from lanelog.admin import MessageState
 from lanelog.admin.dead_letters import selection
 from support.commits import every_commit_unanswered_once

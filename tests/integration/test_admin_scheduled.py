@@ -7,7 +7,7 @@ import pytest
 
 from lanelog import Client, ConfigurationError, Outgoing
 from lanelog._database import Database
-from lanelog._stores.scheduled import Scheduled
+from lanelog._stores import scheduled as store
 from lanelog.admin.schedules import scheduled
 from lanelog.publisher import Publisher
 from support.cli import Command, everything
@@ -86,17 +86,17 @@ def test_a_cancellation_whose_commit_is_not_answered_says_what_became_of_it(
     database: Database, waiting: None, raw: Any, monkeypatch: pytest.MonkeyPatch, committed: bool, moved: bool
 ) -> None:
     """True if it was committed, or is by the repetition; False if somebody has moved the message in between."""
-    really, attempts = Scheduled.cancel, []
+    really, attempts = store.cancel, []
 
-    def cancel(self: Scheduled, cx: Any, topic: str, key: str, message_id: str) -> bool:
+    def cancel(cx: Any, topic: str, key: str, message_id: str) -> bool:
         if attempts and moved:
             rows(raw, "DELETE FROM queue_scheduled WHERE partition_key = 'a' AND id = 'x'")
             columns = "topic, partition_key, `offset`, id, payload, payload_bytes"
             rows(raw, f"INSERT INTO queue_messages ({columns}) VALUES ('t', 'a', 1, 'x', '', 0)")
         attempts.append(message_id)
-        return really(self, cx, topic, key, message_id)
+        return really(cx, topic, key, message_id)
 
-    monkeypatch.setattr(Scheduled, "cancel", cancel)
+    monkeypatch.setattr(store, "cancel", cancel)
     with every_commit_unanswered_once(monkeypatch, committed=committed):
         assert scheduled.cancel(database, "t", "a", "x") is not moved
     assert len(attempts) == 2

@@ -12,7 +12,7 @@ import lanelog
 from lanelog import Client, Message, Reject
 from lanelog._database import NOW_MS, Database
 from lanelog._engine.cleanup.collection import HEARTBEATS_KEPT, STEP
-from lanelog._stores.offsets import Offsets
+from lanelog._stores import offsets
 from support.janitors import Janitors, passed
 from support.sql import audit, one, owners, rows, watermark
 from support.waiting import Record, accept, events, eventually
@@ -327,11 +327,11 @@ def test_lanes_that_a_sleeping_group_holds_are_not_offered_for_purge(
     assert set(rows(raw, floors)) == {("a", 0), ("b", 0)}
     session = database.session("test")
     try:
-        assert Offsets().idle_floors(session, "t", "", -1.0, 100) == []
+        assert offsets.idle_floors(session, "t", "", -1.0, 100) == []
         sleeper = lanelog_client.subscribe("t", "sleeper", accept, retention=0)
         eventually(lambda: passed(sleeper) == 3)
         janitors.turn(lanelog_client)
-        assert Offsets().idle_floors(session, "t", "", -1.0, 100) == ["a", "b"]
+        assert offsets.idle_floors(session, "t", "", -1.0, 100) == ["a", "b"]
     finally:
         session.close()
 

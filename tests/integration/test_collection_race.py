@@ -26,15 +26,15 @@ ROUNDS = 40
 EACH = 6
 LONGEST = 0.02
 HELD_UP = {
-    "discovery.SHARE_TOPIC",
-    "discovery.LOCK_TOPIC",
-    "offsets.LOCK_FLOORS",
+    "partitions.SHARE_TOPIC",
+    "partitions.LOCK_TOPIC",
+    "offsets.TRY_LOCK_FLOORS",
     "offsets.WATERMARKS",
     "offsets.RAISE_FLOORS",
     "offsets.RAISE_DELETED",
     "moves.DELETE",
     "groups.CREATE",
-    "fence.SHARE_FLOORS",
+    "offsets.SHARE_FLOORS",
     "leases.TAKE_AWAY",
     "offsets.MOVE",
 }

@@ -414,7 +414,7 @@ def test_a_row_that_was_written_anew_is_not_deleted_for_its_age(
             return found
 
         monkeypatch.setattr(type(cx), "query", queried)
-        assert store.History().purge(cx, "g", "t", 1000)[0] == 0
+        assert store.purge(cx, "g", "t", 1000)[0] == 0
     assert len(left(raw)) == 1
 
 

@@ -17,7 +17,7 @@ from support.waiting import Record, accept, eventually
 LAST, ACKED_BY_SLOW = 5, 2
 RAISING = "before COMMIT following offsets.RAISE_FLOORS"
 POINTS = [
-    "after offsets.LOCK_FLOORS",
+    "after offsets.TRY_LOCK_FLOORS",
     "after offsets.WATERMARKS",
     "after COMMIT following offsets.RAISE_FLOORS",
     "after moves.DELETE",
@@ -99,7 +99,7 @@ def test_a_collection_does_not_wait_for_a_flush_and_leaves_what_it_has_not_commi
 # -- collection and publish ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("point", [RAISING, *thorough("after offsets.LOCK_FLOORS", "after moves.DELETE")])
+@pytest.mark.parametrize("point", [RAISING, *thorough("after offsets.TRY_LOCK_FLOORS", "after moves.DELETE")])
 def test_a_publish_does_not_wait_for_a_collection_of_its_lane(stage: Stage, point: str) -> None:
     """It returns while the collection is paused; what it published stays until both groups have acked it."""
     collector = collecting(stage, point)

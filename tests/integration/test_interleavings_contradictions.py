@@ -37,7 +37,7 @@ def errors(stage: Stage, name: str) -> list[str]:
     return [line["text"] for line in lines if line["level"] == "ERROR"]
 
 
-@pytest.mark.parametrize("point", ["after discovery.HEADS", *thorough("after contradictions.BEHIND")])
+@pytest.mark.parametrize("point", ["after partitions.HEADS", *thorough("after lane_rows.BEHIND")])
 def test_a_purge_and_rebirth_between_two_reads_of_a_load_is_no_contradiction(
     stage: Stage, drained: None, point: str
 ) -> None:
@@ -52,10 +52,10 @@ def test_a_purge_and_rebirth_between_two_reads_of_a_load_is_no_contradiction(
     rows(stage.raw, "UPDATE queue_offsets SET offset_acked = 5, marked_through = 5 WHERE consumer_group = ''")
     Situations(stage.raw).place("k", HEAD + 2)
     before = tables(stage.raw)
-    looked = "after contradictions.LOCK_HEAD"
+    looked = "after lane_rows.LOCK_HEAD"
     keeper.pause(looked)
     keeper.go(point)
-    if point == "after discovery.HEADS":
+    if point == "after partitions.HEADS":
         keeper.paused(looked).go(looked)
         assert tables(stage.raw)[:1] == before[:1]
     assert stage.client.publish("t", "k", b"{}").offset == HEAD + 3
@@ -68,7 +68,7 @@ def test_a_purge_and_rebirth_between_two_reads_of_a_load_is_no_contradiction(
 def test_a_publish_under_a_mend_waits_and_comes_behind_what_is_stored(stage: Stage, drained: None, dies: bool) -> None:
     """The head is locked from the first look at it to the COMMIT; whoever dies there has changed nothing."""
     rows(stage.raw, "UPDATE queue_offsets SET offset_acked = 9, marked_through = 9 WHERE consumer_group = ''")
-    mending = stage.stopped("before COMMIT following contradictions.LOCK_HEAD", "audit", "k", topic="t")
+    mending = stage.stopped("before COMMIT following lane_rows.LOCK_HEAD", "audit", "k", topic="t")
     publishing = stage.waiting(stage.client.publish, "t", "k", b"{}")
     mending.end(dies=dies)
     assert publishing.result(30).offset == (HEAD + 1 if dies else 10)
@@ -99,7 +99,7 @@ def test_a_settlement_under_a_mend_waits_and_is_refused(stage: Stage, dies: bool
 def test_a_second_mend_waits_and_finds_what_the_first_has_left(stage: Stage, drained: None, dies: bool) -> None:
     """One of them mends the lane, and tells it; if the first dies, that is the second."""
     rows(stage.raw, "UPDATE queue_offsets SET offset_acked = 9 WHERE consumer_group = 'g'")
-    first = stage.stopped("before COMMIT following contradictions.REWIND", "audit", "k", topic="t")
+    first = stage.stopped("before COMMIT following offsets.REWIND", "audit", "k", topic="t")
     second = stage.actor("second")
     call = second.call("audit", topic="t")
     wait_until_blocked(stage.raw)

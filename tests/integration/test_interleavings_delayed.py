@@ -21,8 +21,12 @@ from support.waiting import eventually
 
 HEADS = "after partitions.TRY_LOCK_HEADS"
 LAST = "before COMMIT following scheduled.DELETE"
-BEHIND_THE_ROWS = pytest.mark.parametrize("point", [LAST, *thorough("after scheduled.LOCK", "after scheduled.APPEND")])
-APPENDING = pytest.mark.parametrize("point", [LAST, *thorough(HEADS, "after scheduled.LOCK", "after scheduled.APPEND")])
+BEHIND_THE_ROWS = pytest.mark.parametrize(
+    "point", [LAST, *thorough("after scheduled.LOCK", "after messages.APPEND_SCHEDULED")]
+)
+APPENDING = pytest.mark.parametrize(
+    "point", [LAST, *thorough(HEADS, "after scheduled.LOCK", "after messages.APPEND_SCHEDULED")]
+)
 
 
 @pytest.fixture
@@ -181,7 +185,7 @@ def test_a_purge_leaves_a_lane_that_somebody_appends_to(
 @pytest.mark.thorough
 @DIES
 @pytest.mark.usefixtures("drained")
-@pytest.mark.parametrize("point", ["before COMMIT following offsets.PURGE", "after discovery.TRY_LOCK_HEAD"])
+@pytest.mark.parametrize("point", ["before COMMIT following offsets.PURGE", "after partitions.TRY_LOCK_HEAD"])
 def test_what_is_due_in_a_lane_that_is_being_purged_comes_when_that_is_over(
     stage: Stage, appending: DelayedMessages, point: str, dies: bool
 ) -> None:

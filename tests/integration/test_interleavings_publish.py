@@ -109,7 +109,7 @@ def test_callers_who_want_each_others_lanes_are_told_and_one_of_them_commits(sta
     "point",
     [
         "before COMMIT following partitions.CREATE_HEADS",
-        *thorough("after partitions.CREATE_TOPIC", "after partitions.CREATE_FLOORS"),
+        *thorough("after partitions.CREATE_TOPIC", "after offsets.CREATE_FLOORS"),
     ],
 )
 def test_a_lane_that_three_publishers_make_at_once_is_made_once(

@@ -14,8 +14,8 @@ from support.stage import Actor, Call, Stage, thorough, wait_until_blocked
 from support.waiting import Record
 
 HEAD, EPOCH = 3, 7
-FIRST_LOCK, FLOORS = "after discovery.TRY_LOCK_TOPIC", "after offsets.LOCK_FLOORS"
-HEAD_LOCK, LEASE_LOCK = "after discovery.TRY_LOCK_HEAD", "after leases.LOCK_LANE"
+FIRST_LOCK, FLOORS = "after partitions.TRY_LOCK_TOPIC", "after offsets.TRY_LOCK_FLOORS"
+HEAD_LOCK, LEASE_LOCK = "after partitions.TRY_LOCK_HEAD", "after leases.LOCK_LANE"
 LAST = "before COMMIT following offsets.PURGE"
 BIRTH = "before COMMIT following partitions.CREATE_HEADS"
 
@@ -84,7 +84,7 @@ def test_a_publish_under_a_purge_that_has_no_head_yet_goes_on_and_keeps_the_lane
 
 
 @pytest.mark.parametrize(
-    "point", [LAST, *thorough(HEAD_LOCK, LEASE_LOCK, "after offsets.LOCK_LANE", "after discovery.PURGE")]
+    "point", [LAST, *thorough(HEAD_LOCK, LEASE_LOCK, "after offsets.LOCK_LANE", "after partitions.PURGE")]
 )
 def test_a_publish_under_a_purge_that_has_the_head_waits_and_brings_the_lane_back_above(
     stage: Stage, point: str
@@ -136,7 +136,7 @@ def test_a_purge_gives_up_at_once_when_a_publisher_has_the_head(stage: Stage, st
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("point", [BIRTH, "after partitions.SHARE_TOPIC"])
+@pytest.mark.parametrize("point", [BIRTH, "after partitions.HOLD_TOPIC"])
 def test_a_purge_gives_up_at_once_when_a_lane_of_the_topic_is_being_made(stage: Stage, point: str) -> None:
     """The new lane's first offset is read under the topic row: nothing may be purged until it stands."""
     publish = publishing(stage, "publish", "new", point)
@@ -215,7 +215,7 @@ def test_a_purge_gives_up_at_once_when_the_lease_is_being_taken(stage: Stage, po
     "point",
     [
         "before COMMIT following leases.CREATE",
-        "after discovery.SHARE_TOPIC",
+        "after partitions.SHARE_TOPIC",
         "after groups.LOCK_SHARED",
     ],
 )

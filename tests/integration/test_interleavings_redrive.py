@@ -14,7 +14,7 @@ from support.sql import rows
 from support.stage import DIES, Call, Stage, thorough
 from support.waiting import Record, eventually
 
-COPYING = "before COMMIT following redrive.COPY"
+COPYING = "before COMMIT following moves.REDRIVE"
 ALL = {"verb": "redrive", "topic": "t", "group": "g", "all": True, "dry_run": False}
 
 
@@ -64,7 +64,9 @@ def assert_handled(stage: Stage, *offsets: int) -> None:
 
 
 @DIES
-@pytest.mark.parametrize("point", [COPYING, *thorough("after partitions.TRY_LOCK_HEADS", "after selection.SETTLE")])
+@pytest.mark.parametrize(
+    "point", [COPYING, *thorough("after partitions.TRY_LOCK_HEADS", "after deliveries.SETTLE_LETTERS")]
+)
 def test_a_second_redrive_waits_for_the_first_and_finds_nothing(stage: Stage, point: str, dies: bool) -> None:
     """The first holds the lane's head: the second comes back to it, and every dead letter is brought back once.
 
@@ -82,7 +84,7 @@ def test_a_second_redrive_waits_for_the_first_and_finds_nothing(stage: Stage, po
 @pytest.mark.thorough
 def test_a_redrive_that_dies_behind_its_commit_is_not_repeated(stage: Stage) -> None:
     """Nobody heard of it; the dead letters know."""
-    redriving(stage, "after COMMIT following redrive.COPY").end(dies=True)
+    redriving(stage, "after COMMIT following moves.REDRIVE").end(dies=True)
     assert redrive(stage) == 0
     assert_handled(stage, 4, 5, 6)
 
@@ -162,7 +164,7 @@ def test_a_message_that_fails_again_while_its_dead_letter_is_brought_back_is_not
 
 
 @DIES
-@pytest.mark.parametrize("point", [COPYING, *thorough("after lease_takeover.SHARE_FLOORS", "after selection.SETTLE")])
+@pytest.mark.parametrize("point", [COPYING, *thorough("after offsets.SHARE_FLOORS", "after deliveries.SETTLE_LETTERS")])
 def test_a_collection_leaves_the_dead_letters_that_are_being_brought_back(stage: Stage, point: str, dies: bool) -> None:
     """It does not wait for them, and deletes them once they are settled, with the rows that say so."""
     moving = redriving(stage, point)
@@ -183,7 +185,7 @@ def test_a_collection_leaves_the_dead_letters_that_are_being_brought_back(stage:
     "point",
     [
         "before COMMIT following offsets.RAISE_FLOORS",
-        "after offsets.LOCK_FLOORS",
+        "after offsets.TRY_LOCK_FLOORS",
         "after moves.DELETE",
     ],
 )

@@ -16,7 +16,7 @@ from support.stage import DIES, Stage, thorough, wait_until_blocked
 from support.waiting import Record, eventually
 
 OLD = 5
-LOCKING = "after discovery.LOCK_TOPIC"
+LOCKING = "after partitions.LOCK_TOPIC"
 CREATING = "before COMMIT following groups.CREATE"
 RAISING = "before COMMIT following offsets.RAISE_FLOORS"
 RAISED = "after COMMIT following offsets.RAISE_FLOORS"
@@ -72,7 +72,7 @@ def wait_until_all_is_collected(stage: Stage) -> None:
     [
         (RAISING, "earliest"),
         (RAISED, "earliest"),
-        *thorough(("after offsets.LOCK_FLOORS", "earliest"), ("after offsets.WATERMARKS", "earliest")),
+        *thorough(("after offsets.TRY_LOCK_FLOORS", "earliest"), ("after offsets.WATERMARKS", "earliest")),
         *thorough((RAISING, "latest"), (RAISING, "instant")),
         *thorough((RAISED, "latest"), (RAISED, "instant"), (DELETED, "earliest")),
     ],
@@ -115,7 +115,7 @@ def test_a_registration_under_a_collection_owns_nothing_that_was_released_and_al
 )
 def test_a_collection_waits_for_a_registration_and_asks_the_new_group(stage: Stage, point: str, start: str) -> None:
     """No floor rises while it is paused; then no higher than where the new group begins."""
-    about_to = "before discovery.SHARE_TOPIC"
+    about_to = "before partitions.SHARE_TOPIC"
     collector = stage.member("collector", about_to, group="early", retention=0)
     registering = stage.stopped(point, "register", topic="t", group="late", retention=0, **for_actors(stage, start))
     collector.go(about_to)
@@ -148,7 +148,7 @@ def old_letters(stage: Stage) -> None:
 
 @pytest.mark.usefixtures("old_letters")
 @pytest.mark.parametrize(
-    "point", [RAISING, *thorough(RAISED, DELETED, "after offsets.LOCK_FLOORS", "after moves.LETTERS")]
+    "point", [RAISING, *thorough(RAISED, DELETED, "after offsets.TRY_LOCK_FLOORS", "after moves.LETTERS")]
 )
 def test_a_reader_registered_under_retention_begins_behind_what_it_releases(stage: Stage, point: str) -> None:
     """It waits until the release is committed, not for the deletion; what it releases was read by all there were."""
@@ -242,7 +242,7 @@ def test_a_registration_under_an_open_publish_does_not_wait_and_the_group_gets_t
         ("before COMMIT following partitions.CREATE_HEADS", "latest"),
         ("before COMMIT following partitions.CREATE_HEADS", "earliest"),
         ("before COMMIT following partitions.CREATE_HEADS", "instant"),
-        ("after partitions.CREATE_FLOORS", "latest"),
+        ("after offsets.CREATE_FLOORS", "latest"),
     ],
 )
 def test_a_registration_waits_for_the_birth_of_a_lane_and_begins_before_its_first_message(
@@ -264,7 +264,9 @@ def test_a_registration_waits_for_the_birth_of_a_lane_and_begins_before_its_firs
 
 
 @pytest.mark.usefixtures("collectable")
-@pytest.mark.parametrize("point", [CREATING, *thorough("after discovery.CREATE_TOPIC", LOCKING, "after groups.CREATE")])
+@pytest.mark.parametrize(
+    "point", [CREATING, *thorough("after partitions.ENSURE_TOPIC", LOCKING, "after groups.CREATE")]
+)
 def test_a_second_registration_of_a_group_waits_and_finds_it(stage: Stage, point: str) -> None:
     """One registration, one start: the second returns the first one's, and one with another order is refused."""
     first = stage.stopped(point, "register", topic="t", group="late", start="latest")
@@ -272,7 +274,7 @@ def test_a_second_registration_of_a_group_waits_and_finds_it(stage: Stage, point
     # Before the topic row is locked for good, either of them may be the first.
     assert first.end() == second.result(15)
     assert one(stage.raw, "SELECT COUNT(*) FROM queue_groups WHERE consumer_group = 'late'") == 1
-    if point != "after discovery.CREATE_TOPIC":
+    if point != "after partitions.ENSURE_TOPIC":
         assert stage.acked(group="late") == OLD
     with pytest.raises(ConfigurationError, match="one order"):
         stage.register("late", order="serial")

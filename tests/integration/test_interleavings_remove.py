@@ -12,8 +12,8 @@ from support.sql import delivery_rows, one
 from support.stage import DIES, Call, Stage, thorough, wait_until_blocked
 from support.waiting import Record, eventually
 
-ENDING = "before COMMIT following delete.DELETE_GROUP"
-ENDED = "after COMMIT following delete.DELETE_GROUP"
+ENDING = "before COMMIT following groups.DELETE"
+ENDED = "after COMMIT following groups.DELETE"
 HOW = pytest.mark.parametrize("how", ["transaction", *thorough("return")])
 
 
@@ -104,7 +104,7 @@ def abandoned(stage: Stage) -> None:
 
 @DIES
 @pytest.mark.usefixtures("abandoned")
-@pytest.mark.parametrize("point", [ENDING, *thorough("after discovery.LOCK_TOPIC")])
+@pytest.mark.parametrize("point", [ENDING, *thorough("after partitions.LOCK_TOPIC")])
 def test_a_registration_waits_for_the_deletion_and_begins_anew(stage: Stage, point: str, dies: bool) -> None:
     """What the old group had is not the new one's; if the deletion dies, it is the old group that goes on."""
     deleting = deleting_group(stage, point)
@@ -120,7 +120,7 @@ def test_a_registration_waits_for_the_deletion_and_begins_anew(stage: Stage, poi
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("abandoned")
-@pytest.mark.parametrize("point", [ENDED, "before delete.LEFT_DELIVERIES", "before delete.LEFT_OFFSETS"])
+@pytest.mark.parametrize("point", [ENDED, "before deliveries.SOME_OF_GROUP", "before offsets.SOME_OF_GROUP"])
 def test_what_is_registered_while_the_rest_is_deleted_keeps_what_is_its_own(stage: Stage, point: str) -> None:
     """Between two of its transactions the deletion finds the group registered anew, and leaves it alone."""
     deleting = deleting_group(stage, point)
@@ -174,7 +174,7 @@ def test_a_topic_is_not_deleted_from_under_an_open_publish(stage: Stage, point: 
 @pytest.mark.parametrize(
     "point",
     [
-        "before COMMIT following discovery.PURGE",
+        "before COMMIT following partitions.PURGE",
         *thorough("after partitions.LOCK_HEADS", "after offsets.PURGE"),
     ],
 )

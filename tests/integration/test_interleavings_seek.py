@@ -17,7 +17,7 @@ from support.waiting import Record, eventually
 
 LAST = 5
 RAISING = "before COMMIT following offsets.RAISE_FLOORS"
-HOLDING_THE_FLOOR = ["after offsets.LOCK_FLOORS", "after offsets.WATERMARKS"]
+HOLDING_THE_FLOOR = ["after offsets.TRY_LOCK_FLOORS", "after offsets.WATERMARKS"]
 RELEASED = ["after COMMIT following offsets.RAISE_FLOORS", "after moves.DELETE"]
 TAKING = "before COMMIT following leases.TAKE"
 TAKEN = "after COMMIT following leases.TAKE"
@@ -82,7 +82,7 @@ def test_a_seek_under_a_collection_goes_as_far_back_as_that_leaves(stage: Stage,
 
 @DIES
 @pytest.mark.usefixtures("acked")
-@pytest.mark.parametrize("point", [SEEKING, *thorough("after lease_takeover.SHARE_FLOORS")])
+@pytest.mark.parametrize("point", [SEEKING, *thorough("after offsets.SHARE_FLOORS")])
 def test_a_collection_leaves_alone_the_lane_that_is_being_sought(stage: Stage, point: str, dies: bool) -> None:
     """It does not wait, and collects the other lane; afterwards it knows what the group wants to have again."""
     moving = seeking(stage, point, 3)
@@ -186,7 +186,7 @@ def test_a_flush_waits_for_a_pause_of_its_lane_and_is_written_then(stage: Stage)
     client.publish_many("t", [("k", b"{}"), ("l", b"{}")])
     stage.until_acked(1, "k", "l")
     pausing = stage.stopped(
-        "before COMMIT following pause_and_skip.FLAG_LANE", "admin", verb="pause", topic="t", group="g", key="k"
+        "before COMMIT following offsets.SET_PAUSE", "admin", verb="pause", topic="t", group="g", key="k"
     )
     client.publish("t", "k", b"{}")
     wait_until_blocked(stage.raw)

@@ -22,7 +22,7 @@ TAKING = "before COMMIT following leases.TAKE"
 COMMITTED = [(how, point.replace("before", "after")) for how, point in BEHIND_THE_FENCE.items()]
 AT_THE_FENCE = [
     ("return", "after leases.FENCE"),
-    ("reject", "after leases.FENCE following discovery.TRY_LOCK_HEAD"),
+    ("reject", "after leases.FENCE following partitions.TRY_LOCK_HEAD"),
     ("transaction", "after leases.FENCE following delivery.SET_PATIENCE"),
 ]
 HOW = pytest.mark.parametrize("how", ["return", *thorough("reject", "transaction")])

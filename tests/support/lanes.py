@@ -68,7 +68,7 @@ class Row:
 
 @attrs.define
 class Rows:
-    """What the stores' statements leave of one lane: `Offsets.FLUSH`, `Deliveries.UPSERT`, `DELETE`, `SETTLE`."""
+    """What the stores' statements leave of one lane: `offsets.FLUSH`, `deliveries.UPSERT`, `DELETE`, `SETTLE`."""
 
     acked: int | None = None
     mark: int = 0

@@ -5,8 +5,7 @@ process of its own; the tests of interleavings arm points there (`support/stage.
 
 A point is text, `before` or `after` something that one connection sends:
 
-* `after leases.FENCE`: the constant `FENCE` of `lanelog/_stores/leases.py` was executed; `redrive.COPY` is one of
-  `lanelog/admin/dead_letters/redrive.py`;
+* `after leases.FENCE`: the constant `FENCE` of `lanelog/_stores/leases.py` was executed;
 * `before COMMIT following offsets.FLUSH`: the transaction in which that statement was executed is about to commit;
 * `before RELEASE SAVEPOINT lanelog_start`: a statement that is no constant goes by its own text.
 
@@ -36,16 +35,6 @@ _BLANK = re.compile(r"(?<!\{)\{[a-z]+\}")
 _DATABASE = re.compile(r"`[^`]+`\.(?=queue_)")  # stands before tables where user code may have said USE
 _SQL = re.compile(r"\s*\(?\s*(SELECT|INSERT|UPDATE|DELETE|SET)\b")
 _ENGINE = ("lanelog._engine.delivery", "lanelog._engine.leasing.keeper", "lanelog._engine.fetching.gaps")
-_ADMIN = tuple(
-    f"lanelog.admin.{room}"
-    for room in (
-        "change.lease_takeover",
-        "change.pause_and_skip",
-        "change.delete",
-        "dead_letters.selection",
-        "dead_letters.redrive",
-    )
-)
 
 
 @cache
@@ -53,7 +42,7 @@ def statements() -> dict[str, re.Pattern[str]]:
     """What each constant's statements begin with, by name."""
     modules = [f"lanelog._stores.{found.name}" for found in pkgutil.iter_modules(lanelog._stores.__path__)]
     named = {}
-    for module in (*modules, *_ENGINE, *_ADMIN):
+    for module in (*modules, *_ENGINE):
         for constant, text in vars(importlib.import_module(module)).items():
             if constant.isupper() and not constant.startswith("_") and isinstance(text, str) and _SQL.match(text):
                 parts = [re.escape(part.replace("{{", "{").replace("}}", "}")) for part in _BLANK.split(text)]

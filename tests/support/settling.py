@@ -14,7 +14,7 @@ from support.waiting import eventually
 HANDLING = "in the handler"
 BEFORE_THE_FENCE = {
     "return": "before leases.FENCE",
-    "reject": "after discovery.TRY_LOCK_HEAD",
+    "reject": "after partitions.TRY_LOCK_HEAD",
     "transaction": "before leases.FENCE following delivery.SET_PATIENCE",
 }
 BEHIND_THE_FENCE = {

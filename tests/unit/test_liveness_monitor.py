@@ -31,7 +31,7 @@ def heartbeat(**changes: Any) -> HeartbeatRow:
         owner="other",
         heartbeat_at=DB - 1000,
         expires_at=DB - 1000 + int(LEASE * 1000),
-        deregistered=False,
+        deregistered_at=0,
         lock_free=False,
         incarnation=SERVER,
         now=DB,
@@ -229,7 +229,7 @@ def test_the_living_are_sorted() -> None:
     rows = [heartbeat(owner=name) for name in ("zoe", "ann", "bob")]
     assert Looks()(100.0, *rows).live == ("ann", "bob", "me", "zoe")
     for rows in (
-        [heartbeat(deregistered=True, expires_at=0)],
+        [heartbeat(deregistered_at=DB, expires_at=0)],
         [heartbeat(owner="me", expires_at=0, lock_free=True)],
         [],
     ):

@@ -22,7 +22,7 @@ from __future__ import annotations
 from lanelog._database.ambient import OpenTransaction, find_open, open_in_this_thread, own_transaction
 from lanelog._database.driver import ServerFacts
 from lanelog._database.executor import NOW_MS, SERVER_MARK, Executor
-from lanelog._database.incarnation import START_TOLERANCE_MS, Incarnation, signed
+from lanelog._database.incarnation import START_TOLERANCE_MS, Incarnation, server_start, signed
 from lanelog._database.naming import named
 from lanelog._database.pool import Database, Transaction
 from lanelog._database.retries import with_retries
@@ -47,6 +47,7 @@ __all__ = [
     "named",
     "open_in_this_thread",
     "own_transaction",
+    "server_start",
     "signed",
     "translate",
     "with_retries",

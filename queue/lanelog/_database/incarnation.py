@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from lanelog._database.executor import Executor
 
 START_TOLERANCE_MS: Final = 2000
-"""`now - Uptime` is known to a second, and read at different moments."""
+"""Two readings of one server's start differ by less: each is late by the part of a second that `Uptime` leaves out, and
+by less than `_STALL_MS`."""
 
 _READINGS = 5
 _STALL_MS = 1000
@@ -55,13 +56,17 @@ def read_incarnation(cx: Executor, *, mariadb: bool) -> Incarnation:
     row = cx.one(_IDENTITY_MARIADB if mariadb else _IDENTITY_MYSQL)
     mark, *parts = row or (0,)
     text = "\n".join(str(part) for part in parts)
+    return Incarnation(server_start(cx), hashlib.sha256(text.encode()).hexdigest(), int(mark))
+
+
+def server_start(cx: Executor) -> int:
+    """When the server started, by its own clock in epoch milliseconds; 0: it would not say. Raises DatabaseError."""
     # Uptime is whole seconds, read between two looks at the clock: a stall between them would shift the start.
     for _ in range(_READINGS):
         before, uptime, now = cx.one(_NOW), cx.one(_UPTIME), cx.one(_NOW)
         if before and now and int(now[0]) - int(before[0]) < _STALL_MS:
             break
-    started = int(now[0]) - signed(int(uptime[1])) * 1000 if now and uptime else 0
-    return Incarnation(started, hashlib.sha256(text.encode()).hexdigest(), int(mark))
+    return int(now[0]) - signed(int(uptime[1])) * 1000 if now and uptime else 0
 
 
 def signed(uptime: int) -> int:

@@ -20,12 +20,8 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import field, frozen
 
-from lanelog._stores.contradictions import Contradictions, LaneRows
-from lanelog._stores.deliveries import Deliveries
-from lanelog._stores.discovery import Discovery
-from lanelog._stores.groups import Groups
-from lanelog._stores.leases import Leases
-from lanelog._stores.partitions import Partitions
+from lanelog._stores import deliveries, groups, lane_rows, leases, offsets, partitions
+from lanelog._stores.lane_rows import LaneRows
 from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError
 
@@ -136,7 +132,7 @@ def _wrong_with_head(lane: LaneRows) -> tuple[str, int]:
 
 def examine(cx: Executor, topic: str, key: str) -> list[Contradiction]:
     """What is wrong with a lane, for who reads all of it in one snapshot; changes nothing."""
-    judgement = judge(Contradictions().read(cx, topic, key, list(Groups().readers(cx, topic))))
+    judgement = judge(lane_rows.read(cx, topic, key, list(groups.readers(cx, topic))))
     return [] if judgement is None else judgement.contradictions(topic, key)
 
 
@@ -158,8 +154,8 @@ def mend(session: Session, topic: str, key: str) -> list[Contradiction] | None:
             code=_READ_ONLY,
             retriable=True,
         )
-    if "" not in Discovery().heads(session, topic, [""]):
-        Discovery().create_topic(session, topic)  # it went with the heads
+    if "" not in partitions.heads(session, topic, [""]):
+        partitions.ensure_topic(session, topic)  # it went with the heads
     found: list[Contradiction] = []
     session.execute(PATIENCE, (_PATIENT,))
     try:
@@ -179,41 +175,40 @@ def mend(session: Session, topic: str, key: str) -> list[Contradiction] | None:
 
 
 def _mend(cx: Executor, topic: str, key: str) -> list[Contradiction]:
-    store = Contradictions()
-    topic_row = Discovery().share_topic(cx, topic)
+    topic_row = partitions.share_topic(cx, topic)
     if topic_row is None:
         return []  # it has gone again since: the next look finds the lane
-    groups = list(Groups().readers(cx, topic))
-    floor, head = store.lock_floor(cx, topic, key), store.lock_head(cx, topic, key)
-    judgement = judge(store.read(cx, topic, key, groups))
+    readers = list(groups.readers(cx, topic))
+    floor, head = lane_rows.lock_floor(cx, topic, key), lane_rows.lock_head(cx, topic, key)
+    judgement = judge(lane_rows.read(cx, topic, key, readers))
     if judgement is None:
         return []
     if judgement.groups:
         # Who was settling has committed by then: what is decided below is decided on that.
-        store.lock_leases(cx, topic, key, judgement.groups)
-        judgement = judge(store.read(cx, topic, key, judgement.groups))
+        lane_rows.lock_leases(cx, topic, key, judgement.groups)
+        judgement = judge(lane_rows.read(cx, topic, key, judgement.groups))
         if judgement is None:
             return []
     if floor is None:
-        Partitions().create_floors(cx, topic, [key], judgement.floor)
+        offsets.create_floors(cx, topic, [key], judgement.floor)
     if head is None:
-        Partitions().create_heads(cx, topic, [key], judgement.head)
+        partitions.create_heads(cx, topic, [key], judgement.head)
     else:
-        Discovery().set_head(cx, topic, key, judgement.head)
+        partitions.set_head(cx, topic, key, judgement.head)
     if judgement.groups:
-        Leases().take_away(cx, topic, [(group, key) for group in judgement.groups], topic_row[1] + 1)
+        leases.take_away(cx, topic, [(group, key) for group in judgement.groups], topic_row.first_epoch)
     _drop_rows(cx, topic, key, judgement)
     for group in sorted(judgement.rewound, key=str.encode):
-        store.rewind(cx, group, topic, key, judgement.floor)
+        offsets.rewind(cx, group, topic, key, judgement.floor)
     return judgement.contradictions(topic, key)
 
 
 def _drop_rows(cx: Executor, topic: str, key: str, judgement: Judgement) -> None:
     """Delivery rows above the head go; of a group that begins again at the floor, all of them."""
     for group in sorted({*judgement.rewound, *judgement.swallowing}, key=str.encode):
-        rows = Deliveries().load(cx, group, topic, [key]).get(key, [])
+        rows = deliveries.load(cx, group, topic, [key]).get(key, [])
         gone = [(key, row.offset) for row in rows if group in judgement.rewound or row.through > judgement.head]
-        Deliveries().delete(cx, group, topic, gone)
+        deliveries.delete(cx, group, topic, gone)
 
 
 def _tell(found: Iterable[Contradiction]) -> None:

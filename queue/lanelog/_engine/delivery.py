@@ -17,10 +17,8 @@ from lanelog._database import OpenTransaction, own_transaction
 from lanelog._engine.lane import policy
 from lanelog._engine.lane.policy import ACKED, Outcome, Verb
 from lanelog._engine.lane.run import State
-from lanelog._stores.deliveries import Deliveries
-from lanelog._stores.history import Ended, History
-from lanelog._stores.leases import Leases
-from lanelog._stores.offsets import Offsets
+from lanelog._stores import deliveries, history, leases, offsets
+from lanelog._stores.history import Ended
 from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError, LeaseLost
 from lanelog.message import DeadLetter, Message, utc_from_ms
@@ -180,18 +178,18 @@ class Delivery:
 
     def _settle(self, cx: Executor) -> None:
         group, topic, term = self.member.group, self.member.topic, self.attempt.term
-        held = self.context.fenced(Leases().fence(cx, group, topic, self.member.owner, [term.key]))
+        held = self.context.fenced(leases.fence(cx, group, topic, self.member.owner, [term.key]))
         if held.get(term.key) != term.epoch:
             raise LeaseLost(f"the lane {group}/{topic}/{term.key} has another owner by now: nothing was committed")
         # The row's id proves that a server that crashed meanwhile did not give the offset to another message.
-        if not Deliveries().settle_same(cx, group, topic, term.key, self.attempt.offset, self.attempt.row.id):
+        if not deliveries.settle_same(cx, group, topic, term.key, self.attempt.offset, self.attempt.row.id):
             raise LeaseLost(
                 f"the message {topic}/{term.key}/{self.attempt.offset} is not in the log any more: not committed"
             )
         if self.member.rules.history:
             now = time.monotonic()
             row = self.attempt.left_as(Ended.SUCCESS, self.attempt.last_error, now)
-            History().upsert(cx, group, topic, self.member.owner, [row], now)
+            history.upsert(cx, group, topic, self.member.owner, [row], now)
 
     def _was_committed(self) -> bool:
         """A COMMIT without an answer: a locking read of what it wrote waits for the server's own decision.
@@ -205,10 +203,10 @@ class Delivery:
             try:
                 with self.context.database.transaction() as transaction:
                     self._stand_on_same_server(transaction)
-                    held = self.context.fenced(Leases().fence(transaction, group, topic, self.member.owner, [term.key]))
+                    held = self.context.fenced(leases.fence(transaction, group, topic, self.member.owner, [term.key]))
                     if not (
-                        Deliveries().is_settled(transaction, group, topic, term.key, offset)
-                        or Offsets().acked_locked(transaction, group, topic, term.key) >= offset
+                        deliveries.is_settled(transaction, group, topic, term.key, offset)
+                        or offsets.acked_locked(transaction, group, topic, term.key) >= offset
                     ):
                         return False
                     if held.get(term.key) == term.epoch:

@@ -1,6 +1,6 @@
-"""The stores: SQL, one table each, with constants at the top that say what they are for and which index they use.
+"""The stores: modules of functions that send SQL, with the statements as constants at the top.
 
-They query their own table, return values or raise, never log, decide nothing, and do not know each other.
-`queue_messages` and `queue_partitions` have several rooms, one for each side that uses them: publishing (`messages`,
-`partitions`), reading (`fetches`, `discovery`), leaving (`moves`).
+Each constant says what it is for and which index it uses. The stores return values or raise, never log, decide nothing,
+and do not know each other. A statement that writes a table stands in a store of that table; `queue_messages` has three:
+`messages` (publishing), `fetches` (reading), `moves` (leaving). `lane_rows` reads one lane across the tables.
 """

@@ -79,6 +79,20 @@ SELECT 1 FROM queue_delivery_state FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s AND partition_key = %s AND message_offset = %s
 """
 
+# Settle dead letters, for every group; whoever comes second finds a duplicate (PRIMARY).
+SETTLE_LETTERS = """
+INSERT INTO queue_delivery_state (consumer_group, topic, partition_key, message_offset, through_offset, acked,
+       last_attempt_at, last_error)
+VALUES {rows}
+"""
+_LETTER = f"('', %s, %s, %s, %s, 1, {NOW_MS}, %s)"
+
+# By which call some dead letters were settled (PRIMARY).
+LETTERS_SETTLED_BY = """
+SELECT partition_key, message_offset FROM queue_delivery_state FORCE INDEX (PRIMARY)
+WHERE consumer_group = '' AND topic = %s AND (partition_key, message_offset) IN ({points}) AND last_error = %s
+"""
+
 # Purge of one lane: it must not have any (PRIMARY by exact group and lane).
 COUNT_LANE = """
 SELECT COUNT(*) FROM queue_delivery_state FORCE INDEX (PRIMARY)
@@ -87,6 +101,10 @@ WHERE consumer_group IN ({groups}) AND topic = %s AND partition_key = %s
 
 # Whether a group has any row for a topic (PRIMARY, prefix).
 ANY_OF_GROUP = "SELECT 1 FROM queue_delivery_state WHERE consumer_group = %s AND topic = %s LIMIT 1"
+
+# Some of the rows of a group (PRIMARY, prefix).
+SOME_OF_GROUP = """SELECT partition_key, message_offset FROM queue_delivery_state FORCE INDEX (PRIMARY)
+WHERE consumer_group = %s AND topic = %s LIMIT %s"""
 
 # Leftovers of an earlier group of that name, or of a purged lane's group rows (PRIMARY).
 DELETE_GROUP = "DELETE FROM queue_delivery_state WHERE consumer_group = %s AND topic = %s"
@@ -129,87 +147,116 @@ class DeliveryWrite:
     last_error: str | None = None
 
 
-class Deliveries:
-    """SQL of `queue_delivery_state`."""
-
-    def load(self, cx: Executor, group: str, topic: str, keys: Sequence[str]) -> dict[str, list[DeliveryRow]]:
-        """All rows of these lanes, by key."""
-        found: dict[str, list[DeliveryRow]] = {}
-        for chunk in chunked(keys):
-            for row in cx.query(LOAD.format(keys=placeholders(chunk)), (group, topic, *chunk)):
-                key, offset, through, acked, due_ms, retries, postponed, crashed, alone, epoch, age_ms, *last = row
-                found.setdefault(key, []).append(
-                    DeliveryRow(
-                        offset,
-                        through,
-                        bool(acked),
-                        due_ms / 1000,
-                        retries,
-                        postponed,
-                        bool(crashed),
-                        bool(alone),
-                        epoch,
-                        None if age_ms is None else max(0, age_ms) / 1000,
-                        last[0],
-                        bool(last[1]),
-                    )
+def load(cx: Executor, group: str, topic: str, keys: Sequence[str]) -> dict[str, list[DeliveryRow]]:
+    """All rows of these lanes, by key."""
+    found: dict[str, list[DeliveryRow]] = {}
+    for chunk in chunked(keys):
+        for row in cx.query(LOAD.format(keys=placeholders(chunk)), (group, topic, *chunk)):
+            key, offset, through, acked, due_ms, retries, postponed, crashed, alone, epoch, age_ms, *last = row
+            found.setdefault(key, []).append(
+                DeliveryRow(
+                    offset,
+                    through,
+                    bool(acked),
+                    due_ms / 1000,
+                    retries,
+                    postponed,
+                    bool(crashed),
+                    bool(alone),
+                    epoch,
+                    None if age_ms is None else max(0, age_ms) / 1000,
+                    last[0],
+                    bool(last[1]),
                 )
-        return found
+            )
+    return found
 
-    def upsert(self, cx: Executor, group: str, topic: str, rows: Sequence[DeliveryWrite]) -> None:
-        """Write rows in primary-key order."""
-        ordered = sorted(rows, key=lambda row: (row.key.encode(), row.offset))
-        for chunk in chunked(ordered):
-            args: list[object] = []
-            for row in chunk:
-                first_ms = 0 if row.first_age is None else int(row.first_age * 1000)
-                args += (
-                    group,
-                    topic,
-                    row.key,
-                    row.offset,
-                    row.through,
-                    row.acked,
-                    int(row.delay * 1000),
-                    row.retry_count,
-                )
-                args += (row.postponed, row.crashed, row.alone, row.released, row.lease_epoch)
-                args += (row.first_age is not None, first_ms, row.last_error)
-            cx.execute(UPSERT.format(rows=",".join([_ROW] * len(chunk))), args)
 
-    def delete(self, cx: Executor, group: str, topic: str, points: Iterable[tuple[str, int]]) -> None:
-        """Remove rows by exact key."""
-        ordered = sorted(points, key=lambda point: (point[0].encode(), point[1]))
-        for chunk in chunked(ordered):
-            args = [value for point in chunk for value in point]
-            cx.execute(DELETE.format(exact=exactly(chunk)), (*args, group, topic))
+def upsert(cx: Executor, group: str, topic: str, rows: Sequence[DeliveryWrite]) -> None:
+    """Write rows in primary-key order."""
+    ordered = sorted(rows, key=lambda row: (row.key.encode(), row.offset))
+    for chunk in chunked(ordered):
+        args: list[object] = []
+        for row in chunk:
+            first_ms = 0 if row.first_age is None else int(row.first_age * 1000)
+            args += (
+                group,
+                topic,
+                row.key,
+                row.offset,
+                row.through,
+                row.acked,
+                int(row.delay * 1000),
+                row.retry_count,
+            )
+            args += (row.postponed, row.crashed, row.alone, row.released, row.lease_epoch)
+            args += (row.first_age is not None, first_ms, row.last_error)
+        cx.execute(UPSERT.format(rows=",".join([_ROW] * len(chunk))), args)
 
-    def settle(self, cx: Executor, group: str, topic: str, key: str, offset: int) -> None:
-        """Write one acked row."""
-        cx.execute(SETTLE, (group, topic, key, offset, offset))
 
-    def settle_same(self, cx: Executor, group: str, topic: str, key: str, offset: int, message_id: str) -> bool:
-        """Write one acked row if the message there still has this id."""
-        return cx.execute(SETTLE_SAME, (group, topic, key, offset, message_id)) > 0
+def delete(cx: Executor, group: str, topic: str, points: Iterable[tuple[str, int]]) -> None:
+    """Remove rows by exact key."""
+    ordered = sorted(points, key=lambda point: (point[0].encode(), point[1]))
+    for chunk in chunked(ordered):
+        args = [value for point in chunk for value in point]
+        cx.execute(DELETE.format(exact=exactly(chunk)), (*args, group, topic))
 
-    def is_settled(self, cx: Executor, group: str, topic: str, key: str, offset: int) -> bool:
-        """Whether an acked row stands at exactly this offset; waits for a writer in flight."""
-        row = cx.one(IS_SETTLED, (group, topic, key, offset))
-        return row is not None and bool(row[0])
 
-    def is_letter_settled(self, cx: Executor, dead_topic: str, key: str, offset: int) -> bool:
-        """Whether a dead letter was redriven or deleted, and is only not collected yet."""
-        return cx.one(IS_LETTER_SETTLED, ("", dead_topic, key, offset)) is not None
+def settle(cx: Executor, group: str, topic: str, key: str, offset: int) -> None:
+    """Write one acked row."""
+    cx.execute(SETTLE, (group, topic, key, offset, offset))
 
-    def count_lane(self, cx: Executor, topic: str, key: str, groups: Sequence[str]) -> int:
-        """How many rows these groups have for a lane."""
-        row = cx.one(COUNT_LANE.format(groups=placeholders(groups)), (*groups, topic, key))
-        return 0 if row is None else int(row[0])
 
-    def any_of_group(self, cx: Executor, group: str, topic: str) -> bool:
-        """Whether a group has any row for a topic."""
-        return cx.one(ANY_OF_GROUP, (group, topic)) is not None
+def settle_same(cx: Executor, group: str, topic: str, key: str, offset: int, message_id: str) -> bool:
+    """Write one acked row if the message there still has this id."""
+    return cx.execute(SETTLE_SAME, (group, topic, key, offset, message_id)) > 0
 
-    def delete_group(self, cx: Executor, group: str, topic: str) -> None:
-        """Remove every row of a group for a topic."""
-        cx.execute(DELETE_GROUP, (group, topic))
+
+def is_settled(cx: Executor, group: str, topic: str, key: str, offset: int) -> bool:
+    """Whether an acked row stands at exactly this offset; waits for a writer in flight."""
+    row = cx.one(IS_SETTLED, (group, topic, key, offset))
+    return row is not None and bool(row[0])
+
+
+def is_letter_settled(cx: Executor, dead_topic: str, key: str, offset: int) -> bool:
+    """Whether a dead letter was redriven or deleted, and is only not collected yet."""
+    return cx.one(IS_LETTER_SETTLED, ("", dead_topic, key, offset)) is not None
+
+
+def settle_letters(cx: Executor, dead_topic: str, points: Sequence[tuple[str, int]], by: str) -> None:
+    """Settle dead letters; `by`: the call that does it. DatabaseError 1062 if one of them is settled already."""
+    for chunk in chunked(points):
+        args = [value for key, offset in chunk for value in (dead_topic, key, offset, offset, by)]
+        cx.execute(SETTLE_LETTERS.format(rows=",".join([_LETTER] * len(chunk))), args)
+
+
+def letters_settled_by(
+    cx: Executor, dead_topic: str, points: Sequence[tuple[str, int]], by: str
+) -> set[tuple[str, int]]:
+    """Those of the dead letters (key, offset) that this call has settled: its COMMIT was done, and not answered."""
+    found: set[tuple[str, int]] = set()
+    for chunk in chunked(points):
+        sql = LETTERS_SETTLED_BY.format(points=",".join(["(%s, %s)"] * len(chunk)))
+        found.update(cx.query(sql, (dead_topic, *(value for point in chunk for value in point), by)))
+    return found
+
+
+def count_lane(cx: Executor, topic: str, key: str, groups: Sequence[str]) -> int:
+    """How many rows these groups have for a lane."""
+    row = cx.one(COUNT_LANE.format(groups=placeholders(groups)), (*groups, topic, key))
+    return 0 if row is None else int(row[0])
+
+
+def any_of_group(cx: Executor, group: str, topic: str) -> bool:
+    """Whether a group has any row for a topic."""
+    return cx.one(ANY_OF_GROUP, (group, topic)) is not None
+
+
+def delete_group(cx: Executor, group: str, topic: str) -> None:
+    """Remove every row of a group for a topic."""
+    cx.execute(DELETE_GROUP, (group, topic))
+
+
+def some_of_group(cx: Executor, group: str, topic: str, limit: int) -> list[tuple[str, int]]:
+    """(key, offset) of some rows of a group."""
+    return [(key, offset) for key, offset in cx.query(SOME_OF_GROUP, (group, topic, limit))]

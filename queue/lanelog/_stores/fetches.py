@@ -66,56 +66,57 @@ class Fetched(NamedTuple):
         return f"<Fetched {self.key!r} offset={self.offset} id={self.id!r} {self.payload_bytes} bytes>"
 
 
-class Fetches:
-    """SELECTs of `queue_messages`."""
+def following(
+    cx: Executor, group: str, topic: str, lanes: Sequence[tuple[str, int]], *, limit: int, largest: int
+) -> dict[str, list[Fetched]]:
+    """Up to `limit` rows behind each (key, cursor), by key; payloads above `largest` bytes stay behind."""
+    args: list[object] = []
+    for key, cursor in lanes:
+        args += (largest, group, topic, key, cursor, limit)
+    found: dict[str, list[Fetched]] = {}
+    asked = time.monotonic()
+    for row in cx.query(" UNION ALL ".join([NEXT] * len(lanes)), args):
+        found.setdefault(row[0], []).append(Fetched(*row) if row[-1] is None else _expiring(row, asked))
+    for rows in found.values():
+        rows.sort(key=_by_offset)  # each SELECT is ordered; UNION ALL alone does not promise to stay so
+    return found
 
-    def next(
-        self, cx: Executor, group: str, topic: str, lanes: Sequence[tuple[str, int]], *, limit: int, largest: int
-    ) -> dict[str, list[Fetched]]:
-        """Up to `limit` rows behind each (key, cursor), by key; payloads above `largest` bytes stay behind."""
-        args: list[object] = []
-        for key, cursor in lanes:
-            args += (largest, group, topic, key, cursor, limit)
-        found: dict[str, list[Fetched]] = {}
+
+def exact(
+    cx: Executor, group: str, topic: str, points: Sequence[tuple[str, int]], *, largest: int
+) -> dict[tuple[str, int], Fetched]:
+    """The rows at exactly these (key, offset)."""
+    found: dict[tuple[str, int], Fetched] = {}
+    for chunk in chunked(points):
+        sql = EXACT.format(points=",".join(["(%s, %s)"] * len(chunk)))
+        args = [value for point in chunk for value in point]
         asked = time.monotonic()
-        for row in cx.query(" UNION ALL ".join([NEXT] * len(lanes)), args):
-            found.setdefault(row[0], []).append(Fetched(*row) if row[-1] is None else _expiring(row, asked))
-        for rows in found.values():
-            rows.sort(key=_by_offset)  # each SELECT is ordered; UNION ALL alone does not promise to stay so
-        return found
+        for row in cx.query(sql, (largest, group, topic, *args)):
+            fetched = Fetched(*row) if row[-1] is None else _expiring(row, asked)
+            found[(fetched.key, fetched.offset)] = fetched
+    return found
 
-    def exact(
-        self, cx: Executor, group: str, topic: str, points: Sequence[tuple[str, int]], *, largest: int
-    ) -> dict[tuple[str, int], Fetched]:
-        """The rows at exactly these (key, offset)."""
-        found: dict[tuple[str, int], Fetched] = {}
-        for chunk in chunked(points):
-            sql = EXACT.format(points=",".join(["(%s, %s)"] * len(chunk)))
-            args = [value for point in chunk for value in point]
-            asked = time.monotonic()
-            for row in cx.query(sql, (largest, group, topic, *args)):
-                fetched = Fetched(*row) if row[-1] is None else _expiring(row, asked)
-                found[(fetched.key, fetched.offset)] = fetched
-        return found
 
-    def payload(self, cx: Executor, topic: str, key: str, offset: int) -> bytes | None:
-        """One payload, or None when the row is gone."""
-        row = cx.one(PAYLOAD, (topic, key, offset))
-        return None if row is None else bytes(row[0])
+def payload(cx: Executor, topic: str, key: str, offset: int) -> bytes | None:
+    """One payload, or None when the row is gone."""
+    row = cx.one(PAYLOAD, (topic, key, offset))
+    return None if row is None else bytes(row[0])
 
-    def ids(self, cx: Executor, topic: str, points: Sequence[tuple[str, int]]) -> dict[tuple[str, int], str]:
-        """Message ids at exactly these (key, offset)."""
-        found: dict[tuple[str, int], str] = {}
-        for chunk in chunked(points):
-            sql = IDS.format(points=",".join(["(%s, %s)"] * len(chunk)))
-            args = [value for point in chunk for value in point]
-            found.update({(key, offset): message_id for key, offset, message_id in cx.query(sql, (topic, *args))})
-        return found
 
-    def share_head(self, cx: Executor, topic: str, key: str) -> int | None:
-        """The head, share-locked until the transaction ends; None: the lane was purged."""
-        row = cx.one(SHARE_HEAD, (topic, key))
-        return None if row is None else int(row[0])
+def ids(cx: Executor, topic: str, points: Sequence[tuple[str, int]]) -> dict[tuple[str, int], str]:
+    """Message ids at exactly these (key, offset)."""
+    found: dict[tuple[str, int], str] = {}
+    for chunk in chunked(points):
+        sql = IDS.format(points=",".join(["(%s, %s)"] * len(chunk)))
+        args = [value for point in chunk for value in point]
+        found.update({(key, offset): message_id for key, offset, message_id in cx.query(sql, (topic, *args))})
+    return found
+
+
+def share_head(cx: Executor, topic: str, key: str) -> int | None:
+    """The head, share-locked until the transaction ends; None: the lane was purged."""
+    row = cx.one(SHARE_HEAD, (topic, key))
+    return None if row is None else int(row[0])
 
 
 def _expiring(row: tuple[Any, ...], asked: float) -> Fetched:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 from lanelog._database import NOW_MS
+from lanelog._stores._pause import Pause
 
 if TYPE_CHECKING:
     from lanelog._database import Executor
@@ -66,6 +67,28 @@ UNATTENDED_NOW = UNATTENDED.replace("(by_topic)", "(PRIMARY)") + " AND g.consume
 SILENCE_MS = 60_000
 """For how long the last heartbeat must have been over of a member that has not left and holds no lock."""
 
+# The pause of a group, locked to be changed (PRIMARY).
+LOCK_PAUSE = """SELECT paused_at, paused_by, pause_reason FROM queue_groups FORCE INDEX (PRIMARY)
+WHERE consumer_group = %s AND topic = %s FOR UPDATE"""
+
+# Pause a group, or take it back (PRIMARY; the row is locked).
+SET_PAUSE = """UPDATE queue_groups FORCE INDEX (PRIMARY) SET paused_at = %s, paused_by = %s, pause_reason = %s
+WHERE consumer_group = %s AND topic = %s"""
+
+# Tell the members that a lane of theirs was paused or resumed (PRIMARY; the row is locked).
+COUNT_LANE_PAUSE = """UPDATE queue_groups FORCE INDEX (PRIMARY) SET lane_pauses = lane_pauses + 1
+WHERE consumer_group = %s AND topic = %s"""
+
+# Where a group began, which for an archive is the name of the archive (PRIMARY).
+START = "SELECT start_at FROM queue_groups FORCE INDEX (PRIMARY) WHERE consumer_group = %s AND topic = %s"
+
+# An archive's name (PRIMARY; the row is locked).
+SET_START = "UPDATE queue_groups FORCE INDEX (PRIMARY) SET start_at = %s WHERE consumer_group = %s AND topic = %s"
+
+# A registration (PRIMARY).
+DELETE = """DELETE queue_groups FROM queue_groups FORCE INDEX (PRIMARY)
+WHERE consumer_group = %s AND topic = %s"""
+
 # Whom collection has to ask, and for how long acked messages are kept (by_topic).
 READERS = "SELECT consumer_group, retention_ms FROM queue_groups FORCE INDEX (by_topic) WHERE topic = %s"
 
@@ -119,49 +142,87 @@ class GroupRow:
     """Until the next delayed message, of whatever topic, is due; negative: it is; None: none is within 1.5 s."""
 
 
-class Groups:
-    """SQL of `queue_groups`."""
+def get(cx: Executor, group: str, topic: str) -> GroupRow | None:
+    """The registration, or None."""
+    row = cx.one(GET, (group, topic))
+    return None if row is None else GroupRow(row[0], bool(row[1]), *row[2:])
 
-    def get(self, cx: Executor, group: str, topic: str) -> GroupRow | None:
-        """The registration, or None."""
-        row = cx.one(GET, (group, topic))
-        return None if row is None else GroupRow(row[0], bool(row[1]), *row[2:])
 
-    def lock_shared(self, cx: Executor, group: str, topic: str) -> int | None:
-        """Hold a registration in place until the transaction ends; when it was made, or None."""
-        row = cx.one(LOCK_SHARED, (group, topic))
-        return None if row is None else int(row[0])
+def lock_shared(cx: Executor, group: str, topic: str) -> int | None:
+    """Hold a registration in place until the transaction ends; when it was made, or None."""
+    row = cx.one(LOCK_SHARED, (group, topic))
+    return None if row is None else int(row[0])
 
-    def lock(self, cx: Executor, group: str, topic: str) -> str | None:
-        """Lock a registration; its order, or None."""
-        row = cx.one(LOCK, (group, topic))
-        return None if row is None else str(row[0])
 
-    def create(self, cx: Executor, group: str, topic: str, *, order: str, start: str, kept: Kept) -> None:
-        """Register a group."""
-        cx.execute(CREATE, (group, topic, order, start, *kept.columns))
+def lock(cx: Executor, group: str, topic: str) -> str | None:
+    """Lock a registration; its order, or None."""
+    row = cx.one(LOCK, (group, topic))
+    return None if row is None else str(row[0])
 
-    def set_kept(self, cx: Executor, group: str, topic: str, kept: Kept) -> None:
-        """How long things are kept on behalf of this group."""
-        cx.execute(SET_KEPT, (*kept.columns, group, topic))
 
-    def readers(self, cx: Executor, topic: str) -> dict[str, int]:
-        """Retention in milliseconds by group."""
-        return dict(cx.query(READERS, (topic,)))
+def create(cx: Executor, group: str, topic: str, *, order: str, start: str, kept: Kept) -> None:
+    """Register a group."""
+    cx.execute(CREATE, (group, topic, order, start, *kept.columns))
 
-    def letters_kept(self, cx: Executor, topic: str) -> dict[str, int]:
-        """For how many milliseconds dead letters are kept, by group; without those that keep them for ever."""
-        return dict(cx.query(LETTERS_KEPT, (topic,)))
 
-    def set_dead_letter_topic(self, cx: Executor, group: str, topic: str, dead_letter_topic: str | None) -> None:
-        """Where this group's dead letters go; None: it keeps none. Only on tables of version 3 or newer."""
-        cx.execute(SET_DEAD_LETTER_TOPIC, (dead_letter_topic or "", group, topic))
+def set_kept(cx: Executor, group: str, topic: str, kept: Kept) -> None:
+    """How long things are kept on behalf of this group."""
+    cx.execute(SET_KEPT, (*kept.columns, group, topic))
 
-    def unattended(self, cx: Executor, topic: str) -> list[Unattended]:
-        """The groups of a topic that nobody consumes. Only on tables of version 3 or newer."""
-        return [Unattended(group, to, bool(kept)) for group, to, kept in cx.query(UNATTENDED, (SILENCE_MS, topic))]
 
-    def unattended_now(self, cx: Executor, group: str, topic: str) -> Unattended | None:
-        """That of one group, or None: somebody came, or it was paused or deleted."""
-        row = cx.one(UNATTENDED_NOW, (SILENCE_MS, topic, group))
-        return None if row is None else Unattended(row[0], row[1], bool(row[2]))
+def readers(cx: Executor, topic: str) -> dict[str, int]:
+    """Retention in milliseconds by group."""
+    return dict(cx.query(READERS, (topic,)))
+
+
+def letters_kept(cx: Executor, topic: str) -> dict[str, int]:
+    """For how many milliseconds dead letters are kept, by group; without those that keep them for ever."""
+    return dict(cx.query(LETTERS_KEPT, (topic,)))
+
+
+def set_dead_letter_topic(cx: Executor, group: str, topic: str, dead_letter_topic: str | None) -> None:
+    """Where this group's dead letters go; None: it keeps none. Only on tables of version 3 or newer."""
+    cx.execute(SET_DEAD_LETTER_TOPIC, (dead_letter_topic or "", group, topic))
+
+
+def unattended(cx: Executor, topic: str) -> list[Unattended]:
+    """The groups of a topic that nobody consumes. Only on tables of version 3 or newer."""
+    return [Unattended(group, to, bool(kept)) for group, to, kept in cx.query(UNATTENDED, (SILENCE_MS, topic))]
+
+
+def unattended_now(cx: Executor, group: str, topic: str) -> Unattended | None:
+    """That of one group, or None: somebody came, or it was paused or deleted."""
+    row = cx.one(UNATTENDED_NOW, (SILENCE_MS, topic, group))
+    return None if row is None else Unattended(row[0], row[1], bool(row[2]))
+
+
+def lock_pause(cx: Executor, group: str, topic: str) -> Pause | None:
+    """Lock a registration; its pause, or None if the group is not there."""
+    row = cx.one(LOCK_PAUSE, (group, topic))
+    return None if row is None else Pause(*row)
+
+
+def set_pause(cx: Executor, group: str, topic: str, pause: Pause) -> None:
+    """Pause a group that is locked, or let it run."""
+    cx.execute(SET_PAUSE, (*pause, group, topic))
+
+
+def count_lane_pause(cx: Executor, group: str, topic: str) -> None:
+    """Note that a lane of the group was paused or resumed, so that its members look."""
+    cx.execute(COUNT_LANE_PAUSE, (group, topic))
+
+
+def start(cx: Executor, group: str, topic: str) -> str | None:
+    """What was noted as the group's start, or None if it is not there."""
+    row = cx.one(START, (group, topic))
+    return None if row is None else str(row[0])
+
+
+def set_start(cx: Executor, group: str, topic: str, start: str) -> None:
+    """Note another start."""
+    cx.execute(SET_START, (start, group, topic))
+
+
+def delete(cx: Executor, group: str, topic: str) -> None:
+    """Remove a registration."""
+    cx.execute(DELETE, (group, topic))

@@ -81,6 +81,10 @@ WHERE consumer_group = %s AND topic = %s AND subscriber_name = %s
       AND deregistered_at = 0 AND expires_at < {NOW_MS} - %s
 """
 
+# A subscriber's heartbeat, one row at a time (PRIMARY).
+DELETE = """DELETE queue_subscriber_heartbeats FROM queue_subscriber_heartbeats FORCE INDEX (PRIMARY)
+WHERE consumer_group = %s AND topic = %s AND subscriber_name = %s"""
+
 # The steal's own look at a suspect, in the statement before it takes (PRIMARY).
 STILL_SILENT = """
 SELECT heartbeat_at, IF(liveness_lock = '', NULL, IS_FREE_LOCK(liveness_lock)) FROM queue_subscriber_heartbeats
@@ -98,98 +102,115 @@ class HeartbeatRow:
     owner: str
     heartbeat_at: int
     expires_at: int
-    deregistered: bool
+    deregistered_at: int  # 0: it has not left
     lock_free: bool | None  # None: no lock, or the server would not say
     incarnation: Incarnation  # of the server that granted the lock
     now: int
 
+    @property
+    def deregistered(self) -> bool:
+        """Whether it has left."""
+        return self.deregistered_at != 0
 
-@frozen
-class Heartbeats:
-    """SQL of `queue_subscriber_heartbeats`."""
+    def lock_free_on(self, server: Incarnation) -> bool | None:
+        """Whether its lock is free, as that server sees it; None: the server cannot tell.
 
-    tables: int = VERSION_WITH_INCARNATION
-    """The version of the tables that there are; `beat` and `members` alone depend on it."""
-
-    def beat(
-        self,
-        cx: Executor,
-        group: str,
-        topic: str,
-        owner: str,
-        *,
-        duration: float,
-        lock: str,
-        incarnation: Incarnation,
-    ) -> None:
-        """Keep an owner's leases valid for `duration` seconds from now."""
-        args: tuple[object, ...] = (group, topic, owner, int(duration * 1000), lock, max(0, incarnation.started_ms))
-        sql = BEAT_1
-        if self.tables >= VERSION_WITH_INCARNATION:
-            sql, args = BEAT, (*args, incarnation.identity)
-        try:
-            cx.execute(sql, args)
-        except DatabaseError as error:
-            if error.code not in DENIED:
-                raise
-            try:
-                cx.execute(sql.partition("ON DUPLICATE")[0].replace(*_BLIND), args)
-            except DatabaseError:
-                raise error from None
-
-    def members(self, cx: Executor, group: str, topic: str) -> list[HeartbeatRow]:
-        """Every owner that has a row, living or not."""
-        query = MEMBERS if self.tables >= VERSION_WITH_INCARNATION else MEMBERS_1
-        return [
-            HeartbeatRow(
-                owner,
-                beat,
-                expires,
-                bool(gone),
-                None if free is None else bool(free),
-                Incarnation(started, identity),
-                now,
-            )
-            for owner, beat, expires, gone, free, started, identity, now in cx.query(query, (group, topic))
-        ]
-
-    def deregister(self, cx: Executor, group: str, topic: str, owner: str) -> None:
-        """Say that an owner has left and holds nothing."""
-        cx.execute(DEREGISTER, (group, topic, owner))
-
-    def deregister_dead(self, cx: Executor, group: str, topic: str, owner: str, heartbeat_at: int) -> None:
-        """Say it for an owner that died; its own next heartbeat, if there ever is one, takes it back."""
-        cx.execute(DEREGISTER_DEAD, (group, topic, owner, heartbeat_at))
-
-    def still_silent(
-        self,
-        cx: Executor,
-        group: str,
-        topic: str,
-        owner: str,
-        heartbeat_at: int,
-        *,
-        needs_free: bool,
-        may_be_held: bool,
-    ) -> bool:
-        """Whether a suspect has given no sign of life since; a missing row is silence.
-
-        `needs_free`: its lock has to be free still; `may_be_held`: whoever holds it says nothing.
+        A restart frees every lock. A lock that another life of the server granted says nothing, until its owner has
+        written a heartbeat with a new one.
         """
-        row = cx.one(STILL_SILENT, (group, topic, owner))
-        if row is None:
-            return True
-        beat, free = row
-        return int(beat) == heartbeat_at and (may_be_held or (bool(free) if needs_free else free != 0))
+        return self.lock_free if self.incarnation.same(server) else None
 
-    def purge_left(self, cx: Executor, group: str, topic: str, own: str, age: float) -> int:
-        """Remove rows of others that left more than `age` seconds ago; how many."""
-        return cx.execute(PURGE_LEFT, (group, topic, own, int(age * 1000)))
 
-    def silent(self, cx: Executor, group: str, topic: str, own: str, age: float) -> list[str]:
-        """Others that have not left, and whose heartbeats ended more than `age` seconds ago."""
-        return [owner for (owner,) in cx.query(SILENT, (group, topic, own, int(age * 1000)))]
+def beat(
+    cx: Executor,
+    group: str,
+    topic: str,
+    owner: str,
+    *,
+    duration: float,
+    lock: str,
+    incarnation: Incarnation,
+    tables: int,
+) -> None:
+    """Keep an owner's leases valid for `duration` seconds from now; `tables`: their version."""
+    args: tuple[object, ...] = (group, topic, owner, int(duration * 1000), lock, max(0, incarnation.started_ms))
+    sql = BEAT_1
+    if tables >= VERSION_WITH_INCARNATION:
+        sql, args = BEAT, (*args, incarnation.identity)
+    try:
+        cx.execute(sql, args)
+    except DatabaseError as error:
+        if error.code not in DENIED:
+            raise
+        try:
+            cx.execute(sql.partition("ON DUPLICATE")[0].replace(*_BLIND), args)
+        except DatabaseError:
+            raise error from None
 
-    def purge_silent(self, cx: Executor, group: str, topic: str, owner: str, age: float) -> int:
-        """Remove the row of such a one; whether it was there."""
-        return cx.execute(PURGE_SILENT, (group, topic, owner, int(age * 1000)))
+
+def members(cx: Executor, group: str, topic: str, *, tables: int) -> list[HeartbeatRow]:
+    """Every owner that has a row, living or not; `tables`: their version."""
+    query = MEMBERS if tables >= VERSION_WITH_INCARNATION else MEMBERS_1
+    return [
+        HeartbeatRow(
+            owner,
+            beat,
+            expires,
+            gone,
+            None if free is None else bool(free),
+            Incarnation(started, identity),
+            now,
+        )
+        for owner, beat, expires, gone, free, started, identity, now in cx.query(query, (group, topic))
+    ]
+
+
+def deregister(cx: Executor, group: str, topic: str, owner: str) -> None:
+    """Say that an owner has left and holds nothing."""
+    cx.execute(DEREGISTER, (group, topic, owner))
+
+
+def deregister_dead(cx: Executor, group: str, topic: str, owner: str, heartbeat_at: int) -> None:
+    """Say it for an owner that died; its own next heartbeat, if there ever is one, takes it back."""
+    cx.execute(DEREGISTER_DEAD, (group, topic, owner, heartbeat_at))
+
+
+def still_silent(
+    cx: Executor,
+    group: str,
+    topic: str,
+    owner: str,
+    heartbeat_at: int,
+    *,
+    needs_free: bool,
+    may_be_held: bool,
+) -> bool:
+    """Whether a suspect has given no sign of life since; a missing row is silence.
+
+    `needs_free`: its lock has to be free still; `may_be_held`: whoever holds it says nothing.
+    """
+    row = cx.one(STILL_SILENT, (group, topic, owner))
+    if row is None:
+        return True
+    beat, free = row
+    return int(beat) == heartbeat_at and (may_be_held or (bool(free) if needs_free else free != 0))
+
+
+def purge_left(cx: Executor, group: str, topic: str, own: str, age: float) -> int:
+    """Remove rows of others that left more than `age` seconds ago; how many."""
+    return cx.execute(PURGE_LEFT, (group, topic, own, int(age * 1000)))
+
+
+def silent(cx: Executor, group: str, topic: str, own: str, age: float) -> list[str]:
+    """Others that have not left, and whose heartbeats ended more than `age` seconds ago."""
+    return [owner for (owner,) in cx.query(SILENT, (group, topic, own, int(age * 1000)))]
+
+
+def purge_silent(cx: Executor, group: str, topic: str, owner: str, age: float) -> int:
+    """Remove the row of such a one; whether it was there."""
+    return cx.execute(PURGE_SILENT, (group, topic, owner, int(age * 1000)))
+
+
+def delete(cx: Executor, group: str, topic: str, owner: str) -> None:
+    """Remove one owner's row."""
+    cx.execute(DELETE, (group, topic, owner))

@@ -105,63 +105,60 @@ class HistoryWrite(NamedTuple):
     error: str | None
 
 
-class History:
-    """SQL of `queue_history`."""
+def upsert(cx: Executor, group: str, topic: str, owner: str, rows: Sequence[HistoryWrite], now: float) -> None:
+    """Write rows in primary-key order; `now`: the monotonic clock at this moment, the database's is the rows'."""
+    ordered = sorted(rows, key=lambda row: (row.key.encode(), row.offset))
+    for chunk in chunked(ordered, ROWS):
+        args: list[object] = []
+        for row in chunk:
+            first_ms = 0 if row.first is None else max(0, int((now - row.first) * 1000))
+            args += (group, topic, row.key, row.offset, row.id, row.outcome.value, row.attempts)
+            args += (row.published_at_ms, row.first is not None, first_ms)
+            args += (max(0, int((now - row.finished) * 1000)), owner, row.error)
+        cx.execute(UPSERT.format(rows=",".join([_ROW] * len(chunk))), args)
 
-    def upsert(
-        self, cx: Executor, group: str, topic: str, owner: str, rows: Sequence[HistoryWrite], now: float
-    ) -> None:
-        """Write rows in primary-key order; `now`: the monotonic clock at this moment, the database's is the rows'."""
-        ordered = sorted(rows, key=lambda row: (row.key.encode(), row.offset))
-        for chunk in chunked(ordered, ROWS):
-            args: list[object] = []
-            for row in chunk:
-                first_ms = 0 if row.first is None else max(0, int((now - row.first) * 1000))
-                args += (group, topic, row.key, row.offset, row.id, row.outcome.value, row.attempts)
-                args += (row.published_at_ms, row.first is not None, first_ms)
-                args += (max(0, int((now - row.finished) * 1000)), owner, row.error)
-            cx.execute(UPSERT.format(rows=",".join([_ROW] * len(chunk))), args)
 
-    def skipped(
-        self,
-        cx: Executor,
-        group: str,
-        topic: str,
-        key: str,
-        offset: int,
-        *,
-        attempts: int,
-        first_age: float | None,
-        owner: str,
-        reason: str,
-    ) -> None:
-        """Write down that an operator skipped a message, if the group keeps history. The group's row is locked."""
-        first_ms = 0 if first_age is None else int(first_age * 1000)
-        cx.execute(SKIPPED, (attempts, first_age is not None, first_ms, owner, reason, group, topic, key, offset))
+def skipped(
+    cx: Executor,
+    group: str,
+    topic: str,
+    key: str,
+    offset: int,
+    *,
+    attempts: int,
+    first_age: float | None,
+    owner: str,
+    reason: str,
+) -> None:
+    """Write down that an operator skipped a message, if the group keeps history. The group's row is locked."""
+    first_ms = 0 if first_age is None else int(first_age * 1000)
+    cx.execute(SKIPPED, (attempts, first_age is not None, first_ms, owner, reason, group, topic, key, offset))
 
-    def purge(self, cx: Executor, group: str, topic: str, retention_ms: int) -> tuple[int, float | None]:
-        """Delete at most `BATCH` rows older than the retention, on a connection on which every statement commits.
 
-        How many were deleted, and the age in seconds of the oldest row that is left; None: there is none, as far as
-        this batch can tell. Harmless to repeat; two at once delete the same rows once.
-        """
-        found = cx.query(OLDEST, (group, topic, BATCH + 1))
-        old = [(key, offset) for key, offset, age_ms in found[:BATCH] if age_ms >= retention_ms]
-        left = found[len(old)][2] / 1000 if len(found) > len(old) else None
-        if not old:
-            return 0, left
-        old.sort(key=lambda point: (point[0].encode(), point[1]))
-        args = [value for point in old for value in point]
-        return cx.execute(DELETE.format(exact=exactly(old)), (*args, group, topic, retention_ms)), left
+def purge(cx: Executor, group: str, topic: str, retention_ms: int) -> tuple[int, float | None]:
+    """Delete at most `BATCH` rows older than the retention, on a connection on which every statement commits.
 
-    def kept(self, cx: Executor) -> list[tuple[str, str]]:
-        """(group, topic) of everything there are rows of; two look-ups for each."""
-        found: list[tuple[str, str]] = []
-        group = cx.one(NEXT_GROUP, ("",))
-        while group is not None:
-            topic = cx.one(NEXT_TOPIC, (group[0], ""))
-            while topic is not None:
-                found.append((group[0], topic[0]))
-                topic = cx.one(NEXT_TOPIC, (group[0], topic[0]))
-            group = cx.one(NEXT_GROUP, (group[0],))
-        return found
+    How many were deleted, and the age in seconds of the oldest row that is left; None: there is none, as far as
+    this batch can tell. Harmless to repeat; two at once delete the same rows once.
+    """
+    found = cx.query(OLDEST, (group, topic, BATCH + 1))
+    old = [(key, offset) for key, offset, age_ms in found[:BATCH] if age_ms >= retention_ms]
+    left = found[len(old)][2] / 1000 if len(found) > len(old) else None
+    if not old:
+        return 0, left
+    old.sort(key=lambda point: (point[0].encode(), point[1]))
+    args = [value for point in old for value in point]
+    return cx.execute(DELETE.format(exact=exactly(old)), (*args, group, topic, retention_ms)), left
+
+
+def kept(cx: Executor) -> list[tuple[str, str]]:
+    """(group, topic) of everything there are rows of; two look-ups for each."""
+    found: list[tuple[str, str]] = []
+    group = cx.one(NEXT_GROUP, ("",))
+    while group is not None:
+        topic = cx.one(NEXT_TOPIC, (group[0], ""))
+        while topic is not None:
+            found.append((group[0], topic[0]))
+            topic = cx.one(NEXT_TOPIC, (group[0], topic[0]))
+        group = cx.one(NEXT_GROUP, (group[0],))
+    return found

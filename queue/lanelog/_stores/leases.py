@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 from lanelog._database import NOW_MS, SERVER_MARK
-from lanelog._stores._points import chunked, placeholders
+from lanelog._stores._points import chunked, exactly, placeholders
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -94,6 +94,21 @@ INSERT INTO queue_partition_leases (consumer_group, topic, partition_key, leased
 VALUES {rows} ON DUPLICATE KEY UPDATE leased_at = leased_at
 """
 
+# Who owns one lane (PRIMARY).
+HELD = """SELECT leased_by, lease_epoch FROM queue_partition_leases FORCE INDEX (PRIMARY)
+WHERE consumer_group = %s AND topic = %s AND partition_key = %s"""
+
+# The same, locked to be changed (PRIMARY).
+LOCK_ONE = f"{HELD} FOR UPDATE"
+
+# Take one lane, whoever has it (PRIMARY; the row is locked). A row that is born begins above every epoch ever used in
+# the topic.
+CLAIM = f"""
+INSERT INTO queue_partition_leases (consumer_group, topic, partition_key, leased_by, lease_epoch, leased_at)
+VALUES (%s, %s, %s, %s, %s, {NOW_MS})
+ON DUPLICATE KEY UPDATE leased_by = VALUES(leased_by), lease_epoch = lease_epoch + 1, leased_at = VALUES(leased_at)
+"""
+
 # Give lanes back (PRIMARY). The epoch rises, so that nothing of the old owner can be written any more.
 RELEASE = f"""
 UPDATE queue_partition_leases FORCE INDEX (PRIMARY)
@@ -134,11 +149,29 @@ WHERE consumer_group = %s AND topic = %s AND partition_key = %s"""
 MAX_EPOCH = """SELECT COALESCE(MAX(lease_epoch), 0) FROM queue_partition_leases FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s"""
 
+# Lanes in which a group has a lease row (PRIMARY, prefix).
+KEYS_OF_GROUP = (
+    "SELECT partition_key FROM queue_partition_leases FORCE INDEX (PRIMARY) WHERE consumer_group = %s AND topic = %s"
+)
+
+# Rows, by exact key (PRIMARY, one lookup a key).
+DELETE = """
+DELETE gone FROM ({exact}) AS exact STRAIGHT_JOIN queue_partition_leases AS gone FORCE INDEX (PRIMARY)
+ON gone.consumer_group = %s AND gone.topic = %s AND gone.partition_key = exact.k"""
+
 # Leftovers of an earlier group of that name (PRIMARY).
 DELETE_GROUP = """DELETE queue_partition_leases FROM queue_partition_leases FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s"""
 
 ALL_KEYS = ("LIKE", "%")
+
+
+@frozen
+class Held:
+    """A lease as it was read; `owner` is '' for nobody."""
+
+    owner: str
+    epoch: int
 
 
 @frozen
@@ -160,121 +193,157 @@ class Fence:
     """The mark of the server that said so; None: there was no row."""
 
 
-class Leases:
-    """SQL of `queue_partition_leases`."""
+def fence(cx: Executor, group: str, topic: str, owner: str, keys: Sequence[str]) -> Fence:
+    """Share-lock these lanes; the epochs of those that are still the owner's."""
+    found: list[tuple[str, int, int]] = []
+    for chunk in chunked(sorted(keys, key=str.encode)):
+        found += cx.query(FENCE.format(keys=placeholders(chunk)), (group, topic, *chunk, owner))
+    return Fence({key: epoch for key, epoch, _ in found}, found[-1][2] if found else None)
 
-    def fence(self, cx: Executor, group: str, topic: str, owner: str, keys: Sequence[str]) -> Fence:
-        """Share-lock these lanes; the epochs of those that are still the owner's."""
-        found: list[tuple[str, int, int]] = []
-        for chunk in chunked(sorted(keys, key=str.encode)):
-            found += cx.query(FENCE.format(keys=placeholders(chunk)), (group, topic, *chunk, owner))
-        return Fence({key: epoch for key, epoch, _ in found}, found[-1][2] if found else None)
 
-    def fence_free(self, cx: Executor, group: str, topic: str, owner: str, keys: Sequence[str]) -> Fence:
-        """As `fence`, without waiting: an absent key is locked by somebody; None means that it is not the owner's."""
-        found: list[tuple[str, int, int, str]] = []
-        for chunk in chunked(sorted(keys, key=str.encode)):
-            found += cx.query(FENCE_FREE.format(keys=placeholders(chunk)), (group, topic, *chunk))
-        epochs = {key: epoch if holder == owner else None for key, epoch, _, holder in found}
-        return Fence(epochs, found[-1][2] if found else None)
+def fence_free(cx: Executor, group: str, topic: str, owner: str, keys: Sequence[str]) -> Fence:
+    """As `fence`, without waiting: an absent key is locked by somebody; None means that it is not the owner's."""
+    found: list[tuple[str, int, int, str]] = []
+    for chunk in chunked(sorted(keys, key=str.encode)):
+        found += cx.query(FENCE_FREE.format(keys=placeholders(chunk)), (group, topic, *chunk))
+    epochs = {key: epoch if holder == owner else None for key, epoch, _, holder in found}
+    return Fence(epochs, found[-1][2] if found else None)
 
-    def owned(self, cx: Executor, group: str, topic: str, owner: str) -> list[OwnedLane]:
-        """Everything in an owner's name."""
-        return [OwnedLane(key, epoch, bool(paused)) for key, epoch, paused in cx.query(OWNED, (group, topic, owner))]
 
-    def unclaimed(
-        self, cx: Executor, group: str, topic: str, limit: int, like: tuple[str, str] = ALL_KEYS
-    ) -> list[str]:
-        """Lanes of the topic for which this group has no lease row yet, and which no operator paused.
+def owned(cx: Executor, group: str, topic: str, owner: str) -> list[OwnedLane]:
+    """Everything in an owner's name."""
+    return [OwnedLane(key, epoch, bool(paused)) for key, epoch, paused in cx.query(OWNED, (group, topic, owner))]
 
-        `like`: only keys that are `LIKE` (or `NOT LIKE`) a pattern.
-        """
-        sql = UNCLAIMED.format(like=like[0])
-        return [key for (key,) in cx.query(sql, (group, group, topic, like[1], limit))]
 
-    def holds(self, cx: Executor, group: str, topic: str, owner: str) -> bool:
-        """Whether any lane is in an owner's name."""
-        return cx.one(HOLDS, (group, topic, owner)) is not None
+def unclaimed(cx: Executor, group: str, topic: str, limit: int, like: tuple[str, str] = ALL_KEYS) -> list[str]:
+    """Lanes of the topic for which this group has no lease row yet, and which no operator paused.
 
-    def free(
-        self,
-        cx: Executor,
-        group: str,
-        topic: str,
-        owners: Sequence[str],
-        limit: int,
-        like: tuple[str, str] = ALL_KEYS,
-    ) -> list[str]:
-        """Lanes in the name of one of these owners ('' is nobody) that no operator paused; `like` as above."""
-        sql = FREE.format(owners=placeholders(owners), like=like[0])
-        return [key for (key,) in cx.query(sql, (group, topic, *owners, like[1], limit))]
+    `like`: only keys that are `LIKE` (or `NOT LIKE`) a pattern.
+    """
+    sql = UNCLAIMED.format(like=like[0])
+    return [key for (key,) in cx.query(sql, (group, group, topic, like[1], limit))]
 
-    def counts(self, cx: Executor, group: str, topic: str) -> dict[str, int]:
-        """How many lanes each owner has ('' is nobody)."""
-        return {owner: int(count) for owner, count in cx.query(COUNTS, (group, topic))}
 
-    def take(
-        self, cx: Executor, group: str, topic: str, owner: str, keys: Sequence[str], holders: Iterable[str]
-    ) -> int:
-        """Inside a transaction: take those of `keys` that are in one of the `holders`' names and not locked."""
-        allowed = set(holders)
-        taken = 0
-        for chunk in chunked(sorted(keys, key=str.encode)):
-            rows = cx.query(LOCK_CANDIDATES.format(keys=placeholders(chunk)), (group, topic, *chunk))
-            mine = [key for key, holder in rows if holder in allowed]
-            if mine:
-                sql = TAKE.format(keys=placeholders(mine), owners=placeholders(list(allowed)))
-                taken += cx.execute(sql, (owner, group, topic, *mine, *allowed))
-        return taken
+def holds(cx: Executor, group: str, topic: str, owner: str) -> bool:
+    """Whether any lane is in an owner's name."""
+    return cx.one(HOLDS, (group, topic, owner)) is not None
 
-    def create(self, cx: Executor, group: str, topic: str, owner: str, keys: Sequence[str], epoch: int) -> None:
-        """Insert lease rows for lanes that have none; a row that appeared meanwhile keeps its owner."""
-        values = f"(%s, %s, %s, %s, %s, {NOW_MS})"
-        for chunk in chunked(sorted(keys, key=str.encode)):
-            args = [value for key in chunk for value in (group, topic, key, owner, epoch)]
-            cx.execute(CREATE.format(rows=",".join([values] * len(chunk))), args)
 
-    def release(self, cx: Executor, group: str, topic: str, owner: str, lanes: Iterable[tuple[str, int]]) -> None:
-        """Give lanes (key, epoch) back, as far as they are still the owner's."""
-        for chunk in chunked(sorted(lanes, key=lambda lane: lane[0].encode())):
-            keys = [key for key, _ in chunk]
-            sql = RELEASE.format(keys=placeholders(keys), lanes=",".join(["(%s, %s)"] * len(chunk)))
-            cx.execute(sql, (group, topic, *keys, owner, *(value for lane in chunk for value in lane)))
+def free(
+    cx: Executor,
+    group: str,
+    topic: str,
+    owners: Sequence[str],
+    limit: int,
+    like: tuple[str, str] = ALL_KEYS,
+) -> list[str]:
+    """Lanes in the name of one of these owners ('' is nobody) that no operator paused; `like` as above."""
+    sql = FREE.format(owners=placeholders(owners), like=like[0])
+    return [key for (key,) in cx.query(sql, (group, topic, *owners, like[1], limit))]
 
-    def lock_owners(self, cx: Executor, group: str, topic: str, keys: Iterable[str]) -> dict[str, tuple[str, int]]:
-        """Lock the leases of these lanes: owner ('' for nobody) and epoch by key; a missing one was never owned."""
-        found = {}
-        for chunk in chunked(sorted(keys, key=str.encode)):
-            sql = LOCK_OWNERS.format(keys=placeholders(chunk))
-            found.update({key: (str(owner), int(epoch)) for key, owner, epoch in cx.query(sql, (group, topic, *chunk))})
-        return found
 
-    def take_away(self, cx: Executor, topic: str, lanes: Iterable[tuple[str, str]], epoch: int) -> None:
-        """Leave lanes (group, key) to nobody; `epoch` is that of rows that are born."""
-        row = f"(%s, %s, %s, '', %s, {NOW_MS})"
-        for chunk in chunked(sorted(lanes, key=lambda lane: (lane[0].encode(), lane[1].encode()))):
-            args = [value for group, key in chunk for value in (group, topic, key, epoch)]
-            cx.execute(TAKE_AWAY.format(rows=",".join([row] * len(chunk))), args)
+def counts(cx: Executor, group: str, topic: str) -> dict[str, int]:
+    """How many lanes each owner has ('' is nobody)."""
+    return {owner: int(count) for owner, count in cx.query(COUNTS, (group, topic))}
 
-    def lock_lane(self, cx: Executor, topic: str, key: str, groups: Sequence[str]) -> int | None:
-        """Lock every group's lease row of a lane and return the highest epoch; None when somebody holds one of them."""
-        names = placeholders(groups)
-        rows = cx.query(LOCK_LANE.format(groups=names), (*groups, topic, key))
-        counted = cx.one(COUNT_LANE.format(groups=names), (*groups, topic, key))
-        if counted is None or counted[0] != len(rows):
-            return None
-        return max((int(epoch) for _, epoch in rows), default=0)
 
-    def purge(self, cx: Executor, topic: str, key: str, groups: Sequence[str]) -> None:
-        """Remove a lane's lease rows."""
-        for group in sorted(groups, key=str.encode):  # several at once might be read as the whole table, and wait
-            cx.execute(PURGE, (group, topic, key))
+def take(cx: Executor, group: str, topic: str, owner: str, keys: Sequence[str], holders: Iterable[str]) -> int:
+    """Inside a transaction: take those of `keys` that are in one of the `holders`' names and not locked."""
+    allowed = set(holders)
+    taken = 0
+    for chunk in chunked(sorted(keys, key=str.encode)):
+        rows = cx.query(LOCK_CANDIDATES.format(keys=placeholders(chunk)), (group, topic, *chunk))
+        mine = [key for key, holder in rows if holder in allowed]
+        if mine:
+            sql = TAKE.format(keys=placeholders(mine), owners=placeholders(list(allowed)))
+            taken += cx.execute(sql, (owner, group, topic, *mine, *allowed))
+    return taken
 
-    def max_epoch(self, cx: Executor, group: str, topic: str) -> int:
-        """The highest epoch in a group's rows for a topic."""
-        row = cx.one(MAX_EPOCH, (group, topic))
-        return 0 if row is None else int(row[0])
 
-    def delete_group(self, cx: Executor, group: str, topic: str) -> None:
-        """Remove every lease row of a group for a topic."""
-        cx.execute(DELETE_GROUP, (group, topic))
+def create(cx: Executor, group: str, topic: str, owner: str, keys: Sequence[str], epoch: int) -> None:
+    """Insert lease rows for lanes that have none; a row that appeared meanwhile keeps its owner."""
+    values = f"(%s, %s, %s, %s, %s, {NOW_MS})"
+    for chunk in chunked(sorted(keys, key=str.encode)):
+        args = [value for key in chunk for value in (group, topic, key, owner, epoch)]
+        cx.execute(CREATE.format(rows=",".join([values] * len(chunk))), args)
+
+
+def release(cx: Executor, group: str, topic: str, owner: str, lanes: Iterable[tuple[str, int]]) -> None:
+    """Give lanes (key, epoch) back, as far as they are still the owner's."""
+    for chunk in chunked(sorted(lanes, key=lambda lane: lane[0].encode())):
+        keys = [key for key, _ in chunk]
+        sql = RELEASE.format(keys=placeholders(keys), lanes=",".join(["(%s, %s)"] * len(chunk)))
+        cx.execute(sql, (group, topic, *keys, owner, *(value for lane in chunk for value in lane)))
+
+
+def lock_owners(cx: Executor, group: str, topic: str, keys: Iterable[str]) -> dict[str, Held]:
+    """Lock the leases of these lanes, by key; one that is missing was never owned."""
+    found: dict[str, Held] = {}
+    for chunk in chunked(sorted(keys, key=str.encode)):
+        sql = LOCK_OWNERS.format(keys=placeholders(chunk))
+        found.update({key: Held(owner, epoch) for key, owner, epoch in cx.query(sql, (group, topic, *chunk))})
+    return found
+
+
+def held(cx: Executor, group: str, topic: str, key: str) -> Held | None:
+    """The lease of one lane, without a lock."""
+    row = cx.one(HELD, (group, topic, key))
+    return None if row is None else Held(*row)
+
+
+def lock_one(cx: Executor, group: str, topic: str, key: str) -> Held | None:
+    """Lock the lease of one lane; None: it was never owned."""
+    row = cx.one(LOCK_ONE, (group, topic, key))
+    return None if row is None else Held(*row)
+
+
+def claim(cx: Executor, group: str, topic: str, key: str, owner: str, epoch: int) -> None:
+    """Take one lane from whoever has it; `epoch` is that of a row that is born."""
+    cx.execute(CLAIM, (group, topic, key, owner, epoch))
+
+
+def take_away(cx: Executor, topic: str, lanes: Iterable[tuple[str, str]], epoch: int) -> None:
+    """Leave lanes (group, key) to nobody; `epoch` is that of rows that are born."""
+    row = f"(%s, %s, %s, '', %s, {NOW_MS})"
+    for chunk in chunked(sorted(lanes, key=lambda lane: (lane[0].encode(), lane[1].encode()))):
+        args = [value for group, key in chunk for value in (group, topic, key, epoch)]
+        cx.execute(TAKE_AWAY.format(rows=",".join([row] * len(chunk))), args)
+
+
+def lock_lane(cx: Executor, topic: str, key: str, groups: Sequence[str]) -> int | None:
+    """Lock every group's lease row of a lane and return the highest epoch; None when somebody holds one of them."""
+    names = placeholders(groups)
+    rows = cx.query(LOCK_LANE.format(groups=names), (*groups, topic, key))
+    counted = cx.one(COUNT_LANE.format(groups=names), (*groups, topic, key))
+    if counted is None or counted[0] != len(rows):
+        return None
+    return max((int(epoch) for _, epoch in rows), default=0)
+
+
+def purge(cx: Executor, topic: str, key: str, groups: Sequence[str]) -> None:
+    """Remove a lane's lease rows."""
+    for group in sorted(groups, key=str.encode):  # several at once might be read as the whole table, and wait
+        cx.execute(PURGE, (group, topic, key))
+
+
+def max_epoch(cx: Executor, group: str, topic: str) -> int:
+    """The highest epoch in a group's rows for a topic."""
+    row = cx.one(MAX_EPOCH, (group, topic))
+    return 0 if row is None else int(row[0])
+
+
+def delete_group(cx: Executor, group: str, topic: str) -> None:
+    """Remove every lease row of a group for a topic."""
+    cx.execute(DELETE_GROUP, (group, topic))
+
+
+def keys_of_group(cx: Executor, group: str, topic: str) -> list[str]:
+    """Keys of the lanes in which a group has a lease row."""
+    return [key for (key,) in cx.query(KEYS_OF_GROUP, (group, topic))]
+
+
+def delete(cx: Executor, group: str, topic: str, keys: Iterable[str]) -> None:
+    """Remove a group's lease rows of these lanes."""
+    for chunk in chunked(sorted(keys, key=str.encode)):
+        args = [value for key in chunk for value in (key, 0)]
+        cx.execute(DELETE.format(exact=exactly(chunk)), (*args, group, topic))

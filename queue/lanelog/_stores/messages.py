@@ -26,6 +26,15 @@ ROW = f"(%s,%s,%s,%s,%s,%s,%s,{NOW_MS},{NOW_MS},0,DEFAULT)"
 EXPIRING_ROW = f"(%s,%s,%s,%s,%s,%s,%s,{NOW_MS},{NOW_MS},{NOW_MS}+%s,DEFAULT)"
 TARGETED_ROW = f"(%s,%s,%s,%s,%s,%s,%s,{NOW_MS},{NOW_MS},0,%s)"
 
+# Append scheduled messages, whose rows are locked; the payload stays at the server (PRIMARY, one lookup a point).
+APPEND_SCHEDULED = f"""INSERT INTO queue_messages
+(topic, partition_key, `offset`, id, payload, payload_bytes, metadata, created_at, published_at, expires_at,
+ target_group)
+SELECT due.topic, due.partition_key, exact.o, due.id, due.payload, due.payload_bytes, due.metadata, {NOW_MS},
+       due.published_at, IF(due.ttl_ms = 0, 0, {NOW_MS} + due.ttl_ms), due.target_group
+FROM ({{placed}}) AS exact STRAIGHT_JOIN queue_scheduled AS due FORCE INDEX (PRIMARY)
+ON due.topic = %s AND due.partition_key = exact.k AND due.id = exact.i"""
+
 # Offsets of the messages in the log that have these ids, if there are any (by_id).
 FIND_IN_LOG = """SELECT partition_key, id, `offset` FROM queue_messages FORCE INDEX (by_id)
 WHERE topic = %s AND (partition_key, id) IN ({points})"""
@@ -72,47 +81,55 @@ def largest_row(max_packet: int) -> int:
     return max_packet - _STATEMENT_OVERHEAD
 
 
-class Messages:
-    """Statements of publishers on `queue_messages`."""
+def insert(cx: Executor, topic: str, rows: Sequence[NewMessage], max_packet: int) -> None:
+    """Append rows, in as few statements as rows and bytes allow."""
+    sizes = [
+        wire_bytes(topic, row.key, row.id, len(row.payload), row.metadata) + 4 * len(row.target_group) for row in rows
+    ]
+    for part in fitting(rows, sizes, largest_row(max_packet)):
+        args: list[object] = []
+        for row in part:
+            args += (topic, row.key, row.offset, row.id, row.payload, len(row.payload), row.metadata)
+            if row.ttl_ms:
+                args.append(row.ttl_ms)
+            elif row.target_group:
+                args.append(row.target_group)
+        cx.execute(INSERT + ",".join(map(_form, part)), args)
 
-    def insert(self, cx: Executor, topic: str, rows: Sequence[NewMessage], max_packet: int) -> None:
-        """Append rows, in as few statements as rows and bytes allow."""
-        sizes = [
-            wire_bytes(topic, row.key, row.id, len(row.payload), row.metadata) + 4 * len(row.target_group)
-            for row in rows
-        ]
-        for part in fitting(rows, sizes, largest_row(max_packet)):
-            args: list[object] = []
-            for row in part:
-                args += (topic, row.key, row.offset, row.id, row.payload, len(row.payload), row.metadata)
-                if row.ttl_ms:
-                    args.append(row.ttl_ms)
-                elif row.target_group:
-                    args.append(row.target_group)
-            cx.execute(INSERT + ",".join(map(_form, part)), args)
 
-    def find_ids(self, cx: Executor, topic: str, points: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int]:
-        """Offsets by (key, id) of those that are stored; 0: it is scheduled."""
-        found: dict[tuple[str, str], int] = {}
-        for chunk in chunked(sorted(set(points))):
-            args = [value for point in chunk for value in point]
-            statement = FIND_IDS.format(points=_marks(chunk), exact=exactly(chunk))
-            for key, message_id, offset in cx.query(statement, (topic, *args, *args, topic)):
-                # In both, if an id was used twice in one transaction of a caller: what is in the log counts.
-                found[key, message_id] = max(int(offset), found.get((key, message_id), 0))
-        return found
+def append_scheduled(cx: Executor, topic: str, places: Sequence[tuple[str, str, int]]) -> int:
+    """Copy scheduled messages into the log, by (key, id) at an offset; how many that were, to be compared."""
+    copied = 0
+    for chunk in chunked(places):
+        placed = " UNION ALL ".join(["SELECT %s AS k, %s AS i, %s AS o"] * len(chunk))
+        args = [value for place in chunk for value in place]
+        copied += cx.execute(APPEND_SCHEDULED.format(placed=placed), (*args, topic))
+    return copied
 
-    def find_in_log(
-        self, cx: Executor, topic: str, points: Iterable[tuple[str, str]], *, shared: bool = False
-    ) -> dict[tuple[str, str], int]:
-        """Offsets of those that are in the log; `shared` locks them, and sees what a snapshot does not."""
-        statement = FIND_IDS_SHARED if shared else FIND_IN_LOG
-        found: dict[tuple[str, str], int] = {}
-        for chunk in chunked(sorted(set(points))):
-            args = [value for point in chunk for value in point]
-            for key, message_id, offset in cx.query(statement.format(points=_marks(chunk)), (topic, *args)):
-                found[key, message_id] = int(offset)
-        return found
+
+def find_ids(cx: Executor, topic: str, points: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int]:
+    """Offsets by (key, id) of those that are stored; 0: it is scheduled."""
+    found: dict[tuple[str, str], int] = {}
+    for chunk in chunked(sorted(set(points))):
+        args = [value for point in chunk for value in point]
+        statement = FIND_IDS.format(points=_marks(chunk), exact=exactly(chunk))
+        for key, message_id, offset in cx.query(statement, (topic, *args, *args, topic)):
+            # In both, if an id was used twice in one transaction of a caller: what is in the log counts.
+            found[key, message_id] = max(int(offset), found.get((key, message_id), 0))
+    return found
+
+
+def find_in_log(
+    cx: Executor, topic: str, points: Iterable[tuple[str, str]], *, shared: bool = False
+) -> dict[tuple[str, str], int]:
+    """Offsets of those that are in the log; `shared` locks them, and sees what a snapshot does not."""
+    statement = FIND_IDS_SHARED if shared else FIND_IN_LOG
+    found: dict[tuple[str, str], int] = {}
+    for chunk in chunked(sorted(set(points))):
+        args = [value for point in chunk for value in point]
+        for key, message_id, offset in cx.query(statement.format(points=_marks(chunk)), (topic, *args)):
+            found[key, message_id] = int(offset)
+    return found
 
 
 def _form(row: NewMessage) -> str:

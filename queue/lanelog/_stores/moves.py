@@ -1,4 +1,4 @@
-"""The leaving side of `queue_messages`: copies into dead letters, and deletion behind the floor.
+"""The leaving side of `queue_messages`: copies into dead letters and back, and deletion behind the floor.
 
 Owns these INSERT … SELECTs and DELETEs; never decides who leaves. Called by the settler (dead letters) and the janitor.
 """
@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from lanelog._database import NOW_MS
 from lanelog._stores._points import chunked, exactly, placeholders
+from lanelog._stores._redriven import ID, METADATA
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from lanelog._database import Executor
 
@@ -31,6 +32,18 @@ FROM queue_messages AS source WHERE source.topic = %s AND source.partition_key =
 SOURCE_ID = "SELECT id FROM queue_messages WHERE topic = %s AND partition_key = %s AND `offset` = %s"
 # Whether the copy is there already (by_id).
 BURIED = "SELECT `offset` FROM queue_messages WHERE topic = %s AND partition_key = %s AND id = %s"
+
+# Dead letters as messages again, behind the heads given by key and in their order (PRIMARY).
+REDRIVE = f"""
+INSERT INTO queue_messages (topic, partition_key, `offset`, id, payload, payload_bytes, metadata, created_at,
+       published_at, expires_at, target_group)
+SELECT %s, m.partition_key,
+       CASE m.partition_key {{cases}} END + ROW_NUMBER() OVER (PARTITION BY m.partition_key ORDER BY m.`offset`),
+       {ID}, m.payload, m.payload_bytes, {METADATA}, {NOW_MS}, m.published_at,
+       IF(%s = 0, 0, {NOW_MS} + %s), %s
+FROM queue_messages m FORCE INDEX (PRIMARY)
+WHERE m.topic = %s AND (m.partition_key, m.`offset`) IN ({{points}})
+"""
 
 # The oldest message of a lane behind its floor, many lanes joined by UNION ALL (PRIMARY).
 OLDEST = f"""(SELECT partition_key, `offset`, CAST({NOW_MS} AS SIGNED) - CAST(created_at AS SIGNED)
@@ -101,91 +114,115 @@ def derived_id(group: str, message_id: str, offset: int) -> str:
     return "dl-" + hashlib.sha256(parts.encode()).hexdigest()
 
 
-class Moves:
-    """INSERT … SELECTs and DELETEs of `queue_messages`."""
+def source_id(cx: Executor, topic: str, key: str, offset: int) -> str | None:
+    """The id of the message to bury, or None when it is gone."""
+    row = cx.one(SOURCE_ID, (topic, key, offset))
+    return None if row is None else str(row[0])
 
-    def source_id(self, cx: Executor, topic: str, key: str, offset: int) -> str | None:
-        """The id of the message to bury, or None when it is gone."""
-        row = cx.one(SOURCE_ID, (topic, key, offset))
-        return None if row is None else str(row[0])
 
-    def buried(self, cx: Executor, dead_topic: str, key: str, derived_id: str) -> int | None:
-        """Where the copy is already, or None."""
-        row = cx.one(BURIED, (dead_topic, key, derived_id))
-        return None if row is None else int(row[0])
+def buried(cx: Executor, dead_topic: str, key: str, derived_id: str) -> int | None:
+    """Where the copy is already, or None."""
+    row = cx.one(BURIED, (dead_topic, key, derived_id))
+    return None if row is None else int(row[0])
 
-    def bury(
-        self,
-        cx: Executor,
-        *,
-        topic: str,
-        key: str,
-        offset: int,
-        dead_topic: str,
-        dead_offset: int,
-        derived_id: str,
-        failures: int,
-        error: str,
-        group: str,
-    ) -> int:
-        """Copy one message; the number of rows copied."""
-        return cx.execute(BURY, (dead_topic, dead_offset, derived_id, failures, error, group, topic, key, offset))
 
-    def ages(self, cx: Executor, topic: str, lanes: Sequence[tuple[str, int]]) -> dict[str, float]:
-        """Age in seconds of the first message behind each (key, floor), by key."""
-        found: dict[str, float] = {}
-        for chunk in chunked(lanes, 100):
-            args = [value for key, floor in chunk for value in (topic, key, floor)]
-            for key, _, age_ms in cx.query(" UNION ALL ".join([OLDEST] * len(chunk)), args):
-                found[key] = age_ms / 1000
-        return found
+def bury(
+    cx: Executor,
+    *,
+    topic: str,
+    key: str,
+    offset: int,
+    dead_topic: str,
+    dead_offset: int,
+    derived_id: str,
+    failures: int,
+    error: str,
+    group: str,
+) -> int:
+    """Copy one message; the number of rows copied."""
+    return cx.execute(BURY, (dead_topic, dead_offset, derived_id, failures, error, group, topic, key, offset))
 
-    def old_enough(
-        self, cx: Executor, topic: str, ranges: Sequence[tuple[str, int, int]], retention_ms: int
-    ) -> dict[str, int]:
-        """The highest offset older than the retention in each (key, floor, through), by key; 0: none."""
-        found: dict[str, int] = {}
-        for chunk in chunked(ranges, 100):
-            args: list[object] = []
-            for key, floor, through in chunk:
-                args += (key, topic, key, floor, through, retention_ms)
-            for key, offset in cx.query(" UNION ALL ".join([OLD_ENOUGH] * len(chunk)), args):
-                found[key] = int(offset)
-        return found
 
-    def letters(self, cx: Executor, topic: str, ranges: Sequence[tuple[str, int, int]]) -> dict[str, list[Letter]]:
-        """The dead letters in each (key, floor, through), by key and in order."""
-        found: dict[str, list[Letter]] = {}
-        for chunk in chunked(ranges, 100):
-            args = [value for key, floor, through in chunk for value in (topic, key, floor, through)]
-            for key, offset, original, group, age_ms in cx.query(" UNION ALL ".join([LETTERS] * len(chunk)), args):
-                found.setdefault(key, []).append(Letter(offset, original, group, age_ms))
-        for letters in found.values():
-            letters.sort()
-        return found
+def redrive(
+    cx: Executor,
+    dead_topic: str,
+    points: Sequence[tuple[str, int]],
+    heads: Mapping[str, int],
+    *,
+    target: str,
+    cap: int,
+    ttl_ms: int,
+    for_group: str,
+) -> int:
+    """Copy dead letters (key, offset) behind the locked `heads` of topic `target`; how many that was.
 
-    def expired(self, cx: Executor, group: str, topic: str, key: str, watermark: int, limit: int) -> list[Expired]:
-        """What has expired, and is for this group, among the next `limit` offsets behind a watermark, in order."""
-        rows = cx.query(EXPIRED, (topic, key, watermark, watermark + limit, group))
-        return [Expired(int(offset), message_id, int(published)) for offset, message_id, published in rows]
+    `cap`: 0 for none; `ttl_ms`: 0 for ever; `for_group`: the only group they are for, '' for every group.
+    """
+    bases = [value for key in dict.fromkeys(key for key, _ in points) for value in (key, heads[key])]
+    sql = REDRIVE.format(cases="WHEN %s THEN %s " * (len(bases) // 2), points=",".join(["(%s, %s)"] * len(points)))
+    flat = [value for point in points for value in point]
+    return cx.execute(sql, (target, *bases, cap, cap, ttl_ms, ttl_ms, for_group, dead_topic, *flat))
 
-    def expired_lanes(self, cx: Executor, group: str, topic: str, keys: Sequence[str]) -> list[str]:
-        """Which of these lanes have an expired message right behind the group's watermark, by key."""
-        found: list[str] = []
-        for chunk in chunked(keys):
-            sql = EXPIRED_LANES.format(keys=placeholders(chunk))
-            found += [key for (key,) in cx.query(sql, (group, topic, *chunk))]
-        return found
 
-    def delete(self, cx: Executor, topic: str, points: Sequence[tuple[str, int]]) -> int:
-        """Delete messages by exact (key, offset), in primary-key order."""
-        deleted = 0
-        for chunk in chunked(sorted(points, key=lambda point: (point[0].encode(), point[1]))):
-            args = [value for point in chunk for value in point]
-            deleted += cx.execute(DELETE.format(exact=exactly(chunk)), (*args, topic))
-        return deleted
+def ages(cx: Executor, topic: str, lanes: Sequence[tuple[str, int]]) -> dict[str, float]:
+    """Age in seconds of the first message behind each (key, floor), by key."""
+    found: dict[str, float] = {}
+    for chunk in chunked(lanes, 100):
+        args = [value for key, floor in chunk for value in (topic, key, floor)]
+        for key, _, age_ms in cx.query(" UNION ALL ".join([OLDEST] * len(chunk)), args):
+            found[key] = age_ms / 1000
+    return found
 
-    def created_at(self, cx: Executor, topic: str, key: str, offset: int) -> int | None:
-        """When a message was written (milliseconds), or None when it is not there."""
-        row = cx.one(CREATED_AT, (topic, key, offset))
-        return None if row is None else int(row[0])
+
+def old_enough(cx: Executor, topic: str, ranges: Sequence[tuple[str, int, int]], retention_ms: int) -> dict[str, int]:
+    """The highest offset older than the retention in each (key, floor, through), by key; 0: none."""
+    found: dict[str, int] = {}
+    for chunk in chunked(ranges, 100):
+        args: list[object] = []
+        for key, floor, through in chunk:
+            args += (key, topic, key, floor, through, retention_ms)
+        for key, offset in cx.query(" UNION ALL ".join([OLD_ENOUGH] * len(chunk)), args):
+            found[key] = int(offset)
+    return found
+
+
+def letters(cx: Executor, topic: str, ranges: Sequence[tuple[str, int, int]]) -> dict[str, list[Letter]]:
+    """The dead letters in each (key, floor, through), by key and in order."""
+    found: dict[str, list[Letter]] = {}
+    for chunk in chunked(ranges, 100):
+        args = [value for key, floor, through in chunk for value in (topic, key, floor, through)]
+        for key, offset, original, group, age_ms in cx.query(" UNION ALL ".join([LETTERS] * len(chunk)), args):
+            found.setdefault(key, []).append(Letter(offset, original, group, age_ms))
+    for letters in found.values():
+        letters.sort()
+    return found
+
+
+def expired(cx: Executor, group: str, topic: str, key: str, watermark: int, limit: int) -> list[Expired]:
+    """What has expired, and is for this group, among the next `limit` offsets behind a watermark, in order."""
+    rows = cx.query(EXPIRED, (topic, key, watermark, watermark + limit, group))
+    return [Expired(int(offset), message_id, int(published)) for offset, message_id, published in rows]
+
+
+def expired_lanes(cx: Executor, group: str, topic: str, keys: Sequence[str]) -> list[str]:
+    """Which of these lanes have an expired message right behind the group's watermark, by key."""
+    found: list[str] = []
+    for chunk in chunked(keys):
+        sql = EXPIRED_LANES.format(keys=placeholders(chunk))
+        found += [key for (key,) in cx.query(sql, (group, topic, *chunk))]
+    return found
+
+
+def delete(cx: Executor, topic: str, points: Sequence[tuple[str, int]]) -> int:
+    """Delete messages by exact (key, offset), in primary-key order."""
+    deleted = 0
+    for chunk in chunked(sorted(points, key=lambda point: (point[0].encode(), point[1]))):
+        args = [value for point in chunk for value in point]
+        deleted += cx.execute(DELETE.format(exact=exactly(chunk)), (*args, topic))
+    return deleted
+
+
+def created_at(cx: Executor, topic: str, key: str, offset: int) -> int | None:
+    """When a message was written (milliseconds), or None when it is not there."""
+    row = cx.one(CREATED_AT, (topic, key, offset))
+    return None if row is None else int(row[0])

@@ -1,7 +1,6 @@
 """`queue_offsets`: the acked watermark, the run mark and the pause of a lane for a group, and its floor (group '').
 
-Owns the SQL of its table; never decides what is acked. Called by the keeper (load), the settler (flush) and the janitor
-(floors).
+Owns the SQL of its table; never decides what is acked, nor who takes a lane.
 """
 
 from __future__ import annotations
@@ -11,10 +10,11 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 from lanelog._database import NOW_MS
-from lanelog._stores._points import chunked, placeholders
+from lanelog._stores._pause import RUNS, Pause
+from lanelog._stores._points import chunked, exactly, placeholders
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from lanelog._database import Executor
 
@@ -50,10 +50,18 @@ WHERE consumer_group = %s AND topic = %s AND partition_key = %s LOCK IN SHARE MO
 """
 
 # Collection step 1: take the floors of some lanes, leaving out what another collector has (PRIMARY).
-LOCK_FLOORS = """
+TRY_LOCK_FLOORS = """
 SELECT partition_key, offset_acked, marked_through FROM queue_offsets FORCE INDEX (PRIMARY)
 WHERE consumer_group = '' AND topic = %s AND partition_key IN ({keys}) FOR UPDATE SKIP LOCKED
 """
+
+# Floors of some lanes, held against collection and the purge of the lane (PRIMARY).
+SHARE_FLOORS = """SELECT partition_key, offset_acked, marked_through FROM queue_offsets FORCE INDEX (PRIMARY)
+WHERE consumer_group = '' AND topic = %s AND partition_key IN ({keys}) ORDER BY partition_key LOCK IN SHARE MODE"""
+
+# The same, to raise them (PRIMARY).
+LOCK_FLOORS = """SELECT partition_key, offset_acked, marked_through FROM queue_offsets FORCE INDEX (PRIMARY)
+WHERE consumer_group = '' AND topic = %s AND partition_key IN ({keys}) ORDER BY partition_key FOR UPDATE"""
 
 # Collection, its second statement: how far every group of the topic is on these lanes (PRIMARY, one lookup a point).
 WATERMARKS = """
@@ -116,13 +124,41 @@ VALUES (%s, %s, %s, %s, %s, {NOW_MS})
 PAUSED = """SELECT partition_key FROM queue_offsets FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s AND paused_at > 0"""
 
+# The pause of one lane, locked to be changed (PRIMARY).
+LOCK_PAUSE = """SELECT paused_at, paused_by, pause_reason FROM queue_offsets FORCE INDEX (PRIMARY)
+WHERE consumer_group = %s AND topic = %s AND partition_key = %s FOR UPDATE"""
+
+# Pause one lane, or take it back; a group that has no row there gets one, at the floor where it would begin (PRIMARY).
+SET_PAUSE = f"""
+INSERT INTO queue_offsets (consumer_group, topic, partition_key, offset_acked, marked_through, paused_at, paused_by,
+       pause_reason, updated_at)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, {NOW_MS})
+ON DUPLICATE KEY UPDATE paused_at = VALUES(paused_at), paused_by = VALUES(paused_by),
+       pause_reason = VALUES(pause_reason), updated_at = VALUES(updated_at)
+"""
+
 # Whether a group has any row for a topic (PRIMARY, prefix).
 ANY_OF_GROUP = "SELECT 1 FROM queue_offsets FORCE INDEX (PRIMARY) WHERE consumer_group = %s AND topic = %s LIMIT 1"
+
+# Some of the rows of a group (PRIMARY, prefix).
+SOME_OF_GROUP = """SELECT partition_key FROM queue_offsets FORCE INDEX (PRIMARY)
+WHERE consumer_group = %s AND topic = %s LIMIT %s"""
+
+# Rows, by exact key (PRIMARY, one lookup a key).
+DELETE = """DELETE gone FROM ({exact}) AS exact STRAIGHT_JOIN queue_offsets AS gone FORCE INDEX (PRIMARY)
+ON gone.consumer_group = %s AND gone.topic = %s AND gone.partition_key = exact.k"""
+
+# Every group that has, or had, a place in a topic (by_topic).
+GROUPS_SEEN = "SELECT DISTINCT consumer_group FROM queue_offsets FORCE INDEX (by_topic) WHERE topic = %s"
 
 # Leftovers of an earlier group of that name (PRIMARY).
 DELETE_GROUP = """DELETE queue_offsets FROM queue_offsets FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s"""
 
+# The floors of new lanes: everything up to the first offset is released and gone (PRIMARY).
+CREATE_FLOORS = """INSERT IGNORE INTO queue_offsets
+(consumer_group, topic, partition_key, offset_acked, marked_through, updated_at) VALUES """
+FLOOR = f"('',%s,%s,%s,%s,{NOW_MS})"
 
 # Watermarks, wherever they were, without a run mark (PRIMARY): a seek.
 MOVE = """
@@ -130,6 +166,17 @@ INSERT INTO queue_offsets (consumer_group, topic, partition_key, offset_acked, m
 VALUES {rows}
 ON DUPLICATE KEY UPDATE offset_acked = VALUES(offset_acked), marked_through = VALUES(marked_through), marked_epoch = 0,
        marked_at = 0, updated_at = VALUES(updated_at)
+"""
+
+# A watermark goes back, without a run mark; a pause stays (PRIMARY).
+REWIND = f"""UPDATE queue_offsets FORCE INDEX (PRIMARY)
+SET offset_acked = %s, marked_through = %s, marked_epoch = 0, marked_at = 0, updated_at = {NOW_MS}
+WHERE consumer_group = %s AND topic = %s AND partition_key = %s"""
+
+# Run marks of lanes that were taken away: what they covered has rows of its own now (PRIMARY).
+UNMARK = """
+UPDATE queue_offsets FORCE INDEX (PRIMARY) SET marked_through = offset_acked, marked_epoch = 0, marked_at = 0
+WHERE consumer_group = %s AND topic = %s AND partition_key IN ({keys})
 """
 
 # Watermarks, raised; the run mark above them stays (PRIMARY): a skip, a purge.
@@ -159,118 +206,172 @@ class FloorRow:
     deleted_through: int
 
 
-class Offsets:
-    """SQL of `queue_offsets`."""
+def load(cx: Executor, group: str, topic: str, keys: Sequence[str]) -> dict[tuple[str, str], OffsetsRow]:
+    """Rows of `group` and of the floor group '', by (group, key)."""
+    found = {}
+    for chunk in chunked(keys):
+        for row in cx.query(LOAD.format(keys=placeholders(chunk)), (group, topic, *chunk)):
+            owner, key, acked, through, epoch, age_ms, paused_at = row
+            found[(owner, key)] = OffsetsRow(acked, through, epoch, max(0, age_ms) / 1000, bool(paused_at))
+    return found
 
-    def load(self, cx: Executor, group: str, topic: str, keys: Sequence[str]) -> dict[tuple[str, str], OffsetsRow]:
-        """Rows of `group` and of the floor group '', by (group, key)."""
-        found = {}
-        for chunk in chunked(keys):
-            for row in cx.query(LOAD.format(keys=placeholders(chunk)), (group, topic, *chunk)):
-                owner, key, acked, through, epoch, age_ms, paused_at = row
-                found[(owner, key)] = OffsetsRow(acked, through, epoch, max(0, age_ms) / 1000, bool(paused_at))
-        return found
 
-    def move_watermarks(self, cx: Executor, topic: str, group: str, watermarks: Mapping[str, int]) -> None:
-        """Set watermarks by key, whatever they were, and without a run mark."""
-        self._write(cx, MOVE, topic, group, watermarks)
+def move_watermarks(cx: Executor, topic: str, group: str, watermarks: Mapping[str, int]) -> None:
+    """Set watermarks by key, whatever they were, and without a run mark."""
+    _write(cx, MOVE, topic, group, watermarks)
 
-    def raise_watermarks(self, cx: Executor, topic: str, group: str, watermarks: Mapping[str, int]) -> None:
-        """Raise watermarks by key; the run marks above them stay."""
-        self._write(cx, RAISE, topic, group, watermarks)
 
-    def _write(self, cx: Executor, sql: str, topic: str, group: str, watermarks: Mapping[str, int]) -> None:
-        row = f"(%s, %s, %s, %s, %s, {NOW_MS})"
-        for chunk in chunked(sorted(watermarks, key=str.encode)):
-            args = [value for key in chunk for value in (group, topic, key, watermarks[key], watermarks[key])]
-            cx.execute(sql.format(rows=",".join([row] * len(chunk))), args)
+def raise_watermarks(cx: Executor, topic: str, group: str, watermarks: Mapping[str, int]) -> None:
+    """Raise watermarks by key; the run marks above them stay."""
+    _write(cx, RAISE, topic, group, watermarks)
 
-    def flush(self, cx: Executor, group: str, topic: str, rows: Sequence[tuple[str, int, int, int]]) -> None:
-        """Write (key, watermark, run mark, epoch), in primary-key order."""
-        values = f"(%s, %s, %s, %s, %s, %s, {NOW_MS}, {NOW_MS})"
-        for chunk in chunked(sorted(rows, key=lambda row: row[0].encode())):
-            args = [value for row in chunk for value in (group, topic, *row)]
-            cx.execute(FLUSH.format(rows=",".join([values] * len(chunk))), args)
 
-    def lock_free(self, cx: Executor, group: str, topic: str, keys: Sequence[str]) -> set[str]:
-        """Lock the rows that nobody else holds; returns their keys."""
-        found: set[str] = set()
-        for chunk in chunked(sorted(keys, key=str.encode)):
-            rows = cx.query(LOCK_FREE.format(keys=placeholders(chunk)), (group, topic, *chunk))
-            found.update(key for (key,) in rows)
-        return found
+def _write(cx: Executor, sql: str, topic: str, group: str, watermarks: Mapping[str, int]) -> None:
+    row = f"(%s, %s, %s, %s, %s, {NOW_MS})"
+    for chunk in chunked(sorted(watermarks, key=str.encode)):
+        args = [value for key in chunk for value in (group, topic, key, watermarks[key], watermarks[key])]
+        cx.execute(sql.format(rows=",".join([row] * len(chunk))), args)
 
-    def acked_locked(self, cx: Executor, group: str, topic: str, key: str) -> int:
-        """The watermark, after whatever is being committed; 0 without a row."""
-        row = cx.one(ACKED_LOCKED, (group, topic, key))
-        return 0 if row is None else int(row[0])
 
-    def lock_floors(self, cx: Executor, topic: str, keys: Sequence[str]) -> dict[str, FloorRow]:
-        """Lock the floors that no other collector holds."""
-        found: dict[str, FloorRow] = {}
-        for chunk in chunked(sorted(keys, key=str.encode)):
-            for key, floor, deleted in cx.query(LOCK_FLOORS.format(keys=placeholders(chunk)), (topic, *chunk)):
-                found[key] = FloorRow(floor, deleted)
-        return found
+def rewind(cx: Executor, group: str, topic: str, key: str, offset: int) -> None:
+    """Set a group's watermark back to `offset`."""
+    cx.execute(REWIND, (offset, offset, group, topic, key))
 
-    def watermarks(
-        self, cx: Executor, topic: str, groups: Sequence[str], keys: Sequence[str]
-    ) -> dict[tuple[str, str], int]:
-        """Watermarks by (group, key); a missing entry means that the group has no row for the lane."""
-        found: dict[tuple[str, str], int] = {}
-        for chunk in chunked(keys):
-            sql = WATERMARKS.format(groups=placeholders(groups), keys=placeholders(chunk))
-            for group, key, acked in cx.query(sql, (*groups, topic, *chunk)):
-                found[(group, key)] = acked
-        return found
 
-    def raise_floors(self, cx: Executor, topic: str, floors: Mapping[str, int]) -> None:
-        """Release everything up to these floors, by key."""
-        _raise(cx, RAISE_FLOORS, topic, floors)
+def unmark(cx: Executor, group: str, topic: str, keys: Sequence[str]) -> None:
+    """Take back the run marks of these lanes."""
+    for chunk in chunked(sorted(keys, key=str.encode)):
+        cx.execute(UNMARK.format(keys=placeholders(chunk)), (group, topic, *chunk))
 
-    def raise_deleted(self, cx: Executor, topic: str, through: Mapping[str, int]) -> None:
-        """Note that nothing up to these offsets, by key, is left in the log."""
-        _raise(cx, RAISE_DELETED, topic, through)
 
-    def idle_floors(self, cx: Executor, topic: str, after: str, idle: float, limit: int) -> list[str]:
-        """Keys behind `after` whose collection is complete and whose floor has not moved for `idle` seconds."""
-        return [key for (key,) in cx.query(IDLE_FLOORS, (topic, after, int(idle * 1000), limit))]
+def flush(cx: Executor, group: str, topic: str, rows: Sequence[tuple[str, int, int, int]]) -> None:
+    """Write (key, watermark, run mark, epoch), in primary-key order."""
+    values = f"(%s, %s, %s, %s, %s, %s, {NOW_MS}, {NOW_MS})"
+    for chunk in chunked(sorted(rows, key=lambda row: row[0].encode())):
+        args = [value for row in chunk for value in (group, topic, *row)]
+        cx.execute(FLUSH.format(rows=",".join([values] * len(chunk))), args)
 
-    def lock_lane(
-        self, cx: Executor, topic: str, key: str, groups: Sequence[str]
-    ) -> dict[str, tuple[int, bool]] | None:
-        """Lock every group's row of a lane: (watermark, paused) by group; None when somebody holds one of them."""
-        names = placeholders(groups)
-        rows = cx.query(LOCK_LANE.format(groups=names), (*groups, topic, key))
-        counted = cx.one(COUNT_LANE.format(groups=names), (*groups, topic, key))
-        if counted is None or counted[0] != len(rows):
-            return None
-        return {group: (acked, bool(paused)) for group, acked, paused in rows}
 
-    def purge(self, cx: Executor, topic: str, key: str, groups: Sequence[str]) -> None:
-        """Remove a lane's rows for these groups."""
-        for group in sorted(groups, key=str.encode):  # several at once might be read as the whole table, and wait
-            cx.execute(PURGE, (group, topic, key))
+def lock_free(cx: Executor, group: str, topic: str, keys: Sequence[str]) -> set[str]:
+    """Lock the rows that nobody else holds; returns their keys."""
+    found: set[str] = set()
+    for chunk in chunked(sorted(keys, key=str.encode)):
+        rows = cx.query(LOCK_FREE.format(keys=placeholders(chunk)), (group, topic, *chunk))
+        found.update(key for (key,) in rows)
+    return found
 
-    def start_at_head(self, cx: Executor, group: str, topic: str) -> None:
-        """Let a new group begin behind everything that exists."""
-        cx.execute(START_AT_HEAD, (group, topic))
 
-    def start_at(self, cx: Executor, group: str, topic: str, key: str, offset: int) -> None:
-        """Let a new group begin behind `offset` of one lane."""
-        cx.execute(START_AT, (group, topic, key, offset, offset))
+def acked_locked(cx: Executor, group: str, topic: str, key: str) -> int:
+    """The watermark, after whatever is being committed; 0 without a row."""
+    row = cx.one(ACKED_LOCKED, (group, topic, key))
+    return 0 if row is None else int(row[0])
 
-    def paused(self, cx: Executor, group: str, topic: str) -> set[str]:
-        """Keys of the lanes that an operator paused for a group."""
-        return {key for (key,) in cx.query(PAUSED, (group, topic))}
 
-    def any_of_group(self, cx: Executor, group: str, topic: str) -> bool:
-        """Whether a group has any row for a topic."""
-        return cx.one(ANY_OF_GROUP, (group, topic)) is not None
+def create_floors(cx: Executor, topic: str, keys: Sequence[str], begin: int) -> None:
+    """Insert the floors that are absent."""
+    for chunk in chunked(sorted(keys)):
+        args = [value for key in chunk for value in (topic, key, begin, begin)]
+        cx.execute(CREATE_FLOORS + ",".join([FLOOR] * len(chunk)), args)
 
-    def delete_group(self, cx: Executor, group: str, topic: str) -> None:
-        """Remove every row of a group for a topic."""
-        cx.execute(DELETE_GROUP, (group, topic))
+
+def try_lock_floors(cx: Executor, topic: str, keys: Sequence[str]) -> dict[str, FloorRow]:
+    """Lock the floors that no other collector holds."""
+    return _floors(cx, TRY_LOCK_FLOORS, topic, keys)
+
+
+def lock_floors(cx: Executor, topic: str, keys: Sequence[str]) -> dict[str, FloorRow]:
+    """Lock the floors of these lanes; one that is missing has been purged."""
+    return _floors(cx, LOCK_FLOORS, topic, keys)
+
+
+def share_floors(cx: Executor, topic: str, keys: Sequence[str]) -> dict[str, FloorRow]:
+    """Share-lock the floors of these lanes; one that is missing has been purged."""
+    return _floors(cx, SHARE_FLOORS, topic, keys)
+
+
+def _floors(cx: Executor, sql: str, topic: str, keys: Sequence[str]) -> dict[str, FloorRow]:
+    found: dict[str, FloorRow] = {}
+    for chunk in chunked(sorted(keys, key=str.encode)):
+        for key, floor, deleted in cx.query(sql.format(keys=placeholders(chunk)), (topic, *chunk)):
+            found[key] = FloorRow(floor, deleted)
+    return found
+
+
+def watermarks(cx: Executor, topic: str, groups: Sequence[str], keys: Sequence[str]) -> dict[tuple[str, str], int]:
+    """Watermarks by (group, key); a missing entry means that the group has no row for the lane."""
+    found: dict[tuple[str, str], int] = {}
+    for chunk in chunked(keys):
+        sql = WATERMARKS.format(groups=placeholders(groups), keys=placeholders(chunk))
+        for group, key, acked in cx.query(sql, (*groups, topic, *chunk)):
+            found[(group, key)] = acked
+    return found
+
+
+def raise_floors(cx: Executor, topic: str, floors: Mapping[str, int]) -> None:
+    """Release everything up to these floors, by key."""
+    _raise(cx, RAISE_FLOORS, topic, floors)
+
+
+def raise_deleted(cx: Executor, topic: str, through: Mapping[str, int]) -> None:
+    """Note that nothing up to these offsets, by key, is left in the log."""
+    _raise(cx, RAISE_DELETED, topic, through)
+
+
+def idle_floors(cx: Executor, topic: str, after: str, idle: float, limit: int) -> list[str]:
+    """Keys behind `after` whose collection is complete and whose floor has not moved for `idle` seconds."""
+    return [key for (key,) in cx.query(IDLE_FLOORS, (topic, after, int(idle * 1000), limit))]
+
+
+def lock_lane(cx: Executor, topic: str, key: str, groups: Sequence[str]) -> dict[str, tuple[int, bool]] | None:
+    """Lock every group's row of a lane: (watermark, paused) by group; None when somebody holds one of them."""
+    names = placeholders(groups)
+    rows = cx.query(LOCK_LANE.format(groups=names), (*groups, topic, key))
+    counted = cx.one(COUNT_LANE.format(groups=names), (*groups, topic, key))
+    if counted is None or counted[0] != len(rows):
+        return None
+    return {group: (acked, bool(paused)) for group, acked, paused in rows}
+
+
+def purge(cx: Executor, topic: str, key: str, groups: Sequence[str]) -> None:
+    """Remove a lane's rows for these groups."""
+    for group in sorted(groups, key=str.encode):  # several at once might be read as the whole table, and wait
+        cx.execute(PURGE, (group, topic, key))
+
+
+def start_at_head(cx: Executor, group: str, topic: str) -> None:
+    """Let a new group begin behind everything that exists."""
+    cx.execute(START_AT_HEAD, (group, topic))
+
+
+def start_at(cx: Executor, group: str, topic: str, key: str, offset: int) -> None:
+    """Let a new group begin behind `offset` of one lane."""
+    cx.execute(START_AT, (group, topic, key, offset, offset))
+
+
+def paused(cx: Executor, group: str, topic: str) -> set[str]:
+    """Keys of the lanes that an operator paused for a group."""
+    return {key for (key,) in cx.query(PAUSED, (group, topic))}
+
+
+def lock_pause(cx: Executor, group: str, topic: str, key: str) -> Pause:
+    """Lock a group's row of a lane, if there is one; its pause."""
+    row = cx.one(LOCK_PAUSE, (group, topic, key))
+    return RUNS if row is None else Pause(*row)
+
+
+def set_pause(cx: Executor, group: str, topic: str, key: str, pause: Pause, floor: int) -> None:
+    """Pause a lane, or let it run; a row that is born begins at the floor."""
+    cx.execute(SET_PAUSE, (group, topic, key, floor, floor, *pause))
+
+
+def any_of_group(cx: Executor, group: str, topic: str) -> bool:
+    """Whether a group has any row for a topic."""
+    return cx.one(ANY_OF_GROUP, (group, topic)) is not None
+
+
+def delete_group(cx: Executor, group: str, topic: str) -> None:
+    """Remove every row of a group for a topic."""
+    cx.execute(DELETE_GROUP, (group, topic))
 
 
 def _raise(cx: Executor, sql: str, topic: str, offsets: Mapping[str, int]) -> None:
@@ -278,3 +379,20 @@ def _raise(cx: Executor, sql: str, topic: str, offsets: Mapping[str, int]) -> No
         keys = [key for key, _ in chunk]
         filled = sql.format(cases="WHEN %s THEN %s " * len(chunk), keys=placeholders(keys))
         cx.execute(filled, (*(value for item in chunk for value in item), topic, *keys))
+
+
+def some_of_group(cx: Executor, group: str, topic: str, limit: int) -> list[str]:
+    """Keys of some lanes in which a group has a row."""
+    return [key for (key,) in cx.query(SOME_OF_GROUP, (group, topic, limit))]
+
+
+def delete(cx: Executor, group: str, topic: str, keys: Iterable[str]) -> None:
+    """Remove a group's rows of these lanes."""
+    for chunk in chunked(sorted(keys, key=str.encode)):
+        args = [value for key in chunk for value in (key, 0)]
+        cx.execute(DELETE.format(exact=exactly(chunk)), (*args, group, topic))
+
+
+def groups_seen(cx: Executor, topic: str) -> list[str]:
+    """Every group that has a row in a topic, registered or not; the reserved group '' with them."""
+    return [group for (group,) in cx.query(GROUPS_SEEN, (topic,))]

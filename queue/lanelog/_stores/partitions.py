@@ -1,20 +1,23 @@
-"""The publishing side of `queue_partitions`: lock and advance heads, and the birth of a lane, which includes its floor.
+"""`queue_partitions`: which lanes exist and how far their heads are; and the row of each topic (key '').
 
-It never waits for a head unless asked to and never creates a lane in a publisher's own transaction. The publisher calls
-it; who consumes reads the table through `discovery`.
+Owns the SQL of its table; never decides which lane is created or purged. Publishers lock and advance heads, and create
+lanes; who consumes looks for lanes and heads. No statement of a publisher waits for a head unless it is asked to.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
+
+from attrs import frozen
 
 from lanelog import _open_lanes
 from lanelog._database import NOW_MS
 from lanelog._stores._points import chunked, placeholders
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
     from lanelog._database import Executor
 
 # Which of some lanes exist, committed and without a lock (PRIMARY).
@@ -39,7 +42,7 @@ TOPIC_EXISTS = "SELECT 1 FROM queue_partitions WHERE topic = %s AND partition_ke
 CREATE_TOPIC = f"INSERT IGNORE INTO queue_partitions (topic, partition_key, created_at) VALUES (%s, '', {NOW_MS})"
 
 # Hold the topic row against a purge, and read where new lanes begin (PRIMARY).
-SHARE_TOPIC = "SELECT head_offset FROM queue_partitions WHERE topic = %s AND partition_key = '' LOCK IN SHARE MODE"
+HOLD_TOPIC = "SELECT head_offset FROM queue_partitions WHERE topic = %s AND partition_key = '' LOCK IN SHARE MODE"
 
 # Over how many open lanes a topic's messages without a key spread (PRIMARY).
 OPEN_LANES = "SELECT open_lanes FROM queue_partitions WHERE topic = %s AND partition_key = ''"
@@ -47,74 +50,224 @@ OPEN_LANES = "SELECT open_lanes FROM queue_partitions WHERE topic = %s AND parti
 # Say so (PRIMARY).
 SET_OPEN_LANES = "UPDATE queue_partitions SET open_lanes = %s WHERE topic = %s AND partition_key = ''"
 
-# The floors of new lanes: everything up to the first offset is released and gone (PRIMARY of queue_offsets).
-CREATE_FLOORS = """INSERT IGNORE INTO queue_offsets
-(consumer_group, topic, partition_key, offset_acked, marked_through, updated_at) VALUES """
-FLOOR = f"('',%s,%s,%s,%s,{NOW_MS})"
-
 # The heads of new lanes, where the purged ones ended (PRIMARY).
 CREATE_HEADS = "INSERT IGNORE INTO queue_partitions (topic, partition_key, head_offset, created_at) VALUES "
 HEAD = f"(%s,%s,%s,{NOW_MS})"
 
+# Owned lanes whose head is beyond what was acked (leases by_owner; heads and offsets PRIMARY).
+LOOK = """
+SELECT l.partition_key, p.head_offset
+FROM queue_partition_leases l FORCE INDEX (by_owner)
+JOIN queue_partitions p FORCE INDEX (PRIMARY) ON p.topic = l.topic AND p.partition_key = l.partition_key
+LEFT JOIN queue_offsets o FORCE INDEX (PRIMARY)
+       ON o.consumer_group = l.consumer_group AND o.topic = l.topic AND o.partition_key = l.partition_key
+WHERE l.consumer_group = %s AND l.topic = %s AND l.leased_by = %s AND p.head_offset > COALESCE(o.offset_acked, 0)
+"""
 
-class Partitions:
-    """Statements of publishers on `queue_partitions`."""
+# Lanes created since (new_lanes), and the database's clock for the next call.
+NEW_LANES = f"""
+SELECT partition_key FROM queue_partitions FORCE INDEX (new_lanes)
+WHERE topic = %s AND created_at >= {NOW_MS} - %s AND partition_key <> ''
+"""
 
-    def existing(self, cx: Executor, topic: str, keys: Iterable[str]) -> set[str]:
-        """Which of the lanes exist."""
-        found: set[str] = set()
-        for chunk in chunked(sorted(keys)):
-            found.update(key for (key,) in cx.query(EXISTING.format(keys=placeholders(chunk)), (topic, *chunk)))
-        return found
+# How many lanes a topic has (PRIMARY, prefix).
+COUNT_LANES = """SELECT COUNT(*) FROM queue_partitions FORCE INDEX (PRIMARY)
+WHERE topic = %s AND partition_key <> ''"""
 
-    def lock_heads(self, cx: Executor, topic: str, keys: Iterable[str], *, wait: bool) -> dict[str, int]:
-        """Lock the heads in key order; heads by key. Without `wait`, those that somebody else has are left out."""
-        statement = LOCK_HEADS if wait else TRY_LOCK_HEADS
-        heads: dict[str, int] = {}
-        for chunk in chunked(sorted(keys)):
-            heads.update(
-                (key, int(head)) for key, head in cx.query(statement.format(keys=placeholders(chunk)), (topic, *chunk))
-            )
-        return heads
+# Heads of some lanes (PRIMARY).
+HEADS = """SELECT partition_key, head_offset FROM queue_partitions FORCE INDEX (PRIMARY)
+WHERE topic = %s AND partition_key IN ({keys})"""
 
-    def advance(self, cx: Executor, topic: str, counts: Mapping[str, int]) -> int:
-        """Hand out `counts[key]` offsets in each lane; returns how many heads that moved, to be compared."""
-        keys_by_count: dict[int, list[str]] = defaultdict(list)
-        for key in sorted(counts):
-            keys_by_count[counts[key]].append(key)
-        moved = 0
-        for count, keys in keys_by_count.items():
-            for chunk in chunked(keys):
-                moved += cx.execute(ADVANCE.format(keys=placeholders(chunk)), (count, topic, *chunk))
-        return moved
+# All keys and heads of a topic in key order, page by page (PRIMARY).
+PAGE = """SELECT partition_key, head_offset FROM queue_partitions FORCE INDEX (PRIMARY)
+WHERE topic = %s AND partition_key > %s ORDER BY partition_key LIMIT %s"""
 
-    def create_topic(self, cx: Executor, topic: str) -> None:
-        """Make sure that the topic row exists; for a session that commits every statement by itself."""
-        if cx.one(TOPIC_EXISTS, (topic,)) is None:
-            cx.execute(CREATE_TOPIC, (topic,))
+# Create the topic row (PRIMARY).
+ENSURE_TOPIC = f"""INSERT INTO queue_partitions (topic, partition_key, created_at) VALUES (%s, '', {NOW_MS})
+ON DUPLICATE KEY UPDATE topic = topic"""
 
-    def share_topic(self, cx: Executor, topic: str) -> int | None:
-        """Lock the topic row against a purge; the highest offset ever purged, None if there is no such row."""
-        row = cx.one(SHARE_TOPIC, (topic,))
-        return None if row is None else int(row[0])
+# The topic row, shared: a lease is born, or a collector asks who reads the topic (PRIMARY).
+SHARE_TOPIC = """SELECT head_offset, max_epoch, holds_dead_letters FROM queue_partitions
+WHERE topic = %s AND partition_key = '' LOCK IN SHARE MODE"""
 
-    def open_lanes(self, cx: Executor, topic: str, *, tables: int) -> int:
-        """How many open lanes a topic has; the default in tables of a version that does not tell, or without topic."""
-        row = cx.one(OPEN_LANES, (topic,)) if tables >= _open_lanes.SINCE else None
-        return _open_lanes.DEFAULT if row is None else int(row[0])
+# The topic row, exclusive: a group is registered (PRIMARY).
+LOCK_TOPIC = """SELECT head_offset, max_epoch, holds_dead_letters FROM queue_partitions
+WHERE topic = %s AND partition_key = '' FOR UPDATE"""
 
-    def set_open_lanes(self, cx: Executor, topic: str, count: int) -> None:
-        """Change the number of a topic's open lanes."""
-        cx.execute(SET_OPEN_LANES, (count, topic))
+# The topic row, exclusive and without waiting: a lane is purged (PRIMARY).
+TRY_LOCK_TOPIC = """SELECT head_offset, max_epoch, holds_dead_letters FROM queue_partitions
+WHERE topic = %s AND partition_key = '' FOR UPDATE SKIP LOCKED"""
 
-    def create_floors(self, cx: Executor, topic: str, keys: Sequence[str], begin: int) -> None:
-        """Insert the floors that are absent."""
-        for chunk in chunked(sorted(keys)):
-            args = [value for key in chunk for value in (topic, key, begin, begin)]
-            cx.execute(CREATE_FLOORS + ",".join([FLOOR] * len(chunk)), args)
+# The topic row keeps the highest offset and epoch that left with purged lanes and groups (PRIMARY).
+RAISE_TOPIC = """UPDATE queue_partitions
+SET head_offset = GREATEST(head_offset, %s), max_epoch = GREATEST(max_epoch, %s)
+WHERE topic = %s AND partition_key = ''"""
 
-    def create_heads(self, cx: Executor, topic: str, keys: Sequence[str], begin: int) -> None:
-        """Insert the heads that are absent."""
-        for chunk in chunked(sorted(keys)):
-            args = [value for key in chunk for value in (topic, key, begin)]
-            cx.execute(CREATE_HEADS + ",".join([HEAD] * len(chunk)), args)
+# A dead letter topic is marked as such before its first dead letter (PRIMARY).
+MARK_DEAD_LETTERS = "UPDATE queue_partitions SET holds_dead_letters = 1 WHERE topic = %s AND partition_key = ''"
+
+# Take a head without waiting: a dead letter is published, or the lane purged (PRIMARY).
+TRY_LOCK_HEAD = """SELECT head_offset FROM queue_partitions
+WHERE topic = %s AND partition_key = %s FOR UPDATE SKIP LOCKED"""
+
+# Advance a head that is locked (PRIMARY).
+SET_HEAD = "UPDATE queue_partitions SET head_offset = %s WHERE topic = %s AND partition_key = %s"
+
+# Purge of one lane (PRIMARY).
+PURGE = "DELETE FROM queue_partitions WHERE topic = %s AND partition_key = %s"
+
+
+@frozen
+class TopicRow:
+    """The row of a topic: what must never be handed out again, and whether its messages are dead letters."""
+
+    purged_through: int
+    """The highest offset that left with a purged lane."""
+    retired_epoch: int
+    """The highest epoch that left with a purged lane or a deleted group."""
+    holds_dead_letters: bool
+
+    @property
+    def first_epoch(self) -> int:
+        """The epoch of a lease row that is born: above every one that was ever used in the topic."""
+        return self.retired_epoch + 1
+
+
+def existing(cx: Executor, topic: str, keys: Iterable[str]) -> set[str]:
+    """Which of the lanes exist."""
+    found: set[str] = set()
+    for chunk in chunked(sorted(keys)):
+        found.update(key for (key,) in cx.query(EXISTING.format(keys=placeholders(chunk)), (topic, *chunk)))
+    return found
+
+
+def lock_heads(cx: Executor, topic: str, keys: Iterable[str], *, wait: bool) -> dict[str, int]:
+    """Lock the heads in key order; heads by key. Without `wait`, those that somebody else has are left out."""
+    statement = LOCK_HEADS if wait else TRY_LOCK_HEADS
+    heads: dict[str, int] = {}
+    for chunk in chunked(sorted(keys)):
+        heads.update(
+            (key, int(head)) for key, head in cx.query(statement.format(keys=placeholders(chunk)), (topic, *chunk))
+        )
+    return heads
+
+
+def advance(cx: Executor, topic: str, counts: Mapping[str, int]) -> int:
+    """Hand out `counts[key]` offsets in each lane; returns how many heads that moved, to be compared."""
+    keys_by_count: dict[int, list[str]] = defaultdict(list)
+    for key in sorted(counts):
+        keys_by_count[counts[key]].append(key)
+    moved = 0
+    for count, keys in keys_by_count.items():
+        for chunk in chunked(keys):
+            moved += cx.execute(ADVANCE.format(keys=placeholders(chunk)), (count, topic, *chunk))
+    return moved
+
+
+def create_topic(cx: Executor, topic: str) -> None:
+    """Make sure that the topic row exists; for a session that commits every statement by itself."""
+    if cx.one(TOPIC_EXISTS, (topic,)) is None:
+        cx.execute(CREATE_TOPIC, (topic,))
+
+
+def hold_topic(cx: Executor, topic: str) -> int | None:
+    """Lock the topic row against a purge; the highest offset ever purged, None if there is no such row."""
+    row = cx.one(HOLD_TOPIC, (topic,))
+    return None if row is None else int(row[0])
+
+
+def open_lanes(cx: Executor, topic: str, *, tables: int) -> int:
+    """How many open lanes a topic has; the default in tables of a version that does not tell, or without topic."""
+    row = cx.one(OPEN_LANES, (topic,)) if tables >= _open_lanes.SINCE else None
+    return _open_lanes.DEFAULT if row is None else int(row[0])
+
+
+def set_open_lanes(cx: Executor, topic: str, count: int) -> None:
+    """Change the number of a topic's open lanes."""
+    cx.execute(SET_OPEN_LANES, (count, topic))
+
+
+def create_heads(cx: Executor, topic: str, keys: Sequence[str], begin: int) -> None:
+    """Insert the heads that are absent."""
+    for chunk in chunked(sorted(keys)):
+        args = [value for key in chunk for value in (topic, key, begin)]
+        cx.execute(CREATE_HEADS + ",".join([HEAD] * len(chunk)), args)
+
+
+def look(cx: Executor, group: str, topic: str, owner: str) -> list[tuple[str, int]]:
+    """(key, head) of owned lanes that hold something not acked."""
+    return [(key, head) for key, head in cx.query(LOOK, (group, topic, owner))]
+
+
+def new_lanes(cx: Executor, topic: str, age: float) -> list[str]:
+    """Keys of lanes created in the last `age` seconds."""
+    return [key for (key,) in cx.query(NEW_LANES, (topic, int(age * 1000)))]
+
+
+def count_lanes(cx: Executor, topic: str) -> int:
+    """How many lanes the topic has."""
+    row = cx.one(COUNT_LANES, (topic,))
+    return 0 if row is None else int(row[0])
+
+
+def heads(cx: Executor, topic: str, keys: Sequence[str]) -> dict[str, int]:
+    """Heads by key; a purged lane is absent."""
+    found: dict[str, int] = {}
+    for chunk in chunked(keys):
+        found.update(cx.query(HEADS.format(keys=placeholders(chunk)), (topic, *chunk)))
+    return found
+
+
+def page(cx: Executor, topic: str, after: str, limit: int) -> list[tuple[str, int]]:
+    """(key, head) of up to `limit` lanes behind `after`."""
+    return [(key, head) for key, head in cx.query(PAGE, (topic, after, limit))]
+
+
+def ensure_topic(cx: Executor, topic: str) -> None:
+    """Make sure that the topic row exists (autocommit)."""
+    cx.execute(ENSURE_TOPIC, (topic,))
+
+
+def share_topic(cx: Executor, topic: str) -> TopicRow | None:
+    """Share-lock the topic row, or None if there is none."""
+    return _topic(cx.one(SHARE_TOPIC, (topic,)))
+
+
+def lock_topic(cx: Executor, topic: str) -> TopicRow | None:
+    """Lock the topic row, or None if there is none."""
+    return _topic(cx.one(LOCK_TOPIC, (topic,)))
+
+
+def try_lock_topic(cx: Executor, topic: str) -> TopicRow | None:
+    """Lock the topic row, or None at once."""
+    return _topic(cx.one(TRY_LOCK_TOPIC, (topic,)))
+
+
+def raise_topic(cx: Executor, topic: str, offset: int, epoch: int) -> None:
+    """Remember what must never be handed out again."""
+    cx.execute(RAISE_TOPIC, (offset, epoch, topic))
+
+
+def mark_dead_letters(cx: Executor, topic: str) -> None:
+    """Exempt a topic from collection: its messages are somebody's dead letters."""
+    cx.execute(MARK_DEAD_LETTERS, (topic,))
+
+
+def try_lock_head(cx: Executor, topic: str, key: str) -> int | None:
+    """Lock a head; None: it is missing, or somebody has it."""
+    row = cx.one(TRY_LOCK_HEAD, (topic, key))
+    return None if row is None else int(row[0])
+
+
+def set_head(cx: Executor, topic: str, key: str, head: int) -> None:
+    """Move a locked head."""
+    cx.execute(SET_HEAD, (head, topic, key))
+
+
+def purge(cx: Executor, topic: str, key: str) -> None:
+    """Remove a head."""
+    cx.execute(PURGE, (topic, key))
+
+
+def _topic(row: tuple[int, int, int] | None) -> TopicRow | None:
+    return None if row is None else TopicRow(row[0], row[1], bool(row[2]))

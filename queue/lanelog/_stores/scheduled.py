@@ -1,6 +1,6 @@
 """`queue_scheduled`: messages that are not due yet, until they are moved into the log or cancelled.
 
-Owns the SQL of its table, with the INSERT … SELECT that moves rows into `queue_messages`; never decides when. The
+Owns the SQL of its table; never decides when a message is due. The
 publisher inserts, with the heads of the lanes locked; the scheduler moves, in the same way; administration looks and
 cancels.
 """
@@ -13,6 +13,7 @@ from attrs import field, frozen
 
 from lanelog._database import NOW_MS
 from lanelog._stores._points import chunked, exactly, fitting
+from lanelog._stores._redriven import ID, METADATA
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -62,14 +63,17 @@ FROM ({{exact}}) AS exact STRAIGHT_JOIN queue_scheduled AS due FORCE INDEX (PRIM
 ON due.topic = %s AND due.partition_key = exact.k AND due.id = exact.o
 WHERE due.deliver_at <= {NOW_MS} FOR UPDATE SKIP LOCKED"""
 
-# Move locked rows to their offsets in the log; the payload stays at the server (PRIMARY, one lookup a point).
-APPEND = f"""INSERT INTO queue_messages
-(topic, partition_key, `offset`, id, payload, payload_bytes, metadata, created_at, published_at, expires_at,
- target_group)
-SELECT due.topic, due.partition_key, exact.o, due.id, due.payload, due.payload_bytes, due.metadata, {NOW_MS},
-       due.published_at, IF(due.ttl_ms = 0, 0, {NOW_MS} + due.ttl_ms), due.target_group
-FROM ({{placed}}) AS exact STRAIGHT_JOIN queue_scheduled AS due FORCE INDEX (PRIMARY)
-ON due.topic = %s AND due.partition_key = exact.k AND due.id = exact.i"""
+# Dead letters as messages that are not due yet, in their order (PRIMARY): the log gets them when they are due.
+REDRIVE = f"""
+INSERT INTO queue_scheduled (topic, partition_key, id, payload, payload_bytes, metadata, created_at, published_at,
+       deliver_at, ttl_ms, target_group, seq)
+SELECT %s, m.partition_key, {ID}, m.payload, m.payload_bytes, {METADATA}, {NOW_MS}, m.published_at, {NOW_MS} + %s,
+       %s, %s,
+       MICROSECOND(UTC_TIMESTAMP(6)) MOD 1000 * 1000000
+         + ROW_NUMBER() OVER (PARTITION BY m.partition_key ORDER BY m.`offset`)
+FROM queue_messages m FORCE INDEX (PRIMARY)
+WHERE m.topic = %s AND (m.partition_key, m.`offset`) IN ({{points}})
+"""
 
 # Delete exact rows (PRIMARY, one lookup a point).
 DELETE = """DELETE gone FROM ({exact}) AS exact STRAIGHT_JOIN queue_scheduled AS gone FORCE INDEX (PRIMARY)
@@ -119,87 +123,102 @@ class DueRow:
     payload_bytes: int
 
 
-class Scheduled:
-    """SQL of `queue_scheduled`."""
+def insert(cx: Executor, topic: str, rows: Sequence[NewScheduled], max_packet: int) -> None:
+    """Insert rows, in as few statements as rows and bytes allow."""
+    sizes = [
+        2 * len(row.payload) + 4 * (len(topic) + len(row.key) + len(row.id) + len(row.metadata or "")) for row in rows
+    ]
+    for part in fitting(rows, [size + _ROW_OVERHEAD for size in sizes], max_packet - _STATEMENT_OVERHEAD):
+        args: list[object] = []
+        for row in part:
+            args += (topic, row.key, row.id, row.payload, len(row.payload), row.metadata)
+            args += (row.due_ms, row.relative, row.ttl_ms, row.place)
+        cx.execute(INSERT + ",".join([ROW] * len(part)), args)
 
-    def insert(self, cx: Executor, topic: str, rows: Sequence[NewScheduled], max_packet: int) -> None:
-        """Insert rows, in as few statements as rows and bytes allow."""
-        sizes = [
-            2 * len(row.payload) + 4 * (len(topic) + len(row.key) + len(row.id) + len(row.metadata or ""))
-            for row in rows
+
+def find_shared(cx: Executor, topic: str, points: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Those (key, id) that are scheduled, share-locked, whatever an old snapshot shows."""
+    found: set[tuple[str, str]] = set()
+    for chunk in chunked(sorted(set(points))):
+        marks = ",".join(["(%s,%s)"] * len(chunk))
+        found.update(cx.query(FIND_SHARED.format(points=marks), (topic, *(v for point in chunk for v in point))))
+    return found
+
+
+def due(
+    cx: Executor, busy: Sequence[tuple[str, str]], limit: int, *, everything: bool, topics: Sequence[str] = ()
+) -> list[tuple[str, str, str]]:
+    """(topic, key, id) of what is due, the earliest first, but for the lanes in `busy`.
+
+    `everything`: also what has been due for long; in any case so with `topics`, of which then only those.
+    """
+    lanes = [_NO_LANE, *busy]
+    args: list[object] = [value for lane in lanes for value in lane]
+    marks = ",".join(["(%s,%s)"] * len(lanes))
+    if not topics:
+        return cx.query(DUE.format(lanes=marks), (everything, *args, limit))
+    return cx.query(DUE_OF.format(lanes=marks, topics=",".join(["%s"] * len(topics))), (*args, *topics, limit))
+
+
+def lock(cx: Executor, topic: str, points: Sequence[tuple[str, str]]) -> list[DueRow]:
+    """Lock those (key, id) that are there, due, and nobody else's; unordered."""
+    found: list[DueRow] = []
+    for chunk in chunked(sorted(points)):
+        args = [value for point in chunk for value in point]
+        found += [
+            DueRow(deliver_at, created_at, seq, message_id, key, size)
+            for key, message_id, deliver_at, created_at, seq, size in cx.query(
+                LOCK.format(exact=exactly(chunk)), (*args, topic)
+            )
         ]
-        for part in fitting(rows, [size + _ROW_OVERHEAD for size in sizes], max_packet - _STATEMENT_OVERHEAD):
-            args: list[object] = []
-            for row in part:
-                args += (topic, row.key, row.id, row.payload, len(row.payload), row.metadata)
-                args += (row.due_ms, row.relative, row.ttl_ms, row.place)
-            cx.execute(INSERT + ",".join([ROW] * len(part)), args)
+    return found
 
-    def find_shared(self, cx: Executor, topic: str, points: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
-        """Those (key, id) that are scheduled, share-locked, whatever an old snapshot shows."""
-        found: set[tuple[str, str]] = set()
-        for chunk in chunked(sorted(set(points))):
-            marks = ",".join(["(%s,%s)"] * len(chunk))
-            found.update(cx.query(FIND_SHARED.format(points=marks), (topic, *(v for point in chunk for v in point))))
-        return found
 
-    def due(
-        self, cx: Executor, busy: Sequence[tuple[str, str]], limit: int, *, everything: bool, topics: Sequence[str] = ()
-    ) -> list[tuple[str, str, str]]:
-        """(topic, key, id) of what is due, the earliest first, but for the lanes in `busy`.
+def redrive(
+    cx: Executor,
+    dead_topic: str,
+    points: Sequence[tuple[str, int]],
+    *,
+    target: str,
+    cap: int,
+    delay_ms: int,
+    ttl_ms: int,
+    for_group: str,
+) -> int:
+    """Copy dead letters (key, offset) for topic `target`, whose heads are locked; how many that was.
 
-        `everything`: also what has been due for long; in any case so with `topics`, of which then only those.
-        """
-        lanes = [_NO_LANE, *busy]
-        args: list[object] = [value for lane in lanes for value in lane]
-        marks = ",".join(["(%s,%s)"] * len(lanes))
-        if not topics:
-            return cx.query(DUE.format(lanes=marks), (everything, *args, limit))
-        return cx.query(DUE_OF.format(lanes=marks, topics=",".join(["%s"] * len(topics))), (*args, *topics, limit))
+    `cap`: 0 for none; `ttl_ms`: 0 for ever; `for_group`: the only group they are for, '' for every group.
+    """
+    sql = REDRIVE.format(points=",".join(["(%s, %s)"] * len(points)))
+    flat = [value for point in points for value in point]
+    return cx.execute(sql, (target, cap, cap, delay_ms, ttl_ms, for_group, dead_topic, *flat))
 
-    def lock(self, cx: Executor, topic: str, points: Sequence[tuple[str, str]]) -> list[DueRow]:
-        """Lock those (key, id) that are there, due, and nobody else's; unordered."""
-        found: list[DueRow] = []
-        for chunk in chunked(sorted(points)):
-            args = [value for point in chunk for value in point]
-            found += [
-                DueRow(deliver_at, created_at, seq, message_id, key, size)
-                for key, message_id, deliver_at, created_at, seq, size in cx.query(
-                    LOCK.format(exact=exactly(chunk)), (*args, topic)
-                )
-            ]
-        return found
 
-    def append(self, cx: Executor, topic: str, places: Sequence[tuple[str, str, int]]) -> int:
-        """Copy rows into the log, by (key, id) at an offset; how many that were, to be compared."""
-        copied = 0
-        for chunk in chunked(places):
-            placed = " UNION ALL ".join(["SELECT %s AS k, %s AS i, %s AS o"] * len(chunk))
-            args = [value for place in chunk for value in place]
-            copied += cx.execute(APPEND.format(placed=placed), (*args, topic))
-        return copied
+def delete(cx: Executor, topic: str, points: Sequence[tuple[str, str]]) -> int:
+    """Delete by exact (key, id); how many there were."""
+    deleted = 0
+    for chunk in chunked(sorted(points)):
+        args = [value for point in chunk for value in point]
+        deleted += cx.execute(DELETE.format(exact=exactly(chunk)), (*args, topic))
+    return deleted
 
-    def delete(self, cx: Executor, topic: str, points: Sequence[tuple[str, str]]) -> int:
-        """Delete by exact (key, id); how many there were."""
-        deleted = 0
-        for chunk in chunked(sorted(points)):
-            args = [value for point in chunk for value in point]
-            deleted += cx.execute(DELETE.format(exact=exactly(chunk)), (*args, topic))
-        return deleted
 
-    def exists(self, cx: Executor, topic: str, key: str, message_id: str) -> bool:
-        """Whether it is scheduled."""
-        return cx.one(EXISTS, (topic, key, message_id)) is not None
+def exists(cx: Executor, topic: str, key: str, message_id: str) -> bool:
+    """Whether it is scheduled."""
+    return cx.one(EXISTS, (topic, key, message_id)) is not None
 
-    def cancel(self, cx: Executor, topic: str, key: str, message_id: str) -> bool:
-        """Delete one row; whether there was one."""
-        return cx.execute(CANCEL, (topic, key, message_id)) > 0
 
-    def of_topic(self, cx: Executor, topic: str, limit: int) -> list[tuple[str, str]]:
-        """(key, id) of some of a topic's messages."""
-        return cx.query(OF_TOPIC, (topic, limit))
+def cancel(cx: Executor, topic: str, key: str, message_id: str) -> bool:
+    """Delete one row; whether there was one."""
+    return cx.execute(CANCEL, (topic, key, message_id)) > 0
 
-    def count(self, cx: Executor, topic: str) -> int:
-        """How many messages of a topic are scheduled."""
-        row = cx.one(COUNT, (topic,))
-        return int(row[0]) if row else 0
+
+def of_topic(cx: Executor, topic: str, limit: int) -> list[tuple[str, str]]:
+    """(key, id) of some of a topic's messages."""
+    return cx.query(OF_TOPIC, (topic, limit))
+
+
+def count(cx: Executor, topic: str) -> int:
+    """How many messages of a topic are scheduled."""
+    row = cx.one(COUNT, (topic,))
+    return int(row[0]) if row else 0

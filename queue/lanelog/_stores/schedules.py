@@ -136,83 +136,93 @@ class ToCome:
     now: int
 
 
-class Schedules:
-    """SQL of `queue_schedules`."""
+def due(cx: Executor, limit: int) -> list[Due]:
+    """What is due, the most overdue first."""
+    return [Due(name, topic, int(size)) for name, topic, size in cx.query(DUE, (limit,))]
 
-    def due(self, cx: Executor, limit: int) -> list[Due]:
-        """What is due, the most overdue first."""
-        return [Due(name, topic, int(size)) for name, topic, size in cx.query(DUE, (limit,))]
 
-    def try_lock(self, cx: Executor, names: Sequence[str]) -> list[ScheduleRow]:
-        """Lock those that nobody else has, by name."""
-        rows = cx.query(TRY_LOCK.format(names=placeholders(names)), sorted(names))
-        return [_row(row) for row in rows]
+def try_lock(cx: Executor, names: Sequence[str]) -> list[ScheduleRow]:
+    """Lock those that nobody else has, by name."""
+    rows = cx.query(TRY_LOCK.format(names=placeholders(names)), sorted(names))
+    return [_row(row) for row in rows]
 
-    def lock(self, cx: Executor, name: str) -> ScheduleRow | None:
-        """Lock one; None if there is none of that name."""
-        # Read when the lock is there: a statement's clock is that of its beginning, and this one may have waited.
-        return None if cx.one(LOCK, (name,)) is None else self.get(cx, name)
 
-    def get(self, cx: Executor, name: str) -> ScheduleRow | None:
-        """Read one, or None."""
-        row = cx.one(GET, (name,))
-        return None if row is None else _row(row)
+def lock(cx: Executor, name: str) -> ScheduleRow | None:
+    """Lock one; None if there is none of that name."""
+    # Read when the lock is there: a statement's clock is that of its beginning, and this one may have waited.
+    return None if cx.one(LOCK, (name,)) is None else get(cx, name)
 
-    def list(self, cx: Executor, limit: int) -> list[ScheduleRow]:
-        """All, by name."""
-        return [_row(row) for row in cx.query(LIST, (limit,))]
 
-    def names(self, cx: Executor) -> Sequence[str]:
-        """The first thousand names."""
-        return [name for (name,) in cx.query(NAMES)]
+def get(cx: Executor, name: str) -> ScheduleRow | None:
+    """Read one, or None."""
+    row = cx.one(GET, (name,))
+    return None if row is None else _row(row)
 
-    def of_topic(self, cx: Executor, topic: str) -> Sequence[str]:
-        """The names of those that publish to a topic, in order."""
-        return [name for (name,) in cx.query(OF_TOPIC, (topic,))]
 
-    def declare(self, cx: Executor, row: ScheduleRow) -> None:
-        """Insert it, or replace what is declared; the place in time stays if expression and time zone do."""
-        cx.execute(
-            DECLARE,
-            (
-                row.name,
-                row.expression,
-                row.timezone,
-                row.topic,
-                row.key,
-                row.payload,
-                len(row.payload),
-                row.metadata,
-                row.ttl_ms,
-                row.catch_up,
-                row.next_fire_at,
-                row.expression_at,
-            ),
-        )
+def by_name(cx: Executor, limit: int) -> list[ScheduleRow]:
+    """All, by name."""
+    return [_row(row) for row in cx.query(LIST, (limit,))]
 
-    def advance(self, cx: Executor, name: str, *, next_fire_at: int, last_fire_at: int, fired: int) -> None:
-        """Note what was fired, and when the next time is."""
-        cx.execute(ADVANCE, (next_fire_at, last_fire_at, fired, name))
 
-    def to_come(self, cx: Executor) -> Sequence[ToCome]:
-        """All that are neither due nor paused."""
-        return [ToCome(*row) for row in cx.query(TO_COME)]
+def names(cx: Executor) -> Sequence[str]:
+    """The first thousand names."""
+    return [name for (name,) in cx.query(NAMES)]
 
-    def set_back(self, cx: Executor, name: str, next_fire_at: int, now: int) -> None:
-        """Forget what was noted of times to come."""
-        cx.execute(SET_BACK, (next_fire_at, now, now, name))
 
-    def pause(self, cx: Executor, name: str, now: int, by: str, reason: str) -> None:
-        """Fire it no more."""
-        cx.execute(PAUSE, (now, by, reason, name))
+def of_topic(cx: Executor, topic: str) -> Sequence[str]:
+    """The names of those that publish to a topic, in order."""
+    return [name for (name,) in cx.query(OF_TOPIC, (topic,))]
 
-    def resume(self, cx: Executor, name: str, next_fire_at: int) -> None:
-        """Fire it again, from that time on."""
-        cx.execute(RESUME, (next_fire_at, name))
 
-    def remove(self, cx: Executor, name: str) -> None:
-        """Forget it."""
-        cx.execute(REMOVE, (name,))
+def declare(cx: Executor, row: ScheduleRow) -> None:
+    """Insert it, or replace what is declared; the place in time stays if expression and time zone do."""
+    cx.execute(
+        DECLARE,
+        (
+            row.name,
+            row.expression,
+            row.timezone,
+            row.topic,
+            row.key,
+            row.payload,
+            len(row.payload),
+            row.metadata,
+            row.ttl_ms,
+            row.catch_up,
+            row.next_fire_at,
+            row.expression_at,
+        ),
+    )
+
+
+def advance(cx: Executor, name: str, *, next_fire_at: int, last_fire_at: int, fired: int) -> None:
+    """Note what was fired, and when the next time is."""
+    cx.execute(ADVANCE, (next_fire_at, last_fire_at, fired, name))
+
+
+def to_come(cx: Executor) -> Sequence[ToCome]:
+    """All that are neither due nor paused."""
+    return [ToCome(*row) for row in cx.query(TO_COME)]
+
+
+def set_back(cx: Executor, name: str, next_fire_at: int, now: int) -> None:
+    """Forget what was noted of times to come."""
+    cx.execute(SET_BACK, (next_fire_at, now, now, name))
+
+
+def pause(cx: Executor, name: str, now: int, by: str, reason: str) -> None:
+    """Fire it no more."""
+    cx.execute(PAUSE, (now, by, reason, name))
+
+
+def resume(cx: Executor, name: str, next_fire_at: int) -> None:
+    """Fire it again, from that time on."""
+    cx.execute(RESUME, (next_fire_at, name))
+
+
+def remove(cx: Executor, name: str) -> None:
+    """Forget it."""
+    cx.execute(REMOVE, (name,))
 
 
 def _row(row: Sequence[object]) -> ScheduleRow:

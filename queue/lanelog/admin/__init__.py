@@ -226,7 +226,7 @@ class Admin(Letters, Recurring):
 
         `stale`: only those in the name of an owner that is dead, expired, stopped or missing.
         """
-        return _lanes.leases(self._database, topic, group, stale=stale, limit=limit)
+        return _lanes.list_leases(self._database, topic, group, stale=stale, limit=limit)
 
     def message(
         self,
@@ -280,7 +280,7 @@ class Admin(Letters, Recurring):
 
         Locks nothing. One that is due, but not in the log yet, is among them.
         """
-        return _scheduled.scheduled(self._database, topic, key, limit)
+        return _scheduled.list_scheduled(self._database, topic, key, limit)
 
     def open_lanes(self, topic: str) -> int:
         """Over how many open lanes a topic's messages without a key are spread. Locks nothing."""

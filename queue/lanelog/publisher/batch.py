@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from attrs import define, frozen
 
 from lanelog._database import Database
-from lanelog._stores.partitions import Partitions
+from lanelog._stores import partitions
 from lanelog.message import Receipt
 from lanelog.publisher import doubt
 from lanelog.publisher.draft import Draft
@@ -18,8 +18,6 @@ from lanelog.publisher.lanes import LaneCreator
 from lanelog.publisher.line import Member
 from lanelog.publisher.locked import LOCK_WAIT_TIMEOUT
 from lanelog.publisher.placing import note_attempt, write
-
-_partitions = Partitions()
 
 Choose = Callable[[Mapping[str, int]], Sequence[Member]]
 """Given the heads that are locked by now, says whose messages to write."""
@@ -70,9 +68,9 @@ class BatchWriter:
         began = doubt.now()
         try:
             with self._database.transaction() as transaction:
-                heads = _partitions.lock_heads(transaction, topic, keys, wait=wait)
+                heads = partitions.lock_heads(transaction, topic, keys, wait=wait)
                 absent = keys - heads.keys()
-                existing = _partitions.existing(transaction, topic, absent) if absent else set()
+                existing = partitions.existing(transaction, topic, absent) if absent else set()
                 members = choose(heads) if heads else ()
                 if members:
                     drafts += [member.draft for member in members]

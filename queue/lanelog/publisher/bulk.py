@@ -15,7 +15,7 @@ from attrs import define, frozen
 
 from lanelog._database import Database
 from lanelog._database.retries import backoff
-from lanelog._stores.partitions import Partitions
+from lanelog._stores import partitions
 from lanelog.errors import DatabaseError
 from lanelog.message import Receipt
 from lanelog.publisher import doubt
@@ -25,7 +25,6 @@ from lanelog.publisher.lock_waiters import LockWaiters
 from lanelog.publisher.locked import Locked, lanes
 from lanelog.publisher.placing import note_attempt, write
 
-_partitions = Partitions()
 _NEVER: Final = threading.Event()
 
 
@@ -92,11 +91,11 @@ class BulkWriter:
         began = doubt.now()
         try:
             with self._database.transaction() as transaction:
-                heads = _partitions.lock_heads(transaction, topic, first, wait=True)
-                heads |= _partitions.lock_heads(transaction, topic, keys - first, wait=False)
+                heads = partitions.lock_heads(transaction, topic, first, wait=True)
+                heads |= partitions.lock_heads(transaction, topic, keys - first, wait=False)
                 absent = keys - heads.keys()
                 if absent:
-                    existing = _partitions.existing(transaction, topic, absent)
+                    existing = partitions.existing(transaction, topic, absent)
                     return _Result(receipts=[], busy=existing, missing=absent - existing)
                 receipts += write(transaction, topic, drafts, heads)
         except BaseException as exc:

@@ -13,9 +13,7 @@ from typing import Any, Final
 from attrs import define
 
 from lanelog._database import Database, find_open
-from lanelog._stores.messages import Messages
-from lanelog._stores.partitions import Partitions
-from lanelog._stores.scheduled import Scheduled
+from lanelog._stores import messages, partitions, scheduled
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError, SchemaError
 from lanelog.message import Receipt
 from lanelog.publisher.draft import SCHEDULED, Draft
@@ -26,10 +24,6 @@ from lanelog.publisher.placing import append, place
 
 _NO_SUCH_DATABASE: Final = 1049
 _DUPLICATE: Final = 1062
-
-_messages = Messages()
-_partitions = Partitions()
-_scheduled = Scheduled()
 
 
 @define(eq=False)
@@ -119,9 +113,9 @@ class CallerWriter:
         """Where each could not be inserted: the log for what is due at once, the schedule for what is not."""
         waiting = [draft.place for draft in drafts if draft.timing.scheduled]
         at_once = [draft.place for draft in drafts if not draft.timing.scheduled]
-        found = _messages.find_in_log(cx, topic, at_once, shared=True) if at_once else {}
+        found = messages.find_in_log(cx, topic, at_once, shared=True) if at_once else {}
         if waiting:
-            found |= dict.fromkeys(_scheduled.find_shared(cx, topic, waiting), SCHEDULED)
+            found |= dict.fromkeys(scheduled.find_shared(cx, topic, waiting), SCHEDULED)
         return found
 
     def _heads(self, cx: ForeignExecutor, topic: str, drafts: Sequence[Draft]) -> Mapping[str, int]:
@@ -131,17 +125,17 @@ class CallerWriter:
         """
         anywhere = [draft for draft in drafts if draft.anywhere]
         fixed = {draft.key for draft in drafts if not draft.anywhere}
-        heads = _partitions.lock_heads(cx, topic, fixed, wait=True)
+        heads = partitions.lock_heads(cx, topic, fixed, wait=True)
         busy: set[str] = set()
         asked = {draft.key for draft in anywhere} - heads.keys()
         while asked:
-            heads |= _partitions.lock_heads(cx, topic, asked, wait=False)
+            heads |= partitions.lock_heads(cx, topic, asked, wait=False)
             busy |= asked - heads.keys()
             left = [draft for draft in anywhere if draft.key not in heads]
             moved = [draft for draft in left if draft.step_aside(busy)]
             asked = {draft.key for draft in moved} - heads.keys()
         keys = {draft.key for draft in drafts}
-        heads |= _partitions.lock_heads(cx, topic, keys - heads.keys(), wait=True)
+        heads |= partitions.lock_heads(cx, topic, keys - heads.keys(), wait=True)
         if not keys <= heads.keys():
             if len(heads) < len(keys):
                 raise DatabaseError(

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from lanelog._asleep import suspended
-from lanelog._stores.groups import Groups
+from lanelog._stores import groups
 from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ SAFE: Final = 0.9
 """The share of the retention that counts: this machine's clock and the server's need not run equally fast."""
 
 _NAMED: Final = 3
-
-_groups = Groups()
 
 
 def now() -> float:
@@ -42,7 +40,7 @@ def refuse_outdated(cx: Executor, topic: str, missing: Sequence[Draft]) -> None:
     doubted = [draft for draft in missing if draft.doubted_at is not None]
     if not doubted:
         return
-    retention = max(_groups.readers(cx, topic).values(), default=0) / 1000
+    retention = max(groups.readers(cx, topic).values(), default=0) / 1000
     if not retention:
         return
     moment = now()

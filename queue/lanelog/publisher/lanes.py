@@ -17,14 +17,10 @@ from attrs import define, field
 from lanelog import _open_lanes
 from lanelog._database import Database, Session
 from lanelog._database.fork import register_shared
-from lanelog._stores.messages import Messages
-from lanelog._stores.partitions import Partitions
+from lanelog._stores import messages, offsets, partitions
 from lanelog.errors import DatabaseError
 
 T = TypeVar("T")
-
-_messages = Messages()
-_partitions = Partitions()
 
 
 @define(eq=False)
@@ -99,27 +95,27 @@ class LaneCreator:
 
     def _existing(self, topic: str, keys: Collection[str], deadline: float) -> set[str]:
         with self._reading.turn(deadline) as session:
-            return _partitions.existing(session, topic, keys)
+            return partitions.existing(session, topic, keys)
 
     def _open_lanes(self, topic: str, deadline: float) -> int:
         with self._reading.turn(deadline) as session:
-            return _partitions.open_lanes(session, topic, tables=self._database.tables_version)
+            return partitions.open_lanes(session, topic, tables=self._database.tables_version)
 
     def _stored(self, topic: str, places: Collection[tuple[str, str]], deadline: float) -> dict[tuple[str, str], int]:
         with self._reading.turn(deadline) as session:
-            return _messages.find_ids(session, topic, places)
+            return messages.find_ids(session, topic, places)
 
     def _create(self, topic: str, keys: Sequence[str], deadline: float) -> None:
         with self._writing.turn(deadline) as session:
-            _partitions.create_topic(session, topic)
+            partitions.create_topic(session, topic)
             # topic row S -> floors -> heads. A purge takes the topic row exclusively, so that it cannot remove a lane
             # between our reading where lanes begin and our inserting one there.
             with session.transaction() as cx:
-                begin = _partitions.share_topic(cx, topic)
+                begin = partitions.hold_topic(cx, topic)
                 if begin is None:
                     raise DatabaseError(f"the topic row of {topic!r} was removed meanwhile", retriable=True)
-                _partitions.create_floors(cx, topic, keys, begin)
-                _partitions.create_heads(cx, topic, keys, begin)
+                offsets.create_floors(cx, topic, keys, begin)
+                partitions.create_heads(cx, topic, keys, begin)
 
     def _retry(self, op: Callable[[], T], deadline: float, what: str) -> T:
         return self._database.retry(op, deadline=deadline, what=what)

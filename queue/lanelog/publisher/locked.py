@@ -14,12 +14,11 @@ from attrs import define, field
 
 from lanelog._database import Database
 from lanelog._database.fork import register_shared
-from lanelog._stores.partitions import Partitions
+from lanelog._stores import partitions
 from lanelog.errors import DatabaseError
 
 LOCK_WAIT_TIMEOUT: Final = 1205
 
-_partitions = Partitions()
 _NAMED: Final = 3
 _ASKED_FOR: Final = 2.0
 """Seconds that an error may be late for the sake of its text."""
@@ -54,7 +53,7 @@ class Locked:
             return ""
         try:
             found = self._database.holder(
-                lambda cx: _partitions.lock_heads(cx, topic, keys, wait=True), seconds=_ASKED_FOR
+                lambda cx: partitions.lock_heads(cx, topic, keys, wait=True), seconds=_ASKED_FOR
             )
         finally:
             self._asking.release()

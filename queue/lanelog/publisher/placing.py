@@ -13,9 +13,9 @@ from typing import Final
 from attrs import field, frozen
 
 from lanelog._database import Executor, Transaction
-from lanelog._stores.messages import Messages, NewMessage
-from lanelog._stores.partitions import Partitions
-from lanelog._stores.scheduled import NewScheduled, Scheduled
+from lanelog._stores import messages, partitions, scheduled
+from lanelog._stores.messages import NewMessage
+from lanelog._stores.scheduled import NewScheduled
 from lanelog.errors import DatabaseError
 from lanelog.message import Receipt
 from lanelog.publisher.doubt import refuse_outdated
@@ -23,10 +23,6 @@ from lanelog.publisher.draft import SCHEDULED, Draft
 
 _DUPLICATE: Final = 1062
 _KEYS_NAMED: Final = 3
-
-_messages = Messages()
-_partitions = Partitions()
-_scheduled = Scheduled()
 
 
 @frozen(kw_only=True)
@@ -99,7 +95,7 @@ def write(cx: Transaction, topic: str, drafts: Sequence[Draft], heads: Mapping[s
     Raises DatabaseError for what an earlier attempt may have stored so long ago that it may be collected.
     """
     asked = [draft.place for draft in drafts if draft.looked_up]
-    stored = _messages.find_ids(cx, topic, asked) if asked else {}
+    stored = messages.find_ids(cx, topic, asked) if asked else {}
     if asked:
         refuse_outdated(cx, topic, [draft for draft in drafts if draft.repeated and draft.place not in stored])
     return append(cx, topic, place(drafts, heads, stored), cx.max_packet)
@@ -108,16 +104,16 @@ def write(cx: Transaction, topic: str, drafts: Sequence[Draft], heads: Mapping[s
 def append(cx: Executor, topic: str, placement: Placement, max_packet: int) -> list[Receipt]:
     """Advance the heads and insert the rows. Heads first: their number decides whether the lanes are still there."""
     if placement.rows:
-        if _partitions.advance(cx, topic, placement.moves) != len(placement.moves):
+        if partitions.advance(cx, topic, placement.moves) != len(placement.moves):
             raise DatabaseError("a lane vanished while its head was locked: repeat the publish", retriable=True)
         try:
-            _messages.insert(cx, topic, placement.rows, max_packet)
+            messages.insert(cx, topic, placement.rows, max_packet)
         except DatabaseError as exc:
             if exc.code == _DUPLICATE and "PRIMARY'" in str(exc):  # MySQL names the table, too; ids have another index
                 raise _taken(topic, placement, exc) from exc
             raise
     if placement.scheduled:
-        _scheduled.insert(cx, topic, placement.scheduled, max_packet)
+        scheduled.insert(cx, topic, placement.scheduled, max_packet)
     return placement.receipts
 
 

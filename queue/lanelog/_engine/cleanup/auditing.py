@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Final
 from attrs import define, field, frozen
 
 from lanelog._engine import contradictions
-from lanelog._stores.contradictions import Contradictions
-from lanelog._stores.groups import Groups
+from lanelog._stores import groups, lane_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,7 +72,7 @@ def audit(session: Session, member: Member, passes: Passes, now: float) -> bool:
 
 def audit_topic(session: Session, topic: str) -> Audited:
     """Find suspects in a few statements, however many lanes there are, and mend those that are wrong."""
-    suspects = Contradictions().suspects(session, topic, list(Groups().readers(session, topic)), SUSPECTS)
+    suspects = lane_rows.suspects(session, topic, list(groups.readers(session, topic)), SUSPECTS)
     mended: list[Contradiction] = []
     busy = 0
     for key in suspects:

@@ -16,14 +16,8 @@ from typing import TYPE_CHECKING
 
 from attrs import field, frozen
 
+from lanelog._stores import deliveries, groups, heartbeats, leases, moves, offsets, partitions
 from lanelog._stores._points import MAX_POINTS
-from lanelog._stores.deliveries import Deliveries
-from lanelog._stores.discovery import Discovery
-from lanelog._stores.groups import Groups
-from lanelog._stores.heartbeats import Heartbeats
-from lanelog._stores.leases import Leases
-from lanelog._stores.moves import Moves
-from lanelog._stores.offsets import Offsets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -77,22 +71,22 @@ def release(cx: Executor, topic: str, keys: Sequence[str], retention_ms: int) ->
     because only seek lowers a watermark, and seek holds the floor. In one statement with the lock it lost messages
     against a concurrent seek.
     """
-    topic_row = Discovery().share_topic(cx, topic)
-    if topic_row is None or topic_row[2]:
+    topic_row = partitions.share_topic(cx, topic)
+    if topic_row is None or topic_row.holds_dead_letters:
         return Released(dead_letters=True)
-    floors = Offsets().lock_floors(cx, topic, keys)
-    groups = list(Groups().readers(cx, topic))
-    if not groups:
+    floors = offsets.try_lock_floors(cx, topic, keys)
+    readers = list(groups.readers(cx, topic))
+    if not readers:
         return Released(unread=True)
-    marks = Offsets().watermarks(cx, topic, groups, list(floors))
-    acked = {key: min(marks.get((group, key), row.floor) for group in groups) for key, row in floors.items()}
+    marks = offsets.watermarks(cx, topic, readers, list(floors))
+    acked = {key: min(marks.get((group, key), row.floor) for group in readers) for key, row in floors.items()}
     targets = {key: min(acked[key], row.floor + STEP) for key, row in floors.items()}
     if retention_ms:
         ranges = [(key, row.floor, targets[key]) for key, row in floors.items() if targets[key] > row.floor]
-        targets.update(Moves().old_enough(cx, topic, ranges, retention_ms))
+        targets.update(moves.old_enough(cx, topic, ranges, retention_ms))
     raised = {key: target for key, target in targets.items() if target > floors[key].floor}
     if raised:
-        Offsets().raise_floors(cx, topic, raised)
+        offsets.raise_floors(cx, topic, raised)
     return Released(
         lanes={
             key: Span(deleted=row.deleted_through, floor=raised.get(key, row.floor), risen=key in raised)
@@ -112,13 +106,13 @@ def release_letters(cx: Executor, topic: str, keys: Sequence[str], kept: Mapping
     A reader's registration locks the topic row: either it was committed before, and its group counts here, or it begins
     above the raised floors. Watermarks as in `release`: stale is safe.
     """
-    topic_row = Discovery().share_topic(cx, topic)
+    topic_row = partitions.share_topic(cx, topic)
     if topic_row is None:
         return Released(unread=True)
-    floors = Offsets().lock_floors(cx, topic, keys)
-    settled = Deliveries().load(cx, "", topic, list(floors))
+    floors = offsets.try_lock_floors(cx, topic, keys)
+    settled = deliveries.load(cx, "", topic, list(floors))
     ranges = [(key, row.floor, row.floor + STEP) for key, row in floors.items()]
-    letters = Moves().letters(cx, topic, ranges) if kept else {}
+    letters = moves.letters(cx, topic, ranges) if kept else {}
     read = _read_by_all(cx, topic, floors) if letters else {}
     targets, aged = {}, {}
     for key, floor, most in ranges:
@@ -127,7 +121,7 @@ def release_letters(cx: Executor, topic: str, keys: Sequence[str], kept: Mapping
         aged[key] = sum(offset <= most for offset in old)
     raised = {key: target for key, target in targets.items() if target > floors[key].floor}
     if raised:
-        Offsets().raise_floors(cx, topic, raised)
+        offsets.raise_floors(cx, topic, raised)
     return Released(
         lanes={
             key: Span(deleted=row.deleted_through, floor=raised.get(key, row.floor), risen=key in raised)
@@ -139,11 +133,11 @@ def release_letters(cx: Executor, topic: str, keys: Sequence[str], kept: Mapping
 
 def _read_by_all(cx: Executor, topic: str, floors: Mapping[str, FloorRow]) -> dict[str, int]:
     """How far every registered group is in these lanes, by key; nothing where none is registered."""
-    groups = list(Groups().readers(cx, topic))
-    if not groups:
+    readers = list(groups.readers(cx, topic))
+    if not readers:
         return {}
-    marks = Offsets().watermarks(cx, topic, groups, list(floors))
-    return {key: min(marks.get((group, key), row.floor) for group in groups) for key, row in floors.items()}
+    marks = offsets.watermarks(cx, topic, readers, list(floors))
+    return {key: min(marks.get((group, key), row.floor) for group in readers) for key, row in floors.items()}
 
 
 def _advanced(
@@ -153,7 +147,7 @@ def _advanced(
     floor: int,
     read: int,
 ) -> tuple[int, list[int]]:
-    """The floor, over what follows it and is settled, or old and read by all; and the offsets that are old.
+    """The floor, over what follows it and is settled, or old and read by all; and the done that are old.
 
     What the log does not hold between two letters is gone.
     """
@@ -162,9 +156,9 @@ def _advanced(
     for row in settled:
         if row.offset <= floor + 1:
             floor = max(floor, row.through)
-    offsets = {row.offset for row in settled}
+    done = {row.offset for row in settled}
     for letter in letters:
-        if letter.offset <= floor or letter.offset in offsets:
+        if letter.offset <= floor or letter.offset in done:
             floor = max(floor, letter.offset)
             continue
         retention_ms = kept.get((letter.original_topic, letter.group))
@@ -186,19 +180,19 @@ def deletion(topic: str, lanes: Mapping[str, Span], *, letters: bool = False) ->
     `letters`: with the rows of the reserved group '' that settle dead letters, which last as long as these.
     """
     for batch in _batches(lanes):
-        yield partial(Moves().delete, topic=topic, points=batch)
+        yield partial(moves.delete, topic=topic, points=batch)
         if letters:
             yield partial(_forget_letters, topic=topic, points=batch)
         yield partial(_note, topic=topic, through=dict(batch))  # in order: the last offset of each key stands
 
 
 def _forget_letters(cx: Executor, topic: str, points: Sequence[tuple[str, int]]) -> int:
-    Deliveries().delete(cx, "", topic, points)
+    deliveries.delete(cx, "", topic, points)
     return 0
 
 
 def _note(cx: Executor, topic: str, through: Mapping[str, int]) -> int:
-    Offsets().raise_deleted(cx, topic, through)
+    offsets.raise_deleted(cx, topic, through)
     return 0
 
 
@@ -216,10 +210,9 @@ def _batches(lanes: Mapping[str, Span]) -> Iterator[list[tuple[str, int]]]:
 
 def forget_members(cx: Executor, topic: str, group: str, own: str = "") -> int:
     """Delete the heartbeats of members, but for `own`, that left or fell silent long ago; how many that was."""
-    heartbeats = Heartbeats()
     gone = heartbeats.purge_left(cx, group, topic, own, HEARTBEATS_KEPT)
     for owner in heartbeats.silent(cx, group, topic, own, HEARTBEATS_KEPT):
         # Its row, with its lock, is the quick proof that it is dead: without, a take-over lasts a lease duration.
-        if not Leases().holds(cx, group, topic, owner):
+        if not leases.holds(cx, group, topic, owner):
             gone += heartbeats.purge_silent(cx, group, topic, owner, HEARTBEATS_KEPT)
     return gone

@@ -20,10 +20,8 @@ from lanelog._engine.cleanup import auditing, collection, retention
 from lanelog._engine.cleanup.collection import Released
 from lanelog._engine.cleanup.lane_purge import Purge, removable
 from lanelog._engine.cleanup.unattended import Undertaker
-from lanelog._stores.discovery import Discovery
-from lanelog._stores.groups import VERSION_WITH_DEAD_LETTER_TOPIC, Groups
-from lanelog._stores.moves import Moves
-from lanelog._stores.offsets import Offsets
+from lanelog._stores import groups, moves, offsets, partitions
+from lanelog._stores.groups import VERSION_WITH_DEAD_LETTER_TOPIC
 from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError
 
@@ -153,7 +151,7 @@ class Janitor:
             return False
         keys = ready[:LANES_A_PASS]
         topic = member.topic
-        readers = Groups().readers(self.session, topic)
+        readers = groups.readers(self.session, topic)
         retention_ms = max(readers.values(), default=0)
         if retention_ms:
             keys = self._old_enough(topic, keys, state, retention_ms, now)
@@ -168,9 +166,9 @@ class Janitor:
 
     def _old_enough(self, topic: str, keys: list[str], state: Topic, retention_ms: int, now: float) -> list[str]:
         """Lanes whose oldest message is beyond the retention; for the others it is noted when it will be."""
-        floors = Offsets().load(self.session, "", topic, keys)
+        floors = offsets.load(self.session, "", topic, keys)
         lanes = [(key, floors[("", key)].offset_acked) for key in keys if ("", key) in floors]
-        ages = Moves().ages(self.session, topic, lanes)
+        ages = moves.ages(self.session, topic, lanes)
         ripe = []
         for key in keys:
             age = ages.get(key)
@@ -205,7 +203,7 @@ class Janitor:
         idle = self.context.database.config.lane_idle_purge
         if now < state.purge_at:
             return False
-        keys = Offsets().idle_floors(self.session, member.topic, state.purge_after, idle, PURGES_A_PASS)
+        keys = offsets.idle_floors(self.session, member.topic, state.purge_after, idle, PURGES_A_PASS)
         tables = self.context.database.tables_version
         for key in removable(self.session, member.topic, keys, tables=tables):
             if self._purge.drained(member.topic, key):
@@ -240,13 +238,13 @@ class Janitor:
         if now < state.expired_at or self.context.database.tables_version < VERSION_WITH_DEAD_LETTER_TOPIC:
             return False
         topic, context = member.topic, self.context
-        groups = Groups().unattended(self.session, topic)
-        page = Discovery().page(self.session, topic, state.expired_after, LANES_A_PASS) if groups else []
+        unattended = groups.unattended(self.session, topic)
+        page = partitions.page(self.session, topic, state.expired_after, LANES_A_PASS) if unattended else []
         undertaker = Undertaker(
             topic, lambda: nullcontext(self.session), self.session.transaction, context.ensure_lanes, context.published
         )
         keys = [key for key, _ in page if key]
-        if not all(undertaker.bury(group, keys, seconds=BURYING).complete for group in groups):
+        if not all(undertaker.bury(group, keys, seconds=BURYING).complete for group in unattended):
             return True
         full = len(page) == LANES_A_PASS
         state.expired_after = page[-1][0] if full else ""

@@ -14,12 +14,7 @@ from typing import TYPE_CHECKING
 from attrs import define
 
 from lanelog._open_lanes import is_open, lane_keys
-from lanelog._stores.deliveries import Deliveries
-from lanelog._stores.discovery import Discovery
-from lanelog._stores.groups import Groups
-from lanelog._stores.leases import Leases
-from lanelog._stores.offsets import Offsets
-from lanelog._stores.partitions import Partitions
+from lanelog._stores import deliveries, groups, leases, offsets, partitions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +30,7 @@ def removable(cx: Executor, topic: str, keys: Sequence[str], *, tables: int) -> 
     """
     if not any(map(is_open, keys)):
         return list(keys)
-    kept = set(lane_keys(Partitions().open_lanes(cx, topic, tables=tables)))
+    kept = set(lane_keys(partitions.open_lanes(cx, topic, tables=tables)))
     return [key for key in keys if key not in kept]
 
 
@@ -52,26 +47,26 @@ class Purge:
 
     @staticmethod
     def _purge(cx: Executor, topic: str, key: str) -> bool:
-        topic_row = Discovery().try_lock_topic(cx, topic)
-        if topic_row is None or topic_row[2]:
+        topic_row = partitions.try_lock_topic(cx, topic)
+        if topic_row is None or topic_row.holds_dead_letters:
             return False
-        floor = Offsets().lock_floors(cx, topic, [key]).get(key)
+        floor = offsets.try_lock_floors(cx, topic, [key]).get(key)
         if floor is None or floor.floor != floor.deleted_through:
             return False
-        head = Discovery().try_lock_head(cx, topic, key)
+        head = partitions.try_lock_head(cx, topic, key)
         if head is None or head != floor.floor:
             return False
-        groups = list(Groups().readers(cx, topic))
-        if not groups:
+        readers = list(groups.readers(cx, topic))
+        if not readers:
             return False
-        epoch = Leases().lock_lane(cx, topic, key, groups)
-        if epoch is None or Deliveries().count_lane(cx, topic, key, groups):
+        epoch = leases.lock_lane(cx, topic, key, readers)
+        if epoch is None or deliveries.count_lane(cx, topic, key, readers):
             return False
-        rows = Offsets().lock_lane(cx, topic, key, groups)
+        rows = offsets.lock_lane(cx, topic, key, readers)
         if rows is None or any(acked != head or paused for acked, paused in rows.values()):
             return False
-        Discovery().raise_topic(cx, topic, head, epoch)
-        Discovery().purge(cx, topic, key)
-        Leases().purge(cx, topic, key, groups)
-        Offsets().purge(cx, topic, key, ["", *groups])
+        partitions.raise_topic(cx, topic, head, epoch)
+        partitions.purge(cx, topic, key)
+        leases.purge(cx, topic, key, readers)
+        offsets.purge(cx, topic, key, ["", *readers])
         return True

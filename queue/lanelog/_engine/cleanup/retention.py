@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 from lanelog._engine.cleanup import collection, deletions
-from lanelog._stores.deliveries import Deliveries
-from lanelog._stores.discovery import Discovery
-from lanelog._stores.groups import Groups
-from lanelog._stores.history import BATCH, History
+from lanelog._stores import deliveries, groups, history, partitions
+from lanelog._stores.history import BATCH
 
 if TYPE_CHECKING:
     from lanelog._database import Session
@@ -49,10 +47,10 @@ def purge_history(session: Session, member: Member, kept: Kept, now: float) -> b
     asked = group, config.history_retention
     if not config.history or now < kept.history_at.get(asked, 0.0):
         return False
-    row = Groups().get(session, group, topic)
+    row = groups.get(session, group, topic)
     # A later registration may have turned it off, while this one still writes.
     retention = config.history_retention if row is None or not row.history_ms else row.history_ms / 1000
-    deleted, oldest = History().purge(session, group, topic, int(retention * 1000))
+    deleted, oldest = history.purge(session, group, topic, int(retention * 1000))
     if deleted == BATCH:
         return True  # no wait between batches: rows are deleted as fast as a group, however busy, writes them
     soonest = min(HISTORY_SOONEST, max(HISTORY_LEAST, retention / 10))
@@ -69,11 +67,11 @@ def release_letters(session: Session, member: Member, kept: Kept, now: float, ac
     dead_topic = member.config.dead_letter_topic(topic)
     if dead_topic is None or now < kept.letters_at.get(dead_topic, 0.0):
         return False
-    retentions = {(topic, group): ms for group, ms in Groups().letters_kept(session, topic).items()}
+    retentions = {(topic, group): ms for group, ms in groups.letters_kept(session, topic).items()}
     more = False
-    if retentions or Deliveries().any_of_group(session, "", dead_topic):
+    if retentions or deliveries.any_of_group(session, "", dead_topic):
         after = kept.letters_after.get(dead_topic, "")
-        page = [key for key, _ in Discovery().page(session, dead_topic, after, LANES_A_PASS)]
+        page = [key for key, _ in partitions.page(session, dead_topic, after, LANES_A_PASS)]
         with session.transaction() as cx:
             released = collection.release_letters(cx, dead_topic, [key for key in page if key], retentions)
         deletions.tell_aged(account, dead_topic, released)

@@ -24,13 +24,9 @@ from attrs import field, frozen
 
 from lanelog._engine import contradictions
 from lanelog._engine.lane.values import EXPIRED
-from lanelog._stores.deliveries import Deliveries
-from lanelog._stores.discovery import Discovery
-from lanelog._stores.groups import Groups
-from lanelog._stores.history import Ended, History, HistoryWrite
-from lanelog._stores.leases import Leases
-from lanelog._stores.moves import Moves, derived_id
-from lanelog._stores.offsets import Offsets
+from lanelog._stores import deliveries, groups, history, leases, moves, offsets, partitions
+from lanelog._stores.history import Ended, HistoryWrite
+from lanelog._stores.moves import derived_id
 from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError
 
@@ -72,7 +68,7 @@ class Undertaker:
     def bury(self, group: Unattended, keys: Sequence[str], *, seconds: float = math.inf) -> Buried:
         """Bury what has expired right behind the watermarks of some lanes, for `seconds` at most."""
         with self.autocommit() as cx:
-            ripe = Moves().expired_lanes(cx, group.group, self.topic, keys)
+            ripe = moves.expired_lanes(cx, group.group, self.topic, keys)
         buried, until = 0, time.monotonic() + seconds  # from here: however slow the look was, a lane gets its turn
         for key in ripe:
             done = BATCH
@@ -89,7 +85,7 @@ class Undertaker:
             self._prepare(dead_topic, key)
         try:
             with self.transaction() as cx:
-                head = Discovery().try_lock_head(cx, dead_topic, key) if dead_topic else 0
+                head = partitions.try_lock_head(cx, dead_topic, key) if dead_topic else 0
                 gone = [] if head is None else self._move(cx, group, key, head)
         except DatabaseError as error:
             if error.code != contradictions.DUPLICATE:
@@ -107,57 +103,57 @@ class Undertaker:
 
     def _prepare(self, dead_topic: str, key: str) -> None:
         with self.autocommit() as cx:
-            for step in (Discovery().create_topic, Discovery().mark_dead_letters):
+            for step in (partitions.ensure_topic, partitions.mark_dead_letters):
                 if (dead_topic, step.__name__) not in self._prepared:
                     step(cx, dead_topic)
                     self._prepared.add((dead_topic, step.__name__))
-            there = key in Discovery().heads(cx, dead_topic, [key])
+            there = key in partitions.heads(cx, dead_topic, [key])
         if not there:
             self.ensure_lanes(dead_topic, [key])
 
     def _move(self, cx: Executor, group: Unattended, key: str, head: int) -> list[Expired]:
         name, topic = group.group, self.topic
-        row = Discovery().share_topic(cx, topic)
-        if row is None or Groups().lock_shared(cx, name, topic) is None:
+        row = partitions.share_topic(cx, topic)
+        if row is None or groups.lock_shared(cx, name, topic) is None:
             return []
-        Leases().lock_owners(cx, name, topic, [key])
-        if Groups().unattended_now(cx, name, topic) != group:  # somebody came, or paused it
+        leases.lock_owners(cx, name, topic, [key])
+        if groups.unattended_now(cx, name, topic) != group:  # somebody came, or paused it
             return []
-        places = Offsets().load(cx, name, topic, [key])
+        places = offsets.load(cx, name, topic, [key])
         place, floor = places.get((name, key)), places.get(("", key))
         if place is not None and place.paused:
             return []
         watermark = max(0 if place is None else place.offset_acked, 0 if floor is None else floor.offset_acked)
-        rows = Deliveries().load(cx, name, topic, [key]).get(key, [])
+        rows = deliveries.load(cx, name, topic, [key]).get(key, [])
         marked = 0 if place is None else place.marked_through
-        gone = _unseen(Moves().expired(cx, name, topic, key, watermark, BATCH), watermark, marked, rows)
+        gone = _unseen(moves.expired(cx, name, topic, key, watermark, BATCH), watermark, marked, rows)
         if not gone:
             return []
-        Leases().take_away(cx, topic, [(name, key)], row[1] + 1)
+        leases.take_away(cx, topic, [(name, key)], row.first_epoch)
         if group.dead_letter_topic:
             for message in gone:
                 head += self._copy(cx, group, key, message, head)
-            Discovery().set_head(cx, group.dead_letter_topic, key, head)
+            partitions.set_head(cx, group.dead_letter_topic, key, head)
         reached = _advanced(rows, gone[-1].offset)
-        Deliveries().delete(cx, name, topic, [(key, each.offset) for each in rows if each.through <= reached])
-        Offsets().raise_watermarks(cx, topic, name, {key: reached})
+        deliveries.delete(cx, name, topic, [(key, each.offset) for each in rows if each.through <= reached])
+        offsets.raise_watermarks(cx, topic, name, {key: reached})
         if group.history:
             now = time.monotonic()
             left = [
                 HistoryWrite(key, each.offset, each.id, Ended.EXPIRED, 0, each.published_at, None, now, EXPIRED)
                 for each in gone
             ]
-            History().upsert(cx, name, topic, "", left, now)
+            history.upsert(cx, name, topic, "", left, now)
         return gone
 
     def _copy(self, cx: Executor, group: Unattended, key: str, message: Expired, head: int) -> int:
         """One dead letter behind the locked head; 0: a letter of this failure is there, though the watermark is not."""
-        moves, dead_topic = Moves(), group.dead_letter_topic
+        dead_topic = group.dead_letter_topic
         copy_id = derived_id(group.group, message.id, message.offset)
         while (at := moves.buried(cx, dead_topic, key, copy_id)) is not None:
-            floor = Offsets().load(cx, "", dead_topic, [key]).get(("", key))
+            floor = offsets.load(cx, "", dead_topic, [key]).get(("", key))
             released = floor is not None and at <= floor.offset_acked
-            if not released and not Deliveries().is_letter_settled(cx, dead_topic, key, at):
+            if not released and not deliveries.is_letter_settled(cx, dead_topic, key, at):
                 return 0
             copy_id = derived_id(group.group, copy_id, at)
         return moves.bury(

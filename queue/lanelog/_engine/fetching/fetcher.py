@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 from lanelog._engine.fetching.gaps import Gaps
-from lanelog._stores.discovery import Discovery
-from lanelog._stores.fetches import Fetched, Fetches
-from lanelog._stores.offsets import Offsets
+from lanelog._stores import fetches, offsets, partitions
+from lanelog._stores.fetches import Fetched
 from lanelog._telemetry import get_logger
 
 if TYPE_CHECKING:
@@ -105,7 +104,7 @@ class Fetcher:
 
     def _look(self, member: Member, pace: Pace) -> None:
         began = time.monotonic()
-        heads = Discovery().look(self.session, member.group, member.topic, member.owner)
+        heads = partitions.look(self.session, member.group, member.topic, member.owner)
         ended = time.monotonic()
         news = member.fetching.heads(heads)
         if ahead := member.fetching.take_ahead():
@@ -130,7 +129,7 @@ class Fetcher:
         wanted = [(lane.key, lane.state.cursor) for lane in lanes]
         progress = False
         try:
-            found = Fetches().next(self.session, member.group, member.topic, wanted, limit=limit, largest=largest)
+            found = fetches.following(self.session, member.group, member.topic, wanted, limit=limit, largest=largest)
             for lane, (key, cursor) in zip(lanes, wanted, strict=True):
                 rows = self._contiguous(member, lane, cursor, found.get(key, []))
                 member.fetching.fetched(lane, cursor, rows)
@@ -177,7 +176,7 @@ class Fetcher:
             return None
         if not first:
             return None  # it comes first in the next fetch, and is counted by then
-        payload = Fetches().payload(self.session, member.topic, row.key, row.offset)
+        payload = fetches.payload(self.session, member.topic, row.key, row.offset)
         return row._replace(payload=payload) if payload is not None else None
 
     def _revive(self, member: Member, now: float) -> None:
@@ -196,13 +195,13 @@ class Fetcher:
 
     def _read_again(self, member: Member, wanted: list[tuple[Lane, list[int]]]) -> None:
         config, budget = member.config, member.budget
-        points = [(lane.key, offset) for lane, offsets in wanted for offset in offsets]
+        points = [(lane.key, offset) for lane, due in wanted for offset in due]
         largest = max(0, config.prefetch_bytes - budget.payload_bytes) // len(points)
-        found = Fetches().exact(self.session, member.group, member.topic, points, largest=largest)
-        for lane, offsets in wanted:
+        found = fetches.exact(self.session, member.group, member.topic, points, largest=largest)
+        for lane, due in wanted:
             rows: list[Fetched] = []
             gone: list[int] = []
-            for offset in offsets:
+            for offset in due:
                 row = found.get((lane.key, offset))
                 if row is None:
                     gone.append(offset)
@@ -221,7 +220,7 @@ class Fetcher:
     def _tell_vanished(self, member: Member, lane: Lane, gone: list[int]) -> None:
         """A message above the floor that is gone was taken by nobody's right; below it, a dead letter was deleted."""
         topic, group = member.topic, member.group
-        floor = Offsets().load(self.session, "", topic, [lane.key]).get(("", lane.key))
+        floor = offsets.load(self.session, "", topic, [lane.key]).get(("", lane.key))
         for offset in gone:
             if floor is None or offset > floor.offset_acked:
                 log.error("message.vanished", topic=topic, key=lane.key, group=group, offset=offset)

@@ -10,10 +10,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define
 
-from lanelog._stores.discovery import Discovery
-from lanelog._stores.fetches import Fetches
-from lanelog._stores.leases import Leases
-from lanelog._stores.offsets import Offsets
+from lanelog._stores import fetches, leases, offsets, partitions
 from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError
 
@@ -46,7 +43,7 @@ class Gaps:
         Read anew, as a lane that was loaded after the look has seen more than that. What memory holds is of messages
         that are gone, and others get their offsets: the lane is loaded again from what there is.
         """
-        heads = Discovery().heads(self.session, member.topic, [lane.key for lane in lanes])
+        heads = partitions.heads(self.session, member.topic, [lane.key for lane in lanes])
         for lane in lanes:
             head = heads.get(lane.key, lane.state.head)  # purged: the keeper finds that its lease is gone
             if head < lane.state.head:
@@ -67,15 +64,15 @@ class Gaps:
     def check(self, member: Member, lane: Lane, offset: int) -> None:
         """Pass `offset` if it is really missing; the lane is looked at again in every other case."""
         group, topic, key = member.group, member.topic, lane.key
-        owned = Leases().owned(self.session, group, topic, member.owner)
+        owned = leases.owned(self.session, group, topic, member.owner)
         if not any(lease.key == key and lease.epoch == lane.epoch for lease in owned):
             member.lose_lane(lane.term, "its lease has another owner or epoch")
             return
         self.session.execute(PATIENCE, (1,))
         try:
             with self.session.transaction() as cx:
-                head = Fetches().share_head(cx, topic, key)
-                found = Fetches().exact(cx, group, topic, [(key, offset)], largest=0)
+                head = fetches.share_head(cx, topic, key)
+                found = fetches.exact(cx, group, topic, [(key, offset)], largest=0)
         except DatabaseError as error:
             if error.code != LOCK_TIMEOUT:
                 raise
@@ -94,7 +91,7 @@ class Gaps:
             self._ahead(member, lane, offset, head)
             member.fetching.lower_head(lane, head)
             return
-        floor = Offsets().load(self.session, group, topic, [key]).get(("", key))
+        floor = offsets.load(self.session, group, topic, [key]).get(("", key))
         if floor is None or floor.offset_acked < offset:
             log.error("log.hole_found", topic=topic, key=key, group=group, offset=offset, head=head)
             member.fetching.skip_holes(lane, offset, offset)

@@ -13,6 +13,7 @@ from attrs import field, frozen
 
 from lanelog._engine.lane import failures, values
 from lanelog._engine.lane.failures import clip
+from lanelog._stores._redriven import CAP
 from lanelog._stores.history import Ended
 from lanelog._telemetry import describe, get_logger
 from lanelog.config import AckPolicy
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
 
 DEAD_LETTER_WAIT = 60.0
 """The longest wait of a dead letter whose own consumer keeps failing, when the policy names no wait any more."""
-
-CAP = "lanelog.max_deliveries"
-"""In the metadata of a redriven message: its own cap of deliveries. In that of any other it means nothing."""
 
 FALLBACK_WAIT = 1.0
 """The wait when the user's own policy object fails."""

@@ -208,8 +208,8 @@ class LivenessMonitor:
         *,
         trusted: bool,
     ) -> Proof | None:
-        lock_says = row.lock_free is not None and row.incarnation.same(incarnation)
-        if lock_says and row.lock_free:
+        lock_free = row.lock_free_on(incarnation)
+        if lock_free:
             sight.free_since = now if sight.free_since is None else sight.free_since
             if now - sight.free_since >= SECOND_LOOK and now - steady_since >= EVERYBODY_BACK:
                 return Proof.LOCK
@@ -217,7 +217,7 @@ class LivenessMonitor:
             sight.free_since = None
         if not (trusted and self._expired(row, sight, now)):
             return None
-        if not (lock_says and not row.lock_free):
+        if lock_free is not False:
             return Proof.EXPIRY
         silent = now - max(sight.since, steady_since)
         return Proof.SILENCE if silent >= VETO_DURATIONS * _duration(row) else None

@@ -19,11 +19,7 @@ from lanelog._engine.leasing import loading
 from lanelog._engine.leasing.assignment import DeadOwner, LivenessMonitor, LivenessView, Proof, fair_share, fair_shares
 from lanelog._engine.leasing.sharing import Kind, Plan, Sharing
 from lanelog._open_lanes import PREFIX, is_open
-from lanelog._stores.discovery import Discovery
-from lanelog._stores.groups import Groups
-from lanelog._stores.heartbeats import Heartbeats
-from lanelog._stores.leases import Leases
-from lanelog._stores.offsets import Offsets
+from lanelog._stores import groups, heartbeats, leases, offsets, partitions
 from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError, LanelogError
 
@@ -63,7 +59,6 @@ class Coordinator:
     member: Member
     session: Session
     watch: LivenessMonitor = field(init=False)
-    _heartbeats: Heartbeats = field(init=False)
     known: set[str] = field(factory=set)  # every lane of the topic that was ever seen since the last full pass
     _recent: set[str] = field(factory=set)  # what the last look for new lanes found
     resting: set[str] = field(factory=set)  # lanes that an operator paused
@@ -87,7 +82,6 @@ class Coordinator:
     _deregistered: set[DeadOwner] = field(factory=set)  # of the last view
 
     def __attrs_post_init__(self) -> None:
-        self._heartbeats = Heartbeats(self.context.database.tables_version)
         member = self.member
         self.watch = LivenessMonitor(me=member.owner, lease_duration=member.config.lease_duration)
         self._sweep_at = time.monotonic() + 2 * member.config.lease_duration
@@ -107,7 +101,7 @@ class Coordinator:
         """
         member = self.member
         self.beat_if_due()
-        owned = Leases().owned(self.session, member.group, member.topic, member.owner)
+        owned = leases.owned(self.session, member.group, member.topic, member.owner)
         mine = {lease.key: lease for lease in owned}
         for lane in list(member.state.lanes.values()):
             lease = mine.get(lane.key)
@@ -148,7 +142,7 @@ class Coordinator:
         member, config, slept = self.member, self.member.config, suspended()
         self._beat_at = now + min(BEAT_AGAIN, config.lease_renewal)  # unless it succeeds
         try:
-            self._heartbeats.beat(
+            heartbeats.beat(
                 self.session,
                 member.group,
                 member.topic,
@@ -156,6 +150,7 @@ class Coordinator:
                 duration=config.lease_duration,
                 lock=self._lock_name,
                 incarnation=self._incarnation,
+                tables=self.context.database.tables_version,
             )
         except DatabaseError as error:
             if error.retriable:
@@ -193,7 +188,8 @@ class Coordinator:
         member = self.member
         before = self.view
         try:
-            rows = self._heartbeats.members(self.session, member.group, member.topic)
+            tables = self.context.database.tables_version
+            rows = heartbeats.members(self.session, member.group, member.topic, tables=tables)
         except DatabaseError as error:
             if error.retriable:
                 raise
@@ -215,7 +211,7 @@ class Coordinator:
         """Which lanes the database says are ours: the authority to start handlers, counted from before it was asked."""
         member = self.member
         slept, asked = suspended(), time.monotonic()
-        owned = Leases().owned(self.session, member.group, member.topic, member.owner)
+        owned = leases.owned(self.session, member.group, member.topic, member.owner)
         mine = {lease.key: lease for lease in owned}
         for lane in list(member.state.lanes.values()):
             lease = mine.get(lane.key)
@@ -232,7 +228,7 @@ class Coordinator:
         unwanted = missing.keys() if member.state.stopping else missing.keys() & member.state.disowned
         if unwanted:
             with self.session.transaction() as cx:
-                Leases().release(cx, member.group, member.topic, member.owner, unwanted)
+                leases.release(cx, member.group, member.topic, member.owner, unwanted)
             member.state.disowned.difference_update(unwanted)
         ours = [lease for place, lease in missing.items() if place not in unwanted]
         loaded = list(loading.load(self.session, member, ours)) if ours else []
@@ -250,7 +246,7 @@ class Coordinator:
         What is paused is given back when it is idle, taken by nobody, and no part of the fair shares.
         """
         member = self.member
-        row = Groups().get(self.session, member.group, member.topic)
+        row = groups.get(self.session, member.group, member.topic)
         if row is None or row.created_at != member.registered_at:
             member.fail(
                 LanelogError(
@@ -264,7 +260,7 @@ class Coordinator:
         steered = row.paused != member.state.group_paused or row.lane_pauses != self._lane_pauses
         member.state.group_paused = row.paused
         if row.lane_pauses != self._lane_pauses:
-            self.resting = Offsets().paused(self.session, member.group, member.topic)
+            self.resting = offsets.paused(self.session, member.group, member.topic)
             self._lane_pauses = row.lane_pauses
         return steered
 
@@ -277,7 +273,7 @@ class Coordinator:
             before, self.known, self._open = self.known, set(), set()
             after = ""
             while True:
-                page = Discovery().page(self.session, member.topic, after, PAGE)
+                page = partitions.page(self.session, member.topic, after, PAGE)
                 self._know(key for key, _ in page if key)
                 if len(page) < PAGE:
                     break
@@ -285,7 +281,7 @@ class Coordinator:
             self._full_pass_at = now + member.config.lease_duration * random.uniform(0.8, 1.0)
             return self.known != before
         # Not compared with `known`: a lane that was purged and came back is there, and has no lease row.
-        recent = set(Discovery().new_lanes(self.session, member.topic, NEW_LANES_AGE))
+        recent = set(partitions.new_lanes(self.session, member.topic, NEW_LANES_AGE))
         new, self._recent = recent - self._recent, recent
         self._know(new)
         return bool(new)
@@ -351,15 +347,15 @@ class Coordinator:
         member = self.member
         group, topic = member.group, member.topic
         for suspect in () if self.view is None else self.view.dead:
-            if suspect not in self._deregistered and not Leases().holds(self.session, group, topic, suspect.owner):
-                self._heartbeats.deregister_dead(self.session, group, topic, suspect.owner, suspect.heartbeat_at)
+            if suspect not in self._deregistered and not leases.holds(self.session, group, topic, suspect.owner):
+                heartbeats.deregister_dead(self.session, group, topic, suspect.owner, suspect.heartbeat_at)
                 self._deregistered.add(suspect)
 
     def _everybody_has_enough(self) -> bool:
         """Whether no member is below its share, so that a lane which nobody claimed will not be claimed."""
         if self.view is None:
             return True
-        counts = Leases().counts(self.session, self.member.group, self.member.topic)
+        counts = leases.counts(self.session, self.member.group, self.member.topic)
         live = self.view.live
         return all(counts.get(owner, 0) >= fair_share(self._shared_out, live, owner) for owner in live)
 
@@ -370,7 +366,7 @@ class Coordinator:
 
     def _acquire(self, missing: int, kind: Kind) -> bool:
         """Take up to `missing` lanes of a kind: nobody's or a dead owner's, then those that never had a lease row."""
-        member, leases = self.member, Leases()
+        member = self.member
         group, topic, owner = member.group, member.topic, member.owner
         dead: tuple[DeadOwner, ...] = ()
         if self.view is not None:
@@ -394,16 +390,16 @@ class Coordinator:
             if unclaimed:
                 with self.session.transaction() as cx:
                     # Topic row and group shared: no purge and no delete_group can pass between them and the insert.
-                    topic_row = Discovery().share_topic(cx, topic)
-                    registered = Groups().lock_shared(cx, group, topic)
-                    still_there = Discovery().heads(cx, topic, unclaimed)
+                    topic_row = partitions.share_topic(cx, topic)
+                    registered = groups.lock_shared(cx, group, topic)
+                    still_there = partitions.heads(cx, topic, unclaimed)
                     if topic_row is not None and registered == member.registered_at and still_there:
-                        leases.create(cx, group, topic, owner, list(still_there), topic_row[1] + 1)
+                        leases.create(cx, group, topic, owner, list(still_there), topic_row.first_epoch)
                         taken += len(still_there)
         return taken > 0
 
     def _still_silent(self, cx: Executor, suspect: DeadOwner) -> bool:
-        return self._heartbeats.still_silent(
+        return heartbeats.still_silent(
             cx,
             self.member.group,
             self.member.topic,
@@ -427,7 +423,7 @@ class Coordinator:
             return
         with self.session.transaction() as cx:
             released = [(lane.key, lane.epoch) for lane in idle]
-            Leases().release(cx, member.group, member.topic, member.owner, released)
+            leases.release(cx, member.group, member.topic, member.owner, released)
         for lane in idle:
             if failed:
                 member.lose_lane(lane.term, "the subscription failed")
@@ -453,7 +449,7 @@ class Coordinator:
             self._drained = True
             life.drained(member)
         try:
-            self._heartbeats.deregister(self.session, member.group, member.topic, member.owner)
+            heartbeats.deregister(self.session, member.group, member.topic, member.owner)
         except DatabaseError as error:
             if error.retriable:
                 raise

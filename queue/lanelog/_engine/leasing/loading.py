@@ -17,11 +17,7 @@ from typing import TYPE_CHECKING
 from lanelog._engine import contradictions
 from lanelog._engine.lane.lane import Lane
 from lanelog._engine.lane.values import LaneSnapshot
-from lanelog._stores.contradictions import Contradictions
-from lanelog._stores.deliveries import Deliveries
-from lanelog._stores.discovery import Discovery
-from lanelog._stores.fetches import Fetches
-from lanelog._stores.offsets import Offsets
+from lanelog._stores import deliveries, fetches, lane_rows, offsets, partitions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -41,15 +37,15 @@ def load(cx: Session, member: Member, leases: Sequence[OwnedLane]) -> list[Lane]
     """Build the lanes of these leases; left out are one whose head is gone (purged meanwhile) and one to be mended."""
     group, topic = member.group, member.topic
     keys = [lease.key for lease in leases]
-    heads = Discovery().heads(cx, topic, keys)
-    offsets = Offsets().load(cx, group, topic, keys)
-    rows = Deliveries().load(cx, group, topic, keys)
-    suspects = Contradictions().behind(cx, topic, keys)
+    heads = partitions.heads(cx, topic, keys)
+    places = offsets.load(cx, group, topic, keys)
+    rows = deliveries.load(cx, group, topic, keys)
+    suspects = lane_rows.behind(cx, topic, keys)
     now = time.monotonic()
     lanes = []
     for lease in leases:
         head = heads.get(lease.key)
-        own, floor = offsets.get((group, lease.key)), offsets.get(("", lease.key))
+        own, floor = places.get((group, lease.key)), places.get(("", lease.key))
         if head is None:
             suspects.update([lease.key] if floor is not None else ())  # the purge of a lane leaves neither
             continue
@@ -94,7 +90,7 @@ def reload(session: Session, member: Member, leases: Sequence[OwnedLane]) -> Non
         old = {lease.key: lanes[lease.key] for lease in leases if lease.key in lanes}
         vouched = {key: lane.vouched() for key, lane in old.items()}
     points = [(key, offset) for key, ids in vouched.items() for offset in ids]
-    found = Fetches().ids(session, member.topic, points)
+    found = fetches.ids(session, member.topic, points)
     fresh: set[str] = set()
     for lane in load(session, member, [lease for lease in leases if lease.key in old]):
         fresh.add(lane.key)
@@ -107,13 +103,13 @@ def reload(session: Session, member: Member, leases: Sequence[OwnedLane]) -> Non
         member.disown_lane(old[key].term, "what the tables say of it on the new connection is no lane, or was mended")
 
 
-def _settled(session: Session, member: Member, key: str, offsets: Iterable[int]) -> dict[int, bool]:
+def _settled(session: Session, member: Member, key: str, at: Iterable[int]) -> dict[int, bool]:
     """Whether this server has each of them settled; waits for a COMMIT that is still on its way."""
     group, topic = member.group, member.topic
     answers = {}
-    for offset in sorted(offsets):
+    for offset in sorted(at):
         with session.transaction() as cx:
-            answers[offset] = Deliveries().is_settled(cx, group, topic, key, offset) or (
-                Offsets().acked_locked(cx, group, topic, key) >= offset
+            answers[offset] = deliveries.is_settled(cx, group, topic, key, offset) or (
+                offsets.acked_locked(cx, group, topic, key) >= offset
             )
     return answers

@@ -13,12 +13,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from lanelog._stores.deliveries import Deliveries
-from lanelog._stores.discovery import Discovery
-from lanelog._stores.groups import VERSION_WITH_DEAD_LETTER_TOPIC, Groups, Kept
-from lanelog._stores.leases import Leases
-from lanelog._stores.moves import Moves
-from lanelog._stores.offsets import Offsets
+from lanelog._stores import deliveries, groups, leases, moves, offsets, partitions
+from lanelog._stores.groups import VERSION_WITH_DEAD_LETTER_TOPIC, Kept
 from lanelog.errors import ConfigurationError, SchemaError
 
 if TYPE_CHECKING:
@@ -38,11 +34,11 @@ def register(
     """
     wanted = config.order.value if order is None else order
     with database.autocommit() as cx:
-        Discovery().create_topic(cx, topic)
+        partitions.ensure_topic(cx, topic)
     with database.transaction() as cx:
-        if Discovery().lock_topic(cx, topic) is None:
+        if partitions.lock_topic(cx, topic) is None:
             raise SchemaError(f"the topic row of {topic!r} vanished while group {group!r} was registered: run it again")
-        found = Groups().lock(cx, group, topic)
+        found = groups.lock(cx, group, topic)
         if found is None:
             _create(cx, group, topic, config, wanted)
         elif found != wanted:
@@ -51,10 +47,10 @@ def register(
                 f"subscribe with it, or use another group for order={wanted!r}"
             )
         else:
-            Groups().set_kept(cx, group, topic, _kept(config))
+            groups.set_kept(cx, group, topic, _kept(config))
         if order is None and database.tables_version >= VERSION_WITH_DEAD_LETTER_TOPIC:
-            Groups().set_dead_letter_topic(cx, group, topic, config.dead_letter_topic(topic))
-        row = Groups().get(cx, group, topic)
+            groups.set_dead_letter_topic(cx, group, topic, config.dead_letter_topic(topic))
+        row = groups.get(cx, group, topic)
         assert row is not None  # noqa: S101 - it is locked by this transaction
         return row.created_at
 
@@ -69,35 +65,35 @@ def _kept(config: SubscriptionConfig) -> Kept:
 
 def _create(cx: Executor, group: str, topic: str, config: SubscriptionConfig, order: str) -> None:
     # Leftovers of an earlier group of that name: its epochs stay retired, its rows go.
-    epoch = Leases().max_epoch(cx, group, topic)
+    epoch = leases.max_epoch(cx, group, topic)
     if epoch:
-        Discovery().raise_topic(cx, topic, 0, epoch)
-        Leases().delete_group(cx, group, topic)
+        partitions.raise_topic(cx, topic, 0, epoch)
+        leases.delete_group(cx, group, topic)
     # A DELETE that finds nothing would still lock the gap's neighbour, which is another group's row.
-    if Deliveries().any_of_group(cx, group, topic):
-        Deliveries().delete_group(cx, group, topic)
-    if Offsets().any_of_group(cx, group, topic):
-        Offsets().delete_group(cx, group, topic)
+    if deliveries.any_of_group(cx, group, topic):
+        deliveries.delete_group(cx, group, topic)
+    if offsets.any_of_group(cx, group, topic):
+        offsets.delete_group(cx, group, topic)
     start = config.start
     text = start.isoformat() if isinstance(start, datetime) else start
-    Groups().create(cx, group, topic, order=order, start=text, kept=_kept(config))
+    groups.create(cx, group, topic, order=order, start=text, kept=_kept(config))
     if isinstance(start, datetime):
         _start_at(cx, group, topic, start)
     elif start == "latest":
-        Offsets().start_at_head(cx, group, topic)
+        offsets.start_at_head(cx, group, topic)
 
 
 def _start_at(cx: Executor, group: str, topic: str, start: datetime) -> None:
     start_ms = int(start.timestamp() * 1000)
     after = ""
     while True:
-        page = Discovery().page(cx, topic, after, PAGE)
+        page = partitions.page(cx, topic, after, PAGE)
         keys = [key for key, _ in page if key]
-        floors = Offsets().load(cx, "", topic, keys)
+        floors = offsets.load(cx, "", topic, keys)
         for key, head in page:
             if key:
                 floor = floors[("", key)].offset_acked if ("", key) in floors else 0
-                Offsets().start_at(cx, group, topic, key, last_before(cx, topic, key, floor, head, start_ms))
+                offsets.start_at(cx, group, topic, key, last_before(cx, topic, key, floor, head, start_ms))
         if len(page) < PAGE:
             return
         after = page[-1][0]
@@ -108,7 +104,7 @@ def last_before(cx: Executor, topic: str, key: str, floor: int, head: int, start
     low, high = floor, head  # everything up to low is before; everything above high is not
     while low < high:
         middle = (low + high + 1) // 2
-        created = Moves().created_at(cx, topic, key, middle)
+        created = moves.created_at(cx, topic, key, middle)
         if created is None or created < start_ms:  # missing: collected just now, so older than what is left
             low = middle
         else:

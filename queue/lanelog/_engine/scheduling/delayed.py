@@ -23,10 +23,8 @@ from typing import TYPE_CHECKING, Final
 from attrs import define, field, frozen
 
 from lanelog._engine import contradictions
+from lanelog._stores import messages, partitions, scheduled
 from lanelog._stores._points import MAX_POINTS
-from lanelog._stores.messages import Messages
-from lanelog._stores.partitions import Partitions
-from lanelog._stores.scheduled import Scheduled
 from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:
@@ -83,7 +81,7 @@ class DelayedMessages:
         now = time.monotonic()
         busy = [lane for lane, wait in self._waits.items() if wait.until > now][: MAX_POINTS - 1]
         by_topic: dict[str, list[tuple[str, str]]] = defaultdict(list)
-        for topic, key, message_id in Scheduled().due(self.session, busy, PAGE, everything=everything, topics=topics):
+        for topic, key, message_id in scheduled.due(self.session, busy, PAGE, everything=everything, topics=topics):
             by_topic[topic].append((key, message_id))
         if not by_topic and not busy:
             self._waits.clear()
@@ -164,10 +162,10 @@ class DelayedMessages:
     def _move(cx: Executor, topic: str, points: Sequence[tuple[str, str]]) -> Moved:
         # heads X, in key order, SKIP LOCKED -> messages -> scheduled
         keys = {key for key, _ in points}
-        heads = Partitions().lock_heads(cx, topic, keys, wait=False)
+        heads = partitions.lock_heads(cx, topic, keys, wait=False)
         absent = keys - heads.keys()
-        existing = Partitions().existing(cx, topic, absent) if absent else set()
-        rows = _bounded(Scheduled().lock(cx, topic, [point for point in points if point[0] in heads])) if heads else []
+        existing = partitions.existing(cx, topic, absent) if absent else set()
+        rows = _bounded(scheduled.lock(cx, topic, [point for point in points if point[0] in heads])) if heads else []
         # A lane of which nothing could be had: its messages are being cancelled, or another process has moved them.
         busy = existing | (heads.keys() - {row.key for row in rows})
         if rows:
@@ -196,7 +194,7 @@ def _bounded(rows: list[DueRow]) -> list[DueRow]:
 def _write(cx: Executor, topic: str, rows: Sequence[DueRow], heads: dict[str, int]) -> None:
     """Append what is not in the log yet, and take all of it out of the schedule."""
     points = [(row.key, row.id) for row in rows]
-    logged = Messages().find_in_log(cx, topic, points)
+    logged = messages.find_in_log(cx, topic, points)
     moves: Counter[str] = Counter()
     places = []
     for key, message_id in points:
@@ -204,8 +202,8 @@ def _write(cx: Executor, topic: str, rows: Sequence[DueRow], heads: dict[str, in
             moves[key] += 1
             places.append((key, message_id, heads[key] + moves[key]))
     if places:
-        advanced = Partitions().advance(cx, topic, moves)
-        appended = Scheduled().append(cx, topic, places)
+        advanced = partitions.advance(cx, topic, moves)
+        appended = messages.append_scheduled(cx, topic, places)
         if (advanced, appended) != (len(moves), len(places)):
             raise DatabaseError("locked rows of the schedule vanished: looking again", retriable=True)
-    Scheduled().delete(cx, topic, points)
+    scheduled.delete(cx, topic, points)

@@ -24,9 +24,9 @@ from attrs import define, field, frozen
 from lanelog import _cron
 from lanelog._engine import contradictions
 from lanelog._engine.scheduling.catch_up import DueTimes, dues
-from lanelog._stores.messages import Messages, NewMessage
-from lanelog._stores.partitions import Partitions
-from lanelog._stores.schedules import Due, ScheduleRow, Schedules, ToCome
+from lanelog._stores import messages, partitions, schedules
+from lanelog._stores.messages import NewMessage
+from lanelog._stores.schedules import Due, ScheduleRow, ToCome
 from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError, LanelogError
 from lanelog.message import decode_metadata, encode_metadata, utc_from_ms
@@ -118,7 +118,7 @@ class RecurringSchedules:
         their turn.
         """
         now = time.monotonic()
-        found = Schedules().due(session, SCHEDULES_A_TURN)
+        found = schedules.due(session, SCHEDULES_A_TURN)
         ready = [
             due for due in found if now >= self._faulty.get(due.name, 0.0) and (topics is None or due.topic in topics)
         ]
@@ -147,16 +147,16 @@ class RecurringSchedules:
         ids, and is published once more only if it has been collected by then. Two at once: the row's lock decides. Dies
         before the COMMIT: the next look does it.
         """
-        for row in Schedules().to_come(session):
+        for row in schedules.to_come(session):
             if _is_ahead(row) and (topics is None or row.topic in topics):
                 self._set_back(session, row.name)
 
     @staticmethod
     def _set_back(session: Session, name: str) -> None:
         with session.transaction() as cx:
-            rows = [row for row in Schedules().try_lock(cx, [name]) if not row.paused_at and _is_ahead(row)]
+            rows = [row for row in schedules.try_lock(cx, [name]) if not row.paused_at and _is_ahead(row)]
             for row in rows:
-                Schedules().set_back(cx, name, _cron.parse(row.expression, row.timezone).after(row.now), row.now)
+                schedules.set_back(cx, name, _cron.parse(row.expression, row.timezone).after(row.now), row.now)
         for row in rows:
             log.warning(
                 "schedule.clock_went_back",
@@ -182,7 +182,7 @@ class RecurringSchedules:
     def _mended(session: Session, name: str, error: LanelogError) -> bool:
         """Whether an offset was taken, as ids were looked up, and the lane's head was seen to."""
         taken = isinstance(error, DatabaseError) and error.code == contradictions.DUPLICATE
-        row = Schedules().get(session, name) if taken else None
+        row = schedules.get(session, name) if taken else None
         return row is not None and contradictions.mend(session, row.topic, row.key) is not None
 
     def _failed(self, names: Sequence[str], error: LanelogError, turn: _Turn) -> None:
@@ -227,11 +227,11 @@ class RecurringSchedules:
     def _planned(self, cx: Executor, names: Sequence[str], outcome: _Outcome) -> list[_Fire]:
         """Lock the schedules, and say what each of those that are still due is to publish."""
         planned: list[_Fire] = []
-        messages, size = MESSAGES_A_TRANSACTION, BYTES_A_TRANSACTION
-        for row in Schedules().try_lock(cx, names):
+        left, size = MESSAGES_A_TRANSACTION, BYTES_A_TRANSACTION
+        for row in schedules.try_lock(cx, names):
             if row.paused_at or row.next_fire_at > row.now:
                 continue  # somebody was faster
-            if planned and (messages <= 0 or size <= 0):
+            if planned and (left <= 0 or size <= 0):
                 outcome.cut = True
                 break
             found = dues(
@@ -241,9 +241,9 @@ class RecurringSchedules:
                 since_ms=min(row.expression_at, row.now),
                 last_ms=_last(row),
                 now_ms=row.now,
-                most=max(1, min(messages, size // max(1, len(row.payload)))),
+                most=max(1, min(left, size // max(1, len(row.payload)))),
             )
-            messages -= len(found.times)
+            left -= len(found.times)
             size -= len(found.times) * len(row.payload)
             planned.append(_Fire(row, found))
         return planned
@@ -251,16 +251,16 @@ class RecurringSchedules:
     def _publish(self, cx: Executor, topic: str, fires: Sequence[_Fire], outcome: _Outcome) -> None:
         """Append the messages of one topic's schedules, in the order of their times, and move the schedules on."""
         keys = {fire.row.key for fire in fires if fire.dues.times}
-        heads = Partitions().lock_heads(cx, topic, keys, wait=False) if keys else {}
+        heads = partitions.lock_heads(cx, topic, keys, wait=False) if keys else {}
         absent = keys - heads.keys()
-        busy = Partitions().existing(cx, topic, absent) if absent else set()
+        busy = partitions.existing(cx, topic, absent) if absent else set()
         outcome.missing[topic] |= absent - busy
         outcome.homeless += [fire.row.name for fire in fires if fire.row.key in absent - busy]
         fires = [fire for fire in fires if fire.row.key not in absent]
         wanted = sorted((at, fire.row.name, fire.row) for fire in fires for at in fire.dues.times)
         ids = {(name, at): f"{name}@{fire_time(at)}" for at, name, _ in wanted}
         points = [(row.key, ids[name, at]) for at, name, row in wanted]
-        stored = Messages().find_ids(cx, topic, points) if points else {}
+        stored = messages.find_ids(cx, topic, points) if points else {}
         moves: dict[str, int] = defaultdict(int)
         rows = []
         for at, name, row in wanted:
@@ -271,13 +271,13 @@ class RecurringSchedules:
             offset = heads[row.key] + moves[row.key]
             rows.append(NewMessage(row.key, offset, ids[name, at], row.payload, metadata, row.ttl_ms))
         if rows:
-            if Partitions().advance(cx, topic, moves) != len(moves):
+            if partitions.advance(cx, topic, moves) != len(moves):
                 raise DatabaseError("a lane vanished while its head was locked", retriable=True)
-            Messages().insert(cx, topic, rows, self.database.max_packet())
+            messages.insert(cx, topic, rows, self.database.max_packet())
         outcome.published[topic] += len(rows)
         for fire in fires:
             times = fire.dues.times
-            Schedules().advance(
+            schedules.advance(
                 cx,
                 fire.row.name,
                 next_fire_at=fire.dues.next_at,

@@ -18,12 +18,9 @@ from attrs import define, field
 from lanelog._engine import contradictions
 from lanelog._engine.delivery import message_of
 from lanelog._engine.lane import failures
-from lanelog._stores.deliveries import Deliveries
-from lanelog._stores.discovery import Discovery
-from lanelog._stores.history import Ended, History
-from lanelog._stores.leases import Leases
-from lanelog._stores.moves import Moves, derived_id
-from lanelog._stores.offsets import Offsets
+from lanelog._stores import deliveries, history, leases, moves, offsets, partitions
+from lanelog._stores.history import Ended
+from lanelog._stores.moves import derived_id
 from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError, LanelogError
 
@@ -88,13 +85,13 @@ class DeadLetters:
         term = burial.term
         key = term.key
         if dead_topic not in self._prepared:
-            Discovery().create_topic(self.session, dead_topic)
-            Discovery().mark_dead_letters(self.session, dead_topic)
+            partitions.ensure_topic(self.session, dead_topic)
+            partitions.mark_dead_letters(self.session, dead_topic)
             self._prepared.add(dead_topic)
         try:
             with self.session.transaction() as cx:
                 self.context.check_generation(self.session, self._generation)
-                head = Discovery().try_lock_head(cx, dead_topic, key)
+                head = partitions.try_lock_head(cx, dead_topic, key)
                 outcome = None if head is None else self._copy(cx, member, burial, dead_topic, head)
         except DatabaseError as error:
             # The copy's id was looked for: it is the offset that is taken, and no repetition would find another.
@@ -103,7 +100,7 @@ class DeadLetters:
             seen_to = contradictions.mend(self.session, dead_topic, key) is not None
             return seen_to and self._move(member, burial, mended=True)
         if outcome is None:
-            if key not in Discovery().heads(self.session, dead_topic, [key]):
+            if key not in partitions.heads(self.session, dead_topic, [key]):
                 self.context.ensure_lanes(dead_topic, [key])
                 return self._move(member, burial)
             return False
@@ -119,20 +116,19 @@ class DeadLetters:
     def _copy(self, cx: Executor, member: Member, burial: Burial, dead_topic: str, head: int) -> str:
         """Inside the transaction, under the dead letter lane's lock: "buried", "vanished" or "lost"."""
         group, topic, term = member.group, member.topic, burial.term
-        held = self.context.fenced(Leases().fence(cx, group, topic, member.owner, [term.key]))
+        held = self.context.fenced(leases.fence(cx, group, topic, member.owner, [term.key]))
         if held.get(term.key) != term.epoch:
             return "lost"
-        Deliveries().settle(cx, group, topic, term.key, burial.offset)
-        moves = Moves()
+        deliveries.settle(cx, group, topic, term.key, burial.offset)
         source = moves.source_id(cx, topic, term.key, burial.offset)
         if source is None or (burial.row is not None and source != burial.row.id):
             return "vanished"
         copy_id = derived_id(group, source, burial.offset)
         while (at := moves.buried(cx, dead_topic, term.key, copy_id)) is not None:
             # Without a lock: who purges it from now on purges this failure's letter.
-            floor = Offsets().load(cx, "", dead_topic, [term.key]).get(("", term.key))
+            floor = offsets.load(cx, "", dead_topic, [term.key]).get(("", term.key))
             released = floor is not None and at <= floor.offset_acked
-            if not released and not Deliveries().is_letter_settled(cx, dead_topic, term.key, at):
+            if not released and not deliveries.is_letter_settled(cx, dead_topic, term.key, at):
                 self._remember(cx, member, burial)
                 return "buried"
             # That one was redriven, deleted or purged, and a seek brought the message back: this failure is another.
@@ -149,7 +145,7 @@ class DeadLetters:
             error=burial.error,
             group=group,
         )
-        Discovery().set_head(cx, dead_topic, term.key, head + 1)
+        partitions.set_head(cx, dead_topic, term.key, head + 1)
         self._remember(cx, member, burial)
         return "buried"
 
@@ -157,7 +153,7 @@ class DeadLetters:
         if member.rules.history and burial.attempt is not None:
             now = time.monotonic()
             row = burial.attempt.left_as(burial.ended, burial.error, now)
-            History().upsert(cx, member.group, member.topic, member.owner, [row], now)
+            history.upsert(cx, member.group, member.topic, member.owner, [row], now)
 
     def _announce(self, member: Member, burial: Burial, dead_topic: str, outcome: str) -> None:
         context = {

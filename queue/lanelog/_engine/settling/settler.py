@@ -17,10 +17,7 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 from lanelog._engine.settling.dead_letters import DeadLetters
-from lanelog._stores.deliveries import Deliveries
-from lanelog._stores.history import History
-from lanelog._stores.leases import Leases
-from lanelog._stores.offsets import Offsets
+from lanelog._stores import deliveries, history, leases, offsets
 from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:
@@ -132,21 +129,21 @@ class Settler:
         keys = [write.term.key for write in writes]
         refused: list[LaneWrite] = []
         if member in self._cautious:
-            free = self.context.fenced(Leases().fence_free(cx, group, topic, member.owner, keys))
-            had = set(Offsets().load(cx, group, topic, list(free)))
-            unlocked = Offsets().lock_free(cx, group, topic, list(free))
+            free = self.context.fenced(leases.fence_free(cx, group, topic, member.owner, keys))
+            had = set(offsets.load(cx, group, topic, list(free)))
+            unlocked = offsets.lock_free(cx, group, topic, list(free))
             usable = {key: epoch for key, epoch in free.items() if key in unlocked or (group, key) not in had}
             refused = [w for w in writes if w.term.key in free and free[w.term.key] != w.term.epoch]
             mine = [w for w in writes if usable.get(w.term.key) == w.term.epoch]
         else:
-            held = self.context.fenced(Leases().fence(cx, group, topic, member.owner, keys))
+            held = self.context.fenced(leases.fence(cx, group, topic, member.owner, keys))
             mine = [w for w in writes if held.get(w.term.key) == w.term.epoch]
             refused = [w for w in writes if held.get(w.term.key) != w.term.epoch]
         if mine:
-            Deliveries().upsert(cx, group, topic, [row for write in mine for row in write.upserts])
-            Deliveries().delete(cx, group, topic, [(w.term.key, offset) for w in mine for offset in w.deletes])
-            Offsets().flush(cx, group, topic, [(w.term.key, w.watermark, w.mark, w.term.epoch) for w in mine])
+            deliveries.upsert(cx, group, topic, [row for write in mine for row in write.upserts])
+            deliveries.delete(cx, group, topic, [(w.term.key, offset) for w in mine for offset in w.deletes])
+            offsets.flush(cx, group, topic, [(w.term.key, w.watermark, w.mark, w.term.epoch) for w in mine])
             if member.rules.history:
                 left = [row for write in mine for row in write.left]
-                History().upsert(cx, group, topic, member.owner, left, time.monotonic())
+                history.upsert(cx, group, topic, member.owner, left, time.monotonic())
         return mine, refused

@@ -20,15 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lanelog._checks import check_name
-from lanelog._stores._points import chunked, exactly
-from lanelog._stores.deliveries import Deliveries
-from lanelog._stores.discovery import Discovery
-from lanelog._stores.groups import Groups
-from lanelog._stores.offsets import Offsets
-from lanelog._stores.partitions import Partitions
-from lanelog._stores.scheduled import Scheduled
-from lanelog._stores.schedules import Schedules
-from lanelog.admin.change import lease_takeover
+from lanelog._stores import deliveries, groups, heartbeats, leases, offsets, partitions, scheduled, schedules
 from lanelog.admin.change.purge_messages import delete_released, may_delete
 from lanelog.admin.change.told import Act, Tally, deleting, passing
 from lanelog.admin.lookup.known import known_topic, no_group, no_topic, pages, read, repeated
@@ -43,39 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from lanelog._database import Database, Executor
-
-# Lanes in which a group has a lease row (PRIMARY, prefix).
-LEASED = (
-    "SELECT partition_key FROM queue_partition_leases FORCE INDEX (PRIMARY) WHERE consumer_group = %s AND topic = %s"
-)
-
-# Leases, by exact key (PRIMARY, one lookup a key).
-DELETE_LEASES = """
-DELETE gone FROM ({exact}) AS exact STRAIGHT_JOIN queue_partition_leases AS gone FORCE INDEX (PRIMARY)
-ON gone.consumer_group = %s AND gone.topic = %s AND gone.partition_key = exact.k"""
-
-# A group's registration (PRIMARY).
-DELETE_GROUP = """DELETE queue_groups FROM queue_groups FORCE INDEX (PRIMARY)
-WHERE consumer_group = %s AND topic = %s"""
-
-# Some delivery rows that a group has left (PRIMARY, prefix).
-LEFT_DELIVERIES = """SELECT partition_key, message_offset FROM queue_delivery_state FORCE INDEX (PRIMARY)
-WHERE consumer_group = %s AND topic = %s LIMIT %s"""
-
-# Some offsets rows that a group has left (PRIMARY, prefix).
-LEFT_OFFSETS = """SELECT partition_key FROM queue_offsets FORCE INDEX (PRIMARY)
-WHERE consumer_group = %s AND topic = %s LIMIT %s"""
-
-# Offsets rows, by exact key (PRIMARY, one lookup a key).
-DELETE_OFFSETS = """DELETE gone FROM ({exact}) AS exact STRAIGHT_JOIN queue_offsets AS gone FORCE INDEX (PRIMARY)
-ON gone.consumer_group = %s AND gone.topic = %s AND gone.partition_key = exact.k"""
-
-# Every group that has, or had, a place in a topic (by_topic).
-SEEN = "SELECT DISTINCT consumer_group FROM queue_offsets FORCE INDEX (by_topic) WHERE topic = %s"
-
-# A subscriber's heartbeat, one row at a time (PRIMARY).
-DELETE_HEARTBEAT = """DELETE queue_subscriber_heartbeats FROM queue_subscriber_heartbeats FORCE INDEX (PRIMARY)
-WHERE consumer_group = %s AND topic = %s AND subscriber_name = %s"""
 
 BATCH = 1000
 LANES_A_TRANSACTION = 100
@@ -130,25 +89,25 @@ def _try_to_delete(database: Database, nothing: Callable[[Executor], None]) -> N
 
 def _may_delete_groups(cx: Executor) -> None:
     """Delete what nobody has: nothing has empty names."""
-    Deliveries().delete(cx, "", "", [("", 0)])
-    _delete(cx, DELETE_OFFSETS, "", "", [""])
-    _forget(cx, "", "", "")
+    deliveries.delete(cx, "", "", [("", 0)])
+    offsets.delete(cx, "", "", [""])
+    heartbeats.delete(cx, "", "", "")
 
 
 def _readers(cx: Executor, topic: str, group: str) -> set[str]:
     """The registered groups; refuse one that is neither registered nor has left anything."""
     known_topic(cx, topic)
-    readers = set(Groups().readers(cx, topic))
-    left = group in readers or Offsets().any_of_group(cx, group, topic) or Deliveries().any_of_group(cx, group, topic)
+    readers = set(groups.readers(cx, topic))
+    left = group in readers or offsets.any_of_group(cx, group, topic) or deliveries.any_of_group(cx, group, topic)
     if not left:
         raise no_group(topic, group)
     return readers
 
 
-def _lags(database: Database, topic: str, groups: Iterable[str]) -> dict[str, int]:
+def _lags(database: Database, topic: str, names: Iterable[str]) -> dict[str, int]:
     def look() -> dict[str, int]:
         with database.snapshot() as cx:
-            return {group: lane_totals.total(cx, topic, group).lag for group in groups}
+            return {group: lane_totals.total(cx, topic, group).lag for group in names}
 
     return repeated(database, look, "counting")
 
@@ -158,8 +117,8 @@ def _held_back(
 ) -> tuple[int, int]:
     """In how many of these lanes the group has a row, and how many messages only it holds back there."""
     keys = [key for key, _ in page]
-    floors = {key: row.offset_acked for (_, key), row in Offsets().load(cx, "", topic, keys).items()}
-    marks = Offsets().watermarks(cx, topic, [group, *others], keys)
+    floors = {key: row.offset_acked for (_, key), row in offsets.load(cx, "", topic, keys).items()}
+    marks = offsets.watermarks(cx, topic, [group, *others], keys)
     held = 0
     for key in keys:
         floor = floors.get(key, 0)
@@ -168,29 +127,23 @@ def _held_back(
     return sum((group, key) in marks for key in keys), held
 
 
-def _end(database: Database, topic: str, groups: Sequence[str]) -> None:
+def _end(database: Database, topic: str, names: Sequence[str]) -> None:
     """The transaction after which these groups are no more."""
     with database.transaction() as cx:
-        if Discovery().lock_topic(cx, topic) is None:
+        if partitions.lock_topic(cx, topic) is None:
             raise no_topic(topic)
-        ordered = sorted(groups, key=str.encode)
+        ordered = sorted(names, key=str.encode)
         for group in ordered:
-            Groups().lock(cx, group, topic)
+            groups.lock(cx, group, topic)
         epoch = 0
         for group in ordered:
             # No lease row can be born while the topic row is locked, so these are all.
-            keys = [key for (key,) in cx.query(LEASED, (group, topic))]
-            held = lease_takeover.lock_leases(cx, topic, group, keys)
+            keys = leases.keys_of_group(cx, group, topic)
+            held = leases.lock_owners(cx, group, topic, keys)
             epoch = max([epoch, *(lease.epoch for lease in held.values())])
-            _delete(cx, DELETE_LEASES, group, topic, keys)
-            cx.execute(DELETE_GROUP, (group, topic))
-        Discovery().raise_topic(cx, topic, 0, epoch)
-
-
-def _delete(cx: Executor, sql: str, group: str, topic: str, keys: Iterable[str]) -> None:
-    for chunk in chunked(sorted(keys, key=str.encode)):
-        args = [value for key in chunk for value in (key, 0)]
-        cx.execute(sql.format(exact=exactly(chunk)), (*args, group, topic))
+            leases.delete(cx, group, topic, keys)
+            groups.delete(cx, group, topic)
+        partitions.raise_topic(cx, topic, 0, epoch)
 
 
 def _clear(database: Database, topic: str, group: str, owners: Sequence[str]) -> None:
@@ -198,24 +151,20 @@ def _clear(database: Database, topic: str, group: str, owners: Sequence[str]) ->
     while repeated(database, _clear_some, "deleting what a group left", database, topic, group):
         pass
     for owner in owners:
-        read(database, _forget, "deleting heartbeats", topic, group, owner)
-
-
-def _forget(cx: Executor, topic: str, group: str, owner: str) -> None:
-    cx.execute(DELETE_HEARTBEAT, (group, topic, owner))
+        read(database, heartbeats.delete, "deleting heartbeats", group, topic, owner)
 
 
 def _clear_some(database: Database, topic: str, group: str) -> bool:
     """One transaction; True when there may be more."""
     with database.transaction() as cx:
         # topic row S → delivery → offsets. A registration, which would make these rows its own, needs the topic row.
-        Discovery().share_topic(cx, topic)
-        if Groups().get(cx, group, topic) is not None:
+        partitions.share_topic(cx, topic)
+        if groups.get(cx, group, topic) is not None:
             return False
-        points = cx.query(LEFT_DELIVERIES, (group, topic, BATCH))
-        Deliveries().delete(cx, group, topic, [(key, offset) for key, offset in points])
-        keys = [key for (key,) in cx.query(LEFT_OFFSETS, (group, topic, BATCH))]
-        _delete(cx, DELETE_OFFSETS, group, topic, keys)
+        points = deliveries.some_of_group(cx, group, topic, BATCH)
+        deliveries.delete(cx, group, topic, points)
+        keys = offsets.some_of_group(cx, group, topic, BATCH)
+        offsets.delete(cx, group, topic, keys)
         return len(points) == BATCH or len(keys) == BATCH
 
 
@@ -227,26 +176,26 @@ def delete_topic(database: Database, topic: str, *, dry_run: bool) -> TopicDelet
     check_name("topic", topic)
     letters = read(database, _letters_of, "looking for the topic", topic)
     # Before anything is changed, as all that is only read: one that is declared meanwhile is not among them.
-    schedules = tuple(read(database, Schedules().of_topic, "listing schedules", topic))
-    groups = sorted(read(database, Groups().readers, "reading groups", topic))
-    owners = {group: read(database, _owners.load, "reading members", group, topic) for group in groups}
+    published_by = tuple(read(database, schedules.of_topic, "listing schedules", topic))
+    names = sorted(read(database, groups.readers, "reading groups", topic))
+    owners = {group: read(database, _owners.load, "reading members", group, topic) for group in names}
     for group, members in owners.items():
         alive = sorted(owner for owner in members.rows if members.alive(owner))
         if alive:
             raise ConfigurationError(
                 f"topic {topic!r} is being read: stop the {len(alive)} members of group {group!r} first ({alive[0]}, …)"
             )
-    unsettled = {group: lag for group, lag in _lags(database, topic, groups).items() if lag}
+    unsettled = {group: lag for group, lag in _lags(database, topic, names).items() if lag}
     with deleting(database, Act(verb="delete_topic", topic=topic)) as tally:
         if not dry_run:
             repeated(database, _try_to_delete, "looking for the privilege to delete", database, _may_delete_topics)
-            repeated(database, _end, "deleting groups", database, topic, groups)
+            repeated(database, _end, "deleting groups", database, topic, names)
             tally.done = True
             tally.add(unsettled=sum(unsettled.values()))
-            for group in groups:
+            for group in names:
                 _clear(database, topic, group, list(owners[group].rows))
         # Before the lanes: what is moved into the log meanwhile leaves with its lane.
-        waiting = read(database, Scheduled().count, "counting", topic) if dry_run else delete_all(database, topic)
+        waiting = read(database, scheduled.count, "counting", topic) if dry_run else delete_all(database, topic)
         tally.add(scheduled=0 if dry_run else waiting)
         lanes, messages = 0, 0
         for page in pages(database, topic, LANES_A_TRANSACTION):
@@ -259,10 +208,10 @@ def delete_topic(database: Database, topic: str, *, dry_run: bool) -> TopicDelet
         lanes=lanes,
         messages=messages,
         scheduled=waiting,
-        groups=tuple(groups),
+        groups=tuple(names),
         unsettled=unsettled,
         dead_letter_topics=letters,
-        schedules=schedules,
+        schedules=published_by,
         dry_run=dry_run,
     )
 
@@ -271,9 +220,9 @@ def _may_delete_topics(cx: Executor) -> None:
     """As `_may_delete_groups`."""
     _may_delete_groups(cx)
     may_delete(cx)
-    Scheduled().delete(cx, "", [("", "")])
-    Offsets().raise_floors(cx, "", {"": 0})
-    Discovery().purge(cx, "", "")
+    scheduled.delete(cx, "", [("", "")])
+    offsets.raise_floors(cx, "", {"": 0})
+    partitions.purge(cx, "", "")
 
 
 def _letters_of(cx: Executor, topic: str) -> tuple[str, ...]:
@@ -282,7 +231,7 @@ def _letters_of(cx: Executor, topic: str) -> tuple[str, ...]:
 
 
 def _count(database: Database, topic: str, heads: Mapping[str, int]) -> tuple[int, int]:
-    floors = read(database, Offsets().load, "reading floors", "", topic, list(heads))
+    floors = read(database, offsets.load, "reading floors", "", topic, list(heads))
     return len(heads), sum(heads[key] - row.marked_through for (_, key), row in floors.items())
 
 
@@ -303,17 +252,17 @@ def _empty(database: Database, topic: str, keys: Sequence[str]) -> tuple[int, in
 def _release(database: Database, topic: str, keys: Sequence[str]) -> dict[str, tuple[int, int]]:
     """Raise the floors to the heads; (deleted through, floor) by key."""
     with database.transaction() as cx:
-        Discovery().share_topic(cx, topic)
+        partitions.share_topic(cx, topic)
         _nobody_reads(cx, topic)
-        floors = lease_takeover.lock_floors(cx, topic, keys)
-        heads = Discovery().heads(cx, topic, list(floors))
-        Offsets().raise_floors(cx, topic, heads)
+        floors = offsets.lock_floors(cx, topic, keys)
+        heads = partitions.heads(cx, topic, list(floors))
+        offsets.raise_floors(cx, topic, heads)
         return {key: (floors[key].deleted_through, head) for key, head in heads.items()}
 
 
 def _nobody_reads(cx: Executor, topic: str) -> None:
     """With the topic row locked, nobody can begin to."""
-    readers = Groups().readers(cx, topic)
+    readers = groups.readers(cx, topic)
     if readers:
         raise ConfigurationError(
             f"group {min(readers)!r} was registered for topic {topic!r} while it was being deleted: what is left stays"
@@ -323,20 +272,18 @@ def _nobody_reads(cx: Executor, topic: str) -> None:
 def _drop(database: Database, topic: str, keys: Sequence[str]) -> list[str]:
     """Remove the lanes that are empty; those that were published to meanwhile are left."""
     with database.transaction() as cx:
-        Discovery().lock_topic(cx, topic)
+        partitions.lock_topic(cx, topic)
         _nobody_reads(cx, topic)
-        floors = lease_takeover.lock_floors(cx, topic, keys)
-        heads = Partitions().lock_heads(cx, topic, list(floors), wait=True)
+        floors = offsets.lock_floors(cx, topic, keys)
+        heads = partitions.lock_heads(cx, topic, list(floors), wait=True)
         empty = [key for key, head in heads.items() if head == floors[key].floor == floors[key].deleted_through]
         if empty:
-            seen = sorted({"", *(group for (group,) in cx.query(SEEN, (topic,)))}, key=str.encode)
+            seen = sorted({"", *offsets.groups_seen(cx, topic)}, key=str.encode)
             for group in seen:
-                rows = Deliveries().load(cx, group, topic, empty)
-                Deliveries().delete(
-                    cx, group, topic, [(key, row.offset) for key, found in rows.items() for row in found]
-                )
-            Discovery().raise_topic(cx, topic, max(heads[key] for key in empty), 0)
+                rows = deliveries.load(cx, group, topic, empty)
+                deliveries.delete(cx, group, topic, [(key, row.offset) for key, found in rows.items() for row in found])
+            partitions.raise_topic(cx, topic, max(heads[key] for key in empty), 0)
             for key in sorted(empty, key=str.encode):
-                Offsets().purge(cx, topic, key, seen)
-                Discovery().purge(cx, topic, key)
+                offsets.purge(cx, topic, key, seen)
+                partitions.purge(cx, topic, key)
         return [key for key in heads if key not in empty]

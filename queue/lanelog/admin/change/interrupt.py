@@ -20,27 +20,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lanelog._stores._points import chunked, placeholders
-from lanelog._stores.deliveries import Deliveries, DeliveryWrite
-from lanelog._stores.discovery import Discovery
-from lanelog._stores.offsets import Offsets
+from lanelog._stores import deliveries, offsets, partitions
+from lanelog._stores.deliveries import DeliveryWrite
 from lanelog.admin.read import owners as _owners
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
     from lanelog._database import Executor
     from lanelog._stores.deliveries import DeliveryRow
-    from lanelog.admin.change.lease_takeover import Held
+    from lanelog._stores.leases import Held
 
 INTERRUPTED = "an operator took the lane away while it was handed out"
 """`last_error` of an attempt that ended so."""
-
-# Run marks of lanes that were taken away: what they covered has rows of its own now (PRIMARY).
-UNMARK = """
-UPDATE queue_offsets FORCE INDEX (PRIMARY) SET marked_through = offset_acked, marked_epoch = 0, marked_at = 0
-WHERE consumer_group = %s AND topic = %s AND partition_key IN ({keys})
-"""
 
 
 def interrupt(cx: Executor, topic: str, group: str, held: Mapping[str, Held]) -> list[str]:
@@ -53,9 +45,9 @@ def interrupt(cx: Executor, topic: str, group: str, held: Mapping[str, Held]) ->
     owners = _owners.load(cx, group, topic)
     lanes = {key: lease.epoch for key, lease in held.items() if lease.owner and owners.alive(lease.owner)}
     keys = sorted(lanes, key=str.encode)
-    places = Offsets().load(cx, group, topic, keys)
-    heads = Discovery().heads(cx, topic, keys)
-    rows = Deliveries().load(cx, group, topic, keys)
+    places = offsets.load(cx, group, topic, keys)
+    heads = partitions.heads(cx, topic, keys)
+    rows = deliveries.load(cx, group, topic, keys)
     writes: list[DeliveryWrite] = []
     void: list[str] = []
     for key, epoch in lanes.items():
@@ -69,14 +61,8 @@ def interrupt(cx: Executor, topic: str, group: str, held: Mapping[str, Held]) ->
         low = max(place.offset_acked, 0 if floor is None else floor.offset_acked)
         for offset in _uncovered(mine, low, min(place.marked_through, heads.get(key, 0))):
             writes.append(_first(key, offset, place.marked_age))
-    Deliveries().upsert(cx, group, topic, writes)
+    deliveries.upsert(cx, group, topic, writes)
     return void
-
-
-def unmark(cx: Executor, topic: str, group: str, keys: Sequence[str]) -> None:
-    """Take back the run marks that `interrupt` has made void."""
-    for chunk in chunked(sorted(keys, key=str.encode)):
-        cx.execute(UNMARK.format(keys=placeholders(chunk)), (group, topic, *chunk))
 
 
 def _again(key: str, row: DeliveryRow) -> DeliveryWrite:

@@ -1,7 +1,7 @@
 """What every verb does that changes a group's place in a lane: it takes the lane away from its owner first.
 
-Owns the locks on floors and leases and the writes of watermarks that go with them; never decides where a watermark
-goes. Called by seek, skip, release and purge, inside their transactions.
+Owns how a lane is taken away; never decides where a watermark goes. Seek, skip, release and purge
+call it inside their transactions.
 
 Lock order: topic row S → groups S → floors → leases X → delivery → offsets. The floor keeps collection and the purge of
 the lane out; topic row and group are there because a lease row may be born here. With the lease's epoch raised, no
@@ -12,84 +12,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attrs import frozen
-
-from lanelog._stores._points import chunked, placeholders
-from lanelog._stores.discovery import Discovery
-from lanelog._stores.groups import Groups
-from lanelog._stores.leases import Leases
-from lanelog._stores.offsets import FloorRow, Offsets
+from lanelog._stores import groups, leases, partitions
 from lanelog.admin.lookup.known import no_group, no_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable
 
     from lanelog._database import Executor
     from lanelog._stores.deliveries import DeliveryRow
 
-# Floors of some lanes, held against collection and the purge of the lane (PRIMARY).
-SHARE_FLOORS = """SELECT partition_key, offset_acked, marked_through FROM queue_offsets FORCE INDEX (PRIMARY)
-WHERE consumer_group = '' AND topic = %s AND partition_key IN ({keys}) ORDER BY partition_key LOCK IN SHARE MODE"""
-
-# The same, to raise them (PRIMARY).
-LOCK_FLOORS = """SELECT partition_key, offset_acked, marked_through FROM queue_offsets FORCE INDEX (PRIMARY)
-WHERE consumer_group = '' AND topic = %s AND partition_key IN ({keys}) ORDER BY partition_key FOR UPDATE"""
-
-
-@frozen
-class Held:
-    """A lease as it was before it was taken away; `owner` is '' for nobody."""
-
-    owner: str
-    epoch: int
-
 
 def begin(cx: Executor, topic: str, group: str) -> int:
     """Hold topic row and group until the transaction ends; the epoch of lease rows that are born in it."""
-    row = Discovery().share_topic(cx, topic)
+    row = partitions.share_topic(cx, topic)
     if row is None:
         raise no_topic(topic)
-    if Groups().lock_shared(cx, group, topic) is None:
+    if groups.lock_shared(cx, group, topic) is None:
         raise no_group(topic, group)
-    return row[1] + 1
-
-
-def share_floors(cx: Executor, topic: str, keys: Sequence[str]) -> dict[str, FloorRow]:
-    """Share-lock the floors of these lanes; one that is missing has been purged."""
-    return _floors(cx, SHARE_FLOORS, topic, keys)
-
-
-def lock_floors(cx: Executor, topic: str, keys: Sequence[str]) -> dict[str, FloorRow]:
-    """Lock the floors of these lanes."""
-    return _floors(cx, LOCK_FLOORS, topic, keys)
-
-
-def _floors(cx: Executor, sql: str, topic: str, keys: Sequence[str]) -> dict[str, FloorRow]:
-    found = {}
-    for chunk in chunked(_sorted(keys)):
-        for key, floor, deleted in cx.query(sql.format(keys=placeholders(chunk)), (topic, *chunk)):
-            found[key] = FloorRow(floor, deleted)
-    return found
-
-
-def lock_leases(cx: Executor, topic: str, group: str, keys: Iterable[str]) -> dict[str, Held]:
-    """Lock the leases of these lanes; one that is missing was never owned."""
-    return {key: Held(*held) for key, held in Leases().lock_owners(cx, group, topic, keys).items()}
+    return row.first_epoch
 
 
 def take_away(cx: Executor, topic: str, group: str, keys: Iterable[str], epoch: int) -> None:
     """Leave these lanes to nobody; `epoch` is that of rows that are born."""
-    Leases().take_away(cx, topic, [(group, key) for key in keys], epoch)
-
-
-def move(cx: Executor, topic: str, group: str, watermarks: Mapping[str, int]) -> None:
-    """Set watermarks by key, whatever they were."""
-    Offsets().move_watermarks(cx, topic, group, watermarks)
-
-
-def raise_watermarks(cx: Executor, topic: str, group: str, watermarks: Mapping[str, int]) -> None:
-    """Raise watermarks by key."""
-    Offsets().raise_watermarks(cx, topic, group, watermarks)
+    leases.take_away(cx, topic, [(group, key) for key in keys], epoch)
 
 
 def settled_between(rows: Iterable[DeliveryRow], low: int, high: int) -> int:

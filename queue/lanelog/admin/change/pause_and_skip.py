@@ -17,10 +17,8 @@ from typing import TYPE_CHECKING
 
 from lanelog._checks import check_integer, check_name
 from lanelog._database import NOW_MS
-from lanelog._stores.deliveries import Deliveries
-from lanelog._stores.history import History
-from lanelog._stores.moves import Moves
-from lanelog._stores.offsets import Offsets
+from lanelog._stores import deliveries, groups, history, leases, moves, offsets
+from lanelog._stores._pause import RUNS, Pause
 from lanelog.admin.change import interrupt, lease_takeover
 from lanelog.admin.change.told import Act, Unanswered, passing
 from lanelog.admin.lookup.arguments import BY_MAX, REASON_MAX, check_text
@@ -35,40 +33,11 @@ if TYPE_CHECKING:
 
     from lanelog._database import Database, Executor
     from lanelog._stores.deliveries import DeliveryRow
+    from lanelog._stores.leases import Held
     from lanelog._stores.offsets import OffsetsRow
-
-# The flag of a group, locked to be changed (PRIMARY).
-LOCK_GROUP = """SELECT paused_at, paused_by, pause_reason FROM queue_groups FORCE INDEX (PRIMARY)
-WHERE consumer_group = %s AND topic = %s FOR UPDATE"""
-
-# Pause a group, or take it back (PRIMARY; the row is locked).
-FLAG_GROUP = """UPDATE queue_groups FORCE INDEX (PRIMARY) SET paused_at = %s, paused_by = %s, pause_reason = %s
-WHERE consumer_group = %s AND topic = %s"""
-
-# The flag of one lane (PRIMARY).
-LOCK_LANE = """SELECT paused_at, paused_by, pause_reason FROM queue_offsets FORCE INDEX (PRIMARY)
-WHERE consumer_group = %s AND topic = %s AND partition_key = %s FOR UPDATE"""
-
-# Pause one lane, or take it back; a group that has no row there gets one, at the floor where it would begin (PRIMARY).
-FLAG_LANE = f"""
-INSERT INTO queue_offsets (consumer_group, topic, partition_key, offset_acked, marked_through, paused_at, paused_by,
-       pause_reason, updated_at)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s, {NOW_MS})
-ON DUPLICATE KEY UPDATE paused_at = VALUES(paused_at), paused_by = VALUES(paused_by),
-       pause_reason = VALUES(pause_reason), updated_at = VALUES(updated_at)
-"""
-
-# Tell the members that a lane of theirs was paused or resumed (PRIMARY; the row is locked).
-NOTE_LANE = """UPDATE queue_groups FORCE INDEX (PRIMARY) SET lane_pauses = lane_pauses + 1
-WHERE consumer_group = %s AND topic = %s"""
 
 NOW = f"SELECT {NOW_MS}"
 MAX_OFFSET = 1 << 62
-
-Flag = tuple[int, str, str]
-"""When (milliseconds, 0: it runs), by whom and why something was paused."""
-
-RUNS: Flag = (0, "", "")
 
 
 # -- pause and resume --------------------------------------------------------------------------------------------------
@@ -81,16 +50,18 @@ def pause(
     check_text("by", by, BY_MAX)
     check_text("reason", reason, REASON_MAX)
     _check(database, topic, group, key)
-    before, now = repeated(database, _set, "pausing", database, topic, group, key, (1, by, reason), dry_run=dry_run)
-    flag = before if before[0] else (now, by, reason)
+    before, now = repeated(
+        database, _set, "pausing", database, topic, group, key, Pause(1, by, reason), dry_run=dry_run
+    )
+    pause = before if before.at_ms else Pause(now, by, reason)
     return Paused(
         topic=topic,
         group=group,
         key=key,
-        changed=not before[0],
-        paused_at=utc_from_ms(flag[0]),
-        by=flag[1],
-        reason=flag[2],
+        changed=not before.at_ms,
+        paused_at=utc_from_ms(pause.at_ms),
+        by=pause.by,
+        reason=pause.reason,
         lag=repeated(database, _lag, "counting", database, topic, group, key),
         dry_run=dry_run,
     )
@@ -104,10 +75,10 @@ def resume(database: Database, topic: str, group: str, *, key: str | None, dry_r
         topic=topic,
         group=group,
         key=key,
-        changed=bool(before[0]),
-        paused_at=utc_from_ms(before[0]) if before[0] else None,
-        by=before[1],
-        reason=before[2],
+        changed=bool(before.at_ms),
+        paused_at=utc_from_ms(before.at_ms) if before.at_ms else None,
+        by=before.by,
+        reason=before.reason,
         dry_run=dry_run,
     )
 
@@ -127,33 +98,33 @@ def _set(
     topic: str,
     group: str,
     key: str | None,
-    wanted: Flag,
+    wanted: Pause,
     *,
     dry_run: bool,
-) -> tuple[Flag, int]:
-    """One transaction; the flag as it was, and the database's clock, which is when a pause begins."""
+) -> tuple[Pause, int]:
+    """One transaction; the pause as it was, and the database's clock, which is when a pause begins."""
     with database.transaction() as cx:
         # groups X → floor S → offsets; a group's pause takes its row alone. The floor keeps the purge of the lane away,
         # which would take the flag with it.
-        before = _flag(cx, LOCK_GROUP, group, topic)
+        before = groups.lock_pause(cx, group, topic)
         if before is None:
             raise no_group(topic, group)
         floor = 0
         if key is not None:
-            held = lease_takeover.share_floors(cx, topic, [key]).get(key)
+            held = offsets.share_floors(cx, topic, [key]).get(key)
             if held is None:
                 raise no_lane(topic, key)
             floor = held.floor
-            before = _flag(cx, LOCK_LANE, group, topic, key) or RUNS
+            before = offsets.lock_pause(cx, group, topic, key)
         found = cx.one(NOW)
         now = int(found[0]) if found else 0
-        if not dry_run and bool(before[0]) != bool(wanted[0]):
-            flag = (now, *wanted[1:]) if wanted[0] else RUNS
+        if not dry_run and bool(before.at_ms) != bool(wanted.at_ms):
+            pause = Pause(now, wanted.by, wanted.reason) if wanted.at_ms else RUNS
             if key is None:
-                cx.execute(FLAG_GROUP, (*flag, group, topic))
+                groups.set_pause(cx, group, topic, pause)
             else:
-                cx.execute(NOTE_LANE, (group, topic))
-                cx.execute(FLAG_LANE, (group, topic, key, floor, floor, *flag))
+                groups.count_lane_pause(cx, group, topic)
+                offsets.set_pause(cx, group, topic, key, pause, floor)
         return before, now
 
 
@@ -162,11 +133,6 @@ def _lag(database: Database, topic: str, group: str, key: str | None) -> int:
         if key is None:
             return lane_totals.total(cx, topic, group).lag
         return sum(facts.lag for facts in lane_totals.load(cx, topic, [group], [key]).values())
-
-
-def _flag(cx: Executor, sql: str, *args: str) -> Flag | None:
-    row = cx.one(sql, args)
-    return None if row is None else (int(row[0]), str(row[1]), str(row[2]))
 
 
 # -- skip and release --------------------------------------------------------------------------------------------------
@@ -207,12 +173,12 @@ def _skip(
 ) -> Skipped:
     with database.transaction() as cx:
         epoch = lease_takeover.begin(cx, topic, group)
-        floor = lease_takeover.share_floors(cx, topic, [key]).get(key)
+        floor = offsets.share_floors(cx, topic, [key]).get(key)
         if floor is None:
             raise no_lane(topic, key)
-        held = lease_takeover.lock_leases(cx, topic, group, [key]).get(key)
-        place = Offsets().load(cx, group, topic, [key]).get((group, key))
-        rows = Deliveries().load(cx, group, topic, [key]).get(key, [])
+        held = leases.lock_owners(cx, group, topic, [key]).get(key)
+        place = offsets.load(cx, group, topic, [key]).get((group, key))
+        rows = deliveries.load(cx, group, topic, [key]).get(key, [])
         watermark = max(floor.floor, place.offset_acked if place else 0)
         state, attempts = _state(offset, watermark, place, rows, held)
         changed = state is not MessageState.COMPLETED
@@ -220,11 +186,11 @@ def _skip(
             unanswered.plan(1)
             lease_takeover.take_away(cx, topic, group, [key], epoch)
             void = interrupt.interrupt(cx, topic, group, {} if held is None else {key: held})
-            rows = Deliveries().load(cx, group, topic, [key]).get(key, [])
+            rows = deliveries.load(cx, group, topic, [key]).get(key, [])
             _settle(cx, topic, group, key, offset, watermark, rows)
-            interrupt.unmark(cx, topic, group, void)
+            offsets.unmark(cx, group, topic, void)
             row = next((row for row in rows if row.offset <= offset <= row.through), None)
-            History().skipped(
+            history.skipped(
                 cx,
                 group,
                 topic,
@@ -240,7 +206,7 @@ def _skip(
             group=group,
             key=key,
             offset=offset,
-            id=Moves().source_id(cx, topic, key, offset),
+            id=moves.source_id(cx, topic, key, offset),
             changed=changed,
             state=state,
             attempts=attempts,
@@ -256,15 +222,15 @@ def _settle(
     """The next one raises the watermark, over what is settled ahead of it; any other gets an acked row."""
     reached = lease_takeover.advanced(rows, watermark)
     if offset != reached + 1:
-        Deliveries().settle(cx, group, topic, key, offset)
+        deliveries.settle(cx, group, topic, key, offset)
         return
     reached = lease_takeover.advanced([row for row in rows if row.acked], offset)
-    Deliveries().delete(cx, group, topic, [(key, row.offset) for row in rows if row.through <= reached])
-    lease_takeover.raise_watermarks(cx, topic, group, {key: reached})
+    deliveries.delete(cx, group, topic, [(key, row.offset) for row in rows if row.through <= reached])
+    offsets.raise_watermarks(cx, topic, group, {key: reached})
 
 
 def _state(
-    offset: int, watermark: int, place: OffsetsRow | None, rows: Iterable[DeliveryRow], held: lease_takeover.Held | None
+    offset: int, watermark: int, place: OffsetsRow | None, rows: Iterable[DeliveryRow], held: Held | None
 ) -> tuple[MessageState, int]:
     """What the message is for the group before it is skipped, and the attempts that were started."""
     row = next((row for row in rows if row.offset <= offset <= row.through), None)
@@ -292,13 +258,13 @@ def release(database: Database, topic: str, group: str, key: str, *, dry_run: bo
 def _release(database: Database, topic: str, group: str, key: str, *, dry_run: bool) -> Released:
     with database.transaction() as cx:
         # floor S → lease X → delivery → offsets: no lease row is born here.
-        lease_takeover.share_floors(cx, topic, [key])
-        held = lease_takeover.lock_leases(cx, topic, group, [key]).get(key)
+        offsets.share_floors(cx, topic, [key])
+        held = leases.lock_owners(cx, group, topic, [key]).get(key)
         owned = held is not None and bool(held.owner)
         if held is not None and owned and not dry_run:
             lease_takeover.take_away(cx, topic, group, [key], held.epoch + 1)
             void = interrupt.interrupt(cx, topic, group, {key: held})
-            interrupt.unmark(cx, topic, group, void)
+            offsets.unmark(cx, group, topic, void)
         return Released(
             topic=topic,
             group=group,

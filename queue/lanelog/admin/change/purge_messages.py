@@ -26,11 +26,8 @@ from attrs import evolve, field, frozen
 from lanelog._checks import check_name
 from lanelog._engine.cleanup import collection
 from lanelog._engine.cleanup.collection import Span
-from lanelog._stores.deliveries import Deliveries
-from lanelog._stores.discovery import Discovery
-from lanelog._stores.groups import Groups
-from lanelog._stores.moves import Moves
-from lanelog._stores.offsets import FloorRow, Offsets
+from lanelog._stores import deliveries, groups, leases, moves, offsets, partitions
+from lanelog._stores.offsets import FloorRow
 from lanelog.admin.change import interrupt, lease_takeover
 from lanelog.admin.change.seek import instants
 from lanelog.admin.change.told import Act, Unanswered, deleting
@@ -101,7 +98,7 @@ def purge(database: Database, topic: str, *, before: datetime | int, dry_run: bo
 
 def may_delete(cx: Executor) -> None:
     """Refuse who may not delete messages before any is released; there is none in the lane without names."""
-    Moves().delete(cx, "", [("", 0)])
+    moves.delete(cx, "", [("", 0)])
 
 
 def _targets(topic: str, before: object) -> Callable[[Executor, Mapping[str, int]], dict[str, int]]:
@@ -139,55 +136,57 @@ def _transaction(
     database: Database, topic: str, wanted: Mapping[str, int], unanswered: Unanswered, *, dry_run: bool
 ) -> Released:
     with unanswered.attempt(), database.transaction() as cx:
-        topic_row = Discovery().share_topic(cx, topic)
+        topic_row = partitions.share_topic(cx, topic)
         if topic_row is None:
             raise no_topic(topic)
-        groups = sorted(Groups().readers(cx, topic), key=str.encode)
+        readers = sorted(groups.readers(cx, topic), key=str.encode)
         if dry_run:
-            loaded = Offsets().load(cx, "", topic, list(wanted))
+            loaded = offsets.load(cx, "", topic, list(wanted))
             floors = {key: FloorRow(row.offset_acked, row.marked_through) for (_, key), row in loaded.items()}
         else:
-            floors = Offsets().lock_floors(cx, topic, list(wanted))
+            floors = offsets.try_lock_floors(cx, topic, list(wanted))
         # What is not there at all has been purged.
-        missing = Offsets().load(cx, "", topic, [key for key in wanted if key not in floors])
+        missing = offsets.load(cx, "", topic, [key for key in wanted if key not in floors])
         held = {key: max(0, wanted[key] - row.marked_through) for (_, key), row in missing.items()}
         targets = {key: wanted[key] for key, row in floors.items() if wanted[key] > row.floor}
-        places = _places(cx, topic, groups, floors)
-        behind = {group: [key for key in targets if places[group, key] < targets[key]] for group in groups}
+        places = _places(cx, topic, readers, floors)
+        behind = {group: [key for key in targets if places[group, key] < targets[key]] for group in readers}
         void: dict[str, list[str]] = {}
         if not dry_run:
             held_by = {}
-            for group in groups:
-                held_by[group] = lease_takeover.lock_leases(cx, topic, group, behind[group])
-                lease_takeover.take_away(cx, topic, group, behind[group], topic_row[1] + 1)
-            for group in groups:
+            for group in readers:
+                held_by[group] = leases.lock_owners(cx, group, topic, behind[group])
+                lease_takeover.take_away(cx, topic, group, behind[group], topic_row.first_epoch)
+            for group in readers:
                 void[group] = interrupt.interrupt(cx, topic, group, held_by[group])
-            places = _places(cx, topic, groups, floors)  # an owner may have settled more until it was fenced
+            places = _places(cx, topic, readers, floors)  # an owner may have settled more until it was fenced
             _forget_settled_letters(cx, topic, targets)
         unsettled = {}
         reached = {}
-        for group in groups:
+        for group in readers:
             count, reached[group] = _pass(cx, topic, group, targets, places, behind[group], dry_run=dry_run)
             if count:
                 unsettled[group] = count
         if not dry_run:
             unanswered.plan(sum(unsettled.values()))
-            Offsets().raise_floors(cx, topic, targets)
-            for group in groups:
-                interrupt.unmark(cx, topic, group, void[group])
-                lease_takeover.raise_watermarks(cx, topic, group, reached[group])
+            offsets.raise_floors(cx, topic, targets)
+            for group in readers:
+                offsets.unmark(cx, group, topic, void[group])
+                offsets.raise_watermarks(cx, topic, group, reached[group])
         lanes = {key: (row.deleted_through, targets.get(key, row.floor)) for key, row in floors.items()}
         return Released(lanes, held, unsettled)
 
 
 def _places(
-    cx: Executor, topic: str, groups: Sequence[str], floors: Mapping[str, FloorRow]
+    cx: Executor, topic: str, readers: Sequence[str], floors: Mapping[str, FloorRow]
 ) -> dict[tuple[str, str], int]:
     """Where each group is in each lane; one without a row is at the floor."""
-    if not groups or not floors:
+    if not readers or not floors:
         return {}
-    marks = Offsets().watermarks(cx, topic, groups, list(floors))
-    return {(group, key): max(row.floor, marks.get((group, key), 0)) for group in groups for key, row in floors.items()}
+    marks = offsets.watermarks(cx, topic, readers, list(floors))
+    return {
+        (group, key): max(row.floor, marks.get((group, key), 0)) for group in readers for key, row in floors.items()
+    }
 
 
 def _pass(
@@ -201,7 +200,7 @@ def _pass(
     dry_run: bool,
 ) -> tuple[int, dict[str, int]]:
     """Take a group past what is purged: how much of it it had not settled, and its new watermarks by key."""
-    rows = Deliveries().load(cx, group, topic, keys)
+    rows = deliveries.load(cx, group, topic, keys)
     unsettled, reached, points = 0, {}, []
     for key in keys:
         mine, place, target = rows.get(key, []), places[group, key], targets[key]
@@ -209,15 +208,15 @@ def _pass(
         reached[key] = lease_takeover.advanced(mine, max(place, target))
         points += [(key, row.offset) for row in mine if row.through <= reached[key]]
     if not dry_run:
-        Deliveries().delete(cx, group, topic, points)
+        deliveries.delete(cx, group, topic, points)
     return unsettled, reached
 
 
 def _forget_settled_letters(cx: Executor, topic: str, targets: Mapping[str, int]) -> None:
     """The rows of the reserved group '' last as long as the dead letters that they settle."""
-    rows = Deliveries().load(cx, "", topic, list(targets))
+    rows = deliveries.load(cx, "", topic, list(targets))
     points = [(key, row.offset) for key, found in rows.items() for row in found if row.through <= targets[key]]
-    Deliveries().delete(cx, "", topic, points)
+    deliveries.delete(cx, "", topic, points)
 
 
 def delete_released(database: Database, topic: str, lanes: Mapping[str, tuple[int, int]]) -> int:

@@ -22,9 +22,7 @@ from attrs import evolve, frozen
 
 from lanelog._checks import check_name
 from lanelog._engine.leasing.registration import last_before
-from lanelog._stores.deliveries import Deliveries
-from lanelog._stores.discovery import Discovery
-from lanelog._stores.offsets import Offsets
+from lanelog._stores import deliveries, offsets, partitions
 from lanelog.admin.change import lease_takeover
 from lanelog.admin.change.told import Act, Unanswered, passing
 from lanelog.admin.lookup.arguments import aware, milliseconds
@@ -138,8 +136,8 @@ def _places(
 
 def instants(cx: Executor, topic: str, keys: Sequence[str], start_ms: int) -> dict[str, int]:
     """The last offset written before an instant, by key; of a lane that is gone: 0."""
-    heads = Discovery().heads(cx, topic, keys)
-    floors = Offsets().load(cx, "", topic, keys)
+    heads = partitions.heads(cx, topic, keys)
+    floors = offsets.load(cx, "", topic, keys)
     found = dict.fromkeys(keys, 0)
     for key in keys:
         floor = floors.get(("", key))
@@ -160,17 +158,17 @@ def _page(
     """One transaction; a lane without a floor has been purged and is left out."""
     with unanswered.attempt(), database.transaction() as cx:
         if dry_run:
-            floors = {key: row.offset_acked for (_, key), row in Offsets().load(cx, "", topic, list(places)).items()}
+            floors = {key: row.offset_acked for (_, key), row in offsets.load(cx, "", topic, list(places)).items()}
         else:
             epoch = lease_takeover.begin(cx, topic, group)
-            floors = {key: row.floor for key, row in lease_takeover.share_floors(cx, topic, list(places)).items()}
+            floors = {key: row.floor for key, row in offsets.share_floors(cx, topic, list(places)).items()}
             lease_takeover.take_away(cx, topic, group, floors, epoch)
         moves = _plan(cx, topic, group, floors, places)
         if not dry_run:
             unanswered.plan(sum(move.passed for move in moves))
             # Nobody else can write these rows now: whoever wants to share-locks the leases first.
-            Deliveries().delete(cx, group, topic, [(move.key, offset) for move in moves for offset in move.rows])
-            lease_takeover.move(cx, topic, group, {move.key: move.after for move in moves})
+            deliveries.delete(cx, group, topic, [(move.key, offset) for move in moves for offset in move.rows])
+            offsets.move_watermarks(cx, topic, group, {move.key: move.after for move in moves})
     return moves
 
 
@@ -178,15 +176,15 @@ def _plan(
     cx: Executor, topic: str, group: str, floors: Mapping[str, int], places: Mapping[str, int | None]
 ) -> list[_Move]:
     keys = list(floors)
-    heads = Discovery().heads(cx, topic, keys)
-    offsets = Offsets().load(cx, group, topic, keys)
-    rows = Deliveries().load(cx, group, topic, keys)
+    heads = partitions.heads(cx, topic, keys)
+    at = offsets.load(cx, group, topic, keys)
+    rows = deliveries.load(cx, group, topic, keys)
     return [
         _move(
             key,
             floor=floors[key],
             head=heads[key],
-            acked=offsets[(group, key)].offset_acked if (group, key) in offsets else 0,
+            acked=at[(group, key)].offset_acked if (group, key) in at else 0,
             rows=rows.get(key, ()),
             wanted=places[key],
         )

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from attrs import define
 
 from lanelog._checks import check_name
+from lanelog._stores import deliveries, offsets
 from lanelog._stores._points import chunked
-from lanelog.admin.change import lease_takeover
 from lanelog.admin.change.told import Act, deleting
 from lanelog.admin.dead_letters import selection
 from lanelog.admin.lookup.known import known_group, read, repeated
@@ -93,10 +93,10 @@ class _Settling:
             raise selection.settled_meanwhile(error) from error
 
     def _transaction(self, cx: Executor, dead_topic: str) -> int:
-        floors = lease_takeover.share_floors(cx, dead_topic, sorted({letter.key for letter in self.letters}))
+        floors = offsets.share_floors(cx, dead_topic, sorted({letter.key for letter in self.letters}))
         points = [(letter.key, letter.offset) for letter in self.letters]
-        done = len(selection.settled_by(cx, dead_topic, points, self.by)) if self._unknown else 0
+        done = len(deliveries.letters_settled_by(cx, dead_topic, points, self.by)) if self._unknown else 0
         points = [(key, offset) for key, offset in points if key in floors and offset > floors[key].floor]
         points = selection.unsettled(cx, dead_topic, points)
-        selection.settle(cx, dead_topic, points, self.by)
+        deliveries.settle_letters(cx, dead_topic, points, self.by)
         return done + len(points)

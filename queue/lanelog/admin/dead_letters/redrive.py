@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections import deque
+from collections import Counter, deque
 from functools import partial
 from threading import Event
 from typing import TYPE_CHECKING
@@ -26,11 +26,7 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 from lanelog._checks import Duration, check_integer, check_name, check_number
-from lanelog._database import NOW_MS
-from lanelog._engine.lane.policy import CAP
-from lanelog._stores.groups import Groups
-from lanelog._stores.partitions import Partitions
-from lanelog.admin.change import lease_takeover
+from lanelog._stores import deliveries, groups, moves, offsets, partitions, scheduled
 from lanelog.admin.dead_letters import selection
 from lanelog.admin.lookup.known import known_group, known_topic, no_group, read, repeated
 from lanelog.admin.views import Redriven
@@ -45,37 +41,6 @@ if TYPE_CHECKING:
     from lanelog.publisher.timing import Timing
 
     Points = Sequence[tuple[str, int]]
-
-# The copy's id, which a replay of the archive computes too (`spark._replay_rows`).
-_ID = "CONCAT('rd-', SHA2(CONCAT(m.id, CHAR(31 USING utf8mb4), m.`offset`), 256))"
-# The cap of an earlier redrive goes with it, whatever this one's is.
-_METADATA = f"""IF(%s = 0, JSON_REMOVE(m.metadata, '$."{CAP}"'),
-          JSON_SET(COALESCE(m.metadata, '{{{{}}}}'), '$."{CAP}"', CAST(%s AS CHAR)))"""
-
-# Dead letters as messages again, behind the heads given by key and in their order (PRIMARY). The id is a new one,
-# because a dead letter's id and offset come together only once.
-COPY = f"""
-INSERT INTO queue_messages (topic, partition_key, `offset`, id, payload, payload_bytes, metadata, created_at,
-       published_at, expires_at, target_group)
-SELECT %s, m.partition_key,
-       CASE m.partition_key {{cases}} END + ROW_NUMBER() OVER (PARTITION BY m.partition_key ORDER BY m.`offset`),
-       {_ID}, m.payload, m.payload_bytes, {_METADATA}, {NOW_MS}, m.published_at,
-       IF(%s = 0, 0, {NOW_MS} + %s), %s
-FROM queue_messages m FORCE INDEX (PRIMARY)
-WHERE m.topic = %s AND (m.partition_key, m.`offset`) IN ({{points}})
-"""
-
-# The same into the schedule, in the same order (PRIMARY): the log gets them when they are due.
-COPY_LATER = f"""
-INSERT INTO queue_scheduled (topic, partition_key, id, payload, payload_bytes, metadata, created_at, published_at,
-       deliver_at, ttl_ms, target_group, seq)
-SELECT %s, m.partition_key, {_ID}, m.payload, m.payload_bytes, {_METADATA}, {NOW_MS}, m.published_at, {NOW_MS} + %s,
-       %s, %s,
-       MICROSECOND(UTC_TIMESTAMP(6)) MOD 1000 * 1000000
-         + ROW_NUMBER() OVER (PARTITION BY m.partition_key ORDER BY m.`offset`)
-FROM queue_messages m FORCE INDEX (PRIMARY)
-WHERE m.topic = %s AND (m.partition_key, m.`offset`) IN ({{points}})
-"""
 
 MAX_DELIVERIES = 1_000_000
 
@@ -106,7 +71,7 @@ def redrive(
     dry_run: bool,
     ensure_lanes: Callable[[str, Sequence[str]], None],
     published: Callable[[str], None],
-    scheduled: Callable[[], None],
+    wake_scheduler: Callable[[], None],
 ) -> Redriven:
     """See `Admin.redrive`."""
     check_name("topic", topic)
@@ -137,7 +102,7 @@ def redrive(
     if not dry_run:
         work.finish()
     if work.moved:
-        (scheduled if timing.delay_ms else partial(published, work.target))()
+        (wake_scheduler if timing.delay_ms else partial(published, work.target))()
     return Redriven(
         topic=original,
         group=group,
@@ -198,7 +163,7 @@ class _Redrive:
 
     def target_group(self, cx: Executor) -> str:
         """The only group that the copies are for, held in place; '' for every group, where it is not registered."""
-        if Groups().lock_shared(cx, self.group, self.target) is not None:
+        if groups.lock_shared(cx, self.group, self.target) is not None:
             return self.group
         if self.home:
             raise no_group(self.target, self.group)
@@ -286,13 +251,13 @@ class _Redrive:
     def _transaction(self, cx: Executor, letters: Sequence[Letter], keys: Sequence[str]) -> tuple[int, set[str]]:
         dead_topic = letters[0].dead_topic
         for_group = self.target_group(cx)
-        floors = lease_takeover.share_floors(cx, dead_topic, keys)
+        floors = offsets.share_floors(cx, dead_topic, keys)
         if self._unknown:
             points = [(letter.key, letter.offset) for letter in letters]
-            done = selection.settled_by(cx, dead_topic, points, self.by)
+            done = deliveries.letters_settled_by(cx, dead_topic, points, self.by)
             if done:  # it was; what is left of the batch was left by it, for somebody's lock or to somebody's call
                 return len(done), {key for key, _ in set(points) - done}
-        heads = Partitions().lock_heads(cx, self.target, keys, wait=False)
+        heads = partitions.lock_heads(cx, self.target, keys, wait=False)
         points = [
             (letter.key, letter.offset)
             for letter in letters
@@ -302,7 +267,7 @@ class _Redrive:
         busy = set(keys) - heads.keys()
         if not points:
             return 0, busy
-        selection.settle(cx, dead_topic, points, self.by)
+        deliveries.settle_letters(cx, dead_topic, points, self.by)
         if self.timing.delay_ms:
             copied, moved = self._copy_later(cx, dead_topic, points, for_group), True
         else:
@@ -317,27 +282,28 @@ class _Redrive:
         self, cx: Executor, dead_topic: str, points: Points, for_group: str, heads: Mapping[str, int]
     ) -> tuple[int, bool]:
         """To the ends of their lanes; how many, and whether every head could be moved."""
-        counts: dict[str, int] = {}
-        for key, _ in points:
-            counts[key] = counts.get(key, 0) + 1
-        bases = [value for key in counts for value in (key, heads[key])]
-        sql = COPY.format(cases="WHEN %s THEN %s " * len(counts), points=_marks(points))
-        flat = [value for point in points for value in point]
-        ttl = (self.timing.ttl_ms, self.timing.ttl_ms)
-        copied = cx.execute(sql, (self.target, *bases, *self._cap, *ttl, for_group, dead_topic, *flat))
-        return copied, Partitions().advance(cx, self.target, counts) == len(counts)
+        copied = moves.redrive(
+            cx,
+            dead_topic,
+            points,
+            heads,
+            target=self.target,
+            cap=self.max_deliveries or 0,
+            ttl_ms=self.timing.ttl_ms,
+            for_group=for_group,
+        )
+        counts = Counter(key for key, _ in points)
+        return copied, partitions.advance(cx, self.target, counts) == len(counts)
 
     def _copy_later(self, cx: Executor, dead_topic: str, points: Points, for_group: str) -> int:
         """Into the schedule, with the heads locked as by whoever publishes; how many."""
-        sql = COPY_LATER.format(points=_marks(points))
-        flat = [value for point in points for value in point]
-        timing = (self.timing.delay_ms, self.timing.ttl_ms)
-        return cx.execute(sql, (self.target, *self._cap, *timing, for_group, dead_topic, *flat))
-
-    @property
-    def _cap(self) -> tuple[int, int]:
-        return (self.max_deliveries or 0,) * 2
-
-
-def _marks(points: Points) -> str:
-    return ",".join(["(%s, %s)"] * len(points))
+        return scheduled.redrive(
+            cx,
+            dead_topic,
+            points,
+            target=self.target,
+            cap=self.max_deliveries or 0,
+            delay_ms=self.timing.delay_ms,
+            ttl_ms=self.timing.ttl_ms,
+            for_group=for_group,
+        )

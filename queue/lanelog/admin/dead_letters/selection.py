@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 from attrs import frozen
 
 from lanelog._checks import check_name
-from lanelog._database import NOW_MS
+from lanelog._stores import offsets
 from lanelog._stores._points import chunked, placeholders
-from lanelog._stores.offsets import Offsets
 from lanelog.admin.lookup.known import PAGE, known_topic, pages, read
 from lanelog.admin.lookup.names import names
 from lanelog.admin.read import topics
@@ -56,20 +55,6 @@ LEFT JOIN queue_delivery_state d FORCE INDEX (PRIMARY)
        ON d.consumer_group = '' AND d.topic = m.topic AND d.partition_key = m.partition_key
           AND d.message_offset = m.`offset`
 WHERE m.topic = %s AND (m.partition_key, m.`offset`) IN ({points}) AND d.message_offset IS NULL
-"""
-
-# Settle dead letters, for every group; whoever comes second finds a duplicate (PRIMARY).
-SETTLE = """
-INSERT INTO queue_delivery_state (consumer_group, topic, partition_key, message_offset, through_offset, acked,
-       last_attempt_at, last_error)
-VALUES {rows}
-"""
-_SETTLED = f"('', %s, %s, %s, %s, 1, {NOW_MS}, %s)"
-
-# By which call some dead letters were settled (PRIMARY).
-SETTLED_BY = """
-SELECT partition_key, message_offset FROM queue_delivery_state FORCE INDEX (PRIMARY)
-WHERE consumer_group = '' AND topic = %s AND (partition_key, message_offset) IN ({points}) AND last_error = %s
 """
 
 OWN_ID = re.compile("dl-[0-9a-f]{64}")
@@ -195,7 +180,7 @@ def _some(database: Database, dead_topic: str, topic: str, group: str, own: Sequ
     for page in pages(database, dead_topic, PAGE):
         floors = read(
             database,
-            Offsets().load,
+            offsets.load,
             "reading floors",
             "",
             dead_topic,
@@ -265,22 +250,6 @@ def unsettled(cx: Executor, dead_topic: str, points: Sequence[tuple[str, int]]) 
         sql = UNSETTLED.format(points=",".join(["(%s, %s)"] * len(chunk)))
         found += [(key, offset) for key, offset in cx.query(sql, (dead_topic, *(v for point in chunk for v in point)))]
     return sorted(found, key=lambda point: (point[0].encode(), point[1]))
-
-
-def settle(cx: Executor, dead_topic: str, points: Sequence[tuple[str, int]], by: str) -> None:
-    """Settle dead letters; `by`: the call that does it. DatabaseError 1062 if one of them is settled already."""
-    for chunk in chunked(points):
-        args = [value for key, offset in chunk for value in (dead_topic, key, offset, offset, by)]
-        cx.execute(SETTLE.format(rows=",".join([_SETTLED] * len(chunk))), args)
-
-
-def settled_by(cx: Executor, dead_topic: str, points: Sequence[tuple[str, int]], by: str) -> set[tuple[str, int]]:
-    """Those of the dead letters (key, offset) that this call has settled: its COMMIT was done, and not answered."""
-    found: set[tuple[str, int]] = set()
-    for chunk in chunked(points):
-        sql = SETTLED_BY.format(points=",".join(["(%s, %s)"] * len(chunk)))
-        found.update(cx.query(sql, (dead_topic, *(value for point in chunk for value in point), by)))
-    return found
 
 
 def settled_meanwhile(error: DatabaseError) -> DatabaseError:

@@ -91,7 +91,7 @@ class Letters:
             dry_run=decided(dry_run),
             ensure_lanes=self._ensure_lanes,
             published=self._published,
-            scheduled=self._delayed,
+            wake_scheduler=self._delayed,
         )
 
     def delete_dead_letters(

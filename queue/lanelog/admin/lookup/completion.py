@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lanelog._database import NOW_MS
-from lanelog._stores.discovery import Discovery
+from lanelog._stores import partitions
 from lanelog.admin.lookup.arguments import limit_of
 from lanelog.admin.lookup.known import read
 from lanelog.admin.lookup.names import names, readers
@@ -51,8 +51,8 @@ def keys(database: Database, topic: str, beginning: str, limit: int) -> list[str
     limit_of(limit)
 
     def look(cx: Executor) -> list[str]:
-        exact = [key for key in Discovery().heads(cx, topic, [beginning]) if key] if beginning else []
-        behind = [key for key, _ in Discovery().page(cx, topic, beginning, limit) if key.startswith(beginning)]
+        exact = [key for key in partitions.heads(cx, topic, [beginning]) if key] if beginning else []
+        behind = [key for key, _ in partitions.page(cx, topic, beginning, limit) if key.startswith(beginning)]
         return [key for key in (*exact, *behind) if key][:limit]
 
     return read(database, look, "looking for keys")

@@ -10,8 +10,7 @@ import time
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from lanelog import migrations
-from lanelog._stores.discovery import Discovery
-from lanelog._stores.groups import Groups
+from lanelog._stores import groups, partitions
 from lanelog.admin.lookup.names import hint, names, readers
 from lanelog.errors import ConfigurationError
 
@@ -53,7 +52,7 @@ def read(
 
 def known_topic(cx: Executor, topic: str) -> None:
     """Refuse a topic that nobody has published to or subscribed to."""
-    if "" not in Discovery().heads(cx, topic, [""]):
+    if "" not in partitions.heads(cx, topic, [""]):
         raise no_topic(topic, [name for name, _ in names(cx)])
 
 
@@ -66,7 +65,7 @@ def no_topic(topic: str, there: Sequence[str] | None = None) -> ConfigurationErr
 def known_group(cx: Executor, topic: str, group: str) -> GroupRow:
     """The registration of a group; refuse one that is not registered for the topic."""
     known_topic(cx, topic)
-    row = Groups().get(cx, group, topic)
+    row = groups.get(cx, group, topic)
     if row is None:
         raise no_group(topic, group, readers(cx, topic).get(topic, []))
     return row
@@ -82,10 +81,10 @@ def no_group(topic: str, group: str, there: Sequence[str] | None = None) -> Conf
 
 def known_lane(cx: Executor, topic: str, key: str) -> int:
     """The head of a lane; refuse a key that was never published under, or whose drained lane was purged."""
-    head = Discovery().heads(cx, topic, [key]).get(key)
+    head = partitions.heads(cx, topic, [key]).get(key)
     if head is None:
         known_topic(cx, topic)
-        raise no_lane(topic, key, [name for name, _ in Discovery().page(cx, topic, "", PAGE) if name])
+        raise no_lane(topic, key, [name for name, _ in partitions.page(cx, topic, "", PAGE) if name])
     return head
 
 
@@ -99,7 +98,7 @@ def pages(database: Database, topic: str, size: int = PAGE) -> Iterator[list[tup
     """(key, head) of all lanes of a topic, in key order, page by page; what appears behind a page is met later."""
     after = ""
     while True:
-        page = read(database, Discovery().page, "listing lanes", topic, after, size)
+        page = read(database, partitions.page, "listing lanes", topic, after, size)
         lanes = [(key, head) for key, head in page if key]
         if lanes:
             yield lanes

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 from lanelog import _open_lanes
 from lanelog._checks import check_integer, check_name
-from lanelog._stores.discovery import Discovery
-from lanelog._stores.partitions import Partitions
+from lanelog._stores import partitions
 from lanelog.admin.lookup.known import known_topic, no_topic, read, repeated
 from lanelog.admin.types.results import OpenLanes
 from lanelog.errors import SchemaError
@@ -51,15 +50,15 @@ def set_open_lanes(database: Database, topic: str, lanes: int, *, dry_run: bool)
 
 
 def _count(cx: Executor, database: Database, topic: str) -> int:
-    return Partitions().open_lanes(cx, topic, tables=database.tables_version)
+    return partitions.open_lanes(cx, topic, tables=database.tables_version)
 
 
 def _set(database: Database, topic: str, lanes: int, *, dry_run: bool) -> int:
     """One transaction; the number as it was."""
     with database.transaction() as cx:
-        if Discovery().lock_topic(cx, topic) is None:
+        if partitions.lock_topic(cx, topic) is None:
             raise no_topic(topic)
         before = _count(cx, database, topic)
         if before != lanes and not dry_run:
-            Partitions().set_open_lanes(cx, topic, lanes)
+            partitions.set_open_lanes(cx, topic, lanes)
         return before

@@ -20,9 +20,9 @@ from lanelog._engine.cleanup.lane_purge import Purge, removable
 from lanelog._engine.cleanup.unattended import Undertaker
 from lanelog._engine.scheduling.delayed import DelayedMessages
 from lanelog._engine.scheduling.recurring import RecurringSchedules
-from lanelog._stores.groups import VERSION_WITH_DEAD_LETTER_TOPIC, Groups
-from lanelog._stores.history import BATCH, History
-from lanelog._stores.offsets import Offsets
+from lanelog._stores import groups, history, offsets
+from lanelog._stores.groups import VERSION_WITH_DEAD_LETTER_TOPIC
+from lanelog._stores.history import BATCH
 from lanelog.admin.change.purge_messages import may_delete
 from lanelog.admin.lookup.known import known_topic, pages, read, repeated
 from lanelog.admin.lookup.names import names
@@ -56,7 +56,7 @@ def maintain(
     """See `Admin.maintain`."""
     wanted = _chosen(database, topics)
     originals = _originals(database)
-    mended, appended, expired, collected, letters, lanes, heartbeats, history = 0, 0, 0, 0, 0, 0, 0, 0
+    mended, appended, expired, collected, letters, lanes, heartbeats, outcomes = 0, 0, 0, 0, 0, 0, 0, 0
     failed: dict[str, str] = {}
     refusal: DatabaseError | None = None
     fired = _fire(database, None if topics is None else [topic for topic, _ in wanted], ensure_lanes, published, failed)
@@ -74,18 +74,18 @@ def maintain(
             else:
                 collected += _collect(database, topic, partial(_release, database, topic), letters=False)
                 lanes += _purge(database, topic)
-            for group in read(database, Groups().readers, "reading groups", topic):
+            for group in read(database, groups.readers, "reading groups", topic):
                 heartbeats += read(database, collection.forget_members, "deleting heartbeats", topic, group)
         except DatabaseError as error:
             failed[topic] = str(error)
             refusal = None if error.retriable else error
-    for group, topic in read(database, History().kept, "looking for history"):
+    for group, topic in read(database, history.kept, "looking for history"):
         if topics is None or topic in dict(wanted):  # without topics: of deleted ones, too
             try:
-                history += _purge_history(database, topic, group)
+                outcomes += _purge_history(database, topic, group)
             except DatabaseError as error:
                 failed.setdefault(topic, str(error))
-    done = mended or appended or expired or collected or letters or lanes or heartbeats or fired or history
+    done = mended or appended or expired or collected or letters or lanes or heartbeats or fired or outcomes
     if refusal is not None and not done and failed.keys() >= dict(wanted).keys():
         raise refusal  # an account that may do nothing of it
     return Maintained(
@@ -97,7 +97,7 @@ def maintain(
         dead_letters=letters,
         lanes_purged=lanes,
         fired=fired,
-        history=history,
+        history=outcomes,
         heartbeats=heartbeats,
         failed=failed,
     )
@@ -178,7 +178,7 @@ def _originals(database: Database) -> dict[str, str]:
 def _letters_kept(database: Database, topic: str | None) -> dict[tuple[str, str], int]:
     if topic is None:
         return {}
-    kept = read(database, Groups().letters_kept, "reading groups", topic)
+    kept = read(database, groups.letters_kept, "reading groups", topic)
     return {(topic, group): retention_ms for group, retention_ms in kept.items()}
 
 
@@ -193,7 +193,7 @@ def _bury_expired(
         return 0
     undertaker = Undertaker(topic, database.autocommit, database.transaction, ensure_lanes, published)
     buried = 0
-    for group in read(database, Groups().unattended, "looking for groups that nobody consumes", topic):
+    for group in read(database, groups.unattended, "looking for groups that nobody consumes", topic):
         for page in pages(database, topic, LANES_A_TRANSACTION):
             keys = [key for key, _ in page]
             buried += repeated(database, undertaker.bury, "burying what has expired", group, keys).messages
@@ -224,11 +224,11 @@ def _release_letters(
 
 def _purge_history(database: Database, topic: str, group: str) -> int:
     """Delete the group's old rows, batch by batch; how many."""
-    row = read(database, Groups().get, "reading the group", group, topic)
+    row = read(database, groups.get, "reading the group", group, topic)
     retention_ms = HISTORY_KEPT_MS if row is None or not row.history_ms else row.history_ms
     gone = 0
     while True:
-        deleted, _ = read(database, History().purge, "deleting history", group, topic, retention_ms)
+        deleted, _ = read(database, history.purge, "deleting history", group, topic, retention_ms)
         gone += deleted
         if deleted < BATCH:
             return gone
@@ -236,7 +236,7 @@ def _purge_history(database: Database, topic: str, group: str) -> int:
 
 def _release(database: Database, topic: str, keys: list[str]) -> Released:
     with database.transaction() as cx:
-        retention_ms = max(Groups().readers(cx, topic).values(), default=0)
+        retention_ms = max(groups.readers(cx, topic).values(), default=0)
         return collection.release(cx, topic, keys, retention_ms)
 
 
@@ -247,7 +247,7 @@ def _purge(database: Database, topic: str) -> int:
         purge, gone, after = Purge(session), 0, ""
         while True:
             idle = database.config.lane_idle_purge
-            keys = read(database, Offsets().idle_floors, "looking for idle lanes", topic, after, idle, PURGES_A_PAGE)
+            keys = read(database, offsets.idle_floors, "looking for idle lanes", topic, after, idle, PURGES_A_PAGE)
             tables = database.tables_version
             chosen = read(database, removable, "reading the number of open lanes", topic, keys, tables=tables)
             gone += sum(repeated(database, purge.drained, "purging a lane", topic, key) for key in chosen)

@@ -13,8 +13,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from lanelog._engine import contradictions
-from lanelog._stores.contradictions import Contradictions
-from lanelog._stores.groups import Groups
+from lanelog._stores import groups, lane_rows
 from lanelog.admin.lookup.known import PAGE, pages, read, repeated
 from lanelog.admin.lookup.names import LAST, names
 from lanelog.errors import DatabaseError
@@ -88,7 +87,7 @@ def _examined(database: Database, topic: str, key: str) -> list[Contradiction]:
 
 def _suspects(database: Database, topic: str, limit: int, *, everywhere: bool, heads: int | None = None) -> list[str]:
     def look(cx: Executor) -> list[str]:
-        return Contradictions().suspects(cx, topic, list(Groups().readers(cx, topic)), limit, heads)
+        return lane_rows.suspects(cx, topic, list(groups.readers(cx, topic)), limit, heads)
 
     found = read(database, look, "looking for contradictions")
     if everywhere:

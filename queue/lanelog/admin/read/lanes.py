@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from lanelog._stores import leases
 from lanelog._stores._points import placeholders
-from lanelog._stores.leases import Leases
 from lanelog.admin.lookup.arguments import limit_of, optional, when
 from lanelog.admin.lookup.known import known_group, known_lane, known_topic, repeated
 from lanelog.admin.lookup.names import readers
@@ -187,7 +187,9 @@ def _groups_of(cx: Executor, topic: str, group: str | None) -> list[str]:
     return readers(cx, topic).get(topic, [])
 
 
-def leases(database: Database, topic: str | None, group: str | None, *, stale: bool, limit: int) -> list[LeaseInfo]:
+def list_leases(
+    database: Database, topic: str | None, group: str | None, *, stale: bool, limit: int
+) -> list[LeaseInfo]:
     """Leases by topic, group and key; one snapshot for each topic and group."""
     optional("topic", topic)
     optional("group", group)
@@ -216,7 +218,7 @@ def _leases(database: Database, topic: str, group: str, limit: int, *, stale: bo
         with database.snapshot() as cx:
             owners = _owners.load(cx, group, topic)
             if stale:
-                suspects = [name for name in Leases().counts(cx, group, topic) if name and not owners.alive(name)]
+                suspects = [name for name in leases.counts(cx, group, topic) if name and not owners.alive(name)]
                 rows = _of(cx, group, topic, suspects, limit)
             else:
                 rows = cx.query(LEASES, (group, topic, limit))

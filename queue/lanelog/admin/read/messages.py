@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
+from lanelog._stores import groups, offsets, partitions
 from lanelog._stores._points import chunked, placeholders
-from lanelog._stores.discovery import Discovery
-from lanelog._stores.groups import Groups
 from lanelog._stores.moves import derived_id
-from lanelog._stores.offsets import Offsets
 from lanelog.admin.lookup.arguments import limit_of, offset_of, optional, when
 from lanelog.admin.lookup.known import known_lane, repeated
 from lanelog.admin.lookup.names import names, readers
@@ -135,7 +133,7 @@ def messages(database: Database, topic: str, key: str, *, from_offset: int | Non
         with database.snapshot() as cx:
             known_lane(cx, topic, key)
             # From below the floor the server would walk what collection deleted and has not purged yet.
-            floor = Offsets().load(cx, "", topic, [key]).get(("", key))
+            floor = offsets.load(cx, "", topic, [key]).get(("", key))
             first = start if floor is None else max(start, floor.marked_through + 1)
             sizes = cx.query(SIZES, (topic, key, first, limit))
             wanted: list[int] = []
@@ -155,9 +153,9 @@ def messages(database: Database, topic: str, key: str, *, from_offset: int | Non
     return repeated(database, look, "reading messages")
 
 
-def _settled(cx: Executor, topic: str, key: str, offsets: Collection[int]) -> set[int]:
-    sql = SETTLED.format(offsets=placeholders([*offsets]))
-    return {offset for (offset,) in cx.query(sql, (topic, key, *offsets))}
+def _settled(cx: Executor, topic: str, key: str, wanted: Collection[int]) -> set[int]:
+    sql = SETTLED.format(offsets=placeholders([*wanted]))
+    return {offset for (offset,) in cx.query(sql, (topic, key, *wanted))}
 
 
 def _info(row: tuple[Any, ...], settled: Collection[int], states: tuple[GroupState, ...]) -> MessageInfo:
@@ -199,17 +197,17 @@ def _states_of(cx: Executor, row: tuple[Any, ...]) -> tuple[GroupState, ...]:
     """For every registered group; a handful of look-ups by exact key for each."""
     topic, key, offset = row[:3]
     body = message_state.Body(key, offset, created_at=row[8], expires_at=row[9], target_group=row[10])
-    groups = readers(cx, topic).get(topic, [])
-    facts = lane_totals.load(cx, topic, groups, [key])
+    registered = readers(cx, topic).get(topic, [])
+    facts = lane_totals.load(cx, topic, registered, [key])
     letters = dead_letter_topics([topic], names(cx, topic))[topic]
     found = []
-    for group in groups:
+    for group in registered:
         lane = facts[(group, key)]
         standing = message_state.judge(group, body, message_state.covering(cx, topic, group, key, offset), lane)
         letter = None
         if standing.state is MessageState.COMPLETED:
             letter = _letter(cx, letters, group, row)
-        registration = Groups().get(cx, group, topic)
+        registration = groups.get(cx, group, topic)
         paused = bool(lane.place.paused_at) or (registration is not None and registration.paused)
         found.append(_group_state(group, standing, lane, letter, paused=paused))
     return tuple(found)
@@ -227,8 +225,8 @@ def _letter(cx: Executor, dead_topics: Collection[str], group: str, row: tuple[A
         found = cx.one(LETTER, (dead_topic, key, derived_id(group, message_id, offset)))
         if found is not None and not _settled(cx, dead_topic, key, [found[0]]):
             return _Letter(dead_topic, *found[1:])
-        head = Discovery().heads(cx, dead_topic, [key]).get(key, 0)
-        floor = Offsets().load(cx, "", dead_topic, [key]).get(("", key))
+        head = partitions.heads(cx, dead_topic, [key]).get(key, 0)
+        floor = offsets.load(cx, "", dead_topic, [key]).get(("", key))
         least = max(head - LETTERS_BACK, 0 if floor is None else floor.offset_acked)
         for letter in cx.query(LETTERS, (dead_topic, key, least, group, topic, offset)):
             if decode_metadata(letter[5]).get(ORIGINAL_ID) == first_id:

@@ -11,48 +11,28 @@ from typing import TYPE_CHECKING
 
 from attrs import field, frozen
 
-from lanelog._database import NOW_MS, signed
+from lanelog._database import Incarnation, server_start, signed
+from lanelog._stores import heartbeats
 from lanelog.admin.views import OwnerState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lanelog._database import Executor
+    from lanelog._stores.heartbeats import HeartbeatRow
 
-# Every owner of a group and topic, with the state of its lock as the server sees it, by name (PRIMARY).
-MEMBERS = f"""
-SELECT subscriber_name, heartbeat_at, expires_at, deregistered_at,
-       IF(liveness_lock = '', NULL, IS_FREE_LOCK(liveness_lock)), server_started_at, {NOW_MS}
-FROM queue_subscriber_heartbeats FORCE INDEX (PRIMARY) WHERE consumer_group = %s AND topic = %s ORDER BY subscriber_name
-"""
+UNKNOWN = Incarnation(0, "")
 
 # Whole seconds since the server started (no table, no privilege needed).
 _UPTIME = "SHOW GLOBAL STATUS LIKE 'Uptime'"
-
-SAME_START_MS = 3000
-"""Two readings of one server's start differ by less: Uptime is whole seconds, read beside the clock."""
-
-
-@frozen
-class OwnerRow:
-    """One heartbeat row; times are the database's, in milliseconds, 0 for never."""
-
-    owner: str
-    heartbeat_at: int
-    expires_at: int
-    deregistered_at: int
-    lock_free: int | None
-    """None: no lock, or the server would not say."""
-    server_started_at: int
-    now: int
 
 
 @frozen
 class Owners:
     """The heartbeat rows of a group on a topic, judged; and when the server started, if any lock was found free."""
 
-    rows: Mapping[str, OwnerRow]
-    _server_started_at: int = field(default=0)
+    rows: Mapping[str, HeartbeatRow]
+    _server: Incarnation = field(default=UNKNOWN)
 
     def state(self, owner: str) -> OwnerState:
         """What is known of an owner."""
@@ -63,8 +43,7 @@ class Owners:
             return OwnerState.STOPPED
         if row.expires_at <= row.now:
             return OwnerState.EXPIRED
-        # A restart of the server frees every lock: one granted before it says nothing until the owner has a new one.
-        if row.lock_free and abs(row.server_started_at - self._server_started_at) < SAME_START_MS:
+        if row.lock_free_on(self._server):
             return OwnerState.DEAD
         return OwnerState.ALIVE
 
@@ -95,17 +74,14 @@ class Owners:
 
 def load(cx: Executor, group: str, topic: str) -> Owners:
     """Read the owners of a group."""
-    rows = {row[0]: OwnerRow(*row) for row in cx.query(MEMBERS, (group, topic))}
-    suspects = [row for row in rows.values() if row.lock_free and not row.deregistered_at and row.expires_at > row.now]
-    return Owners(rows, _server_start(cx, suspects[0].now) if suspects else 0)
+    # What every version of the tables has is enough here: when the server started that granted a lock.
+    found = heartbeats.members(cx, group, topic, tables=1)
+    rows = {row.owner: row for row in sorted(found, key=lambda row: row.owner.encode())}
+    doubtful = any(row.lock_free and not row.deregistered and row.expires_at > row.now for row in found)
+    return Owners(rows, Incarnation(server_start(cx), "") if doubtful else UNKNOWN)
 
 
 def uptime(cx: Executor) -> float:
     """Seconds since the server started; infinite if it would not say."""
     row = cx.one(_UPTIME)
     return inf if row is None else max(0, signed(int(row[1])))
-
-
-def _server_start(cx: Executor, now: int) -> int:
-    row = cx.one(_UPTIME)
-    return 0 if row is None else now - signed(int(row[1])) * 1000

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from attrs import frozen
 
 from lanelog._database import NOW_MS
+from lanelog._stores import leases
 from lanelog._stores._points import chunked, placeholders
-from lanelog._stores.leases import Leases
 from lanelog.admin.lookup.arguments import limit_of, optional, when
 from lanelog.admin.lookup.known import known_group, known_topic, repeated
 from lanelog.admin.lookup.names import names, readers
@@ -166,7 +166,7 @@ def members(database: Database, topic: str, group: str) -> list[MemberInfo]:
         with database.snapshot() as cx:
             known_group(cx, topic, group)
             owners = _owners.load(cx, group, topic)
-            lanes = Leases().counts(cx, group, topic)
+            lanes = leases.counts(cx, group, topic)
         return [
             MemberInfo(
                 topic=topic,
@@ -178,7 +178,7 @@ def members(database: Database, topic: str, group: str) -> list[MemberInfo]:
                 expires_at=utc_from_ms(row.expires_at),
                 lease_left=owners.left(row.owner),
                 stopped_at=when(row.deregistered_at),
-                server_started_at=when(row.server_started_at),
+                server_started_at=when(row.incarnation.started_ms),
             )
             for row in owners.rows.values()
         ]
@@ -257,7 +257,7 @@ def _group(database: Database, row: tuple[Any, ...], room: int, uptime: float) -
                 ages.oldest_age(cx, topic, group, exact=exact),
                 exact,
                 _owners.load(cx, group, topic),
-                Leases().counts(cx, group, topic),
+                leases.counts(cx, group, topic),
             )
 
     facts, oldest_age, exact, owners, lanes = repeated(database, look, "reading a group")

@@ -16,8 +16,7 @@ from attrs import define
 
 from lanelog._checks import check_name
 from lanelog._database import NOW_MS, open_in_this_thread
-from lanelog._stores.messages import Messages
-from lanelog._stores.scheduled import Scheduled
+from lanelog._stores import messages, scheduled
 from lanelog.admin.lookup import open_lanes
 from lanelog.admin.lookup.arguments import limit_of, optional
 from lanelog.admin.lookup.known import known_topic, read, repeated
@@ -47,7 +46,7 @@ WHERE topic = %s AND partition_key = %s ORDER BY id LIMIT %s"""
 BATCH = 1000
 
 
-def scheduled(database: Database, topic: str, key: str | None, limit: int) -> list[ScheduledInfo]:
+def list_scheduled(database: Database, topic: str, key: str | None, limit: int) -> list[ScheduledInfo]:
     """See `Admin.scheduled`."""
     check_name("topic", topic)
     optional("key", key)
@@ -95,7 +94,7 @@ def cancel(database: Database, topic: str, key: str | None, message_id: str, *, 
     if key is None:
         key = open_lanes.lane_of(database, topic, message_id)
     if dry_run:
-        return read(database, Scheduled().exists, "looking for a message", topic, key, message_id)
+        return read(database, scheduled.exists, "looking for a message", topic, key, message_id)
     return repeated(database, _cancel, "cancelling a message", database, topic, key, message_id, _Attempt())
 
 
@@ -104,9 +103,9 @@ def _cancel(database: Database, topic: str, key: str, message_id: str, attempt: 
     try:
         with database.transaction() as cx:
             # scheduled, and nothing else
-            deleted = Scheduled().cancel(cx, topic, key, message_id)
+            deleted = scheduled.cancel(cx, topic, key, message_id)
             if not deleted and attempt.deleted:
-                return not Messages().find_in_log(cx, topic, [(key, message_id)])
+                return not messages.find_in_log(cx, topic, [(key, message_id)])
     except DatabaseError as error:
         attempt.deleted |= deleted and error.outcome_unknown
         raise
@@ -125,5 +124,5 @@ def delete_all(database: Database, topic: str) -> int:
 
 def _delete_some(database: Database, topic: str) -> tuple[int, int]:
     with database.transaction() as cx:
-        points = Scheduled().of_topic(cx, topic, BATCH)
-        return len(points), Scheduled().delete(cx, topic, points)
+        points = scheduled.of_topic(cx, topic, BATCH)
+        return len(points), scheduled.delete(cx, topic, points)

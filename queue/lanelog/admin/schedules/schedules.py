@@ -20,8 +20,9 @@ from lanelog._checks import Duration, check_integer, check_name
 from lanelog._database import NOW_MS
 from lanelog._engine.scheduling.catch_up import CatchUp
 from lanelog._engine.scheduling.recurring import fire_time, metadata_of
+from lanelog._stores import schedules
 from lanelog._stores.messages import largest_row, wire_bytes
-from lanelog._stores.schedules import ScheduleRow, Schedules
+from lanelog._stores.schedules import ScheduleRow
 from lanelog.admin.lookup import open_lanes
 from lanelog.admin.lookup.arguments import BY_MAX, REASON_MAX, check_text, limit_of, when
 from lanelog.admin.lookup.known import read, repeated
@@ -101,8 +102,8 @@ def declare(
             next_fire_at=cron.after(now),
             expression_at=now,
         )
-        Schedules().declare(cx, row)
-        return Schedules().get(cx, name) or row  # somebody may have removed it meanwhile
+        schedules.declare(cx, row)
+        return schedules.get(cx, name) or row  # somebody may have removed it meanwhile
 
     return _info(read(database, once, "declaring a schedule"))
 
@@ -114,9 +115,9 @@ def check_schedule_name(name: object) -> str:
     return check_name("the name of a schedule", name)
 
 
-def schedules(database: Database, limit: int) -> list[ScheduleInfo]:
+def list_schedules(database: Database, limit: int) -> list[ScheduleInfo]:
     """See `Admin.schedules`."""
-    return [_info(row) for row in read(database, Schedules().list, "listing schedules", limit_of(limit))]
+    return [_info(row) for row in read(database, schedules.by_name, "listing schedules", limit_of(limit))]
 
 
 def preview(
@@ -150,7 +151,7 @@ def pause(database: Database, name: str, *, by: str, reason: str, dry_run: bool)
         with database.transaction() as cx:
             row = _locked(cx, name)
             if not row.paused_at and not dry_run:
-                Schedules().pause(cx, name, row.now, by, reason)
+                schedules.pause(cx, name, row.now, by, reason)
         return SchedulePaused(
             name=name,
             changed=not row.paused_at,
@@ -175,7 +176,7 @@ def resume(database: Database, name: str, *, dry_run: bool) -> ScheduleResumed:
             if row.paused_at:
                 next_fire_at = _cron.parse(row.expression, row.timezone).after(row.now)
                 if not dry_run:
-                    Schedules().resume(cx, name, next_fire_at)
+                    schedules.resume(cx, name, next_fire_at)
         return ScheduleResumed(
             name=name,
             changed=bool(row.paused_at),
@@ -197,10 +198,10 @@ def remove(database: Database, name: str, *, dry_run: bool) -> ScheduleRemoved:
     def once() -> ScheduleRow:
         with database.transaction() as cx:
             # After an attempt whose outcome is unknown, that it is gone is that attempt's doing.
-            row = attempts[0] if attempts and Schedules().lock(cx, name) is None else _locked(cx, name)
+            row = attempts[0] if attempts and schedules.lock(cx, name) is None else _locked(cx, name)
             attempts.append(row)
             if not dry_run:
-                Schedules().remove(cx, name)
+                schedules.remove(cx, name)
         return row
 
     row = repeated(database, once, "removing a schedule")
@@ -208,9 +209,9 @@ def remove(database: Database, name: str, *, dry_run: bool) -> ScheduleRemoved:
 
 
 def _locked(cx: Executor, name: str) -> ScheduleRow:
-    row = Schedules().lock(cx, name)
+    row = schedules.lock(cx, name)
     if row is None:
-        meant = hint(name, Schedules().names(cx))
+        meant = hint(name, schedules.names(cx))
         raise ConfigurationError(f"no schedule {name!r}: {meant}; `lanelog schedule list` lists those there are")
     return row
 

@@ -25,7 +25,7 @@ class Recurring:
         """The schedules in order of their names, at most `limit` (1 to 10,000). Locks nothing."""
         from lanelog.admin.schedules import schedules as _schedules
 
-        return _schedules.schedules(self._database, limit)
+        return _schedules.list_schedules(self._database, limit)
 
     def preview_schedule(
         self, expression: str, *, timezone: str = "UTC", count: int = 10, after: datetime | None = None

@@ -24,7 +24,7 @@ from attrs import field, frozen
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own documentation gives it
 
 from lanelog._database import Database
-from lanelog._stores.discovery import Discovery
+from lanelog._stores import partitions
 from lanelog.admin.lookup.known import read
 from lanelog.admin.lookup.names import names, readers
 from lanelog.admin.read.topics import dead_letter_topics
@@ -250,7 +250,7 @@ def _deleted(cx: Executor, found: Sequence[tuple[str, bool]]) -> set[str]:
     """The topics that are no more, as `admin.topics()` judges it: nobody reads them, and they have no lane."""
     reading = readers(cx)
     unread = (name for name, holds_dead_letters in found if not holds_dead_letters and name not in reading)
-    return {name for name in unread if not Discovery().page(cx, name, "", 1)}
+    return {name for name in unread if not partitions.page(cx, name, "", 1)}
 
 
 def _refuse_another(database: Database, wanted: Wanted) -> None:

@@ -26,13 +26,8 @@ from attrs import define, field, frozen
 
 from lanelog._database import NOW_MS
 from lanelog._engine.leasing.registration import register
+from lanelog._stores import deliveries, groups, history, leases, offsets, partitions
 from lanelog._stores._points import chunked
-from lanelog._stores.deliveries import Deliveries
-from lanelog._stores.discovery import Discovery
-from lanelog._stores.groups import Groups
-from lanelog._stores.history import History
-from lanelog._stores.leases import Leases
-from lanelog._stores.offsets import Offsets
 from lanelog._telemetry import get_logger
 from lanelog.admin.change import lease_takeover
 from lanelog.admin.lookup.known import pages, read, repeated
@@ -54,29 +49,9 @@ LEASE: Final = ""
 LANES_A_TRANSACTION: Final = 500
 _RANGES_A_STATEMENT: Final = 100
 
-# Who archives a topic (PRIMARY).
-HELD = """SELECT leased_by, lease_epoch FROM queue_partition_leases FORCE INDEX (PRIMARY)
-WHERE consumer_group = %s AND topic = %s AND partition_key = %s"""
-
-# The same, locked to be changed (PRIMARY).
-LOCK_LEASE = f"{HELD} FOR UPDATE"
-
-# Take a topic for an archive job (PRIMARY). A row that is born begins above every epoch ever used in the topic.
-TAKE = """
-INSERT INTO queue_partition_leases (consumer_group, topic, partition_key, leased_by, lease_epoch, leased_at)
-VALUES {rows}
-ON DUPLICATE KEY UPDATE leased_by = VALUES(leased_by), lease_epoch = lease_epoch + 1, leased_at = VALUES(leased_at)
-"""
-_ROW = f"(%s, %s, %s, %s, %s, {NOW_MS})"
-
 # The first message behind one offset and up to another, if there is any, many ranges joined by UNION ALL (PRIMARY).
 BETWEEN = """(SELECT partition_key, `offset` FROM queue_messages FORCE INDEX (PRIMARY)
  WHERE topic = %s AND partition_key = %s AND `offset` > %s AND `offset` <= %s ORDER BY `offset` LIMIT 1)"""
-
-# The archive that a topic goes to (PRIMARY).
-BOUND = "SELECT start_at FROM queue_groups FORCE INDEX (PRIMARY) WHERE consumer_group = %s AND topic = %s"
-# A topic goes to this archive from now on (PRIMARY; the row is locked).
-BIND = "UPDATE queue_groups FORCE INDEX (PRIMARY) SET start_at = %s WHERE consumer_group = %s AND topic = %s"
 
 # When the tables were created, which tells one database from another (PRIMARY).
 BORN = "SELECT applied_at FROM queue_schema WHERE version = 1"
@@ -127,25 +102,25 @@ class ArchiveGroup:
     def _take(self, topic: str) -> int:
         # topic row X -> groups X -> leases X. The topic row keeps two jobs that start at once apart.
         with self.database.transaction() as cx:
-            row = Discovery().lock_topic(cx, topic)
-            if row is None or Groups().lock(cx, self.group, topic) is None:
+            row = partitions.lock_topic(cx, topic)
+            if row is None or groups.lock(cx, self.group, topic) is None:
                 raise LeaseLost(f"group {self.group!r} of topic {topic!r} was deleted while the archive started")
-            held = cx.one(LOCK_LEASE, (self.group, topic, LEASE))
-            if held is not None and held[0] not in ("", self.owner):
-                state = owners.load(cx, self.group, topic).state(held[0])
+            held = leases.lock_one(cx, self.group, topic, LEASE)
+            if held is not None and held.owner not in ("", self.owner):
+                state = owners.load(cx, self.group, topic).state(held.owner)
                 if state is OwnerState.ALIVE:
-                    raise _at_work(topic, self.group, held[0])
-                log.warning("archive.taken_over", topic=topic, group=self.group, owner=held[0], state=state.value)
+                    raise _at_work(topic, self.group, held.owner)
+                log.warning("archive.taken_over", topic=topic, group=self.group, owner=held.owner, state=state.value)
             _refuse_elsewhere(cx, self.group, topic, self.archive)
-            cx.execute(BIND, (self.archive, self.group, topic))
-            cx.execute(TAKE.format(rows=_ROW), (self.group, topic, LEASE, self.owner, row[1] + 1))
-            taken = cx.one(LOCK_LEASE, (self.group, topic, LEASE))
+            groups.set_start(cx, self.group, topic, self.archive)
+            leases.claim(cx, self.group, topic, LEASE, self.owner, row.first_epoch)
+            taken = leases.lock_one(cx, self.group, topic, LEASE)
             assert taken is not None  # noqa: S101 - it was just written
-            return int(taken[1])
+            return taken.epoch
 
     def registered(self, topic: str) -> bool:
         """Whether the group is there for a topic, so that collection waits for it."""
-        return read(self.database, lambda cx: Groups().get(cx, self.group, topic) is not None, "looking for the group")
+        return read(self.database, lambda cx: groups.get(cx, self.group, topic) is not None, "looking for the group")
 
     def leave(self, named: Container[str]) -> None:
         """Give the topics back that the manifest has `named`, which tells other archives to keep away from them.
@@ -165,7 +140,7 @@ class ArchiveGroup:
 
     def _leave(self, topic: str, epoch: int) -> None:
         with self.database.transaction() as cx:
-            Leases().release(cx, self.group, topic, self.owner, [(LEASE, epoch)])
+            leases.release(cx, self.group, topic, self.owner, [(LEASE, epoch)])
 
     def paused(self) -> str | None:
         """A topic for which an operator has paused the group; None: it runs. LeaseLost if the group is gone."""
@@ -173,7 +148,7 @@ class ArchiveGroup:
         def look(cx: Executor) -> str | None:
             found = None
             for topic in list(self.epochs):
-                row = Groups().get(cx, self.group, topic)
+                row = groups.get(cx, self.group, topic)
                 if row is None:
                     raise self._lost(topic)
                 found = topic if row.paused else found
@@ -183,7 +158,7 @@ class ArchiveGroup:
 
     def with_outcomes(self) -> list[str]:
         """Those of the topics that are held of which some group has outcomes."""
-        found = {topic for _, topic in read(self.database, History().kept, "looking for outcomes")}
+        found = {topic for _, topic in read(self.database, history.kept, "looking for outcomes")}
         return sorted(found & self.epochs.keys())
 
     # -- watermarks ----------------------------------------------------------------------------------------------------
@@ -201,7 +176,7 @@ class ArchiveGroup:
                 key, head = ahead[0]
                 raise self._older(topic, key, head, archived[key])
             keys = [key for key, _ in page]
-            rows = read(self.database, Offsets().load, "reading watermarks", self.group, topic, keys)
+            rows = read(self.database, offsets.load, "reading watermarks", self.group, topic, keys)
             marks = {key: rows[self.group, key].offset_acked if (self.group, key) in rows else 0 for key in keys}
             self.advance(topic, {key: archived[key] for key in keys if marks[key] < archived.get(key, 0)})
             above += [key for key in keys if marks[key] > archived.get(key, 0)]
@@ -220,23 +195,23 @@ class ArchiveGroup:
     def _advance(self, topic: str, through: Mapping[str, int]) -> None:
         # floors S -> leases S -> delivery -> offsets. A lane without a floor was purged: it gets no row again.
         with self.database.transaction() as cx:
-            floors = lease_takeover.share_floors(cx, topic, list(through))
-            held = Leases().fence(cx, self.group, topic, self.owner, [LEASE]).epochs
+            floors = offsets.share_floors(cx, topic, list(through))
+            held = leases.fence(cx, self.group, topic, self.owner, [LEASE]).epochs
             if topic not in self.epochs or held.get(LEASE) != self.epochs[topic]:
                 raise self._lost(topic)
-            heads = Discovery().heads(cx, topic, list(floors))
+            heads = partitions.heads(cx, topic, list(floors))
             for key in floors:  # of a running job: the tables were set back under it
                 if through[key] > heads.get(key, through[key]):
                     raise self._older(topic, key, heads[key], through[key])
             # What an operator skipped ahead of the watermark, one by one, has rows.
-            rows = Deliveries().load(cx, self.group, topic, list(floors))
+            rows = deliveries.load(cx, self.group, topic, list(floors))
             marks = {
                 key: lease_takeover.advanced(rows.get(key, ()), max(through[key], floors[key].floor)) for key in floors
             }
             behind = [(key, row.offset) for key in rows for row in rows[key] if row.through <= marks[key]]
             if behind:
-                Deliveries().delete(cx, self.group, topic, behind)
-            lease_takeover.raise_watermarks(cx, topic, self.group, marks)
+                deliveries.delete(cx, self.group, topic, behind)
+            offsets.raise_watermarks(cx, topic, self.group, marks)
 
     def _older(self, topic: str, key: str, head: int, archived: int) -> ConfigurationError:
         """The end of a job that would raise watermarks above heads, and so swallow what is published up to there."""
@@ -262,7 +237,7 @@ class ArchiveGroup:
 
     def _check(self, cx: Executor, topic: str, holes: Sequence[Hole]) -> None:
         keys = sorted({hole.key for hole in holes})
-        places = Offsets().load(cx, self.group, topic, keys)
+        places = offsets.load(cx, self.group, topic, keys)
         for chunk in chunked(holes, _RANGES_A_STATEMENT):
             args: list[object] = []
             for hole in chunk:  # what is released is still there for a moment, and nobody reads it
@@ -275,7 +250,7 @@ class ArchiveGroup:
                     f"offset {offset} of topic {topic!r}, lane {key!r}, was passed over: it is in the log, and was not "
                     "among what was read"
                 )
-        rows = Deliveries().load(cx, self.group, topic, keys)
+        rows = deliveries.load(cx, self.group, topic, keys)
         for hole in holes:
             marks = [places[group, hole.key].offset_acked for group in ("", self.group) if (group, hole.key) in places]
             if lease_takeover.advanced(rows.get(hole.key, ()), max([hole.first - 1, *marks])) >= hole.last:
@@ -291,10 +266,10 @@ def refuse_elsewhere(database: Database, group: str, topic: str, archive: str) -
 def _refuse_elsewhere(cx: Executor, group: str, topic: str, archive: str) -> None:
     # Has archived: there are watermarks, or the topic was given back, which a job does once its manifest names it. One
     # that died before that has left nothing, and nothing stands in the way of another place.
-    bound = cx.one(BOUND, (group, topic))
-    if bound is None or bound[0] == archive:
+    bound = groups.start(cx, group, topic)
+    if bound is None or bound == archive:
         return
-    if Leases().holds(cx, group, topic, "") or Offsets().any_of_group(cx, group, topic):
+    if leases.holds(cx, group, topic, "") or offsets.any_of_group(cx, group, topic):
         raise ConfigurationError(
             f"group {group!r} has archived topic {topic!r} to another place: go on there, give another --group, or "
             f"begin anew after `lanelog delete-group {topic} {group} --execute`"
@@ -306,13 +281,13 @@ def refuse_at_work(database: Database, group: str, topics: Iterable[str], archiv
 
     def look(cx: Executor) -> None:
         for topic in topics:
-            held = cx.one(HELD, (group, topic, LEASE))
+            held = leases.held(cx, group, topic, LEASE)
             if (
                 held is not None
-                and cx.one(BOUND, (group, topic)) == (archive,)
-                and owners.load(cx, group, topic).alive(held[0])
+                and groups.start(cx, group, topic) == archive
+                and owners.load(cx, group, topic).alive(held.owner)
             ):
-                raise _at_work(topic, group, held[0])
+                raise _at_work(topic, group, held.owner)
 
     read(database, look, "looking for other jobs")
 
@@ -336,10 +311,10 @@ def now_ms(database: Database) -> int:
     return int(row[0])
 
 
-def holes_of(archived: int, offsets: Iterable[int]) -> Iterator[tuple[int, int]]:
+def holes_of(archived: int, found: Iterable[int]) -> Iterator[tuple[int, int]]:
     """Ranges, first and last, that are missing between the highest offset archived and these, which are sorted."""
     last = archived
-    for offset in offsets:
+    for offset in found:
         if offset > last + 1:
             yield last + 1, offset - 1
         last = max(last, offset)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from attrs import define, field
 
 from lanelog._loop import Loop
-from lanelog._stores.heartbeats import Heartbeats
+from lanelog._stores import heartbeats
 from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError
 
@@ -78,7 +78,7 @@ class Presence:
         with self._lock:
             try:
                 for topic in topics:
-                    Heartbeats().deregister(self._session, self.group, topic, self.owner)
+                    heartbeats.deregister(self._session, self.group, topic, self.owner)
             except DatabaseError as error:
                 log.warning("archive.deregister_failed", group=self.group, error=error)
             self._session.close()
@@ -91,7 +91,7 @@ class Presence:
         with self._lock:
             self._renew()
             for topic in topics:
-                Heartbeats(self.database.tables_version).beat(
+                heartbeats.beat(
                     self._session,
                     self.group,
                     topic,
@@ -99,6 +99,7 @@ class Presence:
                     duration=DURATION,
                     lock=self._lock_name,
                     incarnation=self._session.incarnation,
+                    tables=self.database.tables_version,
                 )
             return self._session.generation
 

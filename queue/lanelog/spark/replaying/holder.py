@@ -23,9 +23,7 @@ from typing import TYPE_CHECKING
 from attrs import define, field, frozen
 
 from lanelog._engine.leasing.registration import register
-from lanelog._stores.discovery import Discovery
-from lanelog._stores.groups import Groups
-from lanelog._stores.leases import Leases
+from lanelog._stores import groups, leases, partitions
 from lanelog._telemetry import get_logger
 from lanelog.admin.change.delete import remove_group
 from lanelog.admin.change.told import Tally
@@ -35,7 +33,7 @@ from lanelog.admin.read import owners
 from lanelog.admin.views import OwnerState
 from lanelog.config import SubscriptionConfig
 from lanelog.errors import ConfigurationError, DatabaseError, LeaseLost
-from lanelog.spark.archiving.group import LEASE, LOCK_LEASE
+from lanelog.spark.archiving.group import LEASE
 from lanelog.spark.replaying.options import ORDER
 
 if TYPE_CHECKING:
@@ -57,7 +55,7 @@ class Fence:
 
     def check(self, cx: Executor, topic: str) -> None:
         """Hold the lease in place until the transaction ends. Raises LeaseLost if it is not this run's any more."""
-        if Leases().fence(cx, self.group, topic, self.owner, [LEASE]).epochs.get(LEASE) != self.epochs[topic]:
+        if leases.fence(cx, self.group, topic, self.owner, [LEASE]).epochs.get(LEASE) != self.epochs[topic]:
             raise LeaseLost(
                 f"this run of the replay does not hold topic {topic!r} any more: another run has taken over, or group "
                 f"{self.group!r} was deleted; run it again to go on"
@@ -97,20 +95,19 @@ class Holder:
         # topic row X -> groups S -> leases X. The topic row keeps two runs that start at once apart: the first to have
         # it takes the lease, and the second finds the lease's owner alive.
         with self.database.transaction() as cx:
-            row = Discovery().lock_topic(cx, topic)
-            if row is None or Groups().lock_shared(cx, self.group, topic) is None:
+            row = partitions.lock_topic(cx, topic)
+            if row is None or groups.lock_shared(cx, self.group, topic) is None:
                 raise LeaseLost(f"group {self.group!r} of topic {topic!r} was deleted while the replay started")
-            Leases().create(cx, self.group, topic, "", [LEASE], row[1] + 1)
-            held = cx.one(LOCK_LEASE, (self.group, topic, LEASE))
+            leases.create(cx, self.group, topic, "", [LEASE], row.first_epoch)
+            held = leases.lock_one(cx, self.group, topic, LEASE)
             assert held is not None  # noqa: S101 - it was just made, if it was not there
-            before, epoch = held
-            if before not in ("", self.owner):
-                state = owners.load(cx, self.group, topic).state(before)
+            if held.owner not in ("", self.owner):
+                state = owners.load(cx, self.group, topic).state(held.owner)
                 if state is OwnerState.ALIVE:
-                    raise self._at_work(topic, before)
-                log.warning("replay.taken_over", topic=topic, group=self.group, owner=before, state=state.value)
-            Leases().take(cx, self.group, topic, self.owner, [LEASE], [before])
-            return int(epoch) + 1
+                    raise self._at_work(topic, held.owner)
+                log.warning("replay.taken_over", topic=topic, group=self.group, owner=held.owner, state=state.value)
+            leases.take(cx, self.group, topic, self.owner, [LEASE], [held.owner])
+            return held.epoch + 1
 
     def leave(self) -> None:
         """Give the topics back: tasks of this run that live on publish nothing more.
@@ -127,7 +124,7 @@ class Holder:
     def _leave(self, topic: str, epoch: int) -> None:
         # leases X: waits for the transactions that publish, which share the row.
         with self.database.transaction() as cx:
-            Leases().release(cx, self.group, topic, self.owner, [(LEASE, epoch)])
+            leases.release(cx, self.group, topic, self.owner, [(LEASE, epoch)])
 
     def _at_work(self, topic: str, owner: str) -> ConfigurationError:
         return ConfigurationError(
@@ -142,8 +139,8 @@ def let_go(database: Database, group: str, but: str = "") -> None:
     Its own heartbeats may look alive for a while, when a server that has restarted could not be told that it stopped.
     A run that died before this is made up for by the next one. One that begins right now loses the group, and says so.
     """
-    for topic, groups in read(database, readers, "looking for the group").items():
-        if group not in groups:
+    for topic, names in read(database, readers, "looking for the group").items():
+        if group not in names:
             continue
         members = read(database, owners.load, "looking for other runs", group, topic)
         others = [owner for owner in members.rows if owner != but and members.alive(owner)]

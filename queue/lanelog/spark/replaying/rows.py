@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from attrs import define, field, frozen
 
 from lanelog._database import Database
-from lanelog._engine.lane.policy import CAP
+from lanelog._stores._redriven import CAP
 from lanelog.errors import ConfigurationError
 from lanelog.message import METADATA_MAX_BYTES, Outgoing
 from lanelog.publisher import Publisher

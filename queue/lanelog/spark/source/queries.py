@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from lanelog._stores import history
 from lanelog._stores._points import chunked, placeholders
-from lanelog._stores.history import History
 from lanelog.spark.source.offsets import LaneState, TopicState
 
 if TYPE_CHECKING:
@@ -235,6 +235,6 @@ def pairs(cx: Executor, names: Sequence[str], group: str | None, table: str) -> 
         return [(group, topic) for topic in names]
     if table == "history":  # outcomes outlive their group
         there = set(names)
-        return [(each, topic) for each, topic in History().kept(cx) if topic in there]
+        return [(each, topic) for each, topic in history.kept(cx) if topic in there]
     reserved = [""] if table in {"offsets", "delivery_state"} else []
     return [(each, topic) for topic, groups in readers(cx, names).items() for each in (*reserved, *groups)]

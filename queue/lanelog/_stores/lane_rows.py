@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from attrs import frozen
 
-from lanelog._database import NOW_MS
 from lanelog._stores._points import chunked, placeholders
 
 if TYPE_CHECKING:
@@ -97,11 +96,6 @@ WHERE consumer_group IN ({groups}) AND topic = %s AND partition_key = %s"""
 LOCK_LEASES = """SELECT consumer_group FROM queue_partition_leases FORCE INDEX (PRIMARY)
 WHERE consumer_group IN ({groups}) AND topic = %s AND partition_key = %s ORDER BY consumer_group FOR UPDATE"""
 
-# A watermark goes back, without a run mark; a pause stays (PRIMARY).
-REWIND = f"""UPDATE queue_offsets FORCE INDEX (PRIMARY)
-SET offset_acked = %s, marked_through = %s, marked_epoch = 0, marked_at = 0, updated_at = {NOW_MS}
-WHERE consumer_group = %s AND topic = %s AND partition_key = %s"""
-
 
 @frozen(kw_only=True)
 class LaneRows:
@@ -117,68 +111,64 @@ class LaneRows:
     """(first, last offset) of the delivery rows, by group; the reserved group '' with them."""
 
 
-class Contradictions:
-    """Statements about lanes whose tables contradict each other."""
+def suspects(cx: Executor, topic: str, groups: Sequence[str], limit: int, heads: int | None = None) -> list[str]:
+    """Keys of lanes that look wrong, in few statements however many lanes there are, without a lock.
 
-    def suspects(
-        self, cx: Executor, topic: str, groups: Sequence[str], limit: int, heads: int | None = None
-    ) -> list[str]:
-        """Keys of lanes that look wrong, in few statements however many lanes there are, without a lock.
+    The end of each lane's log is a read from the disk of its own: of the first `heads` lanes only, if given.
+    """
+    found: dict[str, None] = {}
+    named = ["", *groups]
+    if heads is not None:
+        found.update(dict.fromkeys(behind(cx, topic, [key for (key,) in cx.query(SOME, (topic, heads))])))
+    for sql, args in (
+        (LANES if heads is None else FLOORLESS, (topic, limit)),
+        (WATERMARKS.format(groups=placeholders(named)), (*named, topic, limit)),
+        (DELIVERIES.format(groups=placeholders(named)), (*named, topic, limit)),
+    ):
+        found.update(dict.fromkeys(key for (key,) in cx.query(sql, args) if key))
+    return list(found)[:limit]
 
-        The end of each lane's log is a read from the disk of its own: of the first `heads` lanes only, if given.
-        """
-        found: dict[str, None] = {}
-        named = ["", *groups]
-        if heads is not None:
-            found.update(dict.fromkeys(self.behind(cx, topic, [key for (key,) in cx.query(SOME, (topic, heads))])))
-        for sql, args in (
-            (LANES if heads is None else FLOORLESS, (topic, limit)),
-            (WATERMARKS.format(groups=placeholders(named)), (*named, topic, limit)),
-            (DELIVERIES.format(groups=placeholders(named)), (*named, topic, limit)),
-        ):
-            found.update(dict.fromkeys(key for (key,) in cx.query(sql, args) if key))
-        return list(found)[:limit]
 
-    def behind(self, cx: Executor, topic: str, keys: Sequence[str]) -> set[str]:
-        """Those of these lanes whose head is below the log."""
-        found: set[str] = set()
-        for chunk in chunked(keys):
-            found.update(key for (key,) in cx.query(BEHIND.format(keys=placeholders(chunk)), (topic, *chunk)))
-        return found
+def behind(cx: Executor, topic: str, keys: Sequence[str]) -> set[str]:
+    """Those of these lanes whose head is below the log."""
+    found: set[str] = set()
+    for chunk in chunked(keys):
+        found.update(key for (key,) in cx.query(BEHIND.format(keys=placeholders(chunk)), (topic, *chunk)))
+    return found
 
-    def lock_floor(self, cx: Executor, topic: str, key: str) -> int | None:
-        """Lock the floor of a lane."""
-        return _number(cx.one(LOCK_FLOOR, (topic, key)))
 
-    def lock_head(self, cx: Executor, topic: str, key: str) -> int | None:
-        """Lock the head of a lane."""
-        return _number(cx.one(LOCK_HEAD, (topic, key)))
+def lock_floor(cx: Executor, topic: str, key: str) -> int | None:
+    """Lock the floor of a lane."""
+    return _number(cx.one(LOCK_FLOOR, (topic, key)))
 
-    def read(self, cx: Executor, topic: str, key: str, groups: Sequence[str]) -> LaneRows:
-        """What the tables say of a lane, statement by statement: the caller holds it still."""
-        named = ["", *groups]
-        marks = placeholders(named)
-        places = {group: int(acked) for group, acked in cx.query(PLACES.format(groups=marks), (*named, topic, key))}
-        rows: dict[str, list[tuple[int, int]]] = {}
-        for group, offset, through in cx.query(ROWS.format(groups=marks), (*named, topic, key)):
-            rows.setdefault(group, []).append((int(offset), int(through)))
-        return LaneRows(
-            head=_number(cx.one(HEAD, (topic, key))),
-            floor=places.pop("", None),
-            first=_number(cx.one(FIRST, (topic, key))),
-            last=_number(cx.one(LAST, (topic, key))),
-            watermarks=places,
-            rows=rows,
-        )
 
-    def lock_leases(self, cx: Executor, topic: str, key: str, groups: Sequence[str]) -> None:
-        """Wait for who is settling in the lane, and keep everybody else out."""
-        named = sorted(groups, key=str.encode)
-        cx.query(LOCK_LEASES.format(groups=placeholders(named)), (*named, topic, key))
+def lock_head(cx: Executor, topic: str, key: str) -> int | None:
+    """Lock the head of a lane."""
+    return _number(cx.one(LOCK_HEAD, (topic, key)))
 
-    def rewind(self, cx: Executor, group: str, topic: str, key: str, offset: int) -> None:
-        """Set a group's watermark back to `offset`."""
-        cx.execute(REWIND, (offset, offset, group, topic, key))
+
+def read(cx: Executor, topic: str, key: str, groups: Sequence[str]) -> LaneRows:
+    """What the tables say of a lane, statement by statement: the caller holds it still."""
+    named = ["", *groups]
+    marks = placeholders(named)
+    places = {group: int(acked) for group, acked in cx.query(PLACES.format(groups=marks), (*named, topic, key))}
+    rows: dict[str, list[tuple[int, int]]] = {}
+    for group, offset, through in cx.query(ROWS.format(groups=marks), (*named, topic, key)):
+        rows.setdefault(group, []).append((int(offset), int(through)))
+    return LaneRows(
+        head=_number(cx.one(HEAD, (topic, key))),
+        floor=places.pop("", None),
+        first=_number(cx.one(FIRST, (topic, key))),
+        last=_number(cx.one(LAST, (topic, key))),
+        watermarks=places,
+        rows=rows,
+    )
+
+
+def lock_leases(cx: Executor, topic: str, key: str, groups: Sequence[str]) -> None:
+    """Wait for who is settling in the lane, and keep everybody else out."""
+    named = sorted(groups, key=str.encode)
+    cx.query(LOCK_LEASES.format(groups=placeholders(named)), (*named, topic, key))
 
 
 def _number(row: tuple[int, ...] | None) -> int | None:
