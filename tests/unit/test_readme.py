@@ -12,7 +12,7 @@ import pytest
 
 import lanelog
 from lanelog._database import driver
-from lanelog.admin.read import problems
+from lanelog.admin.operate import problems
 from lanelog.cli._main import cli
 from lanelog.config import ConnectConfig
 from support.readme import ROOT, TEXT, Example, blocks, example, table

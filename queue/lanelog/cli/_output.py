@@ -21,7 +21,7 @@ from attrs import frozen
 from rich.console import Console
 from rich.text import Text
 
-from lanelog.admin.read.words import CELL_MAX, NOTHING, age, moment, plural, shown
+from lanelog._text import CELL_MAX, NOTHING, age, moment, plural, shown
 from lanelog.cli._crop import crop
 from lanelog.cli._table import Table, Tone
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from lanelog.admin.read.status import LANES
+from lanelog.admin.operate.status import LANES
 from lanelog.cli import _columns
 from lanelog.cli._output import Answer, age, plural, shown
 from lanelog.cli._pattern import topics_of

@@ -33,7 +33,7 @@ from lanelog._stores.partitions import Partitions
 from lanelog.admin.change import lease_takeover
 from lanelog.admin.dead_letters import selection
 from lanelog.admin.lookup.known import known_group, known_topic, no_group, read, repeated
-from lanelog.admin.views import Redriven
+from lanelog.admin.types.results import Redriven
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError
 from lanelog.publisher.timing import make_timing
 

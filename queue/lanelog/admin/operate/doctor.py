@@ -19,7 +19,7 @@ from lanelog import migrations
 from lanelog._database import NOW_MS
 from lanelog._roles import ALL_TABLES, ROLES
 from lanelog.admin.operate import repair as _repair
-from lanelog.admin.views import Finding
+from lanelog.admin.types.results import Finding
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError, SchemaError
 from lanelog.migrations.declared import declared_tables
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from attrs import field, frozen
 
 from lanelog._database import NOW_MS, signed
-from lanelog.admin.views import OwnerState
+from lanelog.admin.types.topology import OwnerState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

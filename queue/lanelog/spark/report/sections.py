@@ -14,9 +14,10 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
+from lanelog._text import plural
 from lanelog.spark.report import plots
 from lanelog.spark.report.parts import MOST_ROWS, Cell, Facts, Plot, Row, Section, Table, total
-from lanelog.spark.report.text import count, duration, hour, moment, plain, plural, share, size, span
+from lanelog.spark.report.text import count, duration, hour, moment, plain, share, size, span
 
 SHOWN: Final = 15
 """Rows of a table that the report shows; the files hold more."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from attrs import frozen
 
 from lanelog._engine.lane.failures import summary
-from lanelog.admin.read.words import age, moment, plural, shown
+from lanelog._text import age, moment, plural, shown
 from lanelog.admin.types.topology import MessageState, OwnerState
 
 if TYPE_CHECKING:
