@@ -4,7 +4,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -13,15 +12,14 @@ import pytest
 from attrs import evolve
 
 import lanelog
+from demo import verify
+from demo.git import Repository
+from demo.history import jobs
+from demo.tables import Tables
 from lanelog._database import Database
 from lanelog.config import ConnectConfig
-from lanelog.demo import verify
-from lanelog.demo.git import Repository
-from lanelog.demo.history import jobs
-from lanelog.demo.tables import Tables
-from support.repository import Maker
+from support.repository import DEMO, Maker
 
-COMMAND = [sys.executable, "-m", "lanelog", "demo"]
 LARGE = bytes(range(256)) * 2500  # more than two parts
 
 
@@ -66,7 +64,7 @@ def test_the_demo_rebuilds_a_repository(place: Path, lanelog_url: str, database:
     """A worker dies, the malformed job is buried, the tree is identical, and a given database is left as it was."""
     before = everything_in(database)
     done = subprocess.run(
-        [*COMMAND, "--url", lanelog_url], cwd=place, capture_output=True, text=True, check=False, timeout=100
+        [*DEMO, "--url", lanelog_url], cwd=place, capture_output=True, text=True, check=False, timeout=100
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.endswith("identical to HEAD: yes\n")
@@ -81,7 +79,7 @@ def test_the_demo_rebuilds_a_repository(place: Path, lanelog_url: str, database:
 @pytest.mark.thorough
 def test_without_a_database_it_is_one_message(place: Path) -> None:
     """An unreachable database is status 2 and no traceback."""
-    command = [*COMMAND, "--repo", str(place), "--url", "mysql://root:s3cret@127.0.0.1:1/none"]
+    command = [*DEMO, "--repo", str(place), "--url", "mysql://root:s3cret@127.0.0.1:1/none"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 2
     assert "Error: " in done.stderr
@@ -114,7 +112,7 @@ def handles_of(pids: Iterable[int]) -> list[int]:
 @pytest.mark.parametrize(("how", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -9)])
 def test_no_process_outlives_the_demo(place: Path, lanelog_url: str, how: signal.Signals, status: int) -> None:
     """Stopped in the middle, by Ctrl-C or by what nobody can catch, it takes its workers and its git along."""
-    command = [*COMMAND, "--repo", str(place), "--url", lanelog_url]
+    command = [*DEMO, "--repo", str(place), "--url", lanelog_url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -135,7 +133,7 @@ def test_no_process_outlives_the_demo(place: Path, lanelog_url: str, how: signal
 @pytest.mark.thorough
 def test_a_worker_that_ends_by_itself_is_a_failure(place: Path, lanelog_url: str) -> None:
     """Only the announced kill is part of the show: any other end is named, with status 1, and nothing is left."""
-    command = [*COMMAND, "--repo", str(place), "--url", lanelog_url]
+    command = [*DEMO, "--repo", str(place), "--url", lanelog_url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

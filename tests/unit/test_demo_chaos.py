@@ -10,12 +10,12 @@ import pytest
 from attrs import evolve
 from rich.console import Console
 
-from lanelog.demo import worker
-from lanelog.demo.chaos import Takeover, choose_victim, moved, unfinished
-from lanelog.demo.report import Report
-from lanelog.demo.verify import Comparison, Count
-from lanelog.demo.view import LiveView, PlainView, view_for
-from lanelog.demo.watch import LaneRow, Progress
+from demo import worker
+from demo.chaos import Takeover, choose_victim, moved, unfinished
+from demo.report import Report
+from demo.verify import Comparison, Count
+from demo.view import LiveView, PlainView, view_for
+from demo.watch import LaneRow, Progress
 
 
 def lane(owner: str = "worker-1", *, head: int = 9, acked: int = 3, marked: int = 4, epoch: int = 1) -> LaneRow:

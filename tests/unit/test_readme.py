@@ -127,9 +127,7 @@ def test_every_command_exists() -> None:
     named = set(re.findall(r"(?<![\w/.])lanelog ([a-z][a-z-]*)", CODE))
     assert named
     assert named <= set(cli.commands)
-    assert {words[1] for words in map(str.split, LINES)} | {"resume", "dev-server", "migrate", "demo"} == {
-        *cli.commands
-    }
+    assert {words[1] for words in map(str.split, LINES)} | {"resume", "dev-server", "migrate"} == {*cli.commands}
 
 
 @pytest.mark.parametrize("line", [line for line in LINES if "--file" not in line])

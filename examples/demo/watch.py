@@ -12,8 +12,8 @@ from typing import Final, TypeVar
 
 from attrs import frozen
 
+from demo.rebuild import GROUPS, REBUILD
 from lanelog._database import Database, Executor
-from lanelog.demo.rebuild import GROUPS, REBUILD
 
 PATIENCE: Final = 30.0
 """Seconds for which a database that does not answer is asked again."""

@@ -16,8 +16,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from lanelog.demo.rebuild import GROUPS
-from lanelog.demo.watch import Progress
+from demo.rebuild import GROUPS
+from demo.watch import Progress
 
 PLAIN_EVERY: Final = 2.0
 REFRESH_PER_SECOND: Final = 8
@@ -114,3 +114,8 @@ def print_plain(console: Console, text: str) -> None:
     """Text that may contain anything: names are no markup, and may not fit the output's encoding."""
     text = text.encode(console.encoding, "backslashreplace").decode(console.encoding)
     console.print(text, markup=False, highlight=False, emoji=False, soft_wrap=True)
+
+
+def plural(number: int, noun: str) -> str:
+    """`1 lane`, `2,000 lanes`."""
+    return f"{number:,} {noun if number == 1 else noun + 's'}"

@@ -1,7 +1,7 @@
 """One run of the demo, from empty tables to the report.
 
 Owns the order of things and their end: publisher, workers, the kill, the view, the verification; each of them lives in
-its own room. `lanelog.demo.main` calls it.
+its own room. `demo.main` calls it.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import Final
 from attrs import define, field
 
 import lanelog
+from demo import cleanup, verify
+from demo.chaos import Chaos
+from demo.fleet import Fleet
+from demo.git import Repository
+from demo.publish import HistoryPublisher
+from demo.report import Report
+from demo.tables import Tables
+from demo.view import View
+from demo.watch import Progress, Watch
 from lanelog._database import Database
 from lanelog.config import ConnectConfig
-from lanelog.demo import cleanup, verify
-from lanelog.demo.chaos import Chaos
-from lanelog.demo.fleet import Fleet
-from lanelog.demo.git import Repository
-from lanelog.demo.publish import HistoryPublisher
-from lanelog.demo.report import Report
-from lanelog.demo.tables import Tables
-from lanelog.demo.view import View
-from lanelog.demo.watch import Progress, Watch
 
 LOOK_EVERY: Final = 0.05
 SHOW_EVERY: Final = 0.25

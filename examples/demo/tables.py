@@ -12,8 +12,8 @@ from typing import Any
 
 from attrs import frozen
 
+from demo.job import Job
 from lanelog._database import Database, Executor
-from lanelog.demo.job import Job
 
 CREATE = (
     """

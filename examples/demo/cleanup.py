@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 from typing import Final
 
+from demo.tables import Tables
 from lanelog._database import Database
-from lanelog.demo.tables import Tables
 from lanelog.errors import LanelogError
 
 BATCH: Final = 2000

@@ -11,9 +11,9 @@ from itertools import zip_longest
 
 from attrs import frozen
 
+from demo.git import Repository, fields_of
+from demo.tables import Tables
 from lanelog._database import Executor
-from lanelog.demo.git import Repository, fields_of
-from lanelog.demo.tables import Tables
 
 
 @frozen(kw_only=True)
