@@ -1,7 +1,6 @@
 """The demo: a git repository's history, rebuilt through the queue while a worker is killed.
 
-It owns the whole show and nothing of the library: it publishes and subscribes as any application would, and looks into
-the library's tables to show what happens there.
+It owns the whole show and nothing of the library: it publishes, subscribes and looks on as any application would.
 
 `git` reads repositories, `history` makes jobs of them (`job`), `publish` publishes them. `fleet` runs three `worker`
 processes with the handlers of `rebuild`, which write into `tables`; `chaos` kills one of them. `watch` reads how far it

@@ -6,12 +6,9 @@ at its end, however it ends.
 
 from __future__ import annotations
 
-import contextlib
-from typing import Final
+from typing import Any, Final
 
 from demo.tables import Tables
-from lanelog._database import Database
-from lanelog.errors import LanelogError
 
 BATCH: Final = 2000
 REPLAYED: Final = "_replayed"
@@ -29,12 +26,15 @@ TABLES: Final = (
 )
 
 
-def remove(database: Database, topic: str, tables: Tables) -> None:
-    """Drop the run's tables and delete its topics; gives up silently if the database is gone."""
-    with contextlib.suppress(LanelogError):
-        tables.drop(database)
-        with database.autocommit() as cx:
-            for name in TABLES:
-                for each in (topic, f"{topic}_dlq", f"{topic}{REPLAYED}"):
-                    while cx.execute(f"DELETE FROM {name} WHERE topic = %s LIMIT {BATCH}", (each,)) == BATCH:
-                        pass
+def remove(connection: Any, topic: str, tables: Tables) -> None:
+    """Drop the run's tables and delete its topics.
+
+    `client.admin.delete_topic` is what an application would use. It keeps a row for each topic, from which offsets go
+    on if the topic comes back; this one never does.
+    """
+    tables.drop(connection)
+    with connection.cursor() as cursor:
+        for name in TABLES:
+            for each in (topic, f"{topic}_dlq", f"{topic}{REPLAYED}"):
+                while cursor.execute(f"DELETE FROM {name} WHERE topic = %s LIMIT {BATCH}", (each,)) == BATCH:
+                    pass

@@ -64,7 +64,7 @@ class PlainView:
         if now < self._next:
             return
         self._next = now + PLAIN_EVERY
-        groups = ", ".join(f"{group} {progress.handled.get(group, 0)} (lag {progress.lag(group)})" for group in GROUPS)
+        groups = ", ".join(f"{group} {progress.handled(group)} (lag {progress.lag(group)})" for group in GROUPS)
         published = f"published {progress.published} in {progress.lanes} lanes"
         self.say("; ".join([published, groups, owners_of(progress), now_doing]))
 
@@ -99,7 +99,7 @@ class LiveView:
         for heading in ("", "handled", "published", "lag"):
             table.add_column(heading, justify="right" if heading else "left", min_width=10)
         for group in GROUPS:
-            handled = progress.handled.get(group, 0)
+            handled = progress.handled(group)
             table.add_row(f"group {group}", str(handled), str(progress.published), str(progress.lag(group)))
         self._live.update(Group(table, Text(owners_of(progress)), Text(now_doing)))
 
