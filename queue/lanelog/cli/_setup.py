@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 import click
 from rich.text import Text
 
+from lanelog._text import plural, shown
 from lanelog.cli import _columns_messages
 from lanelog.cli._columns_messages import status_tone
-from lanelog.cli._output import Answer, plural, shown
+from lanelog.cli._output import Answer
 from lanelog.cli._table import Table
 from lanelog.cli._verbs import Refused, finish, json_option, reading, rest, url_option
 
