@@ -205,13 +205,23 @@ class LaneMachine(Process, RuleBasedStateMachine):
     def hear_of_burial(self, committed: bool) -> None:
         self.end_burial(committed=committed)
 
-    @rule(landed=st.booleans())
-    def reload(self, landed: bool) -> None:
+    def send(self) -> None:
+        """The settler has sent something, if there is anything: the oldest dead letter, or else a flush."""
+        if self.writing is None and self.burying is None:
+            if self.world.burials:
+                self.begin_burial()
+            else:
+                self.write()
+
+    @rule(sent=st.booleans(), landed=st.booleans())
+    def reload(self, sent: bool, landed: bool) -> None:
         """The keeper's connection is lost: the lane is loaded again, under its epoch, and nothing else has ended.
 
         A flush and a dead letter that are on their way may commit before the rows are read (`landed`) or after it.
         Their answers come later, and speak of a lane that is no more. Runs stay with the workers that have them.
         """
+        if sent:
+            self.send()
         if landed:
             self.land()
         old, at_workers, waiting = self.world.lane, set(self.world.at_workers), set(self.world.burials)
@@ -265,6 +275,7 @@ class LaneMachine(Process, RuleBasedStateMachine):
         """
         world = self.world
         if late:
+            self.send()
             self.land()
         if self.writing is not None and not self.landed:
             self.answer_flush("unknown")
