@@ -7,12 +7,14 @@ BIN := .venv/bin
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+DEMO := PYTHONPATH=examples $(BIN)/python -P -m demo
+
 demo: .venv/installed database ## Rebuild this repository's history through the queue, and kill a worker meanwhile
-	@$(BIN)/lanelog demo
+	@$(DEMO)
 
 demo-spark: .venv/installed database java ## The demo, then its log archived, reported on and replayed with Spark
 	@rm -rf demo-spark
-	@$(BIN)/lanelog demo --archive demo-spark
+	@$(DEMO) --archive demo-spark
 
 # Two workers: most tests wait for processes and servers. A file of tests stays on one worker.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist=loadfile
@@ -33,7 +35,7 @@ test-all: test test-rest ## Run every test, on MariaDB and on MySQL
 lint: .venv/installed ## Check style, types, the direction of imports, and security
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy queue
+	$(BIN)/mypy queue examples
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive queue
 	$(BIN)/python .ci/audit

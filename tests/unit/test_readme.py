@@ -12,7 +12,7 @@ import pytest
 
 import lanelog
 from lanelog._database import driver
-from lanelog.admin.read import problems
+from lanelog.admin.operate import problems
 from lanelog.cli._main import cli
 from lanelog.config import ConnectConfig
 from support.readme import PAGES, README, ROOT, TEXT, Example, blocks, example, programs, table
@@ -164,9 +164,7 @@ def test_every_command_exists() -> None:
     named = set(re.findall(r"(?<![\w/.])lanelog ([a-z][a-z-]*)", CODE))
     assert named
     assert named <= set(cli.commands)
-    assert {words[1] for words in map(str.split, LINES)} | {"resume", "dev-server", "migrate", "demo"} == {
-        *cli.commands
-    }
+    assert {words[1] for words in map(str.split, LINES)} | {"resume", "dev-server", "migrate"} == {*cli.commands}
 
 
 @pytest.mark.parametrize("line", [line for line in LINES if "--file" not in line])

@@ -10,8 +10,9 @@ from itertools import groupby
 import click
 
 from lanelog._events import EVENTS, Event
+from lanelog._text import plural
 from lanelog.cli._columns_messages import EVENTS_LISTED
-from lanelog.cli._output import Answer, plural
+from lanelog.cli._output import Answer
 from lanelog.cli._table import Table
 from lanelog.cli._verbs import finish, json_option
 from lanelog.errors import ConfigurationError

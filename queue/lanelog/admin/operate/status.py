@@ -1,7 +1,7 @@
 """Status: the ten-second view. What is stuck, since when, who has it, and the command that mends it.
 
 Owns what is asked for it, which is bounded however large the backlog is; judges nothing (`problems` does), and changes
-nothing. Called by `Admin`. Each part is true of its own moment: what moves meanwhile is seen where it was, or is.
+nothing. Each part is true of its own moment: what moves meanwhile is seen where it was, or is.
 """
 
 from __future__ import annotations
@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
 
+from lanelog.admin.dead_letters import listing
 from lanelog.admin.lookup import completion
-from lanelog.admin.read.problems import SLOW, Problem, of_contradiction, of_group, of_lane, of_letters, worst_first
+from lanelog.admin.operate import repair
+from lanelog.admin.operate.problems import SLOW, Problem, of_contradiction, of_group, of_lane, of_letters, worst_first
+from lanelog.admin.read import lanes, messages, topics
 from lanelog.admin.types.topology import GroupInfo, MessageState
 from lanelog.errors import ConfigurationError
 
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from lanelog._database import Database
-    from lanelog.admin import Admin, LaneInfo, TopicInfo
+    from lanelog.admin.types.topology import LaneInfo, TopicInfo
 
 LANES: Final = 100
 """Lanes of each lagging group that are looked at: the oldest."""
@@ -30,6 +33,8 @@ LETTERS: Final = 10_000
 """Dead letters of one topic that are looked through for their reasons."""
 CONTRADICTIONS: Final = 20
 """Lanes whose tables contradict each other that are named."""
+TOPICS: Final = 1000
+"""Topics that are looked at, unless they are named."""
 HEADS: Final = 1000
 """Lanes of each topic whose head is compared with the log; `doctor` looks at all."""
 
@@ -54,16 +59,16 @@ class Status:
     """The worst first; empty: nothing is stuck."""
 
 
-def status(admin: Admin, database: Database, topics: Collection[str] | None, since: Status | None) -> Status:
+def status(database: Database, chosen: Collection[str] | None, since: Status | None) -> Status:
     """See `Admin.status`."""
-    if isinstance(topics, str | bytes):
+    if isinstance(chosen, str | bytes):
         raise ConfigurationError("topics must be a list of topics, not one of them")
     at = completion.now(database)
-    if topics is None:
-        seen, groups = admin.topics(), admin.groups()
+    if chosen is None:
+        seen, groups = topics.topics(database, TOPICS), topics.groups(database, None)
     else:
-        seen = [admin.topic(each) for each in topics]
-        groups = [group for each in topics for group in admin.groups(each)]
+        seen = [topics.topic(database, each) for each in chosen]
+        groups = [group for each in chosen for group in topics.groups(database, each)]
     growth = {} if since is None else _growth(groups, at, since)
     ages = [group.oldest_age for group in groups if group.oldest_age is not None]
     return Status(
@@ -74,45 +79,45 @@ def status(admin: Admin, database: Database, topics: Collection[str] | None, sin
         oldest_age=max(ages, default=None),
         oldest_age_exact=all(group.oldest_age_exact for group in groups),
         dead_letters=sum(topic.dead_letters for topic in seen if not topic.holds_dead_letters),
-        problems=tuple(worst_first(_problems(admin, seen, groups, growth, topics))),
+        problems=tuple(worst_first(_problems(database, seen, groups, growth, chosen))),
     )
 
 
 def _problems(
-    admin: Admin,
-    topics: list[TopicInfo],
+    database: Database,
+    seen: list[TopicInfo],
     groups: list[GroupInfo],
     growth: dict[tuple[str, str], float],
     chosen: Collection[str] | None,
 ) -> Iterator[Problem]:
-    for wrong in admin.contradictions(limit=CONTRADICTIONS, heads=HEADS):
+    for wrong in repair.listed(database, CONTRADICTIONS, heads=HEADS):
         if chosen is None or wrong.topic in chosen:
             yield of_contradiction(wrong)
     for group in groups:
         yield from of_group(group, growth.get((group.topic, group.group)))
         if group.lag or group.paused_lanes:
-            yield from _of_lanes(admin, group)
-    for topic in topics:
+            yield from _of_lanes(database, group)
+    for topic in seen:
         if topic.dead_letters and not topic.holds_dead_letters:
             few = topic.dead_letters <= LETTERS
-            yield from of_letters(topic, admin.dead_letter_reasons(topic.topic) if few else None)
+            yield from of_letters(topic, listing.dead_letter_reasons(database, topic.topic, None) if few else None)
 
 
-def _of_lanes(admin: Admin, group: GroupInfo) -> Iterator[Problem]:
-    for place, lane in enumerate(admin.lanes(group.topic, group.group, order_by="age", limit=LANES)):
-        found = of_lane(lane, group, _running(admin, lane) if place < RUNNING else None)
+def _of_lanes(database: Database, group: GroupInfo) -> Iterator[Problem]:
+    for place, lane in enumerate(lanes.lanes(database, group.topic, group.group, order_by="age", limit=LANES)):
+        found = of_lane(lane, group, _running(database, lane) if place < RUNNING else None)
         if found is not None:
             yield found
 
 
-def _running(admin: Admin, lane: LaneInfo) -> float | None:
+def _running(database: Database, lane: LaneInfo) -> float | None:
     """Seconds since the attempt in flight of a lane's first message began; None: none is, or it is young.
 
     Told by the database's clock: the message's age is now minus the time at which it was written.
     """
     if lane.state is not MessageState.PROCESSING or (lane.oldest_age or 0) <= SLOW:
         return None
-    message = admin.message(lane.topic, lane.key, offset=lane.watermark + 1)
+    message = messages.message(database, lane.topic, lane.key, message_id=None, offset=lane.watermark + 1)
     began = [
         each.last_attempt_at
         for each in (message.states if message else ())

@@ -1,7 +1,6 @@
 """The demo: a git repository's history, rebuilt through the queue while a worker is killed.
 
-It owns the whole show and nothing of the library: it publishes, subscribes and reads as any application would. The
-command `lanelog demo` calls `main`.
+It owns the whole show and nothing of the library: it publishes, subscribes and looks on as any application would.
 
 `git` reads repositories, `history` makes jobs of them (`job`), `publish` publishes them. `fleet` runs three `worker`
 processes with the handlers of `rebuild`, which write into `tables`; `chaos` kills one of them. `watch` reads how far it
@@ -17,12 +16,12 @@ from contextlib import ExitStack
 
 from rich.console import Console
 
+from demo.fleet import WorkerEnded
+from demo.git import GitError, NoHistory, Repository, find_all
+from demo.history import count_changes
+from demo.run import Run, Stalled
+from demo.view import print_plain, view_for
 from lanelog import devserver
-from lanelog.demo.fleet import WorkerEnded
-from lanelog.demo.git import GitError, NoHistory, Repository, find_all
-from lanelog.demo.history import count_changes
-from lanelog.demo.run import Run, Stalled
-from lanelog.demo.view import print_plain, view_for
 
 __all__ = ["main"]
 

@@ -1,7 +1,7 @@
 """Names, ages, times and counts as people read them.
 
-Owns these words, so that what `status` says is the same in Python and in a terminal; lets no control character of a
-name or an error through. Called by `problems` and by the command line.
+Owns these words, so that what `status` says is the same in Python, in a terminal and in a report; lets no control
+character of a name or an error through.
 """
 
 from __future__ import annotations
@@ -18,10 +18,13 @@ NOTHING: Final = "-"
 
 def shown(value: str | None, most: int = CELL_MAX) -> str:
     """Text of somebody else's, on one line, cut, and without what would steer a terminal."""
-    if value is None:
-        return NOTHING
+    return NOTHING if value is None else printable(value, most) or NOTHING
+
+
+def printable(value: str, most: int) -> str:
+    """One line of at most so many characters, and then escapes for those that do not print."""
     cut = value if len(value) <= most else value[: most - 1] + "…"
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in cut) or NOTHING
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in cut)
 
 
 def age(seconds: float | None, *, exact: bool = True) -> str:

@@ -12,8 +12,8 @@ from typing import Final
 from attrs import define, field
 
 import lanelog
-from lanelog.demo.job import MALFORMED_LANE, Job, MalformedJob
-from lanelog.demo.tables import Tables
+from demo.job import MALFORMED_LANE, Job, MalformedJob
+from demo.tables import Tables
 
 REBUILD: Final = "rebuild"
 STATS: Final = "stats"

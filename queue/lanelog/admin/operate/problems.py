@@ -1,7 +1,7 @@
 """What is wrong, told from what administration shows: since when, who has it, and the command that mends it.
 
 Owns these judgements, as plain functions of values; asks no database, and changes nothing. No command that it names
-destroys anything or delivers it again before it has shown what it would do. Called by `status`.
+destroys anything or delivers it again before it has shown what it would do.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from attrs import frozen
 
 from lanelog._engine.lane.failures import summary
-from lanelog.admin.read.words import age, moment, plural, shown
+from lanelog._text import age, moment, plural, shown
 from lanelog.admin.types.topology import MessageState, OwnerState
 
 if TYPE_CHECKING:
@@ -100,64 +100,43 @@ def command(verb: str, *arguments: str, options: Iterable[str] = ()) -> str:
 def of_group(group: GroupInfo, growth: float | None) -> list[Problem]:
     """What is wrong with a group as a whole. `growth`: messages a second by which its lag grows, if that is known."""
     names = (group.topic, group.group)
-    if group.paused_at is not None:
-        by = f"by {shown(group.paused_by)}: {shown(group.pause_reason)}"
-        return [
-            Problem(
-                rank=Rank.PAUSED,
-                what="paused",
-                topic=group.topic,
-                group=group.group,
-                since=moment(group.paused_at),
-                detail=f"{by}; {plural(group.lag, 'message')} waiting",
-                command=command("resume", *names),
-            )
-        ]
-    if not group.lag or (group.order in _JOBS and (group.members or (group.oldest_age or 0) <= JOB_RESTS)):
-        return []
-    behind = f"{plural(group.lag, 'message')} in {plural(group.lagging_lanes, 'lane')}"
-    if growth is not None and growth > 0:
-        behind += f", growing by {growth:.1f}/s"
-    if group.order in _JOBS:
-        rank, what, detail = _JOBS[group.order]
+
+    def problem(rank: Rank, what: str, detail: str, mend: str, *, since: str | None = None) -> list[Problem]:
         return [
             Problem(
                 rank=rank,
                 what=what,
                 topic=group.topic,
                 group=group.group,
-                seconds=group.oldest_age,
-                detail=f"{behind} held back from collection; {detail}, or, if that is not wanted any more:",
-                command=command("delete-group", *names),
+                seconds=None if since else group.oldest_age,
+                since=since,
+                detail=detail,
+                command=mend,
             )
         ]
+
+    if group.paused_at is not None:
+        by = f"by {shown(group.paused_by)}: {shown(group.pause_reason)}"
+        detail = f"{by}; {plural(group.lag, 'message')} waiting"
+        return problem(Rank.PAUSED, "paused", detail, command("resume", *names), since=moment(group.paused_at))
+    if not group.lag or (group.order in _JOBS and (group.members or (group.oldest_age or 0) <= JOB_RESTS)):
+        return []
+    behind = f"{plural(group.lag, 'message')} in {plural(group.lagging_lanes, 'lane')}"
+    if growth is not None and growth > 0:
+        behind += f", growing by {growth:.1f}/s"
+    if group.order in _JOBS:
+        rank, what, go_on = _JOBS[group.order]
+        detail = f"{behind} held back from collection; {go_on}, or, if that is not wanted any more:"
+        return problem(rank, what, detail, command("delete-group", *names))
     if not group.members:
         if group.members_unchanged <= GRACE:
             return []
-        return [
-            Problem(
-                rank=Rank.NOBODY,
-                what="nobody consumes",
-                topic=group.topic,
-                group=group.group,
-                seconds=group.oldest_age,
-                detail=f"{behind}; start a subscriber, or, if the group is not needed any more:",
-                command=command("delete-group", *names),
-            )
-        ]
+        detail = f"{behind}; start a subscriber, or, if the group is not needed any more:"
+        return problem(Rank.NOBODY, "nobody consumes", detail, command("delete-group", *names))
     if (group.oldest_age or 0) <= SLOW:
         return []
-    return [
-        Problem(
-            rank=Rank.BEHIND,
-            what="behind",
-            topic=group.topic,
-            group=group.group,
-            seconds=group.oldest_age,
-            detail=f"{behind}, {plural(group.members, 'member')}; where it is:",
-            command=command("lanes", *names, options=["--by", "lag"]),
-        )
-    ]
+    detail = f"{behind}, {plural(group.members, 'member')}; where it is:"
+    return problem(Rank.BEHIND, "behind", detail, command("lanes", *names, options=["--by", "lag"]))
 
 
 # -- lanes -------------------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
-"""What `lanelog demo --archive` does behind the demo: archive its log, report on it, and replay a lane of it.
+"""What `--archive` adds to the demo: archive its log with Spark, report on it, and replay a lane of it.
 
-Owns the order of these steps and what is told of them; each is the verb's own function, as `lanelog archive`, `analyze`
-and `replay` call it. It refuses before the demo begins what would fail behind it.
+Owns the order of these steps and what is told of them; each is the function that `lanelog archive`, `analyze` and
+`replay` call. It refuses before the demo begins what would fail behind it.
 """
 
 from __future__ import annotations
@@ -15,16 +15,22 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from lanelog.cli._archive import need_spark
-from lanelog.cli._output import plural, shown
-from lanelog.cli._verbs import Refused
+from demo.cleanup import REPLAYED
+from demo.view import plural
+from lanelog.spark import analyze, archive
+from lanelog.spark.archiving.options import ArchiveOptions
+from lanelog.spark.replay import replay
+from lanelog.spark.session import check_java, start
+
+
+class Refused(click.ClickException):
+    """What was asked for cannot be done, and nothing was begun."""
+
+    exit_code = 2
 
 
 def afterwards(directory: str) -> Callable[[str, str, int], bool]:
-    """The steps, for `lanelog.demo.main`; they say whether the archive holds all and the replay changed nothing."""
-    need_spark("matplotlib", "jinja2")
-    from lanelog.spark.session import check_java
-
+    """The steps, for `demo.main`; they say whether the archive holds all and the replay changed nothing."""
     check_java()
     place = Path(directory)
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
@@ -33,12 +39,6 @@ def afterwards(directory: str) -> Callable[[str, str, int], bool]:
 
 
 def _steps(place: Path, url: str, topic: str, messages: int) -> bool:
-    from lanelog.demo.cleanup import REPLAYED
-    from lanelog.spark import analyze, archive
-    from lanelog.spark.archiving.options import ArchiveOptions
-    from lanelog.spark.replay import replay
-    from lanelog.spark.session import start
-
     click.echo("starting Spark")  # no spinner: what the JVM has to say goes to the terminal past it
     spark = start("lanelog demo")
     try:
@@ -57,9 +57,9 @@ def _steps(place: Path, url: str, topic: str, messages: int) -> bool:
         _say(f"analysed {plural(told.messages, 'message')} in {lanes},", began)
         key, length = told.busiest[topic]
         began = time.monotonic()
-        with _told(f"replaying lane {shown(key)}, the busiest, into a topic of its own"):
+        with _told(f"replaying lane {key}, the busiest, into a topic of its own"):
             again = replay(store, topics=[topic], keys=[key], to=f"{topic}{REPLAYED}", url=url, spark=spark)
-        _say(f"replayed {plural(again.published, 'message')} of lane {shown(key)}", began)
+        _say(f"replayed {plural(again.published, 'message')} of lane {key}", began)
     finally:
         spark.stop()
     complete = (kept.total, told.messages, again.published) == (messages + 1, messages + 1, length)  # and a dead letter

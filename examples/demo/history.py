@@ -11,8 +11,8 @@ from itertools import islice
 
 from attrs import frozen
 
-from lanelog.demo.git import Blobs, GitError, Repository, fields_of
-from lanelog.demo.job import Job, lane_of
+from demo.git import Blobs, GitError, Repository, fields_of
+from demo.job import Job, lane_of
 
 # Each option fixes what a setting of the user could change. Renames are looked for; copies are not, they are additions.
 LOG = (

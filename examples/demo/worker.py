@@ -1,7 +1,7 @@
 """A worker process: both groups on one client, until its standard input ends.
 
 It never outlives the process that started it: the pipe closes with that, however it ends. `Fleet` starts it, as
-`python -m lanelog.demo.worker`; the URL is in LANELOG_URL, where other users of the machine cannot read it.
+`python -m demo.worker`; the URL is in LANELOG_URL, where other users of the machine cannot read it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 import lanelog
-from lanelog.demo.rebuild import REBUILD, STATS, Rebuild, Stats
-from lanelog.demo.tables import Tables
+from demo.rebuild import REBUILD, STATS, Rebuild, Stats
+from demo.tables import Tables
 
 HANDLERS: Final = 4
 POOL: Final = 2 * HANDLERS + 2
@@ -27,7 +27,7 @@ RELEASE: Final = "go"
 
 def main(arguments: Sequence[str]) -> int:
     """Work until standard input ends; the line `go` ends the pause after each job. Returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m lanelog.demo.worker")
+    parser = argparse.ArgumentParser(prog="python -m demo.worker")
     parser.add_argument("--topic", required=True)
     parser.add_argument("--run", required=True)
     parser.add_argument("--name", required=True)

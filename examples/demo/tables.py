@@ -7,13 +7,15 @@ write through it, and the verification reads.
 from __future__ import annotations
 
 import hashlib
+import ssl
 from collections.abc import Iterator
 from typing import Any
 
+import pymysql
 from attrs import frozen
 
-from lanelog._database import Database, Executor
-from lanelog.demo.job import Job
+from demo.job import Job
+from lanelog.config import ConnectConfig
 
 CREATE = (
     """
@@ -124,21 +126,19 @@ class AppliedRow:
 class Tables:
     """SQL of one run's tables; `run` is in their names, so that runs on one database do not meet.
 
-    The handlers' methods take the DB-API connection of `message.transaction()`, the others an Executor of ours.
+    Its methods take a DB-API connection: the handlers' that of `message.transaction()`.
     """
 
     run: str
 
-    def create(self, database: Database) -> None:
-        """Create them; outside of transactions, which end where a table is made."""
-        with database.autocommit() as cx:
-            for statement in CREATE:
-                cx.execute(statement.format(**self._names()))
+    def create(self, connection: Any) -> None:
+        """Create them, on a connection of `own_connection`."""
+        for statement in CREATE:
+            self._execute(connection, statement)
 
-    def drop(self, database: Database) -> None:
-        """Drop them."""
-        with database.autocommit() as cx:
-            cx.execute(DROP.format(**self._names()))
+    def drop(self, connection: Any) -> None:
+        """Drop them, on a connection of `own_connection`."""
+        self._execute(connection, DROP)
 
     def apply(self, connection: Any, job: Job) -> None:
         """Do to the rebuilt files what the job says."""
@@ -163,30 +163,30 @@ class Tables:
         if not self._execute(connection, COUNT_JOB, *amounts, *key):
             self._execute(connection, FIRST_JOB, *amounts, *key, job.author)
 
-    def file(self, cx: Executor, repo: str, path: bytes) -> list[tuple[str, bytes]]:
+    def file(self, connection: Any, repo: str, path: bytes) -> list[tuple[str, bytes]]:
         """The parts of a rebuilt path: (mode, content); empty if it is not there."""
-        return [(mode, bytes(content)) for mode, content in self._query(cx, READ_FILE, repo, _hash(path))]
+        return [(mode, bytes(content)) for mode, content in self._query(connection, READ_FILE, repo, _hash(path))]
 
-    def paths(self, cx: Executor, repo: str) -> Iterator[bytes]:
+    def paths(self, connection: Any, repo: str) -> Iterator[bytes]:
         """Every rebuilt path."""
-        return (bytes(path) for (path,) in self._query(cx, READ_PATHS, repo))
+        return (bytes(path) for (path,) in self._query(connection, READ_PATHS, repo))
 
-    def applied(self, cx: Executor) -> dict[str, AppliedRow]:
+    def applied(self, connection: Any) -> dict[str, AppliedRow]:
         """What was applied, by lane."""
         return {
             lane: AppliedRow(rows=rows, jobs=jobs, redeliveries=redeliveries)
-            for lane, rows, jobs, redeliveries in self._query(cx, READ_APPLIED)
+            for lane, rows, jobs, redeliveries in self._query(connection, READ_APPLIED)
         }
 
-    def out_of_order(self, cx: Executor) -> int:
+    def out_of_order(self, connection: Any) -> int:
         """How many jobs were not applied right behind their predecessor in the lane."""
-        return int(self._query(cx, READ_DISORDER)[0][0])
+        return int(self._query(connection, READ_DISORDER)[0][0])
 
-    def authors(self, cx: Executor) -> list[AuthorRow]:
+    def authors(self, connection: Any) -> list[AuthorRow]:
         """The counts, busiest author first."""
         return [
             AuthorRow(author=author, jobs=jobs, files=files, deletions=deletions, bytes=size)
-            for author, jobs, files, deletions, size in self._query(cx, READ_AUTHORS)
+            for author, jobs, files, deletions, size in self._query(connection, READ_AUTHORS)
         ]
 
     def _names(self) -> dict[str, str]:
@@ -196,8 +196,25 @@ class Tables:
         with connection.cursor() as cursor:
             return int(cursor.execute(sql.format(**self._names()), values))
 
-    def _query(self, cx: Executor, sql: str, *values: object) -> list[tuple[Any, ...]]:
-        return cx.query(sql.format(**self._names()), values)
+    def _query(self, connection: Any, sql: str, *values: object) -> list[tuple[Any, ...]]:
+        with connection.cursor() as cursor:
+            cursor.execute(sql.format(**self._names()), values)
+            return list(cursor.fetchall())
+
+
+def own_connection(url: str) -> Any:
+    """A connection of the application's own: CREATE and DROP end a transaction, which one of the library's refuses."""
+    config = ConnectConfig.from_url(url)
+    options: dict[str, Any] = {
+        name: getattr(config, name) for name in ("host", "port", "unix_socket", "user", "password", "database")
+    }
+    if config.tls:
+        options["ssl"] = context = ssl.create_default_context(cafile=config.ssl_ca)
+        if not config.ssl_verify:
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        if config.ssl_cert:
+            context.load_cert_chain(config.ssl_cert, config.ssl_key)
+    return pymysql.connect(autocommit=True, **options)
 
 
 def _hash(path: bytes) -> bytes:

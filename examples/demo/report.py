@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lanelog.demo.chaos import Takeover
-from lanelog.demo.tables import AuthorRow
-from lanelog.demo.verify import Comparison, Count
-from lanelog.demo.view import print_plain
+from demo.chaos import Takeover
+from demo.tables import AuthorRow
+from demo.verify import Comparison, Count
+from demo.view import print_plain
 
 SHOWN: Final = 5
 

@@ -1,7 +1,7 @@
 """One run of the demo, from empty tables to the report.
 
 Owns the order of things and their end: publisher, workers, the kill, the view, the verification; each of them lives in
-its own room. `lanelog.demo.main` calls it.
+its own room. `demo.main` calls it.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ import secrets
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Final
 
+import pymysql
 from attrs import define, field
 
 import lanelog
-from lanelog._database import Database
-from lanelog.config import ConnectConfig
-from lanelog.demo import cleanup, verify
-from lanelog.demo.chaos import Chaos
-from lanelog.demo.fleet import Fleet
-from lanelog.demo.git import Repository
-from lanelog.demo.publish import HistoryPublisher
-from lanelog.demo.report import Report
-from lanelog.demo.tables import Tables
-from lanelog.demo.view import View
-from lanelog.demo.watch import Progress, Watch
+from demo import cleanup, verify
+from demo.chaos import Chaos
+from demo.fleet import Fleet
+from demo.git import Repository
+from demo.publish import HistoryPublisher
+from demo.rebuild import GROUPS
+from demo.report import Report
+from demo.tables import Tables, own_connection
+from demo.view import View
+from demo.watch import Progress, Watch
 
 LOOK_EVERY: Final = 0.05
 SHOW_EVERY: Final = 0.25
@@ -71,12 +71,9 @@ class Run:
         return f"demo-{self.name}"
 
     def remove(self) -> None:
-        """Leave nothing of the run in the database; for when it is over."""
-        database = Database(ConnectConfig.from_url(self.url))
-        try:
-            cleanup.remove(database, self.topic, Tables(self.name))
-        finally:
-            database.close()
+        """Leave nothing of the run in the database, if that is still there; for when it is over."""
+        with suppress(pymysql.Error), own_connection(self.url) as connection:
+            cleanup.remove(connection, self.topic, Tables(self.name))
 
     def __call__(self, view: View) -> Report:
         """Do it. Raises GitError, LanelogError, WorkerEnded, Stalled."""
@@ -84,21 +81,20 @@ class Run:
         tables = Tables(self.name)
         letters = DeadLetters()
         with ExitStack() as stack:
-            database = Database(ConnectConfig.from_url(self.url))
-            stack.callback(database.close)
             client = stack.enter_context(lanelog.connect(self.url))
             client.migrate()
-            tables.create(database)
+            with own_connection(self.url) as connection:
+                tables.create(connection)
             stack.enter_context(client.subscribe(f"{topic}_dlq", "demo", letters, workers=1))
             fleet = stack.enter_context(Fleet(url=self.url, topic=topic, run=self.name, pause=self.pause))
             for _ in range(self.workers):
                 fleet.start()
             began = time.monotonic()
             publisher = stack.enter_context(HistoryPublisher(client, topic, self.repositories))
-            chaos = Chaos(fleet, Watch(database, topic), view.say)
+            chaos = Chaos(fleet, Watch(client, topic), view.say)
             progress = self._follow(chaos, publisher, letters, view)
             seconds = time.monotonic() - began
-            return self._judge(database, tables, publisher, progress, seconds, chaos, letters)
+            return self._judge(client, tables, publisher, progress, seconds, chaos, letters)
 
     def _follow(self, chaos: Chaos, publisher: HistoryPublisher, letters: DeadLetters, view: View) -> Progress:
         """Until everything is handled, and the killed worker's lanes are too."""
@@ -113,7 +109,7 @@ class Run:
                 complete = publisher.done.is_set()  # asked first: what was published by then is in the answer
                 progress, shown = chaos.watch.progress(), now
                 view.show(progress, self._doing(chaos, publisher))
-                state = (progress.published, tuple(progress.handled.items()), chaos.takeover, len(letters.shown))
+                state = (progress.published, tuple(map(progress.handled, GROUPS)), chaos.takeover, len(letters.shown))
                 if state != last:
                     last, changed = state, now
                 waited = now - changed
@@ -136,7 +132,7 @@ class Run:
 
     def _judge(
         self,
-        database: Database,
+        client: lanelog.Client,
         tables: Tables,
         publisher: HistoryPublisher,
         progress: Progress,
@@ -144,8 +140,8 @@ class Run:
         chaos: Chaos,
         letters: DeadLetters,
     ) -> Report:
-        with database.transaction() as cx:
-            authors = tuple(tables.authors(cx))
+        with client.transaction() as connection:
+            authors = tuple(tables.authors(connection))
             return Report(
                 jobs=publisher.jobs,
                 commits=publisher.commits,
@@ -154,8 +150,8 @@ class Run:
                 pause=self.pause,
                 takeover=chaos.takeover,
                 dead_letters=tuple(letters.shown),
-                count=verify.count(cx, tables, publisher.lanes),
+                count=verify.count(connection, tables, publisher.lanes),
                 counted_by_stats=sum(row.jobs for row in authors),
                 authors=authors,
-                comparisons=tuple(verify.compare(cx, tables, each) for each in self.repositories),
+                comparisons=tuple(verify.compare(connection, tables, each) for each in self.repositories),
             )

@@ -12,14 +12,17 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
 from attrs import define, field, frozen
 
-from lanelog.demo.worker import PATIENCE, RELEASE
+from demo.worker import PATIENCE, RELEASE
 
 LOG_LINES = 5
+EXAMPLES = Path(__file__).resolve().parents[1]
+"""Where `demo` is found."""
 
 
 class WorkerEnded(Exception):
@@ -58,17 +61,18 @@ class Fleet:
         """Start one more worker."""
         self._started += 1
         name = f"worker-{self._started}"
+        path = [str(EXAMPLES), *filter(None, [os.environ.get("PYTHONPATH")])]
         log = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the worker has ended
         process = subprocess.Popen(  # noqa: S603 - this Python, with arguments of our own
             [
-                # -P: the demo is started in any repository, whose files must not be imported.
-                *(sys.executable, "-P", "-m", "lanelog.demo.worker"),
+                # -P: the demo may be started in any repository, whose files must not be imported.
+                *(sys.executable, "-P", "-m", "demo.worker"),
                 *("--topic", self.topic, "--run", self.run, "--name", name, "--pause", str(self.pause)),
             ],
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
-            env={**os.environ, "LANELOG_URL": self.url},
+            env={**os.environ, "LANELOG_URL": self.url, "PYTHONPATH": os.pathsep.join(path)},
             start_new_session=True,  # Ctrl-C is for this process, which then stops them
         )
         worker = Worker(name=name, process=process, log=log)

@@ -17,7 +17,7 @@ from typing import IO, Final, Self
 
 from attrs import define, evolve, field, frozen
 
-from lanelog.demo.job import PART_BYTES
+from demo.job import PART_BYTES
 
 GITLINK: Final = "160000"
 

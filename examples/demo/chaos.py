@@ -13,8 +13,9 @@ from typing import Final
 
 from attrs import define, evolve, field, frozen
 
-from lanelog.demo.fleet import Fleet
-from lanelog.demo.watch import LaneRow, Watch
+from demo.fleet import Fleet
+from demo.view import plural
+from demo.watch import LaneRow, Watch
 
 KILL_AFTER: Final = 1.5
 """Seconds after the last worker introduced itself: lanes are shared out fairly by then."""
@@ -104,7 +105,7 @@ class Chaos:
         self.takeover = Takeover(worker=victim, lanes=len(self._before))
         self.say(
             f"{victim} (process {killed.process.pid}) was killed with SIGKILL at work; {successor.name} was started in "
-            f"its place; {_lanes(len(self._before))} left unfinished"
+            f"its place; {plural(len(self._before), 'lane')} left unfinished"
         )
 
     def _measure(self, takeover: Takeover) -> None:
@@ -115,9 +116,5 @@ class Chaos:
             self.say(f"the first of them moved again {seconds:.2f} s after the death of {takeover.worker}")
         if len(done) == len(self._before):
             takeover = evolve(takeover, every=seconds)
-            self.say(f"all of them ({_lanes(takeover.lanes)}) had moved after {seconds:.2f} s")
+            self.say(f"all of them ({plural(takeover.lanes, 'lane')}) had moved after {seconds:.2f} s")
         self.takeover = takeover
-
-
-def _lanes(number: int) -> str:
-    return "1 lane" if number == 1 else f"{number} lanes"

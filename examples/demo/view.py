@@ -16,8 +16,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from lanelog.demo.rebuild import GROUPS
-from lanelog.demo.watch import Progress
+from demo.rebuild import GROUPS
+from demo.watch import Progress
 
 PLAIN_EVERY: Final = 2.0
 REFRESH_PER_SECOND: Final = 8
@@ -64,7 +64,7 @@ class PlainView:
         if now < self._next:
             return
         self._next = now + PLAIN_EVERY
-        groups = ", ".join(f"{group} {progress.handled.get(group, 0)} (lag {progress.lag(group)})" for group in GROUPS)
+        groups = ", ".join(f"{group} {progress.handled(group)} (lag {progress.lag(group)})" for group in GROUPS)
         published = f"published {progress.published} in {progress.lanes} lanes"
         self.say("; ".join([published, groups, owners_of(progress), now_doing]))
 
@@ -99,7 +99,7 @@ class LiveView:
         for heading in ("", "handled", "published", "lag"):
             table.add_column(heading, justify="right" if heading else "left", min_width=10)
         for group in GROUPS:
-            handled = progress.handled.get(group, 0)
+            handled = progress.handled(group)
             table.add_row(f"group {group}", str(handled), str(progress.published), str(progress.lag(group)))
         self._live.update(Group(table, Text(owners_of(progress)), Text(now_doing)))
 
@@ -114,3 +114,8 @@ def print_plain(console: Console, text: str) -> None:
     """Text that may contain anything: names are no markup, and may not fit the output's encoding."""
     text = text.encode(console.encoding, "backslashreplace").decode(console.encoding)
     console.print(text, markup=False, highlight=False, emoji=False, soft_wrap=True)
+
+
+def plural(number: int, noun: str) -> str:
+    """`1 lane`, `2,000 lanes`."""
+    return f"{number:,} {noun if number == 1 else noun + 's'}"

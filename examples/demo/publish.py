@@ -15,9 +15,9 @@ from typing import Final, Self
 from attrs import define, field
 
 import lanelog
-from lanelog.demo.git import Repository
-from lanelog.demo.history import jobs
-from lanelog.demo.job import MALFORMED_LANE, PART_BYTES, Job
+from demo.git import Repository
+from demo.history import jobs
+from demo.job import MALFORMED_LANE, PART_BYTES, Job
 
 BATCH: Final = 200
 BATCH_BYTES: Final = 4 * PART_BYTES

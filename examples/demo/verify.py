@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import zip_longest
+from typing import Any
 
 from attrs import frozen
 
-from lanelog._database import Executor
-from lanelog.demo.git import Repository, fields_of
-from lanelog.demo.tables import Tables
+from demo.git import Repository, fields_of
+from demo.tables import Tables
 
 
 @frozen(kw_only=True)
@@ -53,7 +53,7 @@ def tree(repository: Repository) -> Iterator[Entry]:
             yield Entry(mode=mode, oid=oid, path=path)
 
 
-def compare(cx: Executor, tables: Tables, repository: Repository) -> Comparison:
+def compare(connection: Any, tables: Tables, repository: Repository) -> Comparison:
     """Compare path by path, mode by mode, byte by byte. Raises GitError."""
     differences = []
     seen = set()
@@ -61,7 +61,7 @@ def compare(cx: Executor, tables: Tables, repository: Repository) -> Comparison:
     with repository.blobs() as blobs:
         for entry in tree(repository):
             seen.add(entry.path)
-            rebuilt = tables.file(cx, repository.label, entry.path)
+            rebuilt = tables.file(connection, repository.label, entry.path)
             modes = {mode for mode, _ in rebuilt}
             different = not rebuilt or modes != {entry.mode}
             for expected, part in zip_longest(blobs.parts(entry.mode, entry.oid), (content for _, content in rebuilt)):
@@ -70,18 +70,20 @@ def compare(cx: Executor, tables: Tables, repository: Repository) -> Comparison:
             files += 1
             if different:
                 differences.append(f"{_shown(entry.path)}: {_what(entry, modes)}")
-    differences += [f"{_shown(path)}: not in HEAD" for path in tables.paths(cx, repository.label) if path not in seen]
+    differences += [
+        f"{_shown(path)}: not in HEAD" for path in tables.paths(connection, repository.label) if path not in seen
+    ]
     where = f"{repository.label}: " if repository.label else ""
     return Comparison(files=files, bytes=size, differences=tuple(where + text for text in differences))
 
 
-def count(cx: Executor, tables: Tables, published: Mapping[str, int]) -> Count:
+def count(connection: Any, tables: Tables, published: Mapping[str, int]) -> Count:
     """Compare what was applied with the number of jobs published in each lane."""
-    applied = tables.applied(cx)
+    applied = tables.applied(connection)
     return Count(
         missing=sum(max(0, jobs - (applied[lane].jobs if lane in applied else 0)) for lane, jobs in published.items()),
         twice=sum(row.rows - row.jobs for row in applied.values()),
-        out_of_order=tables.out_of_order(cx),
+        out_of_order=tables.out_of_order(connection),
         redeliveries=sum(row.redeliveries for row in applied.values()),
     )
 
