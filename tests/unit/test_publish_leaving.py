@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from lanelog._backoff import OF_TRANSACTIONS, Backoff
 from lanelog.errors import DatabaseError
 from lanelog.message import Receipt
-from lanelog.publisher import group as committing
 from lanelog.publisher.draft import Draft, make_draft
 from lanelog.publisher.group import GroupCommit
 from lanelog.publisher.line import Line, Member
@@ -46,13 +46,13 @@ class Contended:
         """Nobody waits for it."""
 
 
-def grouping(writer: Writer, *, timeout: float = 0.01) -> GroupCommit:
+def grouping(writer: Writer, *, timeout: float = 0.01, backoff: Backoff = OF_TRANSACTIONS) -> GroupCommit:
     """Group commit with a place for nobody who waits at the server."""
     database: Any = SimpleNamespace(
         config=SimpleNamespace(publish_timeout=timeout), reached=True, holder=lambda _lock, seconds: seconds and None
     )
     anything: Any = writer
-    return GroupCommit(database, anything, LockWaiters(0), Locked(database))
+    return GroupCommit(database, anything, LockWaiters(0), Locked(database), backoff)
 
 
 def make(key: str = "k") -> Draft:
@@ -98,12 +98,11 @@ def test_a_message_that_nobody_took_is_not_stored() -> None:
     assert line.take() == []
 
 
-def test_a_holder_without_a_place_pauses_between_its_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_holder_without_a_place_pauses_between_its_attempts() -> None:
     """Also the one that was told so while it led: it asks the server no more often than the back-off says."""
-    monkeypatch.setattr(committing, "backoff", lambda _refused: 3600.0)
     writer = Writer({"k"}, {"k"}, AssertionError("it asked again at once"))
     with pytest.raises(DatabaseError, match="locked by others"):
-        grouping(writer, timeout=0.2).publish(make())
+        grouping(writer, timeout=0.2, backoff=Backoff(least=3600, first=3600, most=3600)).publish(make())
     assert writer.answers
 
 

@@ -20,9 +20,9 @@ from copy import copy
 
 from attrs import define, field
 
+from lanelog._backoff import OF_TRANSACTIONS, Backoff
 from lanelog._database import Database
 from lanelog._database.fork import register_shared
-from lanelog._database.retries import backoff
 from lanelog.errors import DatabaseError
 from lanelog.message import Receipt
 from lanelog.publisher.batch import BatchWriter
@@ -40,6 +40,8 @@ class GroupCommit:
     _writer: BatchWriter
     _gate: LockWaiters
     _locked: Locked
+    _backoff: Backoff = OF_TRANSACTIONS
+    """Of a member that waits for its lane, but not at the server."""
     _lines: dict[str, Line] = field(factory=dict, init=False)
     """By topic; a line lives as long as it has members."""
     _lock: threading.Lock = field(factory=threading.Lock, init=False, repr=False)
@@ -126,7 +128,7 @@ class GroupCommit:
             if not holder.done:
                 refused += 1
                 holder.signal.clear()  # set when it became the holder, perhaps only after it knew; nobody else sets it
-                holder.signal.wait(min(backoff(refused), _left(holder.deadline)))
+                holder.signal.wait(min(self._backoff.after(refused), _left(holder.deadline)))
 
     def _commit_lane(self, line: Line, holder: Member, *, wait: bool) -> None:
         """Commit what has gathered for one lane by the time its head is taken, if it can be taken."""
