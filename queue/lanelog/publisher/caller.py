@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from attrs import define
 
-from lanelog._database import Database, find_open
+from lanelog._database import Database, codes, find_open
 from lanelog._stores.messages import Messages
 from lanelog._stores.partitions import Partitions
 from lanelog._stores.scheduled import Scheduled
@@ -25,7 +25,6 @@ from lanelog.publisher.locked import Locked
 from lanelog.publisher.placing import append, place
 
 _NO_SUCH_DATABASE: Final = 1049
-_DUPLICATE: Final = 1062
 
 _messages = Messages()
 _partitions = Partitions()
@@ -103,7 +102,7 @@ class CallerWriter:
         try:
             return append(cx, topic, place(drafts, heads, stored), max_packet)
         except DatabaseError as exc:
-            if exc.code != _DUPLICATE:
+            if exc.code != codes.DUPLICATE:
                 raise
             cx.execute("ROLLBACK TO SAVEPOINT lanelog_publish")
             # Only now is it looked up here: a locking read of an id that is not there locks a gap, under REPEATABLE

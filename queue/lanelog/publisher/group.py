@@ -21,7 +21,7 @@ from copy import copy
 from attrs import define, field
 
 from lanelog._backoff import OF_TRANSACTIONS, Backoff
-from lanelog._database import Database
+from lanelog._database import Database, codes
 from lanelog._database.fork import register_shared
 from lanelog.errors import DatabaseError
 from lanelog.message import Receipt
@@ -29,7 +29,7 @@ from lanelog.publisher.batch import BatchWriter
 from lanelog.publisher.draft import Draft
 from lanelog.publisher.line import Line, Member, Role
 from lanelog.publisher.lock_waiters import LockWaiters
-from lanelog.publisher.locked import LOCK_WAIT_TIMEOUT, Locked, lanes
+from lanelog.publisher.locked import Locked, lanes
 
 
 @define(eq=False)
@@ -106,7 +106,7 @@ class GroupCommit:
         try:
             busy = self._writer.commit(topic, keys, choose, wait=False, persist=False, deadline=deadline)
         except Exception as exc:  # noqa: BLE001 - every member raises it, or its own, in its own thread
-            if isinstance(exc, DatabaseError) and exc.code == LOCK_WAIT_TIMEOUT:
+            if isinstance(exc, DatabaseError) and exc.code == codes.LOCK_WAIT_TIMEOUT:
                 # Not a head was locked, but say a gap in an index, by a caller that is SERIALIZABLE. Whichever lane of
                 # the batch that concerns, it must not hold up the others again: each goes on by itself.
                 self._change(line, topic, lambda: line.park(batch))

@@ -12,7 +12,7 @@ from typing import Final
 
 from attrs import field, frozen
 
-from lanelog._database import Executor, Transaction
+from lanelog._database import Executor, Transaction, codes
 from lanelog._stores.messages import Messages, NewMessage
 from lanelog._stores.partitions import Partitions
 from lanelog._stores.scheduled import NewScheduled, Scheduled
@@ -21,7 +21,6 @@ from lanelog.message import Receipt
 from lanelog.publisher.doubt import refuse_outdated
 from lanelog.publisher.draft import SCHEDULED, Draft
 
-_DUPLICATE: Final = 1062
 _KEYS_NAMED: Final = 3
 
 _messages = Messages()
@@ -113,7 +112,8 @@ def append(cx: Executor, topic: str, placement: Placement, max_packet: int) -> l
         try:
             _messages.insert(cx, topic, placement.rows, max_packet)
         except DatabaseError as exc:
-            if exc.code == _DUPLICATE and "PRIMARY'" in str(exc):  # MySQL names the table, too; ids have another index
+            # MySQL names the table, too; ids have another index.
+            if exc.code == codes.DUPLICATE and "PRIMARY'" in str(exc):
                 raise _taken(topic, placement, exc) from exc
             raise
     if placement.scheduled:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field
 
+from lanelog._database import codes
 from lanelog._engine.cleanup import auditing, collection, retention
 from lanelog._engine.cleanup.collection import Released
 from lanelog._engine.cleanup.lane_purge import Purge, removable
@@ -46,7 +47,6 @@ EXPIRED_EVERY = 60.0
 BURYING = 0.2
 """Seconds of a turn that are spent on one of them: what else the janitor does, and the end of the process, may wait."""
 
-DENIED = frozenset({1142, 1143})
 """The server's errors for a privilege that the account lacks on a table or column."""
 DENIED_WAIT = 600.0
 """Seconds until it is tried again whether the account may delete by now."""
@@ -134,7 +134,7 @@ class Janitor:
         try:
             return work(member, state)
         except DatabaseError as error:
-            if error.code not in DENIED:
+            if error.code not in codes.DENIED:
                 raise
             if duty not in state.denied_until:
                 log.warning("deletion.denied", topic=member.topic, group=member.group, duty=duty, error=error)
