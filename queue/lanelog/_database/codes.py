@@ -11,6 +11,7 @@ from typing import Final
 from pymysql.constants import CR, ER
 
 DUPLICATE: Final = ER.DUP_ENTRY
+DUPLICATE_COLUMN: Final = ER.DUP_FIELDNAME
 NO_SUCH_SAVEPOINT: Final = ER.SP_DOES_NOT_EXIST
 LOCK_WAIT_TIMEOUT: Final = ER.LOCK_WAIT_TIMEOUT
 """The statement is undone, or everything, as the server is configured."""

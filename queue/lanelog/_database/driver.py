@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from copy import copy
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, SupportsIndex
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final, Literal, SupportsIndex
 
 import pymysql
 from attrs import define, field, frozen
@@ -364,3 +365,8 @@ def silence(raw: Any) -> object:
         with suppress(OSError):
             os.close(socket.detach())
     return stream
+
+
+def fastest() -> Literal["pymysql", "mysqlclient"]:
+    """Return the name of the fastest driver that is installed here."""
+    return "mysqlclient" if find_spec("MySQLdb") else "pymysql"
