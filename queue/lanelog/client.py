@@ -367,7 +367,7 @@ class Client:
         def register(handler: Any) -> Any:
             subscription = self._register(topic, group, check_handler(handler), options)
             database, what = self._database, f"a handler of group {subscription.group!r}"
-            _unstarted.remember(self, lambda: database.tried, what, _unstarted.Place.of_caller())
+            _unstarted.remember(self, lambda: database.tried, what, _unstarted.CallSite.of_caller())
             return handler
 
         return register

@@ -16,7 +16,7 @@ from attrs import define, field
 from dbutils.pooled_db import PooledDB
 
 from lanelog._database import codes, fork
-from lanelog._database.blocking import Holder, holder
+from lanelog._database.blocking import LockHolder, holder
 from lanelog._database.driver import Driver, ServerFacts
 from lanelog._database.executor import Executor
 from lanelog._database.naming import Naming
@@ -240,7 +240,7 @@ class Database:
         """Whether anything was ever asked of the database, answered or not."""
         return self._driver.tried
 
-    def holder(self, lock: Callable[[Executor], object], *, seconds: float) -> Holder | None:
+    def holder(self, lock: Callable[[Executor], object], *, seconds: float) -> LockHolder | None:
         """Return who holds what `lock` waits for, as far as this account may see it; asks for at most `seconds`."""
         return holder(self.config, lock, seconds=seconds) if self.reached and not self._closed else None
 

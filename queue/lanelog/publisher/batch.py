@@ -15,12 +15,12 @@ from lanelog.message import Receipt
 from lanelog.publisher import doubt
 from lanelog.publisher.draft import Draft
 from lanelog.publisher.lanes import LaneCreator
-from lanelog.publisher.line import Member
+from lanelog.publisher.line import Waiter
 from lanelog.publisher.placing import note_attempt, write
 
 _partitions = Partitions()
 
-Choose = Callable[[Mapping[str, int]], Sequence[Member]]
+Choose = Callable[[Mapping[str, int]], Sequence[Waiter]]
 """Given the heads that are locked by now, says whose messages to write."""
 
 

@@ -27,7 +27,7 @@ from lanelog.errors import DatabaseError
 from lanelog.message import Receipt
 from lanelog.publisher.batch import BatchWriter
 from lanelog.publisher.draft import Draft
-from lanelog.publisher.line import Line, Member, Role
+from lanelog.publisher.line import Duty, Line, Waiter
 from lanelog.publisher.lock_waiters import LockWaiters
 from lanelog.publisher.locked import Locked, lanes
 
@@ -51,7 +51,7 @@ class GroupCommit:
 
     def publish(self, draft: Draft) -> Receipt:
         """Return when the message is committed. Raises DatabaseError, or what else became of its transaction."""
-        member = Member(draft, time.monotonic() + self._database.config.publish_timeout)
+        member = Waiter(draft, time.monotonic() + self._database.config.publish_timeout)
         line: Line | None = None
         try:
             with self._lock:
@@ -61,9 +61,9 @@ class GroupCommit:
                 line.admit(member)
             while not member.done:
                 role = line.role(member)
-                if role is Role.LEAD:
+                if role is Duty.LEAD:
                     self._lead(line, member)
-                elif role is Role.HOLD:
+                elif role is Duty.HOLD:
                     self._hold(line, member)
                     break
                 elif member.signal.wait(_left(member.deadline)):
@@ -86,9 +86,9 @@ class GroupCommit:
         self._lock = threading.Lock()
         self._lines = {}
 
-    def _lead(self, line: Line, leader: Member) -> None:
+    def _lead(self, line: Line, leader: Waiter) -> None:
         topic = leader.draft.topic
-        while not leader.done and line.role(leader) is Role.LEAD:
+        while not leader.done and line.role(leader) is Duty.LEAD:
             with self._lock:
                 batch = line.take()
             if not batch:
@@ -96,10 +96,10 @@ class GroupCommit:
             self._commit(line, topic, batch, leader.deadline)
         self._change(line, topic, lambda: line.hand_over(leader))
 
-    def _commit(self, line: Line, topic: str, batch: Sequence[Member], deadline: float) -> None:
+    def _commit(self, line: Line, topic: str, batch: Sequence[Waiter], deadline: float) -> None:
         """Commit a batch without waiting for heads; the members of busy lanes are parked."""
 
-        def choose(heads: Mapping[str, int]) -> list[Member]:
+        def choose(heads: Mapping[str, int]) -> list[Waiter]:
             return [member for member in batch if member.waiting and member.draft.key in heads]
 
         keys = {member.draft.key for member in batch}
@@ -118,7 +118,7 @@ class GroupCommit:
             raise
         self._change(line, topic, lambda: line.part([member for member in batch if member.draft.key in busy], busy))
 
-    def _hold(self, line: Line, holder: Member) -> None:
+    def _hold(self, line: Line, holder: Waiter) -> None:
         """Try until the message has an outcome, or its time is up."""
         topic, key = holder.draft.topic, holder.draft.key
         refused = 0
@@ -130,12 +130,12 @@ class GroupCommit:
                 holder.signal.clear()  # set when it became the holder, perhaps only after it knew; nobody else sets it
                 holder.signal.wait(min(self._backoff.after(refused), _left(holder.deadline)))
 
-    def _commit_lane(self, line: Line, holder: Member, *, wait: bool) -> None:
+    def _commit_lane(self, line: Line, holder: Waiter, *, wait: bool) -> None:
         """Commit what has gathered for one lane by the time its head is taken, if it can be taken."""
         topic, key = holder.draft.topic, holder.draft.key
-        claimed: list[Member] = []
+        claimed: list[Waiter] = []
 
-        def claim(_heads: Mapping[str, int]) -> list[Member]:
+        def claim(_heads: Mapping[str, int]) -> list[Waiter]:
             if not claimed:  # a repetition writes what the first attempt may have written
                 with self._lock:
                     claimed.extend(line.claim(key))
@@ -155,11 +155,11 @@ class GroupCommit:
             with self._lock:
                 line.unclaim(key, claimed)
 
-    def _interrupted(self, line: Line, topic: str, members: Sequence[Member]) -> None:
+    def _interrupted(self, line: Line, topic: str, members: Sequence[Waiter]) -> None:
         """Let others go on with what the thread that ran it did not finish: the interrupt is its own."""
         self._change(line, topic, lambda: line.put_back(members))
 
-    def _failed(self, line: Line, topic: str, members: Sequence[Member], deadline: float, exc: Exception) -> None:
+    def _failed(self, line: Line, topic: str, members: Sequence[Waiter], deadline: float, exc: Exception) -> None:
         """Decide what becomes of members whose transaction failed for good, or until the deadline of who ran it."""
         alone = sum(not member.done for member in members) == 1
         members = [member for member in members if member.waiting]
@@ -181,7 +181,7 @@ class GroupCommit:
             finally:
                 self._change(line, topic, lambda: line.put_back(rest))  # nobody, unless this thread was interrupted
 
-    def _change(self, line: Line, topic: str, change: Callable[[], list[Member]]) -> None:
+    def _change(self, line: Line, topic: str, change: Callable[[], list[Waiter]]) -> None:
         """Change the plan, wake whom that concerns, and drop a line that nobody needs."""
         with self._lock:
             woken = change()
@@ -190,7 +190,7 @@ class GroupCommit:
         for member in woken:
             member.signal.set()
 
-    def _failure(self, member: Member, shared: BaseException) -> BaseException:
+    def _failure(self, member: Waiter, shared: BaseException) -> BaseException:
         """Every member raises its own copy: threads must not add their tracebacks to one object."""
         error = copy(shared)
         if not isinstance(error, DatabaseError):
@@ -199,7 +199,7 @@ class GroupCommit:
             error.outcome_unknown = True  # of an earlier batch, though not of the one that failed for good
         return self._locked.explained(error, member.draft.topic, [member.draft.key])
 
-    def _expired(self, member: Member) -> DatabaseError:
+    def _expired(self, member: Waiter) -> DatabaseError:
         seconds = self._database.config.publish_timeout
         if member.claimed:
             why = "another thread was about to; publish it again under the same id"
@@ -214,7 +214,7 @@ class GroupCommit:
         )
 
 
-def _fail(member: Member, exc: Exception) -> None:
+def _fail(member: Waiter, exc: Exception) -> None:
     member.error = exc
     member.signal.set()
 

@@ -54,7 +54,7 @@ class Span:
 
 
 @frozen(kw_only=True)
-class Released:
+class Collected:
     """What step 1 found: the lanes whose floors could be had; `unread`: nobody reads the topic, nothing is released."""
 
     lanes: Mapping[str, Span] = field(factory=dict)
@@ -70,7 +70,7 @@ class Released:
         return any(span.full for span in self.lanes.values())
 
 
-def release(cx: Executor, topic: str, keys: Sequence[str], retention_ms: int) -> Released:
+def release(cx: Executor, topic: str, keys: Sequence[str], retention_ms: int) -> Collected:
     """Step 1: raise the floors of these lanes to what every group is past and what is older than the retention.
 
     The watermarks are read in a second statement, without locks: READ COMMITTED gives it a new snapshot, stale is safe
@@ -79,11 +79,11 @@ def release(cx: Executor, topic: str, keys: Sequence[str], retention_ms: int) ->
     """
     topic_row = Discovery().share_topic(cx, topic)
     if topic_row is None or topic_row[2]:
-        return Released(dead_letters=True)
+        return Collected(dead_letters=True)
     floors = Offsets().lock_floors(cx, topic, keys)
     groups = list(Groups().readers(cx, topic))
     if not groups:
-        return Released(unread=True)
+        return Collected(unread=True)
     marks = Offsets().watermarks(cx, topic, groups, list(floors))
     acked = {key: min(marks.get((group, key), row.floor) for group in groups) for key, row in floors.items()}
     targets = {key: min(acked[key], row.floor + STEP) for key, row in floors.items()}
@@ -93,7 +93,7 @@ def release(cx: Executor, topic: str, keys: Sequence[str], retention_ms: int) ->
     raised = {key: target for key, target in targets.items() if target > floors[key].floor}
     if raised:
         Offsets().raise_floors(cx, topic, raised)
-    return Released(
+    return Collected(
         lanes={
             key: Span(deleted=row.deleted_through, floor=raised.get(key, row.floor), risen=key in raised)
             for key, row in floors.items()
@@ -101,7 +101,7 @@ def release(cx: Executor, topic: str, keys: Sequence[str], retention_ms: int) ->
     )
 
 
-def release_letters(cx: Executor, topic: str, keys: Sequence[str], kept: Mapping[tuple[str, str], int]) -> Released:
+def release_letters(cx: Executor, topic: str, keys: Sequence[str], kept: Mapping[tuple[str, str], int]) -> Collected:
     """Step 1 for a dead letter topic: raise the floors over what was redriven, deleted, or is past its retention.
 
     `kept`: for how many milliseconds the dead letters of each (original topic, group) are kept; those of any other stay
@@ -114,7 +114,7 @@ def release_letters(cx: Executor, topic: str, keys: Sequence[str], kept: Mapping
     """
     topic_row = Discovery().share_topic(cx, topic)
     if topic_row is None:
-        return Released(unread=True)
+        return Collected(unread=True)
     floors = Offsets().lock_floors(cx, topic, keys)
     settled = Deliveries().load(cx, "", topic, list(floors))
     ranges = [(key, row.floor, row.floor + STEP) for key, row in floors.items()]
@@ -128,7 +128,7 @@ def release_letters(cx: Executor, topic: str, keys: Sequence[str], kept: Mapping
     raised = {key: target for key, target in targets.items() if target > floors[key].floor}
     if raised:
         Offsets().raise_floors(cx, topic, raised)
-    return Released(
+    return Collected(
         lanes={
             key: Span(deleted=row.deleted_through, floor=raised.get(key, row.floor), risen=key in raised)
             for key, row in floors.items()

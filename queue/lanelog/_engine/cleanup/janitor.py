@@ -18,7 +18,7 @@ from attrs import define, field
 
 from lanelog._database import codes
 from lanelog._engine.cleanup import auditing, collection, retention
-from lanelog._engine.cleanup.collection import Released
+from lanelog._engine.cleanup.collection import Collected
 from lanelog._engine.cleanup.lane_purge import Purge, removable
 from lanelog._engine.cleanup.unattended import Undertaker
 from lanelog._stores.discovery import Discovery
@@ -63,7 +63,7 @@ class Topic:
     waits: dict[str, float] = field(factory=dict)  # key -> how long it was put off the last time
     purge_at: float = 0.0
     purge_after: str = ""
-    kept: retention.Kept = field(factory=retention.Kept)
+    kept: retention.TopicSchedule = field(factory=retention.TopicSchedule)
     passes: auditing.Passes = field(factory=auditing.Passes)
     expired_at: float = 0.0
     expired_after: str = ""
@@ -157,7 +157,7 @@ class Janitor:
         retention_ms = max(readers.values(), default=0)
         if retention_ms:
             keys = self._old_enough(topic, keys, state, retention_ms, now)
-        released = self._release(topic, keys, state, retention_ms) if keys else Released()
+        released = self._release(topic, keys, state, retention_ms) if keys else Collected()
         try:
             collection.delete(self.session, topic, released.lanes)
         except BaseException:
@@ -180,7 +180,7 @@ class Janitor:
                 state.not_before[key] = now + retention_ms / 1000 - age
         return ripe
 
-    def _release(self, topic: str, keys: list[str], state: Topic, retention_ms: int) -> Released:
+    def _release(self, topic: str, keys: list[str], state: Topic, retention_ms: int) -> Collected:
         """Raise floors, and remember which lanes need not be looked at before something changes."""
         with self.session.transaction() as cx:
             released = collection.release(cx, topic, keys, retention_ms)
