@@ -1,7 +1,7 @@
 """Sleep: for how long this machine has been suspended, which its monotonic clock does not count.
 
 Leases and retentions go on meanwhile, by the database's clock: what was true before need not be true afterwards. Owns
-that one reading. Called by a membership, for its authority, and by publishers, for what they are in doubt about.
+that one reading. Called by a member, for its authority, and by publishers, for what they are in doubt about.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class Deliveries:
         if self.subscription.inherited:
             return  # the parent's: nothing of it is ours to give back
         self.subscription.ask_to_stop()
-        for membership in self.subscription.members:
-            membership.hand_back()
+        for member in self.subscription.members:
+            member.attempts.hand_back()
         self.subscription.drain()
         self.subscription.stop()

@@ -20,14 +20,13 @@ from attrs import define, field, frozen
 from lanelog import migrations
 from lanelog._checks import check_timeout
 from lanelog._engine import life
-from lanelog._engine.delivery import message_of
 from lanelog._engine.lane import policy
 from lanelog._engine.lane.values import Budget
 from lanelog._engine.leasing.registration import register
-from lanelog._engine.member.isolation import Passage, process_isolation
 from lanelog._engine.member.member import Member
 from lanelog._engine.member.rules import SubscriptionRules
-from lanelog._engine.working.workers import Workers, compose, run_hook
+from lanelog._engine.working.pulling import Puller
+from lanelog._engine.working.workers import Workers, compose
 from lanelog._telemetry import get_logger
 from lanelog.config import AckPolicy, check_name
 from lanelog.errors import ClosedError, ConfigurationError
@@ -38,16 +37,13 @@ if TYPE_CHECKING:
 
     from lanelog._checks import Duration
     from lanelog._engine.engine import Engine
-    from lanelog._engine.lane.run import Attempt, Run
+    from lanelog._engine.lane.run import Attempt
     from lanelog.config import SubscriptionConfig
     from lanelog.message import Message
 
 SHORTEST_WAIT = 0.05
 TELLS_EVERY = 5.0
 """Seconds after which whoever waits for the end of a subscription is told, again and again, what it waits for."""
-GIVES_WAY = 1.0
-"""Seconds for which `pull` waits to hand a suspect out alone while messages are in the user's hands: whoever pulls may
-be the one who has them, and would never be rid of them."""
 
 log = get_logger("subscription")
 
@@ -97,6 +93,7 @@ class Subscription:
     members: tuple[Member, ...] = field(init=False)
     _runs: queue.SimpleQueue[Any] = field(factory=queue.SimpleQueue, init=False)
     _workers: Workers | None = field(default=None, init=False)
+    _puller: Puller = field(init=False)
     _lock: threading.Lock = field(factory=threading.Lock, init=False)
     _state: SubscriptionState = field(default=SubscriptionState.NEW, init=False)
     _failure: BaseException | None = field(default=None, init=False)
@@ -124,6 +121,7 @@ class Subscription:
             )
             for topic in self.topics
         )
+        self._puller = Puller(config, self._runs, self.members, self._engine.context)
         if self.handler is not None:
             handler = compose(self.handler, config.middleware)
             self._workers = Workers(self.group, config, handler, self._runs, self._engine.context)
@@ -209,9 +207,9 @@ class Subscription:
             self._state = SubscriptionState.PAUSED if paused else SubscriptionState.RUNNING
             for member in self.members:
                 if paused:
-                    member.pause()
+                    member.leasing.pause()
                 else:
-                    member.paused = False
+                    member.leasing.resume()
         if not paused:
             self._engine.signals.wake_keeper()  # it knows whether an operator paused the lane as well
 
@@ -246,7 +244,7 @@ class Subscription:
                 return False
             if self.handler is None:
                 self.drain()  # a run that came to the queue when the iterator had ended
-                member.hand_back(forgotten=True)
+                member.attempts.hand_back(forgotten=True)
             member.ended.wait(left)
         return True
 
@@ -257,9 +255,9 @@ class Subscription:
         """
         now = time.monotonic()
         for member in self.members:
-            for attempt in member.cut_off():
+            for attempt in member.attempts.cut_off():
                 seconds = now - attempt.started if attempt.started else 0.0
-                log.warning("handler.cut_off", **member.context(attempt), seconds=seconds)
+                log.warning("handler.cut_off", **member.about(attempt), seconds=seconds)
         if self._workers is not None:
             self._workers.cut_off()
 
@@ -280,23 +278,21 @@ class Subscription:
             if self._state is not SubscriptionState.FAILED:
                 self._state = SubscriptionState.STOPPING
         for member in self.members:
-            member.stopping = True
-            for lane in list(member.lanes.values()):
-                member.close_lane(lane)
+            member.leasing.stop()
         self._engine.signals.wake_keeper()
 
     def stats(self) -> SubscriptionStats:
         """What it holds and what it has done, over all its topics. Raises ClosedError in a forked child."""
         self._engine.check_process()
         with self.members[0].lock:
-            lanes = [lane for member in self.members for lane in member.lanes.values()]
-            counters = [member.counters for member in self.members]
+            lanes = [lane for member in self.members for lane in member.state.lanes.values()]
+            counters = [member.state.counters for member in self.members]
             budget = self.members[0].budget
             return SubscriptionStats(
                 state=self.state,
                 lanes=len(lanes),
-                running=sum(len(lane.running) for lane in lanes),
-                waiting=sum(len(lane.waiting) for lane in lanes),
+                running=sum(len(lane.state.running) for lane in lanes),
+                waiting=sum(len(lane.state.waiting) for lane in lanes),
                 prefetched=budget.messages,
                 prefetched_bytes=budget.payload_bytes,
                 handled=sum(c.handled for c in counters),
@@ -315,14 +311,14 @@ class Subscription:
         if self._state is not SubscriptionState.RUNNING and all(m.ended.is_set() for m in self.members):
             self._dismiss()  # stop() had given up waiting for it
         for member in self.members:
-            for attempt in list(member.detached):
+            for attempt in member.attempts.detached():
                 if now >= attempt.deadline:
                     self._give_up(member, attempt, now)
 
     def _give_up(self, member: Member, attempt: Attempt, now: float) -> None:
         reason = f"neither settled nor extended within {now - attempt.started:.1f} s"
-        if member.give_up(attempt, policy.timed_out(self.config, attempt, reason, now)):
-            log.warning("delivery.given_up", **member.context(attempt), seconds=now - attempt.started)
+        if member.attempts.give_up(attempt, policy.timed_out(self.config, attempt, reason, now)):
+            log.warning("delivery.given_up", **member.about(attempt), seconds=now - attempt.started)
 
     def on_failure(self, callback: Callable[[], None]) -> None:
         """Call `callback` once when the subscription fails; at once if it has."""
@@ -343,79 +339,14 @@ class Subscription:
         """Wait for the next message of a pulled subscription; None after `timeout` seconds, or when it ended."""
         self._engine.check_process()
         until = None if timeout is None else time.monotonic() + timeout
-        while self.state in (SubscriptionState.RUNNING, SubscriptionState.PAUSED):
-            left = SHORTEST_WAIT if until is None else until - time.monotonic()
-            if left <= 0:
-                return None
-            try:
-                item = self._runs.get(timeout=min(left, SHORTEST_WAIT))
-            except queue.Empty:
-                continue
-            if callable(item):
-                run_hook(item)
-            elif (message := self._hand_over(item[0], item[1], until)) is not None:
-                return message
-        if self._failure is not None:
+        message = self._puller.next(until, lambda: self.state in (SubscriptionState.RUNNING, SubscriptionState.PAUSED))
+        if message is None and self._failure is not None:
             raise self._failure
-        return None
+        return message
 
     def drain(self) -> None:
         """Give back what was planned for a pulled subscription and not taken."""
-        while True:
-            try:
-                item = self._runs.get_nowait()
-            except queue.Empty:
-                return
-            if callable(item):
-                run_hook(item)
-            else:
-                member, run = item
-                member.finish(run)
-
-    def _hand_over(self, member: Member, run: Run, until: float | None) -> Message | None:
-        isolation, gives_way = process_isolation(), time.monotonic() + GIVES_WAY
-
-        def in_time() -> bool:
-            return until is None or time.monotonic() < until
-
-        def wanted() -> bool:
-            stays = time.monotonic() < gives_way or not any(each.detached for each in self.members)
-            return stays and bool(run.attempts) and member.may_start(run.lane, time.monotonic()) and in_time()
-
-        if not run.alone:
-            if not isolation.enter(lambda: in_time() and bool(run.attempts)):
-                if run.attempts:  # else it was taken back
-                    self._runs.put((member, run))  # it goes out with the next pull
-                return None
-        elif not isolation.enter_alone(wanted):
-            member.finish(run)
-            return None
-        passage = Passage(isolation)
-        try:
-            return self._start(member, run, passage, until)
-        except BaseException:  # interrupted
-            passage.leave()
-            if not run.started:
-                member.finish(run)  # it goes out again
-            raise
-
-    def _start(self, member: Member, run: Run, passage: Passage, until: float | None) -> Message | None:
-        marked = not run.late or member.mark(run, until)
-        if marked is None:
-            passage.leave()
-            self._runs.put((member, run))  # the next pull waits on for the same mark
-            return None
-        now = time.monotonic()
-        starts = marked and (member.rules.ack_first or member.may_start(run.lane, now))
-        attempt = run.start_next(now, self.config.visibility_timeout) if starts else None
-        if attempt is None or attempt.expired or member.rules.ack_first:
-            passage.leave()
-            if attempt is not None:
-                run.record(attempt, policy.EXPIRED if attempt.expired else policy.ACKED)
-            member.finish(run)
-        elif not member.detach(attempt, passage.leave):
-            passage.leave()  # its lane was lost just now: nobody else would; what the user settles is refused
-        return None if attempt is None or attempt.expired else message_of(attempt, member, self._engine.context)
+        self._puller.drain()
 
 
 def checked_topics(topic: str | Sequence[str], config: SubscriptionConfig) -> tuple[str, ...]:

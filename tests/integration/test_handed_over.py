@@ -9,7 +9,7 @@ import pytest
 from tenacity import stop_after_attempt, wait_fixed
 
 from lanelog import Client, LanelogError, Message, RetryPolicy
-from lanelog._engine.member import delivery
+from lanelog._engine import delivery
 from lanelog.errors import DatabaseError
 from support.sql import delivery_rows, rows, watermark
 from support.turns import Turns

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lanelog import Client, Message
-from lanelog._engine.member.member import Member
+from lanelog._engine.member.attempts import Attempts
 from support.processes import Fleet
 from support.sql import one, rows, watermark
 from support.turns import Turns
@@ -91,13 +91,13 @@ def test_a_pull_that_is_interrupted_gives_back_what_it_had_taken(
     """Ctrl-C while the mark is being written: the next pull has the message, as the attempt that it is."""
     lanelog_client.publish("t", "a", b"1")
     deliveries = lanelog_client.deliveries("t", "g", timeout=WITHIN)
-    really = Member.mark
+    really = Attempts.mark
 
-    def interrupted(self: Member, run: Any, until: float | None = None) -> bool | None:
+    def interrupted(self: Attempts, run: Any, until: float | None = None) -> bool | None:
         really(self, run, until)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Member, "mark", interrupted)
+    monkeypatch.setattr(Attempts, "mark", interrupted)
     with deliveries:
         with pytest.raises(KeyboardInterrupt):
             next(deliveries)

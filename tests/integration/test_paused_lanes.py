@@ -140,7 +140,7 @@ def test_a_paused_lane_is_kept_while_its_handler_runs(lanelog_client: Client, ra
     go.set()
     eventually(lambda: owners(raw, "g", "t") == {"k": "", "other": subscription.owner})
     assert delivery_rows(raw, "g", "t") == []
-    assert subscription.stats().lanes == 1
+    eventually(lambda: subscription.stats().lanes == 1)  # memory forgets the lane behind the commit
 
 
 def test_a_subscription_that_pauses_itself_keeps_its_lanes(lanelog_client: Client, raw: Any, turns: Turns) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from lanelog import Client
 from lanelog._engine.lane.lane import Lane
-from lanelog._engine.member.member import Member
+from lanelog._engine.member.leasing import LeasingSide
 from support.waiting import Record, eventually, never
 
 WITHIN = 20.0
@@ -22,9 +22,9 @@ def test_a_read_back_that_began_before_the_pause_does_not_undo_it(
     lanelog_client.publish("t", "a", b"1")
     seen.wait(1)
     deciding, go_on, decided = threading.Event(), threading.Event(), threading.Event()
-    set_paused = Member.set_paused
+    set_paused = LeasingSide.set_paused
 
-    def held(self: Member, lane: Lane, *, paused: bool) -> None:
+    def held(self: LeasingSide, lane: Lane, *, paused: bool) -> None:
         if not paused and not deciding.is_set():
             deciding.set()
             assert go_on.wait(WITHIN)
@@ -35,7 +35,7 @@ def test_a_read_back_that_began_before_the_pause_does_not_undo_it(
         set_paused(self, lane, paused=paused)
 
     resume = threading.Event()
-    monkeypatch.setattr(Member, "set_paused", held)
+    monkeypatch.setattr(LeasingSide, "set_paused", held)
     try:
         assert deciding.wait(WITHIN)
         subscription.pause()

@@ -10,8 +10,8 @@ import tenacity
 
 from lanelog import Client, LeaseLost, RetryPolicy
 from lanelog._engine.lane.run import Attempt
+from lanelog._engine.member.attempts import Attempts
 from lanelog._engine.member.isolation import process_isolation
-from lanelog._engine.member.member import Member
 from support.sql import rows, watermark
 from support.waiting import Record, eventually
 
@@ -83,15 +83,15 @@ def test_pull_ends_in_time_while_a_suspect_runs_alone(lanelog_client: Client, ra
 
 def test_a_lane_lost_while_its_message_is_handed_over(lanelog_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody is left inside the process's isolation, where a later suspect would wait for it for ever."""
-    detach = Member.detach
+    detach = Attempts.detach
 
-    def too_late(self: Member, attempt: Attempt, leave: Callable[[], None]) -> bool:
-        self.lose_lane(attempt.lane, "another owner has it")
+    def too_late(self: Attempts, attempt: Attempt, leave: Callable[[], None]) -> bool:
+        self.state.lose(attempt.term, "another owner has it")
         return detach(self, attempt, leave)
 
     lanelog_client.publish("t", "a", b"1")
     with lanelog_client.deliveries("t", "g", timeout=WITHIN) as deliveries:
-        monkeypatch.setattr(Member, "detach", too_late)
+        monkeypatch.setattr(Attempts, "detach", too_late)
         message = next(deliveries)
         monkeypatch.undo()
         with pytest.raises(LeaseLost):

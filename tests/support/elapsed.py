@@ -12,8 +12,8 @@ def let_pass(subscription: Subscription, seconds: float) -> None:
     members = subscription.members
     with members[0].lock:
         for member in members:
-            for lane in member.lanes.values():
-                for attempt in lane.running.values():
+            for lane in member.state.lanes.values():
+                for attempt in lane.state.running.values():
                     attempt.started -= seconds
                     attempt.deadline -= seconds
 

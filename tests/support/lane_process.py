@@ -13,7 +13,7 @@ from lanelog._stores.history import Ended
 
 if TYPE_CHECKING:
     from lanelog._engine.lane.run import Attempt, Run
-    from lanelog._engine.lane.values import LaneWrite
+    from lanelog._engine.lane.values import Burial, LaneWrite, Term
     from support.lanes import World
 
 
@@ -23,6 +23,9 @@ class Process:
     def begin_with(self, world: World) -> None:
         self.world = world
         self.writing: LaneWrite | None = None
+        self.landed = False  # it is committed, and its lane was loaded again before the settler heard of it
+        self.moved = False  # the same of a dead letter
+        self.burying: tuple[Burial, Term] | None = None  # a dead letter on its way, and the term it was taken in
         self.open: dict[Attempt, Run] = {}  # handlers that are running
         self.entering: dict[Run, FlushWaiter] = {}  # late runs that workers have taken, until they are marked
         self.decided: list[tuple[Run, Attempt, str]] = []  # returned, and not yet taken over by the lane
@@ -35,12 +38,37 @@ class Process:
 
     def answer_flush(self, outcome: str) -> None:
         write, self.writing = self.writing, None
+        landed, self.landed = self.landed, False
         if outcome == "committed":
-            self.world.commit(write)
+            (self.world.written if landed else self.world.commit)(write)
         else:
-            if outcome == "unknown":
+            if outcome == "unknown" and not landed:
                 self.world.rows.commit(write, self.world.now)
-            self.world.lane.unwritten(write)
+            self.world.unwritten(write)
+
+    def land(self) -> None:
+        """What is on its way commits; the settler does not hear of it yet."""
+        if self.writing is not None and not self.landed:
+            self.world.rows.commit(self.writing, self.world.now)
+            self.world.commits.append(self.world.rows.copy())
+            self.landed = True
+        if self.burying is not None and not self.moved:
+            self.world.move(self.burying[0])
+            self.done.add(self.burying[0].offset)
+            self.moved = True
+
+    def end_burial(self, *, committed: bool) -> None:
+        """The settler hears of the dead letter that is on its way."""
+        assert self.burying is not None
+        (burial, term), self.burying = self.burying, None
+        moved, self.moved = self.moved, False
+        if committed:
+            if not moved:
+                self.world.move(burial)
+                self.done.add(burial.offset)
+            self.world.buried(burial, term)
+        elif burial.term == self.world.lane.term:
+            self.world.burials.append(burial)
 
     def end_one(self, pick: int, outcome: str, *, last: bool) -> None:
         """A handler returns or raises: the lane hears of it when the run is finished or relieved."""
@@ -54,6 +82,8 @@ class Process:
             self.finish(run)
 
     def bury_all(self) -> None:
+        if self.burying is not None:
+            self.end_burial(committed=True)
         buried = {burial.offset for burial in self.world.burials}
         for burial in self.world.burials:
             if burial.ended is Ended.LOCK_EXPIRED:  # for a crash, and not because its deliveries are at their cap
@@ -67,7 +97,7 @@ class Process:
         if run.alone and (self.open or self.entering):
             return
         waiter = FlushWaiter()
-        if self.world.lane.mark(run, waiter):
+        if self.world.lane.dispatch.mark(run, waiter):
             self.entering[run] = waiter
         else:
             self.finish(run)
@@ -109,12 +139,13 @@ class Process:
         self.bury_all()
 
     def new_owner(self) -> None:
-        self.writing = None
+        self.writing = self.burying = None
+        self.landed = self.moved = False
         self.entering.clear()
         self.decided.clear()
         lane = self.world.take_over()
         self.skip_what_is_not_ours()
-        assert lane.watermark == (self.world.rows.acked or 0) or lane.watermark in self.done
+        assert lane.state.watermark == (self.world.rows.acked or 0) or lane.state.watermark in self.done
 
     def skip_what_is_not_ours(self) -> None:
         log = self.world.log

@@ -10,7 +10,7 @@ import attrs
 from lanelog._engine.lane.flush_waiter import FlushWaiter
 from lanelog._engine.lane.lane import Lane
 from lanelog._engine.lane.run import State
-from lanelog._engine.lane.values import Budget, Burial, LaneSnapshot, LaneWrite
+from lanelog._engine.lane.values import Budget, Burial, LaneSnapshot, LaneWrite, Term
 from lanelog._stores.deliveries import DeliveryRow
 from lanelog._stores.fetches import Fetched
 from lanelog._stores.history import Ended
@@ -99,9 +99,9 @@ class Rows:
         for offset in write.deletes:
             self.rows.pop(offset, None)
         self.acked = max(self.acked or 0, write.watermark)
-        if (self.mark, self.mark_epoch) != (write.mark, write.lane.epoch):
+        if (self.mark, self.mark_epoch) != (write.mark, write.term.epoch):
             self.marked_at = now
-        self.mark, self.mark_epoch = write.mark, write.lane.epoch
+        self.mark, self.mark_epoch = write.mark, write.term.epoch
 
     def settle(self, offset: int) -> None:
         """What a dead letter or a transaction of the handler writes."""
@@ -140,6 +140,7 @@ class World:
         self.commits: list[Rows] = []  # what the server had after each commit since the lane was taken over
         self.now = 1000.0
         self.epoch = 0
+        self.generation = 0
         self.at_workers: deque[Run] = deque()
         self.burials: deque[Burial] = deque()
         self.lane = self.take_over()
@@ -155,6 +156,7 @@ class World:
                 self.log[self.head] = row(self.head, target=target, original=original)
 
     def snapshot(self) -> LaneSnapshot:
+        self.generation += 1
         loaded = []
         for offset, r in self.rows.rows.items():
             age = None if r.first_at is None else self.now - r.first_at
@@ -163,6 +165,7 @@ class World:
         return LaneSnapshot(
             key="key",
             epoch=self.epoch,
+            generation=self.generation,
             head=self.head,
             floor=0,
             offset_acked=self.rows.acked,
@@ -190,8 +193,8 @@ class World:
             self.log[offset] = row(offset, message_id="another one")
         self.lane = Lane.load(self.snapshot(), self.rules, self.budget, self.now)
         self.lane.carry_over(old, ids)
-        self.at_workers = deque(run for run in self.at_workers if run.lane is self.lane)
-        self.burials = deque(burial for burial in self.burials if burial.lane is self.lane)
+        self.at_workers = deque(run for run in self.at_workers if run.term == self.lane.term)
+        self.burials = deque(burial for burial in self.burials if burial.term == self.lane.term)
         return self.lane
 
     # -- fetcher and settler -------------------------------------------------------------------------------------------
@@ -199,17 +202,17 @@ class World:
     def fetch(self, limit: int | None = None) -> None:
         """One turn of the fetcher: what is behind the cursor, and the bodies of what is due."""
         lane = self.lane
-        lane.head = max(lane.head, self.head)
+        lane.state.head = max(lane.state.head, self.head)
         if lane.needs_fetch:
             found = []
-            for offset in range(lane.cursor + 1, self.head + 1)[: limit or self.rules.batch_size]:
+            for offset in range(lane.state.cursor + 1, self.head + 1)[: limit or self.rules.batch_size]:
                 if offset not in self.log:
                     break
                 found.append(self.log[offset])
             if found:
                 lane.fetched(found, self.now)
             else:
-                lane.skip_hole(lane.cursor + 1)
+                lane.skip_hole(lane.state.cursor + 1)
         for offset in lane.due(self.now, self.rules.batch_size):
             if offset in self.log:
                 lane.revived(self.log[offset])
@@ -219,7 +222,7 @@ class World:
     def plan(self) -> list[Run]:
         """Everything that may be sent out now; it waits for its mark, or for a worker who has it marked."""
         planned = []
-        while (out := self.lane.plan(self.now)) is not None:
+        while (out := self.lane.dispatch.plan(self.now)) is not None:
             if isinstance(out, Burial):
                 self.burials.append(out)
             elif out.late:
@@ -229,7 +232,7 @@ class World:
         return planned
 
     def write(self) -> LaneWrite | None:
-        return self.lane.write(self.now)
+        return self.lane.writes.write(self.now)
 
     def writing(self) -> LaneWrite:
         """The write that there must be."""
@@ -246,19 +249,29 @@ class World:
     def unanswered(self, write: LaneWrite) -> None:
         """A flush that was committed, and nobody heard of it."""
         self.rows.commit(write, self.now)
-        self.lane.unwritten(write)
+        self.lane.writes.unwritten(write)
 
     def recall(self) -> None:
         """The lane is to stop, or paused: what no handler has seen goes back."""
-        self.lane.recall()
-        self.lane.drop_ready()
+        self.lane.dispatch.recall()
+        self.lane.state.drop_ready()
 
     def commit(self, write: LaneWrite) -> None:
         self.rows.commit(write, self.now)
         self.commits.append(self.rows.copy())
-        self.at_workers.extend(self.lane.written(write))
+        self.written(write)
+
+    def written(self, write: LaneWrite) -> None:
+        """The settler hears that a flush is durable: of a lane that was loaded again meanwhile it says nothing."""
+        if write.term == self.lane.term:
+            self.at_workers.extend(self.lane.writes.written(write))
         for waiter in write.waiters:
             waiter.resolve()
+
+    def unwritten(self, write: LaneWrite) -> None:
+        """The settler hears that a flush failed, or does not know: of a lane that was loaded again it says nothing."""
+        if write.term == self.lane.term:
+            self.lane.writes.unwritten(write)
 
     def flush(self) -> None:
         """Write until nothing is left to be written."""
@@ -269,14 +282,27 @@ class World:
         """The dead letters that wait are moved."""
         while self.burials:
             burial = self.burials.popleft()
-            self.rows.settle(burial.offset)
-            self.commits.append(self.rows.copy())
-            self.lane.succeeded(self.lane.running[burial.offset], self.now, stored=True)
+            self.move(burial)
+            self.buried(burial, burial.term)
+
+    def move(self, burial: Burial) -> None:
+        """The transaction of a dead letter commits."""
+        self.rows.settle(burial.offset)
+        self.commits.append(self.rows.copy())
+
+    def buried(self, burial: Burial, term: Term) -> None:
+        """The settler hears of that commit; if the lane was loaded again meanwhile, the move is repeated."""
+        if burial.term != term:
+            self.burials.append(burial)
+        elif term == self.lane.term:
+            self.lane.dispatch.succeeded(self.lane.state.running[burial.offset], self.now, stored=True)
 
     def go(self) -> list[Run]:
         """Until nothing more comes to the workers: fetch, plan, flush; returns what they have not begun."""
         before = None
-        while before != (before := (repr(self.lane), self.lane.adopting, len(self.at_workers), len(self.burials))):
+        while before != (
+            before := (repr(self.lane), self.lane.state.adopting, len(self.at_workers), len(self.burials))
+        ):
             self.fetch()
             self.plan()
             self.flush()
@@ -286,7 +312,7 @@ class World:
 
     def begin(self, run: Run) -> Attempt | None:
         """The worker's next step: a late run is marked first, a suspect has the process to itself by then."""
-        if not run.marked and self.lane.mark(run, FlushWaiter()):
+        if not run.marked and self.lane.dispatch.mark(run, FlushWaiter()):
             self.flush()
         return run.start_next(self.now, 60.0)
 
@@ -297,32 +323,32 @@ class World:
 
     def ack(self, *attempts: Attempt) -> None:
         for attempt in attempts:
-            self.lane.succeeded(attempt, self.now)
+            self.lane.dispatch.succeeded(attempt, self.now)
 
     def nack(self, attempt: Attempt, wait: float = 10.0, *, postponed: bool = False) -> None:
         self._hold_back(attempt)
         due = self.now + wait
         last = attempt.crashed and self.rules.exhausted(attempt.number + 1, 0.0)
-        self.lane.failed(attempt, due=due, error="ValueError: no", postponed=postponed, last=last)
+        self.lane.dispatch.failed(attempt, due=due, error="ValueError: no", postponed=postponed, last=last)
 
     def postpone(self, attempt: Attempt) -> None:
         self.nack(attempt, postponed=True)
 
     def reject(self, attempt: Attempt) -> None:
         self._hold_back(attempt)
-        self.burials.append(self.lane.bury(attempt, attempt.number, "bad", Ended.REJECTED))
+        self.burials.append(self.lane.dispatch.bury(attempt, attempt.number, "bad", Ended.REJECTED))
 
     def commit_with_handler(self, attempt: Attempt) -> None:
         """`message.transaction()`: its own commit writes the acked row."""
         attempt.state = State.CLAIMED
         self.rows.settle(attempt.offset)
         self.commits.append(self.rows.copy())
-        self.lane.succeeded(attempt, self.now, stored=True)
+        self.lane.dispatch.succeeded(attempt, self.now, stored=True)
 
     def finish(self, run: Run) -> None:
         """The worker lets go of a run."""
-        self.lane.take_back([run])
-        self.lane.finished(run)
+        self.lane.dispatch.take_back([run])
+        self.lane.dispatch.finished(run)
         if run in self.at_workers:
             self.at_workers.remove(run)
 
@@ -348,13 +374,13 @@ class World:
 
     def _hold_back(self, attempt: Attempt) -> None:
         if self.rules.strict and attempt.run is not None:
-            self.lane.take_back([attempt.run])
+            self.lane.dispatch.take_back([attempt.run])
 
     def stop(self) -> None:
         """A graceful stop, when no handler runs any more."""
-        self.lane.closing = True
+        self.lane.state.closing = True
         self.recall()
-        for run in list(self.lane.runs):
+        for run in list(self.lane.state.runs):
             self.finish(run)
         self.flush()
         assert self.lane.idle

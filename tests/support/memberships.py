@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from lanelog._engine.lane.lane import Lane
 from lanelog._engine.lane.values import Budget, LaneSnapshot, LaneWrite
-from lanelog._engine.member import attempts, member, state
+from lanelog._engine.leasing.loading import GENERATIONS
+from lanelog._engine.member import attempts, fetching, leasing, member, state, writing
 from lanelog._engine.member.rules import Signals, SubscriptionRules
 from lanelog.config import SubscriptionConfig
 from support.lanes import Rows, row
@@ -31,7 +32,7 @@ class Clock:
 
     def drive(self, monkeypatch: pytest.MonkeyPatch) -> Clock:
         """Let members read this clock."""
-        for module in (member, state, attempts):
+        for module in (state, leasing, fetching, writing, attempts):
             monkeypatch.setattr(module, "time", self)
         return self
 
@@ -59,38 +60,40 @@ class Engine:
             runs=self.runs,
             failed=self.failures.append,
         )
-        self.member.authority_until = clock.now + 1e6
+        self.member.state.authority_until = clock.now + 1e6
         self.rows: dict[str, Rows] = {}
 
     def open(self, key: str = "key", *, head: int = 0) -> Lane:
         m = self.member
-        snapshot = LaneSnapshot(key=key, epoch=3, head=head, floor=0, offset_acked=0)
+        snapshot = LaneSnapshot(key=key, epoch=3, generation=next(GENERATIONS), head=head, floor=0, offset_acked=0)
         lane = Lane.load(snapshot, m.rules, m.budget, self.clock.now)
         self.rows[key] = Rows(acked=0)
-        m.open_lane(lane)
+        m.leasing.open_lane(lane)
         self.fetch(lane)
         return lane
 
     def reload(self, old: Lane) -> Lane:
         """The server has restarted: nothing is in the way of the lane's going on."""
         m = self.member
-        snapshot = LaneSnapshot(key=old.key, epoch=3, head=old.head, floor=0, offset_acked=0)
+        snapshot = LaneSnapshot(
+            key=old.key, epoch=3, generation=next(GENERATIONS), head=old.state.head, floor=0, offset_acked=0
+        )
         fresh = Lane.load(snapshot, m.rules, m.budget, self.clock.now)
-        assert not m.replace_lane(old, fresh, old.vouched(), {})
+        assert not m.leasing.replace_lane(old, fresh, old.vouched(), {})
         return fresh
 
     def fetch(self, lane: Lane) -> None:
-        rows = [row(offset) for offset in range(lane.cursor + 1, lane.head + 1)]
-        self.member.fetched(lane, lane.cursor, rows)
+        rows = [row(offset) for offset in range(lane.state.cursor + 1, lane.state.head + 1)]
+        self.member.fetching.fetched(lane, lane.state.cursor, rows)
 
     def collect(self) -> list[LaneWrite]:
-        return self.member.collect(1000)
+        return self.member.writing.collect(1000)
 
     def flush(self) -> None:
         while writes := self.collect():
             for write in writes:
-                self.rows[write.lane.key].commit(write, self.clock.now)
-            self.member.committed(writes)
+                self.rows[write.term.key].commit(write, self.clock.now)
+            self.member.writing.committed(writes)
 
     def run(self) -> Run:
         """The next run that a worker gets."""

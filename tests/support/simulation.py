@@ -53,6 +53,7 @@ ATTEMPTS = 3
 WORKERS = 2
 LEASE = 10.0
 RENEWAL = 3.0
+PULL_TIMEOUT = 3.0
 TICK = 0.1
 """Seconds that pass with every turn: without them no second look would be due."""
 
@@ -184,9 +185,9 @@ OUTCOMES: dict[str, Callable[[Message], None]] = {
 
 
 class Process:
-    """A client with a subscription for each group, none of whose threads run."""
+    """A client with a subscription for each group, none of whose threads run; `pulls`: it has no workers either."""
 
-    def __init__(self, world: World, name: str, options: dict[str, dict[str, Any]]) -> None:
+    def __init__(self, world: World, name: str, options: dict[str, dict[str, Any]], *, pulls: bool = False) -> None:
         self.world = world
         self.name = name
         self.isolation = Isolation()
@@ -199,6 +200,11 @@ class Process:
         self.subscriptions: dict[str, Subscription] = {}
         with world.acting(self):
             for group in GROUPS if options else ():
+                if pulls:
+                    self.subscriptions[group] = self.client.deliveries(
+                        TOPIC, group, name=name, **options[group]
+                    ).subscription.start()
+                    continue
                 self.subscriptions[group] = self.client.subscribe(
                     TOPIC, group, self._handle, name=name, **options[group]
                 )
@@ -224,13 +230,16 @@ class Process:
 
     def turn(self, loop: str) -> None:
         """One turn of keeper, fetcher, settler or janitor; what it raises is a finding."""
-        engine = self.client._engine
-        assert engine is not None
         self.world.clock.now += TICK
         with self.world.acting(self):
-            next(found for found in engine._loops if found.name == loop)._turn(self.world.clock.now)
+            self._loop(loop)._turn(self.world.clock.now)
         if self.stopping and not self.hands and all(m.ended.is_set() for m in self.members):
             self._leave()
+
+    def _loop(self, name: str) -> Loop:
+        engine = self.client._engine
+        assert engine is not None
+        return next(found for found in engine._loops if found.name == name)
 
     @property
     def members(self) -> list[Member]:
@@ -268,6 +277,34 @@ class Process:
         if hand.ended:
             self.hands.remove(hand)
 
+    def pull(self, group: str) -> Message | None:
+        """The next message that was handed out to a pulled subscription; None when there is none.
+
+        What would wait at the isolation stays in the queue: nobody else runs who could let it go on.
+        """
+        subscription = self.subscriptions[group]
+        runs, clock = subscription._runs, self.world.clock
+
+        def time_is_over() -> None:
+            clock.now += PULL_TIMEOUT
+
+        def ready(item: Any) -> bool:
+            return not (self.isolation._alone or (isinstance(item, tuple) and item[1].alone and self.isolation._inside))
+
+        handed = [runs.get() for _ in range(runs.qsize())]
+        fitting = [item for item in handed if ready(item)]
+        message = None
+        if fitting:
+            for item in (*fitting, time_is_over):
+                runs.put(item)
+            with self.world.acting(self):
+                message = subscription.pull(PULL_TIMEOUT)
+        left = [runs.get() for _ in range(runs.qsize())]
+        for item in (*(item for item in handed if item not in fitting), *left):
+            if item is not time_is_over:
+                runs.put(item)
+        return message
+
     @staticmethod
     def _handle(message: Message) -> None:
         hand = threading.current_thread()
@@ -279,12 +316,14 @@ class Process:
     def crash(self) -> None:
         """It is gone without a word, and the server has noticed."""
         self.gone = True
-        ids = {raw.thread_id() for raw in self.connections if raw.open}
-        for raw in self.connections:
-            raw._force_close()
-        raw = self.world.raw
-        eventually(lambda: not ids & {row[0] for row in rows(raw, "SHOW PROCESSLIST")}, what="the end of its sessions")
+        self.world.cut(*self.connections)
         self._bury()
+
+    def lose(self, loop: str) -> None:
+        """The connection of one loop is lost, and the process lives."""
+        session = self._loop(loop)._turn.__self__.session
+        self.world.cut(*(raw for raw in self.connections if raw is session._wire.raw))
+        session.drop()
 
     def ask_to_stop(self) -> None:
         """SIGTERM."""
@@ -348,6 +387,14 @@ class World:
             process.end()
         self.processes.clear()
 
+    def cut(self, *connections: Any) -> None:
+        """End connections without a word, and wait until the server has noticed."""
+        ids = {raw.thread_id() for raw in connections if raw.open}
+        for raw in connections:
+            raw._force_close()
+        left = "SHOW PROCESSLIST"
+        eventually(lambda: not ids & {row[0] for row in rows(self.raw, left)}, what="the end of these sessions")
+
     @contextmanager
     def acting(self, process: Process) -> Iterator[None]:
         """Be that process: it has a isolation of its own, and its settler works while somebody waits for a flush."""
@@ -380,11 +427,13 @@ class World:
         def wait(waiter: FlushWaiter, timeout: float | None = None) -> bool:
             process = self._acting
             assert process is not None
-            for _ in range(20):
+            for count in range(20):
                 if really(waiter, 0):
                     return True
                 if process.gone:
                     raise ClosedError  # nobody waits any more: its threads are being collected
+                if count >= 3:
+                    process.turn("keeper")  # it vouches for a session that is new
                 process.turn("settler")
             raise AssertionError(f"{process!r}'s settler never answers {waiter!r}")
 

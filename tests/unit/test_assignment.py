@@ -68,11 +68,16 @@ class Held:
     running: tuple[()] = ()
     closing: bool = False
 
+    @property
+    def state(self) -> Held:
+        """A lane's flags stand in its state."""
+        return self
+
 
 def lane(key: str, *, running: bool = False, closing: bool = False) -> Lane:
     world = World()
     world.lane.key = key
-    world.lane.closing = closing
+    world.lane.state.closing = closing
     if running:
         world.publish()
         world.start(world.go()[0])

@@ -28,11 +28,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def test_a_ticket_resolves_with_the_commit(clock: Clock, outcome: Outcome) -> None:
     """An explicit settlement is answered when its flush has committed, and not before."""
     engine, _, run = running(clock, 1)
-    waiter = engine.member.settle(engine.start(run), outcome)
+    waiter = engine.member.attempts.settle(engine.start(run), outcome)
     assert repr(waiter) == "FlushWaiter(waiting)"
     assert not waiter.wait(0)
     writes = engine.collect()
-    engine.member.uncommitted(writes)
+    engine.member.writing.uncommitted(writes)
     assert not waiter.wait(0)
     engine.flush()
     assert waiter.wait(0)
@@ -42,25 +42,25 @@ def test_a_ticket_resolves_with_the_commit(clock: Clock, outcome: Outcome) -> No
 def test_a_rejection_is_answered_when_it_is_buried(clock: Clock) -> None:
     """A rejected message is settled by the dead letters' transaction: the flushes before do not answer for it."""
     engine, lane, run = running(clock, 1)
-    waiter = engine.member.settle(engine.start(run), BURY)
+    waiter = engine.member.attempts.settle(engine.start(run), BURY)
     engine.flush()
     assert not waiter.wait(0)
-    (burial,) = engine.member.burials
-    assert engine.member.buried(burial, burial.lane)
+    (burial,) = engine.member.writing.burials
+    assert engine.member.writing.buried(burial, burial.term)
     assert waiter.wait(0)
-    assert lane.watermark == 1
-    assert engine.member.counters.dead_lettered == 1
+    assert lane.state.watermark == 1
+    assert engine.member.state.counters.dead_lettered == 1
 
 
 def test_without_dead_letters_a_rejection_is_an_error_event(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     """With `dead_letter_suffix=None` an exhausted message is acked, and that is logged as an error."""
     engine, lane, run = running(clock, 1, dead_letter_suffix=None)
-    waiter = engine.member.settle(engine.start(run), BURY)
+    waiter = engine.member.attempts.settle(engine.start(run), BURY)
     engine.flush()
     assert waiter.wait(0)
-    assert lane.watermark == 1
-    assert not engine.member.burials
-    engine.member.announce_dropped()
+    assert lane.state.watermark == 1
+    assert not engine.member.writing.burials
+    engine.member.writing.announce_dropped()
     assert [(r.levelname, r.message.split()[0]) for r in caplog.records] == [("ERROR", "message.dropped")]
 
 
@@ -69,55 +69,55 @@ def test_settling_twice_is_refused(clock: Clock, first: Outcome) -> None:
     """The first settlement stands; every further one, and a claim, raises AlreadySettled."""
     engine, _, run = running(clock, 1)
     attempt = engine.start(run)
-    engine.member.settle(attempt, first)
+    engine.member.attempts.settle(attempt, first)
     for again in (
-        lambda: engine.member.settle(attempt, ACKED),
-        lambda: engine.member.check(attempt),
-        lambda: engine.member.claim(attempt),
+        lambda: engine.member.attempts.settle(attempt, ACKED),
+        lambda: engine.member.attempts.check(attempt),
+        lambda: engine.member.attempts.claim(attempt),
     ):
         with pytest.raises(AlreadySettled):
             again()
     engine.flush()
-    assert engine.member.counters.handled == 1
+    assert engine.member.state.counters.handled == 1
 
 
 def test_settling_and_then_returning_changes_nothing(clock: Clock) -> None:
     """What a handler's return would mean is dropped when the handler settled explicitly."""
     engine, lane, run = running(clock, 2)
     attempt = engine.start(run)
-    engine.member.settle(attempt, RETRY)
+    engine.member.attempts.settle(attempt, RETRY)
     run.record(attempt, ACKED)
-    engine.member.finish(run)
-    assert lane.waiting[1].attempts == 1
-    assert lane.watermark == 0
+    engine.member.attempts.finish(run)
+    assert lane.state.waiting[1].attempts == 1
+    assert lane.state.watermark == 0
 
 
 def test_a_nack_in_the_middle_of_a_strict_run_takes_the_rest_back(clock: Clock) -> None:
     """An explicit nack settles what came before it, and lets nothing behind it start."""
     engine, lane, run = running(clock, 5)
     run.record(engine.start(run), ACKED)
-    engine.member.settle(engine.start(run), RETRY)
+    engine.member.attempts.settle(engine.start(run), RETRY)
     assert run.start_next(clock.now, 60.0) is None
     engine.flush()
     rows = engine.rows["key"]
     assert (rows.acked, rows.mark, set(rows.rows)) == (1, 2, {2})
-    engine.member.finish(run)
+    engine.member.attempts.finish(run)
     engine.flush()
     assert engine.runs.empty()
-    assert engine.member.next_due() == clock.now + 10
+    assert engine.member.fetching.next_due() == clock.now + 10
     clock.now += 10
-    assert engine.member.take_needing_payload(clock.now, 10, 100) == [(lane, [2])]
-    engine.member.revived(lane, [row(2)], [])
+    assert engine.member.fetching.take_needing_payload(clock.now, 10, 100) == [(lane, [2])]
+    engine.member.fetching.revived(lane, [row(2)], [])
     assert [(a.offset, a.number) for a in engine.run().attempts] == [(2, 2)]
 
 
 def test_a_nack_in_the_middle_of_a_serial_run_lets_the_rest_go_on(clock: Clock) -> None:
     """In serial order the failed message steps aside, and the run goes on behind it."""
     engine, _, run = running(clock, 3, order="serial")
-    engine.member.settle(engine.start(run), RETRY)
+    engine.member.attempts.settle(engine.start(run), RETRY)
     run.record(engine.start(run), ACKED)
     run.record(engine.start(run), ACKED)
-    engine.member.finish(run)
+    engine.member.attempts.finish(run)
     engine.flush()
     rows = engine.rows["key"].rows
     assert {offset: (r.through, r.acked) for offset, r in rows.items()} == {1: (1, False), 2: (3, True)}
@@ -131,8 +131,8 @@ def test_acked_first_is_settled_before_the_handler(clock: Clock) -> None:
     assert engine.rows["key"].acked == 1
     attempt = engine.start(run)
     with pytest.raises(AlreadySettled):
-        engine.member.settle(attempt, RETRY)
-    engine.member.check(attempt, settling=False)
+        engine.member.attempts.settle(attempt, RETRY)
+    engine.member.attempts.check(attempt, settling=False)
 
 
 # -- losing ------------------------------------------------------------------------------------------------------------
@@ -144,31 +144,31 @@ def test_what_was_given_up_is_fenced(clock: Clock, outcome: Outcome) -> None:
     engine, lane, run = running(clock, 4, order="serial")
     run.record(engine.start(run), ACKED)
     zombie = engine.start(run)
-    assert engine.member.give_up(zombie, outcome)
-    assert lane.watermark == 1
-    assert not engine.member.give_up(zombie, outcome)
+    assert engine.member.attempts.give_up(zombie, outcome)
+    assert lane.state.watermark == 1
+    assert not engine.member.attempts.give_up(zombie, outcome)
     with pytest.raises(LeaseLost):
-        engine.member.settle(zombie, ACKED)
+        engine.member.attempts.settle(zombie, ACKED)
     run.record(zombie, ACKED)
-    engine.member.finish(run)
-    assert lane.watermark == 1
-    assert engine.member.counters.refused == 2
-    assert engine.member.counters.timed_out == 1
+    engine.member.attempts.finish(run)
+    assert lane.state.watermark == 1
+    assert engine.member.state.counters.refused == 2
+    assert engine.member.state.counters.timed_out == 1
 
 
 def test_the_next_attempt_runs_beside_the_zombie(clock: Clock) -> None:
     """The message is delivered again when its wait is over, and the zombie cannot settle it in its stead."""
     engine, lane, run = running(clock, 1)
     zombie = engine.start(run)
-    engine.member.give_up(zombie, RETRY)
+    engine.member.attempts.give_up(zombie, RETRY)
     clock.now += 10
-    engine.member.take_needing_payload(clock.now, 10, 100)
-    engine.member.revived(lane, [row(1)], [])
+    engine.member.fetching.take_needing_payload(clock.now, 10, 100)
+    engine.member.fetching.revived(lane, [row(1)], [])
     again = engine.start(engine.run())
     assert again.number == 2
     with pytest.raises(LeaseLost):
-        engine.member.claim(zombie)
-    engine.member.settle(again, ACKED)
+        engine.member.attempts.claim(zombie)
+    engine.member.attempts.settle(again, ACKED)
     engine.flush()
     assert engine.rows["key"].acked == 1
 
@@ -177,28 +177,28 @@ def test_a_settled_attempt_cannot_be_given_up(clock: Clock) -> None:
     """Whoever comes first decides: a time-out just after the settlement has no effect."""
     engine, _, run = running(clock, 2)
     attempt = engine.start(run)
-    engine.member.settle(attempt, ACKED)
-    assert not engine.member.give_up(attempt, RETRY)
+    engine.member.attempts.settle(attempt, ACKED)
+    assert not engine.member.attempts.give_up(attempt, RETRY)
     claimed = engine.start(run)
-    engine.member.claim(claimed)
-    assert not engine.member.give_up(claimed, RETRY)
+    engine.member.attempts.claim(claimed)
+    assert not engine.member.attempts.give_up(claimed, RETRY)
 
 
 def test_a_lost_lane_refuses_everything(clock: Clock) -> None:
     """Who waits for a flush is told LeaseLost, running handlers cannot settle, and the memory is given back."""
     engine, lane, run = running(clock, 30)
-    waiting = engine.member.settle(engine.start(run), ACKED)
+    waiting = engine.member.attempts.settle(engine.start(run), ACKED)
     on_its_way = engine.collect()
-    later = engine.member.settle(engine.start(run), BURY)
-    engine.member.lose_lane(lane, "stolen")
-    engine.member.lose_lane(lane, "stolen")
+    later = engine.member.attempts.settle(engine.start(run), BURY)
+    engine.member.lose_lane(lane.term, "stolen")
+    engine.member.lose_lane(lane.term, "stolen")
     for waiter in (waiting, later):
         with pytest.raises(LeaseLost, match="stolen"):
             waiter.wait(0)
-    engine.member.uncommitted(on_its_way)
-    engine.member.finish(run)
+    engine.member.writing.uncommitted(on_its_way)
+    engine.member.attempts.finish(run)
     assert engine.collect() == []
-    assert engine.member.lanes == {}
+    assert engine.member.state.lanes == {}
     budget = engine.member.budget
     assert (budget.messages, budget.payload_bytes) == (0, 0)
 
@@ -207,18 +207,18 @@ def test_a_running_handler_of_a_lost_lane_hears_of_it(clock: Clock) -> None:
     """A handler whose lane was lost gets LeaseLost from whatever it tries, and its return is refused."""
     engine, lane, run = running(clock, 3)
     attempt = engine.start(run)
-    engine.member.lose_lane(lane, "stolen")
+    engine.member.lose_lane(lane.term, "stolen")
     for late in (
-        lambda: engine.member.settle(attempt, ACKED),
-        lambda: engine.member.claim(attempt),
-        lambda: engine.member.check(attempt, settling=False),
+        lambda: engine.member.attempts.settle(attempt, ACKED),
+        lambda: engine.member.attempts.claim(attempt),
+        lambda: engine.member.attempts.check(attempt, settling=False),
     ):
         with pytest.raises(LeaseLost):
             late()
     assert run.start_next(clock.now, 60.0) is None
     run.record(attempt, ACKED)
-    engine.member.finish(run)
-    assert engine.member.counters.acked == 0
+    engine.member.attempts.finish(run)
+    assert engine.member.state.counters.acked == 0
     assert engine.member.budget.messages == 0
 
 
@@ -226,10 +226,10 @@ def test_a_claim_that_commits_after_the_loss_keeps_the_budget(clock: Clock) -> N
     """A transaction that committed just before its lane was lost is counted once and gives nothing back twice."""
     engine, lane, run = running(clock, 1)
     attempt = engine.start(run)
-    engine.member.claim(attempt)
-    engine.member.lose_lane(lane, "stolen")
-    engine.member.claimed(attempt, attempt.lane)
-    engine.member.unclaim(attempt)
+    engine.member.attempts.claim(attempt)
+    engine.member.lose_lane(lane.term, "stolen")
+    engine.member.attempts.claimed(attempt, attempt.term)
+    engine.member.attempts.unclaim(attempt)
     assert engine.member.budget.messages == 0
     assert attempt.state is State.SUPERSEDED
 
@@ -238,33 +238,33 @@ def test_a_claim_is_the_handlers_until_it_is_decided(clock: Clock) -> None:
     """A claimed settlement is refused to others; given back it may be settled again, committed it is done."""
     engine, lane, run = running(clock, 1)
     attempt = engine.start(run)
-    engine.member.claim(attempt)
+    engine.member.attempts.claim(attempt)
     with pytest.raises(AlreadySettled):
-        engine.member.settle(attempt, ACKED)
-    engine.member.unclaim(attempt)
-    engine.member.claim(attempt)
-    engine.member.claimed(attempt, attempt.lane)
-    assert lane.watermark == 1
-    assert engine.member.counters.acked == 1
+        engine.member.attempts.settle(attempt, ACKED)
+    engine.member.attempts.unclaim(attempt)
+    engine.member.attempts.claim(attempt)
+    engine.member.attempts.claimed(attempt, attempt.term)
+    assert lane.state.watermark == 1
+    assert engine.member.state.counters.acked == 1
     with pytest.raises(AlreadySettled):
-        engine.member.check(attempt)
+        engine.member.attempts.check(attempt)
 
 
 def test_the_end_answers_everybody() -> None:
     """When the engine ends, nobody waits on: waiters of lanes, flushes and burials get the error."""
     engine = fast(Clock())
-    engine.member.authority_until = float("inf")
+    engine.member.state.authority_until = float("inf")
     lane = engine.open(head=3)
     run = engine.run()
-    first = engine.member.settle(engine.start(run), ACKED)
+    first = engine.member.attempts.settle(engine.start(run), ACKED)
     engine.collect()
-    second = engine.member.settle(engine.start(run), ACKED)
-    third = engine.member.settle(engine.start(run), BURY)
+    second = engine.member.attempts.settle(engine.start(run), ACKED)
+    third = engine.member.attempts.settle(engine.start(run), BURY)
     engine.member.resolve_all(ClosedError("the client was closed"))
     for waiter in (first, second, third):
         with pytest.raises(ClosedError):
             waiter.wait(0)
-    assert lane.writing is not None
+    assert lane.writes.writing is not None
 
 
 def test_the_first_outcome_of_a_ticket_stands() -> None:

@@ -55,7 +55,7 @@ def test_strict_holds_its_key_back_while_a_message_is_buried() -> None:
     (run,) = world.go()
     world.handle(run, "reject")
     assert world.go() == []
-    assert (world.lane.watermark, world.lane.idle) == (0, False)
+    assert (world.lane.state.watermark, world.lane.idle) == (0, False)
     (burial,) = world.burials
     assert (burial.offset, burial.failures, burial.error, burial.row) == (1, 1, "bad", world.log[1])
     world.bury()
@@ -70,7 +70,7 @@ def test_strict_does_not_fetch_what_it_cannot_hand_out() -> None:
     world.handle(run, "nack")
     world.go()
     assert not world.lane.needs_fetch
-    assert (world.budget.messages, len(world.lane.ready)) == (0, 0)
+    assert (world.budget.messages, len(world.lane.state.ready)) == (0, 0)
 
 
 def test_strict_does_not_pass_a_message_that_waits_further_ahead() -> None:
@@ -94,11 +94,11 @@ def test_serial_steps_aside() -> None:
     """In serial order what is behind a failing message goes on, one at a time, and it comes again when it is due."""
     world = serial(4)
     assert world.work("ack", "nack") == [(1, 1), (2, 1), (3, 1), (4, 1)]
-    assert world.lane.watermark == 1
+    assert world.lane.state.watermark == 1
     assert len(world.rows.rows) == 2  # 2 waits, 3..4 are acked ahead
     world.now += 10
     assert world.work() == [(2, 2)]
-    assert world.lane.watermark == 4
+    assert world.lane.state.watermark == 4
     assert not world.rows.rows
 
 
@@ -136,7 +136,7 @@ def test_concurrent_starts_up_to_its_concurrency_in_offset_order() -> None:
     world.finish(second)
     world.go()
     assert offsets(world) == [[1], [3], [4]]
-    assert world.lane.watermark == 0
+    assert world.lane.state.watermark == 0
     assert {first, third} < set(world.at_workers)
 
 
@@ -190,7 +190,7 @@ def test_a_claimed_message_is_left_alone_by_the_flush() -> None:
     (run,) = world.go()
     attempt = world.start(run)
     attempt.state = State.CLAIMED
-    world.lane._dirty.add(1)
+    world.lane.writes.dirty.add(1)
     write = world.write()
     assert write is None or not write.upserts
     if write is not None:
@@ -222,7 +222,7 @@ def test_the_budget_comes_back_exactly(how: str) -> None:
         world.stop()
     else:
         world.recall()
-        world.lane.drop_ready()
-    held = [wait.body for wait in world.lane.waiting.values() if wait.body is not None]
+        world.lane.state.drop_ready()
+    held = [wait.body for wait in world.lane.state.waiting.values() if wait.body is not None]
     assert world.budget.messages == len(held)
     assert world.budget.payload_bytes == sum(r.payload_bytes for r in held)

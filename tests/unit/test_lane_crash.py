@@ -15,7 +15,7 @@ def world_of(count: int = 3, **rules: object) -> World:
 
 def waiting(world: World) -> dict[int, tuple[int, bool]]:
     """Attempts, and whether it is due, by offset."""
-    return {offset: (wait.attempts, wait.due <= world.now) for offset, wait in world.lane.waiting.items()}
+    return {offset: (wait.attempts, wait.due <= world.now) for offset, wait in world.lane.state.waiting.items()}
 
 
 def test_what_a_dead_owner_had_marked_counts_one_attempt_and_is_due_at_once() -> None:
@@ -25,8 +25,8 @@ def test_what_a_dead_owner_had_marked_counts_one_attempt_and_is_due_at_once() ->
     world.now += 7
     world.take_over()
     assert waiting(world) == {1: (1, True), 2: (1, True), 3: (1, True)}
-    assert {wait.last_error for wait in world.lane.waiting.values()} == {CRASHED}
-    assert {wait.first_started for wait in world.lane.waiting.values()} == {world.now - 7}
+    assert {wait.last_error for wait in world.lane.state.waiting.values()} == {CRASHED}
+    assert {wait.first_started for wait in world.lane.state.waiting.values()} == {world.now - 7}
     assert world.work() == [(1, 2), (2, 2), (3, 2)]
 
 
@@ -35,20 +35,20 @@ def test_nothing_is_handed_out_before_the_crash_is_written_down() -> None:
     world = world_of(6)
     world.go()
     lane = world.take_over()
-    assert lane.adopting
+    assert lane.state.adopting
     assert not lane.needs_fetch
     assert lane.due(world.now, 10) == []
     assert world.plan() == []
-    assert lane.needs_write
+    assert lane.writes.needs_write
     write = world.writing()
     assert [(r.offset, r.retry_count, r.lease_epoch, r.crashed) for r in write.upserts] == [
         (offset, 1, 0, True) for offset in (1, 2, 3)
     ]
     assert write.mark == 0
-    lane.unwritten(write)
-    assert lane.adopting
+    lane.writes.unwritten(write)
+    assert lane.state.adopting
     world.flush()
-    assert not lane.adopting
+    assert not lane.state.adopting
     assert lane.needs_fetch
 
 
@@ -63,7 +63,7 @@ def test_a_crash_while_adopting_counts_nothing_twice() -> None:
     world.flush()
     world.take_over()
     assert waiting(world) == first
-    assert not world.lane.adopting
+    assert not world.lane.state.adopting
 
 
 @pytest.mark.parametrize("visible_in", [0, 3600])
@@ -76,7 +76,7 @@ def test_a_row_in_flight_of_a_dead_owner_is_due_at_once(visible_in: int) -> None
     world.rows.rows[1].due = world.now + visible_in
     world.take_over()
     assert waiting(world) == {1: (2, True)}
-    assert world.lane.waiting[1].crashed
+    assert world.lane.state.waiting[1].crashed
     assert world.work() == [(1, 3)]
 
 
@@ -87,9 +87,9 @@ def test_nacked_rows_keep_their_wait() -> None:
     world.now += 4
     world.take_over()
     assert waiting(world) == {1: (1, False)}
-    assert world.lane.waiting[1].due == world.now + 6
-    assert world.lane.waiting[1].last_error == "ValueError: no"
-    assert not world.lane.waiting[1].crashed
+    assert world.lane.state.waiting[1].due == world.now + 6
+    assert world.lane.state.waiting[1].last_error == "ValueError: no"
+    assert not world.lane.state.waiting[1].crashed
     assert world.work() == []
     world.now += 6
     assert world.work() == [(1, 2)]
@@ -142,16 +142,16 @@ def test_rows_behind_the_floor_are_deleted() -> None:
     snapshot = world.snapshot()
     assert len(snapshot.rows) > 3
     lane = Lane.load(
-        LaneSnapshot(key="key", epoch=9, head=6, floor=4, offset_acked=0, rows=snapshot.rows),
+        LaneSnapshot(key="key", epoch=9, generation=99, head=6, floor=4, offset_acked=0, rows=snapshot.rows),
         world.rules,
         world.budget,
         world.now,
     )
-    assert lane.watermark == 4
-    write = lane.write(world.now)
+    assert lane.state.watermark == 4
+    write = lane.writes.write(world.now)
     assert write is not None
     assert (write.watermark, write.deletes) == (4, (1, 2, 3, 4))
-    assert set(lane.waiting) == {5}
+    assert set(lane.state.waiting) == {5}
 
 
 def test_nothing_beyond_the_head_is_a_suspect() -> None:
@@ -159,21 +159,24 @@ def test_nothing_beyond_the_head_is_a_suspect() -> None:
     world = world_of(4)
     world.rows.acked, world.rows.mark, world.rows.mark_epoch = 0, 1000, world.epoch
     world.take_over()
-    assert set(world.lane.waiting) == {1, 2, 3, 4}
+    assert set(world.lane.state.waiting) == {1, 2, 3, 4}
 
 
 def test_a_lane_without_an_offsets_row_gets_one_first() -> None:
     """The first owner of a lane writes its row before anything is handed out: collection must see the group there."""
     lane = Lane.load(
-        LaneSnapshot(key="key", epoch=1, head=3, floor=0, offset_acked=None), world_of().rules, world_of().budget, 0.0
+        LaneSnapshot(key="key", epoch=1, generation=1, head=3, floor=0, offset_acked=None),
+        world_of().rules,
+        world_of().budget,
+        0.0,
     )
-    assert lane.adopting
-    write = lane.write(0.0)
+    assert lane.state.adopting
+    write = lane.writes.write(0.0)
     assert write is not None
     assert (write.watermark, write.mark) == (0, 0)
-    lane.written(write)
+    lane.writes.written(write)
     assert lane.needs_fetch
-    assert not lane.needs_write
+    assert not lane.writes.needs_write
 
 
 # -- who is to blame ---------------------------------------------------------------------------------------------------
@@ -219,7 +222,7 @@ def test_a_suspect_whose_row_is_written_before_its_turn_is_not_counted() -> None
     world = world_of(1, attempts=2, run=1)
     die(world, 1)
     world.go()
-    world.lane.recall()
+    world.lane.dispatch.recall()
     world.plan()
     world.flush()
     assert (world.rows.rows[1].retry_count, world.rows.rows[1].alone, world.rows.rows[1].lease_epoch) == (1, False, 0)

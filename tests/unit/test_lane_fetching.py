@@ -49,11 +49,11 @@ def test_fetching_again_skips_what_is_known() -> None:
     world.finish(two)
     world.go()
     assert [run.attempts[0].offset for run in world.at_workers] == [3, 4]
-    world.lane.drop_ready()
-    world.lane.cursor = 0
+    world.lane.state.drop_ready()
+    world.lane.state.cursor = 0
     world.fetch()
-    assert [r.offset for r in world.lane.ready] == [5]
-    assert world.lane.cursor == 5
+    assert [r.offset for r in world.lane.state.ready] == [5]
+    assert world.lane.state.cursor == 5
 
 
 def test_what_is_due_and_was_dropped_is_read_again() -> None:
@@ -64,9 +64,9 @@ def test_what_is_due_and_was_dropped_is_read_again() -> None:
     assert world.lane.due(world.now, 10) == []
     world.now += 10
     assert world.plan() == []
-    assert world.lane.needs_payload
+    assert world.lane.state.needs_payload
     assert world.lane.due(world.now, 10) == [1]
-    assert not world.lane.needs_payload
+    assert not world.lane.state.needs_payload
     world.lane.revived(row(1))
     world.lane.revived(row(1))
     assert world.budget.messages == 1
@@ -106,7 +106,7 @@ def test_a_lane_with_too_many_waiting_fetches_no_new_ones(monkeypatch: pytest.Mo
     monkeypatch.setattr(lane, "MAX_WAITING", 20)
     world = World(20, strict=False, batch_size=20)
     world.work(*["nack"] * 20)
-    assert len(world.lane.waiting) == 20
+    assert len(world.lane.state.waiting) == 20
     world.publish(5)
     if new_owner:
         world.take_over()

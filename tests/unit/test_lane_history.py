@@ -42,7 +42,7 @@ def test_a_flush_that_did_not_happen_is_written_with_its_rows() -> None:
     world.ack(world.start(run))
     write = world.writing()
     world.ack(world.start(run))
-    world.lane.unwritten(write)
+    world.lane.writes.unwritten(write)
     assert written(world.write()) == [(1, "success", 1, None), (2, "success", 1, None)]
 
 
@@ -54,17 +54,17 @@ def test_after_a_server_restart_rows_are_kept_for_messages_that_are_the_same() -
         world.ack(world.start(run))
     world.write()  # nobody will know whether it was committed
     world.restart(changed=[2])
-    assert [row.offset for row in world.lane.left] == [1, 3]
+    assert [row.offset for row in world.lane.writes.left] == [1, 3]
 
 
 def test_what_another_transaction_has_settled_is_not_written_again() -> None:
     """The dead letters and `message.transaction()` write their own; a group that keeps none writes none of any."""
     world = World(2, history=True)
     assert world.work("reject", "commit_with_handler") == [(1, 1), (2, 1)]
-    assert world.lane.left == []
+    assert world.lane.writes.left == []
     world = World(3)
     assert world.work("nack", "ack", "reject")
-    assert world.lane.left == []
+    assert world.lane.writes.left == []
 
 
 def test_a_failure_before_is_told_with_the_success() -> None:
@@ -119,7 +119,7 @@ def test_what_came_back_unstarted_expires() -> None:
     runs = world.go()
     world.start(runs[2])
     world.finish(runs[1])
-    assert 2 in world.lane.waiting
+    assert 2 in world.lane.state.waiting
     world.now += 10.0
     assert world.plan() == []
     assert [(burial.offset, burial.failures) for burial in world.burials] == [(2, 0)]

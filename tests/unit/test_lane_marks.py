@@ -14,7 +14,7 @@ def lane(count: int = 10, **rules: object) -> World:
 def attempts_of_a_new_owner(world: World) -> dict[int, int]:
     """What whoever takes the lane over believes to have been tried, of what is not settled."""
     found = world.take_over()
-    return {offset: wait.attempts for offset, wait in found.waiting.items()}
+    return {offset: wait.attempts for offset, wait in found.state.waiting.items()}
 
 
 def test_a_run_goes_to_the_workers_after_its_mark_is_committed() -> None:
@@ -24,7 +24,7 @@ def test_a_run_goes_to_the_workers_after_its_mark_is_committed() -> None:
     (run,) = world.plan()
     write = world.writing()
     assert (write.mark, write.runs) == (5, [run])
-    world.lane.unwritten(write)
+    world.lane.writes.unwritten(write)
     write = world.writing()
     assert not world.at_workers
     world.commit(write)
@@ -54,13 +54,13 @@ def test_a_redelivery_is_marked_in_a_row_of_its_own(strict: bool) -> None:
     (run,) = world.go()
     assert (world.rows.rows[1].retry_count, world.rows.rows[1].lease_epoch) == (2, world.epoch)
     assert [attempt.number for attempt in run.attempts] == [2]
-    world.lane.recall()
+    world.lane.dispatch.recall()
     for run in list(world.at_workers):
         world.finish(run)
-    world.lane.paused = True
+    world.lane.state.paused = True
     world.flush()
     assert (world.rows.rows[1].retry_count, world.rows.rows[1].lease_epoch) == (1, 0)
-    world.lane.paused = False
+    world.lane.state.paused = False
     assert world.work()[0] == (1, 2)
 
 
@@ -89,7 +89,7 @@ def test_a_stop_while_the_mark_is_being_written_undoes_it(answered: bool) -> Non
     write = world.planned()
     if not answered:
         world.unanswered(write)
-    world.lane.closing = True
+    world.lane.state.closing = True
     world.recall()
     if answered:
         world.commit(write)
@@ -115,7 +115,7 @@ def test_a_pause_takes_back_what_has_not_started_and_goes_on_later() -> None:
     world = lane()
     (run,) = world.go()
     attempt = world.start(run)
-    world.lane.paused = True
+    world.lane.state.paused = True
     world.recall()
     world.flush()
     assert world.rows.mark == 1
@@ -125,7 +125,7 @@ def test_a_pause_takes_back_what_has_not_started_and_goes_on_later() -> None:
     world.flush()
     assert world.go() == []
     assert world.rows.acked == 1
-    world.lane.paused = False
+    world.lane.state.paused = False
     assert world.work() == [(offset, 1) for offset in range(2, 11)]
 
 
@@ -152,7 +152,7 @@ def test_what_is_recalled_below_a_mark_that_must_stay_gets_a_row(crash: bool) ->
     world = World(6, strict=False, concurrency=2, run=3)
     first, second = world.go()
     one, four = world.start(first), world.start(second)
-    world.lane.take_back([first])
+    world.lane.dispatch.take_back([first])
     world.flush()
     assert world.rows.mark == 6
     assert {offset: r.retry_count for offset, r in world.rows.rows.items()} == {2: 0, 3: 0}
@@ -191,7 +191,7 @@ def test_a_flush_that_is_repeated_changes_nothing(failure: str) -> None:
     write = world.planned()
     if failure == "unknown":
         world.rows.commit(write, world.now)
-    world.lane.unwritten(write)
+    world.lane.writes.unwritten(write)
     world.ack(world.start(one))
     world.finish(one)
     world.now += 5
@@ -217,13 +217,13 @@ def test_tickets_ride_on_the_flush_that_carries_them() -> None:
     """A waiter belongs to the first write after it was given, and to the next one when that fails."""
     world = lane()
     waiter = object()
-    world.lane.waiters.append(waiter)  # type: ignore[arg-type]
+    world.lane.writes.waiters.append(waiter)  # type: ignore[arg-type]
     write = world.writing()
     assert write.waiters == [waiter]
-    assert world.lane.waiters == []
+    assert world.lane.writes.waiters == []
     assert world.write() is None  # one at a time
-    world.lane.unwritten(write)
-    assert world.lane.waiters == [waiter]
+    world.lane.writes.unwritten(write)
+    assert world.lane.writes.waiters == [waiter]
     again = world.write()
     assert again is not None
     assert again.waiters == [waiter]

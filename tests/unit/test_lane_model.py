@@ -83,6 +83,8 @@ class LaneMachine(Process, RuleBasedStateMachine):
         """The loops run for a while."""
         if self.writing is not None:
             self.answer_flush("committed")
+        if self.burying is not None:
+            self.end_burial(committed=True)
         self.world.go()
 
     @rule(seconds=st.sampled_from([0.5, 5.0, 60.0]))
@@ -91,7 +93,7 @@ class LaneMachine(Process, RuleBasedStateMachine):
 
     @rule()
     def write(self) -> None:
-        if self.writing is None:
+        if self.writing is None and self.burying is None:
             self.writing = self.world.write()
 
     @precondition(lambda self: self.writing is not None)
@@ -159,13 +161,13 @@ class LaneMachine(Process, RuleBasedStateMachine):
         if attempt.state is not State.RUNNING:
             return
         world = self.world
-        world.lane.take_back([run])
-        world.lane.finished(run)
+        world.lane.dispatch.take_back([run])
+        world.lane.dispatch.finished(run)
         world.at_workers.remove(run)
         self.take_over_decided(run)
         attempt.state = State.SUPERSEDED
         last = attempt.crashed and world.rules.exhausted(attempt.number + 1, 0.0)
-        world.lane.failed(attempt, due=world.now + 1, error="timed out", state=State.SUPERSEDED, last=last)
+        world.lane.dispatch.failed(attempt, due=world.now + 1, error="timed out", state=State.SUPERSEDED, last=last)
         del self.open[attempt]
 
     @precondition(lambda self: self.open)
@@ -173,7 +175,7 @@ class LaneMachine(Process, RuleBasedStateMachine):
     def relieve(self, pick: int) -> None:
         """A run takes long: what it has done is taken over, and its rest goes back."""
         run = list(self.open.values())[pick % len(self.open)]
-        self.world.lane.take_back([run])
+        self.world.lane.dispatch.take_back([run])
         self.take_over_decided(run)
 
     @precondition(lambda self: self.world.at_workers)
@@ -191,16 +193,56 @@ class LaneMachine(Process, RuleBasedStateMachine):
         """The dead letters that wait are moved."""
         self.bury_all()
 
+    @precondition(lambda self: self.world.burials and self.writing is None and self.burying is None)
+    @rule()
+    def begin_burial(self) -> None:
+        """The transaction of one dead letter is on its way; flushes wait for it, in the same loop."""
+        burial = self.world.burials.popleft()
+        self.burying = burial, burial.term
+
+    @precondition(lambda self: self.burying is not None)
+    @rule(committed=st.booleans())
+    def hear_of_burial(self, committed: bool) -> None:
+        self.end_burial(committed=committed)
+
+    def send(self) -> None:
+        """The settler has sent something, if there is anything: the oldest dead letter, or else a flush."""
+        if self.writing is None and self.burying is None:
+            if self.world.burials:
+                self.begin_burial()
+            else:
+                self.write()
+
+    @rule(sent=st.booleans(), landed=st.booleans())
+    def reload(self, sent: bool, landed: bool) -> None:
+        """The keeper's connection is lost: the lane is loaded again, under its epoch, and nothing else has ended.
+
+        A flush and a dead letter that are on their way may commit before the rows are read (`landed`) or after it.
+        Their answers come later, and speak of a lane that is no more. Runs stay with the workers that have them.
+        """
+        if sent:
+            self.send()
+        if landed:
+            self.land()
+        old, at_workers, waiting = self.world.lane, set(self.world.at_workers), set(self.world.burials)
+        lane = self.world.restart()
+        assert old.state.lost
+        assert old is not lane
+        assert (old.key, old.epoch) == (lane.key, lane.epoch)
+        assert all(attempt.state is not State.SUPERSEDED for attempt in self.open)
+        assert set(self.world.at_workers) <= at_workers
+        assert set(self.world.burials) == waiting
+
     @rule()
     def recall(self) -> None:
         """The lane is paused for a moment."""
-        self.world.lane.recall()
-        self.world.lane.drop_ready()
+        self.world.lane.dispatch.recall()
+        self.world.lane.state.drop_ready()
 
     @rule()
     def evict(self) -> None:
         """Others need the room."""
-        self.world.lane.drop_ready()
+        self.world.lane.state.drop_ready()
 
     @rule()
     def stop(self) -> None:
@@ -211,7 +253,7 @@ class LaneMachine(Process, RuleBasedStateMachine):
         assert self.restarted or rows.mark <= max(self.top, rows.acked or 0), "marked, and no handler has seen it"
         before = {offset: rows.counted(offset) for offset in range(1, self.world.head + 1)}
         self.new_owner()
-        for offset, wait in self.world.lane.waiting.items():
+        for offset, wait in self.world.lane.state.waiting.items():
             assert wait.attempts == before[offset]
             assert self.deaths or wait.attempts == self.starts.get(offset, 0)
 
@@ -225,12 +267,20 @@ class LaneMachine(Process, RuleBasedStateMachine):
         self.open.clear()
         self.new_owner()
 
-    @rule(forgotten=st.integers(0, 2), changed=st.sets(st.integers(1, 40), max_size=2))
-    def server_restarts(self, forgotten: int, changed: set[int]) -> None:
-        """The server crashes, forgets its last commits, and may have given an offset to another message."""
+    @rule(forgotten=st.integers(0, 2), changed=st.sets(st.integers(1, 40), max_size=2), late=st.booleans())
+    def server_restarts(self, forgotten: int, changed: set[int], late: bool) -> None:
+        """The server crashes, forgets its last commits, and may have given an offset to another message.
+
+        `late`: what was on its way had its answer, and perhaps is forgotten; the settler hears that it was committed.
+        """
         world = self.world
-        if self.writing is not None:
+        if late:
+            self.send()
+            self.land()
+        if self.writing is not None and not self.landed:
             self.answer_flush("unknown")
+        if self.burying is not None and not self.moved:
+            self.end_burial(committed=False)
         commits = world.commits
         world.rows = commits[max(0, len(commits) - 1 - forgotten)].copy() if forgotten else world.rows
         settled = world.rows.settled()
@@ -239,14 +289,14 @@ class LaneMachine(Process, RuleBasedStateMachine):
         self.deaths += 1
         self.restarted = True
         self.skip_what_is_not_ours()
-        self.done |= {offset for first, last in lane.settled for offset in range(first, last + 1)}
-        self.done |= set(range(1, lane.watermark + 1))
+        self.done |= {offset for first, last in lane.state.settled for offset in range(first, last + 1)}
+        self.done |= set(range(1, lane.state.watermark + 1))
         self.done |= {a.offset for _, a, outcome in self.decided if outcome == "ack" and a.state is State.RUNNING}
         world.flush()
         # What the server forgot, a failure not yet written down, and another message at that offset: nobody counts
         # them.
-        known = {offset: wait.attempts for offset, wait in lane.waiting.items()}
-        known |= {offset: attempt.number for offset, attempt in lane.running.items()}
+        known = {offset: wait.attempts for offset, wait in lane.state.waiting.items()}
+        known |= {offset: attempt.number for offset, attempt in lane.state.running.items()}
         self.starts = {
             offset: min(count, known.get(offset, 0), world.rows.counted(offset))
             for offset, count in self.starts.items()
@@ -276,20 +326,26 @@ class LaneMachine(Process, RuleBasedStateMachine):
     @invariant()
     def every_offset_is_in_one_place(self) -> None:
         lane = self.world.lane
-        settled = {offset for first, last in lane.settled for offset in range(first, last + 1)}
-        ready = [row.offset for row in lane.ready]
-        places = [*settled, *lane.waiting, *lane.running, *ready]
+        settled = {offset for first, last in lane.state.settled for offset in range(first, last + 1)}
+        ready = [row.offset for row in lane.state.ready]
+        places = [*settled, *lane.state.waiting, *lane.state.running, *ready]
         assert len(places) == len(set(places)), lane
         assert ready == sorted(ready)
-        assert min(places, default=lane.watermark + 1) > lane.watermark, lane
-        assert set(range(lane.watermark + 1, lane.cursor + 1)) <= set(places), lane
-        assert lane.watermark + 1 not in settled, lane
+        assert min(places, default=lane.state.watermark + 1) > lane.state.watermark, lane
+        assert set(range(lane.state.watermark + 1, lane.state.cursor + 1)) <= set(places), lane
+        assert lane.state.watermark + 1 not in settled, lane
+
+    @invariant()
+    def what_is_settled_was_decided(self) -> None:
+        lane = self.world.lane
+        settled = {offset for first, last in lane.state.settled for offset in range(first, last + 1)}
+        assert settled | set(range(1, lane.state.watermark + 1)) <= self.done, lane
 
     @invariant()
     def the_budget_is_what_is_held(self) -> None:
         lane = self.world.lane
-        held = [*lane.ready, *(a.row for a in lane.running.values())]
-        held += [wait.body for wait in lane.waiting.values() if wait.body is not None]
+        held = [*lane.state.ready, *(a.row for a in lane.state.running.values())]
+        held += [wait.body for wait in lane.state.waiting.values() if wait.body is not None]
         assert self.world.budget.messages == len(held)
         assert self.world.budget.payload_bytes == sum(row.payload_bytes for row in held)
 
@@ -302,7 +358,7 @@ class LaneMachine(Process, RuleBasedStateMachine):
 
     @invariant()
     def what_waits_for_a_worker_is_not_counted(self) -> None:
-        if self.writing is not None or self.world.lane.needs_write or self.restarted:
+        if self.writing is not None or self.world.lane.writes.needs_write or self.restarted:
             return
         rows, concurrent = self.world.rows, self.world.rules.concurrency > 1
         for run in self.world.at_workers:
@@ -311,11 +367,11 @@ class LaneMachine(Process, RuleBasedStateMachine):
 
     @invariant()
     def rows_are_exceptions(self) -> None:
-        if self.writing is not None or self.world.lane.needs_write:
+        if self.writing is not None or self.world.lane.writes.needs_write:
             return
         lane, rows = self.world.lane, self.world.rows.rows
-        assert len(rows) <= len(lane.settled) + len(lane.waiting) + len(lane.running)
-        assert all(offset > lane.watermark for offset in rows), "a row behind the watermark was forgotten"
+        assert len(rows) <= len(lane.state.settled) + len(lane.state.waiting) + len(lane.state.running)
+        assert all(offset > lane.state.watermark for offset in rows), "a row behind the watermark was forgotten"
 
     def teardown(self) -> None:
         """Nothing is lost: without further trouble everything published gets settled, and nothing is left over."""
@@ -337,7 +393,7 @@ class LaneMachine(Process, RuleBasedStateMachine):
             world.now += 60
         self.bury_all()
         world.flush()
-        assert world.lane.watermark == world.rows.acked == world.head
+        assert world.lane.state.watermark == world.rows.acked == world.head
         assert world.rows.mark <= world.head
         assert not world.rows.rows
         assert world.lane.idle

@@ -27,7 +27,7 @@ def test_the_grant_outlasts_a_worker_that_leaves_before_it_begins() -> None:
     """Handed back unstarted, it is written down as it was, and the next owner delivers it."""
     world = released(1, max_deliveries=1)
     world.go()
-    world.lane.recall()
+    world.lane.dispatch.recall()
     world.flush()
     row = world.rows.rows[1]
     assert (row.retry_count, row.released, row.lease_epoch) == (1, True, 0)
@@ -40,6 +40,6 @@ def test_the_grant_is_for_one_delivery() -> None:
     world = released(1, max_deliveries=1)
     world.go()
     world.take_over()
-    assert world.lane.waiting[1].crashed
+    assert world.lane.state.waiting[1].crashed
     runs = world.go()
     assert [run.alone for run in runs] == [True]

@@ -33,8 +33,8 @@ def test_running_attempts_go_on_where_the_message_is_the_same() -> None:
     world = concurrent()
     runs, attempts = started(world)
     lane = world.restart()
-    assert set(lane.running) == {1, 2, 3, 4}
-    assert all(attempt.lane is lane and attempt.state is State.RUNNING for attempt in attempts)
+    assert set(lane.state.running) == {1, 2, 3, 4}
+    assert all(attempt.term == lane.term and attempt.state is State.RUNNING for attempt in attempts)
     assert world.budget.messages == 4
     world.ack(*attempts)
     all_is_settled(world, runs, 4)
@@ -50,7 +50,7 @@ def test_what_the_restart_took_from_a_suspect_is_not_taken_for_its_death_later()
     world.flush()
     assert (world.rows.rows[1].lease_epoch, world.rows.rows[1].alone) == (0, False)
     world.take_over()
-    assert not world.lane.waiting[1].died_alone
+    assert not world.lane.state.waiting[1].died_alone
 
 
 def test_attempts_at_another_message_are_superseded() -> None:
@@ -59,7 +59,7 @@ def test_attempts_at_another_message_are_superseded() -> None:
     runs, attempts = started(world)
     lane = world.restart(changed=(2,))
     assert attempts[1].state is State.SUPERSEDED
-    assert set(lane.running) == {1, 3, 4}
+    assert set(lane.state.running) == {1, 3, 4}
     world.ack(attempts[0], attempts[2], attempts[3])
     for run in runs:
         world.finish(run)
@@ -94,9 +94,9 @@ def test_what_was_settled_and_not_yet_durable_is_settled_again(flush: str) -> No
         if flush != "rolled back":
             world.rows.commit(write, world.now)
         if flush == "committed":
-            world.lane.written(write)
+            world.lane.writes.written(write)
     world.restart()
-    assert list(world.lane.settled) == [(2, 3), (5, 5)]
+    assert list(world.lane.state.settled) == [(2, 3), (5, 5)]
     world.ack(attempts[0], attempts[3])
     all_is_settled(world, runs, 5)
 
@@ -110,11 +110,11 @@ def test_acks_that_the_rows_know_already_are_not_settled_twice(last_first: bool)
     for attempt in reversed(done) if last_first else (done[1], done[0], done[2]):
         world.commit_with_handler(attempt)
     world.restart()
-    assert list(world.lane.settled) == [(2, 4)]
+    assert list(world.lane.state.settled) == [(2, 4)]
     world.ack(attempts[0], attempts[4])
     all_is_settled(world, runs, 5)
-    assert world.lane.watermark == 5
-    assert list(world.lane.settled) == []
+    assert world.lane.state.watermark == 5
+    assert list(world.lane.state.settled) == []
 
 
 def test_a_transaction_that_committed_before_the_reload_is_known_from_its_row() -> None:
@@ -125,10 +125,10 @@ def test_a_transaction_that_committed_before_the_reload_is_known_from_its_row() 
     world.rows.settle(2)
     old = world.lane
     world.restart()
-    assert list(world.lane.settled) == [(2, 2)]
-    assert 2 not in world.lane.running
-    two.lane.succeeded(two, world.now, stored=True)
-    old.succeeded(two, world.now, stored=True)
+    assert list(world.lane.state.settled) == [(2, 2)]
+    assert 2 not in world.lane.state.running
+    world.lane.dispatch.succeeded(two, world.now, stored=True)
+    old.dispatch.succeeded(two, world.now, stored=True)
     world.ack(one, three)
     all_is_settled(world, runs, 3)
 
@@ -140,7 +140,7 @@ def test_a_redelivery_that_had_not_started_keeps_its_attempts() -> None:
     world.take_over()
     (run,) = world.go()
     assert run.alone
-    assert world.lane.mark(run, FlushWaiter())
+    assert world.lane.dispatch.mark(run, FlushWaiter())
     world.flush()
     assert world.rows.rows[1].alone
     world.restart()
@@ -161,7 +161,7 @@ def test_a_server_that_forgot_commits_is_told_again() -> None:
     four = world.start(run)
     world.rows = forgotten
     lane = world.restart()
-    assert (lane.watermark, set(lane.running)) == (0, {4})
+    assert (lane.state.watermark, set(lane.state.running)) == (0, {4})
     world.ack(four)
     world.finish(run)
     assert world.work() == [(1, 1), (2, 1), (3, 1), (5, 1), (6, 1)]
@@ -180,10 +180,10 @@ def test_a_burial_goes_on() -> None:
     world.handle(run, "reject")
     lane = world.restart()
     (burial,) = world.burials
-    assert burial.lane is lane
-    assert lane.burials == {1: burial}
+    assert burial.term == lane.term
+    assert lane.state.burials == {1: burial}
     world.flush()
-    assert (lane.needs_write, lane.idle) == (False, False)
+    assert (lane.writes.needs_write, lane.idle) == (False, False)
     world.bury()
     world.flush()
     assert (world.rows.acked, world.rows.rows, lane.idle) == (1, {}, True)
@@ -195,13 +195,13 @@ def test_tickets_and_closing_move_over() -> None:
     runs, (one, _) = started(world)
     world.ack(one)
     waiter = object()
-    world.lane.waiters.append(waiter)  # type: ignore[arg-type]
+    world.lane.writes.waiters.append(waiter)  # type: ignore[arg-type]
     assert world.write() is not None
-    world.lane.closing = True
+    world.lane.state.closing = True
     lane = world.restart()
-    assert lane.waiters == [waiter]
-    assert lane.closing
-    assert all(run.lane is lane for run in runs)
+    assert lane.writes.waiters == [waiter]
+    assert lane.state.closing
+    assert all(run.term == lane.term for run in runs)
 
 
 def test_the_budget_survives_a_restart_exactly() -> None:
@@ -212,8 +212,8 @@ def test_the_budget_survives_a_restart_exactly() -> None:
     world.start(runs[1])
     world.fetch()
     lane = world.restart(changed=(4,))
-    assert world.budget.messages == len(lane.running) + len(lane.ready)
-    assert world.budget.payload_bytes == sum(attempt.row.payload_bytes for attempt in lane.running.values())
+    assert world.budget.messages == len(lane.state.running) + len(lane.state.ready)
+    assert world.budget.payload_bytes == sum(attempt.row.payload_bytes for attempt in lane.state.running.values())
 
 
 # -- ack first ---------------------------------------------------------------------------------------------------------
@@ -248,7 +248,7 @@ def test_what_was_acked_first_is_not_recalled() -> None:
     """A stop lets run what is acked already: it would be lost otherwise."""
     world = World(2, ack_first=True, run=1)
     write = world.planned()
-    world.lane.closing = True
+    world.lane.state.closing = True
     world.recall()
     world.commit(write)
     (run,) = world.at_workers

@@ -33,13 +33,13 @@ def lane(**rules: Any) -> World:
 def taken(world: World, run: Run) -> FlushWaiter:
     """A worker has taken this run; its mark is due."""
     waiter = FlushWaiter()
-    assert world.lane.mark(run, waiter)
+    assert world.lane.dispatch.mark(run, waiter)
     return waiter
 
 
 def after_a_crash(world: World) -> dict[int, int]:
     """What a new owner believes to have been tried, of what is not settled."""
-    return {offset: wait.attempts for offset, wait in world.take_over().waiting.items()}
+    return {offset: wait.attempts for offset, wait in world.take_over().state.waiting.items()}
 
 
 # -- the lane --------------------------------------------------------------------------------------------------------
@@ -51,7 +51,7 @@ def test_a_process_that_dies_before_the_mark_has_tried_nothing(order: dict[str, 
     world = lane(**order)
     assert world.go()
     assert (world.rows.mark, world.rows.rows) == (0, {})
-    assert not world.lane.needs_write
+    assert not world.lane.writes.needs_write
     assert after_a_crash(world) == {}
     assert world.work() == [(1, 1), (2, 1), (3, 1)]
 
@@ -83,7 +83,7 @@ def test_a_recall_between_mark_and_handler_undoes_the_mark(when: str) -> None:
     write = None if when == "before the flush" else world.write()
     if write is not None and when == "after the flush":
         world.commit(write)
-    world.lane.closing = True
+    world.lane.state.closing = True
     world.recall()
     if write is not None and when == "during the flush":
         world.commit(write)
@@ -101,9 +101,9 @@ def test_what_is_handed_back_lies_behind_what_is_still_out() -> None:
     first, second, third = world.go()
     for run in (first, second, third):
         world.finish(run)
-        ready = [row.offset for row in world.lane.ready]
+        ready = [row.offset for row in world.lane.state.ready]
         assert ready == sorted(ready)
-    world.lane.drop_ready()
+    world.lane.state.drop_ready()
     assert sorted(world.work()) == [(1, 1), (2, 1), (3, 1)]
 
 
@@ -111,9 +111,9 @@ def test_what_was_taken_back_before_it_was_marked_is_not_marked() -> None:
     """The worker hears it, and lets go."""
     world = lane()
     (run,) = world.go()
-    world.lane.recall()
-    assert not world.lane.mark(run, FlushWaiter())
-    assert world.lane.waiters == []
+    world.lane.dispatch.recall()
+    assert not world.lane.dispatch.mark(run, FlushWaiter())
+    assert world.lane.writes.waiters == []
 
 
 def test_a_server_restart_between_mark_and_handler_takes_the_run_back() -> None:
@@ -146,13 +146,13 @@ def test_a_late_redelivery_keeps_its_row_while_it_waits() -> None:
     """Written again because a flush failed, its row says what it said before: the error, and the attempt granted."""
     world = lane()
     world.start(world.go()[0])
-    world.nack(next(iter(world.lane.running.values())), 0.0)
+    world.nack(next(iter(world.lane.state.running.values())), 0.0)
     world.finish(world.at_workers[0])
     write = world.writing()
     world.fetch()
-    world.lane.waiting[1].released = True
+    world.lane.state.waiting[1].released = True
     world.plan()
-    world.lane.unwritten(write)
+    world.lane.writes.unwritten(write)
     world.flush()
     found = world.rows.rows[1]
     assert (found.retry_count, found.lease_epoch, found.last_error, found.released) == (1, 0, "ValueError: no", True)
@@ -179,7 +179,7 @@ def test_in_concurrent_order_a_later_mark_covers_an_earlier_run_that_waits() -> 
     _, later, _ = world.go()
     world.start(later)
     assert [world.rows.counted(offset) for offset in (1, 2, 3)] == [1, 1, 0]
-    world.lane.recall()
+    world.lane.dispatch.recall()
     world.flush()
     assert after_a_crash(world) == {1: 0, 2: 1}
 
@@ -211,9 +211,9 @@ def test_what_users_settle_by_hand_is_measured_too(monkeypatch: pytest.MonkeyPat
     engine.flush()
     assert mine.answer() is True
     attempt = engine.start(mine.run)
-    assert engine.member.detach(attempt, lambda: None)
+    assert engine.member.attempts.detach(attempt, lambda: None)
     engine.clock.now += seconds
-    engine.member.settle(attempt, ACKED)
+    engine.member.attempts.settle(attempt, ACKED)
     (write,) = engine.collect()
     assert (write.watermark, write.mark) == (1, 1 if late else 2)
 
@@ -232,7 +232,7 @@ class Taken:
         eventually(lambda: self.run.waiter is not None or self.answers, what="the mark that is due")
 
     def _mark(self, engine: Engine, until: float | None) -> None:
-        self.answers.append(engine.member.mark(self.run, until))
+        self.answers.append(engine.member.attempts.mark(self.run, until))
 
     def answer(self) -> bool | None:
         self._thread.join(20.0)
@@ -254,7 +254,7 @@ def test_a_worker_may_go_on_when_its_mark_is_committed(engine: Engine) -> None:
     mine = Taken(engine)
     (write,) = engine.collect()
     assert (write.mark, mine.answers) == (1, [])
-    engine.member.committed([write])
+    engine.member.writing.committed([write])
     assert mine.answer() is True
 
 
@@ -262,10 +262,10 @@ def test_a_lease_that_is_lost_before_the_mark_counts_nothing(engine: Engine) -> 
     """The flush is refused: the message must not start here, and its next owner knows of no attempt."""
     mine = Taken(engine)
     writes = engine.collect()
-    engine.member.uncommitted(writes)
-    engine.member.lose_lane(writes[0].lane, "its lease has another owner or epoch")
+    engine.member.writing.uncommitted(writes)
+    engine.member.lose_lane(writes[0].term, "its lease has another owner or epoch")
     assert mine.answer() is False
-    engine.member.finish(mine.run)
+    engine.member.attempts.finish(mine.run)
     engine.flush()
     assert engine.rows["key"].mark == 0
 
@@ -277,7 +277,7 @@ def test_a_mark_whose_flush_fails_is_waited_for_until_it_commits(engine: Engine,
     writes = engine.collect()
     if unanswered:
         engine.rows["key"].commit(writes[0], engine.clock.now)
-    engine.member.uncommitted(writes)
+    engine.member.writing.uncommitted(writes)
     assert mine.answers == []
     engine.flush()
     assert mine.answer() is True
@@ -290,7 +290,7 @@ def test_a_mark_that_takes_too_long_is_asked_for_again(engine: Engine) -> None:
     assert mine.answer() is None
     waiter = mine.run.waiter
     engine.flush()
-    assert engine.member.mark(mine.run) is True
+    assert engine.member.attempts.mark(mine.run) is True
     assert mine.run.waiter is waiter
     assert engine.start(mine.run).number == 1
 

@@ -25,19 +25,19 @@ def test_finish_takes_outcomes_over_and_sends_the_next_run_out(clock: Clock) -> 
     assert [attempt.offset for attempt in run.attempts] == list(range(1, 21))
     for _ in range(20):
         run.record(engine.start(run), ACKED)
-    assert lane.watermark == 0
-    engine.member.finish(run, seconds=0.02)
-    assert lane.watermark == 20
+    assert lane.state.watermark == 0
+    engine.member.attempts.finish(run, seconds=0.02)
+    assert lane.state.watermark == 20
     (write,) = engine.collect()
     assert (write.watermark, write.mark) == (20, 25)
-    assert (engine.member.counters.handled, engine.member.counters.acked) == (20, 20)
+    assert (engine.member.state.counters.handled, engine.member.state.counters.acked) == (20, 20)
 
 
 def test_what_a_worker_did_not_start_goes_back(clock: Clock) -> None:
     """A run that is let go of early returns its rest, which comes again as attempt 1."""
     engine, _, run = running(clock, 20)
     run.record(engine.start(run), ACKED)
-    engine.member.finish(run)
+    engine.member.attempts.finish(run)
     again = engine.run()
     assert [attempt.offset for attempt in again.attempts] == list(range(2, 21))
     assert {attempt.number for attempt in again.attempts} == {1}
@@ -53,7 +53,7 @@ def test_a_new_handler_is_measured_before_its_runs_grow(clock: Clock) -> None:
         sizes.append(len(run.attempts))
         while (attempt := run.start_next(clock.now, 60.0)) is not None:
             run.record(attempt, ACKED)
-        engine.member.finish(run, seconds=seconds_each * sizes[-1])
+        engine.member.attempts.finish(run, seconds=seconds_each * sizes[-1])
     assert sizes == [1, 20, 20, 1]
 
 
@@ -61,30 +61,30 @@ def test_without_authority_nothing_is_planned(clock: Clock) -> None:
     """A read-back that is too old stops handing out; a new one lets everything go on."""
     engine = fast(clock)
     lane = engine.open()
-    engine.member.authority_until = clock.now
-    lane.head = 3
+    engine.member.state.authority_until = clock.now
+    lane.state.head = 3
     engine.fetch(lane)
     engine.flush()
     assert engine.runs.empty()
-    assert not engine.member.may_start(lane, clock.now)
-    engine.member.authority_until = clock.now + 30
-    engine.member.pump()
+    assert not engine.member.attempts.may_start(lane.term, clock.now)
+    engine.member.state.authority_until = clock.now + 30
+    engine.member.leasing.pump()
     assert engine.offsets() == [1, 2, 3]
-    assert engine.member.may_start(lane, clock.now + 29.9)
-    assert not engine.member.may_start(lane, clock.now + 30)
+    assert engine.member.attempts.may_start(lane.term, clock.now + 29.9)
+    assert not engine.member.attempts.may_start(lane.term, clock.now + 30)
 
 
 def test_authority_ages_while_the_machine_sleeps(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its monotonic clock stands still meanwhile, and the lease does not."""
     engine = fast(clock)
     lane = engine.open()
-    engine.member.authority_until = clock.now + 15
-    assert engine.member.may_start(lane, clock.now)
-    slept = engine.member.slept
+    engine.member.state.authority_until = clock.now + 15
+    assert engine.member.attempts.may_start(lane.term, clock.now)
+    slept = engine.member.state.slept
     monkeypatch.setattr(state, "suspended", lambda: slept + 14.0)
-    assert engine.member.may_start(lane, clock.now)
+    assert engine.member.attempts.may_start(lane.term, clock.now)
     monkeypatch.setattr(state, "suspended", lambda: slept + 3600.0)
-    assert not engine.member.may_start(lane, clock.now)
+    assert not engine.member.attempts.may_start(lane.term, clock.now)
 
 
 def test_relieve_settles_what_a_slow_run_has_done_and_returns_its_rest(clock: Clock) -> None:
@@ -93,14 +93,14 @@ def test_relieve_settles_what_a_slow_run_has_done_and_returns_its_rest(clock: Cl
         engine, lane, run = running(clock, 5, order=order)
         run.record(engine.start(run), ACKED)
         slow = engine.start(run)
-        engine.member.relieve(run)
+        engine.member.attempts.relieve(run)
         engine.flush()
         rows = engine.rows["key"]
         assert (rows.acked, rows.mark, rows.rows) == (1, 2, {})
         assert engine.runs.empty()
         run.record(slow, ACKED)
-        engine.member.finish(run)
-        assert lane.watermark == 2
+        engine.member.attempts.finish(run)
+        assert lane.state.watermark == 2
         assert engine.offsets() == [3, 4, 5]
 
 
@@ -108,8 +108,8 @@ def test_relieve_lets_others_have_the_rest_in_concurrent_order(clock: Clock) -> 
     """In concurrent order what a slow message keeps waiting goes to another worker at once."""
     engine, _, run = running(clock, 5, order="concurrent", lane_concurrency=2)
     engine.start(run)
-    engine.member.relieve(run)
-    engine.member.relieve(run)
+    engine.member.attempts.relieve(run)
+    engine.member.attempts.relieve(run)
     assert engine.offsets() == [2, 3, 4, 5]
 
 
@@ -120,14 +120,14 @@ def test_the_least_recently_fetched_lane_is_served_first(clock: Clock) -> None:
     """Lanes take turns at the fetcher: one with a large backlog comes again after all others."""
     engine = Engine(clock, batch_size=1)
     lanes = [engine.open(key) for key in "abcd"]
-    engine.member.heads([(lane.key, 100) for lane in lanes])
+    engine.member.fetching.heads([(lane.key, 100) for lane in lanes])
     served = []
     for _ in range(8):
-        (lane,) = engine.member.take_needing_fetch(1)
+        (lane,) = engine.member.fetching.take_needing_fetch(1)
         served.append(lane.key)
-        engine.member.fetched(lane, lane.cursor, [row(lane.cursor + 1)])
-        lane.drop_ready()
-        engine.member.heads([(lane.key, 100) for lane in lanes])
+        engine.member.fetching.fetched(lane, lane.state.cursor, [row(lane.state.cursor + 1)])
+        lane.state.drop_ready()
+        engine.member.fetching.heads([(lane.key, 100) for lane in lanes])
     assert served == list("abcdabcd")
 
 
@@ -135,26 +135,26 @@ def test_a_lane_that_could_not_be_served_stays_hungry(clock: Clock) -> None:
     """A lane that was taken and not fetched is offered again, one that wants nothing any more is not."""
     engine = fast(clock)
     lane = engine.open()
-    assert engine.member.heads([("key", 5), ("unknown", 9)])
-    assert not engine.member.heads([("key", 5)])
-    assert engine.member.take_needing_fetch(10) == [lane]
-    assert engine.member.take_needing_fetch(10) == []
-    engine.member.still_needs_fetch(lane)
-    assert engine.member.has_needing_fetch
+    assert engine.member.fetching.heads([("key", 5), ("unknown", 9)])
+    assert not engine.member.fetching.heads([("key", 5)])
+    assert engine.member.fetching.take_needing_fetch(10) == [lane]
+    assert engine.member.fetching.take_needing_fetch(10) == []
+    engine.member.fetching.still_needs_fetch(lane)
+    assert engine.member.state.needs_fetch
     engine.fetch(lane)
-    engine.member.still_needs_fetch(lane)
-    assert engine.member.take_needing_fetch(10) == []
+    engine.member.fetching.still_needs_fetch(lane)
+    assert engine.member.fetching.take_needing_fetch(10) == []
 
 
 def test_rows_read_behind_an_old_cursor_are_dropped(clock: Clock) -> None:
     """What was read for a lane that has moved on meanwhile, or was lost, is forgotten."""
     engine = fast(clock)
     lane = engine.open()
-    lane.head = 3
-    engine.member.fetched(lane, 1, [row(2)])
-    assert lane.cursor == 0
-    engine.member.lose_lane(lane, "stolen")
-    engine.member.fetched(lane, 0, [row(1)])
+    lane.state.head = 3
+    engine.member.fetching.fetched(lane, 1, [row(2)])
+    assert lane.state.cursor == 0
+    engine.member.lose_lane(lane.term, "stolen")
+    engine.member.fetching.fetched(lane, 0, [row(1)])
     assert engine.member.budget.messages == 0
 
 
@@ -163,33 +163,33 @@ def test_eviction_makes_room_for_others(clock: Clock) -> None:
     engine = Engine(clock)
     busy, other = engine.open("busy", head=5), engine.open("other")
     engine.start(engine.run())
-    other.head = 2
-    engine.member.authority_until = 0.0
+    other.state.head = 2
+    engine.member.state.authority_until = 0.0
     engine.fetch(other)
-    engine.member.evict()
-    assert (len(busy.ready), len(other.ready)) == (0, 2)
+    engine.member.fetching.evict()
+    assert (len(busy.state.ready), len(other.state.ready)) == (0, 2)
     assert engine.member.budget.messages == 3
-    assert busy in engine.member.take_needing_fetch(10)
+    assert busy in engine.member.fetching.take_needing_fetch(10)
 
 
 def test_looking_is_needless_while_every_lane_has_unread_work(clock: Clock) -> None:
     """Memory that holds unread work for every lane makes the look superfluous; a lane without any asks for it."""
     engine = fast(clock)
-    assert not engine.member.all_fed()
-    engine.open("a").head = 5
-    assert engine.member.all_fed()
+    assert not engine.member.fetching.all_fed()
+    engine.open("a").state.head = 5
+    assert engine.member.fetching.all_fed()
     engine.open("b")
-    assert not engine.member.all_fed()
+    assert not engine.member.fetching.all_fed()
 
 
 def test_a_publish_asks_for_one_look(clock: Clock) -> None:
     """Somebody published: the next turn of the fetcher looks, once."""
     engine = fast(clock)
-    engine.member.take_look_request()
-    engine.member.look_soon()
+    engine.member.fetching.take_look_request()
+    engine.member.fetching.look_soon()
     assert engine.woken["fetcher"] > 0
-    assert engine.member.take_look_request()
-    assert not engine.member.take_look_request()
+    assert engine.member.fetching.take_look_request()
+    assert not engine.member.fetching.take_look_request()
 
 
 # -- lanes come and go -------------------------------------------------------------------------------------------------
@@ -199,18 +199,18 @@ def test_a_lane_is_released_after_its_last_flush(clock: Clock) -> None:
     """A closed lane takes back what has not started, lets the running handler settle, and is idle after the flush."""
     engine, lane, run = running(clock, 5)
     attempt = engine.start(run)
-    engine.member.close_lane(lane)
+    engine.member.leasing.close_lane(lane)
     engine.flush()
     assert engine.rows["key"].mark == 1
     assert not lane.idle
     run.record(attempt, ACKED)
-    engine.member.finish(run)
+    engine.member.attempts.finish(run)
     assert not lane.idle
     engine.flush()
     assert lane.idle
     assert engine.woken["keeper"] > 0
-    engine.member.forget_lane(lane)
-    assert engine.member.lanes == {}
+    engine.member.leasing.forget_lane(lane)
+    assert engine.member.state.lanes == {}
     assert engine.member.budget.messages == 0
 
 
@@ -219,12 +219,12 @@ def test_a_paused_lane_goes_on_where_it_was(clock: Clock) -> None:
     engine = fast(clock)
     lane = engine.open(head=3)
     engine.flush()
-    engine.member.set_paused(lane, paused=True)
+    engine.member.leasing.set_paused(lane, paused=True)
     engine.flush()
     assert engine.rows["key"].mark == 0
     assert engine.run().attempts == []  # what stood in the queue is empty now
-    engine.member.set_paused(lane, paused=False)
-    assert engine.member.take_needing_fetch(1) == [lane]
+    engine.member.leasing.set_paused(lane, paused=False)
+    assert engine.member.fetching.take_needing_fetch(1) == [lane]
     engine.fetch(lane)
     assert [(attempt.offset, attempt.number) for attempt in engine.run().attempts] == [(1, 1), (2, 1), (3, 1)]
 
@@ -236,14 +236,14 @@ def test_what_the_user_has_not_settled_goes_back_untried(clock: Clock) -> None:
     run = engine.run()
     attempt = engine.start(run)
     released: list[str] = []
-    assert engine.member.detach(attempt, lambda: released.append("gate"))
+    assert engine.member.attempts.detach(attempt, lambda: released.append("gate"))
     assert not lane.idle
-    engine.member.hand_back()
+    engine.member.attempts.hand_back()
     assert released == ["gate"]
     with pytest.raises(LeaseLost):
-        engine.member.settle(attempt, ACKED)
-    engine.member.take_needing_payload(clock.now, 10, 100)
-    engine.member.revived(lane, [row(1)], [])
+        engine.member.attempts.settle(attempt, ACKED)
+    engine.member.fetching.take_needing_payload(clock.now, 10, 100)
+    engine.member.fetching.revived(lane, [row(1)], [])
     (again,) = engine.run().attempts
     assert (again.offset, again.number) == (1, 1)
 
@@ -255,13 +255,13 @@ def test_a_settled_message_ends_its_run_and_lets_the_gate_go(clock: Clock) -> No
     run = engine.run()
     attempt = engine.start(run)
     released: list[str] = []
-    engine.member.detach(attempt, lambda: released.append("gate"))
+    engine.member.attempts.detach(attempt, lambda: released.append("gate"))
     engine.flush()
     assert engine.runs.empty()
-    engine.member.settle(attempt, ACKED)
+    engine.member.attempts.settle(attempt, ACKED)
     assert released == ["gate"]
     assert engine.offsets() == [2]
-    assert not engine.member.detach(attempt, lambda: released.append("never"))
+    assert not engine.member.attempts.detach(attempt, lambda: released.append("never"))
 
 
 def test_a_flush_of_a_lane_that_was_replaced_is_ignored(clock: Clock) -> None:
@@ -270,9 +270,9 @@ def test_a_flush_of_a_lane_that_was_replaced_is_ignored(clock: Clock) -> None:
     old = engine.open(head=3)
     (write,) = engine.collect()
     fresh = engine.reload(old)
-    engine.member.committed([write])
+    engine.member.writing.committed([write])
     assert engine.runs.empty()
-    assert engine.member.lanes == {"key": fresh}
+    assert engine.member.state.lanes == {"key": fresh}
     engine.fetch(fresh)
     assert engine.offsets() == [1, 2, 3]
     assert engine.member.budget.messages == 3
@@ -284,7 +284,7 @@ def test_what_was_acked_first_is_handed_out_once_after_a_reload(clock: Clock) ->
     old = engine.open(head=1)
     (write,) = engine.collect()
     engine.reload(old)
-    engine.member.committed([write])
+    engine.member.writing.committed([write])
     assert engine.runs.empty()
     assert engine.offsets() == [1]
     assert engine.runs.empty()

@@ -24,7 +24,13 @@ class Held:
 
     key: str
     closing: bool = False
+
     running: tuple[int, ...] = ()
+
+    @property
+    def state(self) -> Held:
+        """A lane's flags stand in its state."""
+        return self
 
 
 def lanes(keys: list[str]) -> list[Lane]:

@@ -35,14 +35,14 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
     """An engine with one lane, whose only message has met four deaths: one attempt is left."""
     engine = Engine(Clock().drive(monkeypatch))
     met = DeliveryRow(1, 1, False, 0.0, 4, 0, True, False, 0, 10.0, None)
-    snapshot = LaneSnapshot(key="key", epoch=3, head=1, floor=0, offset_acked=0, rows=(met,))
+    snapshot = LaneSnapshot(key="key", epoch=3, generation=1, head=1, floor=0, offset_acked=0, rows=(met,))
     m = engine.member
     lane = Lane.load(snapshot, m.rules, m.budget, engine.clock.now)
     engine.rows["key"] = Rows(acked=0)
-    m.open_lane(lane)
+    m.leasing.open_lane(lane)
     engine.flush()
-    m.fetched(lane, 0, [row(1)])
-    m.revived(lane, [row(1)], [])
+    m.fetching.fetched(lane, 0, [row(1)])
+    m.fetching.revived(lane, [row(1)], [])
     return engine
 
 
@@ -71,7 +71,7 @@ def test_a_suspect_leaves_the_gate_when_its_outcome_is_committed(engine: Engine,
     writes = eventually(engine.collect, what="its ack")
     assert [write.watermark for write in writes] == [1]
     assert isolation._inside == 1, "others were let in before the ack was durable"
-    engine.member.committed(writes)
+    engine.member.writing.committed(writes)
     eventually(lambda: engine.flush() or not isolation._inside, what="its leave")
     handler.thread.join(20.0)
 
@@ -79,10 +79,10 @@ def test_a_suspect_leaves_the_gate_when_its_outcome_is_committed(engine: Engine,
 def test_a_suspect_of_a_lost_lane_leaves_the_gate(engine: Engine, isolation: Isolation) -> None:
     """A suspect whose lane is lost keeps nobody waiting for a commit that will never be."""
     handler = Handler(engine)
-    lane = engine.member.lanes["key"]
+    lane = engine.member.state.lanes["key"]
     handler.may_end.set()
-    eventually(lambda: lane.buffer, what="its ack in memory")
-    engine.member.lose_lane(lane, "a test")
+    eventually(lambda: lane.writes.buffer, what="its ack in memory")
+    engine.member.lose_lane(lane.term, "a test")
     eventually(lambda: not isolation._inside, what="its leave")
     handler.thread.join(20.0)
 
@@ -92,12 +92,12 @@ def test_a_suspect_settled_by_hand_leaves_the_gate_when_that_is_committed(engine
     m = engine.member
     _, run = engine.runs.get_nowait()
     assert isolation.enter_alone(lambda: True)
-    marking = threading.Thread(target=m.mark, args=(run,), daemon=True)
+    marking = threading.Thread(target=m.attempts.mark, args=(run,), daemon=True)
     marking.start()
     eventually(lambda: engine.flush() or not marking.is_alive(), what="its mark")
     attempt = engine.start(run)
-    assert m.detach(attempt, isolation.leave)
-    m.settle(attempt, ACKED)
+    assert m.attempts.detach(attempt, isolation.leave)
+    m.attempts.settle(attempt, ACKED)
     assert isolation._inside == 1, "others were let in before the settlement was durable"
     engine.flush()
     assert isolation._inside == 0

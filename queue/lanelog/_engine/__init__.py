@@ -1,29 +1,32 @@
 """The engine: what turns rows in a database into deliveries, and outcomes back into rows.
 
-One client has one engine: a keeper (leases, liveness), a fetcher (look, fetch), a settler (the only writer of offsets
-and delivery rows) and a janitor (everything that may be late), each a thread with a connection of its own; worker
-threads belong to a subscription and send no SQL. They share `Member` objects: one for each (subscription, topic),
-holding the leased lanes in memory.
+One client has one engine. Five loops run in it, each a thread with a connection of its own: the keeper (`leasing`:
+leases and liveness), the fetcher (`fetching`: look and fetch), the settler (`settling`: outcomes, marks, dead letters),
+the janitor (`cleanup`: everything that may be late) and the scheduler (`scheduling`: delayed and recurring messages).
+Worker threads (`working`) belong to a subscription and send no SQL. All of them meet in `member`: one `Member` for each
+subscription and topic, which holds the leased lanes (`lane`) in memory and shows each loop one side.
 
 The life of a message in memory::
 
-    fetcher                    settler                      worker                     settler
-    look, fetch ── Lane.ready ── Lane.plan ── mark, COMMIT ── handler ── Lane.settle ── watermark, COMMIT
-                                     │                          │
-                                     │   the next run's mark rides on the flush that carries the last one's outcomes
+    fetcher              member                   settler            worker        settler
+    look, fetch ── ready ── Dispatcher.plan ── mark, COMMIT ── handler ── outcome ── PendingWrites.write, COMMIT
+                                  │                               │
+                                  │  the next run's mark rides on the flush that carries the last one's outcomes
 
 *Mark*: an offset is written down as handed out before its handler runs, so that a crash can be counted. First
-deliveries in offset order are marked by one number of the lane's offsets row (the run mark); everything else by a
-delivery row of its own. Runs of fast handlers are marked as soon as they are planned, so that the flush of the last
-outcomes carries the next mark. Where a message takes long, or nobody knows yet, and where it has met a crash before,
-its run waits for a worker unmarked (`late`), and who takes it waits for its mark: a crash counts what workers had in
-their hands, not what stood in line. So a message that no handler has had counts one crash at most while it stood in
-line, and one for each that came between its mark and its handler.
+deliveries in offset order are marked by one number of the lane's offsets row (the run mark). Everything else is marked
+by a delivery row of its own. Runs of fast handlers are marked as soon as they are planned, so that the flush of the
+last outcomes carries the next mark. A run waits for a worker unmarked (`late`) where a message takes long, where nobody
+knows yet how long it takes, and where it has met a crash before. The worker that takes a late run waits for its mark.
+So a crash counts what workers had in their hands, not what stood in line. A message that no handler has had counts one
+crash at most while it stood in line, and one for each crash between its mark and its handler.
 
-*Fence*: every transaction of the settler share-locks the lease rows of the lanes it writes and drops the lanes whose
+*Fence*: every transaction of the settler share-locks the lease rows of the lanes it writes. It drops the lanes whose
 owner or epoch is not its own any more. Between attempts of one epoch, memory decides: the same epoch means the same
 process.
 
-*Decide under the lock, wait outside it*: a member's lock is held for arithmetic only, never during SQL or a
-handler.
+*Term*: a lane that is loaded anew on another connection keeps its epoch. Values that travel between threads therefore
+carry the lane's term (key, epoch, generation); who needs the lane looks it up, and learns that it is gone.
+
+*Decide under the lock, wait outside it*: a member's lock is held for arithmetic only, never during SQL or a handler.
 """

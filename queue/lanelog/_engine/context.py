@@ -150,4 +150,4 @@ class EngineContext:
         """No handler starts until the keeper has read the leases again."""
         self.withdrawn_at = time.monotonic()
         for member in self.members():
-            member.authority_until = 0.0
+            member.leasing.withdraw_authority()

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from lanelog._codec import Codec
     from lanelog._database import Executor, Transaction
     from lanelog._engine.context import EngineContext
-    from lanelog._engine.lane.lane import Lane
     from lanelog._engine.lane.run import Attempt
+    from lanelog._engine.lane.values import Term
     from lanelog._engine.member.member import Member
 
 # A handler may think for long between its statements; a stopped process must not hold locks for long after its claim.
@@ -59,7 +59,7 @@ class Delivery:
     def ack(self) -> None:
         """Settle as done; returns when it is committed."""
         self.context.check_process()
-        self.member.settle(self.attempt, ACKED).wait()
+        self.member.attempts.settle(self.attempt, ACKED).wait()
 
     def nack(self, delay: float | None, reason: str | None) -> None:
         """Settle as failed: the policy decides, `delay` replaces its wait."""
@@ -67,22 +67,22 @@ class Delivery:
         outcome = policy.failed(
             self.member.config, self.attempt, None, reason or "nacked by the handler", time.monotonic(), delay=delay
         )
-        self.member.settle(self.attempt, outcome).wait()
+        self.member.attempts.settle(self.attempt, outcome).wait()
 
     def reject(self, reason: str) -> None:
         """Settle as impossible."""
         self.context.check_process()
-        self.member.settle(self.attempt, policy.rejected(self.attempt, reason)).wait()
+        self.member.attempts.settle(self.attempt, policy.rejected(self.attempt, reason)).wait()
 
     def postpone(self, delay: float) -> None:
         """Settle as not yet due."""
         self.context.check_process()
-        self.member.settle(self.attempt, Outcome(Verb.POSTPONE, delay)).wait()
+        self.member.attempts.settle(self.attempt, Outcome(Verb.POSTPONE, delay)).wait()
 
     def extend(self, seconds: float) -> None:
         """Move the delivery's end; only memory knows it, so nothing is written."""
         self.context.check_process()
-        self.member.check(self.attempt, settling=False)
+        self.member.attempts.check(self.attempt, settling=False)
         self.attempt.deadline = time.monotonic() + seconds
 
     @contextmanager
@@ -94,9 +94,9 @@ class Delivery:
         """
         member, attempt = self.member, self.attempt
         self.context.check_process()
-        member.check(attempt)
+        member.attempts.check(attempt)
         database = self.context.database
-        claimed_in: Lane | None = None
+        claimed_in: Term | None = None
         entry: OpenTransaction | None = None
         try:
             with (
@@ -108,7 +108,7 @@ class Delivery:
                 yield transaction.raw
                 # The patience ends, too, before the lease row is locked.
                 transaction.reclaim()
-                claimed_in = member.claim(attempt)
+                claimed_in = member.attempts.claim(attempt)
                 self._stand_on_same_server(transaction)
                 self._settle(transaction)
         except BaseException as error:
@@ -119,7 +119,7 @@ class Delivery:
                     return
                 self._not_committed(error)
             raise
-        if not member.claimed(attempt, claimed_in) and not self._decided_by_reading():
+        if not member.attempts.claimed(attempt, claimed_in) and not self._decided_by_reading():
             # Memory was loaded anew over the COMMIT, from a server that lacks it: the block's writes are gone, too.
             lost = DatabaseError(
                 f"the database server was changed, and the transaction of {self._place()} is not in the new one",
@@ -131,7 +131,7 @@ class Delivery:
         self._committed(entry)
 
     def _place(self) -> str:
-        return f"{self.member.topic}/{self.attempt.lane.key}/{self.attempt.offset}"
+        return f"{self.member.topic}/{self.attempt.term.key}/{self.attempt.offset}"
 
     def _stand_on_same_server(self, transaction: Transaction) -> None:
         """Refuse a connection to another server than the one that this message was read from.
@@ -159,34 +159,34 @@ class Delivery:
         """Whether the server that memory stands on has the settlement; takes it over if so."""
         try:
             while True:
-                lane = self.attempt.lane
+                term = self.attempt.term
                 if not self._was_committed():
                     return False
-                if self.member.claimed(self.attempt, lane):
+                if self.member.attempts.claimed(self.attempt, term):
                     return True
         except BaseException:
             # Nobody knows, and nobody may guess: whoever takes the lane next reads what was committed.
-            self.member.disown_lane(self.attempt.lane, "nobody could tell whether a transaction was committed")
+            self.member.disown_lane(self.attempt.term, "nobody could tell whether a transaction was committed")
             raise
 
     def _not_committed(self, error: BaseException) -> None:
         member, attempt = self.member, self.attempt
-        if member.unclaim(attempt):
+        if member.attempts.unclaim(attempt):
             return  # the handler hears of it: this error leaves its block
         outcome = policy.judge(member.config, attempt, error, time.monotonic())
         if outcome is not None:
-            policy.report(member.context(attempt), error, outcome)
-            member.resolve_left(attempt, outcome)
+            policy.report(member.about(attempt), error, outcome)
+            member.attempts.resolve_left(attempt, outcome)
 
     def _settle(self, cx: Executor) -> None:
-        group, topic, lane = self.member.group, self.member.topic, self.attempt.lane
-        held = self.context.fenced(Leases().fence(cx, group, topic, self.member.owner, [lane.key]))
-        if held.get(lane.key) != lane.epoch:
-            raise LeaseLost(f"the lane {group}/{topic}/{lane.key} has another owner by now: nothing was committed")
+        group, topic, term = self.member.group, self.member.topic, self.attempt.term
+        held = self.context.fenced(Leases().fence(cx, group, topic, self.member.owner, [term.key]))
+        if held.get(term.key) != term.epoch:
+            raise LeaseLost(f"the lane {group}/{topic}/{term.key} has another owner by now: nothing was committed")
         # The row's id proves that a server that crashed meanwhile did not give the offset to another message.
-        if not Deliveries().settle_same(cx, group, topic, lane.key, self.attempt.offset, self.attempt.row.id):
+        if not Deliveries().settle_same(cx, group, topic, term.key, self.attempt.offset, self.attempt.row.id):
             raise LeaseLost(
-                f"the message {topic}/{lane.key}/{self.attempt.offset} is not in the log any more: not committed"
+                f"the message {topic}/{term.key}/{self.attempt.offset} is not in the log any more: not committed"
             )
         if self.member.rules.history:
             now = time.monotonic()
@@ -200,23 +200,18 @@ class Delivery:
         claimed meanwhile, so nobody gives it up. Raises LeaseLost for a message that is settled in a lane that has
         another owner or epoch by now: that may be our COMMIT, or the next owner's.
         """
-        group, topic, lane, offset = (
-            self.member.group,
-            self.member.topic,
-            self.attempt.lane,
-            self.attempt.offset,
-        )
+        group, topic, term, offset = self.member.group, self.member.topic, self.attempt.term, self.attempt.offset
         while True:
             try:
                 with self.context.database.transaction() as transaction:
                     self._stand_on_same_server(transaction)
-                    held = self.context.fenced(Leases().fence(transaction, group, topic, self.member.owner, [lane.key]))
+                    held = self.context.fenced(Leases().fence(transaction, group, topic, self.member.owner, [term.key]))
                     if not (
-                        Deliveries().is_settled(transaction, group, topic, lane.key, offset)
-                        or Offsets().acked_locked(transaction, group, topic, lane.key) >= offset
+                        Deliveries().is_settled(transaction, group, topic, term.key, offset)
+                        or Offsets().acked_locked(transaction, group, topic, term.key) >= offset
                     ):
                         return False
-                    if held.get(lane.key) == lane.epoch:
+                    if held.get(term.key) == term.epoch:
                         return True
                     raise LeaseLost(
                         f"the message {self._place()} is settled, and its lane has another owner by now: nobody can "
@@ -252,7 +247,7 @@ def message_of(attempt: Attempt, member: Member, context: EngineContext) -> Mess
         published_at_ms=row.published_at,
         attempt=attempt.number,
         group=member.group,
-        fencing_token=attempt.lane.epoch,
+        fencing_token=attempt.term.epoch,
         dead_letter=dead_letter,
         delivery=delivery,
     )

@@ -108,7 +108,7 @@ class Engine:
         """Somebody in this process published: do not wait for the next look."""
         for member in self.context.members():
             if member.topic == topic:
-                member.look_soon()
+                member.fetching.look_soon()
 
     def schedule(self, *, committed: bool) -> None:
         """Somebody in this process scheduled something, or will have when he commits: look at once, and from now on."""

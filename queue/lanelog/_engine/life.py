@@ -49,7 +49,7 @@ def released(member: Member, keys: Sequence[str]) -> None:
 
 def drained(member: Member) -> None:
     """Nothing is in work, what was done is committed, and no lane is held."""
-    counters = member.counters
+    counters = member.state.counters
     log.info(
         "subscription.drained",
         topic=member.topic,
@@ -69,8 +69,8 @@ def stopped(member: Member) -> None:
 def waited(member: Member, seconds: float, *, away: bool) -> None:
     """Its end takes long. `seconds`: since it was asked to stop. `away`: the database does not answer."""
     with member.lock:
-        lanes = list(member.lanes.values())
-        running = sum(len(lane.running) for lane in lanes)
+        lanes = list(member.state.lanes.values())
+        running = sum(len(lane.state.running) for lane in lanes)
     reasons = ["the database, which does not answer"] if away else []
     if running:
         reasons.append("handlers, or messages that somebody holds")
@@ -91,5 +91,5 @@ def _lanes(member: Member, keys: Sequence[str]) -> dict[str, object]:
         "group": member.group,
         "lanes": len(keys),
         "keys": list(keys[:KEYS]),
-        "held": len(member.lanes),
+        "held": len(member.state.lanes),
     }

@@ -1,6 +1,6 @@
 """Runs one database server as its child and takes it down when the process that asked for it is gone.
 
-It never imports the library: it is started as a script, in a Python of its own, by `_process`. Usage:
+It never imports the library: it is started as a script, in a Python of its own, by `_programs`. Usage:
 `_guard.py PARENT DIRECTORY COMMAND…`; it prints the server's process id, passes SIGTERM on, and ends with the server.
 
 Why a process of its own: the kernel's parent-death signal (PR_SET_PDEATHSIG) fires when the *thread* that started the

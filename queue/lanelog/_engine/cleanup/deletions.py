@@ -19,7 +19,7 @@ log = get_logger("janitor")
 
 def who(account: str) -> dict[str, object]:
     """Who acts, as far as the library knows: the account at the server, the machine and the process."""
-    return {"account": account, "context": socket.gethostname(), "pid": os.getpid()}
+    return {"account": account, "host": socket.gethostname(), "pid": os.getpid()}
 
 
 def tell_aged(account: str, topic: str, released: Collected) -> None:

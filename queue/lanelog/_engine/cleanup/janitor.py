@@ -146,7 +146,7 @@ class Janitor:
         now = time.monotonic()
         ready = [
             key
-            for key, acked in member.flushed_watermarks()
+            for key, acked in member.writing.flushed_watermarks()
             if acked > state.collected.get(key, -1) and now >= state.not_before.get(key, 0.0)
         ]
         if not ready:
@@ -219,7 +219,7 @@ class Janitor:
     def _forget_others(self, topic: str, state: Topic) -> None:
         """What this client owns no more may have been purged by another; one that comes back is looked at once more."""
         members = [each for each in self.context.members() if each.topic == topic]
-        owned = {key for each in members for key, _ in each.flushed_watermarks()}
+        owned = {key for each in members for key, _ in each.writing.flushed_watermarks()}
         for key in (state.collected.keys() | state.not_before.keys() | state.waits.keys()) - owned:
             state.forget(key)
 

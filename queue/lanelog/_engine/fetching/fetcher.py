@@ -68,7 +68,7 @@ class Fetcher:
         for gone in self._paces.keys() - set(members):
             del self._paces[gone]
         for member in members:
-            if member.stopping or not member.lanes or not member.has_authority(now):
+            if not member.fetching.wanted(now):
                 continue
             with self.context.watch(member, "fetcher", self.session):
                 if not self.context.vouched(self.session):
@@ -86,10 +86,10 @@ class Fetcher:
 
     def _serve(self, member: Member, now: float) -> float:
         pace = self._paces.setdefault(member, Pace())
-        if member.take_look_request():
+        if member.fetching.take_look_request():
             pace.next_look = min(pace.next_look, now)
         self._revive(member, now)
-        fed = now >= pace.next_look and member.all_fed()
+        fed = now >= pace.next_look and member.fetching.all_fed()
         if now >= pace.next_look and not fed:
             self._look(member, pace)
         progress = self._fetch(member)
@@ -98,7 +98,7 @@ class Fetcher:
             return 0.0
         if fed:  # nothing to look for, and no room to read it: whoever makes some wakes the fetcher
             pace.interval = min(member.config.poll_interval, pace.interval * 2)
-        due = member.next_due()
+        due = member.fetching.next_due()
         now = time.monotonic()
         until_look = max(0.0, pace.next_look - now) or pace.interval
         return until_look if due is None else max(0.0, min(until_look, due - now))
@@ -107,8 +107,8 @@ class Fetcher:
         began = time.monotonic()
         heads = Discovery().look(self.session, member.group, member.topic, member.owner)
         ended = time.monotonic()
-        news = member.heads(heads)
-        if ahead := member.take_ahead():
+        news = member.fetching.heads(heads)
+        if ahead := member.fetching.take_ahead():
             self._gaps.check_heads(member, ahead)
         pace.interval = LOOK_SOON if news else min(member.config.poll_interval, pace.interval * 2)
         pace.costs.append(ended - began)
@@ -122,31 +122,31 @@ class Fetcher:
         if room <= 0 or space <= 0:
             self._make_room(member)
             return False
-        lanes = member.take_needing_fetch(min(LANES_A_FETCH, max(1, room // limit)))
+        lanes = member.fetching.take_needing_fetch(min(LANES_A_FETCH, max(1, room // limit)))
         if not lanes:
             return False
         limit = min(limit, room)
         largest = space // (len(lanes) * limit)
-        wanted = [(lane.key, lane.cursor) for lane in lanes]
+        wanted = [(lane.key, lane.state.cursor) for lane in lanes]
         progress = False
         try:
             found = Fetches().next(self.session, member.group, member.topic, wanted, limit=limit, largest=largest)
             for lane, (key, cursor) in zip(lanes, wanted, strict=True):
                 rows = self._contiguous(member, lane, cursor, found.get(key, []))
-                member.fetched(lane, cursor, rows)
+                member.fetching.fetched(lane, cursor, rows)
                 progress = progress or bool(rows)
         except BaseException:
             for lane in lanes:  # nobody else would ask for them again
-                member.still_needs_fetch(lane)
+                member.fetching.still_needs_fetch(lane)
             raise
         return progress
 
     def _make_room(self, member: Member) -> None:
         # Not for lanes that only read ahead: busy ones would take turns in reading and evicting as long as they are.
-        if member.runs.empty() and member.wants_room():
+        if member.runs.empty() and member.fetching.wants_room():
             for each in self.context.members():
                 if each.budget is member.budget:  # the topics of one subscription share its memory
-                    each.evict()
+                    each.fetching.evict()
 
     def _contiguous(self, member: Member, lane: Lane, cursor: int, rows: list[Fetched]) -> list[Fetched]:
         """The rows up to the first hole or the first payload that does not fit; both are met again at the cursor."""
@@ -157,7 +157,9 @@ class Fetcher:
             complete = self._with_payload(member, row, first=not whole)
             if complete is None:
                 if not whole:
-                    member.still_needs_fetch(lane)  # before what is evicted now, which would take the room again
+                    member.fetching.still_needs_fetch(
+                        lane
+                    )  # before what is evicted now, which would take the room again
                     self._make_room(member)
                 break
             whole.append(complete)
@@ -183,13 +185,13 @@ class Fetcher:
         room = member.config.prefetch - member.budget.messages
         if member.config.prefetch_bytes <= member.budget.payload_bytes:
             room = 0
-        wanted = member.take_needing_payload(now, LANES_A_FETCH, room)
+        wanted = member.fetching.take_needing_payload(now, LANES_A_FETCH, room)
         if not wanted:
             return
         try:
             self._read_again(member, wanted)
         except BaseException:
-            member.still_needs_payload(lane for lane, _ in wanted)  # nobody else would ask for them again
+            member.fetching.still_needs_payload(lane for lane, _ in wanted)  # nobody else would ask for them again
             raise
 
     def _read_again(self, member: Member, wanted: list[tuple[Lane, list[int]]]) -> None:
@@ -207,14 +209,14 @@ class Fetcher:
                     continue
                 complete = self._with_payload(member, row, first=not rows)
                 if complete is None:
-                    member.still_needs_payload([lane])  # what does not fit yet comes first the next time
+                    member.fetching.still_needs_payload([lane])  # what does not fit yet comes first the next time
                     if not rows:
                         self._make_room(member)
                     break
                 rows.append(complete)
             if gone:
                 self._tell_vanished(member, lane, gone)
-            member.revived(lane, rows, gone)
+            member.fetching.revived(lane, rows, gone)
 
     def _tell_vanished(self, member: Member, lane: Lane, gone: list[int]) -> None:
         """A message above the floor that is gone was taken by nobody's right; below it, a dead letter was deleted."""

@@ -48,10 +48,10 @@ class Gaps:
         """
         heads = Discovery().heads(self.session, member.topic, [lane.key for lane in lanes])
         for lane in lanes:
-            head = heads.get(lane.key, lane.head)  # purged: the keeper finds that its lease is gone
-            if head < lane.head:
-                self._ahead(member, lane, lane.head, head)
-                member.disown_lane(lane, "its head is below what was read of it")
+            head = heads.get(lane.key, lane.state.head)  # purged: the keeper finds that its lease is gone
+            if head < lane.state.head:
+                self._ahead(member, lane, lane.state.head, head)
+                member.disown_lane(lane.term, "its head is below what was read of it")
 
     @staticmethod
     def _ahead(member: Member, lane: Lane, offset: int, head: int) -> None:
@@ -69,7 +69,7 @@ class Gaps:
         group, topic, key = member.group, member.topic, lane.key
         owned = Leases().owned(self.session, group, topic, member.owner)
         if not any(lease.key == key and lease.epoch == lane.epoch for lease in owned):
-            member.lose_lane(lane, "its lease has another owner or epoch")
+            member.lose_lane(lane.term, "its lease has another owner or epoch")
             return
         self.session.execute(PATIENCE, (1,))
         try:
@@ -79,24 +79,24 @@ class Gaps:
         except DatabaseError as error:
             if error.code != codes.LOCK_WAIT_TIMEOUT:
                 raise
-            member.still_needs_fetch(lane)
+            member.fetching.still_needs_fetch(lane)
             return
         finally:
             if self.session.connected:
                 self.session.execute(PATIENCE, (5,))
         if found:
-            member.still_needs_fetch(lane)
+            member.fetching.still_needs_fetch(lane)
             return
         if head is None:
-            member.lose_lane(lane, "the lane was purged")
+            member.lose_lane(lane.term, "the lane was purged")
             return
         if head < offset:
             self._ahead(member, lane, offset, head)
-            member.lower_head(lane, head)
+            member.fetching.lower_head(lane, head)
             return
         floor = Offsets().load(self.session, group, topic, [key]).get(("", key))
         if floor is None or floor.offset_acked < offset:
             log.error("log.hole_found", topic=topic, key=key, group=group, offset=offset, head=head)
-            member.skip_holes(lane, offset, offset)
+            member.fetching.skip_holes(lane, offset, offset)
         else:  # up to the floor nothing is kept for anybody, as when a lane is loaded
-            member.skip_holes(lane, offset, min(floor.offset_acked, offset + HOLES_AT_ONCE - 1))
+            member.fetching.skip_holes(lane, offset, min(floor.offset_acked, offset + HOLES_AT_ONCE - 1))

@@ -1,7 +1,6 @@
 """Attempts at messages, and the runs in which they are handed to a worker.
 
-Owns who may start the next message of a run; never decides what is handed out (`Lane`) nor what an outcome means.
-Called by `Lane`, by the workers and by whoever recalls a run.
+Owns who may start the next message of a run; never decides what is handed out nor what an outcome means.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ if TYPE_CHECKING:
     from weakref import ref
 
     from lanelog._engine.lane.flush_waiter import FlushWaiter
-    from lanelog._engine.lane.lane import Lane
     from lanelog._engine.lane.policy import Outcome
+    from lanelog._engine.lane.values import Term
     from lanelog._stores.fetches import Fetched
     from lanelog._stores.history import Ended
 
@@ -40,7 +39,7 @@ class State(Enum):
 class Attempt:
     """One attempt at one message, identified to the outside by (lease epoch, attempt number)."""
 
-    lane: Lane
+    term: Term
     row: Fetched
     number: int
     first_started: float | None  # monotonic; None: this is the first
@@ -105,17 +104,17 @@ class Run:
         "attempts",
         "expired",
         "first",
-        "lane",
         "late",
         "marked",
         "recalled",
+        "term",
         "waiter",
     )
 
     def __init__(
-        self, lane: Lane, attempts: list[Attempt], *, first: bool, late: bool = False, alone: bool = False
+        self, term: Term, attempts: list[Attempt], *, first: bool, late: bool = False, alone: bool = False
     ) -> None:
-        self.lane = lane
+        self.term = term
         self.attempts = attempts
         self.first = first  # first deliveries, marked by the run mark; else one redelivery with a row of its own
         self.late = late  # waits for a worker unmarked; whoever takes it has it marked
@@ -132,7 +131,7 @@ class Run:
 
     def __repr__(self) -> str:
         kind = "first" if self.first else "again"
-        return f"Run({self.lane.key!r} {kind} {[a.offset for a in self.attempts]} started={self._next})"
+        return f"Run({self.term.key!r} {kind} {[a.offset for a in self.attempts]} started={self._next})"
 
     @property
     def started(self) -> int:

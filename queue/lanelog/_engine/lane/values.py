@@ -1,6 +1,6 @@
 """The values that a lane is made of, takes in and gives out.
 
-Owns their fields; no behaviour but a budget's two sums. Used by `Lane`, `Ledger` and whoever feeds and flushes them.
+Owns their fields; no behaviour but a budget's two sums.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lanelog._engine.lane.flush_waiter import FlushWaiter
-    from lanelog._engine.lane.lane import Lane
     from lanelog._engine.lane.run import Attempt, Run
     from lanelog._stores.deliveries import DeliveryRow, DeliveryWrite
     from lanelog._stores.fetches import Fetched
@@ -25,6 +24,19 @@ CRASHED = "the process that ran it died"
 
 EXPIRED = "expired"
 """`last_error` of a message whose time was over before a handler had started."""
+
+
+@frozen
+class Term:
+    """One lane as it was loaded once, and so the identity of whatever belongs to it.
+
+    An epoch alone is no identity: a lane that is loaded anew on another connection keeps it. Values that travel between
+    threads carry the term; whoever needs the lane looks it up, and learns that it is gone or was loaded anew.
+    """
+
+    key: str
+    epoch: int
+    generation: int  # new with each load in this process
 
 
 class Rules(Protocol):
@@ -88,7 +100,7 @@ class Waiting:
 class Burial:
     """One message on its way to the dead letters of this group."""
 
-    lane: Lane
+    term: Term
     offset: int
     failures: int
     error: str
@@ -105,6 +117,7 @@ class LaneSnapshot:
 
     key: str
     epoch: int
+    generation: int
     head: int
     floor: int
     offset_acked: int | None  # None: the group has no offsets row here yet
@@ -119,7 +132,7 @@ class LaneSnapshot:
 class LaneWrite:
     """What one flush writes for one lane, and whom its commit releases."""
 
-    lane: Lane
+    term: Term
     watermark: int
     mark: int
     upserts: tuple[DeliveryWrite, ...]

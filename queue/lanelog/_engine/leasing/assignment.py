@@ -73,8 +73,8 @@ def to_shed(lanes: Iterable[Lane], surplus: int) -> list[Lane]:
     """Which lanes to give back: idle ones first, else in order of their keys."""
     if surplus <= 0:
         return []
-    staying = [lane for lane in lanes if not lane.closing]
-    return sorted(staying, key=lambda lane: (bool(lane.running), lane.key))[:surplus]
+    staying = [lane for lane in lanes if not lane.state.closing]
+    return sorted(staying, key=lambda lane: (bool(lane.state.running), lane.key))[:surplus]
 
 
 @define(eq=False)

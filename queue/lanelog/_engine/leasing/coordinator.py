@@ -109,10 +109,10 @@ class Coordinator:
         self.beat_if_due()
         owned = Leases().owned(self.session, member.group, member.topic, member.owner)
         mine = {lease.key: lease for lease in owned}
-        for lane in list(member.lanes.values()):
+        for lane in list(member.state.lanes.values()):
             lease = mine.get(lane.key)
             if lease is None or lease.epoch != lane.epoch:
-                member.lose_lane(lane, "found on a new connection with another owner or epoch")
+                member.lose_lane(lane.term, "found on a new connection with another owner or epoch")
         loading.reload(self.session, member, owned)
 
     def turn(self) -> None:
@@ -120,10 +120,10 @@ class Coordinator:
         member = self.member
         now = time.monotonic()
         self.beat_if_due()
-        if not member.stopping:
+        if not member.state.stopping:
             steered = self._check_group()  # before the read-back, which passes its pause on to the lanes: in this turn
         self._read_back()
-        if member.stopping:
+        if member.state.stopping:
             self._release()
             self._leave()
             return
@@ -217,33 +217,32 @@ class Coordinator:
         slept, asked = suspended(), time.monotonic()
         owned = Leases().owned(self.session, member.group, member.topic, member.owner)
         mine = {lease.key: lease for lease in owned}
-        for lane in list(member.lanes.values()):
+        for lane in list(member.state.lanes.values()):
             lease = mine.get(lane.key)
             if lease is None or lease.epoch != lane.epoch:
-                member.lose_lane(lane, "the read-back shows another owner or epoch")
-        had_authority = member.has_authority(asked)
+                member.lose_lane(lane.term, "the read-back shows another owner or epoch")
+        had_authority = member.state.has_authority(asked)
         # Nor longer than the heartbeat says: a process that slept must not go on with lanes that were taken meanwhile.
         if asked > self.context.withdrawn_at:
             beaten = self._beaten_at + self._beaten_asleep - slept  # what the machine has slept since makes it older
-            member.slept = slept
-            member.authority_until = min(asked, beaten) + member.config.lease_duration
+            member.leasing.grant_authority(min(asked, beaten) + member.config.lease_duration, slept)
         if not had_authority:
-            member.pump()
-        missing = {(lease.key, lease.epoch): lease for lease in owned if lease.key not in member.lanes}
-        unwanted = missing.keys() if member.stopping else missing.keys() & member.disowned
+            member.leasing.pump()
+        missing = {(lease.key, lease.epoch): lease for lease in owned if lease.key not in member.state.lanes}
+        unwanted = missing.keys() if member.state.stopping else missing.keys() & member.state.disowned
         if unwanted:
             with self.session.transaction() as cx:
                 Leases().release(cx, member.group, member.topic, member.owner, unwanted)
-            member.disowned.difference_update(unwanted)
+            member.state.disowned.difference_update(unwanted)
         ours = [lease for place, lease in missing.items() if place not in unwanted]
         loaded = list(loading.load(self.session, member, ours)) if ours else []
         for lane in loaded:
-            member.open_lane(lane)
+            member.leasing.open_lane(lane)
         life.acquired(member, [lane.key for lane in loaded])
-        for lane in list(member.lanes.values()):
+        for lane in list(member.state.lanes.values()):
             lease = mine.get(lane.key)
-            wanted = member.paused or member.group_paused or (lease is not None and lease.paused)
-            member.set_paused(lane, paused=wanted)
+            wanted = member.state.paused or member.state.group_paused or (lease is not None and lease.paused)
+            member.leasing.set_paused(lane, paused=wanted)
 
     def _check_group(self) -> bool:
         """Is it still registered, what is paused; True when an operator paused or resumed something.
@@ -262,8 +261,8 @@ class Coordinator:
             return False
         if row.due_in_ms is not None:
             self.context.due_in(row.due_in_ms / 1000)
-        steered = row.paused != member.group_paused or row.lane_pauses != self._lane_pauses
-        member.group_paused = row.paused
+        steered = row.paused != member.state.group_paused or row.lane_pauses != self._lane_pauses
+        member.state.group_paused = row.paused
         if row.lane_pauses != self._lane_pauses:
             self.resting = Offsets().paused(self.session, member.group, member.topic)
             self._lane_pauses = row.lane_pauses
@@ -299,12 +298,12 @@ class Coordinator:
 
     def _balance(self, now: float, *, changed: bool) -> None:
         member = self.member
-        if member.failure is not None or member.group_paused:
+        if member.failure is not None or member.state.group_paused:
             return
         # Availability before fairness: without knowing who lives, whatever is unowned is taken and nothing is stolen.
         plan = Plan(claim={Kind.ANY: ALL}) if self.view is None else self._plan(self.view, now)
         for lane in plan.shed:
-            member.close_lane(lane)
+            member.leasing.close_lane(lane)
         claim = plan.claim
         if now >= self._sweep_at:
             self._sweep_at = now + 2 * member.config.lease_duration
@@ -322,7 +321,11 @@ class Coordinator:
 
     def _plan(self, view: LivenessView, now: float) -> Plan:
         """What to give back and to take, so that every member has its share of open lanes and of the others."""
-        held = [lane for lane in list(self.member.lanes.values()) if not (lane.closing or lane.key in self.resting)]
+        held = [
+            lane
+            for lane in list(self.member.state.lanes.values())
+            if not (lane.state.closing or lane.key in self.resting)
+        ]
         opened = len(self._open - self.resting)
         share = fair_shares(opened, self._shared_out - opened, view.heirs, self.member.owner)
         return self._sharing.plan(
@@ -416,10 +419,10 @@ class Coordinator:
         failed = member.failure is not None
         with member.lock:
             self._close_resting_locked()
-            closed = [lane for lane in member.lanes.values() if lane.closing]
+            closed = [lane for lane in member.state.lanes.values() if lane.state.closing]
             # One that failed may never get its writes through: what no handler has any more is left to others, and what
             # was not flushed is delivered again.
-            idle = [lane for lane in closed if lane.idle or (failed and not lane.handling)]
+            idle = [lane for lane in closed if lane.idle or (failed and not lane.state.handling)]
         if not idle:
             return
         with self.session.transaction() as cx:
@@ -427,24 +430,24 @@ class Coordinator:
             Leases().release(cx, member.group, member.topic, member.owner, released)
         for lane in idle:
             if failed:
-                member.lose_lane(lane, "the subscription failed")
+                member.lose_lane(lane.term, "the subscription failed")
             else:
-                member.forget_lane(lane)
+                member.leasing.forget_lane(lane)
         if not failed:
             life.released(member, [lane.key for lane in idle])
 
     def _close_resting_locked(self) -> None:
         """Close what an operator paused and what is idle: what is not may go on, as soon as it is resumed."""
-        lanes = self.member.lanes
-        keys = lanes if self.member.group_paused else self.resting & lanes.keys()
+        lanes = self.member.state.lanes
+        keys = lanes if self.member.state.group_paused else self.resting & lanes.keys()
         for key in keys:
             lane = lanes[key]
-            lane.closing = lane.closing or (lane.paused and lane.idle)
+            lane.state.closing = lane.state.closing or (lane.state.paused and lane.idle)
 
     def _leave(self) -> None:
         """Deregister, once nothing is held any more; the keeper goes on as long as something is."""
         member = self.member
-        if member.lanes or member.ended.is_set():
+        if member.state.lanes or member.ended.is_set():
             return
         if not self._drained:
             self._drained = True

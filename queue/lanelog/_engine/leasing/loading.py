@@ -10,6 +10,7 @@ read-back, or is acquired again under its new epoch.
 
 from __future__ import annotations
 
+import itertools
 import time
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from lanelog._database import Session
     from lanelog._engine.member.member import Member
     from lanelog._stores.leases import OwnedLane
+
+GENERATIONS = itertools.count(1)
+"""Numbers the loads of this process, so that a lane that is loaded anew under its epoch is another one."""
 
 MENDING_A_LOAD = 1.0
 """Seconds after which a load mends no further lane: the heartbeat is to be written meanwhile. The next turn goes on."""
@@ -52,6 +56,7 @@ def load(cx: Session, member: Member, leases: Sequence[OwnedLane]) -> list[Lane]
         snapshot = LaneSnapshot(
             key=lease.key,
             epoch=lease.epoch,
+            generation=next(GENERATIONS),
             head=head,
             floor=0 if floor is None else floor.offset_acked,
             offset_acked=None if own is None else own.offset_acked,
@@ -84,8 +89,9 @@ def reload(session: Session, member: Member, leases: Sequence[OwnedLane]) -> Non
     Nothing starts meanwhile: the caller has withdrawn the authority to start handlers. What ends meanwhile was
     running, and so is among the offsets whose ids are compared.
     """
+    lanes = member.state.lanes
     with member.lock:
-        old = {lease.key: member.lanes[lease.key] for lease in leases if lease.key in member.lanes}
+        old = {lease.key: lanes[lease.key] for lease in leases if lease.key in lanes}
         vouched = {key: lane.vouched() for key, lane in old.items()}
     points = [(key, offset) for key, ids in vouched.items() for offset in ids]
     found = Fetches().ids(session, member.topic, points)
@@ -95,10 +101,10 @@ def reload(session: Session, member: Member, leases: Sequence[OwnedLane]) -> Non
         ids = {offset: found[(lane.key, offset)] for offset in vouched[lane.key] if (lane.key, offset) in found}
         asked: dict[int, bool] = {}
         # A transaction may commit while this one is asked about: whatever is new is asked about, too.
-        while open_questions := member.replace_lane(old[lane.key], lane, ids, asked):
+        while open_questions := member.leasing.replace_lane(old[lane.key], lane, ids, asked):
             asked.update(_settled(session, member, lane.key, open_questions))
     for key in old.keys() - fresh:
-        member.disown_lane(old[key], "what the tables say of it on the new connection is no lane, or was mended")
+        member.disown_lane(old[key].term, "what the tables say of it on the new connection is no lane, or was mended")
 
 
 def _settled(session: Session, member: Member, key: str, offsets: Iterable[int]) -> dict[int, bool]:

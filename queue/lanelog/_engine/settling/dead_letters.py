@@ -53,40 +53,41 @@ class DeadLetters:
         """Work through what waits, for a bounded time; True when something was done."""
         until = time.monotonic() + BETWEEN_FLUSHES
         done = False
-        if not member.burials:
+        if not member.writing.burials:
             return False
         generation = self.context.vouched(self.session)
         if not generation:
             return False
         if generation != self._generation:
             self._prepared, self._generation = set(), generation
-        for _ in range(len(member.burials)):
+        for _ in range(len(member.writing.burials)):
             if time.monotonic() > until:
                 return True
-            burial = member.burials.popleft()
-            if burial.lane.lost:
+            burial = member.writing.burials.popleft()
+            if member.writing.is_gone(burial):
                 continue
             try:
                 with self.session.pinned():
                     moved = self._move(member, burial)
             except LanelogError:
-                member.burials.append(burial)
+                member.writing.burials.append(burial)
                 raise
             if moved:
                 done = True
             else:
-                member.burials.append(burial)
+                member.writing.burials.append(burial)
         return done
 
     def left(self) -> bool:
         """Whether some wait for a head that somebody else has."""
-        return any(member.burials for member in self.context.members())
+        return any(member.writing.burials for member in self.context.members())
 
     def _move(self, member: Member, burial: Burial, *, mended: bool = False) -> bool:
         """One dead letter; False when its lane is locked by somebody. `mended`: its head has been seen to."""
         dead_topic = member.config.dead_letter_topic(member.topic)
         assert dead_topic is not None  # noqa: S101 - for the type checker: without one nothing is buried
-        lane, key = burial.lane, burial.lane.key
+        term = burial.term
+        key = term.key
         if dead_topic not in self._prepared:
             Discovery().create_topic(self.session, dead_topic)
             Discovery().mark_dead_letters(self.session, dead_topic)
@@ -108,9 +109,9 @@ class DeadLetters:
                 return self._move(member, burial)
             return False
         if outcome == "lost":
-            member.lose_lane(lane, "its lease has another owner or epoch")
+            member.lose_lane(term, "its lease has another owner or epoch")
             return True
-        if not member.buried(burial, lane):
+        if not member.writing.buried(burial, term):
             return False
         self._announce(member, burial, dead_topic, outcome)
         self.context.published(dead_topic)
@@ -118,21 +119,21 @@ class DeadLetters:
 
     def _copy(self, cx: Executor, member: Member, burial: Burial, dead_topic: str, head: int) -> str:
         """Inside the transaction, under the dead letter lane's lock: "buried", "vanished" or "lost"."""
-        group, topic, lane = member.group, member.topic, burial.lane
-        held = self.context.fenced(Leases().fence(cx, group, topic, member.owner, [lane.key]))
-        if held.get(lane.key) != lane.epoch:
+        group, topic, term = member.group, member.topic, burial.term
+        held = self.context.fenced(Leases().fence(cx, group, topic, member.owner, [term.key]))
+        if held.get(term.key) != term.epoch:
             return "lost"
-        Deliveries().settle(cx, group, topic, lane.key, burial.offset)
+        Deliveries().settle(cx, group, topic, term.key, burial.offset)
         moves = Moves()
-        source = moves.source_id(cx, topic, lane.key, burial.offset)
+        source = moves.source_id(cx, topic, term.key, burial.offset)
         if source is None or (burial.row is not None and source != burial.row.id):
             return "vanished"
         copy_id = derived_id(group, source, burial.offset)
-        while (at := moves.buried(cx, dead_topic, lane.key, copy_id)) is not None:
+        while (at := moves.buried(cx, dead_topic, term.key, copy_id)) is not None:
             # Without a lock: who purges it from now on purges this failure's letter.
-            floor = Offsets().load(cx, "", dead_topic, [lane.key]).get(("", lane.key))
+            floor = Offsets().load(cx, "", dead_topic, [term.key]).get(("", term.key))
             released = floor is not None and at <= floor.offset_acked
-            if not released and not Deliveries().is_letter_settled(cx, dead_topic, lane.key, at):
+            if not released and not Deliveries().is_letter_settled(cx, dead_topic, term.key, at):
                 self._remember(cx, member, burial)
                 return "buried"
             # That one was redriven, deleted or purged, and a seek brought the message back: this failure is another.
@@ -140,7 +141,7 @@ class DeadLetters:
         moves.bury(
             cx,
             topic=topic,
-            key=lane.key,
+            key=term.key,
             offset=burial.offset,
             dead_topic=dead_topic,
             dead_offset=head + 1,
@@ -149,7 +150,7 @@ class DeadLetters:
             error=burial.error,
             group=group,
         )
-        Discovery().set_head(cx, dead_topic, lane.key, head + 1)
+        Discovery().set_head(cx, dead_topic, term.key, head + 1)
         self._remember(cx, member, burial)
         return "buried"
 
@@ -162,7 +163,7 @@ class DeadLetters:
     def _announce(self, member: Member, burial: Burial, dead_topic: str, outcome: str) -> None:
         context = {
             "topic": member.topic,
-            "key": burial.lane.key,
+            "key": burial.term.key,
             "group": member.group,
             "offset": burial.offset,
             "attempt": burial.failures,

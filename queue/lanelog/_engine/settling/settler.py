@@ -66,7 +66,7 @@ class Settler:
         for member in members:
             with self.context.watch(member, "settler", self.session):
                 busy |= self._flush(member)
-                member.announce_dropped()  # after the flush: nothing is dropped and flushed without being told
+                member.writing.announce_dropped()  # after the flush: nothing is dropped and flushed without being told
                 busy |= self._dead_letters.turn(member)
         self.context.raise_deferred("settler")
         if members and not busy:
@@ -84,13 +84,13 @@ class Settler:
         self.session.close()
 
     def _flush(self, member: Member) -> bool:
-        if not member.has_writes:
+        if not member.writing.has_writes:
             return False
         generation = self.context.vouched(self.session)
         if not generation:
             self._waits = True  # for the keeper, which wakes this loop
             return False
-        writes = member.collect(FLUSH_LANES)
+        writes = member.writing.collect(FLUSH_LANES)
         if not writes:
             return False
         try:
@@ -99,17 +99,17 @@ class Settler:
                 self.context.check_generation(self.session, generation)
                 written, refused = self._write(cx, member, writes)
         except BaseException as error:  # noqa: BLE001 - whatever it was: the writes are to be made again
-            member.uncommitted(writes)
+            member.writing.uncommitted(writes)
             return self._again(member, error)
         self._deadlocks = 0
         self.flushes += 1
-        member.committed(written)
+        member.writing.committed(written)
         left = [write for write in writes if write not in written]
         if len(left) == len(refused):
             self._cautious.discard(member)  # else some lane is still locked by somebody: the others must not wait
-        member.uncommitted(left)
+        member.writing.uncommitted(left)
         for write in refused:
-            member.lose_lane(write.lane, "its lease has another owner or epoch")
+            member.lose_lane(write.term, "its lease has another owner or epoch")
         return bool(written)
 
     def _again(self, member: Member, error: BaseException) -> bool:
@@ -128,23 +128,23 @@ class Settler:
     ) -> tuple[list[LaneWrite], list[LaneWrite]]:
         """Inside the transaction: what was written, and what was refused because the lane is not ours any more."""
         group, topic = member.group, member.topic
-        keys = [write.lane.key for write in writes]
+        keys = [write.term.key for write in writes]
         refused: list[LaneWrite] = []
         if member in self._cautious:
             free = self.context.fenced(Leases().fence_free(cx, group, topic, member.owner, keys))
             had = set(Offsets().load(cx, group, topic, list(free)))
             unlocked = Offsets().lock_free(cx, group, topic, list(free))
             usable = {key: epoch for key, epoch in free.items() if key in unlocked or (group, key) not in had}
-            refused = [w for w in writes if w.lane.key in free and free[w.lane.key] != w.lane.epoch]
-            mine = [w for w in writes if usable.get(w.lane.key) == w.lane.epoch]
+            refused = [w for w in writes if w.term.key in free and free[w.term.key] != w.term.epoch]
+            mine = [w for w in writes if usable.get(w.term.key) == w.term.epoch]
         else:
             held = self.context.fenced(Leases().fence(cx, group, topic, member.owner, keys))
-            mine = [w for w in writes if held.get(w.lane.key) == w.lane.epoch]
-            refused = [w for w in writes if held.get(w.lane.key) != w.lane.epoch]
+            mine = [w for w in writes if held.get(w.term.key) == w.term.epoch]
+            refused = [w for w in writes if held.get(w.term.key) != w.term.epoch]
         if mine:
             Deliveries().upsert(cx, group, topic, [row for write in mine for row in write.upserts])
-            Deliveries().delete(cx, group, topic, [(w.lane.key, offset) for w in mine for offset in w.deletes])
-            Offsets().flush(cx, group, topic, [(w.lane.key, w.watermark, w.mark, w.lane.epoch) for w in mine])
+            Deliveries().delete(cx, group, topic, [(w.term.key, offset) for w in mine for offset in w.deletes])
+            Offsets().flush(cx, group, topic, [(w.term.key, w.watermark, w.mark, w.term.epoch) for w in mine])
             if member.rules.history:
                 left = [row for write in mine for row in write.left]
                 History().upsert(cx, group, topic, member.owner, left, time.monotonic())

@@ -143,12 +143,12 @@ class Workers:
             if attempt is None or run is None or member is None or worker.abandoned:
                 continue
             if now - attempt.started > RELIEF:
-                member.relieve(run)
+                member.attempts.relieve(run)
             if now < attempt.deadline or attempt.state is not State.RUNNING:
                 continue
             if not attempt.slow_reported:
                 attempt.slow_reported = True
-                log.warning("handler.slow", **member.context(attempt), seconds=now - attempt.started)
+                log.warning("handler.slow", **member.about(attempt), seconds=now - attempt.started)
             longest = attempt.started + self.config.max_handler_time
             if self.config.auto_extend and now < longest:
                 attempt.deadline = min(now + self.config.visibility_timeout, longest)
@@ -167,9 +167,9 @@ class Workers:
     def _abandon(self, worker: Worker, member: Member, attempt: Attempt, now: float) -> None:
         reason = f"timed out after {now - attempt.started:.1f} s in its handler"
         outcome = policy.timed_out(self.config, attempt, reason, now)
-        if not member.give_up(attempt, outcome):
+        if not member.attempts.give_up(attempt, outcome):
             return
-        log.warning("handler.abandoned", **member.context(attempt), seconds=now - attempt.started)
+        log.warning("handler.abandoned", **member.about(attempt), seconds=now - attempt.started)
         if worker.passage is not None:
             worker.passage.leave()  # decided: it must not keep a suspect, or everybody else, waiting for ever
         with self._lock:
@@ -197,7 +197,9 @@ class Workers:
     def _work(self, worker: Worker, member: Member, run: Run) -> None:
         isolation = process_isolation()
         if run.alone:
-            inside = isolation.enter_alone(lambda: bool(run.attempts) and member.may_start(run.lane, time.monotonic()))
+            inside = isolation.enter_alone(
+                lambda: bool(run.attempts) and member.attempts.may_start(run.term, time.monotonic())
+            )
         else:
             isolation.enter()
             inside = True
@@ -206,7 +208,7 @@ class Workers:
         detached = False
         try:
             if run.late and inside:
-                marked = member.mark(run)
+                marked = member.attempts.mark(run)
                 if marked is None:
                     self.runs.put((member, run))  # who takes it next waits on, when he is let in
                     return
@@ -225,9 +227,9 @@ class Workers:
                 if worker.abandoned or after is not _After.GO_ON:
                     break
             if not detached:
-                member.finish(run, seconds=time.monotonic() - began)
+                member.attempts.finish(run, seconds=time.monotonic() - began)
                 if run.alone and run.marked and not worker.abandoned:
-                    member.wait_written(run)
+                    member.attempts.wait_written(run)
         finally:
             if passage is not None and not detached:
                 passage.leave()
@@ -236,7 +238,7 @@ class Workers:
         now = time.monotonic()
         if member.rules.ack_first:
             return True  # acked already: it runs, or it is lost
-        return member.may_start(run.lane, now) and now - began < RUN_LIMIT
+        return member.attempts.may_start(run.term, now) and now - began < RUN_LIMIT
 
     def _handle(self, member: Member, run: Run, attempt: Attempt, leave: Callable[[], None]) -> _After:
         """Run the handler, unless the message's time is over, and record its outcome."""
@@ -248,16 +250,16 @@ class Workers:
             self.handler(message_of(attempt, member, self.context))
         except BaseException as raised:  # noqa: BLE001 - whatever a handler raises is a failed attempt
             error = raised
-        left = attempt.state is State.CLAIMED and member.leave_claimed(attempt, leave)
+        left = attempt.state is State.CLAIMED and member.attempts.leave_claimed(attempt, leave)
         if left or (not is_open(attempt) and attempt.state is not State.SUPERSEDED):
             if error is not None and not member.rules.ack_first:
-                log.warning("handler.raised_after_settling", **member.context(attempt), exc_info=failures.raised(error))
+                log.warning("handler.raised_after_settling", **member.about(attempt), exc_info=failures.raised(error))
             return _After.DETACHED if left else _After.GO_ON
         outcome = policy.judge(self.config, attempt, error, time.monotonic())
         if error is not None:
-            policy.report(member.context(attempt), error, outcome)
+            policy.report(member.about(attempt), error, outcome)
         if outcome is None:
-            return _After.DETACHED if member.detach(attempt, leave) else _After.GO_ON
+            return _After.DETACHED if member.attempts.detach(attempt, leave) else _After.GO_ON
         run.record(attempt, outcome)
         held_back = outcome.verb is not Verb.ACK and member.rules.strict
         return _After.STOP if held_back or attempt.state is State.SUPERSEDED else _After.GO_ON

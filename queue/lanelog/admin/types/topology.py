@@ -1,7 +1,7 @@
 """The values that administration returns when it looks.
 
 Owns their fields and units; no SQL, no behaviour but what follows from the fields. Made by the reading rooms of this
-package, read by applications, the command line and the dashboard; import them from `lanelog.admin`.
+package, read by applications and the command line; import them from `lanelog.admin`.
 
 Durations and ages are float seconds, times aware UTC datetimes of the database's clock, offsets and counts int. None
 means "there is none", never "not looked at".

@@ -1,0 +1,79 @@
+"""What is known of one lane: plain data, which the lane and its two collaborators share.
+
+Owns the fields and what follows from them alone. `Lane` loads and fills it, `Dispatcher` hands out of it,
+`PendingWrites` compares it with what the database has.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from attrs import define, field
+
+from lanelog._engine.lane.intervals import Intervals
+from lanelog._engine.lane.run import State
+
+if TYPE_CHECKING:
+    from lanelog._engine.lane.run import Attempt, Run
+    from lanelog._engine.lane.values import Budget, Burial, Rules, Term, Waiting
+    from lanelog._stores.fetches import Fetched
+
+
+@define(eq=False, repr=False)
+class LaneState:
+    """Offsets above the watermark are in exactly one place.
+
+    `settled`: acked ahead. `waiting`: with a delivery row (failed, postponed, crashed or handed back). `running`: a run
+    is out, or the dead letters are taking it. `ready`: fetched, not handed out. Else they lie above `cursor` and are
+    not fetched yet.
+    """
+
+    term: Term
+    rules: Rules
+    budget: Budget
+    watermark: int
+    head: int
+    cursor: int = 0
+    ready: deque[Fetched] = field(factory=deque)
+    waiting: dict[int, Waiting] = field(factory=dict)
+    running: dict[int, Attempt] = field(factory=dict)
+    burials: dict[int, Burial] = field(factory=dict)
+    settled: Intervals = field(factory=Intervals)
+    runs: list[Run] = field(factory=list)  # out: a worker has them, or will
+    started_top: int = 0  # the highest first delivery that a handler has seen
+    adopting: bool = False  # rows of a crash must be written before anything is handed out
+    closing: bool = False
+    paused: bool = False
+    lost: bool = False
+    needs_payload: bool = False  # a due message lacks its body; the fetcher clears it
+
+    @property
+    def held_back(self) -> bool:
+        """Whether nothing may go out, whatever there is."""
+        return self.closing or self.paused or self.lost or self.adopting
+
+    @property
+    def handling(self) -> bool:
+        """Whether a handler has a message of this lane, or a transaction is committing one."""
+        return any(attempt.state in (State.RUNNING, State.CLAIMED) for attempt in self.running.values())
+
+    def passed(self, offset: int) -> bool:
+        """Whether an offset is settled."""
+        return offset <= self.watermark or offset in self.settled
+
+    def drop_bodies(self) -> None:
+        """Forget the payloads of what waits; each is read again when it is due and nothing holds it back."""
+        for wait in self.waiting.values():
+            if wait.body is not None:
+                self.budget.give(wait.body)
+                wait.body = None
+
+    def drop_ready(self) -> None:
+        """Forget what was fetched and not handed out; it is fetched again later."""
+        if not self.ready:
+            return
+        self.cursor = self.ready[0].offset - 1
+        for row in self.ready:
+            self.budget.give(row)
+        self.ready.clear()

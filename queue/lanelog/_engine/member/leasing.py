@@ -1,0 +1,137 @@
+"""The keeper's side of a member: lanes come and go.
+
+Owns how a lane is opened, closed, replaced and given back in memory. Never acquires a lease.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from attrs import define
+
+from lanelog._engine.lane.run import State
+from lanelog.errors import LeaseLost
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lanelog._engine.lane.lane import Lane
+    from lanelog._engine.member.state import MemberState
+
+
+@define(eq=False, repr=False)
+class LeasingSide:
+    """What the keeper may do with a member. Every method takes the lock itself."""
+
+    state: MemberState
+
+    def grant_authority(self, until: float, slept: float) -> None:
+        """Handlers may start until then (monotonic). `slept`: what `suspended` said when that was asked for."""
+        self.state.slept, self.state.authority_until = slept, until
+
+    def pump(self) -> None:
+        """Look at every lane again, for example after authority came back."""
+        now = time.monotonic()
+        with self.state.lock:
+            for lane in list(self.state.lanes.values()):
+                self.state.after_change_locked(lane, now)
+        self.state.signals.wake_settler()
+
+    def withdraw_authority(self) -> None:
+        """No handler starts until authority is granted again."""
+        self.state.authority_until = 0.0
+
+    def open_lane(self, lane: Lane) -> None:
+        """A lane is ours and loaded."""
+        with self.state.lock:
+            self._open_locked(lane)
+        self.state.signals.wake_settler()
+        self.state.signals.wake_fetcher()
+
+    def _open_locked(self, lane: Lane) -> None:
+        state = self.state
+        lane.state.paused = lane.state.paused or state.paused or state.group_paused
+        lane.state.closing = lane.state.closing or state.stopping
+        state.lanes[lane.key] = lane
+        for wait in lane.state.waiting.values():
+            state.note_due_locked(wait.due, lane)
+        state.after_change_locked(lane, time.monotonic())
+
+    def pause(self) -> None:
+        """Hand out nothing more, of any lane there is or comes, until `resume`."""
+        state = self.state
+        with state.lock:
+            state.paused = True
+            for lane in state.lanes.values():
+                lane.state.paused = True
+                state.quiet_locked(lane)
+        state.signals.wake_settler()
+
+    def resume(self) -> None:
+        """Take `pause` back. The keeper lets lanes go on: it knows which an operator has paused as well."""
+        self.state.paused = False
+
+    def stop(self) -> None:
+        """Close every lane, those that come later included."""
+        self.state.stopping = True
+        for lane in list(self.state.lanes.values()):
+            self.close_lane(lane)
+
+    def close_lane(self, lane: Lane) -> None:
+        """Hand out nothing more; running handlers finish and settle."""
+        with self.state.lock:
+            lane.state.closing = True
+            self.state.quiet_locked(lane)
+        self.state.signals.wake_settler()
+
+    def set_paused(self, lane: Lane, *, paused: bool) -> None:
+        """Stop or resume handing out; the lane stays leased."""
+        with self.state.lock:
+            # Decided here: `pause` may have come between.
+            paused = paused or self.state.paused or self.state.group_paused
+            if lane.state.paused == paused:
+                return
+            lane.state.paused = paused
+            if paused:
+                self.state.quiet_locked(lane)
+            else:
+                self.state.after_change_locked(lane, time.monotonic())
+        self.state.signals.wake_settler()
+        self.state.signals.wake_fetcher()
+
+    def forget_lane(self, lane: Lane) -> None:
+        """The lane was released in good order."""
+        with self.state.lock:
+            self.state.forget_locked(lane)
+            waiters = lane.writes.waiters  # of who began to wait when there was nothing left to write
+            lane.abandon()
+        for waiter in waiters:
+            waiter.resolve()
+
+    def replace_lane(self, old: Lane, fresh: Lane, ids: dict[int, str], asked: Mapping[int, bool]) -> set[int]:
+        """On a new connection: put a freshly loaded lane in the place of what memory believed.
+
+        `asked`: what the server said of messages that a transaction of its own had settled. Returns those that it has
+        to be asked about first; then nothing is changed.
+        """
+        with self.state.lock:
+            if self.state.lanes.get(old.key) is not old:
+                return set()
+            unproven = fresh.unproven(old) - asked.keys()
+            if unproven:
+                return unproven
+            before = list(old.state.running.values())
+            fresh.carry_over(old, ids, {offset for offset, settled in asked.items() if settled})
+            self.state.supersede_locked(attempt for attempt in before if attempt.state is State.SUPERSEDED)
+            forgotten = [burial for burial in old.state.burials.values() if burial.term == old.term]
+            self.state.forget_locked(old)
+            self._open_locked(fresh)  # at once: whoever looks for what it has taken over finds it
+        state = self.state
+        error = LeaseLost(f"{state.group}/{state.topic}/{old.key}: the server has another message there by now")
+        for burial in forgotten:
+            for waiter in burial.waiters:
+                waiter.resolve(error)
+        state.signals.wake_settler()
+        state.signals.wake_fetcher()
+        return set()

@@ -1,0 +1,137 @@
+"""The settler's side of a member: writes go out, commits come in.
+
+Owns what one flush carries and what its commit releases. Never writes to the database.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from attrs import define
+
+from lanelog._engine.lane import failures
+from lanelog._telemetry import get_logger
+
+if TYPE_CHECKING:
+    from collections import deque
+    from collections.abc import Iterable, Sequence
+
+    from lanelog._engine.lane.flush_waiter import FlushWaiter
+    from lanelog._engine.lane.values import Burial, LaneWrite, Term
+    from lanelog._engine.member.state import MemberState
+
+log = get_logger("settler")
+
+
+@define(eq=False, repr=False)
+class WritingSide:
+    """What the settler may do with a member. Every method takes the lock itself."""
+
+    state: MemberState
+
+    def collect(self, limit: int) -> list[LaneWrite]:
+        """What one flush should write: at most `limit` lanes, those that changed first."""
+        now = time.monotonic()
+        writes: list[LaneWrite] = []
+        with self.state.lock:
+            for lane in list(self.state.dirty)[: limit * 2]:
+                if len(writes) >= limit:
+                    break
+                if lane.writes.writing is not None:
+                    continue
+                del self.state.dirty[lane]
+                write = lane.writes.write(now)
+                if write is not None:
+                    writes.append(write)
+        return writes
+
+    @property
+    def burials(self) -> deque[Burial]:
+        """What is to be moved to the dead letters, in order; the settler alone takes from it."""
+        return self.state.burials
+
+    def is_gone(self, burial: Burial) -> bool:
+        """Whether its lane is not ours any more: nothing of it may be written."""
+        with self.state.lock:
+            return self.state.lane_of(burial.term) is None
+
+    def announce_dropped(self) -> None:
+        """Say which messages were given up for want of dead letters. Called without a lock: logging is user code."""
+        state = self.state
+        while state.dropped:
+            attempt, error, raised = state.dropped.popleft()
+            if attempt.expired:
+                log.error("message.expired", **{**state.about(attempt), "attempt": 0}, dead_letter_topic=None)
+            else:
+                log.error("message.dropped", **state.about(attempt), error=failures.summary(error), exc_info=raised)
+
+    @property
+    def has_writes(self) -> bool:
+        """Whether something waits for the settler."""
+        return bool(self.state.dirty or self.state.burials)
+
+    def committed(self, writes: Sequence[LaneWrite]) -> None:
+        """The flush is durable: let workers have its runs and explicit settlers their answers."""
+        now = time.monotonic()
+        waiters: list[FlushWaiter] = []
+        closing = False
+        with self.state.lock:
+            for write in writes:
+                lane = self.state.lane_of(write.term)
+                if lane is None:
+                    self._send_settled_locked(write)
+                    continue
+                for run in lane.writes.written(write):
+                    self.state.send(run)
+                waiters += write.waiters
+                closing = closing or lane.state.closing
+                self.state.after_change_locked(lane, now)
+        for waiter in waiters:
+            waiter.resolve()
+        if closing:
+            self.state.signals.wake_keeper()  # it may be idle now, and be released
+
+    def _send_settled_locked(self, write: LaneWrite) -> None:
+        """The lane was lost over its flush: what that has acked before its handler must run, or it is lost.
+
+        A lane that was loaded anew has taken such runs over, and writes their acks again first.
+        """
+        if self.state.rules.ack_first:
+            for run in write.runs:
+                if run.term == write.term and run.attempts and not run.recalled:
+                    self.state.send(run)
+
+    def uncommitted(self, writes: Iterable[LaneWrite]) -> None:
+        """The flush did not happen, or nobody knows: everything is to be written again."""
+        with self.state.lock:
+            for write in writes:
+                lane = self.state.lane_of(write.term)
+                if lane is not None and lane.writes.writing is write:
+                    lane.writes.unwritten(write)
+                    self.state.dirty[lane] = None
+
+    def flushed_watermarks(self) -> list[tuple[str, int]]:
+        """(key, watermark in the database) of every lane, for the janitor."""
+        with self.state.lock:
+            return [(lane.key, lane.writes.flushed) for lane in self.state.lanes.values()]
+
+    def buried(self, burial: Burial, term: Term) -> bool:
+        """A dead letter is committed, together with its settlement, in the lane as it was loaded in `term`.
+
+        False: the lane was loaded again meanwhile, perhaps from a server that lacks that commit. The move is to be
+        repeated: it finds its own copy, if there is one.
+        """
+        with self.state.lock:
+            if burial.term != term:
+                return False
+            lane = self.state.lane_of(term)
+            attempt = None if lane is None else lane.state.running.get(burial.offset)
+            if lane is not None and attempt is not None:
+                lane.dispatch.succeeded(attempt, time.monotonic(), stored=True)
+                self.state.counters.dead_lettered += 1
+                self.state.after_change_locked(lane, time.monotonic())
+        for waiter in burial.waiters:
+            waiter.resolve()
+        self.state.signals.wake_settler()
+        return True

@@ -1,0 +1,118 @@
+"""Pulling: messages that go to whoever asks for the next one, instead of to a worker.
+
+Owns the hand-over of one message at a time; never decides what comes next, and sends no SQL. A message counts as
+started when it is handed over, and is the user's until it is settled.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from typing import TYPE_CHECKING, Any
+
+from attrs import define
+
+from lanelog._engine.delivery import message_of
+from lanelog._engine.lane import policy
+from lanelog._engine.member.isolation import Passage, process_isolation
+from lanelog._engine.working.workers import run_hook
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lanelog._engine.context import EngineContext
+    from lanelog._engine.lane.run import Run
+    from lanelog._engine.member.member import Member
+    from lanelog.config import SubscriptionConfig
+    from lanelog.message import Message
+
+LOOKS_UP = 0.05
+"""Seconds for which it waits for a message before it looks whether its subscription has ended."""
+
+GIVES_WAY = 1.0
+"""Seconds for which it waits to hand a suspect out alone while messages are in the user's hands: the caller may be the
+one who has them, and would never be rid of them."""
+
+
+@define(eq=False, repr=False)
+class Puller:
+    """The pulling side of one subscription."""
+
+    config: SubscriptionConfig
+    runs: queue.SimpleQueue[Any]
+    members: tuple[Member, ...]
+    context: EngineContext
+
+    def next(self, until: float | None, goes_on: Callable[[], bool]) -> Message | None:
+        """The next message; None when it is `until` (monotonic), or when the subscription does not go on."""
+        while goes_on():
+            left = LOOKS_UP if until is None else until - time.monotonic()
+            if left <= 0:
+                return None
+            try:
+                item = self.runs.get(timeout=min(left, LOOKS_UP))
+            except queue.Empty:
+                continue
+            if callable(item):
+                run_hook(item)
+            elif (message := self._hand_over(item[0], item[1], until)) is not None:
+                return message
+        return None
+
+    def drain(self) -> None:
+        """Give back what was planned and not taken."""
+        while True:
+            try:
+                item = self.runs.get_nowait()
+            except queue.Empty:
+                return
+            if callable(item):
+                run_hook(item)
+            else:
+                member, run = item
+                member.attempts.finish(run)
+
+    def _hand_over(self, member: Member, run: Run, until: float | None) -> Message | None:
+        isolation, gives_way = process_isolation(), time.monotonic() + GIVES_WAY
+
+        def in_time() -> bool:
+            return until is None or time.monotonic() < until
+
+        def wanted() -> bool:
+            stays = time.monotonic() < gives_way or not any(each.attempts.detached() for each in self.members)
+            return stays and bool(run.attempts) and member.attempts.may_start(run.term, time.monotonic()) and in_time()
+
+        if not run.alone:
+            if not isolation.enter(lambda: in_time() and bool(run.attempts)):
+                if run.attempts:  # else it was taken back
+                    self.runs.put((member, run))  # it goes out with the next pull
+                return None
+        elif not isolation.enter_alone(wanted):
+            member.attempts.finish(run)
+            return None
+        passage = Passage(isolation)
+        try:
+            return self._start(member, run, passage, until)
+        except BaseException:  # interrupted
+            passage.leave()
+            if not run.started:
+                member.attempts.finish(run)  # it goes out again
+            raise
+
+    def _start(self, member: Member, run: Run, passage: Passage, until: float | None) -> Message | None:
+        marked = not run.late or member.attempts.mark(run, until)
+        if marked is None:
+            passage.leave()
+            self.runs.put((member, run))  # the next pull waits on for the same mark
+            return None
+        now = time.monotonic()
+        starts = marked and (member.rules.ack_first or member.attempts.may_start(run.term, now))
+        attempt = run.start_next(now, self.config.visibility_timeout) if starts else None
+        if attempt is None or attempt.expired or member.rules.ack_first:
+            passage.leave()
+            if attempt is not None:
+                run.record(attempt, policy.EXPIRED if attempt.expired else policy.ACKED)
+            member.attempts.finish(run)
+        elif not member.attempts.detach(attempt, passage.leave):
+            passage.leave()  # its lane was lost just now: nobody else would; what the user settles is refused
+        return None if attempt is None or attempt.expired else message_of(attempt, member, self.context)
