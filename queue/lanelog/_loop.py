@@ -6,13 +6,13 @@ Keeper, fetcher, settler, janitor and scheduler each hand it their `turn`; nothi
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 from typing import TYPE_CHECKING
 
 from attrs import define, field
 
+from lanelog._backoff import OF_LOOPS, Backoff
 from lanelog._telemetry import get_logger
 from lanelog.errors import ClosedError, LanelogError
 
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from lanelog._telemetry import BoundLogger
 
 FAILURES_UNTIL_FAILED = 5
-BACKOFF_LEAST = 0.05
-BACKOFF_MOST = 2.0
-_BACKOFF_STEPS = 10  # doublings after which the bound is reached in any case
 
 
 @define(eq=False, repr=False)
@@ -40,6 +37,7 @@ class Loop:
     _turn: Callable[[float], float]
     _failed: Callable[[BaseException], None] = field(kw_only=True)
     _finished: Callable[[], None] | None = field(default=None, kw_only=True)
+    _backoff: Backoff = field(default=OF_LOOPS, kw_only=True)
     _lock: threading.Lock = field(factory=threading.Lock, init=False)
     _thread: threading.Thread | None = field(default=None, init=False)
     _stopping: threading.Event = field(factory=threading.Event, init=False)
@@ -131,7 +129,7 @@ class Loop:
             self._counted += 1
             if self._counted == FAILURES_UNTIL_FAILED:
                 self._call("failed", lambda: self._failed(error))
-        return backoff(self._failures)
+        return self._backoff.after(self._failures)
 
     def _run(self) -> None:
         self._failures = self._counted = 0
@@ -157,9 +155,3 @@ class Loop:
             callback()
         except BaseException as error:  # noqa: BLE001 - the loop outlives its listeners
             self._log.error("loop.callback_failed", callback=what, error=error, exc_info=error)
-
-
-def backoff(failures: int) -> float:
-    """Seconds to wait after that many failures in a row: 0.05 to 2, doubling, random so that processes spread out."""
-    bound = min(BACKOFF_MOST, BACKOFF_LEAST * 2.0 ** min(failures, _BACKOFF_STEPS))
-    return random.uniform(BACKOFF_LEAST, bound)

@@ -31,7 +31,7 @@ _NO_STOP = tenacity.stop_any()
 """The default of `stop`: never says stop, and can be told from one that was given."""
 
 
-class _Attempt(tenacity.RetryCallState):
+class _PastAttempt(tenacity.RetryCallState):
     """The state of a call whose earlier attempts were made by other threads, or in other processes."""
 
     def __init__(self, policy: RetryPolicy, *, attempt: int, since_first: float, error: BaseException | None) -> None:
@@ -99,7 +99,7 @@ class RetryPolicy:
         as tenacity does for TryAgain. Whatever the three objects raise, and a wait that is no number of seconds,
         becomes a ConfigurationError that names the object; `stop` is honoured all the same.
         """
-        state = _Attempt(self, attempt=attempt, since_first=since_first, error=error)
+        state = _PastAttempt(self, attempt=attempt, since_first=since_first, error=error)
         fault: ConfigurationError | None = None
         # tenacity's order: retry, wait, stop. stop_before_delay looks at the wait.
         try:
@@ -120,7 +120,7 @@ class RetryPolicy:
 
         A stop or wait that raises counts as one that allows it: `decide` will say what is wrong with it.
         """
-        state = _Attempt(self, attempt=attempt, since_first=since_first, error=None)
+        state = _PastAttempt(self, attempt=attempt, since_first=since_first, error=None)
         try:
             state.upcoming_sleep = _seconds(self.wait, _ask("wait", self.wait, state))
         except ConfigurationError:

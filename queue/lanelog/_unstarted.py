@@ -28,7 +28,7 @@ _PACKAGE: Final = __name__.partition(".")[0]
 
 
 @frozen
-class Place:
+class CallSite:
     """A line of somebody's program."""
 
     module: str
@@ -36,7 +36,7 @@ class Place:
     line: int
 
     @classmethod
-    def of_caller(cls) -> Place:
+    def of_caller(cls) -> CallSite:
         """The line that called lanelog."""
         frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - as `warnings` finds its caller
         while frame is not None and frame.f_back and _module_of(frame).partition(".")[0] == _PACKAGE:
@@ -51,7 +51,7 @@ class _Waiting:
     client: weakref.ref[object]
     started: Callable[[], bool]
     what: str
-    place: Place
+    place: CallSite
     script: bool
     """Whether the program is a file, not `python -c` or somebody at a prompt."""
     pid: int = field(factory=os.getpid)
@@ -60,7 +60,7 @@ class _Waiting:
 _waiting: list[_Waiting] = []
 
 
-def remember(client: object, started: Callable[[], bool], what: str, place: Place) -> None:
+def remember(client: object, started: Callable[[], bool], what: str, place: CallSite) -> None:
     """Note that `client` has a handler, which `what` names, unless it has one already or has `started` something.
 
     `started` is asked again when the process ends, and must not refer to the client.

@@ -9,7 +9,6 @@ What a process that only publishes never needs (engine, administration, migratio
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 import warnings
@@ -22,6 +21,7 @@ from lanelog import _unstarted
 from lanelog._checks import check_timeout, refuse_bare
 from lanelog._database import Database
 from lanelog._database.fork import register_shared
+from lanelog._signals import ending_by_signal
 from lanelog._telemetry import get_logger
 from lanelog.config import ConnectConfig, SubscriptionConfig, check_handler, check_name, check_retention
 from lanelog.errors import ClosedError, ConfigurationError
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
     from datetime import datetime
-    from types import FrameType, TracebackType
+    from types import TracebackType
     from typing import Unpack
 
     from lanelog._checks import Duration
@@ -51,14 +51,10 @@ if TYPE_CHECKING:
     )
     from lanelog.subscriber import Subscription
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
 LOOK_FOR_SIGNALS = 0.5
-INTERRUPTED = 128 + signal.SIGINT
-"""The exit status of a program that Ctrl-C has ended, as shells count."""
+"""Seconds between two looks: a signal handler runs in the main thread between them."""
 LAST_WRITES = 5.0
 """Seconds that what was decided gets to be committed, and the leases to be released, when `drain_timeout` is over."""
-ANOTHER_PRESS = 1.0
-"""Seconds after which a second SIGINT is a person's: a terminal and what runs in it may both send the first one."""
 
 log = get_logger("client")
 
@@ -94,6 +90,12 @@ class _Announcements:
         if client is not None:
             client._start_scheduler(committed=committed)  # noqa: SLF001 - a part of the client
 
+    def abandon(self) -> None:
+        """In a forked child: threads did not come along, and locks may be held by nobody."""
+        client = self.client()
+        if client is not None:
+            client._forget_inherited()  # noqa: SLF001 - a part of the client
+
 
 @define(eq=False, repr=False)
 class Client:
@@ -120,10 +122,9 @@ class Client:
         self._database = Database(self.config)
         self._announcements = _Announcements(weakref.ref(self))
         self._publisher = Publisher(self._database, self._announcements, self._announcements.scheduled)
-        register_shared(self)
+        register_shared(self._announcements)
 
-    def abandon(self) -> None:
-        """In a forked child: threads did not come along, and locks may be held by nobody."""
+    def _forget_inherited(self) -> None:
         self._lock = threading.Lock()
         self._ended = threading.Event()
         if self._closed:
@@ -366,7 +367,7 @@ class Client:
         def register(handler: Any) -> Any:
             subscription = self._register(topic, group, check_handler(handler), options)
             database, what = self._database, f"a handler of group {subscription.group!r}"
-            _unstarted.remember(self, lambda: database.tried, what, _unstarted.Place.of_caller())
+            _unstarted.remember(self, lambda: database.tried, what, _unstarted.CallSite.of_caller())
             return handler
 
         return register
@@ -449,49 +450,23 @@ class Client:
             raise ConfigurationError("nothing to run: register a handler with @client.subscriber(topic, group) first")
         stop = threading.Event()
         patience = check_timeout("drain_timeout", drain_timeout)
-        restore = self._catch_signals(stop)
-        try:
+        with ending_by_signal(stop.set, self._hurry):
             self.start()
             subscriptions = [s for s in self._subscriptions if s.state != "stopped"]
             for subscription in subscriptions:
                 subscription.on_failure(stop.set)
-            # In slices, because a signal handler runs in the main thread between two of them.
             while not stop.wait(LOOK_FOR_SIGNALS) and not self._closed:
                 pass
             if not self._drain(subscriptions, patience):
                 for subscription in subscriptions:
                     subscription.cut_off()
                 self._drain(subscriptions, LAST_WRITES)
-        finally:
-            for number, previous in restore.items():
-                signal.signal(number, previous)
         for subscription in subscriptions:
             if subscription.failure is not None:
                 raise subscription.failure
 
-    def _catch_signals(self, stop: threading.Event) -> dict[signal.Signals, Any]:
-        if threading.current_thread() is not threading.main_thread():
-            return {}
-
-        previous: dict[signal.Signals, Any] = {}
-        first: list[float] = []
-
-        def on_signal(number: int, _frame: FrameType | None) -> None:
-            log.info("signal.received", signal=signal.Signals(number).name)
-            stop.set()
-            now = time.monotonic()
-            if not first:
-                first.append(now)
-            elif number == signal.SIGINT and now - first[0] >= ANOTHER_PRESS:
-                signal.signal(number, previous[signal.SIGINT])
-                if previous[signal.SIGINT] is signal.default_int_handler:
-                    self._hurried = True
-                    raise SystemExit(INTERRUPTED)  # Python's own handler would print a traceback
-                signal.raise_signal(number)
-
-        for number in SIGNALS:
-            previous[number] = signal.signal(number, on_signal)
-        return previous
+    def _hurry(self) -> None:
+        self._hurried = True
 
     @staticmethod
     def _drain(subscriptions: Sequence[Subscription], timeout: float | None) -> bool:

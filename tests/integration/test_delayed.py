@@ -533,7 +533,6 @@ def test_a_scheduler_that_keeps_failing_stops_no_subscription(
 ) -> None:
     """Handlers do not need it: it says so once, and tries on."""
     monkeypatch.setattr(scheduler, "NEXT", "SELECT %s, nothing")
-    monkeypatch.setattr("lanelog._loop.BACKOFF_MOST", 0.1)
     seen = Record()
     with caplog.at_level(logging.ERROR, "lanelog"):
         subscription = lanelog_client.subscribe("t", "g", lambda m: seen(m.offset))

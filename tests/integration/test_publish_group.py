@@ -15,7 +15,7 @@ from lanelog.errors import DatabaseError, PayloadTooLarge
 from lanelog.message import Outgoing, Receipt
 from lanelog.publisher import Publisher, batch
 from lanelog.publisher.draft import Draft
-from lanelog.publisher.line import Member
+from lanelog.publisher.line import Waiter
 from lanelog.publisher.placing import write
 from support.publishing import REFUSED, give_up_soon, hold, publisher_at
 from support.sql import rows
@@ -58,7 +58,7 @@ def threads() -> Iterator[ThreadPoolExecutor]:
         yield executor
 
 
-def ready(publisher: Publisher) -> list[Member]:
+def ready(publisher: Publisher) -> list[Waiter]:
     """Who waits in memory for a leader."""
     line = publisher._group._lines.get("t")
     return [] if line is None else list(line.ready)

@@ -40,7 +40,7 @@ def hold(connection: Any, *keys: str) -> None:
 def give_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sessions that are opened from now on wait for a lock one second, not five."""
     shorter = driver._SESSION.replace(
-        f"innodb_lock_wait_timeout = {driver.LOCK_WAIT_TIMEOUT}", "innodb_lock_wait_timeout = 1"
+        f"innodb_lock_wait_timeout = {driver.LOCK_WAIT_SECONDS}", "innodb_lock_wait_timeout = 1"
     )
     assert shorter != driver._SESSION
     monkeypatch.setattr(driver, "_SESSION", shorter)

@@ -24,7 +24,7 @@ import lanelog
 from lanelog import _engine, subscriber
 from lanelog._database import wire
 from lanelog._database.driver import Driver
-from lanelog._engine.ground import Ground, Line
+from lanelog._engine.ground import Connected, Ground
 from lanelog._engine.lane.flush_waiter import FlushWaiter
 from lanelog._engine.leasing.keeper import SET_PATIENCE
 from lanelog._engine.member import isolation
@@ -439,7 +439,7 @@ class World:
 
         monkeypatch.setattr(FlushWaiter, "wait", wait)
 
-        def wait_for_keeper(ground: Ground, line: Line, _seconds: float) -> int:
+        def wait_for_keeper(ground: Ground, line: Connected, _seconds: float) -> int:
             process = self._acting
             assert process is not None
             for _ in range(3):

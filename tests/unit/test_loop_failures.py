@@ -3,7 +3,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from lanelog._loop import BACKOFF_LEAST, BACKOFF_MOST, Loop, backoff
+from lanelog._backoff import OF_LOOPS
+from lanelog._loop import Loop
 from lanelog.errors import ConfigurationError, DatabaseError
 
 if TYPE_CHECKING:
@@ -103,13 +104,13 @@ def test_another_kind_of_failure_is_another_event(caplog: pytest.LogCaptureFixtu
 
 def test_back_off_grows_within_its_bounds() -> None:
     """The wait after failures is random, at least 0.05 and at most 2 seconds, and first short."""
-    assert all(BACKOFF_LEAST <= backoff(1) <= 2 * BACKOFF_LEAST for _ in range(100))
+    assert all(OF_LOOPS.least <= OF_LOOPS.after(1) <= 2 * OF_LOOPS.least for _ in range(100))
     for failures in (1, 2, 5, 10, 1_000_000):
-        assert all(BACKOFF_LEAST <= backoff(failures) <= BACKOFF_MOST for _ in range(100))
-    assert len({backoff(8) for _ in range(10)}) > 1
+        assert all(OF_LOOPS.least <= OF_LOOPS.after(failures) <= OF_LOOPS.most for _ in range(100))
+    assert len({OF_LOOPS.after(8) for _ in range(10)}) > 1
     loop = make(failing([LOST, None, LOST, LOST, LOST]))
     first, second, *_ = steps(loop, 5)
-    assert BACKOFF_LEAST <= first <= 2 * BACKOFF_LEAST
+    assert OF_LOOPS.least <= first <= 2 * OF_LOOPS.least
     assert second == LONG
     assert repr(loop) == "<Loop keeper stopped, 3 failures in a row>"
 

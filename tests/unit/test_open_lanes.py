@@ -11,7 +11,7 @@ from lanelog.message import Receipt
 from lanelog.migrations.declared import declared_tables
 from lanelog.migrations.steps import shape
 from lanelog.publisher.draft import Draft, make_draft
-from lanelog.publisher.line import Line, Member
+from lanelog.publisher.line import Line, Waiter
 from lanelog.publisher.placing import note_attempt
 
 IDS = [f"job-{number}" for number in range(2000)]
@@ -101,7 +101,7 @@ def test_what_failed_for_certain_may_step_aside() -> None:
 def test_a_line_queues_nobody_for_a_busy_lane_who_may_lie_in_another() -> None:
     """Whoever met the busy lane is ready again in another one; whoever comes later avoids it, too."""
     line = Line()
-    first, fixed = Member(unordered(0), 1.0), Member(unordered(0, message_id="a"), 1.0)
+    first, fixed = Waiter(unordered(0), 1.0), Waiter(unordered(0, message_id="a"), 1.0)
     for member in (first, fixed):
         line.admit(member)
     batch = line.take()
@@ -109,7 +109,7 @@ def test_a_line_queues_nobody_for_a_busy_lane_who_may_lie_in_another() -> None:
     assert list(line.ready) == [first]
     assert first.draft.key != "open~000"
     assert (line.leader, line.holders) == (first, {"open~000": fixed})
-    late = Member(unordered(0), 1.0)
+    late = Waiter(unordered(0), 1.0)
     line.admit(late)
     assert late.draft.key != "open~000"
     assert list(line.ready) == [first, late]

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from lanelog._backoff import OF_TRANSACTIONS, Backoff
 from lanelog.errors import DatabaseError
 from lanelog.message import Receipt
-from lanelog.publisher import group as committing
 from lanelog.publisher.draft import Draft, make_draft
 from lanelog.publisher.group import GroupCommit
-from lanelog.publisher.line import Line, Member
+from lanelog.publisher.line import Line, Waiter
 from lanelog.publisher.lock_waiters import LockWaiters
 from lanelog.publisher.locked import Locked
 
@@ -46,13 +46,13 @@ class Contended:
         """Nobody waits for it."""
 
 
-def grouping(writer: Writer, *, timeout: float = 0.01) -> GroupCommit:
+def grouping(writer: Writer, *, timeout: float = 0.01, backoff: Backoff = OF_TRANSACTIONS) -> GroupCommit:
     """Group commit with a place for nobody who waits at the server."""
     database: Any = SimpleNamespace(
         config=SimpleNamespace(publish_timeout=timeout), reached=True, holder=lambda _lock, seconds: seconds and None
     )
     anything: Any = writer
-    return GroupCommit(database, anything, LockWaiters(0), Locked(database))
+    return GroupCommit(database, anything, LockWaiters(0), Locked(database), backoff)
 
 
 def make(key: str = "k") -> Draft:
@@ -62,7 +62,7 @@ def make(key: str = "k") -> Draft:
 def led(group: GroupCommit) -> Line:
     """The line of the topic, whose leader is busy elsewhere."""
     line = group._lines["t"] = Line()
-    line.admit(Member(make(), time.monotonic() + 60))
+    line.admit(Waiter(make(), time.monotonic() + 60))
     line.take()
     return line
 
@@ -98,19 +98,18 @@ def test_a_message_that_nobody_took_is_not_stored() -> None:
     assert line.take() == []
 
 
-def test_a_holder_without_a_place_pauses_between_its_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_holder_without_a_place_pauses_between_its_attempts() -> None:
     """Also the one that was told so while it led: it asks the server no more often than the back-off says."""
-    monkeypatch.setattr(committing, "backoff", lambda _refused: 3600.0)
     writer = Writer({"k"}, {"k"}, AssertionError("it asked again at once"))
     with pytest.raises(DatabaseError, match="locked by others"):
-        grouping(writer, timeout=0.2).publish(make())
+        grouping(writer, timeout=0.2, backoff=Backoff(least=3600, first=3600, most=3600)).publish(make())
     assert writer.answers
 
 
 def test_an_interrupt_while_a_batch_goes_on_one_by_one_costs_nobody_his_turn() -> None:
     """Ctrl-C in the thread that repeats a failed batch member by member: those not reached yet are led by others."""
     group = grouping(Writer(DatabaseError("refused", retriable=False), KeyboardInterrupt()), timeout=20)
-    first, second, third = (Member(make(key), time.monotonic() + 60) for key in ("a", "b", "c"))
+    first, second, third = (Waiter(make(key), time.monotonic() + 60) for key in ("a", "b", "c"))
     line = group._lines["t"] = Line()
     for member in (first, second, third):
         line.admit(member)
@@ -124,7 +123,7 @@ def test_who_has_left_may_have_been_the_one_at_fault() -> None:
     """Two were refused together, and one of them has left: the other is tried by itself before it is told anything."""
     writer = Writer(set())
     group = grouping(writer)
-    first, gone = (Member(make(key), time.monotonic() + 60) for key in ("a", "b"))
+    first, gone = (Waiter(make(key), time.monotonic() + 60) for key in ("a", "b"))
     line = Line()
     for member in (first, gone):
         line.admit(member)
@@ -161,7 +160,7 @@ def draft() -> Draft:
 def test_a_message_put_back_after_an_unknown_commit_stays_unknown(draft: Draft) -> None:
     """Its batch's time was up, its own was not; when that runs out as well, nobody knows whether it is in the log."""
     group, now = grouping(Writer()), time.monotonic()
-    line, member = Line(), Member(draft, now + 60, claimed=True)
+    line, member = Line(), Waiter(draft, now + 60, claimed=True)
     lost = DatabaseError("lost at COMMIT", code=2013, retriable=True, outcome_unknown=True)
     group._failed(line, "t", [member], now, lost)
     assert list(line.ready) == [member]

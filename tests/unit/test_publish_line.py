@@ -4,18 +4,18 @@ import pytest
 
 from lanelog._stores.messages import wire_bytes
 from lanelog.publisher.draft import Draft
-from lanelog.publisher.line import MAX_BATCH, MAX_BATCH_BYTES, Line, Member, Role
+from lanelog.publisher.line import MAX_BATCH, MAX_BATCH_BYTES, Duty, Line, Waiter
 from lanelog.publisher.lock_waiters import LockWaiters
 
 
-def member(key: str = "k", payload: bytes = b"x") -> Member:
+def member(key: str = "k", payload: bytes = b"x") -> Waiter:
     size = wire_bytes("t", key, "i", len(payload), None)
-    return Member(
+    return Waiter(
         Draft(topic="t", key=key, id="i", given=False, payload=payload, metadata=None, wire_bytes=size), deadline=1.0
     )
 
 
-def admitted(line: Line, *keys: str) -> list[Member]:
+def admitted(line: Line, *keys: str) -> list[Waiter]:
     members = [member(key) for key in keys]
     for one in members:
         line.admit(one)
@@ -26,7 +26,7 @@ def test_the_first_leads_and_takes_all_that_are_ready() -> None:
     """One leader at a time; later members wait, and are part of the batch if they came before it was taken."""
     line = Line()
     first, second, third = admitted(line, "a", "b", "a")
-    assert [line.role(member) for member in (first, second, third)] == [Role.LEAD, None, None]
+    assert [line.role(member) for member in (first, second, third)] == [Duty.LEAD, None, None]
     assert line.take() == [first, second, third]
     assert first.claimed
     assert line.take() == []
@@ -39,10 +39,10 @@ def test_the_leader_hands_over_to_who_came_next() -> None:
     line.take()
     (late,) = admitted(line, "b")
     assert line.hand_over(first) == [late]
-    assert line.role(late) is Role.LEAD
+    assert line.role(late) is Duty.LEAD
     line.take()
     assert line.hand_over(first) == []
-    assert line.role(late) is Role.LEAD
+    assert line.role(late) is Duty.LEAD
     assert line.hand_over(late) == []
     assert line.empty
 
@@ -65,12 +65,12 @@ def test_members_of_a_busy_lane_queue_behind_its_holder() -> None:
     batch = line.take()
     ready, other = admitted(line, "busy", "free")
     assert line.park([batch[1]]) == [first]
-    assert line.role(first) is Role.HOLD
+    assert line.role(first) is Duty.HOLD
     assert list(line.ready) == [other]
     (late,) = admitted(line, "busy")
     assert line.role(late) is None
     assert line.claim("busy") == [first, ready, late]
-    assert line.role(leader) is Role.LEAD
+    assert line.role(leader) is Duty.LEAD
 
 
 def test_a_leader_whose_own_lane_is_busy_leads_no_more() -> None:
@@ -80,7 +80,7 @@ def test_a_leader_whose_own_lane_is_busy_leads_no_more() -> None:
     batch = line.take()
     (second,) = admitted(line, "free")
     assert line.park(batch) == [first, second]
-    assert [line.role(first), line.role(second)] == [Role.HOLD, Role.LEAD]
+    assert [line.role(first), line.role(second)] == [Duty.HOLD, Duty.LEAD]
     assert line.claim("busy") == [first]
 
 
@@ -93,7 +93,7 @@ def test_a_lane_that_is_free_again_makes_its_members_ready() -> None:
     (late,) = admitted(line, "busy")
     first.error = ValueError()
     assert line.withdraw(first) == [late]
-    assert (line.role(late), list(line.ready), line.busy) == (Role.LEAD, [late], {})
+    assert (line.role(late), list(line.ready), line.busy) == (Duty.LEAD, [late], {})
 
 
 def test_a_holder_that_failed_is_not_tried_again() -> None:
@@ -106,16 +106,16 @@ def test_a_holder_that_failed_is_not_tried_again() -> None:
     assert line.empty
 
 
-@pytest.mark.parametrize("role", [Role.LEAD, Role.HOLD])
-def test_who_leaves_passes_its_role_on(role: Role) -> None:
+@pytest.mark.parametrize("role", [Duty.LEAD, Duty.HOLD])
+def test_who_leaves_passes_its_role_on(role: Duty) -> None:
     """A thread whose time is up leaves nobody behind who waits for it."""
     line = Line()
     first, second = admitted(line, "k", "k")
-    if role is Role.HOLD:
+    if role is Duty.HOLD:
         line.park(line.take())
     assert line.role(first) is role
     assert line.withdraw(first) == [second]
-    assert line.role(second) is Role.LEAD
+    assert line.role(second) is Duty.LEAD
     assert line.take() == [second]
     line.hand_over(second)
     assert line.empty
@@ -148,7 +148,7 @@ def test_who_has_left_does_not_come_back_with_its_batch(way: str) -> None:
     assert gone.claimed  # nobody knows what became of it
     assert line.empty
     (late,) = admitted(line, "k")
-    assert line.role(late) is Role.LEAD
+    assert line.role(late) is Duty.LEAD
 
 
 def test_a_batch_that_lost_its_lane_again_waits_on() -> None:
@@ -160,7 +160,7 @@ def test_a_batch_that_lost_its_lane_again_waits_on() -> None:
     (late,) = admitted(line, "k")
     line.unclaim("k", batch)
     assert [first.claimed, second.claimed] == [False, False]
-    assert line.role(first) is Role.HOLD
+    assert line.role(first) is Duty.HOLD
     assert line.claim("k") == [first, second, late]
 
 

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from lanelog.message import Receipt
 from lanelog.publisher import line as planning
 from lanelog.publisher.draft import Draft
-from lanelog.publisher.line import Line, Member, Role
+from lanelog.publisher.line import Duty, Line, Waiter
 
 KEYS = ["a", "b"]
 PICK = st.integers(0, 20)
@@ -25,18 +25,18 @@ class LineMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.line = Line()
-        self.threads: list[Member] = []
+        self.threads: list[Waiter] = []
         """Who is there, in the order of arrival."""
-        self.out: dict[Member, list[Member]] = {}
+        self.out: dict[Waiter, list[Waiter]] = {}
         """The transaction that a thread runs, and whose messages it has."""
-        self.woken: set[Member] = set()
+        self.woken: set[Waiter] = set()
 
     # -- what happens --------------------------------------------------------------------------------------------------
 
     @rule(key=st.sampled_from(KEYS))
     def arrive(self, key: str) -> None:
         draft = Draft(topic="t", key=key, id="i", given=False, payload=b"", metadata=None, wire_bytes=1)
-        member = Member(draft, deadline=1.0)
+        member = Waiter(draft, deadline=1.0)
         self.threads.append(member)
         self.line.admit(member)
         if self.line.role(member):
@@ -59,7 +59,7 @@ class LineMachine(RuleBasedStateMachine):
         """A thread that leads takes what is ready; one that holds has got the head."""
         able = self.able()
         runner = able[pick % len(able)]
-        leads = self.line.role(runner) is Role.LEAD
+        leads = self.line.role(runner) is Duty.LEAD
         batch = self.line.take() if leads else self.line.claim(runner.draft.key)
         assert batch
         self.out[runner] = batch
@@ -71,9 +71,9 @@ class LineMachine(RuleBasedStateMachine):
         runners = list(self.out)
         self.finish(runners[pick % len(runners)], end, key, late)
 
-    def finish(self, runner: Member, end: str, key: str, late: list[int]) -> None:
+    def finish(self, runner: Waiter, end: str, key: str, late: list[int]) -> None:
         batch = self.out.pop(runner)
-        holds = self.line.role(runner) is Role.HOLD
+        holds = self.line.role(runner) is Duty.HOLD
         if end == "interrupted":
             self.wake(self.line.put_back(batch))
             self.leave(runner)
@@ -93,7 +93,7 @@ class LineMachine(RuleBasedStateMachine):
             failed = [member for n, member in enumerate(batch) if n in late or member is runner]
             self.wake(self.line.put_back([member for member in batch if member not in failed]))
             self.fail(failed)
-        if not holds and (runner.done or self.line.role(runner) is not Role.LEAD):
+        if not holds and (runner.done or self.line.role(runner) is not Duty.LEAD):
             self.wake(self.line.hand_over(runner))
 
     @precondition(lambda self: self.able())
@@ -102,7 +102,7 @@ class LineMachine(RuleBasedStateMachine):
         """A holder fails before it has claimed anything."""
         able = self.able()
         runner = able[pick % len(able)]
-        if self.line.role(runner) is Role.HOLD:
+        if self.line.role(runner) is Duty.HOLD:
             self.fail([runner])
 
     @precondition(lambda self: self.idle())
@@ -112,27 +112,27 @@ class LineMachine(RuleBasedStateMachine):
         idle = self.idle()
         self.leave(idle[pick % len(idle)])
 
-    def leave(self, member: Member) -> None:
+    def leave(self, member: Waiter) -> None:
         self.threads.remove(member)
         self.wake(self.line.withdraw(member))
 
-    def commit(self, members: list[Member]) -> None:
+    def commit(self, members: list[Waiter]) -> None:
         for member in members:
             if member.waiting:
                 member.receipt = Receipt(1, "i", duplicate=False)
 
-    def fail(self, members: list[Member]) -> None:
+    def fail(self, members: list[Waiter]) -> None:
         for member in members:
             if not member.done:
                 member.error = ValueError()
 
-    def wake(self, members: list[Member]) -> None:
+    def wake(self, members: list[Waiter]) -> None:
         self.woken.update(members)
 
-    def idle(self) -> list[Member]:
+    def idle(self) -> list[Waiter]:
         return [member for member in self.threads if member not in self.out]
 
-    def able(self) -> list[Member]:
+    def able(self) -> list[Waiter]:
         return [member for member in self.idle() if not member.done and self.line.role(member)]
 
     # -- what must be true ---------------------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ class LineMachine(RuleBasedStateMachine):
         while self.threads:
             runner = next(iter(self.able()), None)
             if runner is not None:
-                leads = self.line.role(runner) is Role.LEAD
+                leads = self.line.role(runner) is Duty.LEAD
                 self.commit(self.line.take() if leads else self.line.claim(runner.draft.key))
             done = [member for member in self.threads if member.done]
             assert done, "nobody will ever commit what waits"

@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from lanelog._database.retries import backoff, with_retries
+from lanelog._backoff import OF_TRANSACTIONS
+from lanelog._database.retries import with_retries
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError
 
 
@@ -85,6 +86,6 @@ def test_stopping_cuts_the_waits_short() -> None:
 
 def test_waits_grow_and_are_bounded() -> None:
     """The first is a matter of milliseconds, none is longer than a second."""
-    assert all(0 < backoff(1) <= 0.02 for _ in range(50))
-    assert max(backoff(3) for _ in range(200)) > 0.02
-    assert all(backoff(50) <= 1.0 for _ in range(50))
+    assert all(0 < OF_TRANSACTIONS.after(1) <= 0.02 for _ in range(50))
+    assert max(OF_TRANSACTIONS.after(3) for _ in range(200)) > 0.02
+    assert all(OF_TRANSACTIONS.after(50) <= 1.0 for _ in range(50))

@@ -6,6 +6,7 @@ and handlers' transactions a pooled `Transaction`.
 How it holds together:
 
 * `driver` opens connections, the only room that imports PyMySQL or mysqlclient; `translation` maps their errors.
+* `codes` has the numbers of errors by what follows from them.
 * `wire` is one connection that knows whether it is alive. What breaks in the middle of a statement is closed at once
   and never used again; nothing is ever replayed behind a transaction's back.
 * `incarnation` is which life of which server answers: what memory believes is true of one alone.
@@ -19,6 +20,7 @@ How it holds together:
 
 from __future__ import annotations
 
+from lanelog._database import codes
 from lanelog._database.ambient import OpenTransaction, find_open, open_in_this_thread, own_transaction
 from lanelog._database.driver import ServerFacts
 from lanelog._database.executor import NOW_MS, SERVER_MARK, Executor
@@ -27,13 +29,12 @@ from lanelog._database.naming import named
 from lanelog._database.pool import Database, Transaction
 from lanelog._database.retries import with_retries
 from lanelog._database.session import Session
-from lanelog._database.translation import TRANSACTION_GONE, code_of, comes_from_driver, translate
+from lanelog._database.translation import code_of, comes_from_driver, translate
 
 __all__ = [
     "NOW_MS",
     "SERVER_MARK",
     "START_TOLERANCE_MS",
-    "TRANSACTION_GONE",
     "Database",
     "Executor",
     "Incarnation",
@@ -42,6 +43,7 @@ __all__ = [
     "Session",
     "Transaction",
     "code_of",
+    "codes",
     "comes_from_driver",
     "find_open",
     "named",

@@ -60,7 +60,7 @@ _ANSWER_WITHIN: Final = 2.0
 
 
 @frozen
-class Holder:
+class LockHolder:
     """A session that has a lock."""
 
     connection_id: int
@@ -74,12 +74,12 @@ class Holder:
         return f"{'' if self.certain else 'perhaps '}by connection {self.connection_id}{by}"
 
 
-def holder(config: ConnectConfig, lock: Callable[[Executor], object], *, seconds: float) -> Holder | None:
+def holder(config: ConnectConfig, lock: Callable[[Executor], object], *, seconds: float) -> LockHolder | None:
     """Return who holds what `lock` waits for; None if nobody does now, or if the account may not see it, or in doubt.
 
     `lock` runs in a transaction of its own, which is rolled back. It is given up after `seconds`.
     """
-    found: queue.SimpleQueue[Holder | None] = queue.SimpleQueue()
+    found: queue.SimpleQueue[LockHolder | None] = queue.SimpleQueue()
     brief = evolve(
         config,
         connect_timeout=min(config.connect_timeout, _CONNECT_WITHIN),
@@ -97,7 +97,7 @@ def _look(
     config: ConnectConfig,
     lock: Callable[[Executor], object],
     seconds: float,
-    answer: Callable[[Holder | None], None],
+    answer: Callable[[LockHolder | None], None],
 ) -> None:
     driver = Driver(config)
     waiting, asking = Wire(driver, autocommit=False), Wire(driver, autocommit=True)
@@ -113,7 +113,7 @@ def _look(
         asking.close()
 
 
-def _ask(waiting: Wire, asking: Wire, lock: Callable[[Executor], object], until: float) -> Holder | None:
+def _ask(waiting: Wire, asking: Wire, lock: Callable[[Executor], object], until: float) -> LockHolder | None:
     assert waiting.facts is not None  # noqa: S101 - for the type checker: it has connected
     number = waiting.facts.connection_id
     questions = [(_OF_MARIADB, True)] if waiting.facts.mariadb else [(_OF_MYSQL, True), (_PERHAPS, False)]
@@ -126,7 +126,7 @@ def _ask(waiting: Wire, asking: Wire, lock: Callable[[Executor], object], until:
                 with suppress(LanelogError):  # one of them may be what the account may not ask
                     rows = asking.query(question, (number,))
                     if rows and (certain or len(rows) == 1):
-                        return Holder(int(rows[0][0]), rows[0][1], rows[0][2], certain)
+                        return LockHolder(int(rows[0][0]), rows[0][1], rows[0][2], certain)
         return None
     finally:
         if not over.is_set():

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from copy import copy
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, SupportsIndex
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final, Literal, SupportsIndex
 
 import pymysql
 from attrs import define, field, frozen
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 SQL_MODE: Final = "STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION"
-LOCK_WAIT_TIMEOUT: Final = 5
+LOCK_WAIT_SECONDS: Final = 5
 """Seconds a statement waits for a row lock; below any read time-out, or the server would go on working for nobody."""
-WAIT_TIMEOUT: Final = 15
+SILENCE_SECONDS: Final = 15
 """Seconds after which the server drops a silent session: a stopped process must not hold its locks for hours."""
 
 _CHARSET: Final = "utf8mb4"
@@ -50,7 +51,7 @@ _MEANING: Final = {
     "max_sort_length": 4096,  # more bytes than a name has: names are sorted whole
 }
 _SETTINGS = (
-    f"sql_mode = '{SQL_MODE}', innodb_lock_wait_timeout = {LOCK_WAIT_TIMEOUT}, wait_timeout = {WAIT_TIMEOUT}, "
+    f"sql_mode = '{SQL_MODE}', innodb_lock_wait_timeout = {LOCK_WAIT_SECONDS}, wait_timeout = {SILENCE_SECONDS}, "
     f"{', '.join(f'{name} = {value}' for name, value in _MEANING.items())}"
 )
 _SESSION = f"SET SESSION {_SETTINGS}, autocommit = "
@@ -364,3 +365,8 @@ def silence(raw: Any) -> object:
         with suppress(OSError):
             os.close(socket.detach())
     return stream
+
+
+def fastest() -> Literal["pymysql", "mysqlclient"]:
+    """Return the name of the fastest driver that is installed here."""
+    return "mysqlclient" if find_spec("MySQLdb") else "pymysql"

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 from attrs import define, field
 from dbutils.pooled_db import PooledDB
 
-from lanelog._database import fork
-from lanelog._database.blocking import Holder, holder
+from lanelog._database import codes, fork
+from lanelog._database.blocking import LockHolder, holder
 from lanelog._database.driver import Driver, ServerFacts
 from lanelog._database.executor import Executor
 from lanelog._database.naming import Naming
@@ -29,7 +29,6 @@ from lanelog.errors import ClosedError, DatabaseError, LanelogError
 
 T = TypeVar("T")
 
-_NO_SUCH_SAVEPOINT = 1305
 _PURPOSE = "publishing"
 
 # A snapshot: the level holds for the one transaction that the second statement begins.
@@ -98,7 +97,7 @@ class Transaction:
         try:
             self._wire.execute("RELEASE SAVEPOINT lanelog_start")
         except DatabaseError as exc:
-            if exc.code != _NO_SUCH_SAVEPOINT:
+            if exc.code != codes.NO_SUCH_SAVEPOINT:
                 raise
             raise DatabaseError(
                 "the transaction ended inside the block, by commit(), rollback(), a statement that commits implicitly "
@@ -113,6 +112,7 @@ class _SharedPool(PooledDB):  # type: ignore[misc] # DBUtils ships no types
     def __init__(self, driver: Driver) -> None:
         size = driver.config.pool_size
         self.free = threading.Semaphore(size)
+        self._inherited = False
         super().__init__(
             _WireFactory(driver),
             maxcached=size,
@@ -124,11 +124,20 @@ class _SharedPool(PooledDB):  # type: ignore[misc] # DBUtils ships no types
             isfatal=_never_replay,
         )
 
-    def forget(self) -> None:
-        """In a forked child: let go of everything, without the inherited locks."""
+    def abandon(self) -> None:
+        """In a forked child: the pool's lock may be held by nobody, and is not taken any more."""
         self.free = threading.Semaphore(0)
-        self._lock = threading.Condition()
-        self._idle_cache: list[object] = []
+        self._inherited = True
+
+    def cache(self, con: object) -> None:
+        """Take a wire back; DBUtils calls it when a borrowed one is closed or collected."""
+        if not self._inherited:
+            super().cache(con)
+
+    def close(self) -> None:
+        """Close the wires that nobody has borrowed; DBUtils calls it when the pool is collected, too."""
+        if not self._inherited:
+            super().close()
 
 
 class _WireFactory:
@@ -231,7 +240,7 @@ class Database:
         """Whether anything was ever asked of the database, answered or not."""
         return self._driver.tried
 
-    def holder(self, lock: Callable[[Executor], object], *, seconds: float) -> Holder | None:
+    def holder(self, lock: Callable[[Executor], object], *, seconds: float) -> LockHolder | None:
         """Return who holds what `lock` waits for, as far as this account may see it; asks for at most `seconds`."""
         return holder(self.config, lock, seconds=seconds) if self.reached and not self._closed else None
 
@@ -336,7 +345,7 @@ class Database:
 
     def abandon(self) -> None:
         """In a forked child: the parent's connections are not ours, and its locks may be held by nobody."""
-        self._pool.forget()
+        self._pool.abandon()
         self._pool = _SharedPool(self._driver)
 
 

@@ -17,12 +17,9 @@ from typing import Final
 
 from attrs import define, field
 
-from lanelog._database import fork
+from lanelog._database import codes, fork
 from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError, LanelogError
-
-TOO_MANY: Final = frozenset({1040, 1203, 1226})
-"""The server has no connection left: none at all, for the user, by the account's own limit."""
 
 ORDER: Final = ("keeper", "settler", "fetcher", "publishing", "janitor", "scheduler")
 """By worth, the highest first. What has another purpose is publishing's."""
@@ -73,12 +70,14 @@ class Worth:
         with self._lock:
             self._gone[_name(purpose)] = time.monotonic()
         return DatabaseError(
-            f"the server has too few connections: {', '.join(others)} comes first", code=1040, retriable=True
+            f"the server has too few connections: {', '.join(others)} comes first",
+            code=codes.NO_CONNECTION_LEFT,
+            retriable=True,
         )
 
     def refused(self, purpose: str, error: LanelogError) -> None:
         """Note that the server had none for `purpose`; the shortage is said once, when it is clear how large it is."""
-        if getattr(error, "code", None) not in TOO_MANY:
+        if getattr(error, "code", None) not in codes.TOO_MANY:
             return
         now = time.monotonic()
         with self._lock:

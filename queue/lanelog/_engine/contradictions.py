@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import field, frozen
 
+from lanelog._database import codes
 from lanelog._stores import deliveries, groups, lane_rows, leases, offsets, partitions
 from lanelog._stores.lane_rows import LaneRows
 from lanelog._telemetry import get_logger
@@ -30,14 +31,13 @@ if TYPE_CHECKING:
 
     from lanelog._database import Executor, Session
 
-DUPLICATE: Final = 1062
 """The server's error for an offset that is taken: in a lane whose head is locked, the head is below the log."""
 
 # A caller's transaction may hold the head for long: who mends has other duties, and comes again (no table).
 PATIENCE = "SET SESSION innodb_lock_wait_timeout = %s"
 _PATIENT, _USUAL = 1, 5
 _READ_ONLY = 1290
-_HELD: Final = frozenset({1205, 1213})
+_HELD: Final = frozenset({codes.LOCK_WAIT_TIMEOUT, codes.DEADLOCK})
 
 # Whether the server takes writes of ordinary accounts; some may write although it does not (no table).
 READ_ONLY = "SELECT @@GLOBAL.read_only"

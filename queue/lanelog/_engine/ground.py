@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from lanelog._database import Incarnation
 
 
-class Line(Protocol):
+class Connected(Protocol):
     """A connection that somebody wants to act on."""
 
     @property
@@ -75,7 +75,7 @@ class Ground:
             self._answered_at = asked_at
             self._changed.notify_all()
 
-    def vouches(self, line: Line) -> int:
+    def vouches(self, line: Connected) -> int:
         """The generation of memory if it may act on this connection, else 0.
 
         It may when its server is the one that memory stands on, and the keeper's session has answered after the
@@ -94,7 +94,7 @@ class Ground:
             return 0
         return self.generation
 
-    def wait(self, line: Line, seconds: float) -> int:
+    def wait(self, line: Connected, seconds: float) -> int:
         """As `vouches`, after waiting so long at most: for a handler, which has nothing else to do."""
         deadline, before = time.monotonic() + seconds, self.generation
         while not (generation := self.vouches(line)):
@@ -116,10 +116,10 @@ class Ground:
         self.wake_keeper()
         return False
 
-    def _shared(self, line: Line) -> bool:
+    def _shared(self, line: Connected) -> bool:
         return self.incarnation is not None and line.incarnation.same(self.incarnation)
 
-    def _decided(self, line: Line, before: int) -> bool:
+    def _decided(self, line: Connected, before: int) -> bool:
         if self.incarnation is None:
             return False
         return self.generation != before or (self._shared(line) and line.connected_at <= self._answered_at)

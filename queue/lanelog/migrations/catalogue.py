@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from lanelog._database import NOW_MS, Executor
+from lanelog._database import NOW_MS, Executor, codes
 from lanelog.errors import DatabaseError, SchemaError
 from lanelog.migrations.declared import Column, Index, Table
 
@@ -32,7 +32,6 @@ ON DUPLICATE KEY UPDATE checksum = VALUES(checksum), oldest_code = VALUES(oldest
 
 # Writes the table's description alone, whatever the number of its rows.
 ADD_COLUMN = "ALTER TABLE {table} ADD COLUMN {definition}, ALGORITHM=INSTANT"
-_DUPLICATE_COLUMN = 1060
 _NOT_AT_ONCE = frozenset({1845, 1846, 4092})  # by a setting of MariaDB; after too many such additions, on MySQL
 
 
@@ -93,7 +92,7 @@ def add_column(cx: Executor, table: str, definition: str) -> bool:
                 f"the server adds no column to {table} without rebuilding it ({error}): run ALTER TABLE {table} ADD "
                 f"COLUMN {definition}, during which others may have to wait for the table; then `lanelog migrate`"
             ) from error
-        if error.code != _DUPLICATE_COLUMN:
+        if error.code != codes.DUPLICATE_COLUMN:
             raise
         return False
     return True

@@ -49,7 +49,7 @@ _MOMENT = 0.05
 log = get_logger("publisher")
 
 
-class Scheduled(Protocol):
+class OnScheduled(Protocol):
     """Who is told that a message with a delay was published."""
 
     def __call__(self, *, committed: bool) -> None:
@@ -67,7 +67,7 @@ class Publisher:
     _database: Database
     _published: Any = field(repr=False)
     """Called with the topic after every commit that this process knows of; wakes the local fetchers."""
-    _scheduled: Scheduled = field(default=_nobody, repr=False)
+    _scheduled: OnScheduled = field(default=_nobody, repr=False)
     """Called when a message with a delay was published; starts or wakes the local scheduler."""
     lanes: LaneCreator = field(init=False)
     _spread: Spread = field(init=False, repr=False)

@@ -9,17 +9,16 @@ from collections.abc import Callable, Mapping, Sequence
 
 from attrs import define, frozen
 
-from lanelog._database import Database
+from lanelog._database import Database, codes
 from lanelog._stores import partitions
 from lanelog.message import Receipt
 from lanelog.publisher import doubt
 from lanelog.publisher.draft import Draft
 from lanelog.publisher.lanes import LaneCreator
-from lanelog.publisher.line import Member
-from lanelog.publisher.locked import LOCK_WAIT_TIMEOUT
+from lanelog.publisher.line import Waiter
 from lanelog.publisher.placing import note_attempt, write
 
-Choose = Callable[[Mapping[str, int]], Sequence[Member]]
+Choose = Callable[[Mapping[str, int]], Sequence[Waiter]]
 """Given the heads that are locked by now, says whose messages to write."""
 
 
@@ -53,7 +52,7 @@ class BatchWriter:
                 lambda wanted=keys: self._transact(topic, wanted, choose, wait=wait),  # type: ignore[misc]
                 deadline=deadline,
                 what="publishing",
-                unless=() if persist else (LOCK_WAIT_TIMEOUT,),
+                unless=() if persist else (codes.LOCK_WAIT_TIMEOUT,),
             )
             busy |= left.busy
             if left.missing:

@@ -13,8 +13,8 @@ from typing import Final
 
 from attrs import define, frozen
 
+from lanelog._backoff import OF_TRANSACTIONS
 from lanelog._database import Database
-from lanelog._database.retries import backoff
 from lanelog._stores import partitions
 from lanelog.errors import DatabaseError
 from lanelog.message import Receipt
@@ -77,7 +77,7 @@ class BulkWriter:
                 self._lanes.ensure(topic, result.missing, deadline=deadline)
             if busy and not waits:
                 refused += 1
-                _NEVER.wait(backoff(refused))
+                _NEVER.wait(OF_TRANSACTIONS.after(refused))
             busy |= result.busy
             for draft in drafts:
                 if draft.key in busy:

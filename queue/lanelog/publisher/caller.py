@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from attrs import define
 
-from lanelog._database import Database, find_open
+from lanelog._database import Database, codes, find_open
 from lanelog._stores import messages, partitions, scheduled
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError, SchemaError
 from lanelog.message import Receipt
@@ -23,7 +23,6 @@ from lanelog.publisher.locked import Locked
 from lanelog.publisher.placing import append, place
 
 _NO_SUCH_DATABASE: Final = 1049
-_DUPLICATE: Final = 1062
 
 
 @define(eq=False)
@@ -97,7 +96,7 @@ class CallerWriter:
         try:
             return append(cx, topic, place(drafts, heads, stored), max_packet)
         except DatabaseError as exc:
-            if exc.code != _DUPLICATE:
+            if exc.code != codes.DUPLICATE:
                 raise
             cx.execute("ROLLBACK TO SAVEPOINT lanelog_publish")
             # Only now is it looked up here: a locking read of an id that is not there locks a gap, under REPEATABLE

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import Any, Final
 
-from lanelog._database import TRANSACTION_GONE, comes_from_driver, named, translate
+from lanelog._database import codes, comes_from_driver, named, translate
 from lanelog.errors import ConfigurationError, DatabaseError
 
 _NO_SUCH_SAVEPOINT: Final = 1305
@@ -84,7 +84,7 @@ class ForeignExecutor:
 
     def undo(self, exc: DatabaseError) -> DatabaseError:
         """Undo what was done since `begin`, so that the caller may go on; return the error to raise."""
-        if exc.code not in TRANSACTION_GONE - {1205}:
+        if exc.code not in codes.TRANSACTION_GONE - {codes.LOCK_WAIT_TIMEOUT}:
             try:
                 self.execute("ROLLBACK TO SAVEPOINT lanelog_publish")
             except DatabaseError:

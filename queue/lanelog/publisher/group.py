@@ -20,16 +20,16 @@ from copy import copy
 
 from attrs import define, field
 
-from lanelog._database import Database
+from lanelog._backoff import OF_TRANSACTIONS, Backoff
+from lanelog._database import Database, codes
 from lanelog._database.fork import register_shared
-from lanelog._database.retries import backoff
 from lanelog.errors import DatabaseError
 from lanelog.message import Receipt
 from lanelog.publisher.batch import BatchWriter
 from lanelog.publisher.draft import Draft
-from lanelog.publisher.line import Line, Member, Role
+from lanelog.publisher.line import Duty, Line, Waiter
 from lanelog.publisher.lock_waiters import LockWaiters
-from lanelog.publisher.locked import LOCK_WAIT_TIMEOUT, Locked, lanes
+from lanelog.publisher.locked import Locked, lanes
 
 
 @define(eq=False)
@@ -40,6 +40,8 @@ class GroupCommit:
     _writer: BatchWriter
     _gate: LockWaiters
     _locked: Locked
+    _backoff: Backoff = OF_TRANSACTIONS
+    """Of a member that waits for its lane, but not at the server."""
     _lines: dict[str, Line] = field(factory=dict, init=False)
     """By topic; a line lives as long as it has members."""
     _lock: threading.Lock = field(factory=threading.Lock, init=False, repr=False)
@@ -49,7 +51,7 @@ class GroupCommit:
 
     def publish(self, draft: Draft) -> Receipt:
         """Return when the message is committed. Raises DatabaseError, or what else became of its transaction."""
-        member = Member(draft, time.monotonic() + self._database.config.publish_timeout)
+        member = Waiter(draft, time.monotonic() + self._database.config.publish_timeout)
         line: Line | None = None
         try:
             with self._lock:
@@ -59,9 +61,9 @@ class GroupCommit:
                 line.admit(member)
             while not member.done:
                 role = line.role(member)
-                if role is Role.LEAD:
+                if role is Duty.LEAD:
                     self._lead(line, member)
-                elif role is Role.HOLD:
+                elif role is Duty.HOLD:
                     self._hold(line, member)
                     break
                 elif member.signal.wait(_left(member.deadline)):
@@ -84,9 +86,9 @@ class GroupCommit:
         self._lock = threading.Lock()
         self._lines = {}
 
-    def _lead(self, line: Line, leader: Member) -> None:
+    def _lead(self, line: Line, leader: Waiter) -> None:
         topic = leader.draft.topic
-        while not leader.done and line.role(leader) is Role.LEAD:
+        while not leader.done and line.role(leader) is Duty.LEAD:
             with self._lock:
                 batch = line.take()
             if not batch:
@@ -94,17 +96,17 @@ class GroupCommit:
             self._commit(line, topic, batch, leader.deadline)
         self._change(line, topic, lambda: line.hand_over(leader))
 
-    def _commit(self, line: Line, topic: str, batch: Sequence[Member], deadline: float) -> None:
+    def _commit(self, line: Line, topic: str, batch: Sequence[Waiter], deadline: float) -> None:
         """Commit a batch without waiting for heads; the members of busy lanes are parked."""
 
-        def choose(heads: Mapping[str, int]) -> list[Member]:
+        def choose(heads: Mapping[str, int]) -> list[Waiter]:
             return [member for member in batch if member.waiting and member.draft.key in heads]
 
         keys = {member.draft.key for member in batch}
         try:
             busy = self._writer.commit(topic, keys, choose, wait=False, persist=False, deadline=deadline)
         except Exception as exc:  # noqa: BLE001 - every member raises it, or its own, in its own thread
-            if isinstance(exc, DatabaseError) and exc.code == LOCK_WAIT_TIMEOUT:
+            if isinstance(exc, DatabaseError) and exc.code == codes.LOCK_WAIT_TIMEOUT:
                 # Not a head was locked, but say a gap in an index, by a caller that is SERIALIZABLE. Whichever lane of
                 # the batch that concerns, it must not hold up the others again: each goes on by itself.
                 self._change(line, topic, lambda: line.park(batch))
@@ -116,7 +118,7 @@ class GroupCommit:
             raise
         self._change(line, topic, lambda: line.part([member for member in batch if member.draft.key in busy], busy))
 
-    def _hold(self, line: Line, holder: Member) -> None:
+    def _hold(self, line: Line, holder: Waiter) -> None:
         """Try until the message has an outcome, or its time is up."""
         topic, key = holder.draft.topic, holder.draft.key
         refused = 0
@@ -126,14 +128,14 @@ class GroupCommit:
             if not holder.done:
                 refused += 1
                 holder.signal.clear()  # set when it became the holder, perhaps only after it knew; nobody else sets it
-                holder.signal.wait(min(backoff(refused), _left(holder.deadline)))
+                holder.signal.wait(min(self._backoff.after(refused), _left(holder.deadline)))
 
-    def _commit_lane(self, line: Line, holder: Member, *, wait: bool) -> None:
+    def _commit_lane(self, line: Line, holder: Waiter, *, wait: bool) -> None:
         """Commit what has gathered for one lane by the time its head is taken, if it can be taken."""
         topic, key = holder.draft.topic, holder.draft.key
-        claimed: list[Member] = []
+        claimed: list[Waiter] = []
 
-        def claim(_heads: Mapping[str, int]) -> list[Member]:
+        def claim(_heads: Mapping[str, int]) -> list[Waiter]:
             if not claimed:  # a repetition writes what the first attempt may have written
                 with self._lock:
                     claimed.extend(line.claim(key))
@@ -153,11 +155,11 @@ class GroupCommit:
             with self._lock:
                 line.unclaim(key, claimed)
 
-    def _interrupted(self, line: Line, topic: str, members: Sequence[Member]) -> None:
+    def _interrupted(self, line: Line, topic: str, members: Sequence[Waiter]) -> None:
         """Let others go on with what the thread that ran it did not finish: the interrupt is its own."""
         self._change(line, topic, lambda: line.put_back(members))
 
-    def _failed(self, line: Line, topic: str, members: Sequence[Member], deadline: float, exc: Exception) -> None:
+    def _failed(self, line: Line, topic: str, members: Sequence[Waiter], deadline: float, exc: Exception) -> None:
         """Decide what becomes of members whose transaction failed for good, or until the deadline of who ran it."""
         alone = sum(not member.done for member in members) == 1
         members = [member for member in members if member.waiting]
@@ -179,7 +181,7 @@ class GroupCommit:
             finally:
                 self._change(line, topic, lambda: line.put_back(rest))  # nobody, unless this thread was interrupted
 
-    def _change(self, line: Line, topic: str, change: Callable[[], list[Member]]) -> None:
+    def _change(self, line: Line, topic: str, change: Callable[[], list[Waiter]]) -> None:
         """Change the plan, wake whom that concerns, and drop a line that nobody needs."""
         with self._lock:
             woken = change()
@@ -188,7 +190,7 @@ class GroupCommit:
         for member in woken:
             member.signal.set()
 
-    def _failure(self, member: Member, shared: BaseException) -> BaseException:
+    def _failure(self, member: Waiter, shared: BaseException) -> BaseException:
         """Every member raises its own copy: threads must not add their tracebacks to one object."""
         error = copy(shared)
         if not isinstance(error, DatabaseError):
@@ -197,7 +199,7 @@ class GroupCommit:
             error.outcome_unknown = True  # of an earlier batch, though not of the one that failed for good
         return self._locked.explained(error, member.draft.topic, [member.draft.key])
 
-    def _expired(self, member: Member) -> DatabaseError:
+    def _expired(self, member: Waiter) -> DatabaseError:
         seconds = self._database.config.publish_timeout
         if member.claimed:
             why = "another thread was about to; publish it again under the same id"
@@ -212,7 +214,7 @@ class GroupCommit:
         )
 
 
-def _fail(member: Member, exc: Exception) -> None:
+def _fail(member: Waiter, exc: Exception) -> None:
     member.error = exc
     member.signal.set()
 

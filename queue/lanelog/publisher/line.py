@@ -24,7 +24,7 @@ MAX_BATCH = 1000
 MAX_BATCH_BYTES = 4 * 1024 * 1024
 
 
-class Role(Enum):
+class Duty(Enum):
     """What a waiting thread is asked to do when it is woken."""
 
     LEAD = auto()
@@ -34,7 +34,7 @@ class Role(Enum):
 
 
 @define(eq=False)
-class Member:
+class Waiter:
     """A thread that publishes one message, and waits until somebody, perhaps itself, has committed it."""
 
     draft: Draft = field(repr=False)
@@ -62,12 +62,12 @@ class Member:
 class Line:
     """The members of one topic: those that are ready, and those that queue for a busy lane."""
 
-    ready: deque[Member] = field(factory=deque)
-    leader: Member | None = None
+    ready: deque[Waiter] = field(factory=deque)
+    leader: Waiter | None = None
     """There is one whenever somebody is ready."""
-    busy: dict[str, deque[Member]] = field(factory=dict)
+    busy: dict[str, deque[Waiter]] = field(factory=dict)
     """By key; each has a holder."""
-    holders: dict[str, Member] = field(factory=dict)
+    holders: dict[str, Waiter] = field(factory=dict)
     """By key; a holder need not be in the queue any more."""
 
     @property
@@ -75,22 +75,22 @@ class Line:
         """Whether nobody needs it."""
         return not (self.ready or self.leader or self.busy)
 
-    def role(self, member: Member) -> Role | None:
+    def role(self, member: Waiter) -> Duty | None:
         """Return what a member is to do; None: to wait. A member may ask for its own without the lock."""
         if self.holders.get(member.draft.key) is member:
-            return Role.HOLD
-        return Role.LEAD if self.leader is member else None
+            return Duty.HOLD
+        return Duty.LEAD if self.leader is member else None
 
-    def admit(self, member: Member) -> None:
+    def admit(self, member: Waiter) -> None:
         """Let a member in: it leads if nobody does, and queues in memory if its lane is known to be busy."""
         self._queue(member)
         self._appoint()
 
-    def take(self) -> list[Member]:
+    def take(self) -> list[Waiter]:
         """Return the next batch, in order of arrival, for the leader to commit."""
         return _take(self.ready)
 
-    def park(self, members: Iterable[Member]) -> list[Member]:
+    def park(self, members: Iterable[Waiter]) -> list[Waiter]:
         """Queue members whose lanes turned out to be busy, and whoever is ready for the same ones; wake the result.
 
         A leader that queues leads no more.
@@ -112,7 +112,7 @@ class Line:
             self.leader = None
         return holders + self._appoint()
 
-    def part(self, members: Iterable[Member], busy: Collection[str]) -> list[Member]:
+    def part(self, members: Iterable[Waiter], busy: Collection[str]) -> list[Waiter]:
         """Let members whose lanes turned out to be busy try others, if they may, and park the rest; wake the result.
 
         Those that try another lane are ready again, before the others.
@@ -122,26 +122,26 @@ class Line:
         moved = [member for member in members if member.waiting and member.draft.step_aside(avoided)]
         return self.put_back(moved) + self.park(member for member in members if member not in moved)
 
-    def claim(self, key: str) -> list[Member]:
+    def claim(self, key: str) -> list[Waiter]:
         """Return the batch that has gathered for a busy lane, for its holder, who has the lane by now."""
         return _take(self.busy[key])
 
-    def unclaim(self, key: str, members: Iterable[Member]) -> None:
+    def unclaim(self, key: str, members: Iterable[Waiter]) -> None:
         """Return a batch to the front of its busy lane, for the holder, who lost the lane before it was committed."""
         self.busy[key].extendleft(reversed(_unclaimed(members)))
 
-    def put_back(self, members: Iterable[Member]) -> list[Member]:
+    def put_back(self, members: Iterable[Waiter]) -> list[Waiter]:
         """Return a batch that failed to the front of those who are ready, to be tried again; wake the result."""
         self.ready.extendleft(reversed(_unclaimed(members)))
         return self._appoint()
 
-    def hand_over(self, leader: Member) -> list[Member]:
+    def hand_over(self, leader: Waiter) -> list[Waiter]:
         """Let the next one lead, if it is this one who leads; wake the result."""
         if self.leader is leader:
             self.leader = None
         return self._appoint()
 
-    def withdraw(self, member: Member) -> list[Member]:
+    def withdraw(self, member: Waiter) -> list[Waiter]:
         """Forget a member whose thread leaves, for whatever reason, and pass its roles on; wake the result."""
         member.gone = True
         key = member.draft.key
@@ -154,19 +154,19 @@ class Line:
             self.ready.extend(other for other in self.busy.pop(key) if other.waiting)
         return self.hand_over(member)
 
-    def _queue(self, member: Member) -> None:
+    def _queue(self, member: Waiter) -> None:
         if member.draft.key in self.busy:
             member.draft.step_aside(self.busy)
         self.busy.get(member.draft.key, self.ready).append(member)
 
-    def _appoint(self) -> list[Member]:
+    def _appoint(self) -> list[Waiter]:
         if self.leader is not None or not self.ready:
             return []
         self.leader = self.ready[0]
         return [self.leader]
 
 
-def _unclaimed(members: Iterable[Member]) -> list[Member]:
+def _unclaimed(members: Iterable[Waiter]) -> list[Waiter]:
     """Return those that wait still, in no transaction any more; to the others it may have happened, or has."""
     waiting = [member for member in members if member.waiting]
     for member in waiting:
@@ -174,8 +174,8 @@ def _unclaimed(members: Iterable[Member]) -> list[Member]:
     return waiting
 
 
-def _take(queue: deque[Member]) -> list[Member]:
-    batch: list[Member] = []
+def _take(queue: deque[Waiter]) -> list[Waiter]:
+    batch: list[Waiter] = []
     size = 0
     while queue and len(batch) < MAX_BATCH and (not batch or size + queue[0].draft.wire_bytes <= MAX_BATCH_BYTES):
         member = queue.popleft()

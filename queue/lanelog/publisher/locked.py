@@ -12,12 +12,10 @@ from typing import Final
 
 from attrs import define, field
 
-from lanelog._database import Database
+from lanelog._database import Database, codes
 from lanelog._database.fork import register_shared
 from lanelog._stores import partitions
 from lanelog.errors import DatabaseError
-
-LOCK_WAIT_TIMEOUT: Final = 1205
 
 _NAMED: Final = 3
 _ASKED_FOR: Final = 2.0
@@ -40,7 +38,7 @@ class Locked:
 
     def explained(self, error: DatabaseError, topic: str, keys: Collection[str], *, ask: bool = True) -> DatabaseError:
         """Return `error`, or if it is a lock time-out, a copy that says which lanes were locked, and by whom."""
-        if error.code != LOCK_WAIT_TIMEOUT:
+        if error.code != codes.LOCK_WAIT_TIMEOUT:
             return error
         explained = copy(error)
         by = self.holder(topic, keys) if ask else ""

@@ -12,7 +12,7 @@ from typing import Final
 
 from attrs import field, frozen
 
-from lanelog._database import Executor, Transaction
+from lanelog._database import Executor, Transaction, codes
 from lanelog._stores import messages, partitions, scheduled
 from lanelog._stores.messages import NewMessage
 from lanelog._stores.scheduled import NewScheduled
@@ -21,7 +21,6 @@ from lanelog.message import Receipt
 from lanelog.publisher.doubt import refuse_outdated
 from lanelog.publisher.draft import SCHEDULED, Draft
 
-_DUPLICATE: Final = 1062
 _KEYS_NAMED: Final = 3
 
 
@@ -109,7 +108,8 @@ def append(cx: Executor, topic: str, placement: Placement, max_packet: int) -> l
         try:
             messages.insert(cx, topic, placement.rows, max_packet)
         except DatabaseError as exc:
-            if exc.code == _DUPLICATE and "PRIMARY'" in str(exc):  # MySQL names the table, too; ids have another index
+            # MySQL names the table, too; ids have another index.
+            if exc.code == codes.DUPLICATE and "PRIMARY'" in str(exc):
                 raise _taken(topic, placement, exc) from exc
             raise
     if placement.scheduled:

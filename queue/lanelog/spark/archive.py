@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any, Final
 from attrs import asdict, frozen
 
 from lanelog import migrations
+from lanelog._backoff import OF_LOOPS
 from lanelog._database import Database
-from lanelog._loop import backoff
 from lanelog._telemetry import get_logger
 from lanelog.admin.lookup.known import known_topic, read
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError, LeaseLost
@@ -227,7 +227,7 @@ def _repeat(job: ArchiveJob, options: ArchiveOptions, checkpoints: Path) -> bool
             if failures >= FAILURES or (options.once and not may_pass):
                 raise LanelogError(f"the archive's query failed: {told}") from error
             log.warning("archive.query_failed", failures=failures, error=told)
-            job.stopping.wait(backoff(failures))
+            job.stopping.wait(OF_LOOPS.after(failures))
             _wait_for_database(job, job.group.database.config.publish_timeout if options.once else math.inf)
     return False
 
@@ -245,7 +245,7 @@ def _wait_for_database(job: ArchiveJob, patience: float) -> None:
             if not error.retriable or time.monotonic() > deadline:
                 raise
             looks += 1
-            job.stopping.wait(backoff(looks))
+            job.stopping.wait(OF_LOOPS.after(looks))
         else:
             return
 

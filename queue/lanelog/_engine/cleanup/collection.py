@@ -48,7 +48,7 @@ class Span:
 
 
 @frozen(kw_only=True)
-class Released:
+class Collected:
     """What step 1 found: the lanes whose floors could be had; `unread`: nobody reads the topic, nothing is released."""
 
     lanes: Mapping[str, Span] = field(factory=dict)
@@ -64,7 +64,7 @@ class Released:
         return any(span.full for span in self.lanes.values())
 
 
-def release(cx: Executor, topic: str, keys: Sequence[str], retention_ms: int) -> Released:
+def release(cx: Executor, topic: str, keys: Sequence[str], retention_ms: int) -> Collected:
     """Step 1: raise the floors of these lanes to what every group is past and what is older than the retention.
 
     The watermarks are read in a second statement, without locks: READ COMMITTED gives it a new snapshot, stale is safe
@@ -73,11 +73,11 @@ def release(cx: Executor, topic: str, keys: Sequence[str], retention_ms: int) ->
     """
     topic_row = partitions.share_topic(cx, topic)
     if topic_row is None or topic_row.holds_dead_letters:
-        return Released(dead_letters=True)
+        return Collected(dead_letters=True)
     floors = offsets.try_lock_floors(cx, topic, keys)
     readers = list(groups.readers(cx, topic))
     if not readers:
-        return Released(unread=True)
+        return Collected(unread=True)
     marks = offsets.watermarks(cx, topic, readers, list(floors))
     acked = {key: min(marks.get((group, key), row.floor) for group in readers) for key, row in floors.items()}
     targets = {key: min(acked[key], row.floor + STEP) for key, row in floors.items()}
@@ -87,7 +87,7 @@ def release(cx: Executor, topic: str, keys: Sequence[str], retention_ms: int) ->
     raised = {key: target for key, target in targets.items() if target > floors[key].floor}
     if raised:
         offsets.raise_floors(cx, topic, raised)
-    return Released(
+    return Collected(
         lanes={
             key: Span(deleted=row.deleted_through, floor=raised.get(key, row.floor), risen=key in raised)
             for key, row in floors.items()
@@ -95,7 +95,7 @@ def release(cx: Executor, topic: str, keys: Sequence[str], retention_ms: int) ->
     )
 
 
-def release_letters(cx: Executor, topic: str, keys: Sequence[str], kept: Mapping[tuple[str, str], int]) -> Released:
+def release_letters(cx: Executor, topic: str, keys: Sequence[str], kept: Mapping[tuple[str, str], int]) -> Collected:
     """Step 1 for a dead letter topic: raise the floors over what was redriven, deleted, or is past its retention.
 
     `kept`: for how many milliseconds the dead letters of each (original topic, group) are kept; those of any other stay
@@ -108,7 +108,7 @@ def release_letters(cx: Executor, topic: str, keys: Sequence[str], kept: Mapping
     """
     topic_row = partitions.share_topic(cx, topic)
     if topic_row is None:
-        return Released(unread=True)
+        return Collected(unread=True)
     floors = offsets.try_lock_floors(cx, topic, keys)
     settled = deliveries.load(cx, "", topic, list(floors))
     ranges = [(key, row.floor, row.floor + STEP) for key, row in floors.items()]
@@ -122,7 +122,7 @@ def release_letters(cx: Executor, topic: str, keys: Sequence[str], kept: Mapping
     raised = {key: target for key, target in targets.items() if target > floors[key].floor}
     if raised:
         offsets.raise_floors(cx, topic, raised)
-    return Released(
+    return Collected(
         lanes={
             key: Span(deleted=row.deleted_through, floor=raised.get(key, row.floor), risen=key in raised)
             for key, row in floors.items()

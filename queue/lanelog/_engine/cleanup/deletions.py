@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from lanelog._telemetry import get_logger
 
 if TYPE_CHECKING:
-    from lanelog._engine.cleanup.collection import Released
+    from lanelog._engine.cleanup.collection import Collected
 
 log = get_logger("janitor")
 
@@ -22,7 +22,7 @@ def who(account: str) -> dict[str, object]:
     return {"account": account, "host": socket.gethostname(), "pid": os.getpid()}
 
 
-def tell_aged(account: str, topic: str, released: Released) -> None:
+def tell_aged(account: str, topic: str, released: Collected) -> None:
     """Tell that retention released dead letters that nobody had redriven or deleted, if it did."""
     if released.aged:
         why = "dead_letter_retention"

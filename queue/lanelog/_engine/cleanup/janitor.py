@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field
 
+from lanelog._database import codes
 from lanelog._engine.cleanup import auditing, collection, retention
-from lanelog._engine.cleanup.collection import Released
+from lanelog._engine.cleanup.collection import Collected
 from lanelog._engine.cleanup.lane_purge import Purge, removable
 from lanelog._engine.cleanup.unattended import Undertaker
 from lanelog._stores import groups, moves, offsets, partitions
@@ -44,7 +45,6 @@ EXPIRED_EVERY = 60.0
 BURYING = 0.2
 """Seconds of a turn that are spent on one of them: what else the janitor does, and the end of the process, may wait."""
 
-DENIED = frozenset({1142, 1143})
 """The server's errors for a privilege that the account lacks on a table or column."""
 DENIED_WAIT = 600.0
 """Seconds until it is tried again whether the account may delete by now."""
@@ -61,7 +61,7 @@ class Topic:
     waits: dict[str, float] = field(factory=dict)  # key -> how long it was put off the last time
     purge_at: float = 0.0
     purge_after: str = ""
-    kept: retention.Kept = field(factory=retention.Kept)
+    kept: retention.TopicSchedule = field(factory=retention.TopicSchedule)
     passes: auditing.Passes = field(factory=auditing.Passes)
     expired_at: float = 0.0
     expired_after: str = ""
@@ -132,7 +132,7 @@ class Janitor:
         try:
             return work(member, state)
         except DatabaseError as error:
-            if error.code not in DENIED:
+            if error.code not in codes.DENIED:
                 raise
             if duty not in state.denied_until:
                 log.warning("deletion.denied", topic=member.topic, group=member.group, duty=duty, error=error)
@@ -155,7 +155,7 @@ class Janitor:
         retention_ms = max(readers.values(), default=0)
         if retention_ms:
             keys = self._old_enough(topic, keys, state, retention_ms, now)
-        released = self._release(topic, keys, state, retention_ms) if keys else Released()
+        released = self._release(topic, keys, state, retention_ms) if keys else Collected()
         try:
             collection.delete(self.session, topic, released.lanes)
         except BaseException:
@@ -178,7 +178,7 @@ class Janitor:
                 state.not_before[key] = now + retention_ms / 1000 - age
         return ripe
 
-    def _release(self, topic: str, keys: list[str], state: Topic, retention_ms: int) -> Released:
+    def _release(self, topic: str, keys: list[str], state: Topic, retention_ms: int) -> Collected:
         """Raise floors, and remember which lanes need not be looked at before something changes."""
         with self.session.transaction() as cx:
             released = collection.release(cx, topic, keys, retention_ms)

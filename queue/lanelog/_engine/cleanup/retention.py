@@ -33,7 +33,7 @@ LANES_A_PASS = 200
 
 
 @define(eq=False)
-class Kept:
+class TopicSchedule:
     """When the next look is due (monotonic), for one topic."""
 
     history_at: dict[tuple[str, float], float] = field(factory=dict)  # by group and the retention given here
@@ -41,7 +41,7 @@ class Kept:
     letters_after: dict[str, str] = field(factory=dict)  # how far a pass through its lanes has come
 
 
-def purge_history(session: Session, member: Member, kept: Kept, now: float) -> bool:
+def purge_history(session: Session, member: Member, kept: TopicSchedule, now: float) -> bool:
     """Delete one batch of the group's old rows, when some may be old; True when more is old at once."""
     group, topic, config = member.group, member.topic, member.config
     asked = group, config.history_retention
@@ -58,7 +58,7 @@ def purge_history(session: Session, member: Member, kept: Kept, now: float) -> b
     return False
 
 
-def release_letters(session: Session, member: Member, kept: Kept, now: float, account: str) -> bool:
+def release_letters(session: Session, member: Member, kept: TopicSchedule, now: float, account: str) -> bool:
     """Delete dead letters of the topic, a page of lanes at a time; True when more is ready at once.
 
     `account`: who deletes them, for the event.

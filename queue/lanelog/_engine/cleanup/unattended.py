@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from attrs import field, frozen
 
-from lanelog._engine import contradictions
+from lanelog._database import codes
 from lanelog._engine.lane.values import EXPIRED
 from lanelog._stores import deliveries, groups, history, leases, moves, offsets, partitions
 from lanelog._stores.history import Ended, HistoryWrite
@@ -88,7 +88,7 @@ class Undertaker:
                 head = partitions.try_lock_head(cx, dead_topic, key) if dead_topic else 0
                 gone = [] if head is None else self._move(cx, group, key, head)
         except DatabaseError as error:
-            if error.code != contradictions.DUPLICATE:
+            if error.code != codes.DUPLICATE:
                 raise
             return 0  # the head of the dead letters' lane contradicts the log: who mends such lanes comes by
         if gone and dead_topic:

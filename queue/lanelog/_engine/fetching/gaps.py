@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define
 
+from lanelog._database import codes
 from lanelog._stores import fetches, leases, offsets, partitions
 from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 # The head may be in a caller's long transaction: wait for it a second, not five.
 PATIENCE = "SET SESSION innodb_lock_wait_timeout = %s"
-LOCK_TIMEOUT = 1205
 
 HOLES_AT_ONCE = 10_000
 """Offsets that are passed in one step: the lane's member is locked meanwhile, for some milliseconds."""
@@ -74,7 +74,7 @@ class Gaps:
                 head = fetches.share_head(cx, topic, key)
                 found = fetches.exact(cx, group, topic, [(key, offset)], largest=0)
         except DatabaseError as error:
-            if error.code != LOCK_TIMEOUT:
+            if error.code != codes.LOCK_WAIT_TIMEOUT:
                 raise
             member.fetching.still_needs_fetch(lane)
             return

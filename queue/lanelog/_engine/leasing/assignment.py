@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field, frozen
 
-from lanelog._loop import BACKOFF_MOST
+from lanelog._backoff import OF_LOOPS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SECOND_LOOK = 1.0
 """Seconds between the two looks that have to find a lock free."""
 
-EVERYBODY_BACK = BACKOFF_MOST + 1.0
+EVERYBODY_BACK = OF_LOOPS.most + 1.0
 """Seconds that our own session must be steady for before a free lock proves a death: what ended it, or made it wait,
 may have ended everybody's, and the last of them is back after the longest back-off."""
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import define, field, frozen
 
+from lanelog._database import codes
 from lanelog._engine import contradictions
 from lanelog._stores import messages, partitions, scheduled
 from lanelog._stores._points import MAX_POINTS
@@ -94,7 +95,7 @@ class DelayedMessages:
             try:
                 moved += self._append(topic, points)
             except DatabaseError as error:
-                taken = error.code == contradictions.DUPLICATE  # ids were looked up: it is an offset
+                taken = error.code == codes.DUPLICATE  # ids were looked up: it is an offset
                 if not ((error.retriable or taken) and self.session.connected):
                     raise
                 # Not a head, but say a gap in an index, by a caller that is SERIALIZABLE. Whichever lane that concerns,

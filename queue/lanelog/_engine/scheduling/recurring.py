@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 from attrs import define, field, frozen
 
 from lanelog import _cron
+from lanelog._database import codes
 from lanelog._engine import contradictions
 from lanelog._engine.scheduling.catch_up import DueTimes, dues
 from lanelog._stores import messages, partitions, schedules
@@ -42,8 +43,6 @@ BYTES_A_TRANSACTION: Final = 8 * 1024 * 1024
 FAULTY_WAIT: Final = 60.0
 """Seconds until a schedule that cannot be fired for a reason of its own is tried again by this process."""
 
-LOCK_WAIT_TIMEOUT: Final = 1205
-DENIED: Final = frozenset({1142, 1143})
 """The server's errors for a privilege that the account lacks, for any schedule, on a table or column."""
 
 CLOCK_BACK_MS: Final = 5_000
@@ -181,17 +180,17 @@ class RecurringSchedules:
     @staticmethod
     def _mended(session: Session, name: str, error: LanelogError) -> bool:
         """Whether an offset was taken, as ids were looked up, and the lane's head was seen to."""
-        taken = isinstance(error, DatabaseError) and error.code == contradictions.DUPLICATE
+        taken = isinstance(error, DatabaseError) and error.code == codes.DUPLICATE
         row = schedules.get(session, name) if taken else None
         return row is not None and contradictions.mend(session, row.topic, row.key) is not None
 
     def _failed(self, names: Sequence[str], error: LanelogError, turn: _Turn) -> None:
         """One schedule's fault, or somebody's lock on something of its lane, must not stop the others."""
         own = not error.retriable
-        if isinstance(error, DatabaseError) and error.code in DENIED:
+        if isinstance(error, DatabaseError) and error.code in codes.DENIED:
             turn.failure = error
             turn.todo.clear()
-        elif len(names) > 1 and (own or (isinstance(error, DatabaseError) and error.code == LOCK_WAIT_TIMEOUT)):
+        elif len(names) > 1 and (own or (isinstance(error, DatabaseError) and error.code == codes.LOCK_WAIT_TIMEOUT)):
             turn.todo.extend([name] for name in names)
         elif own:
             log.error("schedule.faulty", schedule=names[0], error=error)

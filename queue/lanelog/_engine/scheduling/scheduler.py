@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field
 
-from lanelog._database import NOW_MS
+from lanelog._database import NOW_MS, codes
 from lanelog._engine.scheduling.delayed import DelayedMessages
 from lanelog._engine.scheduling.recurring import RecurringSchedules
 from lanelog._stores import scheduled, schedules
@@ -48,7 +48,6 @@ HELD = 0.25
 SOON = 0.01
 """A look that is that near need not be brought forward."""
 
-DENIED = frozenset({1142, 1143})
 """The server's errors for a privilege that the account lacks on a table or column."""
 DENIED_WAIT = 600.0
 """Seconds until it is tried again whether the account may by now."""
@@ -153,7 +152,7 @@ class Scheduler:
         try:
             wait = work()
         except LanelogError as error:
-            if not (isinstance(error, DatabaseError) and error.code in DENIED):
+            if not (isinstance(error, DatabaseError) and error.code in codes.DENIED):
                 if not self.session.connected:
                     raise
                 failures.append(error)

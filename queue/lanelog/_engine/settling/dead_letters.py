@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field
 
+from lanelog._database import codes
 from lanelog._engine import contradictions
 from lanelog._engine.delivery import message_of
 from lanelog._engine.lane import failures
@@ -95,7 +96,7 @@ class DeadLetters:
                 outcome = None if head is None else self._copy(cx, member, burial, dead_topic, head)
         except DatabaseError as error:
             # The copy's id was looked for: it is the offset that is taken, and no repetition would find another.
-            if error.code != contradictions.DUPLICATE or mended:
+            if error.code != codes.DUPLICATE or mended:
                 raise
             seen_to = contradictions.mend(self.session, dead_topic, key) is not None
             return seen_to and self._move(member, burial, mended=True)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field
 
+from lanelog._database import codes
 from lanelog._engine.settling.dead_letters import DeadLetters
 from lanelog._stores import deliveries, history, leases, offsets
 from lanelog.errors import DatabaseError
@@ -35,8 +36,6 @@ IDLE = 2.0
 AGAIN = 0.1
 """Seconds until lanes and dead letter heads that somebody has locked are tried again."""
 
-DEADLOCK = 1213
-LOCK_TIMEOUT = 1205
 QUICK_REPEATS = 5
 
 
@@ -113,10 +112,10 @@ class Settler:
     def _again(self, member: Member, error: BaseException) -> bool:
         """After a failed flush: True to repeat it at once; else the error goes to the loop, which waits."""
         code = error.code if isinstance(error, DatabaseError) else None
-        if code == DEADLOCK and self._deadlocks < QUICK_REPEATS:
+        if code == codes.DEADLOCK and self._deadlocks < QUICK_REPEATS:
             self._deadlocks += 1
             return True
-        if code == LOCK_TIMEOUT:
+        if code == codes.LOCK_WAIT_TIMEOUT:
             self._cautious.add(member)
             return True
         raise error

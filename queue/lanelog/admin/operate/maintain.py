@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from lanelog._database import Database
-    from lanelog._engine.cleanup.collection import Released
+    from lanelog._engine.cleanup.collection import Collected
 
 SCHEDULES = "(schedules)"
 """Where `failed` says why schedules could not be fired, instead of a topic."""
@@ -200,7 +200,7 @@ def _bury_expired(
     return buried
 
 
-def _collect(database: Database, topic: str, release: Callable[[list[str]], Released], *, letters: bool) -> int:
+def _collect(database: Database, topic: str, release: Callable[[list[str]], Collected], *, letters: bool) -> int:
     """Release and delete lane by lane, page by page; how many messages that were."""
     deleted = 0
     for page in pages(database, topic, LANES_A_TRANSACTION):
@@ -215,7 +215,7 @@ def _collect(database: Database, topic: str, release: Callable[[list[str]], Rele
 
 def _release_letters(
     database: Database, topic: str, keys: list[str], *, kept: Mapping[tuple[str, str], int]
-) -> Released:
+) -> Collected:
     with database.transaction() as cx:
         released = collection.release_letters(cx, topic, keys, kept)
     deletions.tell_aged(database.config.user, topic, released)
@@ -234,7 +234,7 @@ def _purge_history(database: Database, topic: str, group: str) -> int:
             return gone
 
 
-def _release(database: Database, topic: str, keys: list[str]) -> Released:
+def _release(database: Database, topic: str, keys: list[str]) -> Collected:
     with database.transaction() as cx:
         retention_ms = max(groups.readers(cx, topic).values(), default=0)
         return collection.release(cx, topic, keys, retention_ms)

@@ -46,7 +46,7 @@ log = get_logger("spark")
 
 
 @frozen
-class Fence:
+class ReplayFence:
     """What lets a task publish: the epochs of a run's leases, by topic. Sent to the executors."""
 
     group: str
@@ -72,9 +72,9 @@ class Holder:
     epochs: dict[str, int] = field(factory=dict)
 
     @property
-    def fence(self) -> Fence:
+    def fence(self) -> ReplayFence:
         """For the tasks of this run."""
-        return Fence(self.group, self.owner, dict(self.epochs))
+        return ReplayFence(self.group, self.owner, dict(self.epochs))
 
     def take(self, topics: Sequence[str], presence: Presence) -> None:
         """Register the group for these topics and hold them. Raises ConfigurationError while another run is alive."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
 
     from lanelog.message import Receipt
-    from lanelog.spark.replaying.holder import Fence
+    from lanelog.spark.replaying.holder import ReplayFence
     from lanelog.spark.replaying.options import ReplayOptions
     from lanelog.spark.source.options import Place
 
@@ -145,7 +145,7 @@ def counted(rows: DataFrame) -> list[dict[str, Any]]:
     return counts
 
 
-def publish(rows: DataFrame, options: ReplayOptions, place: Place, fence: Fence, parts: int) -> tuple[int, int]:
+def publish(rows: DataFrame, options: ReplayOptions, place: Place, fence: ReplayFence, parts: int) -> tuple[int, int]:
     """Publish them, in `parts` tasks; how many were published, and how many were there already."""
     from pyspark.sql import functions as F  # noqa: N812 - as above
 
@@ -218,7 +218,7 @@ class Task:
     """Publishes the rows of one task; sent to the executors. `rate`: messages a second, None for no bound."""
 
     place: Place
-    fence: Fence
+    fence: ReplayFence
     target_group: str
     rate: float | None
 

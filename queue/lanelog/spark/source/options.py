@@ -7,7 +7,6 @@ is in no repr and no error of it. `source` calls it, on the driver, before anyth
 from __future__ import annotations
 
 import difflib
-import importlib.util
 import json
 import os
 import re
@@ -17,6 +16,7 @@ import attrs
 from attrs import field, frozen
 
 from lanelog._connect import PAYLOAD_MAX, URL_VARIABLE
+from lanelog._database.driver import fastest
 from lanelog.config import ConnectConfig, check_name
 from lanelog.errors import ConfigurationError
 
@@ -59,13 +59,12 @@ class Place:
     password_env: str | None = None
 
     def config(self) -> ConnectConfig:
-        """Settings of a connection, for this process; mysqlclient is the driver where it is installed.
+        """Settings of a connection, for this process, with the fastest driver that is installed.
 
         Raises ConfigurationError, also for a variable that is not set here.
         """
-        driver = "mysqlclient" if importlib.util.find_spec("MySQLdb") else "pymysql"
         # What is in a log was let in by its publishers: whoever copies it sets no bound of its own.
-        config = ConnectConfig.from_url(self.url, driver=driver, pool_size=2, max_payload_bytes=PAYLOAD_MAX)
+        config = ConnectConfig.from_url(self.url, driver=fastest(), pool_size=2, max_payload_bytes=PAYLOAD_MAX)
         if self.password_env is None:
             return config
         if config.password:

@@ -1,0 +1,35 @@
+"""How long to wait after failures in a row: twice as long each time, within bounds, and at random.
+
+Owns the arithmetic alone; it never waits. Loops and whoever repeats a transaction ask it.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+from attrs import frozen
+
+_DOUBLINGS: Final = 10  # after which every bound is reached
+
+
+@frozen(kw_only=True)
+class Backoff:
+    """Bounds of the waits, in seconds. They are drawn at random: those who collided must not meet again."""
+
+    least: float
+    first: float
+    """The longest wait after one failure."""
+    most: float
+    """The longest wait of all."""
+
+    def after(self, failures: int) -> float:
+        """Return the seconds to wait after that many failures in a row, counted from 1."""
+        return random.uniform(self.least, min(self.most, self.first * 2.0 ** min(failures - 1, _DOUBLINGS)))
+
+
+OF_LOOPS: Final = Backoff(least=0.05, first=0.1, most=2.0)
+"""For a background loop, whose next turn has time."""
+
+OF_TRANSACTIONS: Final = Backoff(least=0.001, first=0.02, most=1.0)
+"""For a transaction that somebody waits for."""

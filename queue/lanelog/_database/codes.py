@@ -1,0 +1,105 @@
+"""The numbers by which servers and drivers tell errors apart, in sets that each have one consequence.
+
+Owns numbers alone: what they mean for a caller is said in `translation`. Names are those of `pymysql.constants`; what
+has none there is named here.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pymysql.constants import CR, ER
+
+DUPLICATE: Final = ER.DUP_ENTRY
+DUPLICATE_COLUMN: Final = ER.DUP_FIELDNAME
+NO_SUCH_SAVEPOINT: Final = ER.SP_DOES_NOT_EXIST
+LOCK_WAIT_TIMEOUT: Final = ER.LOCK_WAIT_TIMEOUT
+"""The statement is undone, or everything, as the server is configured."""
+DEADLOCK: Final = ER.LOCK_DEADLOCK
+PACKET_TOO_LARGE: Final = ER.NET_PACKET_TOO_LARGE
+
+READ_ONLY_TRANSACTION: Final = 1792
+READ_ONLY_MODE: Final = 1836
+GROUP_REPLICATION_ROLLED_BACK: Final = 3101
+TLS_REQUIRED: Final = 3159
+ACCESS_DENIED_NO_PASSWORD: Final = 1698
+_CLOSED_BEFORE: Final = 0  # the driver's
+_TOO_MANY_TRANSACTIONS: Final = 1637
+_CONNECTION_KILLED: Final = 1927  # MariaDB
+_SESSION_WAS_KILLED: Final = 3169
+_NOWAIT_MET_A_LOCK: Final = 3572
+_DISCONNECTED_WHEN_IDLE: Final = 4031
+
+LOST: Final = frozenset(
+    {
+        _CLOSED_BEFORE,
+        ER.SERVER_SHUTDOWN,
+        ER.ABORTING_CONNECTION,
+        ER.NET_READ_ERROR,
+        ER.NET_READ_INTERRUPTED,
+        ER.NET_ERROR_ON_WRITE,
+        ER.NET_WRITE_INTERRUPTED,
+        ER.NEW_ABORTING_CONNECTION,
+        _CONNECTION_KILLED,
+        CR.CR_SERVER_GONE_ERROR,
+        CR.CR_SERVER_LOST,
+        CR.CR_COMMANDS_OUT_OF_SYNC,
+        CR.CR_MALFORMED_PACKET,
+        CR.CR_SERVER_LOST_EXTENDED,
+        _SESSION_WAS_KILLED,
+        _DISCONNECTED_WHEN_IDLE,
+    }
+)
+"""The connection is gone, or so unclear that it must be: what is needed next is a new one."""
+
+NO_CONNECTION_LEFT: Final = ER.CON_COUNT_ERROR
+TOO_MANY: Final = frozenset({NO_CONNECTION_LEFT, ER.TOO_MANY_USER_CONNECTIONS, ER.USER_LIMIT_REACHED})
+"""The server has no connection left: none at all, for the user, by the account's own limit."""
+
+_NO_CONNECTION: Final = frozenset(
+    {
+        CR.CR_CONNECTION_ERROR,
+        CR.CR_CONN_HOST_ERROR,
+        CR.CR_UNKNOWN_HOST,  # a name service can be down, too
+        CR.CR_SERVER_HANDSHAKE_ERR,
+    }
+)
+
+UNREACHABLE: Final = TOO_MANY | _NO_CONNECTION
+"""No connection could be made; trying again later may help."""
+
+NOBODY_ANSWERED: Final = _NO_CONNECTION | {CR.CR_SERVER_LOST}
+"""Nobody answered, or not as a server does: the address may be wrong."""
+
+READ_ONLY: Final = frozenset({ER.OPTION_PREVENTS_STATEMENT, READ_ONLY_TRANSACTION, READ_ONLY_MODE})
+"""The server is read-only: a failover is going on; the next connection may meet the new primary."""
+
+TRANSACTION_GONE: Final = frozenset(
+    {
+        ER.CHECKREAD,  # the row changed since the snapshot (MariaDB >= 11.6.2 under REPEATABLE READ)
+        LOCK_WAIT_TIMEOUT,
+        DEADLOCK,
+    }
+)
+"""The server has rolled back, or undone half of it: nothing of this transaction may be committed."""
+
+_MAY_PASS: Final = frozenset(
+    {
+        ER.QUERY_INTERRUPTED,  # KILL QUERY
+        ER.TABLE_DEF_CHANGED,
+        _TOO_MANY_TRANSACTIONS,
+        ER.STATEMENT_TIMEOUT,  # max_statement_time (MariaDB)
+        ER.QUERY_TIMEOUT,  # max_execution_time (MySQL)
+        _NOWAIT_MET_A_LOCK,
+    }
+)
+
+RETRIABLE: Final = LOST | UNREACHABLE | READ_ONLY | TRANSACTION_GONE | _MAY_PASS
+
+NOT_COMMITTED: Final = TRANSACTION_GONE | READ_ONLY | {GROUP_REPLICATION_ROLLED_BACK}
+"""Refused before anything was made durable, even when it answers a COMMIT."""
+
+DENIED: Final = frozenset({ER.TABLEACCESS_DENIED_ERROR, ER.COLUMNACCESS_DENIED_ERROR})
+"""The account lacks a privilege on a table, or on a column of it."""
+
+NO_SUCH_COLUMN_OR_TABLE: Final = frozenset({ER.BAD_FIELD_ERROR, ER.NO_SUCH_TABLE})

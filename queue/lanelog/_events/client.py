@@ -1,0 +1,150 @@
+"""The events of what an application holds in its hands: client, publisher, subscription, administration, database.
+
+In alphabetical order of their loggers.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lanelog._events.event import Event
+
+EVENTS: Final = (
+    Event(
+        "messages.deleted",
+        "WARNING",
+        "admin",
+        "An operator, or a program, deleted messages: one event for each call, after its commits.",
+        "verb topic group key why messages unsettled scheduled account host pid error",
+    ),
+    Event(
+        "messages.passed",
+        "WARNING",
+        "admin",
+        "An operator, or a program, took a group past messages that it will not handle any more.",
+        "verb topic group key why messages unsettled scheduled account host pid error",
+    ),
+    Event(
+        "publish.notification_failed",
+        "ERROR",
+        "client",
+        "A schedule is declared, but this process's own scheduler could not be told: it notices at its next look.",
+        "schedule exc_info",
+    ),
+    Event("signal.received", "INFO", "client", "A signal began the end of `client.run()`.", "signal"),
+    Event(
+        "connections.missing",
+        "ERROR",
+        "database",
+        "The server refuses connections that this client needs.",
+        "missing of without error remedy",
+    ),
+    Event(
+        "lane.mended",
+        "ERROR",
+        "database",
+        "The tables contradicted each other about a lane, as after a partial restore, and were put right; what was "
+        "in doubt is delivered again.",
+        "topic key group problem offset head",
+    ),
+    Event(
+        "tables.older",
+        "WARNING",
+        "database",
+        "The tables are of an earlier version: this process works without what is new until they are migrated.",
+        "database version known remedy",
+    ),
+    Event(
+        "publish.notification_failed",
+        "ERROR",
+        "publisher",
+        "What was published is committed, but this process's own subscriptions could not be told: they notice at "
+        "their next look.",
+        "topic exc_info",
+    ),
+    Event(
+        "delivery.given_up",
+        "WARNING",
+        "subscription",
+        "A pulled message was neither settled nor extended in time: it counts as a failed attempt.",
+        "topic key group offset attempt seconds",
+    ),
+    Event(
+        "handler.cut_off",
+        "WARNING",
+        "subscription",
+        "A handler still ran when `drain_timeout` was over: its message goes back, and the attempt does not count.",
+        "topic key group offset attempt seconds",
+    ),
+    Event(
+        "lane.lost",
+        "WARNING",
+        "subscription",
+        "A lane belongs to another process now, while messages of it were in work here: they are delivered there.",
+        "topic key group running why",
+    ),
+    Event("loop.still_running", "WARNING", "subscription", "A background loop did not end in time.", "loop"),
+    Event(
+        "membership.failed",
+        "ERROR",
+        "subscription",
+        "The subscription cannot go on, and stops.",
+        "topic group exc_info",
+    ),
+    Event(
+        "membership.faulty",
+        "ERROR",
+        "subscription",
+        "A loop failed at the work for one subscription; the others go on.",
+        "loop topic group exc_info",
+    ),
+    Event(
+        "scheduler.failed",
+        "ERROR",
+        "subscription",
+        "Delayed messages and schedules fail again and again in this process, which tries on.",
+        "error",
+    ),
+    Event(
+        "settlement.refused",
+        "WARNING",
+        "subscription",
+        "Messages were handled, and their lane was lost before that was written: they are delivered again.",
+        "topic key group offset messages why",
+    ),
+    Event(
+        "subscription.drained",
+        "INFO",
+        "subscription",
+        "Nothing is in work any more, what was done is committed, and all lanes are given back.",
+        "topic group handled acked retried dead_lettered",
+    ),
+    Event(
+        "subscription.started",
+        "INFO",
+        "subscription",
+        "This process takes part in the group; `members` counts the processes that do, this one included.",
+        "topic group workers order members owner",
+    ),
+    Event(
+        "subscription.still_draining",
+        "WARNING",
+        "subscription",
+        "The time that `stop` was given is over, and handlers still run: their lanes are kept until they end.",
+        "group running",
+    ),
+    Event(
+        "subscription.stopped",
+        "INFO",
+        "subscription",
+        "This process takes part in the group no longer.",
+        "topic group",
+    ),
+    Event(
+        "subscription.waited",
+        "WARNING",
+        "subscription",
+        "The end takes long: `waits_for` says what is waited for; told every five seconds.",
+        "topic group seconds waits_for running lanes",
+    ),
+)

@@ -1,0 +1,244 @@
+"""The events of the engine: its loops, its workers, and the thread under each loop.
+
+In alphabetical order of their loggers.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lanelog._events.event import Event
+
+EVENTS: Final = (
+    Event(
+        "lane.ahead_of_head",
+        "ERROR",
+        "fetcher",
+        "A lane has less than this process has seen of it: the database was set back. Memory follows it.",
+        "topic key group offset head",
+    ),
+    Event(
+        "log.hole_found",
+        "ERROR",
+        "fetcher",
+        "The log has no message at an offset between others; the group passes it.",
+        "topic key group offset head",
+    ),
+    Event(
+        "message.vanished",
+        "ERROR",
+        "fetcher",
+        "A message that waited for its next attempt is not in the log any more.",
+        "topic key group offset",
+    ),
+    Event(
+        "dead_letters.deleted",
+        "INFO",
+        "janitor",
+        "Dead letters that nobody had redriven or deleted were deleted: `dead_letter_retention` was over.",
+        "topic messages why account host pid",
+    ),
+    Event(
+        "deletion.denied",
+        "WARNING",
+        "janitor",
+        "The account may not delete what retention is over for: the tables grow. Grant it, or run "
+        "`lanelog maintain` with another account.",
+        "topic group duty error",
+    ),
+    Event(
+        "message.expired",
+        "ERROR",
+        "janitor",
+        "A message expired where nobody consumes, and its group keeps no dead letters: it was dropped.",
+        "topic key group offset attempt dead_letter_topic",
+    ),
+    Event(
+        "message.expired",
+        "WARNING",
+        "janitor",
+        "A message expired where nobody consumes: it is a dead letter now.",
+        "topic key group offset attempt dead_letter_topic",
+    ),
+    Event(
+        "heartbeat.read_failed",
+        "ERROR",
+        "keeper",
+        "Nobody can be seen alive: lanes of nobody are taken, and no others.",
+        "topic group error",
+    ),
+    Event(
+        "heartbeat.write_failed",
+        "ERROR",
+        "keeper",
+        "The server refuses this process's sign of life; after a lease the subscription fails.",
+        "topic group error",
+    ),
+    Event(
+        "lanes.acquired",
+        "INFO",
+        "keeper",
+        "Lanes are this process's: `keys` names the first of them, and `held` counts all that it has now.",
+        "topic group lanes keys held",
+    ),
+    Event(
+        "lanes.released",
+        "INFO",
+        "keeper",
+        "Lanes were given back, for others to take.",
+        "topic group lanes keys held",
+    ),
+    Event(
+        "lanes.taken_over",
+        "WARNING",
+        "keeper",
+        "A dead process's lanes are this one's now.",
+        "topic group lanes owners",
+    ),
+    Event(
+        "liveness_lock.refused",
+        "ERROR",
+        "keeper",
+        "The server gave no liveness lock: others notice the death of this process only when its lease runs out.",
+        "answer",
+    ),
+    Event(
+        "server.changed",
+        "WARNING",
+        "keeper",
+        "Another server answers, or the liveness lock is gone: leases and lanes are read anew.",
+        "lock_held",
+    ),
+    Event("server.restarted", "WARNING", "keeper", "The server was restarted: lanes are read anew.", ""),
+    Event("loop.callback_failed", "ERROR", "loop", "A loop's end could not be told.", "loop callback error exc_info"),
+    Event(
+        "loop.failed",
+        "ERROR",
+        "loop",
+        "A background loop failed, and to try again may not help; five times in a row end the subscription.",
+        "loop error retriable exc_info",
+    ),
+    Event(
+        "loop.failed",
+        "WARNING",
+        "loop",
+        "A background loop failed, most often because the database is away, and tries again; told once for each "
+        "kind of failure until it has recovered.",
+        "loop error retriable",
+    ),
+    Event("loop.recovered", "INFO", "loop", "A background loop works again.", "loop failures"),
+    Event(
+        "schedule.clock_went_back",
+        "WARNING",
+        "scheduler",
+        "The server's clock went back: a schedule waits until the time that it had reached.",
+        "schedule topic key next_fire_at",
+    ),
+    Event(
+        "schedule.faulty",
+        "ERROR",
+        "scheduler",
+        "A schedule's row cannot be used; the others go on. Declare it anew, or remove it.",
+        "schedule error",
+    ),
+    Event(
+        "schedule.missed",
+        "WARNING",
+        "scheduler",
+        "No process was there when a schedule was due; `published` of the missed times are published now.",
+        "schedule topic key since catch_up published",
+    ),
+    Event(
+        "scheduling.denied",
+        "WARNING",
+        "scheduler",
+        "The account may not do what delayed messages or schedules need; `lanelog grants` tells what is missing.",
+        "duty error",
+    ),
+    Event(
+        "message.dead_lettered",
+        "ERROR",
+        "settler",
+        "A message was given up and is in the dead letter topic now, from where `lanelog dlq redrive` delivers "
+        "it again. Its traceback is there when this process has seen an exception.",
+        "topic key group offset attempt dead_letter_topic error exc_info",
+    ),
+    Event(
+        "message.dropped",
+        "ERROR",
+        "settler",
+        "A message was given up, and the subscription keeps no dead letters: it is lost to this group.",
+        "topic key group offset attempt error exc_info",
+    ),
+    Event(
+        "message.expired",
+        "ERROR",
+        "settler",
+        "A message's time to live was over before a handler could start, and the subscription keeps no dead "
+        "letters: it is lost to this group.",
+        "topic key group offset attempt dead_letter_topic",
+    ),
+    Event(
+        "message.expired",
+        "WARNING",
+        "settler",
+        "A message's time to live was over before a handler could start; it is in the dead letter topic now.",
+        "topic key group offset attempt dead_letter_topic",
+    ),
+    Event(
+        "message.vanished",
+        "ERROR",
+        "settler",
+        "A message that was to become a dead letter is not in the log any more.",
+        "topic key group offset attempt error",
+    ),
+    Event(
+        "handler.abandoned",
+        "WARNING",
+        "worker",
+        "A handler ran longer than it may: the message counts as failed, and another thread takes the next one.",
+        "topic key group offset attempt seconds",
+    ),
+    Event(
+        "handler.failed",
+        "WARNING",
+        "worker",
+        "A handler raised; `outcome` says what becomes of the message.",
+        "topic key group offset attempt error outcome exc_info",
+    ),
+    Event(
+        "handler.raised_after_settling",
+        "WARNING",
+        "worker",
+        "A handler raised when its message was settled already: that stays.",
+        "topic key group offset attempt exc_info",
+    ),
+    Event(
+        "handler.slow",
+        "WARNING",
+        "worker",
+        "A handler runs for longer than the visibility time-out.",
+        "topic key group offset attempt seconds",
+    ),
+    Event(
+        "hook.failed",
+        "ERROR",
+        "worker",
+        "A hook of the application raised; nothing else changes.",
+        "exc_info",
+    ),
+    Event(
+        "retry_policy.failed",
+        "ERROR",
+        "worker",
+        "The retry policy raised, or gave no number of seconds: the message is tried again after one.",
+        "error attempt",
+    ),
+    Event(
+        "settlement.refused",
+        "WARNING",
+        "worker",
+        "A handler ended when its delivery was given up or its lane lost: the message is delivered again.",
+        "topic key group offset attempt why",
+    ),
+)
