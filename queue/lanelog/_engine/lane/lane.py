@@ -240,13 +240,13 @@ class Lane:
 
     def vouched(self) -> dict[int, str]:
         """The offsets and ids that a reload must find unchanged: running, failed, and settled but not yet durable."""
+        writes = self.writes
+        unwritten = writes.dirty if writes.writing is None else writes.dirty | writes.writing.offsets
         known = {offset: attempt.row.id for offset, attempt in self.state.running.items()}
-        known.update(
-            {offset: wait.id for offset, wait in self.state.waiting.items() if wait.id and offset in self.writes.dirty}
-        )
-        known.update(self.writes.buffer)
-        if self.writes.writing is not None:
-            known.update(self.writes.writing.buffer)
+        known.update({o: wait.id for o, wait in self.state.waiting.items() if wait.id and o in unwritten})
+        known.update(writes.buffer)
+        if writes.writing is not None:
+            known.update(writes.writing.buffer)
         return known
 
     # -- fetching ------------------------------------------------------------------------------------------------------

@@ -23,19 +23,15 @@ from lanelog.admin.change import interrupt, lease_takeover
 from lanelog.admin.change.told import Act, Unanswered, passing
 from lanelog.admin.lookup.arguments import BY_MAX, REASON_MAX, check_text
 from lanelog.admin.lookup.known import known_group, known_lane, no_group, no_lane, read, repeated
-from lanelog.admin.read import lane_totals, owners
+from lanelog.admin.read import lane_totals, message_state, owners
 from lanelog.admin.types.results import Paused, Released, Resumed, Skipped
 from lanelog.admin.types.topology import MessageState
 from lanelog.errors import ConfigurationError
 from lanelog.message import utc_from_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from lanelog._database import Database, Executor
     from lanelog._stores.deliveries import DeliveryRow
-    from lanelog._stores.leases import Held
-    from lanelog._stores.offsets import OffsetsRow
 
 NOW = f"SELECT {NOW_MS}"
 MAX_OFFSET = 1 << 62
@@ -179,10 +175,9 @@ def _skip(
             raise no_lane(topic, key)
         held = leases.lock_owners(cx, group, topic, [key]).get(key)
         place = offsets.load(cx, group, topic, [key]).get((group, key))
-        rows = deliveries.load(cx, group, topic, [key]).get(key, [])
         watermark = max(floor.floor, place.offset_acked if place else 0)
-        state, attempts = _state(offset, watermark, place, rows, held)
-        changed = state is not MessageState.COMPLETED
+        standing = _standing(cx, topic, group, key, offset)
+        changed = standing.state is not MessageState.COMPLETED
         if changed and not dry_run:
             unanswered.plan(1)
             lease_takeover.take_away(cx, topic, group, [key], epoch)
@@ -197,7 +192,7 @@ def _skip(
                 topic,
                 key,
                 offset,
-                attempts=attempts,
+                attempts=standing.attempts,
                 first_age=None if row is None else row.first_age,
                 owner=held.owner if held is not None else "",
                 reason=reason,
@@ -209,8 +204,8 @@ def _skip(
             offset=offset,
             id=moves.source_id(cx, topic, key, offset),
             changed=changed,
-            state=state,
-            attempts=attempts,
+            state=standing.state,
+            attempts=standing.attempts,
             reason=reason,
             owner=(held.owner or None) if held and changed else None,
             dry_run=dry_run,
@@ -230,23 +225,11 @@ def _settle(
     offsets.raise_watermarks(cx, topic, group, {key: reached})
 
 
-def _state(
-    offset: int, watermark: int, place: OffsetsRow | None, rows: Iterable[DeliveryRow], held: Held | None
-) -> tuple[MessageState, int]:
-    """What the message is for the group before it is skipped, and the attempts that were started."""
-    row = next((row for row in rows if row.offset <= offset <= row.through), None)
-    if offset <= watermark or (row is not None and row.acked):
-        return MessageState.COMPLETED, 0
-    if row is not None:
-        if row.lease_epoch and held is not None and held.owner and row.lease_epoch == held.epoch:
-            return MessageState.PROCESSING, row.retry_count
-        if row.retry_count:
-            return MessageState.RETRYABLE, row.retry_count
-        return (MessageState.POSTPONED if row.postponed else MessageState.PENDING), 0
-    if place is not None and offset <= place.marked_through:
-        mine = held is not None and bool(held.owner) and place.marked_epoch == held.epoch
-        return (MessageState.PROCESSING if mine else MessageState.RETRYABLE), 1
-    return MessageState.PENDING, 0
+def _standing(cx: Executor, topic: str, group: str, key: str, offset: int) -> message_state.Standing:
+    """What the message is for the group before it is skipped, whether or not it has expired."""
+    body = message_state.Body(key, offset, created_at=0, expires_at=0, target_group="")
+    lane = lane_totals.load(cx, topic, [group], [key])[(group, key)]
+    return message_state.judge(group, body, message_state.covering(cx, topic, group, key, offset), lane)
 
 
 def release(database: Database, topic: str, group: str, key: str, *, dry_run: bool) -> Released:
