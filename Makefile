@@ -2,17 +2,19 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark test test-rest test-all lint bench chaos proof dev-server clean database clocks browser java mysql previous
+.PHONY: help demo demo-spark test test-rest test-all lint docs bench chaos proof dev-server clean database clocks browser java mysql previous
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+DEMO := PYTHONPATH=examples $(BIN)/python -P -m demo
+
 demo: .venv/installed database ## Rebuild this repository's history through the queue, and kill a worker meanwhile
-	@$(BIN)/lanelog demo
+	@$(DEMO)
 
 demo-spark: .venv/installed database java ## The demo, then its log archived, reported on and replayed with Spark
 	@rm -rf demo-spark
-	@$(BIN)/lanelog demo --archive demo-spark
+	@$(DEMO) --archive demo-spark
 
 # Two workers: most tests wait for processes and servers. A file of tests stays on one worker.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist=loadfile
@@ -33,10 +35,14 @@ test-all: test test-rest ## Run every test, on MariaDB and on MySQL
 lint: .venv/installed ## Check style, types, the direction of imports, and security
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy queue
+	$(BIN)/mypy queue examples
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive queue
 	$(BIN)/python .ci/audit
+
+docs: .venv/installed ## Build the documentation into docs/_build/html; a warning is an error
+	@$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --builder html --doctree-dir docs/_build/doctrees docs docs/_build/html
+	@echo docs/_build/html/index.html
 
 bench: .venv/installed database ## Measure messages per second on this machine
 	@$(BIN)/python -m benchmarks
@@ -54,7 +60,7 @@ dev-server: .venv/installed database ## Start a private database and print its U
 	@$(BIN)/lanelog dev-server
 
 clean: ## Remove the virtual environment and everything generated
-	rm -rf .venv .previous dist demo-spark .hypothesis .*_cache
+	rm -rf .venv .previous dist demo-spark docs/_build .hypothesis .*_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 database:

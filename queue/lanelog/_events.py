@@ -1,7 +1,7 @@
 """Every event that lanelog logs: its name, level, logger, what it says, and its fields.
 
 Owns the list alone; nothing is logged from here, and the library runs without importing it. `lanelog events` shows it,
-docs/events.md is made from it, and a test holds it against each `log.….("event.name", …)` of the source.
+docs/reference/events.md is made from it, and a test holds it against each `log.….("event.name", …)` of the source.
 
 Each room has its part, in alphabetical order: a new event goes there.
 """
@@ -288,8 +288,8 @@ def _settler() -> tuple[Event, ...]:
             "message.dead_lettered",
             "ERROR",
             "settler",
-            "A message was given up and is in the dead letter topic now, from where `lanelog redrive` delivers it "
-            "again. Its traceback is there when this process has seen an exception.",
+            "A message was given up and is in the dead letter topic now, from where `lanelog dlq redrive` delivers "
+            "it again. Its traceback is there when this process has seen an exception.",
             "topic key group offset attempt dead_letter_topic error exc_info",
         ),
         Event(

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from lanelog._codec import Codec
     from lanelog._engine.engine import Engine
     from lanelog.admin import Admin
-    from lanelog.admin.views import ScheduleInfo
+    from lanelog.admin.types.topology import ScheduleInfo
     from lanelog.deliveries import Deliveries
     from lanelog.message import Outgoing, Receipt
     from lanelog.options import (

@@ -1,5 +1,6 @@
 """What the tests of the integration tier share: connections past the library, to look, to lock and to disturb."""
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -9,10 +10,16 @@ import pytest
 
 from lanelog import Client, connect
 from lanelog._database import Database
+from lanelog._engine.scheduling.delayed import DelayedMessages
+from lanelog.admin import Admin
 from lanelog.config import ConnectConfig
 from lanelog.devserver import DevServer
 from lanelog.publisher import Publisher
+from support.cli import Command
+from support.janitors import Janitors
 from support.processes import Fleet
+from support.secrecy import secret_account
+from support.situations import Situations
 from support.sql import connect as raw_connection
 from support.sql import one
 from support.stage import Stage
@@ -85,3 +92,51 @@ def stage(fleet: Fleet, lanelog_client: Client, raw: "pymysql.Connection[Any]") 
     stage = Stage(fleet, lanelog_client, raw)
     yield stage
     stage.close()
+
+
+@pytest.fixture
+def logged(caplog: pytest.LogCaptureFixture) -> None:
+    """What lanelog logs, from INFO on, is in `caplog`."""
+    caplog.set_level(logging.INFO, logger="lanelog")
+
+
+@pytest.fixture
+def admin(lanelog_client: Client) -> Admin:
+    """Administration of the test's database."""
+    return lanelog_client.admin
+
+
+@pytest.fixture
+def command(lanelog_url: str) -> Command:
+    """The command line on the test's database."""
+    return Command(lanelog_url)
+
+
+@pytest.fixture
+def janitors(monkeypatch: pytest.MonkeyPatch) -> Janitors:
+    """Janitors whose turns are the test's."""
+    return Janitors(monkeypatch)
+
+
+@pytest.fixture
+def appending(database: Database, publisher: Publisher, published: list[str]) -> Iterator[DelayedMessages]:
+    """What moves due messages, one page a call; nobody else does."""
+    session = database.session("appending")
+    yield DelayedMessages(session, publisher.ensure_lanes, published.append)
+    session.close()
+
+
+@pytest.fixture
+def account(raw: "pymysql.Connection[Any]", lanelog_url: str) -> Iterator[str]:
+    """The URL of a user with the secret password."""
+    with secret_account(raw, lanelog_url) as url:
+        yield url
+
+
+@pytest.fixture
+def made(raw: "pymysql.Connection[Any]", lanelog_client: Client) -> Situations:
+    """Topic t with group g, and a message in no lane that a test looks at."""
+    made = Situations(raw)
+    lanelog_client.publish("t", "first", b"x")
+    made.register()
+    return made

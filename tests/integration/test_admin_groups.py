@@ -3,27 +3,10 @@
 from datetime import UTC, datetime
 from typing import Any
 
-import pytest
-
 from lanelog import Client
 from lanelog.admin import Admin, OwnerState
 from support.situations import HOUR, Situations, around, fill
 from support.sql import rows
-
-
-@pytest.fixture
-def made(raw: Any, lanelog_client: Client) -> Situations:
-    """Topic t with group g, and a message in no lane that a test looks at."""
-    made = Situations(raw)
-    lanelog_client.publish("t", "first", b"x")
-    made.register()
-    return made
-
-
-@pytest.fixture
-def admin(lanelog_client: Client) -> Admin:
-    return lanelog_client.admin
-
 
 # -- groups, members, leases -------------------------------------------------------------------------------------------
 

@@ -23,11 +23,6 @@ def made(raw: Any, lanelog_client: Client) -> Situations:
     return made
 
 
-@pytest.fixture
-def admin(lanelog_client: Client) -> Admin:
-    return lanelog_client.admin
-
-
 def states(admin: Admin, offset: int, key: str = "k") -> dict[str, GroupState]:
     message = admin.message("t", key, offset=offset)
     assert message is not None

@@ -15,20 +15,6 @@ from support.situations import HOUR, Situations, around, fill
 from support.sql import connect, rows
 
 
-@pytest.fixture
-def made(raw: Any, lanelog_client: Client) -> Situations:
-    """Topic t with group g, and a message in no lane yet."""
-    made = Situations(raw)
-    lanelog_client.publish("t", "first", b"x")
-    made.register()
-    return made
-
-
-@pytest.fixture
-def admin(lanelog_client: Client) -> Admin:
-    return lanelog_client.admin
-
-
 def lane(admin: Admin, key: str) -> LaneInfo:
     (found,) = [lane for lane in admin.lanes("t", "g", order_by="key") if lane.key == key]
     return found

@@ -30,11 +30,6 @@ def waiting(publisher: Publisher) -> None:
     )
 
 
-@pytest.fixture
-def command(lanelog_url: str) -> Command:
-    return Command(lanelog_url)
-
-
 def make_due(raw: Any) -> None:
     rows(raw, "UPDATE queue_scheduled SET deliver_at = 1")
 

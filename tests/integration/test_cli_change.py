@@ -16,11 +16,6 @@ NOTE = "nothing was changed: add --execute to do it\n"
 
 
 @pytest.fixture
-def command(lanelog_url: str) -> Command:
-    return Command(lanelog_url)
-
-
-@pytest.fixture
 def shop(lanelog_client: lanelog.Client) -> lanelog.Client:
     """Group builders was through with `good` (3 messages) and rejected the 2 of `bad`; then one more came to `good`."""
 

@@ -32,11 +32,6 @@ CHECKS = [
 ]
 
 
-@pytest.fixture
-def command(lanelog_url: str) -> Command:
-    return Command(lanelog_url)
-
-
 def finding(client: lanelog.Client, check: str) -> Finding:
     """What it finds of one check."""
     (found,) = (each for each in client.admin.doctor() if each.check == check)

@@ -14,11 +14,6 @@ from support.cli import Command
 from support.sql import one, rows
 
 
-@pytest.fixture
-def command(lanelog_url: str) -> Command:
-    return Command(lanelog_url)
-
-
 def payloads(raw: Any, key: str) -> list[bytes]:
     """What a lane of `merge` holds."""
     found = rows(

@@ -24,11 +24,6 @@ PASSED = {
 
 
 @pytest.fixture
-def command(lanelog_url: str) -> Command:
-    return Command(lanelog_url)
-
-
-@pytest.fixture
 def later(raw: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Lets 45 seconds pass for all that is in the tables, and for the server, which may have been started just now."""
 

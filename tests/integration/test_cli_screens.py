@@ -1,6 +1,7 @@
 """The screens of the documentation, at 80 and 140 columns in a real terminal.
 
-`LANELOG_SCREENS=write pytest tests/integration/test_cli_screens.py` writes docs/screens.md anew; look at what changed.
+`LANELOG_SCREENS=write pytest tests/integration/test_cli_screens.py` writes docs/operations/screens.md anew; look at
+what changed.
 """
 
 import os
@@ -19,7 +20,7 @@ from support import scene
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*forkpty:DeprecationWarning")  # the child only becomes the program
 
-PAGE = Path(__file__).parents[2] / "docs" / "screens.md"
+PAGE = Path(__file__).parents[2] / "docs" / "operations" / "screens.md"
 INTRODUCTION = """# The command line's screens
 
 What `lanelog` shows in a terminal of 80 and of 140 columns, of the same database. No cell is folded: text is cropped in
@@ -72,7 +73,7 @@ def screen(url: str, command: str, width: int) -> str:
 
 
 def test_screens_are_those_of_the_documentation(lanelog_client: lanelog.Client, lanelog_url: str, raw: Any) -> None:
-    """Every one of them, as it is in docs/screens.md; no row of a table is wider than its terminal."""
+    """Every one of them, as it is in docs/operations/screens.md; no row of a table is wider than its terminal."""
     scene.build(lanelog_client, raw)
     parts = [INTRODUCTION]
     for title, command in COMMANDS:

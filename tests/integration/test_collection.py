@@ -21,11 +21,6 @@ JOBS = 30
 
 
 @pytest.fixture
-def janitors(monkeypatch: pytest.MonkeyPatch) -> Janitors:
-    return Janitors(monkeypatch)
-
-
-@pytest.fixture
 def client(janitors: Janitors, lanelog_url: str) -> Iterator[Client]:
     """A client that purges drained lanes after a moment."""
     with lanelog.connect(lanelog_url, lane_idle_purge=0.05) as client:

@@ -37,11 +37,6 @@ def mended(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     return found
 
 
-@pytest.fixture
-def command(lanelog_url: str) -> Command:
-    return Command(lanelog_url)
-
-
 @contextmanager
 def set_back(raw: Any, *tables: str) -> Iterator[None]:
     """These tables are, at the end, what they were at the beginning: restored one by one from a backup."""
@@ -187,11 +182,6 @@ def test_a_head_below_the_log_is_raised(
 
 
 # -- whoever looks -----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def janitors(monkeypatch: pytest.MonkeyPatch) -> Janitors:
-    return Janitors(monkeypatch)
 
 
 def acked(raw: Any, group: str, offset: int) -> None:

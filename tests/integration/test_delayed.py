@@ -28,14 +28,6 @@ from support.waiting import Record, accept, events, eventually
 
 
 @pytest.fixture
-def appending(database: Database, publisher: Publisher, published: list[str]) -> Iterator[DelayedMessages]:
-    """What moves due messages, one page a call; nobody else does."""
-    session = database.session("appending")
-    yield DelayedMessages(session, publisher.ensure_lanes, published.append)
-    session.close()
-
-
-@pytest.fixture
 def by_hand(database: Database, publisher: Publisher, published: list[str]) -> Iterator[Scheduler]:
     """A scheduler whose turns are taken by the test."""
     turning = Scheduler(EngineContext(database, publisher.ensure_lanes, published.append))

@@ -4,24 +4,22 @@ import os
 import select
 import signal
 import subprocess
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from attrs import evolve
 
-import lanelog
-from lanelog._database import Database
-from lanelog.config import ConnectConfig
-from lanelog.demo import verify
-from lanelog.demo.git import Repository
-from lanelog.demo.history import jobs
-from lanelog.demo.tables import Tables
-from support.repository import Maker
+from demo import verify
+from demo.git import Repository
+from demo.history import jobs
+from demo.tables import Tables
+from lanelog import Client
+from support.repository import DEMO, Maker
+from support.sql import one, rows
 
-COMMAND = [sys.executable, "-m", "lanelog", "demo"]
 LARGE = bytes(range(256)) * 2500  # more than two parts
 
 
@@ -49,24 +47,15 @@ def place(tmp_path: Path) -> Path:
     return made.path
 
 
-@pytest.fixture
-def database(lanelog_url: str) -> Iterator[Database]:
-    """The test's database, for plain SQL."""
-    database = Database(ConnectConfig.from_url(lanelog_url))
-    yield database
-    database.close()
+def everything_in(raw: Any) -> dict[str, int]:
+    return {name: one(raw, f"SELECT COUNT(*) FROM {name}") for (name,) in rows(raw, "SHOW TABLES")}
 
 
-def everything_in(database: Database) -> dict[str, int]:
-    with database.autocommit() as cx:
-        return {name: cx.query(f"SELECT COUNT(*) FROM {name}")[0][0] for (name,) in cx.query("SHOW TABLES")}
-
-
-def test_the_demo_rebuilds_a_repository(place: Path, lanelog_url: str, database: Database) -> None:
+def test_the_demo_rebuilds_a_repository(place: Path, lanelog_url: str, raw: Any) -> None:
     """A worker dies, the malformed job is buried, the tree is identical, and a given database is left as it was."""
-    before = everything_in(database)
+    before = everything_in(raw)
     done = subprocess.run(
-        [*COMMAND, "--url", lanelog_url], cwd=place, capture_output=True, text=True, check=False, timeout=100
+        [*DEMO, "--url", lanelog_url], cwd=place, capture_output=True, text=True, check=False, timeout=100
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.endswith("identical to HEAD: yes\n")
@@ -75,13 +64,13 @@ def test_the_demo_rebuilds_a_repository(place: Path, lanelog_url: str, database:
     assert "by Ann <ann@example.org>: 20 jobs, 16 files written, 2 deleted" in done.stdout
     assert "\x1b" not in done.stdout
     assert lanelog_url not in done.stdout + done.stderr
-    assert everything_in(database) == before
+    assert everything_in(raw) == before
 
 
 @pytest.mark.thorough
 def test_without_a_database_it_is_one_message(place: Path) -> None:
     """An unreachable database is status 2 and no traceback."""
-    command = [*COMMAND, "--repo", str(place), "--url", "mysql://root:s3cret@127.0.0.1:1/none"]
+    command = [*DEMO, "--repo", str(place), "--url", "mysql://root:s3cret@127.0.0.1:1/none"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 2
     assert "Error: " in done.stderr
@@ -114,7 +103,7 @@ def handles_of(pids: Iterable[int]) -> list[int]:
 @pytest.mark.parametrize(("how", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -9)])
 def test_no_process_outlives_the_demo(place: Path, lanelog_url: str, how: signal.Signals, status: int) -> None:
     """Stopped in the middle, by Ctrl-C or by what nobody can catch, it takes its workers and its git along."""
-    command = [*COMMAND, "--repo", str(place), "--url", lanelog_url]
+    command = [*DEMO, "--repo", str(place), "--url", lanelog_url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -135,7 +124,7 @@ def test_no_process_outlives_the_demo(place: Path, lanelog_url: str, how: signal
 @pytest.mark.thorough
 def test_a_worker_that_ends_by_itself_is_a_failure(place: Path, lanelog_url: str) -> None:
     """Only the announced kill is part of the show: any other end is named, with status 1, and nothing is left."""
-    command = [*COMMAND, "--repo", str(place), "--url", lanelog_url]
+    command = [*DEMO, "--repo", str(place), "--url", lanelog_url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -176,32 +165,33 @@ class Undone(Exception):
     """Rolls back what was meddled with."""
 
 
-def test_what_somebody_meddled_with_is_found(place: Path, lanelog_url: str, database: Database) -> None:
+def test_what_somebody_meddled_with_is_found(place: Path, lanelog_client: Client, raw: Any) -> None:
     """A byte, a part, a mode, a path, a job too many, too few or too early: each is a difference that is named."""
     repository, tables = Repository.find(place), Tables("test")
-    tables.create(database)
     published: dict[str, int] = {}
-    with lanelog.connect(lanelog_url) as client, client.transaction() as connection:
+    tables.create(raw)
+    with lanelog_client.transaction() as connection:
         for job in jobs(repository):  # each once, by the handlers' own statements
             published[job.lane] = published.get(job.lane, 0) + 1
             tables.apply(connection, job)
             tables.note_applied(connection, job.lane, published[job.lane], 1, 1)
             tables.count(connection, job.lane, job)
-    with database.transaction() as cx:
-        comparison, count = verify.compare(cx, tables, repository), verify.count(cx, tables, published)
-        (author,) = tables.authors(cx)
+    with lanelog_client.transaction() as connection:
+        comparison = verify.compare(connection, tables, repository)
+        count = verify.count(connection, tables, published)
+        (author,) = tables.authors(connection)
     assert (comparison.differences, comparison.files) == ((), 5)
     assert comparison.bytes > len(LARGE)
     assert count == verify.Count(missing=0, twice=0, out_of_order=0, redeliveries=0)
     assert (author.author, author.jobs, author.deletions) == ("Ann <ann@example.org>", sum(published.values()), 2)
     for statement, difference in WRONG_FILES.items():
-        with suppress(Undone), database.transaction() as cx:
-            assert cx.execute(statement.format("lanelog_demo_test_files")) == 1
-            (found,) = verify.compare(cx, tables, repository).differences
+        with suppress(Undone), lanelog_client.transaction() as connection:
+            rows(connection, statement.format("lanelog_demo_test_files"))
+            (found,) = verify.compare(connection, tables, repository).differences
             assert found.endswith(f": {difference}"), statement
             raise Undone
     for statement, wrong in WRONG_COUNTS.items():
-        with suppress(Undone), database.transaction() as cx:
-            cx.execute(statement.format("lanelog_demo_test_applied"))
-            assert verify.count(cx, tables, published) == evolve(count, **wrong), statement
+        with suppress(Undone), lanelog_client.transaction() as connection:
+            rows(connection, statement.format("lanelog_demo_test_applied"))
+            assert verify.count(connection, tables, published) == evolve(count, **wrong), statement
             raise Undone

@@ -1,34 +1,37 @@
-"""The pages under docs/: each page's Python examples, executed in their order as one program on a real server."""
+"""The pages of the documentation: each page's examples, executed in their order as one program on a real server.
 
-import re
+Examples that need more than that have tests of their own: `support.readme.Example`.
+"""
+
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import lanelog
+from support.readme import ROOT, programs
+from support.sql import rows
 
-ROOT = Path(__file__).parents[2]
-PAGES = sorted((ROOT / "docs").rglob("*.md"))
-BLOCK = re.compile(r"^```python\n(?P<code>.*?)^```\n(?:\n?```text\n(?P<output>.*?)^```$)?", re.MULTILINE | re.DOTALL)
+PROGRAMS = programs()
 
 
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if "```python" in page.read_text()], ids=lambda page: page.stem
-)
+@pytest.mark.parametrize("page", PROGRAMS, ids=lambda page: str(page.relative_to(ROOT)))
 def test_examples_of_a_page(
     page: Path,
     lanelog_client: lanelog.Client,
     lanelog_url: str,
+    raw: Any,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """They run, with `lanelog` and a `client`; where a block of text follows an example, that is what it prints."""
     monkeypatch.setenv("LANELOG_URL", lanelog_url)
-    text = page.read_text()
     namespace = {"lanelog": lanelog, "client": lanelog_client, "__name__": "docs"}
-    for block in BLOCK.finditer(text):
-        line = text[: block.start("code")].count("\n")
+    for block in PROGRAMS[page]:
+        if block.language == "sql":
+            rows(raw, block.text)
+            continue
         # The line numbers of the page, for whoever reads the traceback.
-        exec(compile("\n" * line + block["code"], str(page), "exec"), namespace)  # noqa: S102 - the pages are ours
-        if block["output"] is not None:
-            assert capsys.readouterr().out == block["output"]
+        exec(compile("\n" * (block.line - 1) + block.text, str(page), "exec"), namespace)  # noqa: S102 - the pages are ours
+        if block.output is not None:
+            assert capsys.readouterr().out == block.output

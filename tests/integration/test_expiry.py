@@ -17,13 +17,10 @@ from support.sql import delivery_rows, one, rows, watermark
 from support.turns import Turns
 from support.waiting import Record, accept, events, eventually
 
+pytestmark = pytest.mark.usefixtures("logged")
+
 ORDERS = ["strict", *(pytest.param(order, marks=pytest.mark.thorough) for order in ("serial", "concurrent"))]
 QUICK = RetryPolicy(stop=stop_after_attempt(5), wait=wait_fixed(0.05))
-
-
-@pytest.fixture(autouse=True)
-def _logged(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger="lanelog")
 
 
 def expire(raw: Any, seconds: float, *offsets: int, topic: str = "t") -> None:

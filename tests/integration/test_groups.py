@@ -10,12 +10,9 @@ from lanelog import AckPolicy, Client, ConfigurationError, Message, Reject, Retr
 from support.sql import delivery_rows, one, rows, watermark
 from support.waiting import Record, accept, events, eventually
 
+pytestmark = pytest.mark.usefixtures("logged")
+
 TWICE = RetryPolicy(stop=stop_after_attempt(2), wait=wait_fixed(0.05))
-
-
-@pytest.fixture(autouse=True)
-def _log(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger="lanelog")
 
 
 def test_what_one_group_dead_letters_the_other_still_gets(

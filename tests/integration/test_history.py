@@ -29,11 +29,6 @@ ONCE = RetryPolicy(stop=stop_after_attempt(1), wait=wait_fixed(0.01))
 TWICE = RetryPolicy(stop=stop_after_attempt(2), wait=wait_fixed(0.01))
 
 
-@pytest.fixture
-def janitors(monkeypatch: pytest.MonkeyPatch) -> Janitors:
-    return Janitors(monkeypatch)
-
-
 def left(raw: Any, group: str = "g") -> list[tuple[Any, ...]]:
     """(offset, outcome, attempts, error) of every row, in order."""
     return rows(

@@ -15,12 +15,7 @@ HEAD, EPOCH = 3, 7
 @pytest.fixture
 def drained(stage: Stage) -> None:
     """Lane k of topic t: three messages, all of them acked by group g and collected, its lease in nobody's name."""
-    stage.register("g")
-    stage.client.publish_many("t", [("k", b"{}")] * HEAD)
-    rows(stage.raw, "DELETE FROM queue_messages WHERE topic = 't'")
-    rows(stage.raw, "UPDATE queue_offsets SET offset_acked = 3, marked_through = 3 WHERE consumer_group = ''")
-    Situations(stage.raw).place("k", HEAD)
-    Situations(stage.raw).lease("k", "", EPOCH)
+    stage.drain(HEAD, EPOCH)
 
 
 def tables(raw: Any) -> list[Any]:

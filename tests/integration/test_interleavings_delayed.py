@@ -4,13 +4,11 @@ One side is stopped in a process of its own after each of its locks, while the o
 round. `test_delayed.py` has what a delay is for.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from lanelog import Receipt
-from lanelog._database import Database
 from lanelog._engine.scheduling.delayed import MOST_WAIT, DelayedMessages
 from lanelog.publisher import Publisher
 from support.memberships import Clock
@@ -27,13 +25,6 @@ BEHIND_THE_ROWS = pytest.mark.parametrize(
 APPENDING = pytest.mark.parametrize(
     "point", [LAST, *thorough(HEADS, "after scheduled.LOCK", "after messages.APPEND_SCHEDULED")]
 )
-
-
-@pytest.fixture
-def appending(database: Database, publisher: Publisher, published: list[str]) -> Iterator[DelayedMessages]:
-    session = database.session("appending")
-    yield DelayedMessages(session, publisher.ensure_lanes, published.append)
-    session.close()
 
 
 @pytest.fixture(autouse=True)

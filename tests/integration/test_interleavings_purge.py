@@ -8,7 +8,6 @@ import pytest
 
 from lanelog import Client
 from lanelog.errors import DatabaseError
-from support.situations import Situations
 from support.sql import one, owners, rows
 from support.stage import Actor, Call, Stage, thorough, wait_until_blocked
 from support.waiting import Record
@@ -23,12 +22,7 @@ BIRTH = "before COMMIT following partitions.CREATE_HEADS"
 @pytest.fixture(autouse=True)
 def _drained(stage: Stage) -> None:
     """Lane k of topic t: three messages, all of them acked by group g and collected, its lease in nobody's name."""
-    stage.register("g")
-    stage.client.publish_many("t", [("k", b"{}")] * HEAD)
-    rows(stage.raw, "DELETE FROM queue_messages WHERE topic = 't'")
-    rows(stage.raw, "UPDATE queue_offsets SET offset_acked = 3, marked_through = 3 WHERE consumer_group = ''")
-    Situations(stage.raw).place("k", HEAD)
-    Situations(stage.raw).lease("k", "", EPOCH)
+    stage.drain(HEAD, EPOCH)
 
 
 def purging(stage: Stage, point: str) -> Call:

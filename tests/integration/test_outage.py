@@ -15,17 +15,12 @@ from attrs import define
 import lanelog
 from lanelog import Client, Message
 from lanelog.devserver import DevServer
-from support.sql import connect, rows
+from support.sql import connect, leases, rows
 from support.traffic import Traffic, shares, steady_load
 from support.waiting import Record, events, eventually
 
 KEYS = [f"repo-{number}" for number in range(6)]
 COPIES = "SELECT COUNT(*), COUNT(DISTINCT partition_key, id) FROM queue_messages"
-
-
-def leases(raw: Any) -> list[tuple[Any, ...]]:
-    """(key, owner, epoch) of every lane."""
-    return rows(raw, "SELECT partition_key, leased_by, lease_epoch FROM queue_partition_leases ORDER BY 1")
 
 
 @define

@@ -13,7 +13,7 @@ import lanelog
 from lanelog import Client, Message, Subscription
 from lanelog._engine.leasing import assignment, coordinator, keeper
 from support.processes import Fleet
-from support.sql import delivery_rows, owners, rows
+from support.sql import delivery_rows, leases, owners
 from support.traffic import shares
 from support.turns import Turns
 from support.waiting import Record, accept, eventually
@@ -55,10 +55,6 @@ def join(lanelog_url: str, seen: Record) -> Iterator[Join]:
             return client.subscribe("t", "g", lambda m: seen((m.key, m.attempt)), name=name)
 
         yield join
-
-
-def leases(raw: Any) -> list[tuple[Any, ...]]:
-    return rows(raw, "SELECT partition_key, leased_by, lease_epoch FROM queue_partition_leases ORDER BY 1")
 
 
 def of_free(raw: Any) -> Counter[str]:

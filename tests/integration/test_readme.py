@@ -1,4 +1,4 @@
-"""The README's examples and statements, executed on a real server; its grants are in test_grants.py."""
+"""Examples and statements of the README and of docs/, executed on a real server; the grants are in test_grants.py."""
 
 import asyncio
 import os
@@ -37,7 +37,7 @@ def run(lanelog_client: lanelog.Client, lanelog_url: str, monkeypatch: pytest.Mo
     def execute(which: Example, **more: object) -> dict[str, Any]:
         block = example(which)
         namespace: dict[str, Any] = {"lanelog": lanelog, "client": lanelog_client, "__name__": "readme", **more}
-        exec(compile(block.text, f"README.md:{block.line}", "exec"), namespace)  # noqa: S102 - the README is ours
+        exec(compile(block.text, block.place, "exec"), namespace)  # noqa: S102 - the pages are ours
         return namespace
 
     return execute
@@ -234,7 +234,7 @@ def test_the_statement_for_the_lag(lanelog_client: lanelog.Client, raw: Raw) -> 
 
 
 def test_the_states_of_a_message(lanelog_client: lanelog.Client, raw: Raw) -> None:
-    """Each state shows in the database as the README says."""
+    """Each state shows in the database as the documentation says."""
     hold, started = threading.Event(), threading.Event()
 
     def handle(message: lanelog.Message) -> None:
@@ -285,7 +285,7 @@ def test_the_states_of_a_message(lanelog_client: lanelog.Client, raw: Raw) -> No
 
 @pytest.mark.thorough
 def test_the_connection_budget(lanelog_url: str, raw: Raw) -> None:
-    """However many threads publish and handle, a client has no more connections than the README says."""
+    """However many threads publish and handle, a client has no more connections than the documentation says."""
     budget = {row[0].partition(" ")[0]: row[1] for row in table("Client", "Connections")}
     most = {name: int(cell.rpartition("+")[2]) + 3 for name, cell in budget.items()}
     seen: list[int] = []

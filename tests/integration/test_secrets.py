@@ -31,7 +31,6 @@ from support.secrecy import (
     error_of,
     found_in,
     rendered,
-    secret_account,
     url_of,
 )
 from support.sql import rows
@@ -74,13 +73,6 @@ def log() -> Iterator[Everything]:
     for errors in everything.errors.values():
         for error in errors[:2]:
             assert found_in(rendered(error, by_rich=False), *PARTS) == []
-
-
-@pytest.fixture
-def account(raw: Any, lanelog_url: str) -> Iterator[str]:
-    """The URL of a user with the secret password."""
-    with secret_account(raw, lanelog_url) as url:
-        yield url
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------

@@ -2,10 +2,8 @@
 
 import stat
 import traceback
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -15,14 +13,7 @@ from lanelog.config import ConnectConfig
 from lanelog.devserver import DevServer
 from lanelog.devserver._local import LocalServer
 from support.cli import Command
-from support.secrecy import PARTS, PASSWORD, error_of, found_in, secret_account, url_of
-
-
-@pytest.fixture
-def account(raw: Any, lanelog_url: str) -> Iterator[str]:
-    """The URL of a user with the secret password."""
-    with secret_account(raw, lanelog_url) as url:
-        yield url
+from support.secrecy import PARTS, PASSWORD, error_of, found_in, url_of
 
 
 @pytest.mark.parametrize("way", ["option", "environment"])

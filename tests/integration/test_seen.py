@@ -17,16 +17,13 @@ from support.cli import Command
 from support.processes import Program
 from support.waiting import Record, accept, events, eventually
 
+pytestmark = pytest.mark.usefixtures("logged")
+
 
 def record_of(caplog: pytest.LogCaptureFixture, name: str) -> logging.LogRecord:
     """The one record of an event."""
     (record,) = (each for each in list(caplog.records) if each.__dict__.get("event") == name)
     return record
-
-
-@pytest.fixture(autouse=True)
-def _logged(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger="lanelog")
 
 
 def test_an_error_tracker_shows_a_dead_letter(lanelog_client: Client, lanelog_url: str) -> None:

@@ -13,12 +13,9 @@ from lanelog import AckPolicy, AlreadySettled, Client, Message, RetryPolicy
 from support.sql import delivery_rows, one, rows, watermark
 from support.waiting import Record, events, eventually
 
+pytestmark = pytest.mark.usefixtures("logged")
+
 QUICK = RetryPolicy(stop=stop_after_attempt(3), wait=wait_fixed(0.05))
-
-
-@pytest.fixture(autouse=True)
-def _log(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger="lanelog")
 
 
 HOUR = 3600.0

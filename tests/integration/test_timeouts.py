@@ -14,15 +14,12 @@ from support.sql import delivery_rows, one, rows, watermark
 from support.turns import Turns
 from support.waiting import Record, events, eventually
 
+pytestmark = pytest.mark.usefixtures("logged")
+
 QUICK = RetryPolicy(stop=stop_after_attempt(5), wait=wait_fixed(0.05))
 FIXED = {"auto_extend": False, "visibility_timeout": 30.0, "retry": QUICK}
 TOO_LONG = 40.0
 """More seconds than FIXED gives a delivery; they pass for those that run when the test says so, and for no other."""
-
-
-@pytest.fixture(autouse=True)
-def _log(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger="lanelog")
 
 
 @pytest.fixture

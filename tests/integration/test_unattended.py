@@ -14,12 +14,9 @@ from support.sql import delivery_rows, one, rows, watermark
 from support.stage import DIES, Stage, thorough, wait_until_blocked
 from support.waiting import Record, accept, events, eventually
 
+pytestmark = pytest.mark.usefixtures("logged")
+
 EPOCH = "SELECT lease_epoch FROM queue_partition_leases WHERE partition_key = 'k'"
-
-
-@pytest.fixture(autouse=True)
-def _logged(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger="lanelog")
 
 
 def expired(client: Client, raw: Any, count: int, *, of: int, topic: str = "t") -> None:

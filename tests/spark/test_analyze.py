@@ -22,7 +22,7 @@ from lanelog.errors import ConfigurationError, LanelogError
 from lanelog.spark.analysing import analysis
 from lanelog.spark.analysing.analysis import Analysis
 from lanelog.spark.analyze import Analyzed, AnalyzeOptions, _shown, run
-from lanelog.spark.report.sections import SHOWN
+from lanelog.spark.report.columns import SHOWN
 from support.archives import Archive, settled
 from support.reports import facts
 from support.sql import rows

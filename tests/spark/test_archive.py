@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from lanelog.admin.read.problems import of_group
+from lanelog.admin.operate.problems import of_group
 from lanelog.client import Client
 from lanelog.errors import ConfigurationError, LanelogError, LeaseLost
 from lanelog.spark import read_archive

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 from pyspark.sql import SparkSession
 
-from lanelog.admin.views import OwnerState
+from lanelog.admin.types.topology import OwnerState
 from lanelog.client import Client
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError, LeaseLost
 from lanelog.spark import archive as archive_program

@@ -3,7 +3,6 @@
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow.parquet
@@ -11,27 +10,18 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lanelog.spark import read_archive
+from support.repository import DEMO, Maker
 
 pytestmark = pytest.mark.thorough
-
-COMMAND = [sys.executable, "-m", "lanelog", "demo"]
 
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     """A git repository of ten commits, each of two files."""
-    root = tmp_path / "small"
-    root.mkdir()
-    environ = os.environ | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
-    git = ["git", "-C", str(root), "-c", "user.name=Ann", "-c", "user.email=ann@example.org"]
-    subprocess.run([*git, "init", "-q", "-b", "main"], check=True, env=environ)
+    made = Maker(tmp_path / "small")
     for number in range(10):
-        for name in ("src/one", "doc/two"):
-            (root / name).parent.mkdir(exist_ok=True)
-            (root / name).write_text(f"{number}\n")
-        subprocess.run([*git, "add", "-A"], check=True, env=environ)
-        subprocess.run([*git, "commit", "-qm", "more"], check=True, env=environ)
-    return root
+        made.commit(dict.fromkeys((b"src/one", b"doc/two"), b"%d\n" % number))
+    return made.path
 
 
 @pytest.mark.local_server
@@ -42,7 +32,7 @@ def test_the_demo_is_archived_reported_on_and_replayed(
     place = tmp_path / "out"
     environ = {name: value for name, value in os.environ.items() if name != "LANELOG_URL"}
     ran = subprocess.run(
-        [*COMMAND, "--repo", str(repository), "--archive", str(place)],
+        [*DEMO, "--repo", str(repository), "--archive", str(place)],
         capture_output=True,
         text=True,
         env=environ,
@@ -76,7 +66,7 @@ def test_the_demo_is_archived_reported_on_and_replayed(
 def test_a_directory_in_use_is_refused_before_the_demo_begins(tmp_path: Path) -> None:
     """One line, status 2, nothing touched."""
     (tmp_path / "mine").write_text("precious")
-    ran = subprocess.run([*COMMAND, "--archive", str(tmp_path)], capture_output=True, text=True, check=False)
+    ran = subprocess.run([*DEMO, "--archive", str(tmp_path)], capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout) == (2, "")
     assert "is not empty: give a directory for this run alone" in ran.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]

@@ -1,4 +1,4 @@
-"""The main paths of the format, once each: batches in and out, streams, and the README's example."""
+"""The main paths of the format, once each: batches in and out, streams, and the documentation's example."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -98,20 +98,20 @@ def test_a_stream_writes_once_through_a_crash(
     assert {row.key: row["count"] for row in found} == {"k0": 11, "k1": 10, "k2": 10}
 
 
-def test_the_readmes_example(spark: SparkSession, client: Client, lanelog_url: str, read: Read, tmp_path: Path) -> None:
+def test_the_pages_example(spark: SparkSession, client: Client, lanelog_url: str, read: Read, tmp_path: Path) -> None:
     """It copies a topic in order, and writes the same messages to Parquet."""
     client.publish_many("orders", [(f"order-{n % 3}", b"%d" % n) for n in range(30)])
     block = example(Example.SPARK)
     names = {"spark": spark, "url": lanelog_url, "path": str(tmp_path / "data"), "checkpoint": str(tmp_path / "state")}
     # The test's account has its password in the URL.
     text = block.text.replace(', "passwordEnv": "JOBS_PASSWORD"', "")
-    exec(compile(text, f"README.md:{block.line}", "exec"), names)  # noqa: S102 - the README is ours
+    exec(compile(text, block.place, "exec"), names)  # noqa: S102 - the pages are ours
     assert read(subscribe="copies").count() == 30
     assert spark.read.parquet(str(tmp_path / "data")).count() == 30
 
 
 def test_the_options_of_a_read_are_listed() -> None:
-    """The README's table names exactly the options that there are."""
+    """The documentation's table names exactly the options that there are."""
     listed = {name.strip(" `") for row in table("Option of a read", "Meaning") for name in row[0].split(",")}
     known = {*options._PLACE, *options._TOPICS, *options._MESSAGES, *options._BATCH, *options._STREAM}
     assert listed == known

@@ -61,6 +61,18 @@ def history(text: str) -> list[Event]:
     return [event for part in text.split(";") for event in _events(*part.split())]
 
 
+def told(text: str) -> dict[str, list[Event]]:
+    """The histories of a text by what they are examples of: a title a line, and its events, indented, below."""
+    titles: dict[str, str] = {}
+    title = ""
+    for line in filter(None, text.splitlines()):
+        if line.startswith(" "):
+            titles[title] += line
+        else:
+            titles[title := line] = ""
+    return {title: history(events) if events else [] for title, events in titles.items()}
+
+
 def _events(head: str, *words: str) -> list[Event]:
     what, _, times = head.partition("@")
     numbers = [int(word) for word in words if word.isdigit()]

@@ -58,20 +58,13 @@ class Proxy:
             while True:
                 client, _ = self._listener.accept()
                 try:
-                    server = self._connect()
+                    server = connected(self.target)
                 except OSError:  # nobody is there just now
                     client.close()
                     continue
                 self._open += [client, server]
                 threading.Thread(target=self._requests, args=(client, server), daemon=True).start()
                 threading.Thread(target=self._answers, args=(server, client), daemon=True).start()
-
-    def _connect(self) -> socket.socket:
-        if not self.target.unix_socket:
-            return socket.create_connection((self.target.host, self.target.port))
-        server = socket.socket(socket.AF_UNIX)
-        server.connect(self.target.unix_socket)
-        return server
 
     def _requests(self, client: socket.socket, server: socket.socket) -> None:
         ends_at = b""
@@ -115,3 +108,12 @@ def proxy_to(url: str) -> Iterator[Proxy]:
         yield proxy
     finally:
         proxy.close()
+
+
+def connected(target: ConnectConfig) -> socket.socket:
+    """A connection to a server, as its URL says."""
+    if not target.unix_socket:
+        return socket.create_connection((target.host, target.port))
+    server = socket.socket(socket.AF_UNIX)
+    server.connect(target.unix_socket)
+    return server

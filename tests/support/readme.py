@@ -1,57 +1,92 @@
-"""The README, taken apart: its fenced blocks, its tables and its headings, for the tests that execute and check it."""
+"""The README and the pages of docs/, taken apart: fenced blocks and tables, for the tests that check them."""
 
 import re
-from enum import StrEnum
+from enum import Enum
 from pathlib import Path
 
 from attrs import frozen
 
 ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "README.md").read_text()
+BUILT = ROOT / "docs/_build"
+DOCS = [path for path in sorted((ROOT / "docs").rglob("*.md")) if not path.is_relative_to(BUILT)]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *DOCS]
+TEXT = "\n".join(page.read_text() for page in PAGES)
+README = (ROOT / "README.md").read_text()
 
 
-class Example(StrEnum):
-    """Every Python example, by a text that only it contains. Each is executed by a test."""
+class Example(Enum):
+    """Every Python example that a test of its own executes: its page, and a text that only it contains there.
 
-    FIRST = '"hello", "readers"'
-    QUICK_START = "client.run()"
-    PUBLISH = "publish_many"
-    TRANSACTION = "UPDATE orders SET state"
-    DELAYED = "cancel_scheduled"
-    RECURRING = "client.schedule("
-    HANDLER = "def handle("
-    RETRY = "stop_after_delay"
-    EXACTLY_ONCE = "message.transaction()"
-    DEAD_LETTERS = "message.dead_letter"
-    PULL = "for message in deliveries"
-    MIDDLEWARE = "call_next"
-    FLASK = "from flask"
-    FASTAPI = "from fastapi"
-    GUNICORN = "def post_fork("
-    OUTBOX = "pymysql.connect"
-    PYTEST = "def test_shout("
-    SPARK = "spark.readStream"
+    All other examples of a page are executed in their order by test_docs.
+    """
+
+    QUICK_START = ("README.md", "client.run()")
+    TRANSACTION = ("README.md", "UPDATE orders SET state")
+    EXACTLY_ONCE = ("README.md", "message.transaction()")
+    FIRST = ("docs/tutorial/first-ten-minutes.md", '"hello", "readers"')
+    PUBLISH = ("docs/howto/publish.md", "publish_many")
+    OUTBOX = ("docs/howto/publish.md", "pymysql.connect")
+    DELAYED = ("docs/howto/delays-and-schedules.md", "cancel_scheduled")
+    RECURRING = ("docs/howto/delays-and-schedules.md", "client.schedule(")
+    HANDLER = ("docs/howto/handle.md", "def handle(")
+    MIDDLEWARE = ("docs/howto/handle.md", "call_next")
+    RETRY = ("docs/howto/retries.md", "stop_after_delay")
+    DEAD_LETTERS = ("docs/howto/dead-letters.md", "message.dead_letter")
+    PULL = ("docs/howto/pull.md", "for message in deliveries")
+    FLASK = ("docs/howto/web.md", "from flask")
+    FASTAPI = ("docs/howto/web.md", "from fastapi")
+    GUNICORN = ("docs/howto/web.md", "def post_fork(")
+    PYTEST = ("docs/howto/testing.md", "def test_shout(")
+    SPARK = ("docs/spark/source.md", "spark.readStream")
 
 
 @frozen
 class Block:
-    """A fenced block and the number of its first line."""
+    """A fenced block, its page and the number of its first line; `output` is the block of text right behind it."""
 
+    page: Path
     language: str
     text: str
     line: int
+    output: str | None
+
+    @property
+    def place(self) -> str:
+        """Where it stands, for tracebacks."""
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+FENCED = re.compile(r"^```(\w+)\n(.*?)^```$(?:\n\n?```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
+
+
+def _blocks(page: Path) -> list[Block]:
+    text = page.read_text()
+    return [Block(page, m[1], m[2], text[: m.start()].count("\n") + 2, m[3]) for m in FENCED.finditer(text)]
+
+
+BLOCKS = [block for page in PAGES for block in _blocks(page)]
 
 
 def blocks(language: str) -> list[Block]:
-    """All fenced blocks in a language."""
-    found = re.finditer(r"^```(\w+)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
-    return [Block(m[1], m[2], TEXT[: m.start()].count("\n") + 2) for m in found if m[1] == language]
+    """All fenced blocks in a language, of all pages."""
+    return [block for block in BLOCKS if block.language == language]
 
 
 def example(which: Example) -> Block:
-    """The one Python block that contains the example's text."""
-    (block,) = (block for block in blocks("python") if which in block.text)
+    """The one Python block of the example's page that contains its text."""
+    page, text = which.value
+    (block,) = (block for block in blocks("python") if block.page == ROOT / page and text in block.text)
     return block
+
+
+def programs() -> dict[Path, list[Block]]:
+    """By page, the examples that no test of their own executes, with the SQL between them."""
+    claimed = {example(which) for which in Example}
+    pages = {block.page for block in blocks("python") if block not in claimed}
+    return {
+        page: [b for b in BLOCKS if b.page == page and b.language in {"python", "sql"} and b not in claimed]
+        for page in sorted(pages)
+    }
 
 
 def sql(containing: str) -> str:
@@ -61,7 +96,7 @@ def sql(containing: str) -> str:
 
 
 def table(*heads: str) -> list[list[str]]:
-    """The rows of every table with these column heads, as cells."""
+    """The rows of every table with these column heads, on any page, as cells."""
     head = "| " + " | ".join(heads) + " |"
     rows: list[list[str]] = []
     lines = TEXT.splitlines()
@@ -72,5 +107,5 @@ def table(*heads: str) -> list[list[str]]:
             if not row.startswith("|"):
                 break
             rows.append([cell.strip() for cell in row.strip("|").split(" | ")])
-    assert rows, f"the README has no table {head}"
+    assert rows, f"no page has a table {head}"
     return rows

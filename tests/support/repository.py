@@ -1,13 +1,18 @@
-"""A git repository made commit by commit, for the tests of the demo."""
+"""A git repository made commit by commit, and the command that starts the demo."""
 
 import os
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from lanelog.demo.git import Repository
+from demo.git import Repository
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
+PATHS = os.pathsep.join([str(EXAMPLES), *filter(None, [os.environ.get("PYTHONPATH")])])
+DEMO = ["env", f"PYTHONPATH={PATHS}", sys.executable, "-P", "-m", "demo"]
+"""As `make demo` starts it, from wherever."""
 ENVIRONMENT = os.environ | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
 
 

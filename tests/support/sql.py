@@ -94,3 +94,8 @@ def audit(raw: Any, name: str, event: str, table: str, columns: str, values: str
         f"CREATE TRIGGER {name}_trigger AFTER {event} ON {table} FOR EACH ROW BEGIN IF {when} THEN"
         f" INSERT INTO {name} ({columns}) VALUES ({values}); END IF; END",
     )
+
+
+def leases(raw: Any) -> list[tuple[Any, ...]]:
+    """(key, owner, epoch) of every lease."""
+    return rows(raw, "SELECT partition_key, leased_by, lease_epoch FROM queue_partition_leases ORDER BY 1")

@@ -21,6 +21,7 @@ from lanelog._engine.leasing.registration import register
 from lanelog.config import SubscriptionConfig
 from support.pauses import Point
 from support.processes import Fleet, Line, Program
+from support.situations import Situations
 from support.sql import one, owners, rows, watermark
 from support.waiting import eventually
 
@@ -239,6 +240,20 @@ class Stage:
             within=30,
             what=f"{group} having acked {offset}",
         )
+
+    def drain(self, head: int, epoch: int) -> None:
+        """Lane k: so many messages, all of them acked by group g and collected, its lease in nobody's name."""
+        self.register("g")
+        self.client.publish_many("t", [("k", b"{}")] * head)
+        rows(self.raw, "DELETE FROM queue_messages WHERE topic = 't'")
+        rows(
+            self.raw,
+            "UPDATE queue_offsets SET offset_acked = %s, marked_through = %s WHERE consumer_group = ''",
+            head,
+            head,
+        )
+        Situations(self.raw).place("k", head)
+        Situations(self.raw).lease("k", "", epoch)
 
     def owners(self) -> dict[str, str]:
         """The names of the owners, by lane ('': nobody)."""

@@ -16,6 +16,7 @@ from urllib.parse import quote
 from attrs import define, field
 
 from lanelog._database.driver import Driver
+from support.proxy import connected
 
 if TYPE_CHECKING:
     from lanelog.config import ConnectConfig
@@ -131,11 +132,4 @@ class Switch:
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                self.links.append(Link(client, self._connect()))
-
-    def _connect(self) -> socket.socket:
-        if not self.target.unix_socket:
-            return socket.create_connection((self.target.host, self.target.port))
-        server = socket.socket(socket.AF_UNIX)
-        server.connect(self.target.unix_socket)
-        return server
+                self.links.append(Link(client, connected(self.target)))

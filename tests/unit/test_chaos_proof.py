@@ -44,14 +44,6 @@ def one_profile(name: str) -> dict[str, Any]:
     return {**HEAD, "command": name, **measured, "anomalies": {}}
 
 
-def test_seeds_are_ranges_and_lists_and_recovery_is_gathered_by_kind() -> None:
-    """`1-3,7` is four seeds, and without an option there are ten; disturbed faults are counted and not measured."""
-    assert proof.arguments(["--seeds=1-3,7"]).seeds == [1, 2, 3, 7]
-    assert proof.arguments([]).seeds == list(range(1, 11))
-    faults = [fault for seed in (1, 2, 6) for fault in one_run(seed)["faults"]]
-    assert proof.recovered(faults) == {"kill": {"count": 6, "measured": 3, "median": 2, "worst": 6}}
-
-
 def test_a_failed_run_is_written_down_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The JSON has every seed, what was explained added up, and the failed ones; the exit status tells, too."""
     modules: list[str] = []

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from chaos.checker import check, unexplained
 from chaos.history import Event, Journal, read
-from support.histories import drained, fault, handled, history, sent
+from support.histories import drained, fault, handled, history, sent, told
 
 # What must be found, what it is an example of, and the history, in the words of support/histories.py.
 BAD = """
@@ -243,18 +243,6 @@ paused: another lane and another group go on
 paused, and its process could not hear of it
   sent 1; pause@1 until=4; cut@0.9; 1@2.5
 """
-
-
-def told(text: str) -> dict[str, list[Event]]:
-    """The histories by what they are examples of."""
-    titles: dict[str, str] = {}
-    title = ""
-    for line in filter(None, text.splitlines()):
-        if line.startswith(" "):
-            titles[title] += line
-        else:
-            titles[title := line] = ""
-    return {title: history(events) if events else [] for title, events in titles.items()}
 
 
 FAULTY = told(BAD + BAD_IN_SPITE_OF_FAULTS + BAD_IN_SPITE_OF_AN_OPERATOR)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from chaos.checker import check, unexplained
-from chaos.history import Event, Journal, read
-from support.histories import history
+from chaos.history import Journal, read
+from support.histories import history, told
 
 # Group g had settled what `watermark` says when the server went on; between the two times nobody could reach one.
 BAD = """
@@ -103,18 +103,6 @@ two restarts: what was not flushed comes again
 a server that stands still, and everybody goes on
   sent 1 2; 1@30; freeze@31-42 all; 2@42.5; drained
 """
-
-
-def told(text: str) -> dict[str, list[Event]]:
-    """The histories by what they are examples of."""
-    titles: dict[str, str] = {}
-    title = ""
-    for line in filter(None, text.splitlines()):
-        if line.startswith(" "):
-            titles[title] += line
-        else:
-            titles[title := line] = ""
-    return {title: history(events) for title, events in titles.items()}
 
 
 @pytest.mark.parametrize("title", told(BAD))

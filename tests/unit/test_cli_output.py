@@ -8,9 +8,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from lanelog._text import age, moment, shown
 from lanelog.admin import OwnerState, SoughtLane
 from lanelog.cli._cells import count, name, text
-from lanelog.cli._output import age, ago, block, moment, payload, shown, to_json
+from lanelog.cli._output import ago, block, payload, to_json
 from lanelog.cli._table import Table
 from lanelog.cli._verbs import INTERRUPTED, Verbs, alarms, instant
 from lanelog.errors import ConfigurationError

@@ -9,7 +9,7 @@ import pytest
 from rich.text import Text
 
 from lanelog.admin import DeadLetterReason, GroupInfo, LaneInfo, MessageState, OwnerState, TopicInfo
-from lanelog.admin.read.problems import Problem, Rank, command, of_group, of_lane, of_letters, worst_first
+from lanelog.admin.operate.problems import Problem, Rank, command, of_group, of_lane, of_letters, worst_first
 from lanelog.cli._main import cli
 from lanelog.cli._output import Line
 from lanelog.cli._problem_lines import told

@@ -10,16 +10,16 @@ import pytest
 from attrs import evolve
 from rich.console import Console
 
-from lanelog.demo import worker
-from lanelog.demo.chaos import Takeover, choose_victim, moved, unfinished
-from lanelog.demo.report import Report
-from lanelog.demo.verify import Comparison, Count
-from lanelog.demo.view import LiveView, PlainView, view_for
-from lanelog.demo.watch import LaneRow, Progress
+from demo import worker
+from demo.chaos import Takeover, choose_victim, moved, unfinished
+from demo.report import Report
+from demo.verify import Comparison, Count
+from demo.view import LiveView, PlainView, view_for
+from demo.watch import LaneRow, Progress
 
 
-def lane(owner: str = "worker-1", *, head: int = 9, acked: int = 3, marked: int = 4, epoch: int = 1) -> LaneRow:
-    return LaneRow(head=head, acked=acked, marked=marked, marked_epoch=epoch, owner=owner, epoch=epoch)
+def lane(owner: str = "worker-1", *, head: int = 9, acked: int = 3, in_flight: int = 1, epoch: int = 1) -> LaneRow:
+    return LaneRow(head=head, acked=acked, in_flight=in_flight, owner=owner, epoch=epoch)
 
 
 def test_the_worker_with_most_lanes_in_progress_is_killed() -> None:
@@ -28,9 +28,9 @@ def test_the_worker_with_most_lanes_in_progress_is_killed() -> None:
         "a": lane("worker-1"),
         "b": lane("worker-2"),
         "c": lane("worker-2"),
-        "d": lane("worker-1", acked=4),
-        "e": lane("worker-1", acked=4),
-        "f": evolve(lane("worker-1"), marked_epoch=0),
+        "d": lane("worker-1", in_flight=0),
+        "e": lane("worker-1", in_flight=0),
+        "f": lane("worker-1", head=3, in_flight=0),
         "g": lane(""),
     }
     assert choose_victim(lanes) == "worker-2"
@@ -44,7 +44,7 @@ def test_a_lane_has_moved_when_another_owner_acked_more() -> None:
     now = {
         "a": lane("worker-2", epoch=2, acked=4),
         "b": lane("worker-2", epoch=2),
-        "c": lane("worker-1", acked=4),
+        "c": lane("worker-1", in_flight=0),
     }
     assert moved(before, now) == {"a"}
 
@@ -122,7 +122,7 @@ def test_without_a_terminal_there_are_only_lines() -> None:
     """A pipe or a log gets plain text now and then; a terminal a live table."""
     output = io.StringIO()
     view = view_for(Console(file=output))
-    progress = Progress(lanes=2, published=7, handled={"rebuild": 3, "stats": 5}, owners={"worker-1": 2})
+    progress = Progress(lanes=2, published=7, lags={"rebuild": 4, "stats": 2}, owners={"worker-1": 2})
     assert isinstance(view, PlainView)
     with view:
         view.show(progress, "publishing")

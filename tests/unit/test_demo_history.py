@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from demo import main, verify
+from demo.git import NoHistory, Repository, find_all
+from demo.history import count_changes, jobs
+from demo.job import MALFORMED_LANE, PART_BYTES, Job, MalformedJob, lane_of
+from demo.publish import BATCH, batches
 from lanelog.config import check_name
-from lanelog.demo import main, verify
-from lanelog.demo.git import NoHistory, Repository, find_all
-from lanelog.demo.history import count_changes, jobs
-from lanelog.demo.job import MALFORMED_LANE, PART_BYTES, Job, MalformedJob, lane_of
-from lanelog.demo.publish import BATCH, batches
 from support.repository import Maker
 
 Files = dict[bytes, tuple[str, bytes]]

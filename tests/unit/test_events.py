@@ -106,8 +106,8 @@ def test_every_logger_is_made_with_a_room() -> None:
 
 
 def test_the_documentation_is_made_from_the_list() -> None:
-    """docs/events.md is what `lanelog events --markdown` prints; after a change: `lanelog events --markdown > …`."""
-    assert Command(None)("events", "--markdown").stdout == (ROOT / "docs/events.md").read_text()
+    """docs/reference/events.md is what `lanelog events --markdown` prints; after a change, redirect that there."""
+    assert Command(None)("events", "--markdown").stdout == (ROOT / "docs/reference/events.md").read_text()
 
 
 def test_the_command_lists_every_event_and_describes_one() -> None:

@@ -1,5 +1,6 @@
-"""What the README says, against the code: options, tables, files, commands, names. The integration tier runs it."""
+"""What README and docs/ say, against the code: options, tables, files, commands, names, tests. Others execute it."""
 
+import ast
 import re
 import shlex
 import tomllib
@@ -11,10 +12,10 @@ import pytest
 
 import lanelog
 from lanelog._database import driver
-from lanelog.admin.read import problems
+from lanelog.admin.operate import problems
 from lanelog.cli._main import cli
 from lanelog.config import ConnectConfig
-from support.readme import ROOT, TEXT, Example, blocks, example, table
+from support.readme import PAGES, README, ROOT, TEXT, Example, blocks, example, programs, table
 
 PACKAGE = ROOT / "queue/lanelog"
 SOURCE = "\n".join(path.read_text() for path in PACKAGE.rglob("*.py"))
@@ -32,17 +33,57 @@ def defaults(config: type) -> dict[str, object]:
 
 
 def shown(cell: str) -> object:
-    """The value of a default as the README shows it."""
-    return eval(cell.strip("`"), vars(lanelog).copy())  # noqa: S307 - the README is ours
+    """The value of a default as the page shows it."""
+    return eval(cell.strip("`"), vars(lanelog).copy())  # noqa: S307 - the pages are ours
 
 
 def test_every_example_is_executed_by_a_test() -> None:
-    """Each Python block is known under one name, and a test with a database or with Spark uses that name."""
-    assert sorted(example(which).line for which in Example) == [block.line for block in blocks("python")]
+    """Each Python block runs with its page, or is known under one name that a test with a database or Spark uses."""
+    run = {block for page in programs().values() for block in page if block.language == "python"}
+    assert len({example(which) for which in Example}) == len(Example)
+    assert run | {example(which) for which in Example} == {*blocks("python")}
     tests = "".join(
         path.read_text() for tier in ("integration", "spark") for path in (ROOT / "tests" / tier).glob("*.py")
     )
     assert [which.name for which in Example if f"Example.{which.name}" not in tests] == []
+
+
+def test_the_readme_is_short() -> None:
+    """What it is, for whom, how to begin, what it promises; all else is in docs/."""
+    assert len(README.splitlines()) <= 150
+
+
+def test_the_map_for_contributors_leads_somewhere() -> None:
+    """Every file and folder that CONTRIBUTING names is there, from the root or from the package."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    named = re.findall(r"`((?:[\w.-]+/)+(?:[\w.*]+\.py)?)`", text)
+    assert len(named) > 25
+    assert [path for path in named if not [*ROOT.glob(path), *PACKAGE.glob(path)]] == []
+
+
+def test_every_promise_has_tests_that_exist() -> None:
+    """Each of P1 to P9 is in the README and in the evidence, there with the tests that pin it."""
+    promises = [f"P{number}" for number in range(1, 10)]
+    assert re.findall(r"^\| (P\d) \|", README, re.MULTILINE) == promises
+    evidence = (ROOT / "docs/evidence/promises.md").read_text()
+    sections = dict(re.findall(r"^## (P\d): .*?\n(.*?)(?=^## )", evidence, re.MULTILINE | re.DOTALL))
+    assert [*sections] == promises
+    for section in sections.values():
+        named = re.findall(r"^\* .*: `([\w/]+\.py)` `(test_\w+)`$", section, re.MULTILINE)
+        assert len(named) >= 3
+        for path, test in named:
+            parsed = ast.parse((ROOT / "tests" / path).read_text())
+            assert test in {node.name for node in parsed.body if isinstance(node, ast.FunctionDef)}, (path, test)
+
+
+def test_the_glossary_has_the_words_that_pages_use_without_explaining_them() -> None:
+    """In the order of the alphabet, each once."""
+    text = (ROOT / "docs/reference/glossary.md").read_text()
+    terms = re.findall(r"^([a-z][^\n]*)\n: ", text, re.MULTILINE)
+    assert terms == sorted({*terms})
+    words = {word for term in terms for word in term.split(", ")}
+    assert {"dead letter", "epoch", "fence", "floor", "group", "head", "lane", "lease", "owner"} <= words
+    assert {"mark", "offset", "redrive", "retention", "run mark", "seek", "settle", "watermark"} <= words
 
 
 def test_examples_are_small() -> None:
@@ -50,7 +91,7 @@ def test_examples_are_small() -> None:
     assert len(example(Example.QUICK_START).text.splitlines()) <= 25
     assert [
         line
-        for kind in ("python", "sql", "shell", "text")
+        for kind in ("python", "sql", "shell", "text", "ini")
         for block in blocks(kind)
         for line in block.text.splitlines()
         if len(line) > 120
@@ -112,7 +153,7 @@ def test_the_states_of_a_message_are_told_by_columns_that_exist() -> None:
 
 
 def test_every_make_target_exists() -> None:
-    """And every target that `make help` lists is in the README."""
+    """And every target that `make help` lists is in CONTRIBUTING."""
     makefile = (ROOT / "Makefile").read_text()
     targets = set(re.findall(r"^([a-z-]+):.*## ", makefile, re.MULTILINE))
     assert set(re.findall(r"\bmake ([a-z-]+)", CODE)) == targets
@@ -123,9 +164,7 @@ def test_every_command_exists() -> None:
     named = set(re.findall(r"(?<![\w/.])lanelog ([a-z][a-z-]*)", CODE))
     assert named
     assert named <= set(cli.commands)
-    assert {words[1] for words in map(str.split, LINES)} | {"resume", "dev-server", "migrate", "demo"} == {
-        *cli.commands
-    }
+    assert {words[1] for words in map(str.split, LINES)} | {"resume", "dev-server", "migrate"} == {*cli.commands}
 
 
 @pytest.mark.parametrize("line", [line for line in LINES if "--file" not in line])
@@ -157,14 +196,14 @@ def test_no_command_is_dangerous() -> None:
 
 
 def test_every_event_is_logged_by_the_code() -> None:
-    """Names of events in the README are names that somebody can search a log for."""
+    """Names of events on the pages are names that somebody can search a log for."""
     named = {name for name in re.findall(r"`([a-z]+\.[a-z_]+)(?: [^`]*)?`", TEXT) if re.search(rf'"{name}"', SOURCE)}
     assert {"handler.slow", "message.dead_lettered", "settlement.refused"} <= named
 
 
 def test_every_error_is_named() -> None:
-    """The tree in the README is the whole tree."""
-    (line,) = re.findall(r"\*\*Errors\*\* are one tree under (.*)", TEXT)
+    """The tree in the reference is the whole tree."""
+    (line,) = re.findall(r"All errors are one tree under (.*)", TEXT)
     named = set(re.findall(r"`(?:lanelog\.)?([A-Z]\w+)`", line))
     real = {
         name
@@ -180,14 +219,21 @@ def test_every_attribute_of_lanelog_exists() -> None:
         assert name in lanelog.__all__
 
 
-def test_every_link_leads_somewhere() -> None:
-    """Headings and files of the repository; elsewhere only documentation."""
-    headings = {
-        "#" + re.sub(r"[^\w -]", "", line.lstrip("# ")).lower().replace(" ", "-")
-        for line in re.findall(r"^#+ .*$", TEXT, re.MULTILINE)
-    }
-    links = set(re.findall(r"\]\((?!https://tenacity\.readthedocs\.io)([^)]+)\)", TEXT))
-    assert [link for link in links - headings if link.startswith("#") or not (ROOT / link).exists()] == []
+def anchors(page: Path) -> set[str]:
+    """The headings of a page, as links name them; the start page of the documentation is the README."""
+    text = README if page == ROOT / "docs/index.md" else page.read_text()
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    """To files of the repository and headings in them; elsewhere only to documentation that is named here."""
+    for link in re.findall(r"\]\((?!https://tenacity\.readthedocs\.io)([^)\s]+)\)", page.read_text()):
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.is_file(), link
+        assert not anchor or anchor in anchors(target), link
 
 
 def test_the_versions_are_the_ones_that_the_code_accepts() -> None:
@@ -198,10 +244,10 @@ def test_the_versions_are_the_ones_that_the_code_accepts() -> None:
     assert f"MariaDB {driver._OLDEST_MARIADB[0]}.{driver._OLDEST_MARIADB[1]} to" in TEXT
 
 
-@pytest.mark.parametrize("document", ["README.md", "CHANGELOG.md"])
-def test_documents_name_no_machine(document: str) -> None:
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: str(page.relative_to(ROOT)))
+def test_documents_name_no_machine(page: Path) -> None:
     """No path of somebody's machine, and no address but the documentation's."""
-    text = (ROOT / document).read_text()
+    text = page.read_text()
     assert not re.search(r"(?<![\w.])/(home|root|tmp|work|usr|var)\b", text)
     assert {re.match(r"https?://[^/)\s]+", url)[0] for url in re.findall(r"https?://\S+", text)} <= {  # type: ignore[index]
         "https://tenacity.readthedocs.io",

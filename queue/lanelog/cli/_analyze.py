@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import click
 
+from lanelog._text import moment, plural, shown
 from lanelog.cli._archive import need_spark, password_option
-from lanelog.cli._output import Answer, moment, plural, shown
+from lanelog.cli._output import Answer
 from lanelog.cli._verbs import finish, instant, json_option
 
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from lanelog._text import plural, shown
 from lanelog.cli import _columns_messages
-from lanelog.cli._output import Answer, plural, shown
+from lanelog.cli._output import Answer
 from lanelog.cli._table import Table
 from lanelog.cli._verbs import Refused, Unfinished, finish, json_option, moment_of, url_option
 from lanelog.errors import ConfigurationError, LanelogError, SchemaError

@@ -11,7 +11,8 @@ from operator import attrgetter
 from typing import Any
 
 from lanelog._engine.lane.failures import summary
-from lanelog.cli._output import age, ago, number, shown
+from lanelog._text import age, shown
+from lanelog.cli._output import ago, number
 from lanelog.cli._table import Column, Tone
 
 ToneOf = Callable[[Any], Tone | None]

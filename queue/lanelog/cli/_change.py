@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lanelog.cli._output import Answer, moment, plural, shown
+from lanelog._text import moment, plural, shown
+from lanelog.cli._output import Answer
 from lanelog.cli._verbs import changing, instant, steering
 from lanelog.errors import ConfigurationError
 

@@ -6,10 +6,9 @@ words are those of the glossary. Called by the verbs that look.
 
 from __future__ import annotations
 
+from lanelog._text import NOTHING, age, plural
 from lanelog.admin import GroupInfo, LaneInfo, OwnerState
-from lanelog.admin.read.words import NOTHING
 from lanelog.cli._cells import count, error, name, seconds, time, when, word
-from lanelog.cli._output import age, plural
 from lanelog.cli._table import Column, Tone
 
 SLOW = 60.0

@@ -9,9 +9,10 @@ from __future__ import annotations
 from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
+from lanelog._text import moment
 from lanelog.admin import MessageState
 from lanelog.cli._cells import count, error, name, seconds, text, time, when, word
-from lanelog.cli._output import moment, payload
+from lanelog.cli._output import payload
 from lanelog.cli._table import Tone
 from lanelog.message import utc_from_ms
 

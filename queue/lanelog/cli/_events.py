@@ -1,6 +1,6 @@
 """The verb that shows what lanelog logs: events.
 
-Owns the forms of that list, docs/events.md among them; needs no database. Registered by `_main`.
+Owns the forms of that list, docs/reference/events.md among them; needs no database. Registered by `_main`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from itertools import groupby
 import click
 
 from lanelog._events import EVENTS, Event
+from lanelog._text import plural
 from lanelog.cli._columns_messages import EVENTS_LISTED
-from lanelog.cli._output import Answer, plural
+from lanelog.cli._output import Answer
 from lanelog.cli._table import Table
 from lanelog.cli._verbs import finish, json_option
 from lanelog.errors import ConfigurationError
@@ -66,7 +67,7 @@ def _described(event: Event) -> list[str]:
 
 
 def page() -> str:
-    """The whole of docs/events.md."""
+    """The whole of docs/reference/events.md."""
     parts = [_ABOUT]
     for logger, members in groupby(EVENTS, key=lambda event: event.logger):
         lines = [f"## {logger}", "", "| event | level | what it says | fields |", "|---|---|---|---|"]

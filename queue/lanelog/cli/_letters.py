@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from lanelog._text import age, moment, plural, shown
 from lanelog.cli import _columns_messages, _totals
-from lanelog.cli._output import Answer, age, block, moment, payload, plural, shown
+from lanelog.cli._output import Answer, block, payload
 from lanelog.cli._table import Table
 from lanelog.cli._verbs import Verbs, changing, limit_option, reading
 from lanelog.errors import ConfigurationError

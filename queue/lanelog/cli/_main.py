@@ -71,7 +71,6 @@ SECTIONS = {
         "migrate": "Create or upgrade the tables.",
         "grants": "Print the grants that a role needs.",
         "dev-server": "Start a private database, with tables, until Ctrl-C.",
-        "demo": "Rebuild a git history and kill a worker meanwhile.",
     },
     "Data": {
         "publish": "Publish a message, or every line of a file.",

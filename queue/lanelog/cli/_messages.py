@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from lanelog._text import moment, shown
 from lanelog.admin.read.history import OUTCOMES
 from lanelog.cli import _columns_messages, _totals
-from lanelog.cli._output import Answer, ago, block, moment, payload, shown, to_json
+from lanelog.cli._output import Answer, ago, block, payload, to_json
 from lanelog.cli._table import Table
 from lanelog.cli._verbs import json_option, limit_option, moment_of, reading, url_option
 from lanelog.errors import ConfigurationError

@@ -21,26 +21,9 @@ from attrs import frozen
 from rich.console import Console
 from rich.text import Text
 
-from lanelog.admin.read.words import CELL_MAX, NOTHING, age, moment, plural, shown
+from lanelog._text import CELL_MAX, NOTHING, shown
 from lanelog.cli._crop import crop
 from lanelog.cli._table import Table, Tone
-
-__all__ = [
-    "Answer",
-    "Line",
-    "age",
-    "ago",
-    "block",
-    "moment",
-    "name",
-    "number",
-    "on_screen",
-    "payload",
-    "plural",
-    "print_answer",
-    "shown",
-    "to_json",
-]
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 

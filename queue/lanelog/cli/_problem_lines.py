@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
 
-from lanelog.admin.read.problems import Rank, command
-from lanelog.cli._output import Line, age, plural, shown
+from lanelog._text import age, plural, shown
+from lanelog.admin.operate.problems import Rank, command
+from lanelog.cli._output import Line
 from lanelog.cli._table import Tone
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from lanelog._codec import utf8
-from lanelog.cli._output import Answer, plural, shown
+from lanelog._text import plural, shown
+from lanelog.cli._output import Answer
 from lanelog.cli._verbs import Unfinished, finish, json_option, moment_of, url_option
 from lanelog.errors import ConfigurationError, LanelogError, PayloadTooLarge
 

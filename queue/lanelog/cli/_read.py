@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from lanelog._text import shown
 from lanelog.cli import _columns, _totals
-from lanelog.cli._output import Answer, shown
+from lanelog.cli._output import Answer
 from lanelog.cli._pattern import groups_of, topics_of
 from lanelog.cli._table import Table
 from lanelog.cli._verbs import alarms, bounding_letters, limit_option, monitored, reading

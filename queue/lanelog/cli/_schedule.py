@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import click
 
 from lanelog._codec import utf8
+from lanelog._text import moment, plural, shown
 from lanelog.cli import _columns_messages, _totals
 from lanelog.cli._change import login
-from lanelog.cli._output import Answer, moment, plural, shown
+from lanelog.cli._output import Answer
 from lanelog.cli._publish import metadata_of
 from lanelog.cli._table import Table
 from lanelog.cli._verbs import (

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from lanelog._text import shown
 from lanelog.cli import _columns_messages, _totals
-from lanelog.cli._output import Answer, shown
+from lanelog.cli._output import Answer
 from lanelog.cli._table import Table
 from lanelog.cli._verbs import Verbs, changing, limit_option, reading
 from lanelog.errors import ConfigurationError

@@ -1,4 +1,4 @@
-"""The verbs around the database itself: migrate, doctor, grants, maintain, dev-server, demo.
+"""The verbs around the database itself: migrate, doctor, grants, maintain, dev-server.
 
 They hold no logic of their own: each calls the room that has it, imported when the verb runs. Registered by `_main`.
 """
@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import click
 from rich.text import Text
 
+from lanelog._text import plural, shown
 from lanelog.cli import _columns_messages
-from lanelog.cli import _demo_spark as demo_spark
 from lanelog.cli._columns_messages import status_tone
-from lanelog.cli._output import Answer, plural, shown
+from lanelog.cli._output import Answer
 from lanelog.cli._table import Table
 from lanelog.cli._verbs import Refused, finish, json_option, reading, rest, url_option
 
@@ -70,34 +70,6 @@ def migrate(url: str | None) -> None:
         for line in client.migrate():
             click.echo(line)
     click.echo("the tables are up to date")
-
-
-@click.command()
-@click.option(
-    "--repo",
-    "repos",
-    multiple=True,
-    metavar="DIRECTORY",
-    help="A git repository to rebuild; may be repeated. Default: the one around the working directory.",
-)
-@click.option("--url", metavar="URL", help="A database to use. Default: LANELOG_URL, else one started for the demo.")
-@click.option(
-    "--archive",
-    metavar="DIRECTORY",
-    help="Afterwards archive the log there with Spark, write a report of it, and replay its busiest lane.",
-)
-def demo(repos: tuple[str, ...], url: str | None, archive: str | None) -> None:
-    """Rebuild a git history through the queue, kill a worker meanwhile, and compare the result with git's own."""
-    from lanelog import demo
-
-    afterwards = None if archive is None else demo_spark.afterwards(archive)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C: workers and server stop
-    try:
-        status = demo.main(repos, url=url, afterwards=afterwards)
-    except KeyboardInterrupt:
-        click.echo("stopped", err=True)
-        status = 130
-    raise SystemExit(status)
 
 
 @click.command()
@@ -200,4 +172,4 @@ def _maintained(done: Maintained) -> Answer:
     )
 
 
-VERBS = (dev_server, migrate, demo, doctor, grants, maintain)
+VERBS = (dev_server, migrate, doctor, grants, maintain)

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from lanelog.admin.read.status import LANES
+from lanelog._text import age, plural, shown
+from lanelog.admin.operate.status import LANES
 from lanelog.cli import _columns
-from lanelog.cli._output import Answer, age, plural, shown
+from lanelog.cli._output import Answer
 from lanelog.cli._pattern import topics_of
 from lanelog.cli._problem_lines import told
 from lanelog.cli._table import Table

@@ -14,7 +14,7 @@ from attrs import field, frozen
 from rich.cells import cell_len
 from rich.text import Text
 
-from lanelog.admin.read.words import NOTHING
+from lanelog._text import NOTHING
 from lanelog.cli._crop import crop, cropped, padded
 
 _GAP: Final = 2

@@ -9,8 +9,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence, Sized
 from typing import Protocol
 
+from lanelog._text import age, plural
 from lanelog.admin import GroupInfo, LaneInfo, LeaseInfo, MemberInfo, OwnerState, TopicInfo
-from lanelog.cli._output import age, name, plural
+from lanelog.cli._output import name
 
 
 class _Lagging(Protocol):

@@ -15,8 +15,9 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from lanelog._text import age
 from lanelog.cli import _watch
-from lanelog.cli._output import Answer, age, print_answer
+from lanelog.cli._output import Answer, print_answer
 from lanelog.errors import ConfigurationError, LanelogError
 
 F = TypeVar("F", bound=Callable[..., Any])

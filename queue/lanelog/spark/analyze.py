@@ -30,8 +30,8 @@ from lanelog.errors import ConfigurationError, LanelogError, SchemaError
 from lanelog.spark.analysing.analysis import LONG, ORDER, Analysis, Wanted, analysed
 from lanelog.spark.archiving.manifest import ManifestStore, local_path
 from lanelog.spark.errors import in_one_line
+from lanelog.spark.report.columns import SHOWN
 from lanelog.spark.report.page import render
-from lanelog.spark.report.sections import SHOWN
 from lanelog.spark.session import check_java, in_session
 from lanelog.spark.source.options import parse_write
 

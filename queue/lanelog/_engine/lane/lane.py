@@ -171,7 +171,9 @@ class Lane:
                 self._keep_running(attempt, old.state.burials.get(offset))
             else:
                 attempt.state = State.SUPERSEDED
-        # A transaction of a handler may have committed its row after this lane's rows were read.
+        # A flush that was on its way may have committed its mark after this lane's rows were read, and a transaction of
+        # a handler its row.
+        self.writes.marked = max(self.writes.marked, old.writes.marked)
         self.writes.dirty |= old.writes.stored - self.writes.stored
         self.writes.stored |= old.writes.stored
         self._keep_runs(old, ids)

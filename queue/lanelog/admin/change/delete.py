@@ -28,7 +28,7 @@ from lanelog.admin.lookup.names import names
 from lanelog.admin.read import lane_totals, topics
 from lanelog.admin.read import owners as _owners
 from lanelog.admin.schedules.scheduled import delete_all
-from lanelog.admin.views import GroupDeleted, TopicDeleted
+from lanelog.admin.types.results import GroupDeleted, TopicDeleted
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -24,7 +24,8 @@ from lanelog.admin.change.told import Act, Unanswered, passing
 from lanelog.admin.lookup.arguments import BY_MAX, REASON_MAX, check_text
 from lanelog.admin.lookup.known import known_group, known_lane, no_group, no_lane, read, repeated
 from lanelog.admin.read import lane_totals, message_state, owners
-from lanelog.admin.views import MessageState, Paused, Released, Resumed, Skipped
+from lanelog.admin.types.results import Paused, Released, Resumed, Skipped
+from lanelog.admin.types.topology import MessageState
 from lanelog.errors import ConfigurationError
 from lanelog.message import utc_from_ms
 

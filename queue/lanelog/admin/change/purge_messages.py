@@ -33,7 +33,7 @@ from lanelog.admin.change.seek import instants
 from lanelog.admin.change.told import Act, Unanswered, deleting
 from lanelog.admin.lookup.arguments import aware, milliseconds, offset_of
 from lanelog.admin.lookup.known import known_topic, no_topic, pages, read, repeated
-from lanelog.admin.views import Purged
+from lanelog.admin.types.results import Purged
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:

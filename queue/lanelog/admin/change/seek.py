@@ -27,7 +27,7 @@ from lanelog.admin.change import lease_takeover
 from lanelog.admin.change.told import Act, Unanswered, passing
 from lanelog.admin.lookup.arguments import aware, milliseconds
 from lanelog.admin.lookup.known import known_group, known_lane, pages, read, repeated
-from lanelog.admin.views import Sought, SoughtLane
+from lanelog.admin.types.results import Sought, SoughtLane
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:

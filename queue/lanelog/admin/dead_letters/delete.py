@@ -21,7 +21,7 @@ from lanelog._stores._points import chunked
 from lanelog.admin.change.told import Act, deleting
 from lanelog.admin.dead_letters import selection
 from lanelog.admin.lookup.known import known_group, read, repeated
-from lanelog.admin.views import Deleted
+from lanelog.admin.types.results import Deleted
 from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:

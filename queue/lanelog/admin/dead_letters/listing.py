@@ -13,7 +13,7 @@ from lanelog.admin.lookup.arguments import limit_of, optional
 from lanelog.admin.lookup.known import known_group, known_topic, repeated
 from lanelog.admin.lookup.names import names
 from lanelog.admin.read.topics import dead_letter_topics
-from lanelog.admin.views import DeadLetterInfo, DeadLetterReason
+from lanelog.admin.types.messages import DeadLetterInfo, DeadLetterReason
 from lanelog.config import check_name
 from lanelog.message import decode_metadata, utc_from_ms
 

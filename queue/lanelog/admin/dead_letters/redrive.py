@@ -29,7 +29,7 @@ from lanelog._checks import Duration, check_integer, check_name, check_number
 from lanelog._stores import deliveries, groups, moves, offsets, partitions, scheduled
 from lanelog.admin.dead_letters import selection
 from lanelog.admin.lookup.known import known_group, known_topic, no_group, read, repeated
-from lanelog.admin.views import Redriven
+from lanelog.admin.types.results import Redriven
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError
 from lanelog.publisher.timing import make_timing
 

@@ -18,8 +18,8 @@ from attrs import frozen
 from lanelog import migrations
 from lanelog._database import NOW_MS
 from lanelog._roles import ALL_TABLES, ROLES
-from lanelog.admin.operate import repair as _repair
-from lanelog.admin.views import Finding
+from lanelog.admin.operate import repair
+from lanelog.admin.types.results import Finding
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError, SchemaError
 from lanelog.migrations.declared import declared_tables
 
@@ -337,10 +337,10 @@ def _session_locks(patient: _Patient) -> Finding:
 def _contradictions(patient: _Patient) -> Finding:
     try:
         if patient.repair and not patient.on("read_only"):
-            mended = _repair.repaired(patient.database)
+            mended = repair.repaired(patient.database)
             if mended:
                 return _ok("contradictions", f"mended: {_places(mended)}")
-        found = _repair.listed(patient.database, _CONTRADICTIONS, everywhere=True)
+        found = repair.listed(patient.database, _CONTRADICTIONS, everywhere=True)
     except SchemaError as error:
         return _warning("contradictions", f"the tables cannot be compared: {_line(error)}", "see the schema")
     if not found:

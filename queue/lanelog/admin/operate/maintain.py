@@ -27,7 +27,7 @@ from lanelog.admin.change.purge_messages import may_delete
 from lanelog.admin.lookup.known import known_topic, pages, read, repeated
 from lanelog.admin.lookup.names import names
 from lanelog.admin.read.topics import dead_letter_topics
-from lanelog.admin.views import Maintained
+from lanelog.admin.types.results import Maintained
 from lanelog.errors import ConfigurationError, DatabaseError
 
 if TYPE_CHECKING:

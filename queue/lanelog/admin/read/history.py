@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from lanelog._stores.history import Ended
 from lanelog.admin.lookup.arguments import aware, limit_of, milliseconds, optional, when
 from lanelog.admin.lookup.known import known_group, repeated
-from lanelog.admin.views import HistoryInfo
+from lanelog.admin.types.messages import HistoryInfo
 from lanelog.config import check_name
 from lanelog.errors import ConfigurationError
 from lanelog.message import utc_from_ms

@@ -17,7 +17,7 @@ from lanelog.admin.lookup.names import readers
 from lanelog.admin.read import ages, lane_totals, message_state
 from lanelog.admin.read import owners as _owners
 from lanelog.admin.read.lane_totals import WATERMARK
-from lanelog.admin.views import LaneInfo, LeaseInfo, OffsetInfo
+from lanelog.admin.types.topology import LaneInfo, LeaseInfo, OffsetInfo
 from lanelog.config import check_name
 from lanelog.errors import ConfigurationError
 

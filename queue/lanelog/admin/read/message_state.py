@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 from lanelog._stores._points import chunked
-from lanelog.admin.views import MessageState
+from lanelog.admin.types.topology import MessageState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

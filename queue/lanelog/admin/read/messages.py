@@ -18,7 +18,8 @@ from lanelog.admin.lookup.known import known_lane, repeated
 from lanelog.admin.lookup.names import names, readers
 from lanelog.admin.read import lane_totals, message_state
 from lanelog.admin.read.topics import dead_letter_topics
-from lanelog.admin.views import GroupState, MessageInfo, MessageState
+from lanelog.admin.types.messages import GroupState, MessageInfo
+from lanelog.admin.types.topology import MessageState
 from lanelog.config import check_name
 from lanelog.errors import ConfigurationError
 from lanelog.message import DeadLetter, decode_metadata, utc_from_ms

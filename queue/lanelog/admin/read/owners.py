@@ -13,7 +13,7 @@ from attrs import field, frozen
 
 from lanelog._database import Incarnation, server_start, signed
 from lanelog._stores import heartbeats
-from lanelog.admin.views import OwnerState
+from lanelog.admin.types.topology import OwnerState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

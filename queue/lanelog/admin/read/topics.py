@@ -19,7 +19,7 @@ from lanelog.admin.lookup.known import known_group, known_topic, repeated
 from lanelog.admin.lookup.names import names, readers
 from lanelog.admin.read import ages, lane_totals
 from lanelog.admin.read import owners as _owners
-from lanelog.admin.views import GroupInfo, MemberInfo, TopicInfo
+from lanelog.admin.types.topology import GroupInfo, MemberInfo, TopicInfo
 from lanelog.config import check_name
 from lanelog.errors import ConfigurationError
 from lanelog.message import utc_from_ms

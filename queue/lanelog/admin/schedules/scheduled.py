@@ -20,7 +20,7 @@ from lanelog._stores import messages, scheduled
 from lanelog.admin.lookup import open_lanes
 from lanelog.admin.lookup.arguments import limit_of, optional
 from lanelog.admin.lookup.known import known_topic, read, repeated
-from lanelog.admin.views import ScheduledInfo
+from lanelog.admin.types.messages import ScheduledInfo
 from lanelog.errors import ConfigurationError, DatabaseError
 from lanelog.message import decode_metadata, utc_from_ms
 

@@ -27,7 +27,8 @@ from lanelog.admin.lookup import open_lanes
 from lanelog.admin.lookup.arguments import BY_MAX, REASON_MAX, check_text, limit_of, when
 from lanelog.admin.lookup.known import read, repeated
 from lanelog.admin.lookup.names import hint
-from lanelog.admin.views import ScheduleInfo, SchedulePaused, ScheduleRemoved, ScheduleResumed
+from lanelog.admin.types.results import SchedulePaused, ScheduleRemoved, ScheduleResumed
+from lanelog.admin.types.topology import ScheduleInfo
 from lanelog.errors import ConfigurationError, PayloadTooLarge
 from lanelog.message import decode_metadata, utc_from_ms
 from lanelog.publisher.draft import make_draft

@@ -1,6 +1,6 @@
 """What is seen of messages: their states, those that wait, how they left, and dead letters. Times are aware UTC.
 
-Owns these values alone; the rooms that look fill them in. `views` gathers them.
+Owns these values alone; the rooms that look fill them in.
 """
 
 from __future__ import annotations

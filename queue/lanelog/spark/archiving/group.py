@@ -32,7 +32,7 @@ from lanelog._telemetry import get_logger
 from lanelog.admin.change import lease_takeover
 from lanelog.admin.lookup.known import pages, read, repeated
 from lanelog.admin.read import owners
-from lanelog.admin.views import OwnerState
+from lanelog.admin.types.topology import OwnerState
 from lanelog.config import SubscriptionConfig
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError, LeaseLost
 

@@ -30,7 +30,7 @@ from lanelog.admin.change.told import Tally
 from lanelog.admin.lookup.known import read, repeated
 from lanelog.admin.lookup.names import readers
 from lanelog.admin.read import owners
-from lanelog.admin.views import OwnerState
+from lanelog.admin.types.topology import OwnerState
 from lanelog.config import SubscriptionConfig
 from lanelog.errors import ConfigurationError, DatabaseError, LeaseLost
 from lanelog.spark.archiving.group import LEASE

@@ -14,12 +14,12 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
+from lanelog._text import plural
 from lanelog.spark.report import plots
-from lanelog.spark.report.parts import MOST_ROWS, Cell, Facts, Plot, Row, Section, Table, total
-from lanelog.spark.report.text import count, duration, hour, moment, plain, plural, share, size, span
+from lanelog.spark.report.columns import Column, number, table, text
+from lanelog.spark.report.parts import Cell, Facts, Plot, Row, Section, total
+from lanelog.spark.report.text import count, duration, hour, moment, plain, share, size, span
 
-SHOWN: Final = 15
-"""Rows of a table that the report shows; the files hold more."""
 TOPICS_DRAWN: Final = 3
 """Topics whose time line the report draws, the largest first."""
 _LANES_SHOWN: Final = 5
@@ -34,17 +34,13 @@ def sections(facts: Facts, tables: Mapping[str, Sequence[Row]]) -> list[Section]
 def _throughput(facts: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
     topics = tables["topics"]
     most = max((row["messages"] for row in topics), default=0)
-    rows = [
-        [
-            Cell(plain(row["topic"])),
-            Cell(count(row["messages"]), row["messages"] / most),
-            Cell(size(row["bytes"])),
-            Cell(count(row["peak_messages"])),
-            Cell(hour(row["peak_start"])),
-        ]
-        for row in topics
-    ]
-    heads = ("Topic", "Messages", "Payload", "In its busiest hour", "which was")
+    columns = (
+        text("Topic", "topic"),
+        number("Messages", "messages", of=most),
+        number("Payload", "bytes", size),
+        number("In its busiest hour", "peak_messages"),
+        Column("which was", lambda row: Cell(hour(row["peak_start"]))),
+    )
     drawn: list[Plot] = []
     timeline = _by(tables["timeline"], "topic")
     within = (_ms(facts.first), _ms(facts.last)) if facts.first and facts.last else (0, 0)
@@ -60,7 +56,7 @@ def _throughput(facts: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
         title="Throughput",
         text="What was written to each topic, by the time at which the database wrote it.",
         plots=drawn,
-        tables=_table(heads, rows, numbers=heads[1:4]),
+        tables=table(columns, topics),
         nothing="No message is in what was read.",
     )
 
@@ -68,16 +64,15 @@ def _throughput(facts: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
 def _latency(_: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
     ranks = _ranks(tables)
     order = sorted(tables["latency"], key=lambda row: (ranks.get(_pair(row), len(ranks)), _pair(row)))
-    columns = ("p50_ms", "p95_ms", "p99_ms", "max_ms")
-    rows = [
-        [
-            Cell(plain(row["consumer_group"])),
-            Cell(plain(row["topic"])),
-            Cell(count(row["samples"]) if row["samples"] else _without(row), tone="" if row["samples"] else "muted"),
-            *(Cell(duration(row[column])) for column in columns),
-        ]
-        for row in order
-    ]
+    columns = (
+        text("Group", "consumer_group"),
+        text("Topic", "topic"),
+        Column("Samples", _samples, number=True),
+        number("p50", "p50_ms", duration),
+        number("p95", "p95_ms", duration),
+        number("p99", "p99_ms", duration),
+        number("Longest", "max_ms", duration),
+    )
     curves = _by(tables["latency_spread"], "consumer_group", "topic")
     chosen = [(ranks[_pair(row)], row) for row in order if row["samples"]]
     chosen = [(colour, row) for colour, row in chosen if colour < plots.COLOURS]
@@ -88,7 +83,6 @@ def _latency(_: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
         note="share of the messages that succeeded; logarithmic time",
         legend=[(colour + 1, f"{_name(row)}: half within {duration(row['p50_ms'])}") for colour, row in chosen],
     )
-    heads = ("Group", "Topic", "Samples", "p50", "p95", "p99", "Longest")
     return Section(
         name="latency",
         title="Latency",
@@ -96,18 +90,20 @@ def _latency(_: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
         "as long as log or archive holds it (else from its first publish). "
         "p95 is the time that 95\u00a0% of the messages did not exceed.",
         plots=drawn,
-        tables=_table(heads, rows, numbers=heads[2:]),
+        tables=table(columns, order),
         nothing="No group is registered, and no outcome is archived.",
     )
 
 
-def _without(row: Row) -> str:
-    return "no success yet" if row["keeps_history"] else "keeps no history"
+def _samples(row: Row) -> Cell:
+    if row["samples"]:
+        return Cell(count(row["samples"]))
+    return Cell("no success yet" if row["keeps_history"] else "keeps no history", tone="muted")
 
 
 def _attempts(facts: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
     pairs = _by(tables["attempts"], "consumer_group", "topic")
-    rows: list[list[Cell]] = []
+    rows: list[Row] = []
     series: list[tuple[int, dict[int, int]]] = []
     legend: list[tuple[int, str]] = []
     for pair, colour in _ranks(tables).items():
@@ -116,21 +112,29 @@ def _attempts(facts: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
         of = total(pairs[pair], "messages")
         by_number = _by(pairs[pair], "attempts")
         if colour < plots.COLOURS:
-            series.append((colour, {number: total(each, "messages") for number, each in by_number.items()}))
+            series.append((colour, {attempts: total(each, "messages") for attempts, each in by_number.items()}))
             legend.append((colour + 1, f"{plain(pair[0], 40)} on {plain(pair[1], 40)}"))
-        for number in sorted(by_number):
-            number_of = total(by_number[number], "messages")
-            ended = ", ".join(f"{count(each['messages'])} {plain(each['outcome'])}" for each in by_number[number])
+        for attempts in sorted(by_number):
+            messages = total(by_number[attempts], "messages")
+            ended = ", ".join(f"{count(each['messages'])} {plain(each['outcome'])}" for each in by_number[attempts])
             rows.append(
-                [
-                    Cell(plain(pair[0])),
-                    Cell(plain(pair[1])),
-                    Cell(count(number)),
-                    Cell(count(number_of), number_of / of),
-                    Cell(share(number_of / of)),
-                    Cell(ended),
-                ]
+                {
+                    "consumer_group": pair[0],
+                    "topic": pair[1],
+                    "attempts": attempts,
+                    "messages": messages,
+                    "share": messages / of,
+                    "ended": ended,
+                }
             )
+    columns = (
+        text("Group", "consumer_group"),
+        text("Topic", "topic"),
+        number("Attempts", "attempts"),
+        Column("Messages", lambda row: Cell(count(row["messages"]), row["share"]), number=True),
+        number("Share", "share", share),
+        Column("How they ended", lambda row: Cell(row["ended"])),
+    )
     logarithmic = series and plots.is_logarithmic([each for _, each in series])
     drawn = _plot(
         plots.tries,
@@ -140,13 +144,12 @@ def _attempts(facts: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
         legend=legend,
     )
     none = "No group that was read keeps history." if facts.live else "No outcome is in the archive."
-    heads = ("Group", "Topic", "Attempts", "Messages", "Share", "How they ended")
     return Section(
         name="attempts",
         title="Attempts",
         text="How often a message was started before it was done with, of the groups that keep history.",
         plots=drawn,
-        tables=_table(heads, rows, numbers=heads[2:5]),
+        tables=table(columns, rows),
         nothing="No outcome yet." if facts.keeps_history else none,
     )
 
@@ -155,56 +158,53 @@ def _dead_letters(facts: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
     order = tables["dead_letters"]
     most = max((row["dead_letters"] for row in order), default=0)
     live = facts.outstanding is not None
-    rows = [
-        [
-            Cell(plain(row["reason"]) or "no error was recorded", tone="" if row["reason"] else "muted"),
-            Cell(count(row["dead_letters"]), row["dead_letters"] / most),
-            *([Cell(count(row["outstanding"]), tone="warn" if row["outstanding"] else "")] if live else []),
-            Cell(plain(row["original_topic"])),
-            Cell(plain(row["failed_group"])),
-            Cell(moment(row["last_failed_at"]).removesuffix(" UTC")),
-            Cell(f"{plain(row['example_key'], 60)}, offset {row['example_offset']}"),
-        ]
-        for row in order
-    ]
-    numbers = ("Dead letters", "Outstanding") if live else ("Dead letters",)
-    heads = ("Reason", *numbers, "Topic", "Group", "Last, UTC", "Last one's key")
+    columns = (
+        Column("Reason", _reason),
+        number("Dead letters", "dead_letters", of=most),
+        *([Column("Outstanding", _outstanding, number=True)] if live else []),
+        text("Topic", "original_topic"),
+        text("Group", "failed_group"),
+        Column("Last, UTC", lambda row: Cell(moment(row["last_failed_at"]).removesuffix(" UTC"))),
+        Column("Last one's key", lambda row: Cell(f"{plain(row['example_key'], 60)}, offset {row['example_offset']}")),
+    )
     return Section(
         name="dead-letters",
         title="Dead letters",
         text="What groups gave up, by the first line of the error, where every number is #; also those redriven or "
         "deleted since, as long as log or archive holds them."
         + (" Outstanding are those in the log that are neither." if live else ""),
-        tables=_table(heads, rows, numbers=numbers, of=facts.counted["dead_letters"]),
+        tables=table(columns, order, of=facts.counted["dead_letters"]),
         nothing="No dead letter is in what was read.",
     )
 
 
+def _reason(row: Row) -> Cell:
+    return Cell(plain(row["reason"]) or "no error was recorded", tone="" if row["reason"] else "muted")
+
+
+def _outstanding(row: Row) -> Cell:
+    return Cell(count(row["outstanding"]), tone="warn" if row["outstanding"] else "")
+
+
 def _lanes(_: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
     skews = sorted(tables["skew"], key=lambda row: (-row["messages"], row["topic"]))
-    uneven = [
-        [
-            Cell(plain(row["topic"])),
-            Cell(count(row["lanes"])),
-            Cell(f"{row['gini']:.3f}", row["gini"]),
-            Cell(share(row["top_share"]), row["top_share"]),
-            Cell(plural(row["top_lanes"], "lane")),
-        ]
-        for row in skews
-    ]
+    uneven = (
+        text("Topic", "topic"),
+        number("Lanes", "lanes"),
+        number("Gini", "gini", "{:.3f}".format, of=1),
+        number("Share of the top 1\u00a0%", "top_share", share, of=1),
+        Column("which are", lambda row: Cell(plural(row["top_lanes"], "lane")), number=True),
+    )
     lanes = _by(tables["hot_lanes"], "topic")
-    hot = [
-        [
-            Cell(plain(row["topic"])),
-            Cell(count(row["place"])),
-            Cell(plain(row["key"])),
-            Cell(count(row["messages"])),
-            Cell(share(row["share"]), row["share"]),
-            Cell(size(row["bytes"])),
-        ]
-        for skewed in skews[:TOPICS_DRAWN]
-        for row in lanes[skewed["topic"]][:_LANES_SHOWN]
-    ]
+    hot = [row for skewed in skews[:TOPICS_DRAWN] for row in lanes[skewed["topic"]][:_LANES_SHOWN]]
+    busiest = (
+        text("Topic", "topic"),
+        number("Place", "place"),
+        text("Lane", "key"),
+        number("Messages", "messages"),
+        number("Share", "share", share, of=1),
+        number("Payload", "bytes", size),
+    )
     sizes = _by(tables["lane_sizes"], "topic")
     drawn = _plot(
         plots.unevenness,
@@ -216,17 +216,12 @@ def _lanes(_: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
             for colour, row in enumerate(skews[: plots.COLOURS], 1)
         ],
     )
-    heads = ("Topic", "Lanes", "Gini", "Share of the top 1\u00a0%", "which are")
-    hot_heads = ("Topic", "Place", "Lane", "Messages", "Share", "Payload")
     return Section(
         name="lanes",
         title="Lanes",
         text="How evenly messages are spread: Gini is 0 when all lanes are equal, and near 1 when one has everything.",
         plots=drawn,
-        tables=[
-            *_table(heads, uneven, numbers=heads[1:]),
-            *_table(hot_heads, hot, numbers=("Place", "Messages", "Share", "Payload"), most=len(hot)),
-        ],
+        tables=[*table(uneven, skews), *table(busiest, hot, most=len(hot))],
         nothing="No lane is in what was read.",
     )
 
@@ -234,43 +229,35 @@ def _lanes(_: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
 def _lag(facts: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
     order = sorted(tables["lag"], key=lambda row: (-row["lag"], row["topic"], row["consumer_group"]))
     most = max((row["lag"] for row in order), default=0)
-    rows = [
-        [
-            Cell(plain(row["consumer_group"])),
-            Cell(row["role"]),
-            Cell(plain(row["topic"])),
-            Cell(count(row["lag"]), row["lag"] / most if most else None),
-            Cell(count(row["lanes"])),
-            Cell(duration(row["oldest_ms"])),
-            Cell("paused", tone="warn") if row["paused"] else Cell("not paused", tone="muted"),
-        ]
-        for row in order
-    ]
-    heads = ("Group", "Role", "Topic", "Lag, messages", "Lanes behind", "Age of the oldest", "State")
+    columns = (
+        text("Group", "consumer_group"),
+        Column("Role", lambda row: Cell(row["role"])),
+        text("Topic", "topic"),
+        number("Lag, messages", "lag", of=most),
+        number("Lanes behind", "lanes"),
+        number("Age of the oldest", "oldest_ms", duration),
+        Column("State", lambda row: Cell("paused", tone="warn") if row["paused"] else Cell("not paused", tone="muted")),
+    )
     return Section(
         name="lag",
         title="Lag",
         text="Messages written up to the cut-off that a group had not settled when its progress was read, just after.",
-        tables=_table(heads, rows, numbers=heads[3:6]),
+        tables=table(columns, order),
         nothing="No group is registered." if facts.live else "Only the archive was read: lag is in the live log.",
     )
 
 
 def _stalled(facts: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
-    rows = [
-        [
-            Cell(plain(row["consumer_group"])),
-            Cell(plain(row["topic"])),
-            Cell(plain(row["key"])),
-            Cell(duration(row["still_ms"])),
-            Cell(count(row["lag"])),
-            Cell(row["state"], tone=_TONES.get(row["state"], "")),
-            Cell(count(row["attempts"])),
-            Cell(plain(row["last_error"])),
-        ]
-        for row in tables["stalled_lanes"]
-    ]
-    heads = ("Group", "Topic", "Lane", "Still for", "Lag, messages", "State", "Attempts", "Last error")
+    columns = (
+        text("Group", "consumer_group"),
+        text("Topic", "topic"),
+        text("Lane", "key"),
+        number("Still for", "still_ms", duration),
+        number("Lag, messages", "lag"),
+        Column("State", lambda row: Cell(row["state"], tone=_TONES.get(row["state"], ""))),
+        number("Attempts", "attempts"),
+        text("Last error", "last_error"),
+    )
     return Section(
         name="stalled",
         title="Stalled lanes",
@@ -281,9 +268,7 @@ def _stalled(facts: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
             if facts.counted["stalled_lanes"] > facts.stalled
             else ""
         ),
-        tables=_table(
-            heads, rows, numbers=("Still for", "Lag, messages", "Attempts"), of=facts.counted["stalled_lanes"]
-        ),
+        tables=table(columns, tables["stalled_lanes"], of=facts.counted["stalled_lanes"]),
         nothing="No lane stalls." if facts.live else "Only the archive was read: progress is in the live log.",
     )
 
@@ -300,21 +285,6 @@ _SECTIONS: Final[tuple[Callable[[Facts, Mapping[str, Sequence[Row]]], Section], 
 
 
 # -- helpers -----------------------------------------------------------------------------------------------------------
-
-
-def _table(
-    heads: tuple[str, ...],
-    rows: Sequence[Sequence[Cell]],
-    *,
-    numbers: tuple[str, ...],
-    most: int = SHOWN,
-    of: int | None = None,
-) -> list[Table]:
-    """No table where there is no row; `of`: how many there are, if not all of them are in `rows`."""
-    there = len(rows) if of is None else of
-    held = "all of them" if there <= MOST_ROWS else f"the first {count(MOST_ROWS)}"
-    more = f"The first {most} of {count(there)}; the file has {held}." if there > most else ""
-    return [Table(heads=heads, rows=rows[:most], numbers=numbers, more=more)] if rows else []
 
 
 def _plot(

@@ -9,6 +9,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Final
 
+from lanelog._text import printable
+
 UNKNOWN: Final = "—"
 
 _TEXT_MAX: Final = 120
@@ -104,14 +106,6 @@ def hour(value: datetime) -> str:
     return f"{value.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
-def plural(number: int, noun: str, many: str | None = None) -> str:
-    """`1 lane`, `2 lanes`, `1,000 lanes`."""
-    return f"{count(number)} {noun if number == 1 else many or noun + 's'}"
-
-
 def plain(text: str | None, most: int = _TEXT_MAX) -> str:
     """Text of somebody else's: one line, at most so many characters, with what does not print as its escape."""
-    if text is None:
-        return UNKNOWN
-    cut = text if len(text) <= most else text[: most - 1] + "…"
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in cut)
+    return UNKNOWN if text is None else printable(text, most)

@@ -1,0 +1,93 @@
+"""The demo: a git repository's history, rebuilt through the queue while a worker is killed.
+
+It owns the whole show and nothing of the library: it publishes, subscribes and looks on as any application would.
+
+`git` reads repositories, `history` makes jobs of them (`job`), `publish` publishes them. `fleet` runs three `worker`
+processes with the handlers of `rebuild`, which write into `tables`; `chaos` kills one of them. `watch` reads how far it
+is, `view` shows it, `verify` compares with git at the end, `report` says so; `run` is the order of all that, and
+`cleanup` its end.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+
+from rich.console import Console
+
+from demo.fleet import WorkerEnded
+from demo.git import GitError, NoHistory, Repository, find_all
+from demo.history import count_changes
+from demo.run import Run, Stalled
+from demo.view import print_plain, view_for
+from lanelog import devserver
+
+__all__ = ["main"]
+
+MANY = 5000
+"""A history with as many changes keeps the workers busy for long enough."""
+
+HOLD = 200.0
+LONGEST_PAUSE = 10.0
+
+
+def main(
+    repos: Sequence[str] = (),
+    *,
+    url: str | None = None,
+    workers: int = 3,
+    console: Console | None = None,
+    afterwards: Callable[[str, str, int], bool] | None = None,
+) -> int:
+    """Rebuild the repositories at `repos` (default: the one around the working directory); returns the exit status.
+
+    0: identical to HEAD, every job applied exactly once. 1: not. 2: there is no git history. The database is the one at
+    `url` or LANELOG_URL, else one that is started for the run. `afterwards` is called with its URL, the topic and the
+    number of messages there, before the database goes; returning False makes the status 1. Raises LanelogError when
+    the database cannot be used.
+    """
+    console = console or Console()
+    errors = Console(stderr=True)
+    try:
+        repositories = find_all(list(repos) or ["."])
+        changes = count_changes(repositories, MANY)
+    except NoHistory as exc:
+        print_plain(errors, str(exc))
+        return 2
+    except GitError as exc:
+        print_plain(errors, f"failed: {exc}")
+        return 1
+    if not changes:
+        print_plain(errors, "no git history: no commit has changed a file")
+        return 2
+    pause = 0.0 if changes >= MANY else min(LONGEST_PAUSE, HOLD / changes)
+    try:
+        with ExitStack() as stack:
+            server = stack.enter_context(devserver.start(url or os.environ.get("LANELOG_URL") or "auto"))
+            _introduce(console, repositories, server, changes, pause)
+            run = Run(repositories=repositories, url=server.url, workers=workers, pause=pause)
+            if not server.own:
+                stack.callback(run.remove)
+            with view_for(console) as view:
+                report = run(view)
+            report.print(console)
+            done = afterwards is None or afterwards(server.url, run.topic, report.jobs + 1)  # and the malformed one
+    except (GitError, WorkerEnded, Stalled) as exc:
+        print_plain(errors, f"failed: {exc}")
+        return 1
+    return report.status if done else 1
+
+
+def _introduce(
+    console: Console, repositories: Sequence[Repository], server: devserver.DevServer, changes: int, pause: float
+) -> None:
+    for repository in repositories:
+        what = f"{repository.name} at {repository.head[:12]}"
+        print_plain(console, f"rebuilding {what}, commit by commit along first parents: a merge is one step")
+    print_plain(console, f"through {server.family} {server.version}")
+    if pause:
+        print_plain(
+            console,
+            f"{changes} changes are few: every job takes up to {pause:.2f} s longer until a worker has been killed",
+        )

@@ -1,0 +1,84 @@
+"""What `--archive` adds to the demo: archive its log with Spark, report on it, and replay a lane of it.
+
+Owns the order of these steps and what is told of them; each is the function that `lanelog archive`, `analyze` and
+`replay` call. It refuses before the demo begins what would fail behind it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from demo.cleanup import REPLAYED
+from demo.view import plural
+from lanelog.spark import analyze, archive
+from lanelog.spark.archiving.options import ArchiveOptions
+from lanelog.spark.replay import replay
+from lanelog.spark.session import check_java, start
+
+
+class Refused(click.ClickException):
+    """What was asked for cannot be done, and nothing was begun."""
+
+    exit_code = 2
+
+
+def afterwards(directory: str) -> Callable[[str, str, int], bool]:
+    """The steps, for `demo.main`; they say whether the archive holds all and the replay changed nothing."""
+    check_java()
+    place = Path(directory)
+    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+        raise Refused(f"{directory!r} is not empty: give a directory for this run alone")
+    return lambda url, topic, messages: _steps(place, url, topic, messages)
+
+
+def _steps(place: Path, url: str, topic: str, messages: int) -> bool:
+    click.echo("starting Spark")  # no spinner: what the JVM has to say goes to the terminal past it
+    spark = start("lanelog demo")
+    try:
+        store = str(place / "archive")
+        jobs = f"{plural(messages - 1, 'job')}, one more that is malformed on purpose, and its dead letter"
+        began = time.monotonic()
+        with _told(f"archiving {jobs}"):
+            kept = archive.run(ArchiveOptions(path=store, url=url, topics=(topic, f"{topic}_dlq")), spark)
+        _say(f"archived {plural(kept.total, 'message')} and {plural(kept.outcomes, 'outcome')}", began)
+        began = time.monotonic()
+        with _told("analysing archive and live log"):
+            told = analyze.run(
+                analyze.AnalyzeOptions(output=str(place / "report"), path=store, url=url, topics=(topic,)), spark
+            )
+        lanes = f"{plural(told.lanes, 'lane')}, one of them the dead letter's"
+        _say(f"analysed {plural(told.messages, 'message')} in {lanes},", began)
+        key, length = told.busiest[topic]
+        began = time.monotonic()
+        with _told(f"replaying lane {key}, the busiest, into a topic of its own"):
+            again = replay(store, topics=[topic], keys=[key], to=f"{topic}{REPLAYED}", url=url, spark=spark)
+        _say(f"replayed {plural(again.published, 'message')} of lane {key}", began)
+    finally:
+        spark.stop()
+    complete = (kept.total, told.messages, again.published) == (messages + 1, messages + 1, length)  # and a dead letter
+    click.echo(f"archive, report and replay are complete: {'yes' if complete else 'NO'}")
+    click.echo(f"report: {Path(told.report).absolute().as_uri()}")
+    return complete
+
+
+@contextmanager
+def _told(doing: str) -> Iterator[None]:
+    """Say what is being done before it is: a spinner in a terminal, a line elsewhere."""
+    console = Console()
+    if console.is_terminal and not console.is_dumb_terminal:
+        with console.status(Text(f"{doing} …")):
+            yield
+    else:
+        click.echo(f"{doing} …")
+        yield
+
+
+def _say(what: str, began: float) -> None:
+    click.echo(f"{what} in {time.monotonic() - began:.1f} s")

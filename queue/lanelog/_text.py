@@ -1,0 +1,55 @@
+"""Names, ages, times and counts as people read them.
+
+Owns these words, so that what `status` says is the same in Python, in a terminal and in a report; lets no control
+character of a name or an error through.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+_MINUTE, _HOUR, _DAY = 60, 3600, 86_400
+CELL_MAX: Final = 200
+NOTHING: Final = "-"
+
+
+def shown(value: str | None, most: int = CELL_MAX) -> str:
+    """Text of somebody else's, on one line, cut, and without what would steer a terminal."""
+    return NOTHING if value is None else printable(value, most) or NOTHING
+
+
+def printable(value: str, most: int) -> str:
+    """One line of at most so many characters, and then escapes for those that do not print."""
+    cut = value if len(value) <= most else value[: most - 1] + "…"
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in cut)
+
+
+def age(seconds: float | None, *, exact: bool = True) -> str:
+    """A duration as people read it: `0.3s`, `12s`, `3m05s`, `2h07m`, `4d02h`; `≥3m05s` if it is a lower bound."""
+    if seconds is None:
+        return NOTHING
+    if not exact:
+        return f"≥{age(seconds)}"
+    if seconds < 1:
+        return f"{seconds:.1f}s"
+    whole = int(seconds)
+    if whole < _MINUTE:
+        return f"{whole}s"
+    if whole < _HOUR:
+        return f"{whole // _MINUTE}m{whole % _MINUTE:02}s"
+    if whole < _DAY:
+        return f"{whole // _HOUR}h{whole % _HOUR // _MINUTE:02}m"
+    return f"{whole // _DAY}d{whole % _DAY // _HOUR:02}h"
+
+
+def moment(value: datetime | None) -> str:
+    """A time in UTC, in the form that `seek` and `purge` take."""
+    return NOTHING if value is None else value.isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def plural(count: int, noun: str, many: str | None = None) -> str:
+    """`1 lane`, `2,000 lanes`."""
+    return f"{count:,} {noun if count == 1 else many or noun + 's'}"

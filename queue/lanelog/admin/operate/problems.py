@@ -1,0 +1,257 @@
+"""What is wrong, told from what administration shows: since when, who has it, and the command that mends it.
+
+Owns these judgements, as plain functions of values; asks no database, and changes nothing. No command that it names
+destroys anything or delivers it again before it has shown what it would do.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final
+
+from attrs import frozen
+
+from lanelog._engine.lane.failures import summary
+from lanelog._text import age, moment, plural, shown
+from lanelog.admin.types.topology import MessageState, OwnerState
+
+if TYPE_CHECKING:
+    from lanelog._engine.contradictions import Contradiction
+    from lanelog.admin.types.messages import DeadLetterReason
+    from lanelog.admin.types.topology import GroupInfo, LaneInfo, TopicInfo
+
+GRACE: Final = 30.0
+"""Seconds for which a state may last before it is called wrong: workers that restart take up their lanes meanwhile."""
+
+SLOW: Final = 60.0
+"""Seconds after which a running attempt, or a backlog, is worth a line."""
+JOB_RESTS: Final = 86_400.0
+"""Seconds for which the archive may be behind without a word: it may well run once a day."""
+REASONS: Final = 3
+"""Reasons of dead letters that are shown for each topic; `dlq list --reasons` shows all."""
+
+
+class Rank(IntEnum):
+    """How bad a problem is: problems are shown in this order, those of one rank by age."""
+
+    STUCK = 1
+    NOBODY = 2
+    PAUSED = 3
+    BEHIND = 4
+    DEAD_LETTERS = 5
+
+
+_JOBS: Final = {
+    "archive": (Rank.BEHIND, "not archived", "run `lanelog archive`"),
+    "replay": (Rank.BEHIND, "replay unfinished", "run the same `lanelog replay` again"),
+}
+"""By order of the group: what reads the log without being a subscriber, and takes no lanes."""
+
+
+@frozen(kw_only=True)
+class Problem:
+    """One thing that is wrong, as `status` found it; `lines()` is how the command line shows it."""
+
+    rank: Rank
+    what: str
+    """The state, in the words of the runbook: `failing`, `nobody consumes`, …"""
+    topic: str
+    group: str
+    key: str | None = None
+    offset: int | None = None
+    seconds: float | None = None
+    """How old the oldest message that it holds back is, or how long it has lasted."""
+    since: str | None = None
+    """The instant, where that is known instead."""
+    owner: str | None = None
+    detail: str
+    cause: str | None = None
+    """The error, where there is one: what lanes that fail alike have in common."""
+    command: str
+    """What mends it, or shows more: for a shell. What would destroy something only shows what it would do."""
+
+    def lines(self) -> list[str]:
+        """As people read it: three lines."""
+        where = [shown(self.topic), shown(self.group)] + ([] if self.key is None else [shown(self.key)])
+        if self.offset is not None:
+            where.append(f"offset {self.offset}")
+        first = f"{self.what.upper()}  {' '.join(where)}"
+        if self.since is not None:
+            first += f", since {self.since}"
+        elif self.seconds is not None:
+            first += f", for {age(self.seconds)}"
+        if self.owner is not None:
+            first += f", owner {shown(self.owner)}"
+        return [first, f"    {self.detail}", f"    $ {self.command}"]
+
+
+def command(verb: str, *arguments: str, options: Iterable[str] = ()) -> str:
+    """The command line, quoted for a shell; a name that looks like an option comes behind `--`."""
+    dashes = ["--"] if any(argument.startswith("-") for argument in arguments) else []
+    parts = [*options, *dashes, *arguments] if dashes else [*arguments, *options]
+    return f"lanelog {verb} {' '.join(map(shlex.quote, parts)).replace(shlex.quote('--'), '--')}"
+
+
+# -- groups ------------------------------------------------------------------------------------------------------------
+
+
+def of_group(group: GroupInfo, growth: float | None) -> list[Problem]:
+    """What is wrong with a group as a whole. `growth`: messages a second by which its lag grows, if that is known."""
+    names = (group.topic, group.group)
+
+    def problem(rank: Rank, what: str, detail: str, mend: str, *, since: str | None = None) -> list[Problem]:
+        return [
+            Problem(
+                rank=rank,
+                what=what,
+                topic=group.topic,
+                group=group.group,
+                seconds=None if since else group.oldest_age,
+                since=since,
+                detail=detail,
+                command=mend,
+            )
+        ]
+
+    if group.paused_at is not None:
+        by = f"by {shown(group.paused_by)}: {shown(group.pause_reason)}"
+        detail = f"{by}; {plural(group.lag, 'message')} waiting"
+        return problem(Rank.PAUSED, "paused", detail, command("resume", *names), since=moment(group.paused_at))
+    if not group.lag or (group.order in _JOBS and (group.members or (group.oldest_age or 0) <= JOB_RESTS)):
+        return []
+    behind = f"{plural(group.lag, 'message')} in {plural(group.lagging_lanes, 'lane')}"
+    if growth is not None and growth > 0:
+        behind += f", growing by {growth:.1f}/s"
+    if group.order in _JOBS:
+        rank, what, go_on = _JOBS[group.order]
+        detail = f"{behind} held back from collection; {go_on}, or, if that is not wanted any more:"
+        return problem(rank, what, detail, command("delete-group", *names))
+    if not group.members:
+        if group.members_unchanged <= GRACE:
+            return []
+        detail = f"{behind}; start a subscriber, or, if the group is not needed any more:"
+        return problem(Rank.NOBODY, "nobody consumes", detail, command("delete-group", *names))
+    if (group.oldest_age or 0) <= SLOW:
+        return []
+    detail = f"{behind}, {plural(group.members, 'member')}; where it is:"
+    return problem(Rank.BEHIND, "behind", detail, command("lanes", *names, options=["--by", "lag"]))
+
+
+# -- lanes -------------------------------------------------------------------------------------------------------------
+
+
+def of_lane(lane: LaneInfo, group: GroupInfo, running: float | None) -> Problem | None:
+    """What is wrong with a lane that its group's problem does not say. `running`: seconds of its attempt in flight."""
+    if group.order in _JOBS or lane.group_paused or (not lane.lag and lane.paused_at is None):
+        return None
+    offset = lane.watermark + 1 if lane.lag else None
+    place = (lane.topic, lane.group, lane.key)
+
+    def problem(
+        rank: Rank, what: str, detail: str, mend: str, *, since: str | None = None, cause: str | None = None
+    ) -> Problem:
+        return Problem(
+            rank=rank,
+            what=what,
+            topic=lane.topic,
+            group=lane.group,
+            key=lane.key,
+            offset=offset,
+            seconds=lane.oldest_age,
+            since=since,
+            owner=lane.owner,
+            detail=detail,
+            cause=cause,
+            command=mend,
+        )
+
+    if lane.paused_at is not None:
+        return problem(
+            Rank.PAUSED,
+            "paused",
+            f"by {shown(lane.paused_by)}: {shown(lane.pause_reason)}; {plural(lane.lag, 'message')} waiting",
+            command("resume", lane.topic, lane.group, options=["--key", lane.key]),
+            since=moment(lane.paused_at),
+        )
+    if not group.members or _may_pass(lane, group):
+        return None
+    if lane.owner_state not in (None, OwnerState.ALIVE):
+        detail = f"its owner is {lane.owner_state}, and others have not taken the lane yet"
+        return problem(Rank.STUCK, "owner gone", detail, command("release", *place))
+    if lane.state is MessageState.RETRYABLE and lane.attempts:
+        due = "is due" if not lane.next_attempt_in else f"in {age(lane.next_attempt_in)}"
+        detail = f"attempt {lane.attempts} failed: {shown(summary(lane.last_error))}; the next {due}; to give it up:"
+        mend = command("skip", *place, str(offset), options=["--reason", "…"])
+        return problem(Rank.STUCK, "failing", detail, mend, cause=summary(lane.last_error))
+    if lane.state is MessageState.PROCESSING and running is not None and running > SLOW:
+        detail = f"attempt {lane.attempts} has been running for {age(running)}; to have another worker try:"
+        return problem(Rank.STUCK, "slow", detail, command("release", *place))
+    if lane.owner is None:
+        detail = f"{plural(group.members, 'member')}, and none has taken the lane; what they say of themselves:"
+        return problem(Rank.STUCK, "no owner", detail, command("members", lane.topic, lane.group))
+    return None
+
+
+def _may_pass(lane: LaneInfo, group: GroupInfo) -> bool:
+    """Whether the lane's state is so young that it is likely to pass by itself, as after a restart of a worker."""
+    if lane.owner_state not in (None, OwnerState.ALIVE):
+        return lane.owner_silent is not None and lane.owner_silent <= GRACE
+    if lane.owner is None and group.members_unchanged <= GRACE:
+        return True
+    return (lane.oldest_age or 0) <= GRACE
+
+
+def of_contradiction(wrong: Contradiction) -> Problem:
+    """Tables that contradict each other about a lane: what is published there may be swallowed, or refused."""
+    return Problem(
+        rank=Rank.STUCK,
+        what="contradiction",
+        topic=wrong.topic,
+        group=wrong.group,
+        key=wrong.key,
+        offset=wrong.offset,
+        detail=f"{wrong.problem}, which is at {wrong.head}: a table was restored, or lost rows; what mends it:",
+        command="lanelog doctor",
+    )
+
+
+# -- dead letters ------------------------------------------------------------------------------------------------------
+
+
+def of_letters(topic: TopicInfo, reasons: Iterable[DeadLetterReason] | None) -> list[Problem]:
+    """The dead letters of a topic, by their most frequent reasons; None: they are too many to be looked through."""
+    look = command("dlq list", topic.topic, options=["--reasons"])
+    if reasons is None:
+        detail = f"{plural(topic.dead_letters, 'dead letter')}; why:"
+        return [_letters(topic, "", detail, look)]
+    counted = sorted(reasons, key=lambda each: -each.count)
+    found = []
+    for each in counted[:REASONS]:
+        mend = look
+        if each.reason and each.reason.isprintable():
+            mend = command("dlq redrive", topic.topic, each.group, options=["--reason", each.reason])
+        detail = f"{plural(each.count, 'message')}: {shown(each.reason)}; when that is mended:"
+        found.append(_letters(topic, each.group, detail, mend, since=moment(each.oldest_failed_at)))
+    rest = sum(each.count for each in counted[REASONS:])
+    if rest:
+        found.append(_letters(topic, "", f"{plural(rest, 'message')} for other reasons:", look))
+    return found
+
+
+def _letters(topic: TopicInfo, group: str, detail: str, mend: str, *, since: str | None = None) -> Problem:
+    return Problem(
+        rank=Rank.DEAD_LETTERS,
+        what="dead letters",
+        topic=topic.topic,
+        group=group,
+        since=since,
+        detail=detail,
+        command=mend,
+    )
+
+
+def worst_first(found: Iterable[Problem]) -> list[Problem]:
+    """By rank, and the oldest of each rank first."""
+    return sorted(found, key=lambda each: (each.rank, -(each.seconds or 0), each.topic, each.group, each.key or ""))

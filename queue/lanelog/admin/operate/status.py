@@ -1,0 +1,140 @@
+"""Status: the ten-second view. What is stuck, since when, who has it, and the command that mends it.
+
+Owns what is asked for it, which is bounded however large the backlog is; judges nothing (`problems` does), and changes
+nothing. Each part is true of its own moment: what moves meanwhile is seen where it was, or is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from attrs import frozen
+
+from lanelog.admin.dead_letters import listing
+from lanelog.admin.lookup import completion
+from lanelog.admin.operate import repair
+from lanelog.admin.operate.problems import SLOW, Problem, of_contradiction, of_group, of_lane, of_letters, worst_first
+from lanelog.admin.read import lanes, messages, topics
+from lanelog.admin.types.topology import GroupInfo, MessageState
+from lanelog.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+    from datetime import datetime
+
+    from lanelog._database import Database
+    from lanelog.admin.types.topology import LaneInfo, TopicInfo
+
+LANES: Final = 100
+"""Lanes of each lagging group that are looked at: the oldest."""
+RUNNING: Final = 20
+"""Lanes of each group whose attempt in flight is looked at, which costs a statement for each."""
+LETTERS: Final = 10_000
+"""Dead letters of one topic that are looked through for their reasons."""
+CONTRADICTIONS: Final = 20
+"""Lanes whose tables contradict each other that are named."""
+TOPICS: Final = 1000
+"""Topics that are looked at, unless they are named."""
+HEADS: Final = 1000
+"""Lanes of each topic whose head is compared with the log; `doctor` looks at all."""
+
+
+@frozen(kw_only=True)
+class Status:
+    """What is wrong, and sums over all topics and groups that were looked at."""
+
+    at: datetime
+    """When it was looked, by the database's clock."""
+    topics: int
+    groups: tuple[GroupInfo, ...]
+    lag: int
+    """Messages not settled, summed over groups."""
+    oldest_age: float | None
+    """Seconds since the oldest unsettled message was written; None: nothing is unsettled."""
+    oldest_age_exact: bool
+    """False: there may be an older one, see `GroupInfo.oldest_age_exact`."""
+    dead_letters: int
+    """Dead letters that are neither redriven nor deleted."""
+    problems: tuple[Problem, ...]
+    """The worst first; empty: nothing is stuck."""
+
+
+def status(database: Database, chosen: Collection[str] | None, since: Status | None) -> Status:
+    """See `Admin.status`."""
+    if isinstance(chosen, str | bytes):
+        raise ConfigurationError("topics must be a list of topics, not one of them")
+    at = completion.now(database)
+    if chosen is None:
+        seen, groups = topics.topics(database, TOPICS), topics.groups(database, None)
+    else:
+        seen = [topics.topic(database, each) for each in chosen]
+        groups = [group for each in chosen for group in topics.groups(database, each)]
+    growth = {} if since is None else _growth(groups, at, since)
+    ages = [group.oldest_age for group in groups if group.oldest_age is not None]
+    return Status(
+        at=at,
+        topics=len(seen),
+        groups=tuple(groups),
+        lag=sum(group.lag for group in groups),
+        oldest_age=max(ages, default=None),
+        oldest_age_exact=all(group.oldest_age_exact for group in groups),
+        dead_letters=sum(topic.dead_letters for topic in seen if not topic.holds_dead_letters),
+        problems=tuple(worst_first(_problems(database, seen, groups, growth, chosen))),
+    )
+
+
+def _problems(
+    database: Database,
+    seen: list[TopicInfo],
+    groups: list[GroupInfo],
+    growth: dict[tuple[str, str], float],
+    chosen: Collection[str] | None,
+) -> Iterator[Problem]:
+    for wrong in repair.listed(database, CONTRADICTIONS, heads=HEADS):
+        if chosen is None or wrong.topic in chosen:
+            yield of_contradiction(wrong)
+    for group in groups:
+        yield from of_group(group, growth.get((group.topic, group.group)))
+        if group.lag or group.paused_lanes:
+            yield from _of_lanes(database, group)
+    for topic in seen:
+        if topic.dead_letters and not topic.holds_dead_letters:
+            few = topic.dead_letters <= LETTERS
+            yield from of_letters(topic, listing.dead_letter_reasons(database, topic.topic, None) if few else None)
+
+
+def _of_lanes(database: Database, group: GroupInfo) -> Iterator[Problem]:
+    for place, lane in enumerate(lanes.lanes(database, group.topic, group.group, order_by="age", limit=LANES)):
+        found = of_lane(lane, group, _running(database, lane) if place < RUNNING else None)
+        if found is not None:
+            yield found
+
+
+def _running(database: Database, lane: LaneInfo) -> float | None:
+    """Seconds since the attempt in flight of a lane's first message began; None: none is, or it is young.
+
+    Told by the database's clock: the message's age is now minus the time at which it was written.
+    """
+    if lane.state is not MessageState.PROCESSING or (lane.oldest_age or 0) <= SLOW:
+        return None
+    message = messages.message(database, lane.topic, lane.key, message_id=None, offset=lane.watermark + 1)
+    began = [
+        each.last_attempt_at
+        for each in (message.states if message else ())
+        if each.group == lane.group and each.state is MessageState.PROCESSING
+    ]
+    if message is None or not began or began[0] is None or lane.oldest_age is None:
+        return None
+    return lane.oldest_age - (began[0] - message.created_at).total_seconds()
+
+
+def _growth(groups: list[GroupInfo], at: datetime, since: Status) -> dict[tuple[str, str], float]:
+    """Messages a second by which lags grew since an earlier look."""
+    seconds = (at - since.at).total_seconds()
+    if seconds <= 0:  # the clock went back
+        return {}
+    before = {(each.topic, each.group): each.lag for each in since.groups}
+    return {
+        (each.topic, each.group): (each.lag - before.get((each.topic, each.group), each.lag)) / seconds
+        for each in groups
+    }

@@ -1,0 +1,59 @@
+"""The columns of the report's tables: a head, and the cell that a row has below it.
+
+Owns how a row of `analyze` becomes cells, and where a table is cut; chooses no column. `sections` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from attrs import frozen
+
+from lanelog.spark.report.parts import MOST_ROWS, Cell, Row, Table
+from lanelog.spark.report.text import count, plain
+
+SHOWN: Final = 15
+"""Rows of a table that the report shows; the files hold more."""
+
+
+@frozen
+class Column:
+    """One column of a table."""
+
+    head: str
+    cell: Callable[[Row], Cell]
+    number: bool = False
+    """Whether its cells are aligned to the right."""
+
+
+def text(head: str, column: str) -> Column:
+    """Text of somebody else's, as it may be shown."""
+    return Column(head, lambda row: Cell(plain(row[column])))
+
+
+def number(
+    head: str,
+    column: str,
+    form: Callable[[Any], str] = count,
+    *,
+    of: float | None = None,
+) -> Column:
+    """A number in its form. `of`: what a full bar beside it means; None or 0: no bar."""
+    return Column(head, lambda row: Cell(form(row[column]), row[column] / of if of else None), number=True)
+
+
+def table(columns: Sequence[Column], rows: Sequence[Row], *, most: int = SHOWN, of: int | None = None) -> list[Table]:
+    """No table where there is no row; `of`: how many there are, if not all of them are in `rows`."""
+    if not rows:
+        return []
+    there = len(rows) if of is None else of
+    held = "all of them" if there <= MOST_ROWS else f"the first {count(MOST_ROWS)}"
+    return [
+        Table(
+            heads=tuple(column.head for column in columns),
+            rows=[[column.cell(row) for column in columns] for row in rows[:most]],
+            numbers=tuple(column.head for column in columns if column.number),
+            more=f"The first {most} of {count(there)}; the file has {held}." if there > most else "",
+        )
+    ]
