@@ -15,10 +15,10 @@ from attrs import define, field
 from lanelog._asleep import suspended
 from lanelog._database import Incarnation
 from lanelog._engine import life
-from lanelog._engine.leasing import loading
-from lanelog._engine.leasing.assignment import DeadOwner, LivenessMonitor, LivenessView, Proof, fair_share, fair_shares
+from lanelog._engine.leasing import acquisition, loading
+from lanelog._engine.leasing.assignment import DeadOwner, LivenessMonitor, LivenessView, fair_share, fair_shares
 from lanelog._engine.leasing.sharing import Kind, Plan, Sharing
-from lanelog._open_lanes import PREFIX, is_open
+from lanelog._open_lanes import is_open
 from lanelog._stores import groups, heartbeats, leases, offsets, partitions
 from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError, LanelogError
@@ -26,7 +26,7 @@ from lanelog.errors import DatabaseError, LanelogError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from lanelog._database import Executor, Session
+    from lanelog._database import Session
     from lanelog._engine.context import EngineContext
     from lanelog._engine.member.member import Member
 
@@ -46,7 +46,6 @@ ALL = 1_000_000
 NOT_READ = -1
 NEVER = float("-inf")
 PAGE = 5000
-LIKE = {Kind.ANY: ("LIKE", "%"), Kind.OPEN: ("LIKE", f"{PREFIX}%"), Kind.KEYED: ("NOT LIKE", f"{PREFIX}%")}
 
 log = get_logger("keeper")
 
@@ -102,11 +101,7 @@ class Coordinator:
         member = self.member
         self.beat_if_due()
         owned = leases.owned(self.session, member.group, member.topic, member.owner)
-        mine = {lease.key: lease for lease in owned}
-        for lane in list(member.state.lanes.values()):
-            lease = mine.get(lane.key)
-            if lease is None or lease.epoch != lane.epoch:
-                member.lose_lane(lane.term, "found on a new connection with another owner or epoch")
+        loading.lose_others(member, owned, "found on a new connection with another owner or epoch")
         loading.reload(self.session, member, owned)
 
     def turn(self) -> None:
@@ -128,7 +123,8 @@ class Coordinator:
         changed = self._look_for_lanes(now) or changed
         self._balance(now, changed=changed or steered)
         self._release()
-        self._deregister_dead()
+        if self.view is not None:
+            acquisition.deregister_dead(self.session, member, self.view.dead, self._deregistered)
 
     # -- liveness ------------------------------------------------------------------------------------------------------
 
@@ -212,11 +208,7 @@ class Coordinator:
         member = self.member
         slept, asked = suspended(), time.monotonic()
         owned = leases.owned(self.session, member.group, member.topic, member.owner)
-        mine = {lease.key: lease for lease in owned}
-        for lane in list(member.state.lanes.values()):
-            lease = mine.get(lane.key)
-            if lease is None or lease.epoch != lane.epoch:
-                member.lose_lane(lane.term, "the read-back shows another owner or epoch")
+        mine = loading.lose_others(member, owned, "the read-back shows another owner or epoch")
         had_authority = member.state.has_authority(asked)
         # Nor longer than the heartbeat says: a process that slept must not go on with lanes that were taken meanwhile.
         if asked > self.context.withdrawn_at:
@@ -336,20 +328,13 @@ class Coordinator:
         """Take so many lanes of each kind, as far as they are there; of any kind only if there is no other."""
         taken = False
         for kind, count in claim.items():
-            if not (taken and kind is Kind.ANY) and self._acquire(count, kind):
+            if not (taken and kind is Kind.ANY) and acquisition.acquire(
+                self.session, self.member, self.view, count, kind
+            ):
                 taken = True
                 if self.view is not None:
                     self._sharing.took(kind, self.view.live, now)
         return taken
-
-    def _deregister_dead(self) -> None:
-        """Who is dead and holds nothing must not get a share again when a server restart voids the proof."""
-        member = self.member
-        group, topic = member.group, member.topic
-        for suspect in () if self.view is None else self.view.dead:
-            if suspect not in self._deregistered and not leases.holds(self.session, group, topic, suspect.owner):
-                heartbeats.deregister_dead(self.session, group, topic, suspect.owner, suspect.heartbeat_at)
-                self._deregistered.add(suspect)
 
     def _everybody_has_enough(self) -> bool:
         """Whether no member is below its share, so that a lane which nobody claimed will not be claimed."""
@@ -363,51 +348,6 @@ class Coordinator:
     def _shared_out(self) -> int:
         """How many lanes the members share: those that are paused are nobody's."""
         return len(self.known) - len(self.resting & self.known)
-
-    def _acquire(self, missing: int, kind: Kind) -> bool:
-        """Take up to `missing` lanes of a kind: nobody's or a dead owner's, then those that never had a lease row."""
-        member = self.member
-        group, topic, owner = member.group, member.topic, member.owner
-        dead: tuple[DeadOwner, ...] = ()
-        if self.view is not None:
-            dead = self.view.dead
-            if self.view.trusted:
-                dead += self.view.without_heartbeat(leases.counts(self.session, group, topic))
-        taken = 0
-        like = LIKE[kind]
-        candidates = leases.free(
-            self.session, group, topic, ["", *(suspect.owner for suspect in dead)], min(missing, PAGE), like
-        )
-        if candidates:
-            with self.session.transaction() as cx:
-                holders = [""]
-                holders += [suspect.owner for suspect in dead if self._still_silent(cx, suspect)]
-                taken = leases.take(cx, group, topic, owner, candidates, holders)
-            if taken and len(holders) > 1:
-                log.warning("lanes.taken_over", topic=topic, group=group, lanes=taken, owners=holders[1:])
-        if missing > taken:
-            unclaimed = leases.unclaimed(self.session, group, topic, min(missing - taken, PAGE), like)
-            if unclaimed:
-                with self.session.transaction() as cx:
-                    # Topic row and group shared: no purge and no delete_group can pass between them and the insert.
-                    topic_row = partitions.share_topic(cx, topic)
-                    registered = groups.lock_shared(cx, group, topic)
-                    still_there = partitions.heads(cx, topic, unclaimed)
-                    if topic_row is not None and registered == member.registered_at and still_there:
-                        leases.create(cx, group, topic, owner, list(still_there), topic_row.first_epoch)
-                        taken += len(still_there)
-        return taken > 0
-
-    def _still_silent(self, cx: Executor, suspect: DeadOwner) -> bool:
-        return heartbeats.still_silent(
-            cx,
-            self.member.group,
-            self.member.topic,
-            suspect.owner,
-            suspect.heartbeat_at,
-            needs_free=suspect.proof is Proof.LOCK,
-            may_be_held=suspect.proof is Proof.SILENCE,
-        )
 
     def _release(self) -> None:
         """Give back closed lanes whose last handler has ended and whose last flush has committed; and paused ones."""

@@ -33,6 +33,16 @@ MENDING_A_LOAD = 1.0
 """Seconds after which a load mends no further lane: the heartbeat is to be written meanwhile. The next turn goes on."""
 
 
+def lose_others(member: Member, owned: Sequence[OwnedLane], why: str) -> dict[str, OwnedLane]:
+    """Lose the lanes that are not among the leases we own, or are there with another epoch; those leases by key."""
+    mine = {lease.key: lease for lease in owned}
+    for lane in list(member.state.lanes.values()):
+        lease = mine.get(lane.key)
+        if lease is None or lease.epoch != lane.epoch:
+            member.lose_lane(lane.term, why)
+    return mine
+
+
 def load(cx: Session, member: Member, leases: Sequence[OwnedLane]) -> list[Lane]:
     """Build the lanes of these leases; left out are one whose head is gone (purged meanwhile) and one to be mended."""
     group, topic = member.group, member.topic

@@ -1,0 +1,101 @@
+"""Acquiring: lanes that are nobody's, that a dead owner has left, or that nobody has ever had.
+
+Owns these two transactions, and so the place where a lease is stolen. Never decides how many lanes are wanted, nor who
+is dead: it only looks once more, under locks, whether a dead owner is still silent.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lanelog._engine.leasing.assignment import Proof
+from lanelog._engine.leasing.sharing import Kind
+from lanelog._open_lanes import PREFIX
+from lanelog._stores import groups, heartbeats, leases, partitions
+from lanelog._telemetry import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lanelog._database import Executor, Session
+    from lanelog._engine.leasing.assignment import DeadOwner, LivenessView
+    from lanelog._engine.member.member import Member
+
+PAGE = 5000
+"""Lanes that one transaction takes."""
+
+LIKE = {Kind.ANY: ("LIKE", "%"), Kind.OPEN: ("LIKE", f"{PREFIX}%"), Kind.KEYED: ("NOT LIKE", f"{PREFIX}%")}
+
+log = get_logger("keeper")
+
+
+def acquire(session: Session, member: Member, view: LivenessView | None, missing: int, kind: Kind) -> bool:
+    """Take up to `missing` lanes of a kind: nobody's or a dead owner's, then those that never had a lease row.
+
+    True when some were taken. `view` None: the heartbeats cannot be read, so nobody counts as dead.
+    """
+    dead: tuple[DeadOwner, ...] = ()
+    if view is not None:
+        dead = view.dead
+        if view.trusted:
+            dead += view.without_heartbeat(leases.counts(session, member.group, member.topic))
+    taken = _take(session, member, dead, missing, kind)
+    if missing > taken:
+        taken += _create(session, member, missing - taken, kind)
+    return taken > 0
+
+
+def _take(session: Session, member: Member, dead: Sequence[DeadOwner], missing: int, kind: Kind) -> int:
+    """Lanes that have a lease row."""
+    group, topic = member.group, member.topic
+    owners = ["", *(suspect.owner for suspect in dead)]
+    candidates = leases.free(session, group, topic, owners, min(missing, PAGE), LIKE[kind])
+    if not candidates:
+        return 0
+    with session.transaction() as cx:
+        holders = ["", *(suspect.owner for suspect in dead if _still_silent(cx, member, suspect))]
+        taken = leases.take(cx, group, topic, member.owner, candidates, holders)
+    if taken and len(holders) > 1:
+        log.warning("lanes.taken_over", topic=topic, group=group, lanes=taken, owners=holders[1:])
+    return taken
+
+
+def _create(session: Session, member: Member, missing: int, kind: Kind) -> int:
+    """Lanes that never had a lease row: it is born with the lowest epoch that was never used."""
+    group, topic = member.group, member.topic
+    unclaimed = leases.unclaimed(session, group, topic, min(missing, PAGE), LIKE[kind])
+    if not unclaimed:
+        return 0
+    with session.transaction() as cx:
+        # Topic row and group shared: no purge and no delete_group can pass between them and the insert.
+        topic_row = partitions.share_topic(cx, topic)
+        registered = groups.lock_shared(cx, group, topic)
+        still_there = partitions.heads(cx, topic, unclaimed)
+        if topic_row is None or registered != member.registered_at or not still_there:
+            return 0
+        leases.create(cx, group, topic, member.owner, list(still_there), topic_row.first_epoch)
+    return len(still_there)
+
+
+def deregister_dead(session: Session, member: Member, dead: Sequence[DeadOwner], known: set[DeadOwner]) -> None:
+    """An owner that is dead and holds nothing must not get a share again when a server restart voids the proof.
+
+    `known`: those that are deregistered already; the others are added to it.
+    """
+    group, topic = member.group, member.topic
+    for suspect in dead:
+        if suspect not in known and not leases.holds(session, group, topic, suspect.owner):
+            heartbeats.deregister_dead(session, group, topic, suspect.owner, suspect.heartbeat_at)
+            known.add(suspect)
+
+
+def _still_silent(cx: Executor, member: Member, suspect: DeadOwner) -> bool:
+    return heartbeats.still_silent(
+        cx,
+        member.group,
+        member.topic,
+        suspect.owner,
+        suspect.heartbeat_at,
+        needs_free=suspect.proof is Proof.LOCK,
+        may_be_held=suspect.proof is Proof.SILENCE,
+    )
