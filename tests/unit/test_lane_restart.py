@@ -53,6 +53,31 @@ def test_what_the_restart_took_from_a_suspect_is_not_taken_for_its_death_later()
     assert not world.lane.state.waiting[1].died_alone
 
 
+def test_a_failure_is_counted_whose_flush_was_on_its_way() -> None:
+    """The lane is loaded again before the server has heard of a failure: the next attempt is the second one."""
+    world = lanes.serial(1)
+    (run,) = world.go()
+    world.nack(world.start(run), wait=5.0)
+    world.finish(run)
+    world.writing()
+    lane = world.restart()
+    assert lane.state.waiting[1].attempts == 1
+    assert world.go() == []
+    world.now += 5.0
+    assert world.work() == [(1, 2)]
+
+
+def test_a_mark_is_undone_that_came_in_behind_the_reload() -> None:
+    """The flush of a mark commits after the lane was loaded again: a stop takes back what no handler has seen."""
+    world = World(1)
+    write = world.planned()
+    world.restart()
+    world.rows.commit(write, world.now)
+    assert world.rows.mark == 1
+    world.stop()
+    assert (world.rows.acked, world.rows.mark) == (0, 0)
+
+
 def test_attempts_at_another_message_are_superseded() -> None:
     """Where the crashed server gave the offset to another message, the old attempt is fenced and the new one comes."""
     world = concurrent()
