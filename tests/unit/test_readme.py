@@ -61,6 +61,18 @@ def test_the_map_for_contributors_leads_somewhere() -> None:
     assert [path for path in named if not [*ROOT.glob(path), *PACKAGE.glob(path)]] == []
 
 
+def test_the_routes_for_contributors_go_by_functions_that_exist() -> None:
+    """Each step of the route of a message, and of a seek, names a module and a function or method that is there."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    steps = re.findall(r"`([\w/]+\.py)` `(?:(\w+)\.)?(\w+)`", text)
+    assert len(steps) >= 25
+    for path, owner, name in steps:
+        body: list[ast.stmt] = ast.parse((PACKAGE / path).read_text()).body
+        if owner:
+            (body,) = (node.body for node in body if isinstance(node, ast.ClassDef) and node.name == owner)
+        assert name in {node.name for node in body if isinstance(node, ast.FunctionDef)}, (path, owner, name)
+
+
 def test_every_promise_has_tests_that_exist() -> None:
     """Each of P1 to P9 is in the README and in the evidence, there with the tests that pin it."""
     promises = [f"P{number}" for number in range(1, 10)]
