@@ -238,7 +238,9 @@ class Janitor:
         if now < state.expired_at or self.context.database.tables_version < VERSION_WITH_DEAD_LETTER_TOPIC:
             return False
         topic, context = member.topic, self.context
-        unattended = groups.unattended(self.session, topic)
+        # A member of ours that has just registered may not have given its first sign of life.
+        ours = {each.group for each in context.members() if each.topic == topic}
+        unattended = [each for each in groups.unattended(self.session, topic) if each.group not in ours]
         page = partitions.page(self.session, topic, state.expired_after, LANES_A_PASS) if unattended else []
         undertaker = Undertaker(
             topic, lambda: nullcontext(self.session), self.session.transaction, context.ensure_lanes, context.published
