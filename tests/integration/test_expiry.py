@@ -11,6 +11,7 @@ from tenacity import stop_after_attempt, wait_fixed
 from lanelog import AckPolicy, Client, Message, RetryPolicy
 from lanelog._database import NOW_MS
 from lanelog._engine.lane.run import Attempt
+from lanelog.admin import MessageState
 from lanelog.message import Postpone
 from support.processes import Fleet
 from support.sql import delivery_rows, one, rows, watermark
@@ -197,6 +198,29 @@ def test_what_was_started_in_time_is_tried_again_and_what_is_behind_expires(
 
 
 @pytest.mark.thorough
+def test_what_waits_for_another_attempt_is_not_shown_as_expired(lanelog_client: Client, raw: Any) -> None:
+    """Administration shows what the engine will do: one that a handler has had is tried again, however late."""
+    seen = Record()
+
+    def handle(message: Message) -> None:
+        seen(message.offset)
+        raise ValueError
+
+    def shown(offset: int) -> MessageState:
+        found = lanelog_client.admin.message("t", "k", offset=offset)
+        assert found is not None
+        return found.states[0].state
+
+    with lanelog_client.subscribe("t", "g", handle, retry=RetryPolicy(wait=wait_fixed(600))):
+        lanelog_client.publish_many("t", [("k", b"x")] * 2)
+        seen.wait(1)
+        eventually(lambda: delivery_rows(raw, "g", "t"))
+        eventually(lambda: shown(1) is MessageState.RETRYABLE)
+        expire(raw, -1, 1, 2)
+        states = [shown(1), shown(2)]
+    assert states == [MessageState.RETRYABLE, MessageState.EXPIRED]
+
+
 def test_a_message_that_killed_its_process_does_not_expire(fleet: Fleet, lanelog_client: Client, raw: Any) -> None:
     """It had started: the next owner delivers it again, however late."""
     worker = fleet.worker("dies")

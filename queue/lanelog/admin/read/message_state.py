@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from lanelog._stores._points import chunked
 from lanelog.admin.types.topology import MessageState
@@ -107,16 +107,10 @@ def judge(group: str, body: Body, row: Row | None, facts: LaneFacts) -> Standing
     if body.offset <= facts.watermark or (row is not None and row.acked) or body.target_group not in ("", group):
         return COMPLETED
     found = _unsettled(body.offset, row, facts)
-    expired = 0 < body.expires_at <= facts.now
-    if expired and found.state is not MessageState.PROCESSING:
-        return Standing(
-            state=MessageState.EXPIRED,
-            attempts=found.attempts,
-            postponed=found.postponed,
-            first_at=found.first_at,
-            last_at=found.last_at,
-            last_error=found.last_error,
-        )
+    # What a handler has had once is delivered again, however late.
+    untouched = not (found.attempts or found.postponed)
+    if untouched and 0 < body.expires_at <= facts.now:
+        return evolve(found, state=MessageState.EXPIRED, next_attempt_in=None)
     return found
 
 
