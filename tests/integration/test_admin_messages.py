@@ -85,7 +85,7 @@ def test_a_message_has_a_state_for_every_group(made: Situations, admin: Admin) -
 
 
 def test_a_message_whose_time_is_over_is_expired_until_it_is_settled(raw: Any, made: Situations, admin: Admin) -> None:
-    """By the database's clock; one that is being handled is processing."""
+    """By the database's clock; one that is being handled is processing, and one that was is tried again."""
     rows(raw, "UPDATE queue_messages SET expires_at = 1000")
     made.lease("k", "alice", 4)
     made.place("k", 1, marked_through=2, marked_epoch=4)
@@ -93,7 +93,7 @@ def test_a_message_whose_time_is_over_is_expired_until_it_is_settled(raw: Any, m
     assert [states(admin, offset)["g"].state.value for offset in (1, 2, 3, 4)] == [
         "completed",
         "processing",
-        "expired",
+        "retryable",
         "expired",
     ]
     rows(raw, "UPDATE queue_messages SET expires_at = 4000000000000")

@@ -40,7 +40,7 @@ class MessageState(StrEnum):
     FAILED = "failed"
     """Given up: a dead letter of this group exists."""
     EXPIRED = "expired"
-    """Its `expires_at` passed before the group settled it: it is not delivered any more."""
+    """Its `expires_at` passed before a handler of the group had started: it is not delivered any more."""
 
 
 class OwnerState(StrEnum):
