@@ -397,7 +397,7 @@ class World:
 
     @contextmanager
     def acting(self, process: Process) -> Iterator[None]:
-        """Be that process: it has a isolation of its own, and its settler works while somebody waits for a flush."""
+        """Be that process: it has an isolation of its own, and its settler works while somebody waits for a flush."""
         before, self._acting = self._acting, process
         isolation._process[0] = process.isolation
         try:

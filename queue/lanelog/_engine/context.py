@@ -29,7 +29,7 @@ log = get_logger("subscription")
 
 
 def _nobody(_seconds: float) -> None:
-    """Whom to tell before the engine says."""
+    """Default for `due_in`: does nothing."""
 
 
 @define(eq=False)

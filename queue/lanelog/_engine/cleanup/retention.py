@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field
 
-from lanelog._engine.cleanup import collection, deletions
+from lanelog._engine.cleanup import collection, deletion_events
 from lanelog._stores import deliveries, groups, history, partitions
 from lanelog._stores.history import BATCH
 
@@ -74,7 +74,7 @@ def release_letters(session: Session, member: Member, kept: TopicSchedule, now: 
         page = [key for key, _ in partitions.page(session, dead_topic, after, LANES_A_PASS)]
         with session.transaction() as cx:
             released = collection.release_letters(cx, dead_topic, [key for key in page if key], retentions)
-        deletions.tell_aged(account, dead_topic, released)
+        deletion_events.tell_aged(account, dead_topic, released)
         collection.delete(session, dead_topic, released.lanes, letters=True)
         more = released.more or len(page) == LANES_A_PASS
         if not released.more:  # else there is more in these lanes

@@ -218,7 +218,7 @@ class Fetcher:
             member.fetching.revived(lane, rows, gone)
 
     def _tell_vanished(self, member: Member, lane: Lane, gone: list[int]) -> None:
-        """A message above the floor that is gone was taken by nobody's right; below it, a dead letter was deleted."""
+        """Log an error for each missing message above the floor. Below it a deleted dead letter is expected."""
         topic, group = member.topic, member.group
         floor = offsets.load(self.session, "", topic, [lane.key]).get(("", lane.key))
         for offset in gone:

@@ -1,6 +1,7 @@
 """What of a lane goes out next, what comes back unstarted, and what an outcome changes.
 
-Owns the rules of the three orders and of redelivery. Never fetches and never loads. Pure.
+Owns the rules of the three orders and of redelivery: also that a message which may have killed a process runs its last
+attempt alone. Never fetches and never loads. Pure.
 """
 
 from __future__ import annotations

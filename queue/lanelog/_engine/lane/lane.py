@@ -136,7 +136,10 @@ class Lane:
 
     @staticmethod
     def _asked(rules: Rules, attempts: int, since_first: float) -> tuple[bool, bool]:
-        """Whether a crashed message is `spent`, and its next attempt the `last`: asked while no lock is held."""
+        """Whether a crashed message is `spent`, and whether its next attempt is the `last`.
+
+        Computed when the lane is loaded, because the user's retry policy must not run under our lock.
+        """
         return attempts > 0 and rules.exhausted(attempts, since_first), rules.exhausted(attempts + 1, since_first)
 
     def unproven(self, old: Lane) -> set[int]:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from attrs import field, frozen
 
-from lanelog._engine.lane import failures, values
-from lanelog._engine.lane.failures import clip
+from lanelog._engine.lane import error_text, values
+from lanelog._engine.lane.error_text import clip
 from lanelog._stores._redriven import CAP
 from lanelog._stores.history import Ended
 from lanelog._telemetry import describe, get_logger
@@ -76,12 +76,12 @@ def judge(config: SubscriptionConfig, attempt: Attempt, error: BaseException | N
         return rejected(attempt, error.reason)
     if isinstance(error, Retry):
         return failed(
-            config, attempt, None, failures.render(error), now, delay=error.delay, raised=failures.raised(error)
+            config, attempt, None, error_text.render(error), now, delay=error.delay, raised=error_text.raised(error)
         )
     if policy is AckPolicy.REJECT_ON_ERROR:
         # Its handler has not said Reject.
-        return rejected(attempt, failures.render(error), ended=Ended.FAILED, raised=failures.raised(error))
-    return failed(config, attempt, error, failures.render(error), now, raised=failures.raised(error))
+        return rejected(attempt, error_text.render(error), ended=Ended.FAILED, raised=error_text.raised(error))
+    return failed(config, attempt, error, error_text.render(error), now, raised=error_text.raised(error))
 
 
 def rejected(attempt: Attempt, reason: str, *, ended: Ended = Ended.REJECTED, raised: ExcInfo | None = None) -> Outcome:
@@ -131,7 +131,7 @@ def report(context: Mapping[str, object], error: BaseException, outcome: Outcome
     if isinstance(error, Postpone) and outcome is not None and outcome.verb is Verb.POSTPONE:
         return
     verb = "none" if outcome is None else outcome.verb.value
-    told = {"error": describe(error), "outcome": verb, "exc_info": failures.raised(error)}
+    told = {"error": describe(error), "outcome": verb, "exc_info": error_text.raised(error)}
     log.warning("handler.failed", **context, **told)
 
 

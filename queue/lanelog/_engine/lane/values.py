@@ -88,7 +88,7 @@ class Waiting:
     crashed: bool = False
     died_alone: bool = False
     spent: bool = False  # of one that crashed: no attempt may follow
-    last: bool = False  # of one that crashed: the next attempt is the last. Asked before: no lock is held then
+    last: bool = False  # of one that crashed: the next attempt is the last; see `Lane._asked`
     postponed: int = 0
     last_error: str | None = None
     released: bool = False  # an operator took its last attempt away: it is delivered again, whatever the cap

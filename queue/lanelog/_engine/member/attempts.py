@@ -50,12 +50,12 @@ class Attempts:
         return list(self.state.detached)
 
     def mark(self, run: Run, until: float | None = None) -> bool | None:
-        """Write down that the caller, who is inside the isolation, has taken this late run, and wait for the commit.
+        """Write down that the caller, who has entered the isolation, has taken this late run, and wait for the commit.
 
         False: it must not start. It was taken back meanwhile, or its lane is lost: a flush that is refused for that
         marks nothing, so that no other owner counts it. A flush of unknown outcome is no commit, it is written again.
 
-        None: not yet, by `until` (monotonic) or after as long as the isolation has patience: the database is away,
+        None: not yet, by `until` (monotonic) or after `PATIENCE`: the database is away,
         and a suspect of another client must not wait for it as well. The mark stays due; asked again, this waits on for
         it. Only a suspect waits as long as it takes: it may not let others in while its row may say that it is alone.
 
@@ -80,7 +80,7 @@ class Attempts:
             return False
 
     def wait_written(self, run: Run) -> None:
-        """Wait until what became of a suspect is committed, but not longer than the isolation has patience.
+        """Wait until what became of a suspect is committed, but not longer than `PATIENCE`.
 
         Until then its row says that it runs alone: if others were let in and the process died of one of them, it would
         be dead-lettered for that, even if its handler had returned.

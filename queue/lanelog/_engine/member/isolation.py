@@ -1,8 +1,8 @@
-"""The process's isolation: messages pass it together, a suspect passes it alone.
+"""Isolation: messages are handled together, and a suspect is handled alone.
 
-Owns the count of messages being handled in this process; never knows which. Workers and pulled deliveries enter and
-leave. A message that may have killed a process runs its last attempt alone, so that if the process dies again it is
-proven guilty and nobody else is; `alone` therefore intervals all clients of the process.
+Owns the count of messages that are being handled in this process; never knows which. Workers and pulled deliveries
+enter and leave. A message that may have killed a process runs its last attempt alone: if the process dies again, that
+message is proven guilty, and no other is. So there is one isolation for all clients of a process.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 PATIENCE = 10.0
 """Seconds for which a suspect holds others back before it lets them pass for as long: an hour-long handler must not
-stop all. Each vain hold doubles the next one, or a process in which some handler always outlasts it would never be
-empty."""
+stop all. After a hold in which the process did not drain, the next hold is twice as long. Otherwise long handlers could
+starve a suspect for ever."""
 
 MOST = 8
 """How much longer than the first a hold may get: handlers that outlast even that starve a suspect, not the process."""
@@ -88,7 +88,7 @@ class Isolation:
 
 
 class Passage:
-    """One message's, or one run's, stay inside a isolation; left once, by whoever comes first."""
+    """The stay of one message, or of one run, inside; the first call to `leave` ends it."""
 
     __slots__ = ("_isolation", "_left", "_lock")
 
@@ -98,7 +98,7 @@ class Passage:
         self._lock = threading.Lock()
 
     def leave(self) -> None:
-        """Leave the isolation; idempotent."""
+        """End the stay; idempotent."""
         with self._lock:
             if self._left:
                 return

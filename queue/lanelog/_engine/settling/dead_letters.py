@@ -18,7 +18,7 @@ from attrs import define, field
 from lanelog._database import codes
 from lanelog._engine import contradictions
 from lanelog._engine.delivery import message_of
-from lanelog._engine.lane import failures
+from lanelog._engine.lane import error_text
 from lanelog._stores import deliveries, history, leases, moves, offsets, partitions
 from lanelog._stores.history import Ended
 from lanelog._stores.moves import derived_id
@@ -165,7 +165,7 @@ class DeadLetters:
             "attempt": burial.failures,
         }
         if outcome == "vanished":
-            log.error("message.vanished", **context, error=failures.summary(burial.error))
+            log.error("message.vanished", **context, error=error_text.summary(burial.error))
             return
         if burial.ended is Ended.EXPIRED:
             log.warning("message.expired", **context, dead_letter_topic=dead_topic)
@@ -174,7 +174,7 @@ class DeadLetters:
                 "message.dead_lettered",
                 **context,
                 dead_letter_topic=dead_topic,
-                error=failures.summary(burial.error),
+                error=error_text.summary(burial.error),
                 exc_info=burial.raised,
             )
         hook = member.config.on_dead_letter

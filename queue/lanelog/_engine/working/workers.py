@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 from lanelog._engine.delivery import is_open, message_of
-from lanelog._engine.lane import failures, policy
+from lanelog._engine.lane import error_text, policy
 from lanelog._engine.lane.policy import Verb
 from lanelog._engine.lane.run import State
 from lanelog._engine.member.isolation import Passage, process_isolation
@@ -81,7 +81,7 @@ def run_hook(hook: Callable[[], object]) -> None:
     try:
         hook()
     except BaseException as error:
-        log.error("hook.failed", exc_info=failures.raised(error))
+        log.error("hook.failed", exc_info=error_text.raised(error))
 
 
 @define(eq=False)
@@ -253,7 +253,7 @@ class Workers:
         left = attempt.state is State.CLAIMED and member.attempts.leave_claimed(attempt, leave)
         if left or (not is_open(attempt) and attempt.state is not State.SUPERSEDED):
             if error is not None and not member.rules.ack_first:
-                log.warning("handler.raised_after_settling", **member.about(attempt), exc_info=failures.raised(error))
+                log.warning("handler.raised_after_settling", **member.about(attempt), exc_info=error_text.raised(error))
             return _After.DETACHED if left else _After.GO_ON
         outcome = policy.judge(self.config, attempt, error, time.monotonic())
         if error is not None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field, frozen
 
-from lanelog._engine.cleanup.deletions import who
+from lanelog._engine.cleanup.deletion_events import who
 from lanelog._telemetry import describe, get_logger
 from lanelog.errors import DatabaseError
 

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lanelog._checks import check_name
-from lanelog._engine.cleanup import auditing, collection, deletions
+from lanelog._engine.cleanup import auditing, collection, deletion_events
 from lanelog._engine.cleanup.lane_purge import Purge, removable
 from lanelog._engine.cleanup.unattended import Undertaker
 from lanelog._engine.scheduling.delayed import DelayedMessages
@@ -218,7 +218,7 @@ def _release_letters(
 ) -> Collected:
     with database.transaction() as cx:
         released = collection.release_letters(cx, topic, keys, kept)
-    deletions.tell_aged(database.config.user, topic, released)
+    deletion_events.tell_aged(database.config.user, topic, released)
     return released
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
 
-from lanelog._engine.lane.failures import summary
+from lanelog._engine.lane.error_text import summary
 from lanelog._text import age, moment, plural, shown
 from lanelog.admin.types.topology import MessageState, OwnerState
 

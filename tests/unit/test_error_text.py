@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from lanelog._engine.lane import failures
-from lanelog._engine.lane.failures import MAX_BYTES, clip, raised, render, summary
+from lanelog._engine.lane import error_text
+from lanelog._engine.lane.error_text import MAX_BYTES, clip, raised, render, summary
 from lanelog._engine.working.workers import compose
 from lanelog.message import Postpone, Reject, Retry
 
@@ -180,5 +180,5 @@ def test_a_text_that_fails_to_be_made_is_the_message(monkeypatch: pytest.MonkeyP
         raise RuntimeError("no")
 
     error = caught(charge)
-    monkeypatch.setattr(failures, "_causes", broken)
+    monkeypatch.setattr(error_text, "_causes", broken)
     assert render(error) == "ValueError: no money"
