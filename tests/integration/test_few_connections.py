@@ -1,12 +1,15 @@
 """A server with too few connections: who gets one, and what is said."""
 
 import logging
+from contextlib import closing
 from typing import Any
 
 import pytest
 
 import lanelog
+from lanelog._database.pool import Database
 from lanelog._database.worth import ORDER
+from lanelog.errors import DatabaseError
 from support.accounts import account
 from support.sql import connect, one, rows
 from support.waiting import events, eventually
@@ -41,3 +44,19 @@ def test_what_there_is_goes_to_the_loops_that_matter(
                 rows(late, f"ALTER USER '{user}'@'%' WITH MAX_USER_CONNECTIONS 20")
             eventually(lambda: purposes(raw, user) >= len(ORDER) - 1, within=20)
             assert len(events(caplog, "connections.missing", logging.ERROR)) == 1
+
+
+def test_a_connection_that_nobody_uses_is_closed_for_any_loop(lanelog_url: str, raw: Any) -> None:
+    """A loop that is worth less than publishing, refused once, gets the connection that lies idle in the pool."""
+    with account(raw, lanelog_url, {"*": "ALL"}) as url:
+        config = lanelog.config.ConnectConfig.from_url(url)
+        rows(raw, f"ALTER USER '{config.user}'@'%' WITH MAX_USER_CONNECTIONS 2")
+        with closing(Database(config)) as database, closing(database.session("keeper")) as keeper:
+            with database.autocommit() as pooled:
+                pooled.one("SELECT 1")
+            keeper.ensure()
+            with closing(database.session("janitor")) as janitor:
+                with pytest.raises(DatabaseError, match="max_user_connections"):
+                    janitor.ensure()
+                eventually(lambda: purposes(raw, config.user) == 1)
+                assert janitor.ensure()

@@ -324,11 +324,14 @@ class Database:
             pool.free.release()
 
     def close_idle(self) -> None:
-        """Close what nobody has borrowed, if a loop that is worth more has no connection; never waits."""
+        """Close what nobody has borrowed, while some loop has no connection; never waits.
+
+        Whatever the loop is worth: a connection that nobody uses is worth less.
+        """
         pool = self._pool
         taken: list[Any] = []
         try:
-            while self._worth.lacking(_PURPOSE) and pool.free.acquire(blocking=False):
+            while self._worth.short() and pool.free.acquire(blocking=False):
                 taken.append(pool.connection(shareable=False))
                 taken[-1].dbapi_connection.close()
         finally:

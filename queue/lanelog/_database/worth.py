@@ -65,6 +65,12 @@ class Worth:
             self._forget_old(time.monotonic())
             return [other for other in self._refused if _rank(other) < rank]
 
+    def short(self) -> bool:
+        """Whether anybody was refused a connection just now."""
+        with self._lock:
+            self._forget_old(time.monotonic())
+            return bool(self._refused)
+
     def gave_way(self, purpose: str, others: Sequence[str]) -> DatabaseError:
         """Note that `purpose` goes without; return the error for its turn."""
         with self._lock:
