@@ -88,7 +88,7 @@ class Fetcher:
         if member.fetching.take_look_request():
             pace.next_look = min(pace.next_look, now)
         self._revive(member, now)
-        fed = now >= pace.next_look and member.fetching.all_fed()
+        fed = now >= pace.next_look and self._fed(member, pace)
         if now >= pace.next_look and not fed:
             self._look(member, pace)
         progress = self._fetch(member)
@@ -101,6 +101,16 @@ class Fetcher:
         now = time.monotonic()
         until_look = max(0.0, pace.next_look - now) or pace.interval
         return until_look if due is None else max(0.0, min(until_look, due - now))
+
+    @staticmethod
+    def _fed(member: Member, pace: Pace) -> bool:
+        """Whether a look would tell nothing of use; to ask every lane costs its share of the time, as a look does."""
+        began = time.monotonic()
+        fed = member.fetching.all_fed()
+        ended = time.monotonic()
+        if fed:
+            pace.next_look = ended + max(LOOK_SOON, LOOK_SHARE * (ended - began))
+        return fed
 
     def _look(self, member: Member, pace: Pace) -> None:
         began = time.monotonic()
