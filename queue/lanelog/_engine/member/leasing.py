@@ -54,6 +54,7 @@ class LeasingSide:
         lane.state.paused = lane.state.paused or state.paused or state.group_paused
         lane.state.closing = lane.state.closing or state.stopping
         state.lanes[lane.key] = lane
+        state.changes += 1
         for wait in lane.state.waiting.values():
             state.note_due_locked(wait.due, lane)
         state.after_change_locked(lane, time.monotonic())
@@ -63,6 +64,7 @@ class LeasingSide:
         state = self.state
         with state.lock:
             state.paused = True
+            state.changes += 1
             for lane in state.lanes.values():
                 lane.state.paused = True
                 state.quiet_locked(lane)
@@ -70,7 +72,9 @@ class LeasingSide:
 
     def resume(self) -> None:
         """Take `pause` back. The keeper lets lanes go on: it knows which an operator has paused as well."""
-        self.state.paused = False
+        with self.state.lock:
+            self.state.paused = False
+            self.state.changes += 1
 
     def stop(self) -> None:
         """Close every lane, those that come later included."""

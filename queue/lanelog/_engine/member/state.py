@@ -58,6 +58,7 @@ class MemberState:
     counters: Counters = field(factory=Counters)
     authority_until: float = 0.0  # monotonic; no handler starts later than this
     slept: float = field(factory=suspended)  # what `suspended` said when authority was given
+    changes: int = 0  # of what is held, or of `paused`: whoever compares it with the leases has to begin anew
     paused: bool = False  # by subscription.pause()
     group_paused: bool = False  # by an operator
     stopping: bool = False
@@ -140,6 +141,7 @@ class MemberState:
 
     def forget_locked(self, lane: Lane) -> None:
         """Strike a lane off every list."""
+        self.changes += 1
         if self.lanes.get(lane.key) is lane:
             del self.lanes[lane.key]
         self.needs_fetch.discard(lane)
