@@ -64,6 +64,7 @@ class Coordinator:
     session: Session
     watch: LivenessMonitor = field(init=False)
     known: set[str] = field(factory=set)  # every lane of the topic that was ever seen since the last full pass
+    _passed: partitions.Digest | None = None  # before the last full pass
     _recent: set[str] = field(factory=set)  # what the last look for new lanes found
     resting: set[str] = field(factory=set)  # lanes that an operator paused
     _lane_pauses: int = NOT_READ  # what the group's row said when they were read
@@ -98,7 +99,7 @@ class Coordinator:
         self._beat_at = self._members_at = self._full_pass_at = self._claim_at = 0.0
         self.watch = LivenessMonitor(me=self.member.owner, lease_duration=self.member.config.lease_duration)
         self.view, self._deregistered = None, set()
-        self._recent, self._lane_pauses = set(), NOT_READ
+        self._recent, self._lane_pauses, self._passed = set(), NOT_READ, None
         self._read_back.forget()
 
     def reload(self) -> None:
@@ -243,21 +244,31 @@ class Coordinator:
         """Which lanes there are; True when some are new."""
         member = self.member
         if now >= self._full_pass_at:
-            before, self.known, self._open = self.known, set(), set()
-            after = ""
-            while True:
-                page = partitions.page(self.session, member.topic, after, PAGE)
-                self._know(key for key, _ in page if key)
-                if len(page) < PAGE:
-                    break
-                after = page[-1][0]
+            self._full_pass_at = 0.0  # unless it succeeds
+            changed = self._full_pass()
             self._full_pass_at = now + member.config.lease_duration * random.uniform(0.8, 1.0)
-            return self.known != before
+            return changed
         # Not compared with `known`: a lane that was purged and came back is there, and has no lease row.
         recent = set(partitions.new_lanes(self.session, member.topic, NEW_LANES_AGE))
         new, self._recent = recent - self._recent, recent
         self._know(new)
         return bool(new)
+
+    def _full_pass(self) -> bool:
+        """Read every lane's key, unless they are those of the last full pass; True when they have changed."""
+        digest = partitions.digest(self.session, self.member.topic)
+        if self._passed is not None and digest.same_lanes(self._passed):
+            return False
+        before, self.known, self._open = self.known, set(), set()
+        after = ""
+        while True:
+            page = partitions.page(self.session, self.member.topic, after, PAGE)
+            self._know(key for key, _ in page if key)
+            if len(page) < PAGE:
+                break
+            after = page[-1][0]
+        self._passed = digest  # older than what was read: what came in between is met again
+        return self.known != before
 
     def _know(self, keys: Iterable[str]) -> None:
         for key in keys:

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from lanelog._engine.member.member import Member
     from lanelog._stores.leases import OwnedLane
 
-SHARE = 39.0
-"""A read-back may take a fortieth of the time: after one of d seconds, the next is 39 d later at the earliest."""
+SHARE = 79.0
+"""A read-back may take an eightieth of the time: after one of d seconds, the next is 79 d later at the earliest."""
 
 TIMES_A_LEASE = 4
 """However long one takes: authority is to be extended long before it runs out."""
