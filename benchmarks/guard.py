@@ -1,8 +1,8 @@
 """`make bench-guard`: fails when a message costs half as much again as it did when the guard was recorded.
 
 It compares the processor time of this process for one message with that of plain SQL through the same driver, in the
-same run. Processor time counts what the library does, and not what else the machine is busy with, so that the guard may
-stand in continuous integration. Of each side the least of its rounds counts. `--record` writes the costs of this commit down.
+same run. Processor time counts what the library does, and not what else the machine is busy with. Of each side the
+least of its rounds counts. `--record` writes the costs of this commit down.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from attrs import frozen
 from benchmarks import raw
 from benchmarks.bench import PAYLOAD, TOPIC, Bench
 from benchmarks.scenarios import Countdown, wait_for_acks
-from attrs import frozen
 from rich.console import Console
 from rich.table import Table
 
@@ -67,9 +67,9 @@ def main() -> int:
     recorded: dict[str, float] = json.loads(arguments.recorded.read_text())
     dearer = [name for name, cost in costs.items() if cost > ALLOWED * recorded[name]]
     table = Table("a message, as a multiple of plain SQL", "recorded", "now", "at most", title=f"{server.family}")
-    for name, cost in costs.items():
+    for name, now in costs.items():
         at_most = f"{ALLOWED * recorded[name]:.2f}"
-        table.add_row(name, f"{recorded[name]:.2f}", f"{cost:.2f}", at_most, style="red" if name in dearer else None)
+        table.add_row(name, f"{recorded[name]:.2f}", f"{now:.2f}", at_most, style="red" if name in dearer else None)
     Console().print(table)
     if dearer:
         print(f"dearer than recorded: {', '.join(dearer)}. Mend it, or record why with --record.", file=sys.stderr)

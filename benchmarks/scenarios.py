@@ -148,6 +148,7 @@ class Countdown:
         self.began = 0.0
 
     def __call__(self, _message: lanelog.Message) -> None:
+        """Count a message."""
         count = next(self._count)
         if count == 1:
             self.began = time.perf_counter()
@@ -155,6 +156,7 @@ class Countdown:
             self._last.set()
 
     def wait(self) -> None:
+        """Wait for the last message; raises TimeoutError."""
         if not self._last.wait(PATIENCE):
             raise TimeoutError(f"{self._messages} messages were not handled within {PATIENCE:g} s")
 
