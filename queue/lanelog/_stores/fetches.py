@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lanelog._database import Executor
+    from lanelog._places import GroupTopic
 
 _COLUMNS = f"""partition_key, `offset`, id,
  IF(payload_bytes <= %s AND target_group IN ('', %s), payload, NULL) AS payload, payload_bytes, metadata, published_at,
@@ -67,12 +68,12 @@ class Fetched(NamedTuple):
 
 
 def following(
-    cx: Executor, group: str, topic: str, lanes: Sequence[tuple[str, int]], *, limit: int, largest: int
+    cx: Executor, at: GroupTopic, lanes: Sequence[tuple[str, int]], *, limit: int, largest: int
 ) -> dict[str, list[Fetched]]:
     """Up to `limit` rows behind each (key, cursor), by key; payloads above `largest` bytes stay behind."""
     args: list[object] = []
     for key, cursor in lanes:
-        args += (largest, group, topic, key, cursor, limit)
+        args += (largest, *at.columns, key, cursor, limit)
     found: dict[str, list[Fetched]] = {}
     asked = time.monotonic()
     for row in cx.query(" UNION ALL ".join([NEXT] * len(lanes)), args):
@@ -83,7 +84,7 @@ def following(
 
 
 def exact(
-    cx: Executor, group: str, topic: str, points: Sequence[tuple[str, int]], *, largest: int
+    cx: Executor, at: GroupTopic, points: Sequence[tuple[str, int]], *, largest: int
 ) -> dict[tuple[str, int], Fetched]:
     """The rows at exactly these (key, offset)."""
     found: dict[tuple[str, int], Fetched] = {}
@@ -91,7 +92,7 @@ def exact(
         sql = EXACT.format(points=",".join(["(%s, %s)"] * len(chunk)))
         args = [value for point in chunk for value in point]
         asked = time.monotonic()
-        for row in cx.query(sql, (largest, group, topic, *args)):
+        for row in cx.query(sql, (largest, *at.columns, *args)):
             fetched = Fetched(*row) if row[-1] is None else _expiring(row, asked)
             found[(fetched.key, fetched.offset)] = fetched
     return found

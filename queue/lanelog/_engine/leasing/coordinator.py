@@ -100,7 +100,7 @@ class Coordinator:
         """
         member = self.member
         self.beat_if_due()
-        owned = leases.owned(self.session, member.group, member.topic, member.owner)
+        owned = leases.owned(self.session, member.at, member.owner)
         loading.lose_others(member, owned, "found on a new connection with another owner or epoch")
         loading.reload(self.session, member, owned)
 
@@ -140,8 +140,7 @@ class Coordinator:
         try:
             heartbeats.beat(
                 self.session,
-                member.group,
-                member.topic,
+                member.at,
                 member.owner,
                 duration=config.lease_duration,
                 lock=self._lock_name,
@@ -185,7 +184,7 @@ class Coordinator:
         before = self.view
         try:
             tables = self.context.database.tables_version
-            rows = heartbeats.members(self.session, member.group, member.topic, tables=tables)
+            rows = heartbeats.members(self.session, member.at, tables=tables)
         except DatabaseError as error:
             if error.retriable:
                 raise
@@ -207,7 +206,7 @@ class Coordinator:
         """Which lanes the database says are ours: the authority to start handlers, counted from before it was asked."""
         member = self.member
         slept, asked = suspended(), time.monotonic()
-        owned = leases.owned(self.session, member.group, member.topic, member.owner)
+        owned = leases.owned(self.session, member.at, member.owner)
         mine = loading.lose_others(member, owned, "the read-back shows another owner or epoch")
         had_authority = member.state.has_authority(asked)
         # Nor longer than the heartbeat says: a process that slept must not go on with lanes that were taken meanwhile.
@@ -220,7 +219,7 @@ class Coordinator:
         unwanted = missing.keys() if member.state.stopping else missing.keys() & member.state.disowned
         if unwanted:
             with self.session.transaction() as cx:
-                leases.release(cx, member.group, member.topic, member.owner, unwanted)
+                leases.release(cx, member.at, member.owner, unwanted)
             member.state.disowned.difference_update(unwanted)
         ours = [lease for place, lease in missing.items() if place not in unwanted]
         loaded = list(loading.load(self.session, member, ours)) if ours else []
@@ -238,7 +237,7 @@ class Coordinator:
         What is paused is given back when it is idle, taken by nobody, and no part of the fair shares.
         """
         member = self.member
-        row = groups.get(self.session, member.group, member.topic)
+        row = groups.get(self.session, member.at)
         if row is None or row.created_at != member.registered_at:
             member.fail(
                 LanelogError(
@@ -252,7 +251,7 @@ class Coordinator:
         steered = row.paused != member.state.group_paused or row.lane_pauses != self._lane_pauses
         member.state.group_paused = row.paused
         if row.lane_pauses != self._lane_pauses:
-            self.resting = offsets.paused(self.session, member.group, member.topic)
+            self.resting = offsets.paused(self.session, member.at)
             self._lane_pauses = row.lane_pauses
         return steered
 
@@ -340,7 +339,7 @@ class Coordinator:
         """Whether no member is below its share, so that a lane which nobody claimed will not be claimed."""
         if self.view is None:
             return True
-        counts = leases.counts(self.session, self.member.group, self.member.topic)
+        counts = leases.counts(self.session, self.member.at)
         live = self.view.live
         return all(counts.get(owner, 0) >= fair_share(self._shared_out, live, owner) for owner in live)
 
@@ -363,7 +362,7 @@ class Coordinator:
             return
         with self.session.transaction() as cx:
             released = [(lane.key, lane.epoch) for lane in idle]
-            leases.release(cx, member.group, member.topic, member.owner, released)
+            leases.release(cx, member.at, member.owner, released)
         for lane in idle:
             if failed:
                 member.lose_lane(lane.term, "the subscription failed")
@@ -389,7 +388,7 @@ class Coordinator:
             self._drained = True
             life.drained(member)
         try:
-            heartbeats.deregister(self.session, member.group, member.topic, member.owner)
+            heartbeats.deregister(self.session, member.at, member.owner)
         except DatabaseError as error:
             if error.retriable:
                 raise

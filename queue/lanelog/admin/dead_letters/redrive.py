@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 from lanelog._checks import Duration, check_integer, check_name, check_number
+from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, groups, moves, offsets, partitions, scheduled
 from lanelog.admin.dead_letters import selection
 from lanelog.admin.lookup.known import known_group, known_topic, no_group, read, repeated
@@ -163,7 +164,7 @@ class _Redrive:
 
     def target_group(self, cx: Executor) -> str:
         """The only group that the copies are for, held in place; '' for every group, where it is not registered."""
-        if groups.lock_shared(cx, self.group, self.target) is not None:
+        if groups.lock_shared(cx, GroupTopic(topic=self.target, group=self.group)) is not None:
             return self.group
         if self.home:
             raise no_group(self.target, self.group)

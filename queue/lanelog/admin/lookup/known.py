@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from lanelog import migrations
+from lanelog._places import GroupTopic
 from lanelog._stores import groups, partitions
 from lanelog.admin.lookup.names import hint, names, readers
 from lanelog.errors import ConfigurationError
@@ -65,7 +66,7 @@ def no_topic(topic: str, there: Sequence[str] | None = None) -> ConfigurationErr
 def known_group(cx: Executor, topic: str, group: str) -> GroupRow:
     """The registration of a group; refuse one that is not registered for the topic."""
     known_topic(cx, topic)
-    row = groups.get(cx, group, topic)
+    row = groups.get(cx, GroupTopic(topic=topic, group=group))
     if row is None:
         raise no_group(topic, group, readers(cx, topic).get(topic, []))
     return row

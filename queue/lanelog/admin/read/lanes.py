@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from lanelog._places import GroupTopic
 from lanelog._stores import leases
 from lanelog._stores._points import placeholders
 from lanelog.admin.lookup.arguments import limit_of, optional, when
@@ -86,7 +87,7 @@ def lanes(database: Database, topic: str, group: str, *, order_by: str, limit: i
             else:
                 keys = [key for (key,) in cx.query(BY_KEY, (topic, limit))]
             facts = lane_totals.load(cx, topic, [group], keys)
-            owners = _owners.load(cx, group, topic)
+            owners = _owners.load(cx, GroupTopic(topic=topic, group=group))
             firsts = message_state.firsts(cx, topic, group, {key: facts[(group, key)] for key in keys})
         return [
             _lane(topic, group, key, facts[(group, key)], owners, firsts.get(key), group_paused=paused) for key in keys
@@ -216,9 +217,10 @@ def list_leases(
 def _leases(database: Database, topic: str, group: str, limit: int, *, stale: bool) -> list[LeaseInfo]:
     def look() -> list[LeaseInfo]:
         with database.snapshot() as cx:
-            owners = _owners.load(cx, group, topic)
+            at = GroupTopic(topic=topic, group=group)
+            owners = _owners.load(cx, at)
             if stale:
-                suspects = [name for name in leases.counts(cx, group, topic) if name and not owners.alive(name)]
+                suspects = [name for name in leases.counts(cx, at) if name and not owners.alive(name)]
                 rows = _of(cx, group, topic, suspects, limit)
             else:
                 rows = cx.query(LEASES, (group, topic, limit))
