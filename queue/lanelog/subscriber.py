@@ -181,7 +181,7 @@ class Subscription:
             for member in self.members:
                 deadline = time.monotonic() + database.config.publish_timeout
                 member.registered_at = database.retry(
-                    lambda topic=member.topic: register(database, self.group, topic, self.config),  # type: ignore[misc]
+                    lambda at=member.at: register(database, at, self.config),  # type: ignore[misc]
                     deadline=deadline,
                     what=f"registering group {self.group!r} of topic {member.topic!r}",
                 )

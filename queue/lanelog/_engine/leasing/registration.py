@@ -25,21 +25,19 @@ if TYPE_CHECKING:
 PAGE = 1000
 
 
-def register(
-    database: Database, group: str, topic: str, config: SubscriptionConfig, *, order: str | None = None
-) -> int:
+def register(database: Database, at: GroupTopic, config: SubscriptionConfig, *, order: str | None = None) -> int:
     """Make sure that the group exists with this order; when it was registered (database milliseconds).
 
     `order` other than the configuration's is for readers that are no subscriptions: nobody can subscribe to their
     groups. Raises ConfigurationError when the group exists with another order.
     """
+    group, topic = at.columns
     wanted = config.order.value if order is None else order
     with database.autocommit() as cx:
         partitions.ensure_topic(cx, topic)
     with database.transaction() as cx:
         if partitions.lock_topic(cx, topic) is None:
             raise SchemaError(f"the topic row of {topic!r} vanished while group {group!r} was registered: run it again")
-        at = GroupTopic(topic=topic, group=group)
         found = groups.lock(cx, at)
         if found is None:
             _create(cx, at, config, wanted)

@@ -103,14 +103,14 @@ def _readers(cx: Executor, at: GroupTopic) -> set[str]:
     readers = set(groups.readers(cx, at.topic))
     left = at.group in readers or offsets.any_of_group(cx, at) or deliveries.any_of_group(cx, at)
     if not left:
-        raise no_group(at.topic, at.group)
+        raise no_group(at)
     return readers
 
 
 def _lags(database: Database, topic: str, names: Iterable[str]) -> dict[str, int]:
     def look() -> dict[str, int]:
         with database.snapshot() as cx:
-            return {group: lane_totals.total(cx, topic, group).lag for group in names}
+            return {group: lane_totals.total(cx, GroupTopic(topic=topic, group=group)).lag for group in names}
 
     return repeated(database, look, "counting")
 

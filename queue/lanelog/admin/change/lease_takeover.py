@@ -29,7 +29,7 @@ def begin(cx: Executor, at: GroupTopic) -> int:
     if row is None:
         raise no_topic(at.topic)
     if groups.lock_shared(cx, at) is None:
-        raise no_group(at.topic, at.group)
+        raise no_group(at)
     return row.first_epoch
 
 

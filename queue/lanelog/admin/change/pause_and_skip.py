@@ -47,8 +47,8 @@ def pause(
     """See `Admin.pause`."""
     check_text("by", by, BY_MAX)
     check_text("reason", reason, REASON_MAX)
-    _check(database, topic, group, key)
     at = GroupTopic(topic=topic, group=group)
+    _check(database, at, key)
     before, now = repeated(database, _set, "pausing", database, at, key, Pause(1, by, reason), dry_run=dry_run)
     pause = before if before.at_ms else Pause(now, by, reason)
     return Paused(
@@ -59,17 +59,16 @@ def pause(
         paused_at=utc_from_ms(pause.at_ms),
         by=pause.by,
         reason=pause.reason,
-        lag=repeated(database, _lag, "counting", database, topic, group, key),
+        lag=repeated(database, _lag, "counting", database, at, key),
         dry_run=dry_run,
     )
 
 
 def resume(database: Database, topic: str, group: str, *, key: str | None, dry_run: bool) -> Resumed:
     """See `Admin.resume`."""
-    _check(database, topic, group, key)
-    before, _ = repeated(
-        database, _set, "resuming", database, GroupTopic(topic=topic, group=group), key, RUNS, dry_run=dry_run
-    )
+    at = GroupTopic(topic=topic, group=group)
+    _check(database, at, key)
+    before, _ = repeated(database, _set, "resuming", database, at, key, RUNS, dry_run=dry_run)
     return Resumed(
         topic=topic,
         group=group,
@@ -82,14 +81,14 @@ def resume(database: Database, topic: str, group: str, *, key: str | None, dry_r
     )
 
 
-def _check(database: Database, topic: str, group: str, key: str | None) -> None:
-    check_name("topic", topic)
-    check_name("group", group)
+def _check(database: Database, at: GroupTopic, key: str | None) -> None:
+    check_name("topic", at.topic)
+    check_name("group", at.group)
     if key is not None:
         check_name("key", key)
-    read(database, known_group, "looking for the group", topic, group)
+    read(database, known_group, "looking for the group", at)
     if key is not None:
-        read(database, known_lane, "looking for the lane", topic, key)
+        read(database, known_lane, "looking for the lane", at.topic, key)
 
 
 def _set(
@@ -106,7 +105,7 @@ def _set(
         # which would take the flag with it.
         before = groups.lock_pause(cx, at)
         if before is None:
-            raise no_group(at.topic, at.group)
+            raise no_group(at)
         floor = 0
         if key is not None:
             held = offsets.share_floors(cx, at.topic, [key]).get(key)
@@ -126,11 +125,11 @@ def _set(
         return before, now
 
 
-def _lag(database: Database, topic: str, group: str, key: str | None) -> int:
+def _lag(database: Database, at: GroupTopic, key: str | None) -> int:
     with database.snapshot() as cx:
         if key is None:
-            return lane_totals.total(cx, topic, group).lag
-        return sum(facts.lag for facts in lane_totals.load(cx, topic, [group], [key]).values())
+            return lane_totals.total(cx, at).lag
+        return sum(facts.lag for facts in lane_totals.load(cx, at.topic, [at.group], [key]).values())
 
 
 # -- skip and release --------------------------------------------------------------------------------------------------
@@ -141,11 +140,12 @@ def skip(database: Database, topic: str, group: str, key: str, offset: int, *, r
     check_name("key", key)
     check_integer("offset", offset, least=1, most=MAX_OFFSET)
     check_text("reason", reason, REASON_MAX, empty=False)
-    _check(database, topic, group, key)
+    lane = LaneId(topic=topic, group=group, key=key)
+    _check(database, lane.of, key)
     head = read(database, known_lane, "looking for the lane", topic, key)
     if offset > head:
         raise ConfigurationError(f"lane {key!r} of topic {topic!r} ends at offset {head}: there is no message {offset}")
-    unanswered, lane = Unanswered(), LaneId(topic=topic, group=group, key=key)
+    unanswered = Unanswered()
 
     def attempt() -> Skipped:
         with unanswered.attempt():
@@ -221,21 +221,20 @@ def _settle(cx: Executor, lane: LaneId, offset: int, watermark: int, rows: list[
     offsets.raise_watermarks(cx, lane.of, {lane.key: reached})
 
 
-def _standing(cx: Executor, at: LaneId, offset: int) -> message_state.Standing:
+def _standing(cx: Executor, lane: LaneId, offset: int) -> message_state.Standing:
     """What the message is for the group before it is skipped, whether or not it has expired."""
-    group, topic, key = at.columns
+    group, topic, key = lane.columns
     body = message_state.Body(key, offset, created_at=0, expires_at=0, target_group="")
-    lane = lane_totals.load(cx, topic, [group], [key])[(group, key)]
-    return message_state.judge(group, body, message_state.covering(cx, topic, group, key, offset), lane)
+    facts = lane_totals.load(cx, topic, [group], [key])[(group, key)]
+    return message_state.judge(group, body, message_state.covering(cx, lane, offset), facts)
 
 
 def release(database: Database, topic: str, group: str, key: str, *, dry_run: bool) -> Released:
     """See `Admin.release`."""
     check_name("key", key)
-    _check(database, topic, group, key)
-    return repeated(
-        database, _release, "releasing", database, LaneId(topic=topic, group=group, key=key), dry_run=dry_run
-    )
+    lane = LaneId(topic=topic, group=group, key=key)
+    _check(database, lane.of, key)
+    return repeated(database, _release, "releasing", database, lane, dry_run=dry_run)
 
 
 def _release(database: Database, lane: LaneId, *, dry_run: bool) -> Released:

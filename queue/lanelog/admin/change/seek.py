@@ -67,7 +67,7 @@ def seek(
     at = GroupTopic(topic=topic, group=group)
     if key is not None:
         check_name("key", key)
-    read(database, known_group, "looking for the group", topic, group)
+    read(database, known_group, "looking for the group", at)
     sought = Sought(
         topic=topic,
         group=group,

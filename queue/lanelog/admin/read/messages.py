@@ -204,12 +204,12 @@ def _states_of(cx: Executor, row: tuple[Any, ...]) -> tuple[GroupState, ...]:
     letters = dead_letter_topics([topic], names(cx, topic))[topic]
     found = []
     for group in registered:
-        lane = facts[(group, key)]
-        standing = message_state.judge(group, body, message_state.covering(cx, topic, group, key, offset), lane)
+        at, lane = GroupTopic(topic=topic, group=group), facts[(group, key)]
+        standing = message_state.judge(group, body, message_state.covering(cx, at.lane(key), offset), lane)
         letter = None
         if standing.state is MessageState.COMPLETED:
             letter = _letter(cx, letters, group, row)
-        registration = groups.get(cx, GroupTopic(topic=topic, group=group))
+        registration = groups.get(cx, at)
         paused = bool(lane.place.paused_at) or (registration is not None and registration.paused)
         found.append(_group_state(group, standing, lane, letter, paused=paused))
     return tuple(found)

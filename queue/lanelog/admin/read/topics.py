@@ -165,8 +165,8 @@ def members(database: Database, topic: str, group: str) -> list[MemberInfo]:
 
     def look() -> list[MemberInfo]:
         with database.snapshot() as cx:
-            known_group(cx, topic, group)
             at = GroupTopic(topic=topic, group=group)
+            known_group(cx, at)
             owners = _owners.load(cx, at)
             lanes = leases.counts(cx, at)
         return [
@@ -253,11 +253,11 @@ def _group(database: Database, row: tuple[Any, ...], room: int, uptime: float) -
     def look() -> tuple[lane_totals.GroupFacts, float | None, bool, Owners, dict[str, int]]:
         with database.snapshot() as cx:
             at = GroupTopic(topic=topic, group=group)
-            facts = lane_totals.total(cx, topic, group)
+            facts = lane_totals.total(cx, at)
             exact = facts.lagging <= max(room, ages.CANDIDATES)
             return (
                 facts,
-                ages.oldest_age(cx, topic, group, exact=exact),
+                ages.oldest_age(cx, at, exact=exact),
                 exact,
                 _owners.load(cx, at),
                 leases.counts(cx, at),

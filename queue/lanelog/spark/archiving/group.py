@@ -95,7 +95,7 @@ class ArchiveGroup:
 
         Raises ConfigurationError while a living job has it, and if the group has archived it to another place.
         """
-        register(self.database, self.group, topic, SubscriptionConfig(), order=ORDER)
+        register(self.database, self._at(topic), SubscriptionConfig(), order=ORDER)
         presence.beat([topic])  # before the lease says so, or another job would take us for dead
         self.epochs[topic] = repeated(self.database, self._take, "taking a topic for the archive", topic)
 

@@ -83,7 +83,7 @@ class Holder:
         for topic in topics:  # before anything is registered for a run that will be refused
             read(self.database, self._refuse_second, "looking for other runs", topic)
         for topic in topics:
-            register(self.database, self.group, topic, SubscriptionConfig(start="latest"), order=ORDER)
+            register(self.database, self._at(topic), SubscriptionConfig(start="latest"), order=ORDER)
             presence.beat([topic])  # before the lease says so, or another run would take this one for dead
             self.epochs[topic] = repeated(self.database, self._take, "taking a topic for the replay", topic)
 
