@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from lanelog import Client
+from lanelog._places import GroupTopic
 from lanelog._stores import leases, partitions
 from lanelog._stores.leases import Digest, OwnedLane
 from support.sql import one, rows
@@ -27,7 +28,7 @@ def test_the_server_and_the_keeper_compute_the_same_digest(lanelog_client: Clien
 
     def digest() -> Digest:
         with lanelog_client._database.autocommit() as cx:
-            return leases.digest(cx, "g", "t", "me")
+            return leases.digest(cx, GroupTopic(group="g", topic="t"), "me")
 
     assert digest() == Digest.of(owned)
     assert Digest.of([]) == Digest(0, 0)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lanelog._database import Executor
+    from lanelog._places import GroupTopic
 
 # The last column is NULL for an ordinary message: an answer costs by its columns, and these eight say nothing of most.
 _COLUMNS = f"""`offset`, id,
@@ -90,12 +91,12 @@ class Fetched(NamedTuple):
 
 
 def following(
-    cx: Executor, group: str, topic: str, lanes: Sequence[tuple[str, int]], *, limit: int, largest: int
+    cx: Executor, at: GroupTopic, lanes: Sequence[tuple[str, int]], *, limit: int, largest: int
 ) -> dict[str, list[Fetched]]:
     """Up to `limit` rows behind each (key, cursor), by key; payloads above `largest` bytes stay behind."""
     args: list[object] = []
     for number, (key, cursor) in enumerate(lanes):
-        args += (number, largest, group, largest, topic, key, cursor, limit)
+        args += (number, largest, at.group, largest, at.topic, key, cursor, limit)
     found: list[list[Fetched]] = [[] for _ in lanes]
     asked = time.monotonic()
     for row in cx.query(" UNION ALL ".join([NEXT] * len(lanes)), args):
@@ -112,7 +113,7 @@ def following(
 
 
 def exact(
-    cx: Executor, group: str, topic: str, points: Sequence[tuple[str, int]], *, largest: int
+    cx: Executor, at: GroupTopic, points: Sequence[tuple[str, int]], *, largest: int
 ) -> dict[tuple[str, int], Fetched]:
     """The rows at exactly these (key, offset)."""
     found: dict[tuple[str, int], Fetched] = {}
@@ -120,7 +121,7 @@ def exact(
         sql = EXACT.format(points=",".join(["(%s, %s)"] * len(chunk)))
         args = [value for point in chunk for value in point]
         asked = time.monotonic()
-        for row in cx.query(sql, (largest, group, largest, topic, *args)):
+        for row in cx.query(sql, (largest, at.group, largest, at.topic, *args)):
             key, offset, message_id, payload, metadata, published_at, more = row
             found[(key, offset)] = (
                 Fetched(key, offset, message_id, payload, len(payload), metadata, published_at)

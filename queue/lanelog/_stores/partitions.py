@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from lanelog._database import Executor
+    from lanelog._places import GroupTopic
 
 # Which of some lanes exist, committed and without a lock (PRIMARY).
 EXISTING = """SELECT partition_key FROM queue_partitions FORCE INDEX (PRIMARY)
@@ -211,9 +212,9 @@ def create_heads(cx: Executor, topic: str, keys: Sequence[str], begin: int) -> N
         cx.execute(CREATE_HEADS + ",".join([HEAD] * len(chunk)), args)
 
 
-def look(cx: Executor, group: str, topic: str, owner: str) -> list[tuple[str, int]]:
+def look(cx: Executor, at: GroupTopic, owner: str) -> list[tuple[str, int]]:
     """(key, head) of owned lanes that hold something not acked."""
-    return [(key, head) for key, head in cx.query(LOOK, (group, topic, owner))]
+    return [(key, head) for key, head in cx.query(LOOK, (*at.columns, owner))]
 
 
 def digest(cx: Executor, topic: str) -> Digest:

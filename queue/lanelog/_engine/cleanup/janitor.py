@@ -168,8 +168,8 @@ class Janitor:
 
     def _old_enough(self, topic: str, keys: list[str], state: Topic, retention_ms: int, now: float) -> list[str]:
         """Lanes whose oldest message is beyond the retention; for the others it is noted when it will be."""
-        floors = offsets.load(self.session, "", topic, keys)
-        lanes = [(key, floors[("", key)].offset_acked) for key in keys if ("", key) in floors]
+        floors = offsets.load_floors(self.session, topic, keys)
+        lanes = [(key, floors[key].offset_acked) for key in keys if key in floors]
         ages = moves.ages(self.session, topic, lanes)
         ripe = []
         for key in keys:
@@ -226,7 +226,7 @@ class Janitor:
     def _forget_members(self, member: Member, state: Topic, now: float) -> bool:
         if now >= state.heartbeats_at.get(member.group, 0.0):
             state.heartbeats_at[member.group] = now + HEARTBEATS_EVERY
-            collection.forget_members(self.session, member.topic, member.group, member.owner)
+            collection.forget_members(self.session, member.at, member.owner)
         return False
 
     def _keep_history(self, member: Member, state: Topic, now: float) -> bool:

@@ -146,7 +146,7 @@ class Fetcher:
         """Read the heads of the member's lanes; True when some head is news."""
         began = time.monotonic()
         try:
-            heads = partitions.look(self.session, member.group, member.topic, member.owner)
+            heads = partitions.look(self.session, member.at, member.owner)
         except BaseException:
             pace.digest = None  # what it says was not read
             raise
@@ -172,7 +172,7 @@ class Fetcher:
         wanted = [(lane.key, lane.state.cursor) for lane in lanes]
         progress = False
         try:
-            found = fetches.following(self.session, member.group, member.topic, wanted, limit=limit, largest=largest)
+            found = fetches.following(self.session, member.at, wanted, limit=limit, largest=largest)
             for lane, (key, cursor) in zip(lanes, wanted, strict=True):
                 rows = self._contiguous(member, lane, cursor, found.get(key, []))
                 member.fetching.fetched(lane, cursor, rows)
@@ -240,7 +240,7 @@ class Fetcher:
         config, budget = member.config, member.budget
         points = [(lane.key, offset) for lane, due in wanted for offset in due]
         largest = max(0, config.prefetch_bytes - budget.payload_bytes) // len(points)
-        found = fetches.exact(self.session, member.group, member.topic, points, largest=largest)
+        found = fetches.exact(self.session, member.at, points, largest=largest)
         for lane, due in wanted:
             rows: list[Fetched] = []
             gone: list[int] = []
@@ -263,7 +263,7 @@ class Fetcher:
     def _tell_vanished(self, member: Member, lane: Lane, gone: list[int]) -> None:
         """Log an error for each missing message above the floor. Below it a deleted dead letter is expected."""
         topic, group = member.topic, member.group
-        floor = offsets.load(self.session, "", topic, [lane.key]).get(("", lane.key))
+        floor = offsets.load_floors(self.session, topic, [lane.key]).get(lane.key)
         for offset in gone:
             if floor is None or offset > floor.offset_acked:
                 log.error("message.vanished", topic=topic, key=lane.key, group=group, offset=offset)

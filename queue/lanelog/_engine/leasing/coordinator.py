@@ -109,7 +109,7 @@ class Coordinator:
         """
         member = self.member
         self.beat_if_due()
-        owned = leases.owned(self.session, member.group, member.topic, member.owner)
+        owned = leases.owned(self.session, member.at, member.owner)
         loading.lose_others(member, owned, "found on a new connection with another owner or epoch")
         loading.reload(self.session, member, owned)
 
@@ -149,8 +149,7 @@ class Coordinator:
         try:
             heartbeats.beat(
                 self.session,
-                member.group,
-                member.topic,
+                member.at,
                 member.owner,
                 duration=config.lease_duration,
                 lock=self._lock_name,
@@ -194,7 +193,7 @@ class Coordinator:
         before = self.view
         try:
             tables = self.context.database.tables_version
-            rows = heartbeats.members(self.session, member.group, member.topic, tables=tables)
+            rows = heartbeats.members(self.session, member.at, tables=tables)
         except DatabaseError as error:
             if error.retriable:
                 raise
@@ -218,7 +217,7 @@ class Coordinator:
         What is paused is given back when it is idle, taken by nobody, and no part of the fair shares.
         """
         member = self.member
-        row = groups.get(self.session, member.group, member.topic)
+        row = groups.get(self.session, member.at)
         if row is None or row.created_at != member.registered_at:
             member.fail(
                 LanelogError(
@@ -234,7 +233,7 @@ class Coordinator:
         if steered:
             self._read_back.forget()
         if row.lane_pauses != self._lane_pauses:
-            self.resting = offsets.paused(self.session, member.group, member.topic)
+            self.resting = offsets.paused(self.session, member.at)
             self._lane_pauses = row.lane_pauses
         return steered
 
@@ -339,7 +338,7 @@ class Coordinator:
         """Whether no member is below its share, so that a lane which nobody claimed will not be claimed."""
         if self.view is None:
             return True
-        counts = leases.counts(self.session, self.member.group, self.member.topic)
+        counts = leases.counts(self.session, self.member.at)
         live = self.view.live
         return all(counts.get(owner, 0) >= fair_share(self._shared_out, live, owner) for owner in live)
 
@@ -362,7 +361,7 @@ class Coordinator:
             return
         with self.session.transaction() as cx:
             released = [(lane.key, lane.epoch) for lane in idle]
-            leases.release(cx, member.group, member.topic, member.owner, released)
+            leases.release(cx, member.at, member.owner, released)
         for lane in idle:
             if failed:
                 member.lose_lane(lane.term, "the subscription failed")
@@ -388,7 +387,7 @@ class Coordinator:
             self._drained = True
             life.drained(member)
         try:
-            heartbeats.deregister(self.session, member.group, member.topic, member.owner)
+            heartbeats.deregister(self.session, member.at, member.owner)
         except DatabaseError as error:
             if error.retriable:
                 raise

@@ -84,7 +84,7 @@ class ReadBack:
             self._read_rows(session, beaten, asked, slept)
         elif asked < self._again_at and state.has_authority(asked):
             return
-        elif leases.digest(session, self.member.group, self.member.topic, self.member.owner) == agreed.digest:
+        elif leases.digest(session, self.member.at, self.member.owner) == agreed.digest:
             self._extend_authority(beaten, asked, slept)
         else:
             self._read_rows(session, beaten, asked, slept)
@@ -93,14 +93,14 @@ class ReadBack:
 
     def _read_rows(self, session: Session, beaten: Beaten, asked: float, slept: float) -> None:
         member = self.member
-        owned = leases.owned(session, member.group, member.topic, member.owner)
+        owned = leases.owned(session, member.at, member.owner)
         mine = loading.lose_others(member, owned, "the read-back shows another owner or epoch")
         self._extend_authority(beaten, asked, slept)
         missing = {(lease.key, lease.epoch): lease for lease in owned if lease.key not in member.state.lanes}
         unwanted = missing.keys() if member.state.stopping else missing.keys() & member.state.disowned
         if unwanted:
             with session.transaction() as cx:
-                leases.release(cx, member.group, member.topic, member.owner, unwanted)
+                leases.release(cx, member.at, member.owner, unwanted)
             member.state.disowned.difference_update(unwanted)
         ours = [lease for place, lease in missing.items() if place not in unwanted]
         loaded = list(loading.load(session, member, ours)) if ours else []

@@ -132,7 +132,7 @@ class LeasingSide:
             self.state.forget_locked(old)
             self._open_locked(fresh)  # at once: whoever looks for what it has taken over finds it
         state = self.state
-        error = LeaseLost(f"{state.group}/{state.topic}/{old.key}: the server has another message there by now")
+        error = LeaseLost(f"{state.at.group}/{state.at.topic}/{old.key}: the server has another message there by now")
         for burial in forgotten:
             for waiter in burial.waiters:
                 waiter.resolve(error)

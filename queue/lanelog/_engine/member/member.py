@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from lanelog._engine.lane.run import Attempt, Run
     from lanelog._engine.lane.values import Budget, Term
     from lanelog._engine.member.rules import Signals, SubscriptionRules
+    from lanelog._places import GroupTopic
     from lanelog.config import SubscriptionConfig
 
 log = get_logger("subscription")
@@ -35,8 +36,7 @@ log = get_logger("subscription")
 class Member:
     """One owner's part in one group and topic."""
 
-    group: str
-    topic: str
+    at: GroupTopic
     owner: str
     config: SubscriptionConfig
     rules: SubscriptionRules
@@ -57,8 +57,7 @@ class Member:
 
     def __attrs_post_init__(self) -> None:
         self.state = MemberState(
-            group=self.group,
-            topic=self.topic,
+            at=self.at,
             owner=self.owner,
             config=self.config,
             rules=self.rules,
@@ -71,6 +70,16 @@ class Member:
         self.fetching = FetchingSide(self.state)
         self.writing = WritingSide(self.state)
         self.attempts = Attempts(self.state)
+
+    @property
+    def topic(self) -> str:
+        """The topic that is read."""
+        return self.at.topic
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return self.at.group
 
     def __repr__(self) -> str:
         return f"Member({self.group!r}, {self.topic!r}, lanes={len(self.state.lanes)})"

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from lanelog._engine.lane.run import Attempt, Run
     from lanelog._engine.lane.values import Budget, Term
     from lanelog._engine.member.rules import Signals, SubscriptionRules
+    from lanelog._places import GroupTopic
     from lanelog._telemetry import ExcInfo
     from lanelog.config import SubscriptionConfig
 
@@ -42,8 +43,7 @@ log = get_logger("subscription")
 class MemberState:
     """The fields of a member. A method whose name ends in `_locked` is called under `lock`; any other takes it."""
 
-    group: str
-    topic: str
+    at: GroupTopic
     owner: str
     config: SubscriptionConfig
     rules: SubscriptionRules
@@ -82,9 +82,9 @@ class MemberState:
     def about(self, attempt: Attempt) -> dict[str, object]:
         """What an event about an attempt says."""
         return {
-            "topic": self.topic,
+            "topic": self.at.topic,
             "key": attempt.term.key,
-            "group": self.group,
+            "group": self.at.group,
             "offset": attempt.offset,
             "attempt": attempt.number,
         }
@@ -181,10 +181,10 @@ class MemberState:
             self.supersede_locked(running)
             self.forget_locked(lane)
             lane.abandon()
-        error = LeaseLost(f"the lease of {self.group}/{self.topic}/{term.key} was lost: {why}")
+        error = LeaseLost(f"the lease of {self.at.group}/{self.at.topic}/{term.key} was lost: {why}")
         for waiter in waiters:
             waiter.resolve(error)
-        context = {"topic": self.topic, "key": term.key, "group": self.group}
+        context = {"topic": self.at.topic, "key": term.key, "group": self.at.group}
         if refused:  # their handlers have returned and will never hear of it
             log.warning("settlement.refused", **context, offset=refused[0], messages=len(refused), why=why)
         if running or waiters:
