@@ -1,4 +1,4 @@
-"""A database that is not as it should be: missing tables, missing privileges, wrong passwords."""
+"""A database that is not as it should be: missing privileges, wrong passwords."""
 
 import logging
 import threading
@@ -10,33 +10,13 @@ import pytest
 import tenacity
 
 import lanelog
-from lanelog import Client, DatabaseError, Message, RetryPolicy, SchemaError
+from lanelog import Client, DatabaseError, Message, RetryPolicy
 from lanelog.config import ConnectConfig
 from support.accounts import account, as_user
 from support.cli import TABLES
 from support.sql import one, owners, rows, watermark
 from support.traffic import shares
 from support.waiting import Record, accept, events, eventually
-
-
-def test_missing_tables_say_how_to_make_them(lanelog_server: Any) -> None:
-    """publish, subscribe, deliveries and ping raise SchemaError with the command."""
-    url = lanelog_server.create_database("lanelog_test_empty")
-    try:
-        with lanelog.connect(url) as client:
-            calls: list[Callable[[], object]] = [
-                client.ping,
-                lambda: client.publish("t", "k", b"x"),
-                lambda: client.publish_many("t", [("k", b"x")]),
-                lambda: client.subscribe("t", "g", accept),
-                lambda: next(client.deliveries("t", "g", timeout=1.0)),
-            ]
-            for call in calls:
-                with pytest.raises(SchemaError, match="migrate"):
-                    call()
-    finally:
-        lanelog_server.drop_database("lanelog_test_empty")
-
 
 Make = Callable[[dict[str, str]], str]
 
