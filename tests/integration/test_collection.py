@@ -1,6 +1,5 @@
 """Collection and purge: what leaves the log, when, and that nobody misses it."""
 
-import logging
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -285,11 +284,11 @@ def test_the_watermark_survives_collection_and_restart(
         eventually(lambda: watermark(raw, "g", "t", "a") == 11)
 
 
+@pytest.mark.usefixtures("logged")
 def test_a_deletion_that_failed_is_repeated(
     janitors: Janitors, lanelog_client: Client, raw: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Messages behind a raised floor whose deletion was refused once go with a later pass, without new traffic."""
-    caplog.set_level(logging.INFO, logger="lanelog")
     rows(
         raw,
         "CREATE TRIGGER refuse BEFORE DELETE ON queue_messages FOR EACH ROW SIGNAL SQLSTATE '45000'"

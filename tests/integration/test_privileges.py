@@ -28,6 +28,8 @@ def make(raw: Any, lanelog_url: str) -> Iterator[Make]:
         yield lambda privileges: stack.enter_context(account(raw, lanelog_url, privileges))
 
 
+pytestmark = pytest.mark.usefixtures("logged")
+
 ALL = "SELECT, INSERT, UPDATE, DELETE"
 
 
@@ -80,7 +82,6 @@ def test_unreadable_heartbeats_stop_nothing(
     make: Make, lanelog_client: Client, raw: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """SELECT revoked: who lives is unknown, so unowned lanes are taken without limit, and worked; an ERROR says so."""
-    caplog.set_level(logging.INFO, logger="lanelog")
     # UPDATE and DELETE by a WHERE need SELECT of its columns: only what needs none is left to it.
     url = make(everything_but("queue_subscriber_heartbeats", "INSERT, UPDATE, DELETE"))
     seen = Record()
@@ -108,7 +109,6 @@ def test_who_never_wrote_a_heartbeat_takes_nothing_and_fails(
 
     Others would see no sign of life and take its lanes, and it theirs.
     """
-    caplog.set_level(logging.INFO, logger="lanelog")
     privileges = everything_but("queue_subscriber_heartbeats", "")
     del privileges["queue_subscriber_heartbeats"]
     seen, taken = Record(), Record()
