@@ -13,7 +13,7 @@ from lanelog._database import NOW_MS, Database
 from lanelog._engine.cleanup.collection import HEARTBEATS_KEPT, STEP
 from lanelog._stores import offsets
 from support.janitors import Janitors, passed
-from support.sql import audit, one, owners, rows, watermark
+from support.sql import audit, one, owners, rows, stored, watermark
 from support.waiting import Record, accept, events, eventually
 
 JOBS = 30
@@ -34,10 +34,6 @@ def collected(janitors: Janitors, raw: Any) -> Callable[..., None]:
         eventually(lambda: (janitors.turn(client), not left(raw, "t"))[1])
 
     return wait
-
-
-def stored(raw: Any, topic: str) -> int:
-    return int(one(raw, "SELECT COUNT(*) FROM queue_messages WHERE topic = %s", topic))
 
 
 def lanes(raw: Any, topic: str) -> dict[str, int]:

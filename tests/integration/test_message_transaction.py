@@ -14,7 +14,7 @@ from lanelog._engine.delivery import Delivery
 from lanelog.errors import DatabaseError
 from support.proxy import DOOM, proxy_to
 from support.settling import create_effects, effects, have_effect
-from support.sql import delivery_rows, one, owners, rows, watermark
+from support.sql import delivery_rows, one, owners, rows, take_lanes, watermark
 from support.stage import thorough
 from support.waiting import Record, eventually
 
@@ -154,10 +154,7 @@ def test_a_lost_lease_rolls_the_block_back(lanelog_client: Client, raw: Any) -> 
     lanelog_client.publish("t", "a", b"x")
     lanelog_client.subscribe("t", "g", handle)
     assert inside.wait(10)
-    rows(
-        raw,
-        "UPDATE queue_partition_leases SET leased_by = 'thief:1', lease_epoch = lease_epoch + 1 WHERE topic = 't'",
-    )
+    take_lanes(raw, "thief:1")
     release.set()
     outcome.wait(1)
     assert sorted(effects(raw, "o, attempt")) == []
@@ -242,7 +239,7 @@ def test_a_commit_that_was_lost_is_not_mistaken_for_the_next_owners(
         client.publish("t", "a", b"x")
         client.subscribe("t", "g", handle)
         assert asking.wait(20)
-        rows(raw, "UPDATE queue_partition_leases SET leased_by = 'heir:1', lease_epoch = lease_epoch + 1")
+        take_lanes(raw, "heir:1")
         rows(raw, "UPDATE queue_offsets SET offset_acked = 1, marked_through = 1 WHERE consumer_group = 'g'")
         go.set()
         (error,) = outcome.wait(1)
