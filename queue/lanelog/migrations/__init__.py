@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from lanelog._database import Database, Executor, Session
+from lanelog._database import Database, Executor, Session, codes
 from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError, SchemaError
 from lanelog.migrations.catalogue import add_column, applied_version, found_tables, oldest_code, record_version
@@ -27,7 +27,6 @@ PATIENCE: Final = 60.0
 """Seconds that `migrate` waits for another process that migrates, or for a table that is in use."""
 
 _SHOWN: Final = 5
-_KEY_TOO_LONG: Final = 1071
 _LEAST_PAGE: Final = 16_384
 _COMMAND: Final = "lanelog migrate"
 
@@ -150,7 +149,7 @@ def _create(session: Session, statement: str) -> None:
     try:
         session.execute(statement)
     except DatabaseError as exc:
-        if exc.code != _KEY_TOO_LONG:
+        if exc.code != codes.KEY_TOO_LONG:
             raise
         size = int((session.one(_PAGE_SIZE) or (0,))[0])
         raise SchemaError(

@@ -32,7 +32,6 @@ ON DUPLICATE KEY UPDATE checksum = VALUES(checksum), oldest_code = VALUES(oldest
 
 # Writes the table's description alone, whatever the number of its rows.
 ADD_COLUMN = "ALTER TABLE {table} ADD COLUMN {definition}, ALGORITHM=INSTANT"
-_NOT_AT_ONCE = frozenset({1845, 1846, 4092})  # by a setting of MariaDB; after too many such additions, on MySQL
 
 
 def found_tables(cx: Executor, names: Iterable[str]) -> dict[str, Table]:
@@ -87,7 +86,7 @@ def add_column(cx: Executor, table: str, definition: str) -> bool:
     try:
         cx.execute(ADD_COLUMN.format(table=table, definition=definition))
     except DatabaseError as error:
-        if error.code in _NOT_AT_ONCE:
+        if error.code in codes.NOT_AT_ONCE:
             raise SchemaError(
                 f"the server adds no column to {table} without rebuilding it ({error}): run ALTER TABLE {table} ADD "
                 f"COLUMN {definition}, during which others may have to wait for the table; then `lanelog migrate`"
