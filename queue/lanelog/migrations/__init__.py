@@ -18,7 +18,7 @@ from lanelog._database import Database, Executor, Session, codes
 from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError, SchemaError
 from lanelog.migrations.catalogue import add_column, applied_version, found_tables, oldest_code, record_version
-from lanelog.migrations.declared import Difference, Table, checksum, compare, declared_tables
+from lanelog.migrations.declared import Difference, TableShape, checksum, compare, declared_tables
 from lanelog.migrations.steps import STEPS, VERSION, added, shape
 
 __all__ = ["VERSION", "NotAdmitted", "admit", "check", "migrate"]
@@ -136,7 +136,7 @@ def _migrate(database: Database, deadline: float, done: list[str]) -> None:
         session.close()  # which frees the lock, too
 
 
-def _add_columns(session: Session, before: dict[str, Table], done: list[str]) -> None:
+def _add_columns(session: Session, before: dict[str, TableShape], done: list[str]) -> None:
     """Add what steps brought to tables that were there before."""
     for table, column in added():
         if table not in before or column in before[table].columns:
@@ -194,7 +194,7 @@ def _unrecorded() -> Difference:
     return Difference(text=f"version {VERSION} is not recorded in queue_schema")
 
 
-def _differences(found: Mapping[str, Table], version: int) -> list[Difference]:
+def _differences(found: Mapping[str, TableShape], version: int) -> list[Difference]:
     """How tables differ from those of a version, or of this library's if that is newer."""
     mended = added()
     return [

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from lanelog.spark.source.options import Place
+    from lanelog.spark.source.options import DatabasePlace
 
 DIRECTORY: Final = "_replays"
 
@@ -159,7 +159,7 @@ def _done_before(options: ReplayOptions, chosen: int, *, dry_run: bool) -> Repla
 def _run(
     database: Database,
     spark: SparkSession,
-    place: Place,
+    place: DatabasePlace,
     options: ReplayOptions,
     account: _Account,
     owner: str,

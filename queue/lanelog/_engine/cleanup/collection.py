@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from lanelog._database import Executor
     from lanelog._stores.deliveries import DeliveryRow
-    from lanelog._stores.moves import Letter
+    from lanelog._stores.moves import LetterAge
     from lanelog._stores.offsets import FloorRow
 
 STEP = 1000
@@ -142,7 +142,7 @@ def _read_by_all(cx: Executor, topic: str, floors: Mapping[str, FloorRow]) -> di
 
 def _advanced(
     rows: Sequence[DeliveryRow],
-    letters: Sequence[Letter],
+    letters: Sequence[LetterAge],
     kept: Mapping[tuple[str, str], int],
     floor: int,
     read: int,
