@@ -118,6 +118,12 @@ def replay(
         rate=rate,
         name=name,
     )
+    return _replay(options, url, password_env, spark, dry_run=dry_run)
+
+
+def _replay(
+    options: ReplayOptions, url: str | None, password_env: str | None, spark: SparkSession | None, *, dry_run: bool
+) -> Replayed:
     root = local_path(options.path)
     manifest = ManifestStore(root).required()
     unknown = set(options.topics) - manifest.lanes.keys() if options.dead_letters_of is None else set()
