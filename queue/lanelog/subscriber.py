@@ -285,14 +285,14 @@ class Subscription:
         """What it holds and what it has done, over all its topics. Raises ClosedError in a forked child."""
         self._engine.check_process()
         with self.members[0].lock:
-            lanes = [lane for member in self.members for lane in member.state.lanes.values()]
-            counters = [member.state.counters for member in self.members]
+            held = [member.held_locked() for member in self.members]
+            counters = [member.counters for member in self.members]
             budget = self.members[0].budget
             return SubscriptionStats(
                 state=self.state,
-                lanes=len(lanes),
-                running=sum(len(lane.state.running) for lane in lanes),
-                waiting=sum(len(lane.state.waiting) for lane in lanes),
+                lanes=sum(each.lanes for each in held),
+                running=sum(each.running for each in held),
+                waiting=sum(each.waiting for each in held),
                 prefetched=budget.messages,
                 prefetched_bytes=budget.payload_bytes,
                 handled=sum(c.handled for c in counters),

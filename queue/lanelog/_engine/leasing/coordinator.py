@@ -109,10 +109,10 @@ class Coordinator:
         member = self.member
         now = time.monotonic()
         self.beat_if_due()
-        if not member.state.stopping:
+        if not member.leasing.stopping:
             steered = self._check_group()  # before the read-back, which passes its pause on to the lanes: in this turn
         self._read_back()
-        if member.state.stopping:
+        if member.leasing.stopping:
             self._release()
             self._leave()
             return
@@ -209,27 +209,27 @@ class Coordinator:
         slept, asked = suspended(), time.monotonic()
         owned = leases.owned(self.session, member.group, member.topic, member.owner)
         mine = loading.lose_others(member, owned, "the read-back shows another owner or epoch")
-        had_authority = member.state.has_authority(asked)
+        had_authority = member.leasing.has_authority(asked)
         # Nor longer than the heartbeat says: a process that slept must not go on with lanes that were taken meanwhile.
         if asked > self.context.withdrawn_at:
             beaten = self._beaten_at + self._beaten_asleep - slept  # what the machine has slept since makes it older
             member.leasing.grant_authority(min(asked, beaten) + member.config.lease_duration, slept)
         if not had_authority:
             member.leasing.pump()
-        missing = {(lease.key, lease.epoch): lease for lease in owned if lease.key not in member.state.lanes}
-        unwanted = missing.keys() if member.state.stopping else missing.keys() & member.state.disowned
+        missing = {(lease.key, lease.epoch): lease for lease in owned if lease.key not in member.leasing.lanes}
+        unwanted = missing.keys() if member.leasing.stopping else missing.keys() & member.leasing.disowned
         if unwanted:
             with self.session.transaction() as cx:
                 leases.release(cx, member.group, member.topic, member.owner, unwanted)
-            member.state.disowned.difference_update(unwanted)
+            member.leasing.forget_disowned(unwanted)
         ours = [lease for place, lease in missing.items() if place not in unwanted]
         loaded = list(loading.load(self.session, member, ours)) if ours else []
         for lane in loaded:
             member.leasing.open_lane(lane)
         life.acquired(member, [lane.key for lane in loaded])
-        for lane in list(member.state.lanes.values()):
+        for lane in list(member.leasing.lanes.values()):
             lease = mine.get(lane.key)
-            wanted = member.state.paused or member.state.group_paused or (lease is not None and lease.paused)
+            wanted = member.leasing.pausing or (lease is not None and lease.paused)
             member.leasing.set_paused(lane, paused=wanted)
 
     def _check_group(self) -> bool:
@@ -249,8 +249,8 @@ class Coordinator:
             return False
         if row.due_in_ms is not None:
             self.context.due_in(row.due_in_ms / 1000)
-        steered = row.paused != member.state.group_paused or row.lane_pauses != self._lane_pauses
-        member.state.group_paused = row.paused
+        steered = row.paused != member.leasing.group_paused or row.lane_pauses != self._lane_pauses
+        member.leasing.set_group_paused(paused=row.paused)
         if row.lane_pauses != self._lane_pauses:
             self.resting = offsets.paused(self.session, member.group, member.topic)
             self._lane_pauses = row.lane_pauses
@@ -286,7 +286,7 @@ class Coordinator:
 
     def _balance(self, now: float, *, changed: bool) -> None:
         member = self.member
-        if member.failure is not None or member.state.group_paused:
+        if member.failure is not None or member.leasing.group_paused:
             return
         # Availability before fairness: without knowing who lives, whatever is unowned is taken and nothing is stolen.
         plan = Plan(claim={Kind.ANY: ALL}) if self.view is None else self._plan(self.view, now)
@@ -311,7 +311,7 @@ class Coordinator:
         """What to give back and to take, so that every member has its share of open lanes and of the others."""
         held = [
             lane
-            for lane in list(self.member.state.lanes.values())
+            for lane in list(self.member.leasing.lanes.values())
             if not (lane.state.closing or lane.key in self.resting)
         ]
         opened = len(self._open - self.resting)
@@ -353,12 +353,7 @@ class Coordinator:
         """Give back closed lanes whose last handler has ended and whose last flush has committed; and paused ones."""
         member = self.member
         failed = member.failure is not None
-        with member.lock:
-            self._close_resting_locked()
-            closed = [lane for lane in member.state.lanes.values() if lane.state.closing]
-            # One that failed may never get its writes through: what no handler has any more is left to others, and what
-            # was not flushed is delivered again.
-            idle = [lane for lane in closed if lane.idle or (failed and not lane.state.handling)]
+        idle = member.leasing.take_idle(self.resting, failed=failed)
         if not idle:
             return
         with self.session.transaction() as cx:
@@ -372,18 +367,10 @@ class Coordinator:
         if not failed:
             life.released(member, [lane.key for lane in idle])
 
-    def _close_resting_locked(self) -> None:
-        """Close what an operator paused and what is idle: what is not may go on, as soon as it is resumed."""
-        lanes = self.member.state.lanes
-        keys = lanes if self.member.state.group_paused else self.resting & lanes.keys()
-        for key in keys:
-            lane = lanes[key]
-            lane.state.closing = lane.state.closing or (lane.state.paused and lane.idle)
-
     def _leave(self) -> None:
         """Deregister, once nothing is held any more; the keeper goes on as long as something is."""
         member = self.member
-        if member.state.lanes or member.ended.is_set():
+        if member.leasing.lanes or member.ended.is_set():
             return
         if not self._drained:
             self._drained = True

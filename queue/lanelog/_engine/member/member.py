@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from attrs import define, field
+from attrs import define, field, frozen
 
 from lanelog._engine.member.attempts import Attempts
 from lanelog._engine.member.fetching import FetchingSide
@@ -25,10 +25,21 @@ if TYPE_CHECKING:
 
     from lanelog._engine.lane.run import Attempt, Run
     from lanelog._engine.lane.values import Budget, Term
-    from lanelog._engine.member.rules import Signals, SubscriptionRules
+    from lanelog._engine.member.rules import Counters, Signals, SubscriptionRules
     from lanelog.config import SubscriptionConfig
 
 log = get_logger("subscription")
+
+
+@frozen
+class Held:
+    """How much a member has in memory at one moment."""
+
+    lanes: int
+    running: int
+    """Messages that a handler or a user has."""
+    waiting: int
+    """Messages that wait for another attempt."""
 
 
 @define(eq=False)
@@ -77,6 +88,20 @@ class Member:
 
     def _send(self, run: Run) -> None:
         self.runs.put((self, run))
+
+    @property
+    def counters(self) -> Counters:
+        """What it has done since its start."""
+        return self.state.counters
+
+    def held_locked(self) -> Held:
+        """What it holds; called under its lock."""
+        lanes = self.state.lanes.values()
+        return Held(
+            lanes=len(lanes),
+            running=sum(len(lane.state.running) for lane in lanes),
+            waiting=sum(len(lane.state.waiting) for lane in lanes),
+        )
 
     def about(self, attempt: Attempt) -> dict[str, object]:
         """What an event about an attempt says."""
