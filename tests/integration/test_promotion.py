@@ -169,7 +169,7 @@ def test_a_commit_while_its_lane_is_loaded_again_is_done_once(
     with lanelog.connect(lanelog_url) as client:
         client.publish("t", "a", b"first")
         subscription = client.subscribe("t", "g", handle)
-        (member,) = subscription.members
+        (member,) = subscription._core.members
         assert settled.wait(20)
         before = member.state.lanes["a"]
         monkeypatch.setattr(loading, "load", load_and_let_commit)
