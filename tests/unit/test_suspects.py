@@ -79,7 +79,7 @@ def test_a_suspect_leaves_the_gate_when_its_outcome_is_committed(engine: Engine,
 def test_a_suspect_of_a_lost_lane_leaves_the_gate(engine: Engine, isolation: Isolation) -> None:
     """A suspect whose lane is lost keeps nobody waiting for a commit that will never be."""
     handler = Handler(engine)
-    lane = engine.member.state.lanes["key"]
+    lane = engine.member._state.lanes["key"]
     handler.may_end.set()
     eventually(lambda: lane.writes.buffer, what="its ack in memory")
     engine.member.lose_lane(lane.term, "a test")
