@@ -223,15 +223,16 @@ class Delivery:
 def message_of(attempt: Attempt, member: Member, context: EngineContext) -> Message:
     """What the handler sees of an attempt."""
     row = attempt.row
+    special = row.special
     dead_letter = None
-    if row.original_topic:
+    if special is not None and special.original_topic:
         dead_letter = DeadLetter(
-            original_topic=row.original_topic,
-            original_offset=row.original_offset,
-            group=row.failed_group,
-            failed_at=utc_from_ms(row.failed_at),
-            failure_count=row.failure_count,
-            last_error=row.last_error or "",
+            original_topic=special.original_topic,
+            original_offset=special.original_offset,
+            group=special.failed_group,
+            failed_at=utc_from_ms(special.failed_at),
+            failure_count=special.failure_count,
+            last_error=special.last_error or "",
         )
     delivery = Delivery(attempt, member, context)
     attempt.handle = ref(delivery)

@@ -6,6 +6,7 @@ by every settling transaction (the share lock that fences it).
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from attrs import frozen
@@ -37,6 +38,14 @@ FROM queue_partition_leases l FORCE INDEX (by_owner)
 LEFT JOIN queue_offsets o FORCE INDEX (PRIMARY)
        ON o.consumer_group = l.consumer_group AND o.topic = l.topic AND o.partition_key = l.partition_key
 WHERE l.consumer_group = %s AND l.topic = %s AND l.leased_by = %s
+"""
+
+# Whether that is what it was: how many, and 64 bits over all of them (by_owner). MySQL has no MD5 any more.
+DIGEST = """
+SELECT COUNT(*), COALESCE(BIT_XOR(CAST(CONV(LEFT(SHA2(CONCAT(lease_epoch, '/', partition_key), 256), 16), 16, 10)
+                                       AS UNSIGNED)), 0)
+FROM queue_partition_leases FORCE INDEX (by_owner)
+WHERE consumer_group = %s AND topic = %s AND leased_by = %s
 """
 
 # Lanes without a lease row, but for those that an operator paused (queue_partitions PRIMARY by topic, leases and
@@ -184,6 +193,23 @@ class OwnedLane:
 
 
 @frozen
+class Digest:
+    """What an owner has, in short: equal digests mean the same lanes under the same epochs."""
+
+    count: int
+    checksum: int
+
+    @classmethod
+    def of(cls, lanes: Iterable[OwnedLane]) -> Digest:
+        """What the server answers while these are the owner's."""
+        count = checksum = 0
+        for lane in lanes:
+            count += 1
+            checksum ^= int.from_bytes(sha256(f"{lane.epoch}/{lane.key}".encode()).digest()[:8], "big")
+        return cls(count, checksum)
+
+
+@frozen
 class Fence:
     """What a settling transaction may rely on until its end."""
 
@@ -213,6 +239,12 @@ def fence_free(cx: Executor, group: str, topic: str, owner: str, keys: Sequence[
 def owned(cx: Executor, group: str, topic: str, owner: str) -> list[OwnedLane]:
     """Everything in an owner's name."""
     return [OwnedLane(key, epoch, bool(paused)) for key, epoch, paused in cx.query(OWNED, (group, topic, owner))]
+
+
+def digest(cx: Executor, group: str, topic: str, owner: str) -> Digest:
+    """Everything in an owner's name, in short; whether a lane is paused is not part of it."""
+    row = cx.one(DIGEST, (group, topic, owner))
+    return Digest(0, 0) if row is None else Digest(int(row[0]), int(row[1]))
 
 
 def unclaimed(cx: Executor, group: str, topic: str, limit: int, like: tuple[str, str] = ALL_KEYS) -> list[str]:

@@ -64,6 +64,10 @@ LEFT JOIN queue_offsets o FORCE INDEX (PRIMARY)
 WHERE l.consumer_group = %s AND l.topic = %s AND l.leased_by = %s AND p.head_offset > COALESCE(o.offset_acked, 0)
 """
 
+# Whether anything was published (PRIMARY, prefix): heads grow, and a lane that was purged and came back is younger.
+DIGEST = """SELECT COUNT(*), SUM(head_offset), SUM(created_at) FROM queue_partitions FORCE INDEX (PRIMARY)
+WHERE topic = %s"""
+
 # Lanes created since (new_lanes), and the database's clock for the next call.
 NEW_LANES = f"""
 SELECT partition_key FROM queue_partitions FORCE INDEX (new_lanes)
@@ -115,6 +119,19 @@ SET_HEAD = "UPDATE queue_partitions SET head_offset = %s WHERE topic = %s AND pa
 
 # Purge of one lane (PRIMARY).
 PURGE = "DELETE FROM queue_partitions WHERE topic = %s AND partition_key = %s"
+
+
+@frozen
+class Digest:
+    """The heads of a topic's lanes in short: equal digests mean that nothing was published in between."""
+
+    lanes: int
+    heads: int
+    created: int
+
+    def same_lanes(self, other: Digest) -> bool:
+        """Whether the same lanes are there: one that was purged and came back is younger."""
+        return (self.lanes, self.created) == (other.lanes, other.created)
 
 
 @frozen
@@ -197,6 +214,12 @@ def create_heads(cx: Executor, topic: str, keys: Sequence[str], begin: int) -> N
 def look(cx: Executor, group: str, topic: str, owner: str) -> list[tuple[str, int]]:
     """(key, head) of owned lanes that hold something not acked."""
     return [(key, head) for key, head in cx.query(LOOK, (group, topic, owner))]
+
+
+def digest(cx: Executor, topic: str) -> Digest:
+    """All heads of a topic in short."""
+    row = cx.one(DIGEST, (topic,))
+    return Digest(*(0, 0, 0) if row is None else (int(value or 0) for value in row))
 
 
 def new_lanes(cx: Executor, topic: str, age: float) -> list[str]:

@@ -21,18 +21,15 @@ if TYPE_CHECKING:
     from lanelog._engine.leasing.assignment import DeadOwner, LivenessView
     from lanelog._engine.member.member import Member
 
-PAGE = 5000
-"""Lanes that one transaction takes."""
-
 LIKE = {Kind.ANY: ("LIKE", "%"), Kind.OPEN: ("LIKE", f"{PREFIX}%"), Kind.KEYED: ("NOT LIKE", f"{PREFIX}%")}
 
 log = get_logger("keeper")
 
 
-def acquire(session: Session, member: Member, view: LivenessView | None, missing: int, kind: Kind) -> bool:
+def acquire(session: Session, member: Member, view: LivenessView | None, missing: int, kind: Kind) -> int:
     """Take up to `missing` lanes of a kind: nobody's or a dead owner's, then those that never had a lease row.
 
-    True when some were taken. `view` None: the heartbeats cannot be read, so nobody counts as dead.
+    Returns how many were taken. `view` None: the heartbeats cannot be read, so nobody counts as dead.
     """
     dead: tuple[DeadOwner, ...] = ()
     if view is not None:
@@ -42,14 +39,14 @@ def acquire(session: Session, member: Member, view: LivenessView | None, missing
     taken = _take(session, member, dead, missing, kind)
     if missing > taken:
         taken += _create(session, member, missing - taken, kind)
-    return taken > 0
+    return taken
 
 
 def _take(session: Session, member: Member, dead: Sequence[DeadOwner], missing: int, kind: Kind) -> int:
     """Lanes that have a lease row."""
     group, topic = member.group, member.topic
     owners = ["", *(suspect.owner for suspect in dead)]
-    candidates = leases.free(session, group, topic, owners, min(missing, PAGE), LIKE[kind])
+    candidates = leases.free(session, group, topic, owners, missing, LIKE[kind])
     if not candidates:
         return 0
     with session.transaction() as cx:
@@ -63,7 +60,7 @@ def _take(session: Session, member: Member, dead: Sequence[DeadOwner], missing: 
 def _create(session: Session, member: Member, missing: int, kind: Kind) -> int:
     """Lanes that never had a lease row: it is born with the lowest epoch that was never used."""
     group, topic = member.group, member.topic
-    unclaimed = leases.unclaimed(session, group, topic, min(missing, PAGE), LIKE[kind])
+    unclaimed = leases.unclaimed(session, group, topic, missing, LIKE[kind])
     if not unclaimed:
         return 0
     with session.transaction() as cx:
