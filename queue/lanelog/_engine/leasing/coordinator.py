@@ -64,7 +64,7 @@ class Coordinator:
     session: Session
     watch: LivenessMonitor = field(init=False)
     known: set[str] = field(factory=set)  # every lane of the topic that was ever seen since the last full pass
-    _passed: partitions.Digest | None = None  # before the last full pass
+    _passed: partitions.HeadsDigest | None = None  # before the last full pass
     _recent: set[str] = field(factory=set)  # what the last look for new lanes found
     resting: set[str] = field(factory=set)  # lanes that an operator paused
     _lane_pauses: int = NOT_READ  # what the group's row said when they were read

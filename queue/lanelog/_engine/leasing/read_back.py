@@ -20,7 +20,7 @@ from lanelog._asleep import suspended
 from lanelog._engine import life
 from lanelog._engine.leasing import loading
 from lanelog._stores import leases
-from lanelog._stores.leases import Digest
+from lanelog._stores.leases import LeasesDigest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,12 +54,12 @@ class _Agreement:
     rows: Sequence[OwnedLane]
     changes: int
     until: float  # when (monotonic) all rows are read again
-    _digest: Digest | None = field(default=None, init=False)  # computed when it is needed: the rows may change before
+    _digest: LeasesDigest | None = field(default=None, init=False)  # computed when needed: the rows may change before
 
     @property
-    def digest(self) -> Digest:
+    def digest(self) -> LeasesDigest:
         if self._digest is None:
-            self._digest = Digest.of(self.rows)
+            self._digest = LeasesDigest.of(self.rows)
         return self._digest
 
 
