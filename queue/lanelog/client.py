@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from lanelog._checks import Duration
     from lanelog._codec import Codec
     from lanelog._engine.engine import Engine
+    from lanelog._subscription import SubscriptionCore
     from lanelog.admin import Admin
     from lanelog.admin.types.topology import ScheduleInfo
     from lanelog.deliveries import Deliveries
@@ -110,7 +111,7 @@ class Client:
     _publisher: Publisher = field(init=False)
     _engine: Engine | None = field(default=None, init=False)
     _admin: Admin | None = field(default=None, init=False)
-    _subscriptions: list[Subscription] = field(factory=list, init=False)
+    _subscriptions: list[SubscriptionCore] = field(factory=list, init=False)
     _lock: threading.Lock = field(factory=threading.Lock, init=False)
     _closed: bool = field(default=False, init=False)
     _hurried: bool = field(default=False, init=False)  # by a second Ctrl-C: nothing is waited for any more
@@ -350,12 +351,15 @@ class Client:
         see `SubscriptionOptions`. Raises ConfigurationError, also for a handler that is async or cannot take one
         argument, DatabaseError, SchemaError.
         """
-        subscription = self._register(topic, group, check_handler(handler), options)
+        from lanelog.subscriber import Subscription
+
+        core = self._register(topic, group, check_handler(handler), options)
         try:
-            return subscription.start()
+            core.start()
         except BaseException:
-            self._subscriptions.remove(subscription)  # it never began: run() must not try it again
+            self._subscriptions.remove(core)  # it never began: run() must not try it again
             raise
+        return Subscription(core)
 
     @refuse_bare
     def subscriber(self, topic: str | Sequence[str], group: str, **options: Unpack[SubscriptionOptions]) -> Register:
@@ -394,8 +398,8 @@ class Client:
         group: str,
         handler: Handler | None,
         options: SubscriptionOptions,
-    ) -> Subscription:
-        from lanelog.subscriber import Subscription, checked_topics
+    ) -> SubscriptionCore:
+        from lanelog._subscription import SubscriptionCore, checked_topics
 
         config = SubscriptionConfig.from_options(**options)
         check_retention(config.retention, self.config.publish_timeout)
@@ -404,7 +408,7 @@ class Client:
         with self._lock:
             if self._closed:
                 raise ClosedError(f"{self!r} is closed: connect again")
-            subscription = Subscription(group, topics, config, handler, self._made_engine())
+            subscription = SubscriptionCore(group, topics, config, handler, self._made_engine())
             self._subscriptions = [s for s in self._subscriptions if s.state != "stopped"]
             self._subscriptions.append(subscription)
         return subscription
@@ -469,7 +473,7 @@ class Client:
         self._hurried = True
 
     @staticmethod
-    def _drain(subscriptions: Sequence[Subscription], timeout: float | None) -> bool:
+    def _drain(subscriptions: Sequence[SubscriptionCore], timeout: float | None) -> bool:
         for subscription in subscriptions:
             subscription.ask_to_stop()
         until = None if timeout is None else time.monotonic() + timeout
@@ -515,6 +519,6 @@ class Client:
         finally:
             self._ended.set()
 
-    def _finish_later(self, engine: Engine, subscriptions: Sequence[Subscription]) -> None:
+    def _finish_later(self, engine: Engine, subscriptions: Sequence[SubscriptionCore]) -> None:
         self._drain(subscriptions, None)
         self._finish(engine)

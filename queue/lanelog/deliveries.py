@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Self
 from attrs import define, field
 
 from lanelog._checks import check_timeout
-from lanelog.subscriber import Subscription, SubscriptionState
+from lanelog._subscription import SubscriptionState
+from lanelog.subscriber import Subscription
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
 
     from lanelog._checks import Duration
+    from lanelog._subscription import SubscriptionCore
     from lanelog.message import Message
 
 
@@ -32,26 +34,30 @@ class Deliveries:
     `timeout` seconds without a message, and stops its subscription when it ends or its block is left.
     """
 
-    subscription: Subscription
+    _core: SubscriptionCore
     _timeout: float | None = field(converter=_timeout)
+    subscription: Subscription = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.subscription = Subscription(self._core)
 
     def __repr__(self) -> str:
-        return f"<Deliveries of {self.subscription!r}>"
+        return f"<Deliveries of {self._core!r}>"
 
     def __iter__(self) -> Iterator[Message]:
         return self
 
     def __next__(self) -> Message:
-        if self.subscription.state is SubscriptionState.NEW:
-            self.subscription.start()  # else it runs, or it has ended, and so has this iterator
-        message = self.subscription.pull(self._timeout)
+        if self._core.state is SubscriptionState.NEW:
+            self._core.start()  # else it runs, or it has ended, and so has this iterator
+        message = self._core.pull(self._timeout)
         if message is None:
             self.close()
             raise StopIteration
         return message
 
     def __enter__(self) -> Self:
-        self.subscription.start()
+        self._core.start()
         return self
 
     def __exit__(
@@ -61,10 +67,10 @@ class Deliveries:
 
     def close(self) -> None:
         """Give everything back that was not settled; idempotent."""
-        if self.subscription.inherited:
+        if self._core.inherited:
             return  # the parent's: nothing of it is ours to give back
-        self.subscription.ask_to_stop()
-        for member in self.subscription.members:
+        self._core.ask_to_stop()
+        for member in self._core.members:
             member.attempts.hand_back()
-        self.subscription.drain()
-        self.subscription.stop()
+        self._core.drain()
+        self._core.stop()

@@ -262,7 +262,7 @@ def test_a_reload_mends_what_the_restarted_server_contradicts_itself_in(
     assert lanelog_client._engine is not None
     session = lanelog_client._database.session("keeper")
     try:
-        [member] = subscription.members
+        [member] = subscription._core.members
         session.ensure()
         keeper = Coordinator(lanelog_client._engine.context, member, session)
         keeper.new_session(session, "", session.incarnation)

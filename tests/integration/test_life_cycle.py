@@ -230,7 +230,7 @@ def test_what_is_settled_during_the_drain_counts(lanelog_client: Client, lanelog
     policy = lanelog.RetryPolicy(wait=lambda _state: 0.05)
     subscription = lanelog_client.subscribe("t", "g", handle, retry=policy)
     inside.wait(2)
-    subscription.ask_to_stop()
+    subscription._core.ask_to_stop()
     release.set()
     assert acked.wait(1) == [1]
     assert subscription.stop(10)
@@ -336,7 +336,7 @@ def test_a_handler_that_was_cut_off_settles_nothing(
     subscription = lanelog_client.subscribe("t", "g", handle, ack_policy=lanelog.AckPolicy[policy], workers=1)
     started.wait(1)
     assert not subscription.stop(0)
-    subscription.cut_off()
+    subscription._core.cut_off()
     assert subscription.stop(20)
     assert events(caplog, "handler.cut_off")
     seen = Record()
@@ -364,7 +364,7 @@ def test_a_client_that_is_dropped_while_it_runs_warns(lanelog_url: str) -> None:
     with pytest.warns(ResourceWarning, match="was never closed"):
         drop(left_over)
     assert subscription.stop(10)
-    subscription._engine.close()
+    subscription._core._engine.close()
     database.close()
 
 

@@ -33,7 +33,7 @@ def ids(deliveries: Deliveries, count: int) -> list[str]:
 
 def nothing_comes(deliveries: Deliveries) -> bool:
     """Whether a look after more has found none."""
-    return deliveries.subscription.pull(SHORT) is None
+    return deliveries._core.pull(SHORT) is None
 
 
 def test_publish_and_subscribe(lanelog_client: Client) -> None:

@@ -109,8 +109,8 @@ def test_groups_independent_state(lanelog_client: Client) -> None:
                 message.ack()
         assert sorted(taken["alpha"]) == [("shared-1", 2), ("shared-2", 1)]
         assert taken["beta"] == [("shared-1", 1), ("shared-2", 1)]
-        assert beta.subscription.pull(0.5) is None
-        assert alpha.subscription.pull(0.01) is None
+        assert beta._core.pull(0.5) is None
+        assert alpha._core.pull(0.01) is None
 
 
 # -- rebalancing -------------------------------------------------------------------------------------------------------

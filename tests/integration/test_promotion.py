@@ -169,13 +169,13 @@ def test_a_commit_while_its_lane_is_loaded_again_is_done_once(
     with lanelog.connect(lanelog_url) as client:
         client.publish("t", "a", b"first")
         subscription = client.subscribe("t", "g", handle)
-        (member,) = subscription.members
+        (member,) = subscription._core.members
         assert settled.wait(20)
-        before = member.state.lanes["a"]
+        before = member._state.lanes["a"]
         monkeypatch.setattr(loading, "load", load_and_let_commit)
         keeper = rows(raw, "SELECT IS_USED_LOCK(liveness_lock) FROM queue_subscriber_heartbeats")[0][0]
         rows(raw, f"KILL CONNECTION {keeper}")
-        eventually(lambda: member.state.lanes.get("a") not in (None, before))
+        eventually(lambda: member._state.lanes.get("a") not in (None, before))
         go.set()
         eventually(lambda: watermark(raw, "g", "t", "a") == 1)
         client.publish("t", "a", b"second")

@@ -102,7 +102,7 @@ def test_as_many_of_a_key_are_handed_out_as_its_order_allows(
     with lanelog_client.deliveries("t", "g", timeout=20.0, **options) as deliveries:
         taken = [next(deliveries) for _ in range(bound)]
         assert [d.offset for d in taken] == list(range(1, bound + 1))
-        assert deliveries.subscription.pull(0.3) is None
+        assert deliveries._core.pull(0.3) is None
         taken[bound // 2].ack()
         assert next(deliveries).offset == bound + 1
     settled = bound // 2 + 1

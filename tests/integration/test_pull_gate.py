@@ -69,11 +69,11 @@ def test_pull_ends_in_time_while_a_suspect_runs_alone(lanelog_client: Client, ra
     try:
         assert alone.wait(WITHIN)
         eventually(lambda: subscription.stats().running == 1)  # marked, on its way to whoever pulls
-        assert subscription.pull(0.5) is None
+        assert subscription._core.pull(0.5) is None
     finally:
         leave.set()
         thread.join(WITHIN)
-    message = subscription.pull(WITHIN)
+    message = subscription._core.pull(WITHIN)
     assert message is not None
     assert (message.offset, message.attempt) == (1, 1)
     message.ack()

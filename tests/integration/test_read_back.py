@@ -7,7 +7,7 @@ import pytest
 from lanelog import Client
 from lanelog._places import GroupTopic
 from lanelog._stores import leases, partitions
-from lanelog._stores.leases import Digest, OwnedLane
+from lanelog._stores.leases import LeasesDigest, OwnedLane
 from support.sql import one, rows
 from support.waiting import Record, eventually
 
@@ -26,17 +26,17 @@ def test_the_server_and_the_keeper_compute_the_same_digest(lanelog_client: Clien
         )
     rows(raw, "INSERT INTO queue_partition_leases VALUES ('g', 't', 'other', 'you', 1, 1), ('h', 't', 'a', 'me', 1, 1)")
 
-    def digest() -> Digest:
+    def digest() -> LeasesDigest:
         with lanelog_client._database.autocommit() as cx:
             return leases.digest(cx, GroupTopic(group="g", topic="t"), "me")
 
-    assert digest() == Digest.of(owned)
-    assert Digest.of([]) == Digest(0, 0)
+    assert digest() == LeasesDigest.of(owned)
+    assert LeasesDigest.of([]) == LeasesDigest(0, 0)
     rows(raw, "UPDATE queue_partition_leases SET lease_epoch = lease_epoch + 1 WHERE partition_key = 'ä'")
-    assert digest() != Digest.of(owned)
+    assert digest() != LeasesDigest.of(owned)
     rows(raw, "UPDATE queue_partition_leases SET lease_epoch = lease_epoch - 1 WHERE partition_key = 'ä'")
     rows(raw, "UPDATE queue_partition_leases SET leased_by = 'you' WHERE partition_key = 'A'")
-    assert digest() == Digest.of(lane for lane in owned if lane.key != "A")
+    assert digest() == LeasesDigest.of(lane for lane in owned if lane.key != "A")
 
 
 def test_the_digest_of_the_heads_tells_what_is_published_and_which_lanes_there_are(
@@ -44,7 +44,7 @@ def test_the_digest_of_the_heads_tells_what_is_published_and_which_lanes_there_a
 ) -> None:
     """A publish changes it; a lane that was purged and came back at the same head is told apart by its age."""
 
-    def digest() -> partitions.Digest:
+    def digest() -> partitions.HeadsDigest:
         with lanelog_client._database.autocommit() as cx:
             return partitions.digest(cx, "t")
 

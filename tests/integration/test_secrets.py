@@ -272,7 +272,7 @@ def test_no_object_shows_what_it_keeps(account: str, log: Everything) -> None:
                         text = f"{thing!r} {thing!s}"
                         assert found_in(text, *PARTS, *CONTENTS) == [], kind
                 assert seen > 50
-            for thing in (client, subscription, messages[0], outgoing[0], client.config, *subscription.members):
+            for thing in (client, subscription, messages[0], outgoing[0], client.config, *subscription._core.members):
                 shown = pretty_repr(thing, max_depth=9, max_length=50)
                 assert found_in(shown, *PARTS, *CONTENTS) == [], type(thing)
         finally:
@@ -283,12 +283,12 @@ def test_no_warning_shows_a_password(account: str) -> None:
     """A client that nobody closed is named by its URL without the password."""
     client: Client | None = lanelog.connect(account)
     assert client is not None
-    subscription: object = client.subscribe("t", "g", accept)
+    subscription = client.subscribe("t", "g", accept)
     text = ""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         client.__del__()
-        subscription.__del__()  # type: ignore[attr-defined]
+        subscription._core.__del__()
         text = "\n".join(f"{warning.message} {warning.source!r}" for warning in caught)
     client.close()
     assert "was never closed" in text

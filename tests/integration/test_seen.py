@@ -137,7 +137,7 @@ def test_an_end_that_takes_long_says_what_it_waits_for(
     lanelog_client: Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every five seconds, here sooner: a handler."""
-    monkeypatch.setattr("lanelog.subscriber.TELLS_EVERY", 0.1)
+    monkeypatch.setattr("lanelog._subscription.TELLS_EVERY", 0.1)
     held, go_on = threading.Event(), threading.Event()
 
     def handle(_message: Message) -> None:
@@ -159,7 +159,7 @@ def test_an_end_without_the_database_says_so(
     private_server: DevServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever looks at the terminal after Ctrl-C learns that it is the database which is waited for."""
-    monkeypatch.setattr("lanelog.subscriber.TELLS_EVERY", 0.1)
+    monkeypatch.setattr("lanelog._subscription.TELLS_EVERY", 0.1)
     with lanelog.connect(private_server.url) as client:
         client.migrate()
         client.publish("t", "k", b"1")

@@ -270,7 +270,7 @@ def test_a_manual_message_that_nobody_settles_comes_again(
     lanelog_client.publish("t", "k", b"1")
     subscription = lanelog_client.subscribe("t", "g", taken, ack_policy=AckPolicy.MANUAL, **FIXED)
     taken.wait(1)
-    eventually(subscription.members[0].attempts.detached, what="a handler that has returned")
+    eventually(subscription._core.members[0].attempts.detached, what="a handler that has returned")
     let_pass(subscription, TOO_LONG)
     first, second = taken.wait(2)
     assert (first.attempt, second.attempt) == (1, 2)

@@ -9,10 +9,10 @@ from lanelog._engine.leasing.assignment import LivenessMonitor, LivenessView
 
 def let_pass(subscription: Subscription, seconds: float) -> None:
     """As if the deliveries that run had begun so much earlier: the keeper's next look finds them that much older."""
-    members = subscription.members
+    members = subscription._core.members
     with members[0].lock:
         for member in members:
-            for lane in member.state.lanes.values():
+            for lane in member._state.lanes.values():
                 for attempt in lane.state.running.values():
                     attempt.started -= seconds
                     attempt.deadline -= seconds

@@ -39,4 +39,4 @@ class Janitors:
 
 def passed(subscription: Subscription) -> int:
     """How many messages a subscription is past, in lanes that it has, as far as its client's janitor knows."""
-    return sum(acked for each in subscription.members for _, acked in each.writing.flushed_watermarks())
+    return sum(acked for each in subscription._core.members for _, acked in each.writing.flushed_watermarks())

@@ -60,7 +60,7 @@ class Engine:
             runs=self.runs,
             failed=self.failures.append,
         )
-        self.member.state.authority_until = clock.now + 1e6
+        self.member._state.authority_until = clock.now + 1e6
         self.rows: dict[str, Rows] = {}
 
     def open(self, key: str = "key", *, head: int = 0) -> Lane:

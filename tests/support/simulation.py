@@ -21,7 +21,7 @@ import pymysql
 from tenacity import stop_after_attempt, wait_fixed
 
 import lanelog
-from lanelog import _engine, subscriber
+from lanelog import _engine, _subscription
 from lanelog._database import wire
 from lanelog._database.driver import Driver
 from lanelog._engine.ground import Connected, Ground
@@ -31,8 +31,8 @@ from lanelog._engine.member import isolation
 from lanelog._engine.member.isolation import Isolation
 from lanelog._engine.working.workers import Worker, Workers
 from lanelog._loop import Loop
+from lanelog._subscription import SubscriptionState
 from lanelog.errors import ClosedError, LeaseLost
-from lanelog.subscriber import SubscriptionState
 from support.sql import rows
 from support.waiting import eventually
 
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
     from lanelog._engine.lane.run import Attempt, Run
     from lanelog._engine.member.member import Member
+    from lanelog._subscription import SubscriptionCore
     from lanelog.message import Message
-    from lanelog.subscriber import Subscription
 
 TOPIC = "jobs"
 GROUPS = ("builders", "mailers")
@@ -76,7 +76,7 @@ class Clock:
     def drive(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let the engine read this clock."""
         names = [found.name for found in pkgutil.walk_packages(_engine.__path__, f"{_engine.__name__}.")]
-        for module in (*map(importlib.import_module, names), subscriber, wire):
+        for module in (*map(importlib.import_module, names), _subscription, wire):
             if hasattr(module, "time"):
                 monkeypatch.setattr(module, "time", self)
 
@@ -197,17 +197,15 @@ class Process:
         self._handed: dict[str, deque[tuple[Member, Run]]] = {group: deque() for group in GROUPS}
         self.client = lanelog.connect(world.url, lane_idle_purge=20.0, publish_timeout=5.0)
         world.processes[self.client._database._driver] = self
-        self.subscriptions: dict[str, Subscription] = {}
+        self.subscriptions: dict[str, SubscriptionCore] = {}
         with world.acting(self):
             for group in GROUPS if options else ():
                 if pulls:
-                    self.subscriptions[group] = self.client.deliveries(
-                        TOPIC, group, name=name, **options[group]
-                    ).subscription.start()
+                    deliveries = self.client.deliveries(TOPIC, group, name=name, **options[group])
+                    self.subscriptions[group] = deliveries.subscription.start()._core
                     continue
-                self.subscriptions[group] = self.client.subscribe(
-                    TOPIC, group, self._handle, name=name, **options[group]
-                )
+                subscribed = self.client.subscribe(TOPIC, group, self._handle, name=name, **options[group])
+                self.subscriptions[group] = subscribed._core
             if options:  # before the keeper's first turn, so that no other of its turns has to vouch for them
                 for loop in self.client._engine._loops:
                     loop._turn.__self__.session.ensure()

@@ -49,7 +49,7 @@ def test_a_rejection_is_answered_when_it_is_buried(clock: Clock) -> None:
     assert engine.member.writing.buried(burial, burial.term)
     assert waiter.wait(0)
     assert lane.state.watermark == 1
-    assert engine.member.state.counters.dead_lettered == 1
+    assert engine.member._state.counters.dead_lettered == 1
 
 
 def test_without_dead_letters_a_rejection_is_an_error_event(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
@@ -78,7 +78,7 @@ def test_settling_twice_is_refused(clock: Clock, first: Outcome) -> None:
         with pytest.raises(AlreadySettled):
             again()
     engine.flush()
-    assert engine.member.state.counters.handled == 1
+    assert engine.member._state.counters.handled == 1
 
 
 def test_settling_and_then_returning_changes_nothing(clock: Clock) -> None:
@@ -152,8 +152,8 @@ def test_what_was_given_up_is_fenced(clock: Clock, outcome: Outcome) -> None:
     run.record(zombie, ACKED)
     engine.member.attempts.finish(run)
     assert lane.state.watermark == 1
-    assert engine.member.state.counters.refused == 2
-    assert engine.member.state.counters.timed_out == 1
+    assert engine.member._state.counters.refused == 2
+    assert engine.member._state.counters.timed_out == 1
 
 
 def test_the_next_attempt_runs_beside_the_zombie(clock: Clock) -> None:
@@ -198,7 +198,7 @@ def test_a_lost_lane_refuses_everything(clock: Clock) -> None:
     engine.member.writing.uncommitted(on_its_way)
     engine.member.attempts.finish(run)
     assert engine.collect() == []
-    assert engine.member.state.lanes == {}
+    assert engine.member._state.lanes == {}
     budget = engine.member.budget
     assert (budget.messages, budget.payload_bytes) == (0, 0)
 
@@ -218,7 +218,7 @@ def test_a_running_handler_of_a_lost_lane_hears_of_it(clock: Clock) -> None:
     assert run.start_next(clock.now, 60.0) is None
     run.record(attempt, ACKED)
     engine.member.attempts.finish(run)
-    assert engine.member.state.counters.acked == 0
+    assert engine.member._state.counters.acked == 0
     assert engine.member.budget.messages == 0
 
 
@@ -245,7 +245,7 @@ def test_a_claim_is_the_handlers_until_it_is_decided(clock: Clock) -> None:
     engine.member.attempts.claim(attempt)
     engine.member.attempts.claimed(attempt, attempt.term)
     assert lane.state.watermark == 1
-    assert engine.member.state.counters.acked == 1
+    assert engine.member._state.counters.acked == 1
     with pytest.raises(AlreadySettled):
         engine.member.attempts.check(attempt)
 
@@ -253,7 +253,7 @@ def test_a_claim_is_the_handlers_until_it_is_decided(clock: Clock) -> None:
 def test_the_end_answers_everybody() -> None:
     """When the engine ends, nobody waits on: waiters of lanes, flushes and burials get the error."""
     engine = fast(Clock())
-    engine.member.state.authority_until = float("inf")
+    engine.member._state.authority_until = float("inf")
     lane = engine.open(head=3)
     run = engine.run()
     first = engine.member.attempts.settle(engine.start(run), ACKED)

@@ -2,7 +2,7 @@
 
 from attrs import evolve
 
-from lanelog.migrations.declared import Column, checksum, compare, declared_tables, parse
+from lanelog.migrations.declared import ColumnShape, checksum, compare, declared_tables, parse
 from lanelog.migrations.steps import STEPS, VERSION, added, shape
 from support.readme import ROOT
 
@@ -26,11 +26,11 @@ def test_every_column_and_index_is_read() -> None:
 
 def test_families_report_the_same_column_differently() -> None:
     """Display widths, JSON as LONGTEXT, quoted and missing defaults: all of it is the same column."""
-    mysql = Column.of(name="c", kind="bigint unsigned", nullable=False, default="0", collation=None)
-    mariadb = Column.of(name="c", kind="bigint(20) unsigned", nullable=False, default="'0'", collation=None)
+    mysql = ColumnShape.of(name="c", kind="bigint unsigned", nullable=False, default="0", collation=None)
+    mariadb = ColumnShape.of(name="c", kind="bigint(20) unsigned", nullable=False, default="'0'", collation=None)
     assert mysql == mariadb
-    json = Column.of(name="c", kind="json", nullable=True, default="NULL", collation=None)
-    longtext = Column.of(name="c", kind="longtext", nullable=True, default=None, collation="utf8mb4_bin")
+    json = ColumnShape.of(name="c", kind="json", nullable=True, default="NULL", collation=None)
+    longtext = ColumnShape.of(name="c", kind="longtext", nullable=True, default=None, collation="utf8mb4_bin")
     assert json == longtext
 
 

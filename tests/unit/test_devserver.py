@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lanelog import devserver
-from lanelog.devserver import ServerUnavailable, _programs
+from lanelog.devserver import ServerUnavailable, _choice, _programs
 from lanelog.devserver._container import PORT, build
 from lanelog.devserver._given import GivenServer
 from lanelog.devserver._local import PORTS, free_port
@@ -57,8 +57,8 @@ def test_which_server_is_chosen(
     monkeypatch.delenv("LANELOG_TEST_URL", raising=False)
     if environment:
         monkeypatch.setenv("LANELOG_TEST_URL", environment)
-    monkeypatch.setattr(devserver, "_local", way(Chosen("local") if local else ServerUnavailable("none")))
-    monkeypatch.setattr(devserver, "_docker", way(Chosen("docker")))
+    monkeypatch.setattr(_choice, "_local", way(Chosen("local") if local else ServerUnavailable("none")))
+    monkeypatch.setattr(_choice, "_docker", way(Chosen("docker")))
     monkeypatch.setattr(GivenServer, "at", given)
     with pytest.raises(Chosen) as caught:
         devserver.start(*kinds)

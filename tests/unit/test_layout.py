@@ -13,6 +13,7 @@ import pytest
 import lanelog
 
 ROOT = Path(__file__).parents[2]
+PACKAGE = Path(lanelog.__file__).parent
 TABLES = {path.name for path in (ROOT / "schema").glob("*.sql")}
 
 
@@ -65,10 +66,27 @@ def test_the_plugin_is_light() -> None:
 
 def test_nothing_in_the_library_imports_the_plugin() -> None:
     """Pytest is not needed to use the library."""
-    package = Path(lanelog.__file__).parent
-    for path in package.rglob("*.py"):
+    for path in PACKAGE.rglob("*.py"):
         if path.parent.name != "testing":
             assert not re.search(r"^\s*(from|import) (lanelog\.testing|pytest)\b", path.read_text(), re.MULTILINE), path
+
+
+def test_one_name_for_one_class() -> None:
+    """Who reads a class's name finds one class of that name in the whole package."""
+    found: dict[str, list[Path]] = {}
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append(path)
+    assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
+
+
+def test_a_loop_sees_its_side_of_a_member_alone() -> None:
+    """No line outside of the member's wing reaches through a side to the state that all of them share."""
+    reached = re.compile(r"\b(leasing|fetching|writing|attempts)\.state\b|\bMemberState\(")
+    for path in PACKAGE.rglob("*.py"):
+        if path.parent != PACKAGE / "_engine/member":
+            assert not reached.search(path.read_text()), path
 
 
 def test_every_case_of_the_originals_suite_has_its_test() -> None:

@@ -30,7 +30,7 @@ def test_finish_takes_outcomes_over_and_sends_the_next_run_out(clock: Clock) -> 
     assert lane.state.watermark == 20
     (write,) = engine.collect()
     assert (write.watermark, write.mark) == (20, 25)
-    assert (engine.member.state.counters.handled, engine.member.state.counters.acked) == (20, 20)
+    assert (engine.member._state.counters.handled, engine.member._state.counters.acked) == (20, 20)
 
 
 def test_what_a_worker_did_not_start_goes_back(clock: Clock) -> None:
@@ -61,13 +61,13 @@ def test_without_authority_nothing_is_planned(clock: Clock) -> None:
     """A read-back that is too old stops handing out; a new one lets everything go on."""
     engine = fast(clock)
     lane = engine.open()
-    engine.member.state.authority_until = clock.now - 0.1  # the sleep of the machine is read from real clocks, by turns
+    engine.member._state.authority_until = clock.now - 0.1  # the machine's sleep is read from real clocks, by turns
     lane.state.head = 3
     engine.fetch(lane)
     engine.flush()
     assert engine.runs.empty()
     assert not engine.member.attempts.may_start(lane.term, clock.now)
-    engine.member.state.authority_until = clock.now + 30
+    engine.member._state.authority_until = clock.now + 30
     engine.member.leasing.pump()
     assert engine.offsets() == [1, 2, 3]
     assert engine.member.attempts.may_start(lane.term, clock.now + 29.9)
@@ -78,9 +78,9 @@ def test_authority_ages_while_the_machine_sleeps(clock: Clock, monkeypatch: pyte
     """Its monotonic clock stands still meanwhile, and the lease does not."""
     engine = fast(clock)
     lane = engine.open()
-    engine.member.state.authority_until = clock.now + 15
+    engine.member._state.authority_until = clock.now + 15
     assert engine.member.attempts.may_start(lane.term, clock.now)
-    slept = engine.member.state.slept
+    slept = engine.member._state.slept
     monkeypatch.setattr(state, "suspended", lambda: slept + 14.0)
     assert engine.member.attempts.may_start(lane.term, clock.now)
     monkeypatch.setattr(state, "suspended", lambda: slept + 3600.0)
@@ -140,7 +140,7 @@ def test_a_lane_that_could_not_be_served_stays_hungry(clock: Clock) -> None:
     assert engine.member.fetching.take_needing_fetch(10) == [lane]
     assert engine.member.fetching.take_needing_fetch(10) == []
     engine.member.fetching.still_needs_fetch(lane)
-    assert engine.member.state.needs_fetch
+    assert engine.member._state.needs_fetch
     engine.fetch(lane)
     engine.member.fetching.still_needs_fetch(lane)
     assert engine.member.fetching.take_needing_fetch(10) == []
@@ -164,7 +164,7 @@ def test_eviction_makes_room_for_others(clock: Clock) -> None:
     busy, other = engine.open("busy", head=5), engine.open("other")
     engine.start(engine.run())
     other.state.head = 2
-    engine.member.state.authority_until = 0.0
+    engine.member._state.authority_until = 0.0
     engine.fetch(other)
     engine.member.fetching.evict()
     assert (len(busy.state.ready), len(other.state.ready)) == (0, 2)
@@ -210,7 +210,7 @@ def test_a_lane_is_released_after_its_last_flush(clock: Clock) -> None:
     assert lane.idle
     assert engine.woken["keeper"] > 0
     engine.member.leasing.forget_lane(lane)
-    assert engine.member.state.lanes == {}
+    assert engine.member._state.lanes == {}
     assert engine.member.budget.messages == 0
 
 
@@ -272,7 +272,7 @@ def test_a_flush_of_a_lane_that_was_replaced_is_ignored(clock: Clock) -> None:
     fresh = engine.reload(old)
     engine.member.writing.committed([write])
     assert engine.runs.empty()
-    assert engine.member.state.lanes == {"key": fresh}
+    assert engine.member._state.lanes == {"key": fresh}
     engine.fetch(fresh)
     assert engine.offsets() == [1, 2, 3]
     assert engine.member.budget.messages == 3

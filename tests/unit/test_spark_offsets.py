@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from lanelog.errors import ConfigurationError
 from lanelog.spark.source.offsets import (
     NOTHING,
+    LaneExtent,
     Lanes,
-    LaneState,
     Positions,
     TopicState,
     admit,
@@ -28,7 +28,7 @@ BACKLOGS = st.dictionaries(st.tuples(st.sampled_from("tu"), st.text("abcde", min
 
 
 def seen(**heads: int) -> Lanes:
-    return {"t": {key: LaneState(head, 0, 0, 5) for key, head in heads.items()}}
+    return {"t": {key: LaneExtent(head, 0, 0, 5) for key, head in heads.items()}}
 
 
 def at(**offsets: int) -> Positions:
@@ -63,7 +63,7 @@ def test_before_the_start_there_is_nothing() -> None:
 
 def test_a_lane_is_pinned_before_it_is_read() -> None:
     """The first step knows where a new lane starts, the second reads it: both ends of a range are in the checkpoint."""
-    lanes = {"t": {"old": LaneState(3, 0, 0, 5), "new": LaneState(9, 4, 4, 8)}}
+    lanes = {"t": {"old": LaneExtent(3, 0, 0, 5), "new": LaneExtent(9, 4, 4, 8)}}
     first = advance(at(old=1), lanes)
     assert first == Positions({"t": {"old": 4, "new": 5}}, {"t": 8})
     assert list(ranges(at(old=1), first)) == [LaneRange("t", "old", 0, 3)]
@@ -74,9 +74,9 @@ def test_a_lane_is_pinned_before_it_is_read() -> None:
 
 def test_a_new_topic_starts_at_its_oldest_message() -> None:
     """One that appears later is pinned like a new lane; for a group at its watermarks, but a new lane is as before."""
-    end = advance(at(k=2), {**seen(k=1), "u": {"a": LaneState(3, 1, 1, 6)}})
+    end = advance(at(k=2), {**seen(k=1), "u": {"a": LaneExtent(3, 1, 1, 6)}})
     assert end == Positions({"t": {"k": 2}, "u": {"a": 2}}, {"t": 5, "u": 6})
-    lanes = {"t": {"k": LaneState(1, 0, 0, 5), "new": LaneState(9, 0, 0, 6)}, "u": {"a": LaneState(9, 1, 1, 6)}}
+    lanes = {"t": {"k": LaneExtent(1, 0, 0, 5), "new": LaneExtent(9, 0, 0, 6)}, "u": {"a": LaneExtent(9, 1, 1, 6)}}
     end = advance(at(k=2), lanes, watermarks={"t": {"k": 1, "new": 4}, "u": {"a": 7}})
     assert end.lanes == {"t": {"k": 2, "new": 1}, "u": {"a": 8}}
 
@@ -87,7 +87,7 @@ def test_a_new_lane_lost_messages_if_its_floor_is_above_every_purged_lane(
     start: Positions, floor: int, gone: LaneRange | None
 ) -> None:
     """No lane is born above where the purged ones end: one that is new, or came back, and is released further."""
-    lanes = {"t": {"k": LaneState(9, floor, floor, 6), "other": LaneState(9, 1, 1, 5)}}
+    lanes = {"t": {"k": LaneExtent(9, floor, floor, 6), "other": LaneExtent(9, 1, 1, 5)}}
     assert skipped(start, lanes, {"t": TopicState(5, 1)}) == gone
     assert skipped(start, lanes, {}) is None
     assert skipped(Positions({"t": {"k": 9, "other": 1}}, {"t": 6}), lanes, {"t": TopicState(0, 1)}) is None
@@ -96,7 +96,7 @@ def test_a_new_lane_lost_messages_if_its_floor_is_above_every_purged_lane(
 def test_a_purged_lane_leaves_and_is_pinned_anew() -> None:
     """A lane that is gone is forgotten; one that came back meanwhile, further up, is forgotten and pinned again."""
     assert advance(at(gone=4, k=2), seen(k=1)) == at(k=2)
-    reborn = {"t": {"k": LaneState(12, 10, 10, 6)}}
+    reborn = {"t": {"k": LaneExtent(12, 10, 10, 6)}}
     forgotten = advance(at(k=4), reborn)
     assert forgotten == Positions({"t": {}}, {"t": 6})
     assert list(ranges(at(k=4), forgotten)) == []
@@ -107,7 +107,7 @@ def test_a_purged_lane_leaves_and_is_pinned_anew() -> None:
 def test_a_position_above_the_end_of_its_lane_is_lowered_to_it() -> None:
     """In a step that reads nothing. A lane that was purged, or came back, has not gone back; nor one at its end."""
     start = at(k=6, end=3, gone=4, reborn=9)
-    lanes = {"t": {**seen(k=2, end=2)["t"], "reborn": LaneState(4, 4, 4, 6)}}
+    lanes = {"t": {**seen(k=2, end=2)["t"], "reborn": LaneExtent(4, 4, 4, 6)}}
     assert ahead(start, lanes) == [LaneRange("t", "k", 2, 5)]
     down = lowered(start, ahead(start, lanes))
     assert down == at(k=3, end=3, gone=4, reborn=9)
@@ -151,5 +151,5 @@ def test_no_lane_waits_for_busy_ones(lanes: int, limit: int) -> None:
 
 def test_what_came_after_the_target_is_another_run() -> None:
     """With availableNow, heads are those of the beginning, and a lane that was made since does not exist."""
-    now = {"t": {"k": LaneState(9, 0, 0, 5), "new": LaneState(1, 0, 0, 6)}, "u": {}}
+    now = {"t": {"k": LaneExtent(9, 0, 0, 5), "new": LaneExtent(1, 0, 0, 6)}, "u": {}}
     assert up_to(now, seen(k=4)) == seen(k=4)

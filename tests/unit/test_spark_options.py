@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from lanelog.errors import ConfigurationError
-from lanelog.spark.source.options import Place, parse_read, parse_write
+from lanelog.spark.source.options import DatabasePlace, parse_read, parse_write
 
 URL = "mysql://root@127.0.0.1:3306/jobs"
 
@@ -119,7 +119,7 @@ def test_the_password_may_come_from_a_variable(monkeypatch: pytest.MonkeyPatch) 
     assert "s3cret" not in repr(place) + repr(place.config())
     assert "0ther" not in repr(parse_write({"url": "mysql://app:0ther@db/jobs"}))
     with pytest.raises(ConfigurationError, match="leave one of them out") as refused:
-        Place(url="mysql://app:0ther@db/jobs", password_env="JOBS_PASSWORD").config()
+        DatabasePlace(url="mysql://app:0ther@db/jobs", password_env="JOBS_PASSWORD").config()
     assert "0ther" not in str(refused.value)
     with pytest.raises(ConfigurationError) as refused:  # on the driver already, not in each task
         parse_write({"url": "postgres://app:s3cret@db/jobs"})

@@ -79,7 +79,7 @@ def test_others_go_on_when_the_outcome_of_a_suspect_is_committed(engine: Engine,
 def test_others_go_on_when_the_lane_of_a_suspect_is_lost(engine: Engine, isolation: Isolation) -> None:
     """A suspect whose lane is lost keeps nobody waiting for a commit that will never be."""
     handler = Handler(engine)
-    lane = engine.member.state.lanes["key"]
+    lane = engine.member._state.lanes["key"]
     handler.may_end.set()
     eventually(lambda: lane.writes.buffer, what="its ack in memory")
     engine.member.lose_lane(lane.term, "a test")

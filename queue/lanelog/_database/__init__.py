@@ -31,26 +31,9 @@ from lanelog._database.retries import with_retries
 from lanelog._database.session import Session
 from lanelog._database.translation import code_of, comes_from_driver, translate
 
+# fmt: off
 __all__ = [
-    "NOW_MS",
-    "SERVER_MARK",
-    "START_TOLERANCE_MS",
-    "Database",
-    "Executor",
-    "Incarnation",
-    "OpenTransaction",
-    "ServerFacts",
-    "Session",
-    "Transaction",
-    "code_of",
-    "codes",
-    "comes_from_driver",
-    "find_open",
-    "named",
-    "open_in_this_thread",
-    "own_transaction",
-    "server_start",
-    "signed",
-    "translate",
-    "with_retries",
+    "NOW_MS", "SERVER_MARK", "START_TOLERANCE_MS", "Database", "Executor", "Incarnation", "OpenTransaction",
+    "ServerFacts", "Session", "Transaction", "code_of", "codes", "comes_from_driver", "find_open", "named",
+    "open_in_this_thread", "own_transaction", "server_start", "signed", "translate", "with_retries",
 ]

@@ -12,11 +12,16 @@ from pymysql.constants import CR, ER
 
 DUPLICATE: Final = ER.DUP_ENTRY
 DUPLICATE_COLUMN: Final = ER.DUP_FIELDNAME
+NO_SUCH_DATABASE: Final = ER.BAD_DB_ERROR
 NO_SUCH_SAVEPOINT: Final = ER.SP_DOES_NOT_EXIST
 LOCK_WAIT_TIMEOUT: Final = ER.LOCK_WAIT_TIMEOUT
 """The statement is undone, or everything, as the server is configured."""
 DEADLOCK: Final = ER.LOCK_DEADLOCK
 PACKET_TOO_LARGE: Final = ER.NET_PACKET_TOO_LARGE
+KEY_TOO_LONG: Final = ER.TOO_LONG_KEY
+"""An index needs more of a page than the server's pages have."""
+OPTION_PREVENTS: Final = ER.OPTION_PREVENTS_STATEMENT
+"""An option of the server, as a rule `read_only`, refuses the statement."""
 
 READ_ONLY_TRANSACTION: Final = 1792
 READ_ONLY_MODE: Final = 1836
@@ -29,6 +34,9 @@ _CONNECTION_KILLED: Final = 1927  # MariaDB
 _SESSION_WAS_KILLED: Final = 3169
 _NOWAIT_MET_A_LOCK: Final = 3572
 _DISCONNECTED_WHEN_IDLE: Final = 4031
+_ALTER_NOT_SUPPORTED: Final = 1845
+_ALTER_NOT_SUPPORTED_FOR_REASON: Final = 1846
+_TOO_MANY_INSTANT_COLUMNS: Final = 4092  # MySQL
 
 LOST: Final = frozenset(
     {
@@ -71,7 +79,7 @@ UNREACHABLE: Final = TOO_MANY | _NO_CONNECTION
 NOBODY_ANSWERED: Final = _NO_CONNECTION | {CR.CR_SERVER_LOST}
 """Nobody answered, or not as a server does: the address may be wrong."""
 
-READ_ONLY: Final = frozenset({ER.OPTION_PREVENTS_STATEMENT, READ_ONLY_TRANSACTION, READ_ONLY_MODE})
+READ_ONLY: Final = frozenset({OPTION_PREVENTS, READ_ONLY_TRANSACTION, READ_ONLY_MODE})
 """The server is read-only: a failover is going on; the next connection may meet the new primary."""
 
 TRANSACTION_GONE: Final = frozenset(
@@ -101,5 +109,15 @@ NOT_COMMITTED: Final = TRANSACTION_GONE | READ_ONLY | {GROUP_REPLICATION_ROLLED_
 
 DENIED: Final = frozenset({ER.TABLEACCESS_DENIED_ERROR, ER.COLUMNACCESS_DENIED_ERROR})
 """The account lacks a privilege on a table, or on a column of it."""
+
+DENIED_ANYWHERE: Final = DENIED | {
+    ER.DBACCESS_DENIED_ERROR,
+    ER.SPECIFIC_ACCESS_DENIED_ERROR,
+    ER.PROCACCESS_DENIED_ERROR,
+}
+"""The account lacks a privilege: on a table, a database, the server, or a routine."""
+
+NOT_AT_ONCE: Final = frozenset({_ALTER_NOT_SUPPORTED, _ALTER_NOT_SUPPORTED_FOR_REASON, _TOO_MANY_INSTANT_COLUMNS})
+"""The table cannot be altered without a copy: by a setting of MariaDB; after too many such additions, on MySQL."""
 
 NO_SUCH_COLUMN_OR_TABLE: Final = frozenset({ER.BAD_FIELD_ERROR, ER.NO_SUCH_TABLE})

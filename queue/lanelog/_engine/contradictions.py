@@ -32,12 +32,9 @@ if TYPE_CHECKING:
 
     from lanelog._database import Executor, Session
 
-"""The server's error for an offset that is taken: in a lane whose head is locked, the head is below the log."""
-
 # A caller's transaction may hold the head for long: who mends has other duties, and comes again (no table).
 PATIENCE = "SET SESSION innodb_lock_wait_timeout = %s"
 _PATIENT, _USUAL = 1, 5
-_READ_ONLY = 1290
 _HELD: Final = frozenset({codes.LOCK_WAIT_TIMEOUT, codes.DEADLOCK})
 
 # Whether the server takes writes of ordinary accounts; some may write although it does not (no table).
@@ -152,7 +149,7 @@ def mend(session: Session, topic: str, key: str) -> list[Contradiction] | None:
     if read_only(session):
         raise DatabaseError(
             f"lane {key!r} of topic {topic!r} contradicts itself, and the server is read-only: nothing is mended here",
-            code=_READ_ONLY,
+            code=codes.OPTION_PREVENTS,
             retriable=True,
         )
     if "" not in partitions.heads(session, topic, [""]):

@@ -49,7 +49,7 @@ def released(member: Member, keys: Sequence[str]) -> None:
 
 def drained(member: Member) -> None:
     """Nothing is in work, what was done is committed, and no lane is held."""
-    counters = member.state.counters
+    counters = member.counters
     log.info(
         "subscription.drained",
         topic=member.topic,
@@ -69,10 +69,9 @@ def stopped(member: Member) -> None:
 def waited(member: Member, seconds: float, *, away: bool) -> None:
     """Its end takes long. `seconds`: since it was asked to stop. `away`: the database does not answer."""
     with member.lock:
-        lanes = list(member.state.lanes.values())
-        running = sum(len(lane.state.running) for lane in lanes)
+        held = member.held_locked()
     reasons = ["the database, which does not answer"] if away else []
-    if running:
+    if held.running:
         reasons.append("handlers, or messages that somebody holds")
     log.warning(
         "subscription.waited",
@@ -80,8 +79,8 @@ def waited(member: Member, seconds: float, *, away: bool) -> None:
         group=member.group,
         seconds=round(seconds, 1),
         waits_for=" and ".join(reasons) or "its last writes and the release of its lanes",
-        running=running,
-        lanes=len(lanes),
+        running=held.running,
+        lanes=held.lanes,
     )
 
 
@@ -91,5 +90,5 @@ def _lanes(member: Member, keys: Sequence[str]) -> dict[str, object]:
         "group": member.group,
         "lanes": len(keys),
         "keys": list(keys[:KEYS]),
-        "held": len(member.state.lanes),
+        "held": len(member.leasing.lanes),
     }

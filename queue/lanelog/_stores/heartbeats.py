@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from attrs import frozen
 
-from lanelog._database import NOW_MS, Incarnation
+from lanelog._database import NOW_MS, Incarnation, codes
 from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ ON DUPLICATE KEY UPDATE heartbeat_at = VALUES(heartbeat_at), expires_at = VALUES
 MEMBERS_1 = MEMBERS.replace("server_started_at, incarnation,", "server_started_at, '',")
 
 # For an account that may not read the table (PRIMARY): on MariaDB an upsert takes SELECT.
-DENIED = frozenset({1142, 1143})
 _BLIND = ("INSERT INTO", "REPLACE INTO")
 
 # An owner leaves; the row stays a while so that others see it go (PRIMARY).
@@ -140,7 +139,7 @@ def beat(
     try:
         cx.execute(sql, args)
     except DatabaseError as error:
-        if error.code not in DENIED:
+        if error.code not in codes.DENIED:
             raise
         try:
             cx.execute(sql.partition("ON DUPLICATE")[0].replace(*_BLIND), args)

@@ -194,14 +194,14 @@ class OwnedLane:
 
 
 @frozen
-class Digest:
+class LeasesDigest:
     """What an owner has, in short: equal digests mean the same lanes under the same epochs."""
 
     count: int
     checksum: int
 
     @classmethod
-    def of(cls, lanes: Iterable[OwnedLane]) -> Digest:
+    def of(cls, lanes: Iterable[OwnedLane]) -> LeasesDigest:
         """What the server answers while these are the owner's."""
         count = checksum = 0
         for lane in lanes:
@@ -242,10 +242,10 @@ def owned(cx: Executor, at: GroupTopic, owner: str) -> list[OwnedLane]:
     return [OwnedLane(key, epoch, bool(paused)) for key, epoch, paused in cx.query(OWNED, (*at.columns, owner))]
 
 
-def digest(cx: Executor, at: GroupTopic, owner: str) -> Digest:
+def digest(cx: Executor, at: GroupTopic, owner: str) -> LeasesDigest:
     """Everything in an owner's name, in short; whether a lane is paused is not part of it."""
     row = cx.one(DIGEST, (*at.columns, owner))
-    return Digest(0, 0) if row is None else Digest(int(row[0]), int(row[1]))
+    return LeasesDigest(0, 0) if row is None else LeasesDigest(int(row[0]), int(row[1]))
 
 
 def unclaimed(cx: Executor, at: GroupTopic, limit: int, like: tuple[str, str] = ALL_KEYS) -> list[str]:

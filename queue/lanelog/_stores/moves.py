@@ -92,7 +92,7 @@ ORDER BY p.partition_key
 CREATED_AT = "SELECT created_at FROM queue_messages WHERE topic = %s AND partition_key = %s AND `offset` = %s"
 
 
-class Letter(NamedTuple):
+class LetterAge(NamedTuple):
     """A dead letter, as far as its retention asks."""
 
     offset: int
@@ -185,13 +185,13 @@ def old_enough(cx: Executor, topic: str, ranges: Sequence[tuple[str, int, int]],
     return found
 
 
-def letters(cx: Executor, topic: str, ranges: Sequence[tuple[str, int, int]]) -> dict[str, list[Letter]]:
+def letters(cx: Executor, topic: str, ranges: Sequence[tuple[str, int, int]]) -> dict[str, list[LetterAge]]:
     """The dead letters in each (key, floor, through), by key and in order."""
-    found: dict[str, list[Letter]] = {}
+    found: dict[str, list[LetterAge]] = {}
     for chunk in chunked(ranges, 100):
         args = [value for key, floor, through in chunk for value in (topic, key, floor, through)]
         for key, offset, original, group, age_ms in cx.query(" UNION ALL ".join([LETTERS] * len(chunk)), args):
-            found.setdefault(key, []).append(Letter(offset, original, group, age_ms))
+            found.setdefault(key, []).append(LetterAge(offset, original, group, age_ms))
     for letters in found.values():
         letters.sort()
     return found

@@ -123,14 +123,14 @@ PURGE = "DELETE FROM queue_partitions WHERE topic = %s AND partition_key = %s"
 
 
 @frozen
-class Digest:
+class HeadsDigest:
     """The heads of a topic's lanes in short: equal digests mean that nothing was published in between."""
 
     lanes: int
     heads: int
     created: int
 
-    def same_lanes(self, other: Digest) -> bool:
+    def same_lanes(self, other: HeadsDigest) -> bool:
         """Whether the same lanes are there: one that was purged and came back is younger."""
         return (self.lanes, self.created) == (other.lanes, other.created)
 
@@ -217,10 +217,10 @@ def look(cx: Executor, at: GroupTopic, owner: str) -> list[tuple[str, int]]:
     return [(key, head) for key, head in cx.query(LOOK, (*at.columns, owner))]
 
 
-def digest(cx: Executor, topic: str) -> Digest:
+def digest(cx: Executor, topic: str) -> HeadsDigest:
     """All heads of a topic in short."""
     row = cx.one(DIGEST, (topic,))
-    return Digest(*(0, 0, 0) if row is None else (int(value or 0) for value in row))
+    return HeadsDigest(*(0, 0, 0) if row is None else (int(value or 0) for value in row))
 
 
 def new_lanes(cx: Executor, topic: str, age: float) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from lanelog._database import NOW_MS, Executor, codes
 from lanelog.errors import DatabaseError, SchemaError
-from lanelog.migrations.declared import Column, Index, Table
+from lanelog.migrations.declared import ColumnShape, Index, TableShape
 
 # The catalogue of the current database: only tables on which the user has a privilege are shown.
 TABLES = """SELECT table_name AS name, engine AS kind FROM information_schema.tables
@@ -32,23 +32,22 @@ ON DUPLICATE KEY UPDATE checksum = VALUES(checksum), oldest_code = VALUES(oldest
 
 # Writes the table's description alone, whatever the number of its rows.
 ADD_COLUMN = "ALTER TABLE {table} ADD COLUMN {definition}, ALGORITHM=INSTANT"
-_NOT_AT_ONCE = frozenset({1845, 1846, 4092})  # by a setting of MariaDB; after too many such additions, on MySQL
 
 
-def found_tables(cx: Executor, names: Iterable[str]) -> dict[str, Table]:
+def found_tables(cx: Executor, names: Iterable[str]) -> dict[str, TableShape]:
     """Read the tables of these names that exist and are visible."""
     wanted = tuple(names)
     marks = ",".join(["%s"] * len(wanted))
-    columns: dict[str, dict[str, Column]] = defaultdict(dict)
+    columns: dict[str, dict[str, ColumnShape]] = defaultdict(dict)
     for table, name, kind, nullable, default, collation in cx.query(COLUMNS.format(names=marks), wanted):
-        columns[table][name] = Column.of(
+        columns[table][name] = ColumnShape.of(
             name=name, kind=_text(kind), nullable=nullable == "YES", default=_text(default), collation=collation
         )
     parts: dict[str, dict[tuple[str, bool], list[str]]] = defaultdict(lambda: defaultdict(list))
     for table, name, non_unique, column in cx.query(INDEXES.format(names=marks), wanted):
         parts[table][name, not non_unique].append(column)
     return {
-        table: Table(
+        table: TableShape(
             name=table,
             engine=engine or "none",
             columns=columns[table],
@@ -87,7 +86,7 @@ def add_column(cx: Executor, table: str, definition: str) -> bool:
     try:
         cx.execute(ADD_COLUMN.format(table=table, definition=definition))
     except DatabaseError as error:
-        if error.code in _NOT_AT_ONCE:
+        if error.code in codes.NOT_AT_ONCE:
             raise SchemaError(
                 f"the server adds no column to {table} without rebuilding it ({error}): run ALTER TABLE {table} ADD "
                 f"COLUMN {definition}, during which others may have to wait for the table; then `lanelog migrate`"

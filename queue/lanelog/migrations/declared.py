@@ -30,7 +30,7 @@ _TEXT = ("varchar", "char", "text")
 
 
 @frozen(kw_only=True)
-class Column:
+class ColumnShape:
     """A column, in words that both server families' catalogues can be brought to."""
 
     name: str
@@ -40,7 +40,7 @@ class Column:
     collation: str | None
 
     @classmethod
-    def of(cls, *, name: str, kind: str, nullable: bool, default: str | None, collation: str | None) -> Column:
+    def of(cls, *, name: str, kind: str, nullable: bool, default: str | None, collation: str | None) -> ColumnShape:
         """Bring a declared or reported column to one form: no display widths, JSON as MariaDB stores it."""
         kind = _DISPLAY_WIDTH.sub(r"\1", kind.lower())
         if default is not None:
@@ -75,12 +75,12 @@ class Index:
 
 
 @frozen(kw_only=True)
-class Table:
+class TableShape:
     """A table as declared, or as found."""
 
     name: str
     engine: str
-    columns: Mapping[str, Column]
+    columns: Mapping[str, ColumnShape]
     indexes: Mapping[str, Index]
     statement: str = ""
     """What creates it; empty for one that was found."""
@@ -97,26 +97,26 @@ class Difference:
 
 
 @cache
-def declared_tables() -> Mapping[str, Table]:
+def declared_tables() -> Mapping[str, TableShape]:
     """The tables of `schema/*.sql` by name."""
     files = resources.files("lanelog").joinpath("_schema").iterdir()
     tables = [parse(file.read_text(encoding="utf-8")) for file in files if file.name.endswith(".sql")]
     return {table.name: table for table in sorted(tables, key=lambda table: table.name)}
 
 
-def checksum(tables: Iterable[Table]) -> str:
+def checksum(tables: Iterable[TableShape]) -> str:
     """SHA-256 over the statements that create the tables."""
     return hashlib.sha256("\n".join(table.statement for table in tables).encode()).hexdigest()
 
 
-def parse(statement: str) -> Table:
+def parse(statement: str) -> TableShape:
     """Read one of our own CREATE TABLE statements."""
     found = _TABLE.search(statement)
     if found is None:
         raise ValueError(f"no CREATE TABLE in {statement[:80]!r}")
     matches = [*_COLUMN.finditer(statement)]
     columns = [
-        Column.of(
+        ColumnShape.of(
             name=match["name"],
             kind=match["type"],
             nullable=match["null"] == "NULL",
@@ -133,7 +133,7 @@ def parse(statement: str) -> Table:
         )
         for match in _INDEX.finditer(statement)
     ]
-    return Table(
+    return TableShape(
         name=found[1],
         engine=ENGINE,
         columns={column.name: column for column in columns},
@@ -143,7 +143,7 @@ def parse(statement: str) -> Table:
     )
 
 
-def compare(declared: Table, found: Table | None, *, mended: Collection[str] = ()) -> list[Difference]:
+def compare(declared: TableShape, found: TableShape | None, *, mended: Collection[str] = ()) -> list[Difference]:
     """What of `declared` is missing in `found`, or different; whatever else is there is its owner's business.
 
     `mended`: columns that `lanelog migrate` adds where they are missing.

@@ -13,7 +13,7 @@ from typing import Final
 
 from attrs import evolve, field, frozen
 
-from lanelog.migrations.declared import Table, declared_tables
+from lanelog.migrations.declared import TableShape, declared_tables
 
 
 @frozen(kw_only=True)
@@ -47,7 +47,7 @@ VERSION: Final = STEPS[-1].version
 
 
 @cache
-def shape(version: int) -> Mapping[str, Table]:
+def shape(version: int) -> Mapping[str, TableShape]:
     """The tables by name, as they were declared at a version from 1 to `VERSION`."""
     later = {(table, column) for step in STEPS if step.version > version for table, column in _added(step)}
     return {

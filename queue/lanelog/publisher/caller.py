@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from attrs import define
 
@@ -21,8 +21,6 @@ from lanelog.publisher.foreign import ForeignExecutor, TransactionGone
 from lanelog.publisher.lanes import LaneCreator
 from lanelog.publisher.locked import Locked
 from lanelog.publisher.placing import append, place
-
-_NO_SUCH_DATABASE: Final = 1049
 
 
 @define(eq=False)
@@ -58,7 +56,7 @@ class CallerWriter:
             # Of several lanes this transaction itself may have some: who is asked then would name it.
             keys = {draft.key for draft in drafts}  # by now: some may have stepped aside
             error = self._locked.explained(cx.undo(exc), topic, keys, ask=len(keys) == 1)
-            if exc.code == _NO_SUCH_DATABASE:
+            if exc.code == codes.NO_SUCH_DATABASE:
                 raise self._elsewhere(exc) from exc
             if entry is not None and isinstance(error, TransactionGone):
                 entry.lost = error

@@ -12,7 +12,6 @@ from typing import Any, Final
 from lanelog._database import codes, comes_from_driver, named, translate
 from lanelog.errors import ConfigurationError, DatabaseError
 
-_NO_SUCH_SAVEPOINT: Final = 1305
 _OF_SQLALCHEMY: Final = {
     "Session": "pass session.connection().connection.dbapi_connection",
     "scoped_session": "pass session.connection().connection.dbapi_connection",
@@ -61,7 +60,7 @@ class ForeignExecutor:
             self.execute("SAVEPOINT lanelog_publish")
             self.execute("ROLLBACK TO SAVEPOINT lanelog_publish")
         except DatabaseError as exc:
-            if exc.code != _NO_SUCH_SAVEPOINT:
+            if exc.code != codes.NO_SUCH_SAVEPOINT:
                 raise
             raise ConfigurationError(
                 "connection has autocommit on and no transaction open, so that nothing would hold the message and your "

@@ -143,11 +143,7 @@ def _run(
     stopping: threading.Event,
 ) -> Archived:
     manifest = _manifest(database, store, options)  # anew: another job may have gone on while Spark started
-    spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-    # Each batch of the checkpoint tells every lane's place, and a later query goes back to none of them.
-    spark.conf.set("spark.sql.streaming.minBatchesToRetain", "2")
-    # In order, between batches: a thread beside them leaves out what it finds under way, at the end of `once` for good.
-    spark.conf.set("spark.sql.streaming.asyncLogPurge.enabled", "false")
+    _configure(spark)
     writer = secrets.token_hex(4)
     owner = f"archive@{socket.gethostname()[:200]}-{os.getpid()}-{writer}"
     group = ArchiveGroup(database, options.group, owner, manifest.archive)
@@ -195,6 +191,15 @@ def _run(
         outcomes=job.archived_outcomes,
         total=job.manifest.rows,
     )
+
+
+def _configure(spark: SparkSession) -> None:
+    """Set what the archive's files and its query need of the session."""
+    spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    # Each batch of the checkpoint tells every lane's place, and a later query goes back to none of them.
+    spark.conf.set("spark.sql.streaming.minBatchesToRetain", "2")
+    # In order, between batches: a thread beside them leaves out what it finds under way, at the end of `once` for good.
+    spark.conf.set("spark.sql.streaming.asyncLogPurge.enabled", "false")
 
 
 def _outcomes(spark: SparkSession, options: ArchiveOptions, topics: list[str], since_ms: int) -> DataFrame:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from lanelog.spark.source.options import Place
+    from lanelog.spark.source.options import DatabasePlace
 
 DIRECTORY: Final = "_replays"
 
@@ -119,6 +119,12 @@ def replay(
         rate=rate,
         name=name,
     )
+    return _replay(options, url, password_env, spark, dry_run=dry_run)
+
+
+def _replay(
+    options: ReplayOptions, url: str | None, password_env: str | None, spark: SparkSession | None, *, dry_run: bool
+) -> Replayed:
     root = local_path(options.path)
     manifest = ManifestStore(root).required()
     unknown = set(options.topics) - manifest.lanes.keys() if options.dead_letters_of is None else set()
@@ -160,7 +166,7 @@ def _done_before(options: ReplayOptions, chosen: int, *, dry_run: bool) -> Repla
 def _run(
     database: Database,
     spark: SparkSession,
-    place: Place,
+    place: DatabasePlace,
     options: ReplayOptions,
     account: _Account,
     owner: str,

@@ -145,8 +145,8 @@ def let_pass(seconds: float) -> None:
 def lose_authority() -> None:
     """As after a lease without a heartbeat, if the keeper hangs."""
     for subscription in subscriptions:
-        for member in subscription.members:
-            member.state.authority_until = 0.0
+        for member in subscription._core.members:
+            member._state.authority_until = 0.0
 
 
 def stop() -> bool:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from lanelog._database import Executor
     from lanelog._stores._offset_rows import FloorRow
     from lanelog._stores.deliveries import DeliveryRow
-    from lanelog._stores.moves import Letter
+    from lanelog._stores.moves import LetterAge
 
 STEP = 1000
 """Offsets of one lane that one pass may release."""
@@ -143,7 +143,7 @@ def _read_by_all(cx: Executor, topic: str, floors: Mapping[str, FloorRow]) -> di
 
 def _advanced(
     rows: Sequence[DeliveryRow],
-    letters: Sequence[Letter],
+    letters: Sequence[LetterAge],
     kept: Mapping[tuple[str, str], int],
     floor: int,
     read: int,

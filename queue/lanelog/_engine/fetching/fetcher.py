@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lanelog._engine.context import EngineContext
     from lanelog._engine.lane.lane import Lane
     from lanelog._engine.member.member import Member
-    from lanelog._stores.partitions import Digest
+    from lanelog._stores.partitions import HeadsDigest
 
 LOOK_SOON = 0.005
 LOOK_SHARE = 39.0
@@ -50,7 +50,7 @@ class Pace:
     interval: float = LOOK_SOON
     next_look: float = 0.0
     costs: deque[float] = field(factory=lambda: deque(maxlen=LOOKS_REMEMBERED))
-    digest: Digest | None = None  # of the heads that the last look has seen, or older ones
+    digest: HeadsDigest | None = None  # of the heads that the last look has seen, or older ones
     saved: float = math.inf  # what the last whole look took (seconds)
     digest_cost: float = 0.0  # what the last digest took, with some mercy for each look without one
 

@@ -64,7 +64,7 @@ class Coordinator:
     session: Session
     watch: LivenessMonitor = field(init=False)
     known: set[str] = field(factory=set)  # every lane of the topic that was ever seen since the last full pass
-    _passed: partitions.Digest | None = None  # before the last full pass
+    _passed: partitions.HeadsDigest | None = None  # before the last full pass
     _recent: set[str] = field(factory=set)  # what the last look for new lanes found
     resting: set[str] = field(factory=set)  # lanes that an operator paused
     _lane_pauses: int = NOT_READ  # what the group's row said when they were read
@@ -118,10 +118,10 @@ class Coordinator:
         member = self.member
         now = time.monotonic()
         self.beat_if_due()
-        if not member.state.stopping:
+        if not member.leasing.stopping:
             steered = self._check_group()  # before the read-back, which passes its pause on to the lanes: in this turn
         self._read_back.turn(self.session, self._beaten)
-        if member.state.stopping:
+        if member.leasing.stopping:
             self._release()
             self._leave()
             return
@@ -228,8 +228,8 @@ class Coordinator:
             return False
         if row.due_in_ms is not None:
             self.context.due_in(row.due_in_ms / 1000)
-        steered = row.paused != member.state.group_paused or row.lane_pauses != self._lane_pauses
-        member.state.group_paused = row.paused
+        steered = row.paused != member.leasing.group_paused or row.lane_pauses != self._lane_pauses
+        member.leasing.set_group_paused(paused=row.paused)
         if steered:
             self._read_back.forget()
         if row.lane_pauses != self._lane_pauses:
@@ -277,11 +277,11 @@ class Coordinator:
 
     def _balance(self, now: float, *, changed: bool) -> None:
         member = self.member
-        if member.failure is not None or member.state.group_paused:
+        if member.failure is not None or member.leasing.group_paused:
             return
-        if not changed and now < self._claim_at and self._planned == member.state.changes:
+        if not changed and now < self._claim_at and self._planned == member.leasing.changes:
             return
-        self._planned = member.state.changes
+        self._planned = member.leasing.changes
         # Availability before fairness: without knowing who lives, whatever is unowned is taken and nothing is stolen.
         plan = Plan(claim={Kind.ANY: ALL}) if self.view is None else self._plan(self.view, now)
         for lane in plan.shed:
@@ -294,7 +294,7 @@ class Coordinator:
         if self._unheard_since is not None or self._beaten.at == NEVER:
             claim = {}  # what it took now, the others would take from it: they see no heartbeat
         self._claim_at = 0.0  # a claim that raises is repeated in the next turn: five in a row are a failure
-        page = min(PAGE, max(FIRST_PAGE, len(member.state.lanes)))
+        page = min(PAGE, max(FIRST_PAGE, len(member.leasing.lanes)))
         taken = self._claim(claim, page, now)
         if taken:
             self.beat_if_due()
@@ -308,7 +308,7 @@ class Coordinator:
         """What to give back and to take, so that every member has its share of open lanes and of the others."""
         held = [
             lane
-            for lane in list(self.member.state.lanes.values())
+            for lane in list(self.member.leasing.lanes.values())
             if not (lane.state.closing or lane.key in self.resting)
         ]
         opened = len(self._open - self.resting)
@@ -351,12 +351,7 @@ class Coordinator:
         """Give back closed lanes whose last handler has ended and whose last flush has committed; and paused ones."""
         member = self.member
         failed = member.failure is not None
-        with member.lock:
-            self._close_resting_locked()
-            closed = [lane for lane in member.state.lanes.values() if lane.state.closing]
-            # One that failed may never get its writes through: what no handler has any more is left to others, and what
-            # was not flushed is delivered again.
-            idle = [lane for lane in closed if lane.idle or (failed and not lane.state.handling)]
+        idle = member.leasing.take_idle(self.resting, failed=failed)
         if not idle:
             return
         with self.session.transaction() as cx:
@@ -370,18 +365,10 @@ class Coordinator:
         if not failed:
             life.released(member, [lane.key for lane in idle])
 
-    def _close_resting_locked(self) -> None:
-        """Close what an operator paused and what is idle: what is not may go on, as soon as it is resumed."""
-        lanes = self.member.state.lanes
-        keys = lanes if self.member.state.group_paused else self.resting & lanes.keys()
-        for key in keys:
-            lane = lanes[key]
-            lane.state.closing = lane.state.closing or (lane.state.paused and lane.idle)
-
     def _leave(self) -> None:
         """Deregister, once nothing is held any more; the keeper goes on as long as something is."""
         member = self.member
-        if member.state.lanes or member.ended.is_set():
+        if member.leasing.lanes or member.ended.is_set():
             return
         if not self._drained:
             self._drained = True

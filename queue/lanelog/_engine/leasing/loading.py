@@ -36,7 +36,7 @@ MENDING_A_LOAD = 1.0
 def lose_others(member: Member, owned: Sequence[OwnedLane], why: str) -> dict[str, OwnedLane]:
     """Lose the lanes that are not among the leases we own, or are there with another epoch; those leases by key."""
     mine = {lease.key: lease for lease in owned}
-    for lane in list(member.state.lanes.values()):
+    for lane in list(member.leasing.lanes.values()):
         lease = mine.get(lane.key)
         if lease is None or lease.epoch != lane.epoch:
             member.lose_lane(lane.term, why)
@@ -95,16 +95,14 @@ def reload(session: Session, member: Member, leases: Sequence[OwnedLane]) -> Non
     Nothing starts meanwhile: the caller has withdrawn the authority to start handlers. What ends meanwhile was
     running, and so is among the offsets whose ids are compared.
     """
-    lanes = member.state.lanes
-    with member.lock:
-        old = {lease.key: lanes[lease.key] for lease in leases if lease.key in lanes}
-        vouched = {key: lane.vouched() for key, lane in old.items()}
-    points = [(key, offset) for key, ids in vouched.items() for offset in ids]
+    vouched = member.leasing.vouched(lease.key for lease in leases)
+    old = {lane.key: lane for lane in vouched}
+    points = [(lane.key, offset) for lane, ids in vouched.items() for offset in ids]
     found = fetches.ids(session, member.topic, points)
     fresh: set[str] = set()
     for lane in load(session, member, [lease for lease in leases if lease.key in old]):
         fresh.add(lane.key)
-        ids = {offset: found[(lane.key, offset)] for offset in vouched[lane.key] if (lane.key, offset) in found}
+        ids = {offset: found[(lane.key, offset)] for offset in vouched[old[lane.key]] if (lane.key, offset) in found}
         asked: dict[int, bool] = {}
         # A transaction may commit while this one is asked about: whatever is new is asked about, too.
         while open_questions := member.leasing.replace_lane(old[lane.key], lane, ids, asked):

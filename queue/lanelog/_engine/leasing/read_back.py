@@ -20,7 +20,7 @@ from lanelog._asleep import suspended
 from lanelog._engine import life
 from lanelog._engine.leasing import loading
 from lanelog._stores import leases
-from lanelog._stores.leases import Digest
+from lanelog._stores.leases import LeasesDigest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,12 +54,12 @@ class _Agreement:
     rows: Sequence[OwnedLane]
     changes: int
     until: float  # when (monotonic) all rows are read again
-    _digest: Digest | None = field(default=None, init=False)  # computed when it is needed: the rows may change before
+    _digest: LeasesDigest | None = field(default=None, init=False)  # computed when needed: the rows may change before
 
     @property
-    def digest(self) -> Digest:
+    def digest(self) -> LeasesDigest:
         if self._digest is None:
-            self._digest = Digest.of(self.rows)
+            self._digest = LeasesDigest.of(self.rows)
         return self._digest
 
 
@@ -79,10 +79,10 @@ class ReadBack:
     def turn(self, session: Session, beaten: Beaten) -> None:
         """Extend authority, or lose, load and release what differs; nothing if the last time is not long ago."""
         slept, asked = suspended(), time.monotonic()
-        agreed, state = self._agreement, self.member.state
-        if agreed is None or state.stopping or agreed.changes != state.changes or asked >= agreed.until:
+        agreed, side = self._agreement, self.member.leasing
+        if agreed is None or side.stopping or agreed.changes != side.changes or asked >= agreed.until:
             self._read_rows(session, beaten, asked, slept)
-        elif asked < self._again_at and state.has_authority(asked):
+        elif asked < self._again_at and side.has_authority(asked):
             return
         elif leases.digest(session, self.member.at, self.member.owner) == agreed.digest:
             self._extend_authority(beaten, asked, slept)
@@ -96,29 +96,29 @@ class ReadBack:
         owned = leases.owned(session, member.at, member.owner)
         mine = loading.lose_others(member, owned, "the read-back shows another owner or epoch")
         self._extend_authority(beaten, asked, slept)
-        missing = {(lease.key, lease.epoch): lease for lease in owned if lease.key not in member.state.lanes}
-        unwanted = missing.keys() if member.state.stopping else missing.keys() & member.state.disowned
+        missing = {(lease.key, lease.epoch): lease for lease in owned if lease.key not in member.leasing.lanes}
+        unwanted = missing.keys() if member.leasing.stopping else missing.keys() & member.leasing.disowned
         if unwanted:
             with session.transaction() as cx:
                 leases.release(cx, member.at, member.owner, unwanted)
-            member.state.disowned.difference_update(unwanted)
+            member.leasing.forget_disowned(unwanted)
         ours = [lease for place, lease in missing.items() if place not in unwanted]
         loaded = list(loading.load(session, member, ours)) if ours else []
         for lane in loaded:
             member.leasing.open_lane(lane)
         life.acquired(member, [lane.key for lane in loaded])
-        changes = member.state.changes  # before the pauses: one that comes between them is met in the next turn
-        for lane in list(member.state.lanes.values()):
+        changes = member.leasing.changes  # before the pauses: one that comes between them is met in the next turn
+        for lane in list(member.leasing.lanes.values()):
             lease = mine.get(lane.key)
-            wanted = member.state.paused or member.state.group_paused or (lease is not None and lease.paused)
+            wanted = member.leasing.pausing or (lease is not None and lease.paused)
             member.leasing.set_paused(lane, paused=wanted)
         # What could not be loaded, or was released just now, keeps memory and these rows apart.
-        complete = len(member.state.lanes) == len(owned)
+        complete = len(member.leasing.lanes) == len(owned)
         self._agreement = _Agreement(owned, changes, asked + member.config.lease_duration) if complete else None
 
     def _extend_authority(self, beaten: Beaten, asked: float, slept: float) -> None:
         member = self.member
-        had_authority = member.state.has_authority(asked)
+        had_authority = member.leasing.has_authority(asked)
         # Nor longer than the heartbeat says: a process that slept must not go on with lanes that were taken meanwhile.
         if asked > self.context.withdrawn_at:
             sent = beaten.at + beaten.asleep - slept  # what the machine has slept since makes it older

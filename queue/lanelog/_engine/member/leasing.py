@@ -14,7 +14,8 @@ from lanelog._engine.lane.run import State
 from lanelog.errors import LeaseLost
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Set as AbstractSet
 
     from lanelog._engine.lane.lane import Lane
     from lanelog._engine.member.state import MemberState
@@ -25,6 +26,48 @@ class LeasingSide:
     """What the keeper may do with a member. Every method takes the lock itself."""
 
     state: MemberState
+
+    @property
+    def lanes(self) -> Mapping[str, Lane]:
+        """The lanes that memory holds, by key. Others change it meanwhile: copy what you walk through."""
+        return self.state.lanes
+
+    @property
+    def stopping(self) -> bool:
+        """Whether every lane is to be given back."""
+        return self.state.stopping
+
+    @property
+    def pausing(self) -> bool:
+        """Whether nothing of any lane may be handed out: by `pause`, or by an operator who paused the group."""
+        return self.state.paused or self.state.group_paused
+
+    @property
+    def group_paused(self) -> bool:
+        """Whether an operator has paused the group."""
+        return self.state.group_paused
+
+    def set_group_paused(self, *, paused: bool) -> None:
+        """What the group's row says. The keeper passes it on to each lane with the next read-back."""
+        self.state.group_paused = paused
+
+    @property
+    def disowned(self) -> AbstractSet[tuple[str, int]]:
+        """(key, epoch) of the lanes that memory has lost although their leases are still ours."""
+        return self.state.disowned
+
+    def forget_disowned(self, places: Collection[tuple[str, int]]) -> None:
+        """Their leases are given back."""
+        self.state.disowned.difference_update(places)
+
+    @property
+    def changes(self) -> int:
+        """Counts the changes of what is held, and of `pause`: after one, memory is to be compared with all leases."""
+        return self.state.changes
+
+    def has_authority(self, now: float) -> bool:
+        """Whether handlers may start."""
+        return self.state.has_authority(now)
 
     def grant_authority(self, until: float, slept: float) -> None:
         """Handlers may start until then (monotonic). `slept`: what `suspended` said when that was asked for."""
@@ -104,6 +147,21 @@ class LeasingSide:
         self.state.signals.wake_settler()
         self.state.signals.wake_fetcher()
 
+    def take_idle(self, resting: AbstractSet[str], *, failed: bool) -> list[Lane]:
+        """The closed lanes to give back: their last handler has ended, and their last write is committed.
+
+        `resting`: the keys of the lanes that an operator paused. They are closed when they are idle; one that is not
+        may go on as soon as it is resumed. `failed`: the writes may never get through. What no handler has any more is
+        left to others, and what was not flushed is delivered again.
+        """
+        with self.state.lock:
+            lanes = self.state.lanes
+            for key in lanes if self.state.group_paused else resting & lanes.keys():
+                lane = lanes[key]
+                lane.state.closing = lane.state.closing or (lane.state.paused and lane.idle)
+            closed = [lane for lane in lanes.values() if lane.state.closing]
+            return [lane for lane in closed if lane.idle or (failed and not lane.state.handling)]
+
     def forget_lane(self, lane: Lane) -> None:
         """The lane was released in good order."""
         with self.state.lock:
@@ -112,6 +170,12 @@ class LeasingSide:
             lane.abandon()
         for waiter in waiters:
             waiter.resolve()
+
+    def vouched(self, keys: Iterable[str]) -> dict[Lane, dict[int, str]]:
+        """The lanes of these keys that memory holds, each with the messages whose ids a reload compares."""
+        with self.state.lock:
+            held = [self.state.lanes[key] for key in keys if key in self.state.lanes]
+            return {lane: lane.vouched() for lane in held}
 
     def replace_lane(self, old: Lane, fresh: Lane, ids: dict[int, str], asked: Mapping[int, bool]) -> set[int]:
         """On a new connection: put a freshly loaded lane in the place of what memory believed.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from attrs import define, field
+from attrs import define, field, frozen
 
 from lanelog._engine.member.attempts import Attempts
 from lanelog._engine.member.fetching import FetchingSide
@@ -25,11 +25,22 @@ if TYPE_CHECKING:
 
     from lanelog._engine.lane.run import Attempt, Run
     from lanelog._engine.lane.values import Budget, Term
-    from lanelog._engine.member.rules import Signals, SubscriptionRules
+    from lanelog._engine.member.rules import Counters, Signals, SubscriptionRules
     from lanelog._places import GroupTopic
     from lanelog.config import SubscriptionConfig
 
 log = get_logger("subscription")
+
+
+@frozen
+class Holdings:
+    """How much a member has in memory at one moment."""
+
+    lanes: int
+    running: int
+    """Messages that a handler or a user has."""
+    waiting: int
+    """Messages that wait for another attempt."""
 
 
 @define(eq=False)
@@ -49,14 +60,14 @@ class Member:
     registered_at: int = 0  # the group, in milliseconds of the database
     failure: BaseException | None = None
     ended: threading.Event = field(factory=threading.Event)  # nothing is held any more, nor registered
-    state: MemberState = field(init=False)
+    _state: MemberState = field(init=False)
     leasing: LeasingSide = field(init=False)
     fetching: FetchingSide = field(init=False)
     writing: WritingSide = field(init=False)
     attempts: Attempts = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.state = MemberState(
+        self._state = MemberState(
             at=self.at,
             owner=self.owner,
             config=self.config,
@@ -66,10 +77,10 @@ class Member:
             signals=self.signals,
             send=self._send,
         )
-        self.leasing = LeasingSide(self.state)
-        self.fetching = FetchingSide(self.state)
-        self.writing = WritingSide(self.state)
-        self.attempts = Attempts(self.state)
+        self.leasing = LeasingSide(self._state)
+        self.fetching = FetchingSide(self._state)
+        self.writing = WritingSide(self._state)
+        self.attempts = Attempts(self._state)
 
     @property
     def topic(self) -> str:
@@ -82,22 +93,36 @@ class Member:
         return self.at.group
 
     def __repr__(self) -> str:
-        return f"Member({self.group!r}, {self.topic!r}, lanes={len(self.state.lanes)})"
+        return f"Member({self.group!r}, {self.topic!r}, lanes={len(self._state.lanes)})"
 
     def _send(self, run: Run) -> None:
         self.runs.put((self, run))
 
+    @property
+    def counters(self) -> Counters:
+        """What it has done since its start."""
+        return self._state.counters
+
+    def held_locked(self) -> Holdings:
+        """What it holds; called under its lock."""
+        lanes = self._state.lanes.values()
+        return Holdings(
+            lanes=len(lanes),
+            running=sum(len(lane.state.running) for lane in lanes),
+            waiting=sum(len(lane.state.waiting) for lane in lanes),
+        )
+
     def about(self, attempt: Attempt) -> dict[str, object]:
         """What an event about an attempt says."""
-        return self.state.about(attempt)
+        return self._state.about(attempt)
 
     def lose_lane(self, term: Term, why: str) -> None:
         """The lane is somebody else's: nothing of it may be written any more."""
-        self.state.lose(term, why)
+        self._state.lose(term, why)
 
     def disown_lane(self, term: Term, why: str) -> None:
         """Lose a lane that is still ours; the keeper releases it."""
-        self.state.disown(term, why)
+        self._state.disown(term, why)
 
     def later(self, hook: Callable[[], object]) -> None:
         """Let a worker call a user's hook: no loop runs user code."""
@@ -115,7 +140,7 @@ class Member:
     def resolve_all(self, error: Exception) -> None:
         """The engine ends: nobody may wait for it any longer."""
         with self.lock:
-            lanes = list(self.state.lanes.values())
+            lanes = list(self._state.lanes.values())
             waiters = [waiter for lane in lanes for waiter in lane.writes.waiters]
             waiters += [waiter for lane in lanes for burial in lane.state.burials.values() for waiter in burial.waiters]
             flushing = [lane.writes.writing for lane in lanes if lane.writes.writing is not None]

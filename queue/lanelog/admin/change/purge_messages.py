@@ -48,7 +48,7 @@ FLOOR_HELD = 0.02
 
 
 @frozen
-class Released:
+class ReleasedLanes:
     """What one transaction released: how far each lane was deleted and may be deleted, and who had not settled it."""
 
     lanes: Mapping[str, tuple[int, int]]
@@ -113,7 +113,7 @@ def _targets(topic: str, before: object) -> Callable[[Executor, Mapping[str, int
     raise ConfigurationError(f"before must be an aware datetime or an offset (int), not {before!r}")
 
 
-def _released(database: Database, topic: str, wanted: Mapping[str, int], *, dry_run: bool) -> Iterator[Released]:
+def _released(database: Database, topic: str, wanted: Mapping[str, int], *, dry_run: bool) -> Iterator[ReleasedLanes]:
     """Release these lanes; those whose floors somebody holds are tried again for `publish_timeout`."""
     pause = Event()
     until = time.monotonic() + database.config.publish_timeout
@@ -135,7 +135,7 @@ def _released(database: Database, topic: str, wanted: Mapping[str, int], *, dry_
 
 def _transaction(
     database: Database, topic: str, wanted: Mapping[str, int], unanswered: Unanswered, *, dry_run: bool
-) -> Released:
+) -> ReleasedLanes:
     with unanswered.attempt(), database.transaction() as cx:
         topic_row = partitions.share_topic(cx, topic)
         if topic_row is None:
@@ -176,7 +176,7 @@ def _transaction(
                 offsets.unmark(cx, at[group], void[group])
                 offsets.raise_watermarks(cx, at[group], reached[group])
         lanes = {key: (row.deleted_through, targets.get(key, row.floor)) for key, row in floors.items()}
-        return Released(lanes, held, unsettled)
+        return ReleasedLanes(lanes, held, unsettled)
 
 
 def _places(

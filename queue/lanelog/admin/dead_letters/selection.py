@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import frozen
 
 from lanelog._checks import check_name
+from lanelog._database import codes
 from lanelog._stores import offsets
 from lanelog._stores._points import chunked, placeholders
 from lanelog.admin.lookup.known import PAGE, known_topic, pages, read
@@ -63,7 +64,6 @@ OWN_ID = re.compile("dl-[0-9a-f]{64}")
 OFFSETS_A_READ = 2000
 POINTS_A_READ = 1000
 LANES_A_READ = 50
-DUPLICATE = 1062
 
 
 REASON_MAX = 200
@@ -253,6 +253,6 @@ def unsettled(cx: Executor, dead_topic: str, points: Sequence[tuple[str, int]]) 
 
 def settled_meanwhile(error: DatabaseError) -> DatabaseError:
     """What a failed `settle` means: a duplicate was settled between look and insert, which looking again sees."""
-    if error.code != DUPLICATE:
+    if error.code != codes.DUPLICATE:
         return error
-    return DatabaseError("a dead letter was settled meanwhile", code=DUPLICATE, retriable=True)
+    return DatabaseError("a dead letter was settled meanwhile", code=codes.DUPLICATE, retriable=True)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from attrs import frozen
 
 from lanelog import migrations
-from lanelog._database import NOW_MS
+from lanelog._database import NOW_MS, codes
 from lanelog._roles import ALL_TABLES, ROLES
 from lanelog.admin.operate import repair
 from lanelog.admin.types.results import Finding
@@ -69,7 +69,6 @@ TAKE = "SELECT GET_LOCK(%s, 0), CONNECTION_ID()"
 GIVE = "SELECT RELEASE_LOCK(%s), CONNECTION_ID()"
 IS_USED = "SELECT IS_USED_LOCK(%s)"
 
-_DENIED: Final = frozenset({1044, 1142, 1143, 1227, 1370})
 _NEWEST_MYSQL, _NEWEST_MARIADB = (9, 7), (11, 8)
 _CLOCK_OFF, _CLOCK_BACK = 60.0, 5.0  # seconds
 _OLD_TRANSACTION = 300  # seconds
@@ -117,7 +116,7 @@ def _made(check: Callable[[_Patient], Finding], patient: _Patient) -> Finding:
     try:
         return check(patient)
     except DatabaseError as error:
-        if error.code in _DENIED:
+        if error.code in codes.DENIED_ANYWHERE:
             return _warning(name, f"this account may not look: {_line(error)}", "run it with more privileges")
         if error.retriable:
             raise
@@ -214,7 +213,7 @@ def _may(cx: Executor, verb: str, table: str) -> bool:
     try:
         cx.query(TRIALS[verb].format(table=table, column=_COLUMN.get(table, "topic")))
     except DatabaseError as error:
-        if error.code not in _DENIED:
+        if error.code not in codes.DENIED_ANYWHERE:
             raise
         return False
     except SchemaError:  # no such table: the check of the tables says so

@@ -38,7 +38,7 @@ from lanelog.spark.archiving.options import one_of
 from lanelog.spark.archiving.read import read_archive
 from lanelog.spark.report.parts import MOST_ROWS, Facts
 from lanelog.spark.report.sections import TOPICS_DRAWN
-from lanelog.spark.source.options import FORMAT, Place
+from lanelog.spark.source.options import FORMAT, DatabasePlace
 from lanelog.spark.source.schema import TABLES
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Wanted:
     """What is to be analysed. `path` or `place` may be None, for the live log or the archive alone."""
 
     path: str | None
-    place: Place | None = field(repr=False)
+    place: DatabasePlace | None = field(repr=False)
     topics: Sequence[str]
     """Empty: all of them."""
     until: datetime | None

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from lanelog.message import Receipt
     from lanelog.spark.replaying.holder import ReplayFence
     from lanelog.spark.replaying.options import ReplayOptions
-    from lanelog.spark.source.options import Place
+    from lanelog.spark.source.options import DatabasePlace
 
     Publish = Callable[[str, Sequence[Outgoing]], list[Receipt]]
 
@@ -145,7 +145,9 @@ def counted(rows: DataFrame) -> list[dict[str, Any]]:
     return counts
 
 
-def publish(rows: DataFrame, options: ReplayOptions, place: Place, fence: ReplayFence, parts: int) -> tuple[int, int]:
+def publish(
+    rows: DataFrame, options: ReplayOptions, place: DatabasePlace, fence: ReplayFence, parts: int
+) -> tuple[int, int]:
     """Publish them, in `parts` tasks; how many were published, and how many were there already."""
     from pyspark.sql import functions as F  # noqa: N812 - as above
 
@@ -217,7 +219,7 @@ def _derived_id(options: ReplayOptions) -> Column:
 class Task:
     """Publishes the rows of one task; sent to the executors. `rate`: messages a second, None for no bound."""
 
-    place: Place
+    place: DatabasePlace
     fence: ReplayFence
     target_group: str
     rate: float | None

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from attrs import frozen
 
-from lanelog.spark.report.parts import MOST_ROWS, Cell, Row, Table
+from lanelog.spark.report.parts import MOST_ROWS, Cell, ReportTable, Row
 from lanelog.spark.report.text import count, plain
 
 SHOWN: Final = 15
@@ -18,7 +18,7 @@ SHOWN: Final = 15
 
 
 @frozen
-class Column:
+class ReportColumn:
     """One column of a table."""
 
     head: str
@@ -27,9 +27,9 @@ class Column:
     """Whether its cells are aligned to the right."""
 
 
-def text(head: str, column: str) -> Column:
+def text(head: str, column: str) -> ReportColumn:
     """Text of somebody else's, as it may be shown."""
-    return Column(head, lambda row: Cell(plain(row[column])))
+    return ReportColumn(head, lambda row: Cell(plain(row[column])))
 
 
 def number(
@@ -38,19 +38,21 @@ def number(
     form: Callable[[Any], str] = count,
     *,
     of: float | None = None,
-) -> Column:
+) -> ReportColumn:
     """A number in its form. `of`: what a full bar beside it means; None or 0: no bar."""
-    return Column(head, lambda row: Cell(form(row[column]), row[column] / of if of else None), number=True)
+    return ReportColumn(head, lambda row: Cell(form(row[column]), row[column] / of if of else None), number=True)
 
 
-def table(columns: Sequence[Column], rows: Sequence[Row], *, most: int = SHOWN, of: int | None = None) -> list[Table]:
+def table(
+    columns: Sequence[ReportColumn], rows: Sequence[Row], *, most: int = SHOWN, of: int | None = None
+) -> list[ReportTable]:
     """No table where there is no row; `of`: how many there are, if not all of them are in `rows`."""
     if not rows:
         return []
     there = len(rows) if of is None else of
     held = "all of them" if there <= MOST_ROWS else f"the first {count(MOST_ROWS)}"
     return [
-        Table(
+        ReportTable(
             heads=tuple(column.head for column in columns),
             rows=[[column.cell(row) for column in columns] for row in rows[:most]],
             numbers=tuple(column.head for column in columns if column.number),

@@ -74,7 +74,7 @@ class Cell:
 
 
 @frozen(kw_only=True)
-class Table:
+class ReportTable:
     """Heads and rows; `numbers` are heads whose cells are aligned to the right."""
 
     heads: tuple[str, ...]
@@ -102,7 +102,7 @@ class Section:
     title: str
     text: str
     plots: Sequence[Plot] = ()
-    tables: Sequence[Table] = ()
+    tables: Sequence[ReportTable] = ()
     nothing: str = ""
     """Said instead, where there is nothing to show."""
 

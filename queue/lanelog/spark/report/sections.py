@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from lanelog._text import plural
 from lanelog.spark.report import plots
-from lanelog.spark.report.columns import Column, number, table, text
+from lanelog.spark.report.columns import ReportColumn, number, table, text
 from lanelog.spark.report.parts import Cell, Facts, Plot, Row, Section, total
 from lanelog.spark.report.text import count, duration, hour, moment, plain, share, size, span
 
@@ -39,7 +39,7 @@ def _throughput(facts: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
         number("Messages", "messages", of=most),
         number("Payload", "bytes", size),
         number("In its busiest hour", "peak_messages"),
-        Column("which was", lambda row: Cell(hour(row["peak_start"]))),
+        ReportColumn("which was", lambda row: Cell(hour(row["peak_start"]))),
     )
     drawn: list[Plot] = []
     timeline = _by(tables["timeline"], "topic")
@@ -67,7 +67,7 @@ def _latency(_: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
     columns = (
         text("Group", "consumer_group"),
         text("Topic", "topic"),
-        Column("Samples", _samples, number=True),
+        ReportColumn("Samples", _samples, number=True),
         number("p50", "p50_ms", duration),
         number("p95", "p95_ms", duration),
         number("p99", "p99_ms", duration),
@@ -131,9 +131,9 @@ def _attempts(facts: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
         text("Group", "consumer_group"),
         text("Topic", "topic"),
         number("Attempts", "attempts"),
-        Column("Messages", lambda row: Cell(count(row["messages"]), row["share"]), number=True),
+        ReportColumn("Messages", lambda row: Cell(count(row["messages"]), row["share"]), number=True),
         number("Share", "share", share),
-        Column("How they ended", lambda row: Cell(row["ended"])),
+        ReportColumn("How they ended", lambda row: Cell(row["ended"])),
     )
     logarithmic = series and plots.is_logarithmic([each for _, each in series])
     drawn = _plot(
@@ -159,13 +159,15 @@ def _dead_letters(facts: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
     most = max((row["dead_letters"] for row in order), default=0)
     live = facts.outstanding is not None
     columns = (
-        Column("Reason", _reason),
+        ReportColumn("Reason", _reason),
         number("Dead letters", "dead_letters", of=most),
-        *([Column("Outstanding", _outstanding, number=True)] if live else []),
+        *([ReportColumn("Outstanding", _outstanding, number=True)] if live else []),
         text("Topic", "original_topic"),
         text("Group", "failed_group"),
-        Column("Last, UTC", lambda row: Cell(moment(row["last_failed_at"]).removesuffix(" UTC"))),
-        Column("Last one's key", lambda row: Cell(f"{plain(row['example_key'], 60)}, offset {row['example_offset']}")),
+        ReportColumn("Last, UTC", lambda row: Cell(moment(row["last_failed_at"]).removesuffix(" UTC"))),
+        ReportColumn(
+            "Last one's key", lambda row: Cell(f"{plain(row['example_key'], 60)}, offset {row['example_offset']}")
+        ),
     )
     return Section(
         name="dead-letters",
@@ -193,7 +195,7 @@ def _lanes(_: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
         number("Lanes", "lanes"),
         number("Gini", "gini", "{:.3f}".format, of=1),
         number("Share of the top 1\u00a0%", "top_share", share, of=1),
-        Column("which are", lambda row: Cell(plural(row["top_lanes"], "lane")), number=True),
+        ReportColumn("which are", lambda row: Cell(plural(row["top_lanes"], "lane")), number=True),
     )
     lanes = _by(tables["hot_lanes"], "topic")
     hot = [row for skewed in skews[:TOPICS_DRAWN] for row in lanes[skewed["topic"]][:_LANES_SHOWN]]
@@ -231,12 +233,14 @@ def _lag(facts: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
     most = max((row["lag"] for row in order), default=0)
     columns = (
         text("Group", "consumer_group"),
-        Column("Role", lambda row: Cell(row["role"])),
+        ReportColumn("Role", lambda row: Cell(row["role"])),
         text("Topic", "topic"),
         number("Lag, messages", "lag", of=most),
         number("Lanes behind", "lanes"),
         number("Age of the oldest", "oldest_ms", duration),
-        Column("State", lambda row: Cell("paused", tone="warn") if row["paused"] else Cell("not paused", tone="muted")),
+        ReportColumn(
+            "State", lambda row: Cell("paused", tone="warn") if row["paused"] else Cell("not paused", tone="muted")
+        ),
     )
     return Section(
         name="lag",
@@ -254,7 +258,7 @@ def _stalled(facts: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
         text("Lane", "key"),
         number("Still for", "still_ms", duration),
         number("Lag, messages", "lag"),
-        Column("State", lambda row: Cell(row["state"], tone=_TONES.get(row["state"], ""))),
+        ReportColumn("State", lambda row: Cell(row["state"], tone=_TONES.get(row["state"], ""))),
         number("Attempts", "attempts"),
         text("Last error", "last_error"),
     )

@@ -29,7 +29,7 @@ _OURS = ""
 
 
 @frozen
-class LaneState:
+class LaneExtent:
     """What the database shows of a lane."""
 
     head: int
@@ -41,7 +41,7 @@ class LaneState:
     created_ms: int
 
 
-Lanes = dict[str, dict[str, LaneState]]
+Lanes = dict[str, dict[str, LaneExtent]]
 """Topic → key → what the database shows."""
 
 
@@ -154,7 +154,7 @@ def lowered(start: Positions, lost: Iterable[LaneRange]) -> Positions:
     return Positions(lanes, start.youngest_ms)
 
 
-def came_back(start: Positions, topic: str, lane: LaneState) -> bool:
+def came_back(start: Positions, topic: str, lane: LaneExtent) -> bool:
     """Whether a lane that `start` knows was purged since, and born again further up."""
     return lane.created_ms > start.youngest_ms.get(topic, 0)
 
@@ -198,7 +198,7 @@ def up_to(seen: Lanes, target: Lanes) -> Lanes:
     """What is seen, without what came after `target` was seen."""
     return {
         topic: {
-            key: LaneState(min(lane.head, target[topic][key].head), lane.floor, lane.deleted, lane.created_ms)
+            key: LaneExtent(min(lane.head, target[topic][key].head), lane.floor, lane.deleted, lane.created_ms)
             for key, lane in lanes.items()
             if key in target[topic]
         }
@@ -216,5 +216,5 @@ def ranges(start: Positions, end: Positions) -> Iterator[LaneRange]:
                 yield LaneRange(topic, key, old[key] - 1, after - 1)
 
 
-def _youngest(lanes: Mapping[str, LaneState]) -> int:
+def _youngest(lanes: Mapping[str, LaneExtent]) -> int:
     return max((lane.created_ms for lane in lanes.values()), default=0)

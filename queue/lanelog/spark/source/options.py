@@ -52,7 +52,7 @@ _LONGEST = 2**63 - 1
 
 
 @frozen(kw_only=True)
-class Place:
+class DatabasePlace:
     """Where the database is; made on the driver, and sent to the tasks without the password if that has a variable."""
 
     url: str = field(repr=False)
@@ -82,7 +82,7 @@ class Place:
 class ReadOptions:
     """What is read, from where to where."""
 
-    place: Place
+    place: DatabasePlace
     table: str
     topics: tuple[str, ...]
     """Empty: those that match `pattern`, or all of them for a table other than messages."""
@@ -97,7 +97,7 @@ class ReadOptions:
     include_payload: bool
 
 
-def parse_write(options: Mapping[str, str]) -> Place:
+def parse_write(options: Mapping[str, str]) -> DatabasePlace:
     """Check the options of a write. Raises ConfigurationError."""
     given = _known(options, (*_PLACE, *_SPARKS), "written")
     return _place(given)
@@ -174,12 +174,12 @@ def _exclusive(given: Mapping[str, str], table: str) -> None:
         )
 
 
-def _place(given: Mapping[str, str]) -> Place:
+def _place(given: Mapping[str, str]) -> DatabasePlace:
     url = given.get("url") or os.environ.get(URL_VARIABLE)
     if not url:
         raise ConfigurationError(f"no URL: give the option url, or set {URL_VARIABLE} before the driver starts")
     ConnectConfig.from_url(url)  # a URL that cannot be read fails here, and not in every task
-    return Place(url=url, password_env=given.get("passwordEnv"))
+    return DatabasePlace(url=url, password_env=given.get("passwordEnv"))
 
 
 def _topics(text: str | None) -> tuple[str, ...]:

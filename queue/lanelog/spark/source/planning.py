@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from lanelog._database import Executor
-    from lanelog.spark.source.offsets import Lanes, LaneState, TopicState
+    from lanelog.spark.source.offsets import LaneExtent, Lanes, TopicState
     from lanelog.spark.source.options import Bound, Offsets, ReadOptions
 
 T = TypeVar("T")
@@ -151,7 +151,7 @@ class Planner:
                 raise ConfigurationError(f"topic {topic!r} does not exist")
         return {topic: found[topic] for topic in names if topic in found}
 
-    def _since(self, topic: str, lanes: Mapping[str, LaneState]) -> dict[str, int]:
+    def _since(self, topic: str, lanes: Mapping[str, LaneExtent]) -> dict[str, int]:
         """The first offset written at or after the starting timestamp, by binary search in all lanes at once."""
         # Everything up to low is before; everything above high is not.
         low = {key: lane.floor for key, lane in lanes.items()}
@@ -181,7 +181,7 @@ def _all_read(option: str, offsets: str | Offsets, seen: Seen) -> None:
         )
 
 
-def _start(topic: str, key: str, lane: LaneState, starting: Bound | Offsets, *, strict: bool) -> int:
+def _start(topic: str, key: str, lane: LaneExtent, starting: Bound | Offsets, *, strict: bool) -> int:
     """The first offset to be read; a lane that the options do not name starts at its oldest message."""
     if starting == "latest":
         return lane.head + 1
@@ -197,7 +197,7 @@ def _start(topic: str, key: str, lane: LaneState, starting: Bound | Offsets, *, 
     return max(given, lane.deleted + 1)
 
 
-def _end(topic: str, key: str, lane: LaneState, ending: str | Offsets) -> int:
+def _end(topic: str, key: str, lane: LaneExtent, ending: str | Offsets) -> int:
     """The last offset to be read; a lane that the options do not name ends at its newest message."""
     given = ending.get(topic, {}).get(key, 0) if isinstance(ending, dict) else 0
     return min(lane.head, given - 1) if given > 0 else lane.head

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lanelog._stores import history
 from lanelog._stores._points import chunked, placeholders
-from lanelog.spark.source.offsets import LaneState, TopicState
+from lanelog.spark.source.offsets import LaneExtent, TopicState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -138,7 +138,7 @@ def lanes(cx: Executor, names: Sequence[str]) -> Lanes:
     """Every lane of the topics."""
     found: Lanes = {topic: {} for topic in names}
     for topic, key, *numbers in _of_topics(cx, LANES, (), names):
-        found[topic][key] = LaneState(*map(int, numbers))
+        found[topic][key] = LaneExtent(*map(int, numbers))
     return found
 
 

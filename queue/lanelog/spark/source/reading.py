@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from lanelog._database import Session
-    from lanelog.spark.source.options import Place
+    from lanelog.spark.source.options import DatabasePlace
     from lanelog.spark.source.splits import LaneRange
 
 PAGE_BYTES: Final = 32 * 1024 * 1024
@@ -70,7 +70,7 @@ class DataLost(LanelogError):
 class Reading:
     """How a task reads; sent along with it."""
 
-    place: Place
+    place: DatabasePlace
     fail_on_data_loss: bool = True
     include_payload: bool = True
 
@@ -149,7 +149,7 @@ class _Connection:
 
 
 @contextmanager
-def _connection(place: Place) -> Iterator[_Connection]:
+def _connection(place: DatabasePlace) -> Iterator[_Connection]:
     database = Database(place.config())
     session = database.session("spark")
     try:

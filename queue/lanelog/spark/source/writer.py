@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from lanelog.spark.source.options import Place
+    from lanelog.spark.source.options import DatabasePlace
 
 ROWS: Final = 1_000
 """The most messages of one transaction."""
@@ -54,7 +54,7 @@ class Written(WriterCommitMessage):
 class _Task:
     """What batch and stream have in common; sent to the executors."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: DatabasePlace) -> None:
         self._place = place
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:

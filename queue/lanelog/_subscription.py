@@ -1,0 +1,341 @@
+"""What is behind a `Subscription`: one group's handlers in this process, from registration to the last release.
+
+Owns the life cycle (start, pause, stop, state, statistics) and the members, one for each topic; leases, rows and
+settlements are the engine's. Made by the client. Users reach it through `Subscription` and `Deliveries` alone.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+import uuid
+import warnings
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from attrs import define, field, frozen
+
+from lanelog import migrations
+from lanelog._checks import check_timeout
+from lanelog._engine import life
+from lanelog._engine.lane import policy
+from lanelog._engine.lane.values import Budget
+from lanelog._engine.leasing.registration import register
+from lanelog._engine.member.member import Member
+from lanelog._engine.member.rules import SubscriptionRules
+from lanelog._engine.working.pulling import Puller
+from lanelog._engine.working.workers import Workers, compose
+from lanelog._places import GroupTopic
+from lanelog._telemetry import get_logger
+from lanelog.config import AckPolicy, check_name
+from lanelog.errors import ClosedError, ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from lanelog._checks import Duration
+    from lanelog._engine.engine import Engine
+    from lanelog._engine.lane.run import Attempt
+    from lanelog.config import SubscriptionConfig
+    from lanelog.message import Message
+
+SHORTEST_WAIT = 0.05
+TELLS_EVERY = 5.0
+"""Seconds after which whoever waits for the end of a subscription is told, again and again, what it waits for."""
+
+log = get_logger("subscription")
+
+
+class SubscriptionState(StrEnum):
+    """Where a subscription is in its life."""
+
+    NEW = "new"
+    RUNNING = "running"
+    PAUSED = "paused"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+@frozen(kw_only=True)
+class SubscriptionStats:
+    """A subscription at one moment; counts since its start."""
+
+    state: SubscriptionState
+    lanes: int
+    running: int
+    waiting: int
+    prefetched: int
+    prefetched_bytes: int
+    handled: int
+    acked: int
+    retried: int
+    postponed: int
+    dead_lettered: int
+    timed_out: int
+    refused: int
+
+
+@define(eq=False, repr=False)
+class SubscriptionCore:
+    """One group's handler on one or more topics. `handler` None makes it a pulled one: its runs wait for `pull`."""
+
+    group: str
+    topics: tuple[str, ...]
+    config: SubscriptionConfig
+    handler: Callable[[Message], object] | None
+    _engine: Engine
+    members: tuple[Member, ...] = field(init=False)
+    _runs: queue.SimpleQueue[Any] = field(factory=queue.SimpleQueue, init=False)
+    _workers: Workers | None = field(default=None, init=False)
+    _puller: Puller = field(init=False)
+    _lock: threading.Lock = field(factory=threading.Lock, init=False)
+    _state: SubscriptionState = field(default=SubscriptionState.NEW, init=False)
+    _failure: BaseException | None = field(default=None, init=False)
+    _on_failure: Callable[[], None] | None = field(default=None, init=False)
+    _pid: int = field(factory=os.getpid, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        config = self.config
+        rules = SubscriptionRules(self.group, config, self.handler is None or config.ack_policy is AckPolicy.MANUAL)
+        budget, lock = Budget(), threading.Lock()
+        owner = f"{config.name}:{uuid.uuid4().hex[:12]}"
+        self.members = tuple(
+            Member(
+                at=GroupTopic(topic=topic, group=self.group),
+                owner=owner,
+                config=config,
+                rules=rules,
+                budget=budget,
+                lock=lock,
+                signals=self._engine.signals,
+                runs=self._runs,
+                failed=self._fail,
+                workers=0 if self.handler is None else config.workers,
+            )
+            for topic in self.topics
+        )
+        self._puller = Puller(config, self._runs, self.members, self._engine.context)
+        if self.handler is not None:
+            handler = compose(self.handler, config.middleware)
+            self._workers = Workers(self.group, config, handler, self._runs, self._engine.context)
+
+    def __repr__(self) -> str:
+        return f"<Subscription {self.group!r} on {', '.join(map(repr, self.topics))}: {self.state}>"
+
+    def __del__(self) -> None:
+        if getattr(self, "_state", None) is SubscriptionState.RUNNING and os.getpid() == self._pid:
+            warnings.warn(f"{self!r} was never stopped", ResourceWarning, source=self, stacklevel=1)
+
+    @property
+    def state(self) -> SubscriptionState:
+        """Where it is in its life."""
+        if self._state is SubscriptionState.STOPPING and all(m.ended.is_set() for m in self.members):
+            return SubscriptionState.STOPPED
+        return self._state
+
+    @property
+    def inherited(self) -> bool:
+        """Whether it was started in the parent of this process, and is of no use here."""
+        return os.getpid() != self._pid
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why it failed, or None."""
+        return self._failure
+
+    @property
+    def owner(self) -> str:
+        """The name under which its leases stand: `name` and a random incarnation."""
+        return self.members[0].owner
+
+    def start(self) -> None:
+        """Register the group (committed when this returns) and start; idempotent while it runs."""
+        self._engine.check_process()
+        with self._lock:
+            if self._state in (SubscriptionState.RUNNING, SubscriptionState.PAUSED):
+                return
+            if self._state is not SubscriptionState.NEW:
+                raise ClosedError(f"{self!r} cannot be started again: subscribe anew")
+            database = self._engine.database
+            deadline = time.monotonic() + database.config.publish_timeout
+            database.retry(lambda: migrations.admit(database), deadline=deadline, what="reading the tables' version")
+            for member in self.members:
+                deadline = time.monotonic() + database.config.publish_timeout
+                member.registered_at = database.retry(
+                    lambda at=member.at: register(database, at, self.config),  # type: ignore[misc]
+                    deadline=deadline,
+                    what=f"registering group {self.group!r} of topic {member.topic!r}",
+                )
+            self._state = SubscriptionState.RUNNING
+        if self._workers is not None:
+            self._workers.start()
+        self._engine.add(self)
+
+    def pause(self) -> None:
+        """Hand out nothing more in this process."""
+        self._set_paused(paused=True)
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        self._set_paused(paused=False)
+
+    def _set_paused(self, *, paused: bool) -> None:
+        self._engine.check_process()
+        with self._lock:
+            if self._state not in (SubscriptionState.RUNNING, SubscriptionState.PAUSED):
+                raise ClosedError(f"{self!r} does not run")
+            self._state = SubscriptionState.PAUSED if paused else SubscriptionState.RUNNING
+            for member in self.members:
+                if paused:
+                    member.leasing.pause()
+                else:
+                    member.leasing.resume()
+        if not paused:
+            self._engine.signals.wake_keeper()  # it knows whether an operator paused the lane as well
+
+    def stop(self, timeout: Duration | None = 30.0) -> bool:
+        """Drain and leave, within `timeout`; True when everything is released."""
+        allowed = check_timeout("timeout", timeout)
+        self._engine.check_process()
+        self.ask_to_stop()
+        until = None if allowed is None else time.monotonic() + allowed
+        ended = all(self._wait_for(member, until) for member in self.members)
+        if ended:
+            self._dismiss()
+            if self._workers is not None:
+                self._workers.join(0.5 if until is None else max(0.0, min(0.5, until - time.monotonic())))
+        else:
+            log.warning("subscription.still_draining", group=self.group, running=self.stats().running)
+        return ended
+
+    def _wait_for(self, member: Member, until: float | None) -> bool:
+        began = told = time.monotonic()
+        while not member.ended.is_set():
+            if time.monotonic() - told >= TELLS_EVERY:
+                told = time.monotonic()
+                away = self._engine.context.ground.incarnation is None
+                life.waited(member, told - began, away=away)
+            left = SHORTEST_WAIT if until is None else min(SHORTEST_WAIT, until - time.monotonic())
+            if left <= 0:
+                return False
+            if self.handler is None:
+                self.drain()  # a run that came to the queue when the iterator had ended
+                member.attempts.hand_back(forgotten=True)
+            member.ended.wait(left)
+        return True
+
+    def cut_off(self) -> None:
+        """Stop without waiting for handlers: what they have goes back, and whoever takes the lane has it at once.
+
+        Dies right after it, before that is committed: the next owner takes what ran for a crash, as after a kill.
+        """
+        now = time.monotonic()
+        for member in self.members:
+            for attempt in member.attempts.cut_off():
+                seconds = now - attempt.started if attempt.started else 0.0
+                log.warning("handler.cut_off", **member.about(attempt), seconds=seconds)
+        if self._workers is not None:
+            self._workers.cut_off()
+
+    def _dismiss(self) -> None:
+        """Nothing is held any more: let the workers go."""
+        if self._workers is not None:
+            self._workers.stop()
+        self._engine.remove(self)
+
+    def ask_to_stop(self) -> None:
+        """Begin to stop, without waiting."""
+        with self._lock:
+            if self._state is SubscriptionState.NEW:
+                self._state = SubscriptionState.STOPPED
+                for member in self.members:
+                    member.ended.set()
+                return
+            if self._state is not SubscriptionState.FAILED:
+                self._state = SubscriptionState.STOPPING
+        for member in self.members:
+            member.leasing.stop()
+        self._engine.signals.wake_keeper()
+
+    def stats(self) -> SubscriptionStats:
+        """What it holds and what it has done, over all its topics."""
+        self._engine.check_process()
+        with self.members[0].lock:
+            held = [member.held_locked() for member in self.members]
+            counters = [member.counters for member in self.members]
+            budget = self.members[0].budget
+            return SubscriptionStats(
+                state=self.state,
+                lanes=sum(each.lanes for each in held),
+                running=sum(each.running for each in held),
+                waiting=sum(each.waiting for each in held),
+                prefetched=budget.messages,
+                prefetched_bytes=budget.payload_bytes,
+                handled=sum(c.handled for c in counters),
+                acked=sum(c.acked for c in counters),
+                retried=sum(c.retried for c in counters),
+                postponed=sum(c.postponed for c in counters),
+                dead_lettered=sum(c.dead_lettered for c in counters),
+                timed_out=sum(c.timed_out for c in counters),
+                refused=sum(c.refused for c in counters),
+            )
+
+    def supervise(self, now: float) -> None:
+        """One look by the clock, by the keeper: handlers, and messages that are in the user's hands."""
+        if self._workers is not None:
+            self._workers.supervise(now)
+        if self._state is not SubscriptionState.RUNNING and all(m.ended.is_set() for m in self.members):
+            self._dismiss()  # stop() had given up waiting for it
+        for member in self.members:
+            for attempt in member.attempts.detached():
+                if now >= attempt.deadline:
+                    self._give_up(member, attempt, now)
+
+    def _give_up(self, member: Member, attempt: Attempt, now: float) -> None:
+        reason = f"neither settled nor extended within {now - attempt.started:.1f} s"
+        if member.attempts.give_up(attempt, policy.timed_out(self.config, attempt, reason, now)):
+            log.warning("delivery.given_up", **member.about(attempt), seconds=now - attempt.started)
+
+    def on_failure(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once when the subscription fails; at once if it has."""
+        self._on_failure = callback
+        if self._failure is not None:
+            callback()
+
+    def _fail(self, error: BaseException) -> None:
+        with self._lock:
+            if self._failure is not None:
+                return
+            self._failure, self._state = error, SubscriptionState.FAILED
+        self.ask_to_stop()
+        if self._on_failure is not None:
+            self._on_failure()
+
+    def pull(self, timeout: float | None) -> Message | None:
+        """Wait for the next message of a pulled subscription; None after `timeout` seconds, or when it ended."""
+        self._engine.check_process()
+        until = None if timeout is None else time.monotonic() + timeout
+        message = self._puller.next(until, lambda: self.state in (SubscriptionState.RUNNING, SubscriptionState.PAUSED))
+        if message is None and self._failure is not None:
+            raise self._failure
+        return message
+
+    def drain(self) -> None:
+        """Give back what was planned for a pulled subscription and not taken."""
+        self._puller.drain()
+
+
+def checked_topics(topic: str | Sequence[str], config: SubscriptionConfig) -> tuple[str, ...]:
+    """One topic or several, each checked together with its dead letter topic's name."""
+    names = [topic] if isinstance(topic, str) else list(topic) if isinstance(topic, list | tuple) else [topic]
+    if not names:
+        raise ConfigurationError("topic must name at least one topic")
+    topics = tuple(dict.fromkeys(check_name("topic", name) for name in names))
+    for name in topics:
+        dead_topic = config.dead_letter_topic(name)
+        if dead_topic is not None:
+            check_name("topic with its dead letter suffix", dead_topic)
+    return topics

@@ -1,0 +1,120 @@
+"""Compares a database's tables with what this library needs, and decides whether it can work on them.
+
+Owns that comparison and the error that says what mends a difference. It changes nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from lanelog._telemetry import get_logger
+from lanelog.errors import SchemaError
+from lanelog.migrations.catalogue import applied_version, found_tables, oldest_code
+from lanelog.migrations.declared import Difference, TableShape, compare, declared_tables
+from lanelog.migrations.steps import VERSION, added, shape
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lanelog._database import Database, Executor
+
+_SHOWN: Final = 5
+_COMMAND: Final = "lanelog migrate"
+
+log = get_logger("database")
+
+
+class NotAdmitted(SchemaError):
+    """The tables are newer, and need a newer library: no migration helps."""
+
+
+def check(database: Database) -> int:
+    """The version of the tables, which may be older or newer than this library's, if it can work on them.
+
+    Otherwise it raises SchemaError, naming the first differences and what mends them.
+    """
+    deadline = time.monotonic() + database.config.publish_timeout
+    version, found = database.retry(lambda: look(database), deadline=deadline, what="checking the tables")
+    if found:
+        raise misfit(database, found)
+    _note(database, version)
+    return version
+
+
+def admit(database: Database) -> None:
+    """Raise SchemaError unless the tables' version is one that this library works on; looks only once.
+
+    For those who begin to work, and have no time to compare the tables. It is not repeated after an error.
+    """
+    if database.tables_version:
+        return
+    with database.autocommit() as cx:
+        version = version_of(database, cx)
+    if not version:
+        raise misfit(database, [_unrecorded()])
+    _note(database, version)
+
+
+def _note(database: Database, version: int) -> None:
+    """Remember the version that was found first: what it lacks is not used before the process starts again."""
+    if database.tables_version:
+        return
+    database.tables_version = version
+    if version < VERSION:
+        log.warning(
+            "tables.older",
+            database=database.config.database,
+            version=version,
+            known=VERSION,
+            remedy=f"{_COMMAND}, then start again; until then this process works without what is new",
+        )
+
+
+def look(database: Database) -> tuple[int, list[Difference]]:
+    """The version of the tables, 0 if there is none, and how they differ from what this library needs at it."""
+    with database.autocommit() as cx:
+        found = found_tables(cx, declared_tables())
+        version = version_of(database, cx) if "queue_schema" in found else 0
+    left = differences(found, version or VERSION)
+    return version, left if version or left else [_unrecorded()]
+
+
+def version_of(database: Database, cx: Executor) -> int:
+    """The version of the tables, 0 if none is recorded; raises SchemaError if they do not admit this library."""
+    version = applied_version(cx)
+    if version > VERSION:
+        oldest = oldest_code(cx)
+        if oldest > VERSION:
+            raise NotAdmitted(
+                f"the tables in {database.config.database} are of version {version}, which needs a lanelog that knows "
+                f"version {oldest}; this one knows them up to version {VERSION}: upgrade lanelog in this process"
+            )
+    return version
+
+
+def _unrecorded() -> Difference:
+    return Difference(text=f"version {VERSION} is not recorded in queue_schema")
+
+
+def differences(found: Mapping[str, TableShape], version: int) -> list[Difference]:
+    """How tables differ from those of a version, or of this library's if that is newer."""
+    mended = added()
+    return [
+        difference
+        for name, table in shape(min(version, VERSION)).items()
+        for difference in compare(table, found.get(name), mended=[column for each, column in mended if each == name])
+    ]
+
+
+def misfit(database: Database, found: list[Difference]) -> SchemaError:
+    """The error that names the first differences, and what mends them."""
+    more = len(found) - _SHOWN
+    texts = [difference.text for difference in found[:_SHOWN]] + ([f"and {more} more"] if more > 0 else [])
+    remedies = [difference.remedy for difference in found[:_SHOWN] if difference.remedy]
+    if len(remedies) < len(found[:_SHOWN]):
+        remedies.append(f"`{_COMMAND}` or `client.migrate()` (and grant the user the tables, if they are there)")
+    return SchemaError(
+        f"the tables in {database.config.database} do not fit this lanelog: {'; '.join(texts)}. "
+        f"To mend it, run {'; '.join(remedies)}"
+    )

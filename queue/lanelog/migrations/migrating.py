@@ -1,0 +1,114 @@
+"""Makes the tables that are missing, and takes older ones to this library's version, one process at a time.
+
+Owns every statement that changes a table. A table that is there but different it leaves as it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from typing import TYPE_CHECKING, Final
+
+from lanelog._database import codes
+from lanelog.errors import DatabaseError, SchemaError
+from lanelog.migrations.catalogue import add_column, found_tables, record_version
+from lanelog.migrations.checking import differences, look, misfit, version_of
+from lanelog.migrations.declared import checksum, declared_tables
+from lanelog.migrations.steps import STEPS, VERSION, added
+
+if TYPE_CHECKING:
+    from lanelog._database import Database, Session
+    from lanelog.migrations.declared import TableShape
+
+PATIENCE: Final = 60.0
+"""Seconds that `migrate` waits for another process that migrates, or for a table that is in use."""
+
+_LEAST_PAGE: Final = 16_384
+
+# One migration at a time in a database; waited for in slices below any read time-out.
+_LOCK = "SELECT GET_LOCK(%s, 5)"
+_UNLOCK = "SELECT RELEASE_LOCK(%s)"
+_PAGE_SIZE = "SELECT @@innodb_page_size"
+# A statement that alters a table would otherwise wait for its readers for a day (MariaDB) or a year (MySQL). While it
+# waits all others wait behind it, and no heartbeat is written: it gives up long before a lease ends, and tries again.
+_LOCK_WAIT = "SET SESSION lock_wait_timeout = 3"
+
+
+def migrate(database: Database) -> list[str]:
+    """Create and add what is missing; what was done, in words: nothing if everything is there.
+
+    Any number of processes may call it at once, while others work. DDL commits by itself, statement by statement: one
+    that was interrupted is finished by the next call, and the version is recorded last. Raises SchemaError if a table
+    is there but different, or newer than this library, and DatabaseError.
+    """
+    deadline = time.monotonic() + PATIENCE
+    what = f"migrating {database.config.database}"
+    version, left = database.retry(lambda: look(database), deadline=deadline, what=what)
+    done: list[str] = []
+    if version <= VERSION and (left or version < VERSION):
+        database.retry(lambda: _migrate(database, deadline, done), deadline=deadline, what=what)
+        version = VERSION
+    elif left:
+        raise misfit(database, left)
+    database.tables_version = version  # no need to start again to use what was added
+    return done
+
+
+def _migrate(database: Database, deadline: float, done: list[str]) -> None:
+    session = database.session("migrate")
+    try:
+        name = "lanelog.migrate." + hashlib.sha256(database.config.database.encode()).hexdigest()[:32]
+        _lock(session, name, deadline)
+        session.execute(_LOCK_WAIT)
+        before = found_tables(session, declared_tables())
+        applied = version_of(database, session) if "queue_schema" in before else 0
+        if applied > VERSION:
+            return  # a newer library was faster: what is missing now is its own to make
+        for table in declared_tables().values():
+            if table.name not in before:
+                _create(session, table.statement)
+                done.append(f"created table {table.name}")
+        _add_columns(session, before, done)
+        left = differences(found_tables(session, declared_tables()), VERSION)
+        if left:
+            raise misfit(database, left)
+        # From the oldest on: when the first version was recorded is when the tables were born.
+        for step in STEPS[applied:]:
+            record_version(session, step.version, checksum(declared_tables().values()), step.oldest_code)
+        if applied < VERSION:
+            done.append(f"recorded version {VERSION}" + (f", after {applied}" if applied else ""))
+        session.execute(_UNLOCK, (name,))
+    finally:
+        session.close()  # which frees the lock, too
+
+
+def _add_columns(session: Session, before: dict[str, TableShape], done: list[str]) -> None:
+    """Add what steps brought to tables that were there before."""
+    for table, column in added():
+        if table not in before or column in before[table].columns:
+            continue
+        if add_column(session, table, declared_tables()[table].definitions[column]):
+            done.append(f"added column {table}.{column}")
+
+
+def _create(session: Session, statement: str) -> None:
+    try:
+        session.execute(statement)
+    except DatabaseError as exc:
+        if exc.code != codes.KEY_TOO_LONG:
+            raise
+        size = int((session.one(_PAGE_SIZE) or (0,))[0])
+        raise SchemaError(
+            f"the server's innodb_page_size is {size}, and the keys of lanelog's tables need pages of at least "
+            f"{_LEAST_PAGE}: it is chosen when a data directory is made, so use a server made with innodb_page_size="
+            f"{_LEAST_PAGE // 1024}k, the default ({exc})"
+        ) from exc
+
+
+def _lock(session: Session, name: str, deadline: float) -> None:
+    while True:
+        row = session.one(_LOCK, (name,))
+        if row is not None and row[0] == 1:
+            return
+        if time.monotonic() >= deadline:
+            raise DatabaseError(f"another process has been migrating this database for {PATIENCE:g} s: wait for it")
