@@ -108,7 +108,7 @@ def _fail(error: BaseException) -> None:
 def _batches() -> list[list[Fetched]]:
     return [
         [
-            Fetched("key", offset, f"m{offset}", PAYLOAD, len(PAYLOAD), None, 0, "", "", 0, "", 0, 0, None)
+            Fetched("key", offset, f"m{offset}", PAYLOAD, len(PAYLOAD), None, 0)
             for offset in range(first, first + MESSAGES)
         ]
         for first in range(1, BATCHES * MESSAGES, MESSAGES)

@@ -106,7 +106,7 @@ def idle(bench: Bench) -> Iterator[tuple[str, float]]:
     """Statements a second with 1,000 idle lanes."""
     lanes = 1000
     bench.backlog(lanes, lanes)
-    done = _Countdown(lanes)
+    done = Countdown(lanes)
     with bench.client.subscribe(TOPIC, "idle", done) as subscription:
         done.wait()
         time.sleep(2.0)  # flushes and looks calm down
@@ -138,7 +138,7 @@ PLAN = (
 )
 
 
-class _Countdown:
+class Countdown:
     """A handler that does nothing but notice its first and its last message."""
 
     def __init__(self, messages: int) -> None:
@@ -148,6 +148,7 @@ class _Countdown:
         self.began = 0.0
 
     def __call__(self, _message: lanelog.Message) -> None:
+        """Count a message."""
         count = next(self._count)
         if count == 1:
             self.began = time.perf_counter()
@@ -155,6 +156,7 @@ class _Countdown:
             self._last.set()
 
     def wait(self) -> None:
+        """Wait for the last message; raises TimeoutError."""
         if not self._last.wait(PATIENCE):
             raise TimeoutError(f"{self._messages} messages were not handled within {PATIENCE:g} s")
 
@@ -169,11 +171,11 @@ def _consume(bench: Bench, lanes: int) -> Iterator[tuple[str, float]]:
     name = f"{lanes}_lanes" if lanes else "open_lanes"
     if lanes:
         yield f"raw_read_{name}", raw.read_by_lane(bench, lanes)
-    done = _Countdown(messages)
+    done = Countdown(messages)
     before, started = bench.statements(), time.perf_counter()
     with bench.client.subscribe(TOPIC, "group", done):
         done.wait()
-        _wait_for_acks(bench, messages)
+        wait_for_acks(bench, messages)
         ended = time.perf_counter()
         statements = bench.statements() - before
     yield f"consume_{name}", messages / (ended - done.began)
@@ -181,7 +183,7 @@ def _consume(bench: Bench, lanes: int) -> Iterator[tuple[str, float]]:
     yield f"statements_per_message_{name}", statements / messages
 
 
-def _wait_for_acks(bench: Bench, messages: int) -> None:
+def wait_for_acks(bench: Bench, messages: int) -> None:
     """Until the watermarks in the database say that every message is acked."""
     with bench.raw() as connection, connection.cursor() as cursor:
         for _ in range(round(PATIENCE / 0.005)):

@@ -27,6 +27,7 @@ from lanelog._engine.member.member import Member
 from lanelog._engine.member.rules import SubscriptionRules
 from lanelog._engine.working.pulling import Puller
 from lanelog._engine.working.workers import Workers, compose
+from lanelog._places import GroupTopic
 from lanelog._telemetry import get_logger
 from lanelog.config import AckPolicy, check_name
 from lanelog.errors import ClosedError, ConfigurationError
@@ -103,8 +104,7 @@ class SubscriptionCore:
         owner = f"{config.name}:{uuid.uuid4().hex[:12]}"
         self.members = tuple(
             Member(
-                group=self.group,
-                topic=topic,
+                at=GroupTopic(topic=topic, group=self.group),
                 owner=owner,
                 config=config,
                 rules=rules,
@@ -165,7 +165,7 @@ class SubscriptionCore:
             for member in self.members:
                 deadline = time.monotonic() + database.config.publish_timeout
                 member.registered_at = database.retry(
-                    lambda topic=member.topic: register(database, self.group, topic, self.config),  # type: ignore[misc]
+                    lambda at=member.at: register(database, at, self.config),  # type: ignore[misc]
                     deadline=deadline,
                     what=f"registering group {self.group!r} of topic {member.topic!r}",
                 )

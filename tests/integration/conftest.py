@@ -1,6 +1,7 @@
 """What the tests of the integration tier share: connections past the library, to look, to lock and to disturb."""
 
 import logging
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -44,6 +45,14 @@ def open_raw(lanelog_url: str) -> Iterator[OpenRaw]:
 def raw(open_raw: OpenRaw) -> "pymysql.Connection[Any]":
     """A connection of the application's own, with autocommit on."""
     return open_raw(autocommit=True)
+
+
+@pytest.fixture
+def empty_url(lanelog_server: DevServer) -> Iterator[str]:
+    """The URL of a database without tables."""
+    name = f"lanelog_test_{secrets.token_hex(6)}"
+    yield lanelog_server.create_database(name)
+    lanelog_server.drop_database(name)
 
 
 @pytest.fixture

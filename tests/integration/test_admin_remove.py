@@ -9,6 +9,7 @@ import pytest
 import lanelog
 from lanelog import Client, ConfigurationError, LeaseLost, Message, Reject
 from lanelog._engine.cleanup import collection
+from lanelog._places import GroupTopic
 from lanelog.admin.change import delete, purge_messages
 from support.commits import every_commit_unanswered_once
 from support.dead_letters import give_up
@@ -118,7 +119,7 @@ def test_leftovers_are_not_taken_from_a_group_registered_meanwhile(
 
     settle(lanelog_client, 10)
     database = lanelog_client.admin._database
-    assert not delete._clear_some(database, "t", "g")
+    assert not delete._clear_some(database, GroupTopic(topic="t", group="g"))
     assert one(raw, "SELECT COUNT(*) FROM queue_offsets WHERE consumer_group = 'g'") == 10
 
 

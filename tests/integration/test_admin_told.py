@@ -4,7 +4,6 @@ import os
 import re
 import socket
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -19,7 +18,6 @@ from support.situations import settle
 from support.sql import rows
 from support.waiting import events
 
-FUTURE = datetime(2100, 1, 1, tzinfo=UTC)
 Verb = Callable[[Admin, bool], Any]
 VERBS: dict[str, tuple[Verb, str, str]] = {
     "purge": (

@@ -5,13 +5,11 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import pytest
 
 import lanelog
-from lanelog.devserver import DevServer
 from lanelog.migrations import VERSION
 
 COMMAND = [sys.executable, "-m", "lanelog"]
@@ -23,13 +21,6 @@ def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*COMMAND, *arguments], capture_output=True, text=True, check=False, env=base | environ, timeout=60
     )
-
-
-@pytest.fixture
-def empty_url(lanelog_server: DevServer) -> Iterator[str]:
-    """A database without tables."""
-    yield lanelog_server.create_database("lanelog_cli")
-    lanelog_server.drop_database("lanelog_cli")
 
 
 @pytest.mark.local_server

@@ -1,6 +1,5 @@
 """Collection and purge: what leaves the log, when, and that nobody misses it."""
 
-import logging
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -14,7 +13,7 @@ from lanelog._database import NOW_MS, Database
 from lanelog._engine.cleanup.collection import HEARTBEATS_KEPT, STEP
 from lanelog._stores import offsets
 from support.janitors import Janitors, passed
-from support.sql import audit, one, owners, rows, watermark
+from support.sql import audit, one, owners, rows, stored, watermark
 from support.waiting import Record, accept, events, eventually
 
 JOBS = 30
@@ -35,10 +34,6 @@ def collected(janitors: Janitors, raw: Any) -> Callable[..., None]:
         eventually(lambda: (janitors.turn(client), not left(raw, "t"))[1])
 
     return wait
-
-
-def stored(raw: Any, topic: str) -> int:
-    return int(one(raw, "SELECT COUNT(*) FROM queue_messages WHERE topic = %s", topic))
 
 
 def lanes(raw: Any, topic: str) -> dict[str, int]:
@@ -285,11 +280,11 @@ def test_the_watermark_survives_collection_and_restart(
         eventually(lambda: watermark(raw, "g", "t", "a") == 11)
 
 
+@pytest.mark.usefixtures("logged")
 def test_a_deletion_that_failed_is_repeated(
     janitors: Janitors, lanelog_client: Client, raw: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Messages behind a raised floor whose deletion was refused once go with a later pass, without new traffic."""
-    caplog.set_level(logging.INFO, logger="lanelog")
     rows(
         raw,
         "CREATE TRIGGER refuse BEFORE DELETE ON queue_messages FOR EACH ROW SIGNAL SQLSTATE '45000'"

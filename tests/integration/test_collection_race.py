@@ -16,6 +16,7 @@ from lanelog import Client
 from lanelog._database import Database
 from lanelog._database.wire import Wire
 from lanelog._engine.leasing.registration import register
+from lanelog._places import GroupTopic
 from lanelog.config import SubscriptionConfig
 from support.pauses import name_of
 from support.situations import Situations
@@ -61,7 +62,7 @@ def _held_up(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_held_up")
 def test_nothing_is_deleted_that_a_group_still_needs(lanelog_client: Client, database: Database, raw: Any) -> None:
     """What lies above a watermark is there, also one that a seek has just lowered; no floor rises past a new group."""
-    register(database, "old", "t", SubscriptionConfig.from_options(retention=0))
+    register(database, GroupTopic(topic="t", group="old"), SubscriptionConfig.from_options(retention=0))
     audit(
         raw,
         "rises",
@@ -85,6 +86,7 @@ def test_nothing_is_deleted_that_a_group_still_needs(lanelog_client: Client, dat
             lanelog_client.publish_many("t", [(key, b"x") for key in KEYS for _ in range(EACH)])
             heads = everything_acked(raw)
             places = {key: dice.randint(heads[key] - 2 * EACH, heads[key]) for key in KEYS[:2]}
+            late = GroupTopic(topic="t", group=f"late{number}")
             work = [
                 threads.submit(begin, 0, admin.maintain, topics=["t"]),
                 threads.submit(begin, 0, admin.maintain, topics=["t"]),
@@ -94,7 +96,7 @@ def test_nothing_is_deleted_that_a_group_still_needs(lanelog_client: Client, dat
                     )
                     for k, to in places.items()
                 ),
-                threads.submit(begin, dice.uniform(0, 6 * LONGEST), register, database, f"late{number}", "t", options),
+                threads.submit(begin, dice.uniform(0, 6 * LONGEST), register, database, late, options),
             ]
             done = [each.result(30) for each in work]
             lowered += sum(sought.again for sought in done[2:4])

@@ -13,14 +13,16 @@ from lanelog._database import NOW_MS
 from lanelog._engine.lane.run import Attempt
 from lanelog.admin import MessageState
 from lanelog.message import Postpone
+from support.dead_letters import fates
 from support.processes import Fleet
 from support.sql import delivery_rows, one, rows, watermark
+from support.stage import thorough
 from support.turns import Turns
 from support.waiting import Record, accept, events, eventually
 
 pytestmark = pytest.mark.usefixtures("logged")
 
-ORDERS = ["strict", *(pytest.param(order, marks=pytest.mark.thorough) for order in ("serial", "concurrent"))]
+ORDERS = ["strict", *thorough("serial", "concurrent")]
 QUICK = RetryPolicy(stop=stop_after_attempt(5), wait=wait_fixed(0.05))
 
 
@@ -48,14 +50,6 @@ def let_pass(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     really, passed = Attempt.overdue, [0.0]
     monkeypatch.setattr(Attempt, "overdue", lambda attempt, now: really(attempt, now + sum(passed)))
     return passed.append
-
-
-def letters(raw: Any) -> list[tuple[Any, ...]]:
-    return rows(
-        raw,
-        "SELECT failed_group, original_offset, failure_count, last_error, expires_at FROM queue_messages"
-        " WHERE topic = 't_dlq' ORDER BY failed_group, original_offset",
-    )
 
 
 def left(raw: Any, group: str = "g") -> list[tuple[Any, ...]]:
@@ -92,7 +86,7 @@ def test_what_expired_before_it_was_read_is_never_handled(
         assert (stats.dead_lettered, stats.retried) == (3, 0)
         assert policy is AckPolicy.ACK_FIRST or stats.handled == 3
         eventually(lambda: not delivery_rows(raw, "g", "t"))
-    assert letters(raw) == [("g", offset, 0, "expired", 0) for offset in (1, 3, 4)]
+    assert sorted(fates(raw)) == [("g", offset, 0, "expired", 0) for offset in (1, 3, 4)]
     late, handled = ("expired", 0, 0, "expired"), ("success", 1, 1, None)
     assert left(raw) == [(offset, *(late if offset in (1, 3, 4) else handled)) for offset in range(1, 7)]
     assert len(events(caplog, "message.expired", logging.WARNING)) == 3
@@ -109,7 +103,7 @@ def test_without_dead_letters_it_is_dropped(lanelog_client: Client, raw: Any, ca
         eventually(lambda: watermark(raw, "g", "t", "k") == 3)
     assert seen.items == [1, 3]
     assert left(raw)[1] == (2, "expired", 0, 0, "expired")
-    assert letters(raw) == []
+    assert fates(raw) == []
     (line,) = events(caplog, "message.expired", logging.ERROR)
     assert "offset=2" in line
 
@@ -125,7 +119,7 @@ def test_a_time_to_live_that_is_over_when_a_group_comes(lanelog_client: Client, 
     with lanelog_client.subscribe("t", "g", lambda m: seen(m.offset), **hook):
         eventually(lambda: watermark(raw, "g", "t", "k") == 3)
         assert told.wait(1) == [(b"late", 0, "expired")]
-    assert (seen.items, letters(raw)) == ([2, 3], [("g", 1, 0, "expired", 0)])
+    assert (seen.items, fates(raw)) == ([2, 3], [("g", 1, 0, "expired", 0)])
 
 
 def test_two_groups_only_the_late_one_misses_it(lanelog_client: Client, raw: Any) -> None:
@@ -140,7 +134,7 @@ def test_two_groups_only_the_late_one_misses_it(lanelog_client: Client, raw: Any
     with lanelog_client.subscribe("t", "late", lambda m: seen(m.offset)):
         eventually(lambda: watermark(raw, "late", "t", "k") == 1)
     assert seen.items == [1]
-    assert letters(raw) == [("late", 1, 0, "expired", 0)]
+    assert fates(raw) == [("late", 1, 0, "expired", 0)]
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -172,7 +166,7 @@ def test_a_message_that_was_read_and_marked_in_time_expires_in_memory(
         release.set()
         eventually(lambda: watermark(raw, "g", "t", "k") == 24)
     assert seen.items[20:] == [(21, 1), (24, 1)]
-    assert letters(raw) == [("g", 22, 0, "expired", 0), ("g", 23, 0, "expired", 0)]
+    assert sorted(fates(raw)) == [("g", 22, 0, "expired", 0), ("g", 23, 0, "expired", 0)]
     assert [row[1] for row in left(raw)][20:] == ["success", "expired", "expired", "success"]
 
 
@@ -230,7 +224,7 @@ def test_a_message_that_killed_its_process_does_not_expire(fleet: Fleet, lanelog
     seen = Record()
     with lanelog_client.subscribe("t", "g", lambda m: seen(m.attempt)):
         assert seen.wait(1, within=30) == [2]
-    assert letters(raw) == []
+    assert fates(raw) == []
 
 
 @pytest.mark.parametrize("key", ["k", pytest.param(None, marks=pytest.mark.thorough)])
@@ -247,10 +241,10 @@ def test_a_pause_past_the_time_expires_what_waits(
         lanelog_client.publish("t", "k", b"x", ttl=0.05)
         eventually(lambda: expired(raw, 2))
         turns.pass_by([subscription])
-        assert letters(raw) == []
+        assert fates(raw) == []
         lanelog_client.admin.resume("t", "g", key=key)
-        eventually(lambda: letters(raw))
-    assert (seen.items, letters(raw)) == ([1], [("g", 2, 0, "expired", 0)])
+        eventually(lambda: fates(raw))
+    assert (seen.items, fates(raw)) == ([1], [("g", 2, 0, "expired", 0)])
 
 
 def test_a_pulled_message_expires_before_it_is_handed_over(
@@ -266,7 +260,7 @@ def test_a_pulled_message_expires_before_it_is_handed_over(
         third = next(deliveries)
         third.ack()
         assert (first.offset, third.offset, third.attempt) == (1, 3, 1)
-    assert letters(raw) == [("g", 2, 0, "expired", 0)]
+    assert fates(raw) == [("g", 2, 0, "expired", 0)]
 
 
 def test_dead_letters_and_redriven_messages_do_not_expire(lanelog_client: Client, raw: Any) -> None:

@@ -19,12 +19,12 @@ def purposes(raw: Any, user: str) -> int:
     return int(one(raw, "SELECT COUNT(*) FROM information_schema.processlist WHERE user = %s", user))
 
 
+@pytest.mark.usefixtures("logged")
 @pytest.mark.parametrize("most", [3, 4])
 def test_what_there_is_goes_to_the_loops_that_matter(
     lanelog_url: str, raw: Any, caplog: pytest.LogCaptureFixture, most: int
 ) -> None:
     """With one for keeper, settler and fetcher each, messages are handled and acked; one ERROR says how many lack."""
-    caplog.set_level(logging.INFO, logger="lanelog")
     with lanelog.connect(lanelog_url) as other:
         other.publish_many("t", [("k", b"x")] * 3)
     with account(raw, lanelog_url, {"*": "ALL"}) as url:

@@ -343,6 +343,10 @@ def generator(message: lanelog.Message) -> Iterator[None]:
     yield
 
 
+def needs_two(message: lanelog.Message, session: object) -> None:
+    """Nobody has a session for it."""
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -367,13 +371,15 @@ def test_bad_options_cost_no_statement(lanelog_client: Client, options: dict[str
 
 
 def test_bad_handlers_cost_no_statement(lanelog_client: Client) -> None:
-    """A coroutine or a generator would look handled without running."""
+    """A coroutine or a generator would look handled without running; nothing of it is left to run."""
     with commands_sent() as sent:
-        for bad in (coroutine, generator, None, "handler", 7):
-            with pytest.raises(ConfigurationError):
+        for bad in (coroutine, generator, needs_two, None, "handler", 7):
+            with pytest.raises(ConfigurationError, match="the handler must"):
                 lanelog_client.subscribe("t", "g", bad)  # type: ignore[arg-type]
-            with pytest.raises(ConfigurationError):
+            with pytest.raises(ConfigurationError, match="the handler must"):
                 lanelog_client.subscriber("t", "g")(bad)  # type: ignore[type-var]
+        with pytest.raises(ConfigurationError, match="nothing to run"):
+            lanelog_client.run()
     assert sent == []
 
 

@@ -1,6 +1,5 @@
 """A handler that returns while another thread commits its message's transaction: the commit decides, or it failed."""
 
-import logging
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -11,20 +10,21 @@ from tenacity import stop_after_attempt, wait_fixed
 from lanelog import Client, LanelogError, Message, RetryPolicy
 from lanelog._engine import delivery
 from lanelog.errors import DatabaseError
-from support.sql import delivery_rows, rows, watermark
+from support.settling import create_effects, effects, have_effect
+from support.sql import delivery_rows, one, rows, watermark
 from support.turns import Turns
 from support.waiting import Record, events, eventually
 
+pytestmark = pytest.mark.usefixtures("logged")
+
 QUICK = RetryPolicy(stop=stop_after_attempt(5), wait=wait_fixed(0.05))
-INSERT = "INSERT INTO effects (message, attempt) VALUES (%s, %s)"
 LEASE = "SELECT * FROM queue_partition_leases WHERE consumer_group = 'g' AND topic = 't' FOR UPDATE"
 WITHIN = 20.0
 
 
 @pytest.fixture(autouse=True)
-def _effects(raw: Any, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger="lanelog")
-    rows(raw, "CREATE TABLE effects (message BIGINT, attempt INT) ENGINE=InnoDB")
+def _effects(raw: Any) -> None:
+    create_effects(raw)
 
 
 @pytest.fixture
@@ -34,10 +34,6 @@ def others() -> Iterator[list[threading.Thread]]:
     yield threads
     for thread in threads:
         thread.join(WITHIN)
-
-
-def effects(raw: Any) -> list[tuple[int, int]]:
-    return [(int(m), int(a)) for m, a in rows(raw, "SELECT message, attempt FROM effects ORDER BY message, attempt")]
 
 
 class HandsOver:
@@ -59,7 +55,7 @@ class HandsOver:
         self.seen((message.offset, message.attempt))
         if (message.offset, message.attempt) != (1, 1):
             with message.transaction() as connection:
-                connection.cursor().execute(INSERT, (message.offset, message.attempt))
+                have_effect(connection, message)
             return
         rows(self.holder, LEASE)
         thread = threading.Thread(target=self._commit, args=(message,))
@@ -75,10 +71,8 @@ class HandsOver:
     def _commit(self, message: Message) -> None:
         try:
             with message.transaction() as connection:
-                cursor = connection.cursor()
-                cursor.execute(INSERT, (message.offset, message.attempt))
-                cursor.execute("SELECT CONNECTION_ID()")
-                self.connections(cursor.fetchone()[0])
+                have_effect(connection, message)
+                self.connections(one(connection, "SELECT CONNECTION_ID()"))
         except LanelogError as error:
             self.outcomes(error)
         else:
@@ -102,7 +96,7 @@ def test_a_commit_that_fails_after_the_handler_returned_is_a_failed_attempt(
     assert isinstance(error, DatabaseError)
     handle.holder.rollback()
     eventually(lambda: subscription.stats().acked == 3, within=WITHIN)
-    assert effects(raw) == [(1, 2), (2, 1), (3, 1)]
+    assert sorted(effects(raw, "o, attempt")) == [(1, 2), (2, 1), (3, 1)]
     if order == "strict":
         assert handle.seen.items == [(1, 1), (1, 2), (2, 1), (3, 1)]
     eventually(lambda: watermark(raw, "g", "t", "a") == 3)
@@ -153,12 +147,12 @@ def test_a_commit_of_unknown_outcome_that_nobody_can_read_is_decided_by_reloadin
     def handle(message: Message) -> None:
         seen(message.offset)
         with message.transaction() as connection:
-            connection.cursor().execute(INSERT, (message.offset, message.attempt))
+            have_effect(connection, message)
 
     lanelog_client.publish_many("t", [("a", b"x")] * 2)
     subscription = lanelog_client.subscribe("t", "g", handle, retry=QUICK)
     eventually(lambda: watermark(raw, "g", "t", "a") == 2, within=WITHIN)
     assert seen.items == [1, 1, 2]
-    assert [offset for offset, _ in effects(raw)] == [1, 2]
+    assert sorted(effects(raw)) == [(1,), (2,)]
     assert len(events(caplog, "lane.lost")) == 1
     eventually(lambda: subscription.stats().running == 0)

@@ -13,6 +13,7 @@ import lanelog
 from lanelog import AckPolicy, Client, ConfigurationError, Message, Reject, RetryPolicy
 from lanelog._database.wire import Wire
 from lanelog._engine.cleanup import retention
+from lanelog._places import GroupTopic
 from lanelog._stores import history as store
 from lanelog.admin import HistoryInfo
 from lanelog.message import Postpone
@@ -409,7 +410,7 @@ def test_a_row_that_was_written_anew_is_not_deleted_for_its_age(
             return found
 
         monkeypatch.setattr(type(cx), "query", queried)
-        assert store.purge(cx, "g", "t", 1000)[0] == 0
+        assert store.purge(cx, GroupTopic(topic="t", group="g"), 1000)[0] == 0
     assert len(left(raw)) == 1
 
 

@@ -1,6 +1,5 @@
 """A suspect that hangs when it has the process to itself: it is given up, and the others go on."""
 
-import logging
 import threading
 from typing import Any
 
@@ -14,11 +13,11 @@ from support.waiting import Record, events, eventually
 WITHIN = 20.0
 
 
+@pytest.mark.usefixtures("logged")
 def test_a_hung_suspect_leaves_the_process_to_the_others(
     lanelog_client: Client, raw: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Once its delivery is given up other messages are handled, although its handler has not returned yet."""
-    caplog.set_level(logging.INFO, logger="lanelog")
     seen, hanging, release = Record(), threading.Event(), threading.Event()
     with lanelog_client.subscribe("t", "g", seen):
         lanelog_client.publish_many("t", [("suspect", b"1"), ("a", b"1")])

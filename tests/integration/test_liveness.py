@@ -16,7 +16,7 @@ from lanelog.devserver import DevServer
 from support.elapsed import trust_heartbeats_at_once
 from support.processes import Fleet
 from support.proxy import proxy_to
-from support.sql import connect, one, owners, rows, watermark
+from support.sql import connect, one, owners, rows, take_lanes, watermark
 from support.traffic import shares
 from support.waiting import Record, accept, events, eventually, never
 
@@ -70,7 +70,7 @@ def test_a_session_that_somebody_keeps_for_a_dead_process_holds_its_lanes_for_tw
             " FROM queue_subscriber_heartbeats WHERE subscriber_name = %s",
             subscription.owner,
         )
-        rows(raw, "UPDATE queue_partition_leases SET leased_by = 'gone:1', lease_epoch = lease_epoch + 1")
+        take_lanes(raw, "gone:1")
         eventually(lambda: one(raw, EXPIRED))
         assert set(owners(raw, "g", "t").values()) == {"gone:1"}
         eventually(lambda: set(owners(raw, "g", "t").values()) == {subscription.owner})

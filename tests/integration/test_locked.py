@@ -14,8 +14,9 @@ from support.waiting import eventually
 
 
 @pytest.fixture
-def number(publisher: Publisher, open_raw: Any) -> int:
-    """The number of a connection that holds lane k."""
+def number(publisher: Publisher, open_raw: Any, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The number of a connection that holds lane k; publishers wait a second for it."""
+    give_up_soon(monkeypatch)
     publisher.publish("t", "k", b"1")
     holder = open_raw()
     hold(holder, "k")
@@ -23,11 +24,8 @@ def number(publisher: Publisher, open_raw: Any) -> int:
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_the_lane_and_its_holder_are_named(
-    lanelog_url: str, number: int, many: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_lane_and_its_holder_are_named(lanelog_url: str, number: int, many: bool) -> None:
     """By one message and by many, whether the server's time-out ends the wait or our own."""
-    give_up_soon(monkeypatch)
     for seconds in (0.3, 1.2):
         with publisher_at(lanelog_url, publish_timeout=seconds) as publisher, pytest.raises(DatabaseError) as caught:
             if many:
@@ -39,9 +37,7 @@ def test_the_lane_and_its_holder_are_named(
         assert caught.value.retriable
 
 
-def test_a_holder_is_told_from_those_who_wait_as_well(
-    lanelog_url: str, number: int, open_raw: Any, raw: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_holder_is_told_from_those_who_wait_as_well(lanelog_url: str, number: int, open_raw: Any, raw: Any) -> None:
     """Others who wait in front are not the ones to look for."""
     waiting = open_raw()
     waiter = threading.Thread(target=hold, args=(waiting, "k"))

@@ -1,7 +1,6 @@
 """Making the tables, upgrading and checking them, on a real server."""
 
 import logging
-import secrets
 import subprocess
 import sys
 import threading
@@ -40,16 +39,8 @@ migrate(database)
 
 
 @pytest.fixture
-def empty_url(lanelog_server: DevServer) -> Iterator[str]:
-    """A database without tables."""
-    name = f"lanelog_test_{secrets.token_hex(6)}"
-    yield lanelog_server.create_database(name)
-    lanelog_server.drop_database(name)
-
-
-@pytest.fixture
 def empty(empty_url: str) -> Iterator[Database]:
-    """The same, opened."""
+    """A database without tables, opened."""
     database = Database(ConnectConfig.from_url(empty_url))
     yield database
     database.close()

@@ -7,7 +7,7 @@ import pytest
 import lanelog
 from lanelog import Client
 from lanelog._engine.cleanup.collection import HEARTBEATS_KEPT
-from support.sql import owners, rows
+from support.sql import owners, rows, take_lanes
 from support.waiting import Record, eventually
 
 DIED = (
@@ -22,18 +22,24 @@ LONG_AGO = int(HEARTBEATS_KEPT * 1000) + 60_000
 NAMES = "SELECT subscriber_name FROM queue_subscriber_heartbeats WHERE consumer_group = 'g'"
 
 
-def test_lanes_of_one_that_died_long_ago_are_taken_over_in_seconds(
-    lanelog_client: Client, lanelog_url: str, raw: Any
-) -> None:
-    """A row old enough to be purged stays while its owner holds leases, so that a free lock moves them at once."""
+@pytest.fixture
+def seen(lanelog_url: str) -> Record:
+    """What the group handles: by now a message of each of two lanes, whose owner has left."""
     seen = Record()
     with lanelog.connect(lanelog_url) as before:
         before.subscribe("t", "g", seen)
         before.publish_many("t", [("a", b"1"), ("b", b"1")])
         seen.wait(2)
+    return seen
+
+
+def test_lanes_of_one_that_died_long_ago_are_taken_over_in_seconds(
+    lanelog_client: Client, seen: Record, raw: Any
+) -> None:
+    """A row old enough to be purged stays while its owner holds leases, so that a free lock moves them at once."""
     for name in ("gone:1", "idle:1"):
         rows(raw, DIED, name, LONG_AGO, LONG_AGO, f"free-{name}")
-    rows(raw, "UPDATE queue_partition_leases SET leased_by = 'gone:1', lease_epoch = lease_epoch + 1")
+    take_lanes(raw, "gone:1")
     lanelog_client.publish_many("t", [("a", b"2"), ("b", b"2")])
     subscription = lanelog_client.subscribe("t", "g", seen)
     eventually(lambda: set(owners(raw, "g", "t").values()) == {subscription.owner})
@@ -43,13 +49,8 @@ def test_lanes_of_one_that_died_long_ago_are_taken_over_in_seconds(
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("row", ["says that it left", "is gone"])
-def test_an_owner_that_nobody_knows_is_no_owner(lanelog_client: Client, lanelog_url: str, raw: Any, row: str) -> None:
+def test_an_owner_that_nobody_knows_is_no_owner(lanelog_client: Client, seen: Record, raw: Any, row: str) -> None:
     """One whose row says that it left is forgotten; leases without a row, as after a long outage, are taken over."""
-    seen = Record()
-    with lanelog.connect(lanelog_url) as before:
-        before.subscribe("t", "g", seen)
-        before.publish_many("t", [("a", b"1"), ("b", b"1")])
-        seen.wait(2)
     if row == "is gone":
         rows(raw, "DELETE FROM queue_subscriber_heartbeats")
     else:
@@ -57,7 +58,7 @@ def test_an_owner_that_nobody_knows_is_no_owner(lanelog_client: Client, lanelog_
         rows(
             raw, "UPDATE queue_subscriber_heartbeats SET deregistered_at = expires_at WHERE subscriber_name = 'left:1'"
         )
-    rows(raw, "UPDATE queue_partition_leases SET leased_by = 'left:1', lease_epoch = lease_epoch + 1")
+    take_lanes(raw, "left:1")
     lanelog_client.publish_many("t", [("a", b"2"), ("b", b"2")])
     subscription = lanelog_client.subscribe("t", "g", seen, lease_duration=1.0, lease_renewal=0.3)
     seen.wait(4)

@@ -40,25 +40,6 @@ def test_durations_may_be_timedeltas_everywhere(lanelog_client: lanelog.Client) 
     assert lanelog_client.close(timedelta(seconds=30))
 
 
-def test_a_wrong_handler_is_refused_before_anything_is_written(lanelog_client: lanelog.Client) -> None:
-    """Async or of wrong arity: at `subscribe` and at the decorator; no group is registered, nothing is left to run."""
-
-    async def coroutine(message: lanelog.Message) -> None:
-        """Not a handler."""
-
-    def needs_two(message: lanelog.Message, session: object) -> None:
-        """Not a handler."""
-
-    for handler in (coroutine, needs_two):
-        with pytest.raises(lanelog.ConfigurationError, match="the handler must"):
-            lanelog_client.subscribe("orders", "billing", handler)  # type: ignore[call-overload,unused-coroutine]
-        with pytest.raises(lanelog.ConfigurationError, match="the handler must"):
-            lanelog_client.subscriber("orders", "billing")(handler)  # type: ignore[call-overload]
-    assert lanelog_client.admin.topics() == []
-    with pytest.raises(lanelog.ConfigurationError, match="nothing to run"):
-        lanelog_client.run()
-
-
 @pytest.mark.parametrize("timeout", ["5", True])
 def test_a_wrong_timeout_closes_nothing(lanelog_client: lanelog.Client, timeout: object) -> None:
     """It is refused first; what is over already does not wait, and None waits."""

@@ -3,14 +3,12 @@
 The old ones run its wheel, built from the history of the repository.
 """
 
-import secrets
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 import lanelog
-from lanelog.devserver import DevServer
 from lanelog.migrations import VERSION
 from lanelog.migrations.steps import added
 from support.old_tables import set_back
@@ -32,14 +30,11 @@ def previous() -> Previous:
 
 
 @pytest.fixture
-def old_url(lanelog_server: DevServer, previous: Previous) -> Iterator[str]:
+def old_url(empty_url: str, previous: Previous) -> str:
     """A database whose tables the version before has made."""
-    name = f"lanelog_test_{secrets.token_hex(6)}"
-    url = lanelog_server.create_database(name)
-    made = previous.lanelog("migrate", "--url", url)
+    made = previous.lanelog("migrate", "--url", empty_url)
     assert made.returncode == 0, made.stderr
-    yield url
-    lanelog_server.drop_database(name)
+    return empty_url
 
 
 @pytest.fixture

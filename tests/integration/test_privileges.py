@@ -1,4 +1,4 @@
-"""A database that is not as it should be: missing tables, missing privileges, wrong passwords."""
+"""A database that is not as it should be: missing privileges, wrong passwords."""
 
 import logging
 import threading
@@ -10,33 +10,13 @@ import pytest
 import tenacity
 
 import lanelog
-from lanelog import Client, DatabaseError, Message, RetryPolicy, SchemaError
+from lanelog import Client, DatabaseError, Message, RetryPolicy
 from lanelog.config import ConnectConfig
 from support.accounts import account, as_user
 from support.cli import TABLES
 from support.sql import one, owners, rows, watermark
 from support.traffic import shares
 from support.waiting import Record, accept, events, eventually
-
-
-def test_missing_tables_say_how_to_make_them(lanelog_server: Any) -> None:
-    """publish, subscribe, deliveries and ping raise SchemaError with the command."""
-    url = lanelog_server.create_database("lanelog_test_empty")
-    try:
-        with lanelog.connect(url) as client:
-            calls: list[Callable[[], object]] = [
-                client.ping,
-                lambda: client.publish("t", "k", b"x"),
-                lambda: client.publish_many("t", [("k", b"x")]),
-                lambda: client.subscribe("t", "g", accept),
-                lambda: next(client.deliveries("t", "g", timeout=1.0)),
-            ]
-            for call in calls:
-                with pytest.raises(SchemaError, match="migrate"):
-                    call()
-    finally:
-        lanelog_server.drop_database("lanelog_test_empty")
-
 
 Make = Callable[[dict[str, str]], str]
 
@@ -47,6 +27,8 @@ def make(raw: Any, lanelog_url: str) -> Iterator[Make]:
     with ExitStack() as stack:
         yield lambda privileges: stack.enter_context(account(raw, lanelog_url, privileges))
 
+
+pytestmark = pytest.mark.usefixtures("logged")
 
 ALL = "SELECT, INSERT, UPDATE, DELETE"
 
@@ -100,7 +82,6 @@ def test_unreadable_heartbeats_stop_nothing(
     make: Make, lanelog_client: Client, raw: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """SELECT revoked: who lives is unknown, so unowned lanes are taken without limit, and worked; an ERROR says so."""
-    caplog.set_level(logging.INFO, logger="lanelog")
     # UPDATE and DELETE by a WHERE need SELECT of its columns: only what needs none is left to it.
     url = make(everything_but("queue_subscriber_heartbeats", "INSERT, UPDATE, DELETE"))
     seen = Record()
@@ -128,7 +109,6 @@ def test_who_never_wrote_a_heartbeat_takes_nothing_and_fails(
 
     Others would see no sign of life and take its lanes, and it theirs.
     """
-    caplog.set_level(logging.INFO, logger="lanelog")
     privileges = everything_but("queue_subscriber_heartbeats", "")
     del privileges["queue_subscriber_heartbeats"]
     seen, taken = Record(), Record()

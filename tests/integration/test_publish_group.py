@@ -323,7 +323,7 @@ def test_a_batch_whose_lane_is_taken_before_its_repetition_waits_and_is_committe
 ) -> None:
     """Its connection breaks in the transaction that has claimed it, and somebody else has the head when it is repeated.
 
-    Its holder has no place in the gate, so it asks with SKIP LOCKED; nobody is forgotten, neither then nor later.
+    No place is left for it among those who wait, so it asks with SKIP LOCKED; nobody is forgotten, then or later.
     """
     publisher.ensure_lanes("t", ["k"])
     publisher._group._gate.places = 0

@@ -10,7 +10,8 @@ from tenacity import stop_after_attempt, wait_fixed
 
 from lanelog import AckPolicy, Client, LeaseLost, Message, RetryPolicy, Subscription
 from support.elapsed import let_pass
-from support.sql import delivery_rows, one, rows, watermark
+from support.settling import create_effects, effects, have_effect
+from support.sql import delivery_rows, one, watermark
 from support.turns import Turns
 from support.waiting import Record, events, eventually
 
@@ -59,7 +60,7 @@ class Sleeper:
 
 def in_transaction(message: Message) -> None:
     with message.transaction() as connection:
-        connection.cursor().execute("INSERT INTO effects VALUES (%s)", (message.attempt,))
+        have_effect(connection, message)
 
 
 WAYS: dict[str, Callable[[Message], object]] = {
@@ -89,7 +90,7 @@ def test_a_superseded_attempt_can_settle_nothing(
 
     In the middle of attempt 2, which has the same epoch, as well as after that has been acked.
     """
-    rows(raw, "CREATE TABLE effects (attempt INT) ENGINE=InnoDB")
+    create_effects(raw)
     sleeper = Sleeper(WAYS[how])
     lanelog_client.publish("t", "k", b"1")
     subscription = lanelog_client.subscribe("t", "g", sleeper, order=order, **FIXED)
@@ -109,19 +110,19 @@ def test_a_superseded_attempt_can_settle_nothing(
         sleeper.finish.set()
     stats = eventually(lambda: s if (s := subscription.stats()).refused and s.acked else None)
     assert (stats.acked, stats.timed_out, stats.dead_lettered) == (1, 1, 0)
-    assert rows(raw, "SELECT * FROM effects") == []
+    assert effects(raw) == []
     eventually(lambda: not delivery_rows(raw, "g", "t"))
 
 
 def test_a_transaction_entered_in_time_is_refused_at_its_end(lanelog_client: Client, raw: Any) -> None:
     """The block is rolled back: its effects are attempt 2's, once."""
-    rows(raw, "CREATE TABLE effects (attempt INT) ENGINE=InnoDB")
+    create_effects(raw)
     inside, wake, outcome = threading.Event(), threading.Event(), Record()
 
     def handle(message: Message) -> None:
         try:
             with message.transaction() as connection:
-                connection.cursor().execute("INSERT INTO effects VALUES (%s)", (message.attempt,))
+                have_effect(connection, message)
                 if message.attempt == 1:
                     inside.set()
                     assert wake.wait(30)
@@ -138,7 +139,7 @@ def test_a_transaction_entered_in_time_is_refused_at_its_end(lanelog_client: Cli
     finally:
         wake.set()
     outcome.wait(1)
-    assert rows(raw, "SELECT attempt FROM effects") == [(2,)]
+    assert effects(raw, "attempt") == [(2,)]
 
 
 def test_a_late_return_is_refused_and_logged(

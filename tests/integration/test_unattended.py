@@ -10,6 +10,7 @@ from lanelog import Client
 from lanelog._database import NOW_MS
 from lanelog._engine.cleanup import janitor
 from support.commits import every_commit_unanswered_once
+from support.dead_letters import fates
 from support.sql import delivery_rows, one, rows, watermark
 from support.stage import DIES, Stage, thorough, wait_until_blocked
 from support.waiting import Record, accept, events, eventually
@@ -25,14 +26,6 @@ def expired(client: Client, raw: Any, count: int, *, of: int, topic: str = "t") 
     rows(raw, f"UPDATE queue_messages SET expires_at = {NOW_MS} - 1 WHERE topic = %s AND `offset` <= %s", topic, count)
 
 
-def letters(raw: Any) -> list[tuple[Any, ...]]:
-    return rows(
-        raw,
-        "SELECT failed_group, original_offset, failure_count, last_error, expires_at FROM queue_messages"
-        " WHERE topic = 't_dlq' ORDER BY failed_group, `offset`",
-    )
-
-
 def test_maintenance_buries_what_nobody_consumes(
     lanelog_client: Client, raw: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -40,7 +33,7 @@ def test_maintenance_buries_what_nobody_consumes(
     lanelog_client.subscribe("t", "g", accept, history=True).stop()
     expired(lanelog_client, raw, 250, of=252)
     assert lanelog_client.admin.maintain().expired == 250
-    assert letters(raw) == [("g", offset, 0, "expired", 0) for offset in range(1, 251)]
+    assert fates(raw) == [("g", offset, 0, "expired", 0) for offset in range(1, 251)]
     assert watermark(raw, "g", "t", "k") == 250
     left = "SELECT message_offset, outcome, attempts, first_delivered_at, last_error FROM queue_history ORDER BY 1"
     assert rows(raw, left) == [(offset, "expired", 0, 0, "expired") for offset in range(1, 251)]
@@ -72,7 +65,7 @@ def test_another_groups_janitor_does_it(lanelog_client: Client, raw: Any, monkey
     expired(lanelog_client, raw, 2, of=3)
     with lanelog_client.subscribe("t", "here", accept):
         eventually(lambda: watermark(raw, "gone", "t", "k") == 2)
-    assert [row[:2] for row in letters(raw) if row[0] == "gone"] == [("gone", 1), ("gone", 2)]
+    assert [row[:2] for row in fates(raw) if row[0] == "gone"] == [("gone", 1), ("gone", 2)]
 
 
 def test_who_holds_his_lock_is_alive_whatever_the_clock_says(stage: Stage) -> None:
@@ -110,7 +103,7 @@ def test_what_somebody_is_responsible_for_is_left_alone(lanelog_client: Client, 
         rows(raw, "UPDATE queue_groups SET dead_letter_topic = NULL")
     assert lanelog_client.admin.maintain().expired == 0
     assert watermark(raw, "g", "t", "k") == 1
-    assert letters(raw) == []
+    assert fates(raw) == []
 
 
 @pytest.mark.parametrize("how", ["retryable", "crashed", "taken back"])
@@ -160,7 +153,7 @@ def test_an_unanswered_commit_buries_nothing_twice(
     expired(lanelog_client, raw, 5, of=5)
     with every_commit_unanswered_once(monkeypatch, committed=committed):
         assert lanelog_client.admin.maintain().failed == {}
-    assert [row[1] for row in letters(raw)] == [1, 2, 3, 4, 5]
+    assert [row[1] for row in fates(raw)] == [1, 2, 3, 4, 5]
     assert watermark(raw, "g", "t", "k") == 5
 
 

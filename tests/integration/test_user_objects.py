@@ -9,12 +9,11 @@ import tenacity
 
 from lanelog import Client, Message, RetryPolicy, Subscription
 from support.sql import rows, watermark
+from support.stage import thorough
 from support.waiting import Record, eventually
 
 
-@pytest.mark.parametrize(
-    "order", ["strict", *(pytest.param(order, marks=pytest.mark.thorough) for order in ("serial", "concurrent"))]
-)
+@pytest.mark.parametrize("order", ["strict", *thorough("serial", "concurrent")])
 def test_a_stop_object_may_ask_for_statistics_when_a_crashed_message_is_planned(
     lanelog_client: Client, raw: Any, order: str
 ) -> None:

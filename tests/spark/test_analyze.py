@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 import lanelog
 from lanelog._database import NOW_MS
 from lanelog._engine.leasing.registration import register
+from lanelog._places import GroupTopic
 from lanelog.cli._main import cli
 from lanelog.client import Client
 from lanelog.config import SubscriptionConfig
@@ -91,7 +92,7 @@ def test_archive_and_live_log_are_counted_once(
     publish(client, "t", 21, 30)
     collect("t")  # collection waits for `late`: in both
     publish(client, "t", 31, 33)  # only in the log
-    register(client._database, "_replay-x", "t", SubscriptionConfig(), order="replay")
+    register(client._database, GroupTopic(topic="t", group="_replay-x"), SubscriptionConfig(), order="replay")
     done = analyze(path=path, stalled_after=0.001)
     assert (done.messages, done.lanes, list(done.topics)) == (66, 2, ["t"])
     assert sum(row["messages"] for row in table(output, "throughput")) == 66

@@ -15,6 +15,7 @@ import lanelog
 from lanelog import RetryPolicy
 from lanelog._database import NOW_MS
 from lanelog._engine.leasing.registration import register
+from lanelog._places import GroupTopic
 from lanelog.client import Client
 from lanelog.config import SubscriptionConfig
 from lanelog.errors import ConfigurationError
@@ -114,7 +115,7 @@ def test_a_lane_that_its_handler_postponed_is_no_warning(
     client.publish("t", ODD, b"x")
     running.enter_context(client.subscribe("t", "g", handle, history=True))
     eventually(lambda: rows(raw, "SELECT 1 FROM queue_delivery_state WHERE postponed = 1 AND lease_epoch = 0"))
-    register(client._database, "idle", "later", SubscriptionConfig())
+    register(client._database, GroupTopic(topic="later", group="idle"), SubscriptionConfig())
     client.publish("later", "k", b"x")
     eventually(lambda: age_ms(raw, "created_at", "queue_messages WHERE topic = 'later'") > 100)
     found = analyze(stalled_after=0.1)
@@ -246,7 +247,7 @@ def test_a_deleted_topic_is_no_topic_unless_the_archive_has_it(
         client.publish(topic, ODD, b"x")
     with client.subscribe("gone", "g", accept, history=True):
         settled(client, "gone")
-    register(client._database, "g", "empty", SubscriptionConfig())
+    register(client._database, GroupTopic(topic="empty", group="g"), SubscriptionConfig())
     archive()
     client.admin.delete_topic("gone", dry_run=False)
     there = ["empty", "t"]
@@ -314,7 +315,7 @@ def test_a_group_that_comes_or_goes_while_the_log_is_read_has_no_lag(
     tail = SubscriptionConfig(start="latest")
     client.publish_many("t", [lanelog.Outgoing(ODD, b"x") for _ in range(5)])
     for group in ("stays", "goes"):
-        register(client._database, group, "t", tail)
+        register(client._database, GroupTopic(topic="t", group=group), tail)
     real = analysis._pinned
 
     def meanwhile(*args: Any) -> Any:
@@ -322,7 +323,7 @@ def test_a_group_that_comes_or_goes_while_the_log_is_read_has_no_lag(
             client.admin.delete_group("t", "goes", dry_run=False)
         found = real(*args)
         if args[-1] == "offsets":
-            register(client._database, "comes", "t", tail)
+            register(client._database, GroupTopic(topic="t", group="comes"), tail)
         return found
 
     monkeypatch.setattr(analysis, "_pinned", meanwhile)

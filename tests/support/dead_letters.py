@@ -4,13 +4,22 @@ from typing import Any
 
 import lanelog
 from lanelog import Client, Message, Reject
-from support.sql import stored
+from support.sql import rows, stored
 from support.waiting import eventually
 
 
 def letters(raw: Any) -> int:
     """Dead letters of topic t in the log, settled or not."""
     return stored(raw, "t_dlq")
+
+
+def fates(raw: Any) -> list[tuple[Any, ...]]:
+    """Dead letters of topic t as they were written: group, offset of the message, failures, last error, expiry."""
+    return rows(
+        raw,
+        "SELECT failed_group, original_offset, failure_count, last_error, expires_at FROM queue_messages"
+        " WHERE topic = 't_dlq' ORDER BY failed_group, `offset`",
+    )
 
 
 def refuse(message: Message) -> None:

@@ -12,7 +12,7 @@ from lanelog._engine.lane.lane import Lane
 from lanelog._engine.lane.run import State
 from lanelog._engine.lane.values import Budget, Burial, LaneSnapshot, LaneWrite, Term
 from lanelog._stores.deliveries import DeliveryRow
-from lanelog._stores.fetches import Fetched
+from lanelog._stores.fetches import Fetched, Special
 from lanelog._stores.history import Ended
 
 if TYPE_CHECKING:
@@ -399,6 +399,5 @@ def concurrent(count: int = 0, limit: int = 3) -> World:
 def row(offset: int, *, target: str = "", original: str = "", message_id: str = "") -> Fetched:
     """A row of the log."""
     payload = b"x" * (offset % 7)
-    return Fetched(
-        "key", offset, message_id or f"m{offset}", payload, len(payload), None, 0, target, original, 0, "", 0, 0, None
-    )
+    special = Special(target_group=target, original_topic=original) if target or original else None
+    return Fetched("key", offset, message_id or f"m{offset}", payload, len(payload), None, 0, special=special)

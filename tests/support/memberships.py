@@ -12,6 +12,7 @@ from lanelog._engine.lane.values import Budget, LaneSnapshot, LaneWrite
 from lanelog._engine.leasing.loading import GENERATIONS
 from lanelog._engine.member import attempts, fetching, leasing, member, state, writing
 from lanelog._engine.member.rules import Signals, SubscriptionRules
+from lanelog._places import GroupTopic
 from lanelog.config import SubscriptionConfig
 from support.lanes import Rows, row
 
@@ -47,8 +48,7 @@ class Engine:
         self.failures: list[BaseException] = []
         self.runs: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.member = member.Member(
-            group="builders",
-            topic="merge",
+            at=GroupTopic(topic="merge", group="builders"),
             owner="me:1",
             config=config,
             rules=SubscriptionRules("builders", config, singly, seconds),

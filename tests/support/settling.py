@@ -7,6 +7,7 @@ Interleavings of a settlement with whatever takes the lane away are driven from 
 import json
 from typing import Any
 
+from lanelog import Message
 from support.sql import delivery_rows, rows
 from support.stage import Actor, Stage
 from support.waiting import eventually
@@ -29,6 +30,17 @@ def create_effects(raw: Any) -> None:
     rows(
         raw,
         "CREATE TABLE effects (n INT AUTO_INCREMENT PRIMARY KEY, k VARCHAR(9), o INT, who VARCHAR(9), attempt INT)",
+    )
+
+
+def have_effect(connection: Any, message: Message) -> None:
+    """What a handler writes in the transaction of its message."""
+    rows(
+        connection,
+        "INSERT INTO effects (k, o, attempt) VALUES (%s, %s, %s)",
+        message.key,
+        message.offset,
+        message.attempt,
     )
 
 

@@ -257,7 +257,7 @@ class Process:
                 handed.append(item)
         for member, run in handed:
             if self.isolation._alone or (run.alone and self.isolation._inside):
-                continue  # it waits at the isolation
+                continue  # it waits until nobody is inside, or for a suspect
             handed.remove((member, run))
             hand = Hand(self, member, run)
             self.hands.append(hand)
@@ -278,7 +278,7 @@ class Process:
     def pull(self, group: str) -> Message | None:
         """The next message that was handed out to a pulled subscription; None when there is none.
 
-        What would wait at the isolation stays in the queue: nobody else runs who could let it go on.
+        What would wait for others, or for a suspect, stays in the queue: nobody else runs who could let it go on.
         """
         subscription = self.subscriptions[group]
         runs, clock = subscription._runs, self.world.clock

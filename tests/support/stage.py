@@ -18,6 +18,7 @@ from attrs import define, field
 from lanelog import Client
 from lanelog._engine.cleanup.lane_purge import Purge
 from lanelog._engine.leasing.registration import register
+from lanelog._places import GroupTopic
 from lanelog.config import SubscriptionConfig
 from support.pauses import Point
 from support.processes import Fleet, Line, Program
@@ -212,7 +213,7 @@ class Stage:
         """A group without retention, by its first subscription."""
         self.client.ping()  # as whoever subscribes does: it looks which version the tables have
         config = SubscriptionConfig.from_options(**{"retention": 0, **options})
-        return register(self.client._database, group, topic, config)
+        return register(self.client._database, GroupTopic(topic=topic, group=group), config)
 
     def purge(self, key: str = "k") -> bool:
         """Purge a lane, if it is drained; whether it was."""

@@ -25,7 +25,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.mark.parametrize("outcome", [ACKED, RETRY, POSTPONE])
-def test_a_ticket_resolves_with_the_commit(clock: Clock, outcome: Outcome) -> None:
+def test_an_explicit_settlement_is_answered_by_its_commit(clock: Clock, outcome: Outcome) -> None:
     """An explicit settlement is answered when its flush has committed, and not before."""
     engine, _, run = running(clock, 1)
     waiter = engine.member.attempts.settle(engine.start(run), outcome)
@@ -267,7 +267,7 @@ def test_the_end_answers_everybody() -> None:
     assert lane.writes.writing is not None
 
 
-def test_the_first_outcome_of_a_ticket_stands() -> None:
+def test_the_first_answer_to_a_waiter_stands() -> None:
     """A lane lost before the answer to its flush arrives: the waiting caller hears of it, and lets go once."""
     released: list[int] = []
     waiter = FlushWaiter(lambda: released.append(1))

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from lanelog._engine.lane.intervals import Intervals
 
 
-class SpansMachine(RuleBasedStateMachine):
+class IntervalsMachine(RuleBasedStateMachine):
     """The model: the set of every offset inside."""
 
     def __init__(self) -> None:
@@ -19,7 +19,7 @@ class SpansMachine(RuleBasedStateMachine):
 
     @rule(first=st.integers(1, 40), length=st.integers(1, 5))
     def add(self, first: int, length: int) -> None:
-        """What changed is told: every old start whose span is another now, and the new one."""
+        """What changed is told: every old start that ends elsewhere now, and the new one."""
         added = set(range(first, first + length))
         if added & self.model:
             return
@@ -41,7 +41,7 @@ class SpansMachine(RuleBasedStateMachine):
 
     @rule(offset=st.integers(0, 50))
     def miss(self, offset: int) -> None:
-        """Only the exact start of a span finds it."""
+        """Only the exact start of an interval finds it."""
         if offset not in self.model or offset - 1 in self.model:
             assert self.intervals.pop(offset) is None
             assert self.intervals.last(offset) is None
@@ -56,10 +56,10 @@ class SpansMachine(RuleBasedStateMachine):
         assert [offset for offset in range(52) if offset in self.intervals] == sorted(self.model)
 
 
-TestSpans = SpansMachine.TestCase
+TestIntervals = IntervalsMachine.TestCase
 
 
-def test_spans_say_what_they_hold() -> None:
+def test_intervals_say_what_they_hold() -> None:
     """The representation of intervals shows first and last offsets in order."""
     intervals = Intervals()
     intervals.add(7, 9)

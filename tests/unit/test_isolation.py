@@ -1,4 +1,4 @@
-"""The process's isolation, with real threads that say where they are; nobody sleeps."""
+"""Messages are handled together, and a suspect alone: with real threads that say where they are; nobody sleeps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ IN_TIME = 20.0
 
 
 class Visitor(threading.Thread):
-    """A thread that passes the isolation, says so, and leaves when it is told to."""
+    """A thread that handles a message, says when it begins, and ends when it is told to."""
 
     def __init__(self, isolation: Isolation, *, alone: bool = False, wanted: Callable[[], bool] | None = None) -> None:
         super().__init__(daemon=True)
@@ -42,7 +42,7 @@ class Visitor(threading.Thread):
             self.isolation.leave()
 
     def wanted(self) -> bool:
-        """Asked under the isolation's lock: once it was asked twice, the suspect holds the others back."""
+        """Asked under the lock: once it was asked twice, the suspect holds the others back."""
         if self.repeated:
             self.asked.set()
         self.repeated = True
@@ -93,7 +93,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def isolation() -> Iterator[Isolation]:
-    """A isolation, through which nobody is left inside at the end."""
+    """Of this test alone; nobody is left inside at the end."""
     made = Isolation()
     yield made
     assert repr(made) == "Isolation(inside=0, alone=False, held_back=False)"
@@ -191,7 +191,7 @@ def test_suspects_together_are_as_patient_as_one(isolation: Isolation, monkeypat
     assert all(suspect.admitted for suspect in suspects)
 
 
-def test_each_vain_hold_doubles_the_next(isolation: Isolation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hold_in_vain_makes_the_next_one_twice_as_long(isolation: Isolation, monkeypatch: pytest.MonkeyPatch) -> None:
     """Handlers that always outlast a hold do not starve a suspect: it holds twice as long each time, up to a bound."""
     clock = Clock()
     monkeypatch.setattr(module, "time", clock)
@@ -201,7 +201,7 @@ def test_each_vain_hold_doubles_the_next(isolation: Isolation, monkeypatch: pyte
     suspect = Visitor(isolation, alone=True)
 
     def looked() -> str:
-        """What the isolation says after the suspect has looked at the clock once more."""
+        """What its repr says after the suspect has looked at the clock once more."""
         assert suspect.looks(2)
         return repr(isolation)
 
@@ -241,8 +241,8 @@ def test_a_suspect_that_is_not_wanted_any_more_gives_up(isolation: Isolation) ->
     assert isolation.enter_alone(lambda: False) is False  # also when nobody is there
 
 
-def test_a_question_that_raises_leaves_the_gate_open(isolation: Isolation) -> None:
-    """An error in the question whether the suspect is wanted passes through and holds nobody back."""
+def test_a_question_that_raises_holds_nobody_back(isolation: Isolation) -> None:
+    """An error in the question whether the suspect is wanted passes through, and messages go on."""
     isolation.enter()
     answers = iter([True])
     with pytest.raises(StopIteration):
@@ -252,7 +252,7 @@ def test_a_question_that_raises_leaves_the_gate_open(isolation: Isolation) -> No
     isolation.leave()
 
 
-def test_a_fork_resets_the_gate() -> None:
+def test_after_a_fork_nobody_is_inside() -> None:
     """All clients of a process share one isolation; what the parent's threads were handling is not in the child's."""
     code = (
         "import os\n"

@@ -213,7 +213,7 @@ def test_a_row_that_perhaps_was_written_is_deleted_when_it_is_passed() -> None:
     assert (world.rows.acked, world.rows.rows) == (3, {})
 
 
-def test_tickets_ride_on_the_flush_that_carries_them() -> None:
+def test_waiters_ride_on_the_flush_that_carries_their_outcome() -> None:
     """A waiter belongs to the first write after it was given, and to the next one when that fails."""
     world = lane()
     waiter = object()

@@ -214,7 +214,7 @@ def test_a_burial_goes_on() -> None:
     assert (world.rows.acked, world.rows.rows, lane.idle) == (1, {}, True)
 
 
-def test_tickets_and_closing_move_over() -> None:
+def test_waiters_and_closing_move_over() -> None:
     """Who waits for a flush waits for the new lane's; a lane that was on its way out stays so."""
     world = concurrent(2)
     runs, (one, _) = started(world)

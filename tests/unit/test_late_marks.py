@@ -9,8 +9,7 @@ import pytest
 
 from lanelog._engine.lane.flush_waiter import FlushWaiter
 from lanelog._engine.lane.policy import ACKED
-from lanelog._engine.member import attempts
-from lanelog._engine.member import isolation as gates
+from lanelog._engine.member import attempts, isolation
 from lanelog._engine.member.isolation import Isolation
 from lanelog._engine.member.rules import LONG_SECONDS, SubscriptionRules
 from lanelog._engine.working.workers import Worker, Workers
@@ -295,18 +294,18 @@ def test_a_mark_that_takes_too_long_is_asked_for_again(engine: Engine) -> None:
     assert engine.start(mine.run).number == 1
 
 
-def test_a_worker_whose_mark_is_not_written_leaves_the_gate(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_whose_mark_is_not_written_holds_nobody_back(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the database is away a suspect of another client has its turn; the run goes back into the queue."""
-    monkeypatch.setattr(gates, "_process", [Isolation()])
+    monkeypatch.setattr(isolation, "_process", [Isolation()])
     monkeypatch.setattr(attempts, "PATIENCE", 0.01)
     m, handled = engine.member, threading.Event()
     workers = Workers("builders", m.config, lambda _: handled.set(), engine.runs, cast("EngineContext", None))
     _, run = engine.runs.get_nowait()
     workers._work(Worker(0), m, run)
-    assert gates.process_isolation()._inside == 0
+    assert isolation.process_isolation()._inside == 0
     assert not handled.is_set()
     assert engine.runs.get_nowait() == (m, run)
     engine.flush()
     workers._work(Worker(0), m, run)
     assert handled.is_set()
-    assert gates.process_isolation()._inside == 0
+    assert isolation.process_isolation()._inside == 0

@@ -230,16 +230,16 @@ def test_a_paused_lane_goes_on_where_it_was(clock: Clock) -> None:
 
 
 def test_what_the_user_has_not_settled_goes_back_untried(clock: Clock) -> None:
-    """A pulled message that is handed back was not tried; the gate it held is let go, and its handle is fenced."""
+    """A pulled message that is handed back was not tried; it holds no suspect back, and its handle is fenced."""
     engine = Engine(clock, singly=True)
     lane = engine.open(head=2)
     run = engine.run()
     attempt = engine.start(run)
     released: list[str] = []
-    assert engine.member.attempts.detach(attempt, lambda: released.append("gate"))
+    assert engine.member.attempts.detach(attempt, lambda: released.append("place"))
     assert not lane.idle
     engine.member.attempts.hand_back()
-    assert released == ["gate"]
+    assert released == ["place"]
     with pytest.raises(LeaseLost):
         engine.member.attempts.settle(attempt, ACKED)
     engine.member.fetching.take_needing_payload(clock.now, 10, 100)
@@ -248,18 +248,18 @@ def test_what_the_user_has_not_settled_goes_back_untried(clock: Clock) -> None:
     assert (again.offset, again.number) == (1, 1)
 
 
-def test_a_settled_message_ends_its_run_and_lets_the_gate_go(clock: Clock) -> None:
+def test_a_settled_message_ends_its_run_and_gives_its_place_back(clock: Clock) -> None:
     """A pulled message holds its place until it is settled; detaching what is settled already is refused."""
     engine = Engine(clock, singly=True)
     engine.open(head=2)
     run = engine.run()
     attempt = engine.start(run)
     released: list[str] = []
-    engine.member.attempts.detach(attempt, lambda: released.append("gate"))
+    engine.member.attempts.detach(attempt, lambda: released.append("place"))
     engine.flush()
     assert engine.runs.empty()
     engine.member.attempts.settle(attempt, ACKED)
-    assert released == ["gate"]
+    assert released == ["place"]
     assert engine.offsets() == [2]
     assert not engine.member.attempts.detach(attempt, lambda: released.append("never"))
 

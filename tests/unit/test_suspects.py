@@ -10,7 +10,7 @@ import pytest
 from lanelog._engine.lane.lane import Lane
 from lanelog._engine.lane.policy import ACKED
 from lanelog._engine.lane.values import LaneSnapshot
-from lanelog._engine.member import isolation as gates
+from lanelog._engine.member import isolation as module
 from lanelog._engine.member.isolation import Isolation
 from lanelog._engine.working.workers import Worker, Workers
 from lanelog._stores.deliveries import DeliveryRow
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 @pytest.fixture
 def isolation(monkeypatch: pytest.MonkeyPatch) -> Isolation:
     """The process's isolation, of this test alone."""
-    monkeypatch.setattr(gates, "_process", [Isolation()])
-    return gates.process_isolation()
+    monkeypatch.setattr(module, "_process", [Isolation()])
+    return module.process_isolation()
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ class Handler:
         assert self.may_end.wait(20.0)
 
 
-def test_a_suspect_leaves_the_gate_when_its_outcome_is_committed(engine: Engine, isolation: Isolation) -> None:
+def test_others_go_on_when_the_outcome_of_a_suspect_is_committed(engine: Engine, isolation: Isolation) -> None:
     """A suspect whose handler has returned has the process to itself until the flush of its ack has committed."""
     handler = Handler(engine)
     handler.may_end.set()
@@ -76,7 +76,7 @@ def test_a_suspect_leaves_the_gate_when_its_outcome_is_committed(engine: Engine,
     handler.thread.join(20.0)
 
 
-def test_a_suspect_of_a_lost_lane_leaves_the_gate(engine: Engine, isolation: Isolation) -> None:
+def test_others_go_on_when_the_lane_of_a_suspect_is_lost(engine: Engine, isolation: Isolation) -> None:
     """A suspect whose lane is lost keeps nobody waiting for a commit that will never be."""
     handler = Handler(engine)
     lane = engine.member._state.lanes["key"]
@@ -87,7 +87,7 @@ def test_a_suspect_of_a_lost_lane_leaves_the_gate(engine: Engine, isolation: Iso
     handler.thread.join(20.0)
 
 
-def test_a_suspect_settled_by_hand_leaves_the_gate_when_that_is_committed(engine: Engine, isolation: Isolation) -> None:
+def test_others_go_on_when_a_suspect_settled_by_hand_is_committed(engine: Engine, isolation: Isolation) -> None:
     """A suspect in the user's hands has the process to itself until its settlement is committed."""
     m = engine.member
     _, run = engine.runs.get_nowait()

@@ -80,7 +80,9 @@ def test_who_does_not_answer_is_named() -> None:
 @pytest.mark.parametrize(("code", "kind"), [(1146, SchemaError), (1054, SchemaError), (1153, PayloadTooLarge)])
 def test_some_errors_have_a_class_of_their_own(code: int, kind: type[LanelogError]) -> None:
     """Missing tables and columns ask for migrate, a small packet for a larger one."""
-    assert type(translated(code)) is kind
+    error = translated(code)
+    assert type(error) is kind
+    assert ("`lanelog migrate`" if kind is SchemaError else "max_allowed_packet") in str(error)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 from attrs import field, frozen
 
 from lanelog._database import codes
+from lanelog._places import GroupTopic, LaneId
 from lanelog._stores import deliveries, groups, lane_rows, leases, offsets, partitions
 from lanelog._stores.lane_rows import LaneRows
 from lanelog._telemetry import get_logger
@@ -193,19 +194,21 @@ def _mend(cx: Executor, topic: str, key: str) -> list[Contradiction]:
     else:
         partitions.set_head(cx, topic, key, judgement.head)
     if judgement.groups:
-        leases.take_away(cx, topic, [(group, key) for group in judgement.groups], topic_row.first_epoch)
+        lanes = [LaneId(topic=topic, group=group, key=key) for group in judgement.groups]
+        leases.take_away(cx, lanes, topic_row.first_epoch)
     _drop_rows(cx, topic, key, judgement)
     for group in sorted(judgement.rewound, key=str.encode):
-        offsets.rewind(cx, group, topic, key, judgement.floor)
+        offsets.rewind(cx, LaneId(topic=topic, group=group, key=key), judgement.floor)
     return judgement.contradictions(topic, key)
 
 
 def _drop_rows(cx: Executor, topic: str, key: str, judgement: Judgement) -> None:
     """Delivery rows above the head go; of a group that begins again at the floor, all of them."""
     for group in sorted({*judgement.rewound, *judgement.swallowing}, key=str.encode):
-        rows = deliveries.load(cx, group, topic, [key]).get(key, [])
+        at = GroupTopic(topic=topic, group=group)
+        rows = deliveries.load(cx, at, [key]).get(key, [])
         gone = [(key, row.offset) for row in rows if group in judgement.rewound or row.through > judgement.head]
-        deliveries.delete(cx, group, topic, gone)
+        deliveries.delete(cx, at, gone)
 
 
 def _tell(found: Iterable[Contradiction]) -> None:

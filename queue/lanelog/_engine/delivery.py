@@ -177,19 +177,19 @@ class Delivery:
             member.attempts.resolve_left(attempt, outcome)
 
     def _settle(self, cx: Executor) -> None:
-        group, topic, term = self.member.group, self.member.topic, self.attempt.term
-        held = self.context.fenced(leases.fence(cx, group, topic, self.member.owner, [term.key]))
+        at, term = self.member.at, self.attempt.term
+        held = self.context.fenced(leases.fence(cx, at, self.member.owner, [term.key]))
         if held.get(term.key) != term.epoch:
-            raise LeaseLost(f"the lane {group}/{topic}/{term.key} has another owner by now: nothing was committed")
-        # The row's id proves that a server that crashed meanwhile did not give the offset to another message.
-        if not deliveries.settle_same(cx, group, topic, term.key, self.attempt.offset, self.attempt.row.id):
             raise LeaseLost(
-                f"the message {topic}/{term.key}/{self.attempt.offset} is not in the log any more: not committed"
+                f"the lane {at.group}/{at.topic}/{term.key} has another owner by now: nothing was committed"
             )
+        # The row's id proves that a server that crashed meanwhile did not give the offset to another message.
+        if not deliveries.settle_same(cx, at.lane(term.key), self.attempt.offset, self.attempt.row.id):
+            raise LeaseLost(f"the message {self._place()} is not in the log any more: not committed")
         if self.member.rules.history:
             now = time.monotonic()
             row = self.attempt.left_as(Ended.SUCCESS, self.attempt.last_error, now)
-            history.upsert(cx, group, topic, self.member.owner, [row], now)
+            history.upsert(cx, at, self.member.owner, [row], now)
 
     def _was_committed(self) -> bool:
         """A COMMIT without an answer: a locking read of what it wrote waits for the server's own decision.
@@ -198,15 +198,16 @@ class Delivery:
         claimed meanwhile, so nobody gives it up. Raises LeaseLost for a message that is settled in a lane that has
         another owner or epoch by now: that may be our COMMIT, or the next owner's.
         """
-        group, topic, term, offset = self.member.group, self.member.topic, self.attempt.term, self.attempt.offset
+        at, term, offset = self.member.at, self.attempt.term, self.attempt.offset
+        lane = at.lane(term.key)
         while True:
             try:
                 with self.context.database.transaction() as transaction:
                     self._stand_on_same_server(transaction)
-                    held = self.context.fenced(leases.fence(transaction, group, topic, self.member.owner, [term.key]))
+                    held = self.context.fenced(leases.fence(transaction, at, self.member.owner, [term.key]))
                     if not (
-                        deliveries.is_settled(transaction, group, topic, term.key, offset)
-                        or offsets.acked_locked(transaction, group, topic, term.key) >= offset
+                        deliveries.is_settled(transaction, lane, offset)
+                        or offsets.acked_locked(transaction, lane) >= offset
                     ):
                         return False
                     if held.get(term.key) == term.epoch:
@@ -223,15 +224,16 @@ class Delivery:
 def message_of(attempt: Attempt, member: Member, context: EngineContext) -> Message:
     """What the handler sees of an attempt."""
     row = attempt.row
+    special = row.special
     dead_letter = None
-    if row.original_topic:
+    if special is not None and special.original_topic:
         dead_letter = DeadLetter(
-            original_topic=row.original_topic,
-            original_offset=row.original_offset,
-            group=row.failed_group,
-            failed_at=utc_from_ms(row.failed_at),
-            failure_count=row.failure_count,
-            last_error=row.last_error or "",
+            original_topic=special.original_topic,
+            original_offset=special.original_offset,
+            group=special.failed_group,
+            failed_at=utc_from_ms(special.failed_at),
+            failure_count=special.failure_count,
+            last_error=special.last_error or "",
         )
     delivery = Delivery(attempt, member, context)
     attempt.handle = ref(delivery)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from lanelog._database import Executor
+    from lanelog._places import GroupTopic, LaneId
 
 # All rows of some lanes of one group, when they are taken over (PRIMARY, prefix of three columns).
 # A row from the future was written by a clock that was ahead: it waits as long as was asked for then.
@@ -147,11 +148,11 @@ class DeliveryWrite:
     last_error: str | None = None
 
 
-def load(cx: Executor, group: str, topic: str, keys: Sequence[str]) -> dict[str, list[DeliveryRow]]:
+def load(cx: Executor, at: GroupTopic, keys: Sequence[str]) -> dict[str, list[DeliveryRow]]:
     """All rows of these lanes, by key."""
     found: dict[str, list[DeliveryRow]] = {}
     for chunk in chunked(keys):
-        for row in cx.query(LOAD.format(keys=placeholders(chunk)), (group, topic, *chunk)):
+        for row in cx.query(LOAD.format(keys=placeholders(chunk)), (*at.columns, *chunk)):
             key, offset, through, acked, due_ms, retries, postponed, crashed, alone, epoch, age_ms, *last = row
             found.setdefault(key, []).append(
                 DeliveryRow(
@@ -172,8 +173,17 @@ def load(cx: Executor, group: str, topic: str, keys: Sequence[str]) -> dict[str,
     return found
 
 
-def upsert(cx: Executor, group: str, topic: str, rows: Sequence[DeliveryWrite]) -> None:
+def advanced(rows: Iterable[DeliveryRow], watermark: int) -> int:
+    """The watermark, moved on over the acked rows that follow it without a gap."""
+    for row in sorted(rows, key=lambda row: row.offset):
+        if row.acked and row.offset <= watermark + 1:
+            watermark = max(watermark, row.through)
+    return watermark
+
+
+def upsert(cx: Executor, at: GroupTopic, rows: Sequence[DeliveryWrite]) -> None:
     """Write rows in primary-key order."""
+    group, topic = at.columns
     ordered = sorted(rows, key=lambda row: (row.key.encode(), row.offset))
     for chunk in chunked(ordered):
         args: list[object] = []
@@ -194,27 +204,27 @@ def upsert(cx: Executor, group: str, topic: str, rows: Sequence[DeliveryWrite]) 
         cx.execute(UPSERT.format(rows=",".join([_ROW] * len(chunk))), args)
 
 
-def delete(cx: Executor, group: str, topic: str, points: Iterable[tuple[str, int]]) -> None:
+def delete(cx: Executor, at: GroupTopic, points: Iterable[tuple[str, int]]) -> None:
     """Remove rows by exact key."""
     ordered = sorted(points, key=lambda point: (point[0].encode(), point[1]))
     for chunk in chunked(ordered):
         args = [value for point in chunk for value in point]
-        cx.execute(DELETE.format(exact=exactly(chunk)), (*args, group, topic))
+        cx.execute(DELETE.format(exact=exactly(chunk)), (*args, *at.columns))
 
 
-def settle(cx: Executor, group: str, topic: str, key: str, offset: int) -> None:
+def settle(cx: Executor, lane: LaneId, offset: int) -> None:
     """Write one acked row."""
-    cx.execute(SETTLE, (group, topic, key, offset, offset))
+    cx.execute(SETTLE, (*lane.columns, offset, offset))
 
 
-def settle_same(cx: Executor, group: str, topic: str, key: str, offset: int, message_id: str) -> bool:
+def settle_same(cx: Executor, lane: LaneId, offset: int, message_id: str) -> bool:
     """Write one acked row if the message there still has this id."""
-    return cx.execute(SETTLE_SAME, (group, topic, key, offset, message_id)) > 0
+    return cx.execute(SETTLE_SAME, (*lane.columns, offset, message_id)) > 0
 
 
-def is_settled(cx: Executor, group: str, topic: str, key: str, offset: int) -> bool:
+def is_settled(cx: Executor, lane: LaneId, offset: int) -> bool:
     """Whether an acked row stands at exactly this offset; waits for a writer in flight."""
-    row = cx.one(IS_SETTLED, (group, topic, key, offset))
+    row = cx.one(IS_SETTLED, (*lane.columns, offset))
     return row is not None and bool(row[0])
 
 
@@ -247,16 +257,16 @@ def count_lane(cx: Executor, topic: str, key: str, groups: Sequence[str]) -> int
     return 0 if row is None else int(row[0])
 
 
-def any_of_group(cx: Executor, group: str, topic: str) -> bool:
+def any_of_group(cx: Executor, at: GroupTopic) -> bool:
     """Whether a group has any row for a topic."""
-    return cx.one(ANY_OF_GROUP, (group, topic)) is not None
+    return cx.one(ANY_OF_GROUP, at.columns) is not None
 
 
-def delete_group(cx: Executor, group: str, topic: str) -> None:
+def delete_group(cx: Executor, at: GroupTopic) -> None:
     """Remove every row of a group for a topic."""
-    cx.execute(DELETE_GROUP, (group, topic))
+    cx.execute(DELETE_GROUP, at.columns)
 
 
-def some_of_group(cx: Executor, group: str, topic: str, limit: int) -> list[tuple[str, int]]:
+def some_of_group(cx: Executor, at: GroupTopic, limit: int) -> list[tuple[str, int]]:
     """(key, offset) of some rows of a group."""
-    return [(key, offset) for key, offset in cx.query(SOME_OF_GROUP, (group, topic, limit))]
+    return [(key, offset) for key, offset in cx.query(SOME_OF_GROUP, (*at.columns, limit))]

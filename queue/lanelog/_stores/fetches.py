@@ -5,8 +5,11 @@ Owns the SELECTs of the log; never writes it. Called by the fetcher.
 
 from __future__ import annotations
 
+import json
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from attrs import field, frozen
 
 from lanelog._database import NOW_MS
 from lanelog._stores._points import chunked
@@ -15,18 +18,22 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lanelog._database import Executor
+    from lanelog._places import GroupTopic
 
-_COLUMNS = f"""partition_key, `offset`, id,
- IF(payload_bytes <= %s AND target_group IN ('', %s), payload, NULL) AS payload, payload_bytes, metadata, published_at,
- target_group, original_topic, original_offset, failed_group, failed_at, failure_count, last_error,
- IF(expires_at = 0, NULL, CAST(expires_at AS SIGNED) - CAST({NOW_MS} AS SIGNED)) AS expires_in"""
+# The last column is NULL for an ordinary message: an answer costs by its columns, and these eight say nothing of most.
+_COLUMNS = f"""`offset`, id,
+ IF(payload_bytes <= %s AND target_group IN ('', %s), payload, NULL) AS payload, metadata, published_at,
+ IF(payload_bytes <= %s AND target_group = '' AND original_topic = '' AND expires_at = 0, NULL, JSON_ARRAY(
+  payload_bytes, IF(expires_at = 0, NULL, CAST(expires_at AS SIGNED) - CAST({NOW_MS} AS SIGNED)), target_group,
+  original_topic, original_offset, failed_group, failed_at, failure_count, HEX(last_error))) AS more"""
 
-# The next rows of one lane, in order (PRIMARY, range bounded from below); many lanes are joined by UNION ALL.
-NEXT = f"""(SELECT {_COLUMNS} FROM queue_messages FORCE INDEX (PRIMARY)
+# The next rows of one lane, in order (PRIMARY, range bounded from below); many lanes are joined by UNION ALL,
+# each known by a number: to read keys again and again takes longer than a look into a list.
+NEXT = f"""(SELECT %s, {_COLUMNS} FROM queue_messages FORCE INDEX (PRIMARY)
  WHERE topic = %s AND partition_key = %s AND `offset` > %s ORDER BY `offset` LIMIT %s)"""
 
 # Exact rows, to be delivered again (PRIMARY).
-EXACT = f"""SELECT {_COLUMNS} FROM queue_messages FORCE INDEX (PRIMARY)
+EXACT = f"""SELECT partition_key, {_COLUMNS} FROM queue_messages FORCE INDEX (PRIMARY)
 WHERE topic = %s AND (partition_key, `offset`) IN ({{points}})"""
 
 # The payload of one message that was too large to come with the others (PRIMARY).
@@ -42,6 +49,19 @@ WHERE topic = %s AND (partition_key, `offset`) IN ({points})"""
 SHARE_HEAD = """SELECT head_offset FROM queue_partitions WHERE topic = %s AND partition_key = %s LOCK IN SHARE MODE"""
 
 
+@frozen
+class Special:
+    """What sets a message apart that is meant for one group alone or is a dead letter. Times in milliseconds."""
+
+    target_group: str = ""
+    original_topic: str = ""
+    original_offset: int = 0
+    failed_group: str = ""
+    failed_at: int = 0
+    failure_count: int = 0
+    last_error: str | None = field(default=None, repr=False)
+
+
 class Fetched(NamedTuple):
     """One row of the log; a NamedTuple because a message costs microseconds. Times in milliseconds."""
 
@@ -52,14 +72,18 @@ class Fetched(NamedTuple):
     payload_bytes: int
     metadata: str | bytes | None
     published_at: int
-    target_group: str
-    original_topic: str
-    original_offset: int
-    failed_group: str
-    failed_at: int
-    failure_count: int
-    last_error: str | None
     start_by: float | None = None  # monotonic, never later than when it expires; None: it does not
+    special: Special | None = None
+
+    @property
+    def target_group(self) -> str:
+        """The only group that it is meant for; empty: every group."""
+        return "" if self.special is None else self.special.target_group
+
+    @property
+    def original_topic(self) -> str:
+        """Of a dead letter; empty: it is none."""
+        return "" if self.special is None else self.special.original_topic
 
     def __repr__(self) -> str:
         # Without payload and metadata, which may be secret: attempts and lanes show their rows.
@@ -67,23 +91,29 @@ class Fetched(NamedTuple):
 
 
 def following(
-    cx: Executor, group: str, topic: str, lanes: Sequence[tuple[str, int]], *, limit: int, largest: int
+    cx: Executor, at: GroupTopic, lanes: Sequence[tuple[str, int]], *, limit: int, largest: int
 ) -> dict[str, list[Fetched]]:
     """Up to `limit` rows behind each (key, cursor), by key; payloads above `largest` bytes stay behind."""
     args: list[object] = []
-    for key, cursor in lanes:
-        args += (largest, group, topic, key, cursor, limit)
-    found: dict[str, list[Fetched]] = {}
+    for number, (key, cursor) in enumerate(lanes):
+        args += (number, largest, at.group, largest, at.topic, key, cursor, limit)
+    found: list[list[Fetched]] = [[] for _ in lanes]
     asked = time.monotonic()
     for row in cx.query(" UNION ALL ".join([NEXT] * len(lanes)), args):
-        found.setdefault(row[0], []).append(Fetched(*row) if row[-1] is None else _expiring(row, asked))
-    for rows in found.values():
+        number, offset, message_id, payload, metadata, published_at, more = row
+        key = lanes[number][0]
+        found[number].append(
+            Fetched(key, offset, message_id, payload, len(payload), metadata, published_at)
+            if more is None
+            else _special((key, *row[1:]), asked)
+        )
+    for rows in found:
         rows.sort(key=_by_offset)  # each SELECT is ordered; UNION ALL alone does not promise to stay so
-    return found
+    return {lane[0]: rows for lane, rows in zip(lanes, found, strict=True) if rows}
 
 
 def exact(
-    cx: Executor, group: str, topic: str, points: Sequence[tuple[str, int]], *, largest: int
+    cx: Executor, at: GroupTopic, points: Sequence[tuple[str, int]], *, largest: int
 ) -> dict[tuple[str, int], Fetched]:
     """The rows at exactly these (key, offset)."""
     found: dict[tuple[str, int], Fetched] = {}
@@ -91,9 +121,13 @@ def exact(
         sql = EXACT.format(points=",".join(["(%s, %s)"] * len(chunk)))
         args = [value for point in chunk for value in point]
         asked = time.monotonic()
-        for row in cx.query(sql, (largest, group, topic, *args)):
-            fetched = Fetched(*row) if row[-1] is None else _expiring(row, asked)
-            found[(fetched.key, fetched.offset)] = fetched
+        for row in cx.query(sql, (largest, at.group, largest, at.topic, *args)):
+            key, offset, message_id, payload, metadata, published_at, more = row
+            found[(key, offset)] = (
+                Fetched(key, offset, message_id, payload, len(payload), metadata, published_at)
+                if more is None
+                else _special(row, asked)
+            )
     return found
 
 
@@ -119,9 +153,17 @@ def share_head(cx: Executor, topic: str, key: str) -> int | None:
     return None if row is None else int(row[0])
 
 
-def _expiring(row: tuple[Any, ...], asked: float) -> Fetched:
-    """A row with a time to live: what the database says is left counts from before it was asked."""
-    return Fetched._make((*row[:-1], asked + row[-1] / 1000))
+def _special(row: tuple[Any, ...], asked: float) -> Fetched:
+    """A row with more to say. What the database says is left of its time counts from before it was asked."""
+    key, offset, message_id, payload, metadata, published_at, more = row
+    payload_bytes, expires_in, target_group, original_topic, *rest, last_error = json.loads(more)
+    start_by = None if expires_in is None else asked + expires_in / 1000
+    special = None
+    if target_group or original_topic:
+        text = None if last_error is None else bytes.fromhex(last_error).decode()
+        original_offset, failed_group, failed_at, failures = rest
+        special = Special(target_group, original_topic, original_offset, failed_group, failed_at, failures, text)
+    return Fetched(key, offset, message_id, payload, payload_bytes, metadata, published_at, start_by, special)
 
 
 def _by_offset(row: Fetched) -> int:

@@ -15,6 +15,7 @@ from lanelog._stores._pause import Pause
 
 if TYPE_CHECKING:
     from lanelog._database import Executor
+    from lanelog._places import GroupTopic
 
 VERSION_WITH_DEAD_LETTER_TOPIC = 3
 """Since this version of the tables a group's row says where its dead letters go."""
@@ -142,32 +143,32 @@ class GroupRow:
     """Until the next delayed message, of whatever topic, is due; negative: it is; None: none is within 1.5 s."""
 
 
-def get(cx: Executor, group: str, topic: str) -> GroupRow | None:
+def get(cx: Executor, at: GroupTopic) -> GroupRow | None:
     """The registration, or None."""
-    row = cx.one(GET, (group, topic))
+    row = cx.one(GET, at.columns)
     return None if row is None else GroupRow(row[0], bool(row[1]), *row[2:])
 
 
-def lock_shared(cx: Executor, group: str, topic: str) -> int | None:
+def lock_shared(cx: Executor, at: GroupTopic) -> int | None:
     """Hold a registration in place until the transaction ends; when it was made, or None."""
-    row = cx.one(LOCK_SHARED, (group, topic))
+    row = cx.one(LOCK_SHARED, at.columns)
     return None if row is None else int(row[0])
 
 
-def lock(cx: Executor, group: str, topic: str) -> str | None:
+def lock(cx: Executor, at: GroupTopic) -> str | None:
     """Lock a registration; its order, or None."""
-    row = cx.one(LOCK, (group, topic))
+    row = cx.one(LOCK, at.columns)
     return None if row is None else str(row[0])
 
 
-def create(cx: Executor, group: str, topic: str, *, order: str, start: str, kept: Kept) -> None:
+def create(cx: Executor, at: GroupTopic, *, order: str, start: str, kept: Kept) -> None:
     """Register a group."""
-    cx.execute(CREATE, (group, topic, order, start, *kept.columns))
+    cx.execute(CREATE, (*at.columns, order, start, *kept.columns))
 
 
-def set_kept(cx: Executor, group: str, topic: str, kept: Kept) -> None:
+def set_kept(cx: Executor, at: GroupTopic, kept: Kept) -> None:
     """How long things are kept on behalf of this group."""
-    cx.execute(SET_KEPT, (*kept.columns, group, topic))
+    cx.execute(SET_KEPT, (*kept.columns, *at.columns))
 
 
 def readers(cx: Executor, topic: str) -> dict[str, int]:
@@ -180,9 +181,9 @@ def letters_kept(cx: Executor, topic: str) -> dict[str, int]:
     return dict(cx.query(LETTERS_KEPT, (topic,)))
 
 
-def set_dead_letter_topic(cx: Executor, group: str, topic: str, dead_letter_topic: str | None) -> None:
+def set_dead_letter_topic(cx: Executor, at: GroupTopic, dead_letter_topic: str | None) -> None:
     """Where this group's dead letters go; None: it keeps none. Only on tables of version 3 or newer."""
-    cx.execute(SET_DEAD_LETTER_TOPIC, (dead_letter_topic or "", group, topic))
+    cx.execute(SET_DEAD_LETTER_TOPIC, (dead_letter_topic or "", *at.columns))
 
 
 def unattended(cx: Executor, topic: str) -> list[Unattended]:
@@ -190,39 +191,39 @@ def unattended(cx: Executor, topic: str) -> list[Unattended]:
     return [Unattended(group, to, bool(kept)) for group, to, kept in cx.query(UNATTENDED, (SILENCE_MS, topic))]
 
 
-def unattended_now(cx: Executor, group: str, topic: str) -> Unattended | None:
+def unattended_now(cx: Executor, at: GroupTopic) -> Unattended | None:
     """That of one group, or None: somebody came, or it was paused or deleted."""
-    row = cx.one(UNATTENDED_NOW, (SILENCE_MS, topic, group))
+    row = cx.one(UNATTENDED_NOW, (SILENCE_MS, at.topic, at.group))
     return None if row is None else Unattended(row[0], row[1], bool(row[2]))
 
 
-def lock_pause(cx: Executor, group: str, topic: str) -> Pause | None:
+def lock_pause(cx: Executor, at: GroupTopic) -> Pause | None:
     """Lock a registration; its pause, or None if the group is not there."""
-    row = cx.one(LOCK_PAUSE, (group, topic))
+    row = cx.one(LOCK_PAUSE, at.columns)
     return None if row is None else Pause(*row)
 
 
-def set_pause(cx: Executor, group: str, topic: str, pause: Pause) -> None:
+def set_pause(cx: Executor, at: GroupTopic, pause: Pause) -> None:
     """Pause a group that is locked, or let it run."""
-    cx.execute(SET_PAUSE, (*pause, group, topic))
+    cx.execute(SET_PAUSE, (*pause, *at.columns))
 
 
-def count_lane_pause(cx: Executor, group: str, topic: str) -> None:
+def count_lane_pause(cx: Executor, at: GroupTopic) -> None:
     """Note that a lane of the group was paused or resumed, so that its members look."""
-    cx.execute(COUNT_LANE_PAUSE, (group, topic))
+    cx.execute(COUNT_LANE_PAUSE, at.columns)
 
 
-def start(cx: Executor, group: str, topic: str) -> str | None:
+def start(cx: Executor, at: GroupTopic) -> str | None:
     """What was noted as the group's start, or None if it is not there."""
-    row = cx.one(START, (group, topic))
+    row = cx.one(START, at.columns)
     return None if row is None else str(row[0])
 
 
-def set_start(cx: Executor, group: str, topic: str, start: str) -> None:
+def set_start(cx: Executor, at: GroupTopic, start: str) -> None:
     """Note another start."""
-    cx.execute(SET_START, (start, group, topic))
+    cx.execute(SET_START, (start, *at.columns))
 
 
-def delete(cx: Executor, group: str, topic: str) -> None:
+def delete(cx: Executor, at: GroupTopic) -> None:
     """Remove a registration."""
-    cx.execute(DELETE, (group, topic))
+    cx.execute(DELETE, at.columns)

@@ -15,6 +15,7 @@ from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:
     from lanelog._database import Executor
+    from lanelog._places import GroupTopic
 
 # Write one owner's heartbeat (PRIMARY).
 BEAT = f"""
@@ -122,8 +123,7 @@ class HeartbeatRow:
 
 def beat(
     cx: Executor,
-    group: str,
-    topic: str,
+    at: GroupTopic,
     owner: str,
     *,
     duration: float,
@@ -132,7 +132,7 @@ def beat(
     tables: int,
 ) -> None:
     """Keep an owner's leases valid for `duration` seconds from now; `tables`: their version."""
-    args: tuple[object, ...] = (group, topic, owner, int(duration * 1000), lock, max(0, incarnation.started_ms))
+    args: tuple[object, ...] = (*at.columns, owner, int(duration * 1000), lock, max(0, incarnation.started_ms))
     sql = BEAT_1
     if tables >= VERSION_WITH_INCARNATION:
         sql, args = BEAT, (*args, incarnation.identity)
@@ -147,7 +147,7 @@ def beat(
             raise error from None
 
 
-def members(cx: Executor, group: str, topic: str, *, tables: int) -> list[HeartbeatRow]:
+def members(cx: Executor, at: GroupTopic, *, tables: int) -> list[HeartbeatRow]:
     """Every owner that has a row, living or not; `tables`: their version."""
     query = MEMBERS if tables >= VERSION_WITH_INCARNATION else MEMBERS_1
     return [
@@ -160,24 +160,23 @@ def members(cx: Executor, group: str, topic: str, *, tables: int) -> list[Heartb
             Incarnation(started, identity),
             now,
         )
-        for owner, beat, expires, gone, free, started, identity, now in cx.query(query, (group, topic))
+        for owner, beat, expires, gone, free, started, identity, now in cx.query(query, at.columns)
     ]
 
 
-def deregister(cx: Executor, group: str, topic: str, owner: str) -> None:
+def deregister(cx: Executor, at: GroupTopic, owner: str) -> None:
     """Say that an owner has left and holds nothing."""
-    cx.execute(DEREGISTER, (group, topic, owner))
+    cx.execute(DEREGISTER, (*at.columns, owner))
 
 
-def deregister_dead(cx: Executor, group: str, topic: str, owner: str, heartbeat_at: int) -> None:
+def deregister_dead(cx: Executor, at: GroupTopic, owner: str, heartbeat_at: int) -> None:
     """Say it for an owner that died; its own next heartbeat, if there ever is one, takes it back."""
-    cx.execute(DEREGISTER_DEAD, (group, topic, owner, heartbeat_at))
+    cx.execute(DEREGISTER_DEAD, (*at.columns, owner, heartbeat_at))
 
 
 def still_silent(
     cx: Executor,
-    group: str,
-    topic: str,
+    at: GroupTopic,
     owner: str,
     heartbeat_at: int,
     *,
@@ -188,28 +187,28 @@ def still_silent(
 
     `needs_free`: its lock has to be free still; `may_be_held`: whoever holds it says nothing.
     """
-    row = cx.one(STILL_SILENT, (group, topic, owner))
+    row = cx.one(STILL_SILENT, (*at.columns, owner))
     if row is None:
         return True
     beat, free = row
     return int(beat) == heartbeat_at and (may_be_held or (bool(free) if needs_free else free != 0))
 
 
-def purge_left(cx: Executor, group: str, topic: str, own: str, age: float) -> int:
+def purge_left(cx: Executor, at: GroupTopic, own: str, age: float) -> int:
     """Remove rows of others that left more than `age` seconds ago; how many."""
-    return cx.execute(PURGE_LEFT, (group, topic, own, int(age * 1000)))
+    return cx.execute(PURGE_LEFT, (*at.columns, own, int(age * 1000)))
 
 
-def silent(cx: Executor, group: str, topic: str, own: str, age: float) -> list[str]:
+def silent(cx: Executor, at: GroupTopic, own: str, age: float) -> list[str]:
     """Others that have not left, and whose heartbeats ended more than `age` seconds ago."""
-    return [owner for (owner,) in cx.query(SILENT, (group, topic, own, int(age * 1000)))]
+    return [owner for (owner,) in cx.query(SILENT, (*at.columns, own, int(age * 1000)))]
 
 
-def purge_silent(cx: Executor, group: str, topic: str, owner: str, age: float) -> int:
+def purge_silent(cx: Executor, at: GroupTopic, owner: str, age: float) -> int:
     """Remove the row of such a one; whether it was there."""
-    return cx.execute(PURGE_SILENT, (group, topic, owner, int(age * 1000)))
+    return cx.execute(PURGE_SILENT, (*at.columns, owner, int(age * 1000)))
 
 
-def delete(cx: Executor, group: str, topic: str, owner: str) -> None:
+def delete(cx: Executor, at: GroupTopic, owner: str) -> None:
     """Remove one owner's row."""
-    cx.execute(DELETE, (group, topic, owner))
+    cx.execute(DELETE, (*at.columns, owner))

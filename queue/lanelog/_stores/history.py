@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lanelog._database import Executor
+    from lanelog._places import GroupTopic, LaneId
 
 # Write rows, new or known (PRIMARY).
 UPSERT = """
@@ -105,8 +106,9 @@ class HistoryWrite(NamedTuple):
     error: str | None
 
 
-def upsert(cx: Executor, group: str, topic: str, owner: str, rows: Sequence[HistoryWrite], now: float) -> None:
+def upsert(cx: Executor, at: GroupTopic, owner: str, rows: Sequence[HistoryWrite], now: float) -> None:
     """Write rows in primary-key order; `now`: the monotonic clock at this moment, the database's is the rows'."""
+    group, topic = at.columns
     ordered = sorted(rows, key=lambda row: (row.key.encode(), row.offset))
     for chunk in chunked(ordered, ROWS):
         args: list[object] = []
@@ -120,9 +122,7 @@ def upsert(cx: Executor, group: str, topic: str, owner: str, rows: Sequence[Hist
 
 def skipped(
     cx: Executor,
-    group: str,
-    topic: str,
-    key: str,
+    lane: LaneId,
     offset: int,
     *,
     attempts: int,
@@ -132,23 +132,23 @@ def skipped(
 ) -> None:
     """Write down that an operator skipped a message, if the group keeps history. The group's row is locked."""
     first_ms = 0 if first_age is None else int(first_age * 1000)
-    cx.execute(SKIPPED, (attempts, first_age is not None, first_ms, owner, reason, group, topic, key, offset))
+    cx.execute(SKIPPED, (attempts, first_age is not None, first_ms, owner, reason, *lane.columns, offset))
 
 
-def purge(cx: Executor, group: str, topic: str, retention_ms: int) -> tuple[int, float | None]:
+def purge(cx: Executor, at: GroupTopic, retention_ms: int) -> tuple[int, float | None]:
     """Delete at most `BATCH` rows older than the retention, on a connection on which every statement commits.
 
     How many were deleted, and the age in seconds of the oldest row that is left; None: there is none, as far as
     this batch can tell. Harmless to repeat; two at once delete the same rows once.
     """
-    found = cx.query(OLDEST, (group, topic, BATCH + 1))
+    found = cx.query(OLDEST, (*at.columns, BATCH + 1))
     old = [(key, offset) for key, offset, age_ms in found[:BATCH] if age_ms >= retention_ms]
     left = found[len(old)][2] / 1000 if len(found) > len(old) else None
     if not old:
         return 0, left
     old.sort(key=lambda point: (point[0].encode(), point[1]))
     args = [value for point in old for value in point]
-    return cx.execute(DELETE.format(exact=exactly(old)), (*args, group, topic, retention_ms)), left
+    return cx.execute(DELETE.format(exact=exactly(old)), (*args, *at.columns, retention_ms)), left
 
 
 def kept(cx: Executor) -> list[tuple[str, str]]:

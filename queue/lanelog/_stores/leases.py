@@ -6,6 +6,7 @@ by every settling transaction (the share lock that fences it).
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from attrs import frozen
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from lanelog._database import Executor
+    from lanelog._places import GroupTopic, LaneId
 
 # The fence of a settling transaction: share-lock the lanes, and learn which are still ours, and who says so (PRIMARY).
 FENCE = f"""
@@ -37,6 +39,14 @@ FROM queue_partition_leases l FORCE INDEX (by_owner)
 LEFT JOIN queue_offsets o FORCE INDEX (PRIMARY)
        ON o.consumer_group = l.consumer_group AND o.topic = l.topic AND o.partition_key = l.partition_key
 WHERE l.consumer_group = %s AND l.topic = %s AND l.leased_by = %s
+"""
+
+# Whether that is what it was: how many, and 64 bits over all of them (by_owner). MySQL has no MD5 any more.
+DIGEST = """
+SELECT COUNT(*), COALESCE(BIT_XOR(CAST(CONV(LEFT(SHA2(CONCAT(lease_epoch, '/', partition_key), 256), 16), 16, 10)
+                                       AS UNSIGNED)), 0)
+FROM queue_partition_leases FORCE INDEX (by_owner)
+WHERE consumer_group = %s AND topic = %s AND leased_by = %s
 """
 
 # Lanes without a lease row, but for those that an operator paused (queue_partitions PRIMARY by topic, leases and
@@ -184,6 +194,23 @@ class OwnedLane:
 
 
 @frozen
+class LeasesDigest:
+    """What an owner has, in short: equal digests mean the same lanes under the same epochs."""
+
+    count: int
+    checksum: int
+
+    @classmethod
+    def of(cls, lanes: Iterable[OwnedLane]) -> LeasesDigest:
+        """What the server answers while these are the owner's."""
+        count = checksum = 0
+        for lane in lanes:
+            count += 1
+            checksum ^= int.from_bytes(sha256(f"{lane.epoch}/{lane.key}".encode()).digest()[:8], "big")
+        return cls(count, checksum)
+
+
+@frozen
 class Fence:
     """What a settling transaction may rely on until its end."""
 
@@ -193,120 +220,125 @@ class Fence:
     """The mark of the server that said so; None: there was no row."""
 
 
-def fence(cx: Executor, group: str, topic: str, owner: str, keys: Sequence[str]) -> Fence:
+def fence(cx: Executor, at: GroupTopic, owner: str, keys: Sequence[str]) -> Fence:
     """Share-lock these lanes; the epochs of those that are still the owner's."""
     found: list[tuple[str, int, int]] = []
     for chunk in chunked(sorted(keys, key=str.encode)):
-        found += cx.query(FENCE.format(keys=placeholders(chunk)), (group, topic, *chunk, owner))
+        found += cx.query(FENCE.format(keys=placeholders(chunk)), (*at.columns, *chunk, owner))
     return Fence({key: epoch for key, epoch, _ in found}, found[-1][2] if found else None)
 
 
-def fence_free(cx: Executor, group: str, topic: str, owner: str, keys: Sequence[str]) -> Fence:
+def fence_free(cx: Executor, at: GroupTopic, owner: str, keys: Sequence[str]) -> Fence:
     """As `fence`, without waiting: an absent key is locked by somebody; None means that it is not the owner's."""
     found: list[tuple[str, int, int, str]] = []
     for chunk in chunked(sorted(keys, key=str.encode)):
-        found += cx.query(FENCE_FREE.format(keys=placeholders(chunk)), (group, topic, *chunk))
+        found += cx.query(FENCE_FREE.format(keys=placeholders(chunk)), (*at.columns, *chunk))
     epochs = {key: epoch if holder == owner else None for key, epoch, _, holder in found}
     return Fence(epochs, found[-1][2] if found else None)
 
 
-def owned(cx: Executor, group: str, topic: str, owner: str) -> list[OwnedLane]:
+def owned(cx: Executor, at: GroupTopic, owner: str) -> list[OwnedLane]:
     """Everything in an owner's name."""
-    return [OwnedLane(key, epoch, bool(paused)) for key, epoch, paused in cx.query(OWNED, (group, topic, owner))]
+    return [OwnedLane(key, epoch, bool(paused)) for key, epoch, paused in cx.query(OWNED, (*at.columns, owner))]
 
 
-def unclaimed(cx: Executor, group: str, topic: str, limit: int, like: tuple[str, str] = ALL_KEYS) -> list[str]:
+def digest(cx: Executor, at: GroupTopic, owner: str) -> LeasesDigest:
+    """Everything in an owner's name, in short; whether a lane is paused is not part of it."""
+    row = cx.one(DIGEST, (*at.columns, owner))
+    return LeasesDigest(0, 0) if row is None else LeasesDigest(int(row[0]), int(row[1]))
+
+
+def unclaimed(cx: Executor, at: GroupTopic, limit: int, like: tuple[str, str] = ALL_KEYS) -> list[str]:
     """Lanes of the topic for which this group has no lease row yet, and which no operator paused.
 
     `like`: only keys that are `LIKE` (or `NOT LIKE`) a pattern.
     """
     sql = UNCLAIMED.format(like=like[0])
-    return [key for (key,) in cx.query(sql, (group, group, topic, like[1], limit))]
+    return [key for (key,) in cx.query(sql, (at.group, *at.columns, like[1], limit))]
 
 
-def holds(cx: Executor, group: str, topic: str, owner: str) -> bool:
+def holds(cx: Executor, at: GroupTopic, owner: str) -> bool:
     """Whether any lane is in an owner's name."""
-    return cx.one(HOLDS, (group, topic, owner)) is not None
+    return cx.one(HOLDS, (*at.columns, owner)) is not None
 
 
 def free(
     cx: Executor,
-    group: str,
-    topic: str,
+    at: GroupTopic,
     owners: Sequence[str],
     limit: int,
     like: tuple[str, str] = ALL_KEYS,
 ) -> list[str]:
     """Lanes in the name of one of these owners ('' is nobody) that no operator paused; `like` as above."""
     sql = FREE.format(owners=placeholders(owners), like=like[0])
-    return [key for (key,) in cx.query(sql, (group, topic, *owners, like[1], limit))]
+    return [key for (key,) in cx.query(sql, (*at.columns, *owners, like[1], limit))]
 
 
-def counts(cx: Executor, group: str, topic: str) -> dict[str, int]:
+def counts(cx: Executor, at: GroupTopic) -> dict[str, int]:
     """How many lanes each owner has ('' is nobody)."""
-    return {owner: int(count) for owner, count in cx.query(COUNTS, (group, topic))}
+    return {owner: int(count) for owner, count in cx.query(COUNTS, at.columns)}
 
 
-def take(cx: Executor, group: str, topic: str, owner: str, keys: Sequence[str], holders: Iterable[str]) -> int:
+def take(cx: Executor, at: GroupTopic, owner: str, keys: Sequence[str], holders: Iterable[str]) -> int:
     """Inside a transaction: take those of `keys` that are in one of the `holders`' names and not locked."""
     allowed = set(holders)
     taken = 0
     for chunk in chunked(sorted(keys, key=str.encode)):
-        rows = cx.query(LOCK_CANDIDATES.format(keys=placeholders(chunk)), (group, topic, *chunk))
+        rows = cx.query(LOCK_CANDIDATES.format(keys=placeholders(chunk)), (*at.columns, *chunk))
         mine = [key for key, holder in rows if holder in allowed]
         if mine:
             sql = TAKE.format(keys=placeholders(mine), owners=placeholders(list(allowed)))
-            taken += cx.execute(sql, (owner, group, topic, *mine, *allowed))
+            taken += cx.execute(sql, (owner, *at.columns, *mine, *allowed))
     return taken
 
 
-def create(cx: Executor, group: str, topic: str, owner: str, keys: Sequence[str], epoch: int) -> None:
+def create(cx: Executor, at: GroupTopic, owner: str, keys: Sequence[str], epoch: int) -> None:
     """Insert lease rows for lanes that have none; a row that appeared meanwhile keeps its owner."""
     values = f"(%s, %s, %s, %s, %s, {NOW_MS})"
     for chunk in chunked(sorted(keys, key=str.encode)):
-        args = [value for key in chunk for value in (group, topic, key, owner, epoch)]
+        args = [value for key in chunk for value in (*at.columns, key, owner, epoch)]
         cx.execute(CREATE.format(rows=",".join([values] * len(chunk))), args)
 
 
-def release(cx: Executor, group: str, topic: str, owner: str, lanes: Iterable[tuple[str, int]]) -> None:
+def release(cx: Executor, at: GroupTopic, owner: str, lanes: Iterable[tuple[str, int]]) -> None:
     """Give lanes (key, epoch) back, as far as they are still the owner's."""
     for chunk in chunked(sorted(lanes, key=lambda lane: lane[0].encode())):
         keys = [key for key, _ in chunk]
         sql = RELEASE.format(keys=placeholders(keys), lanes=",".join(["(%s, %s)"] * len(chunk)))
-        cx.execute(sql, (group, topic, *keys, owner, *(value for lane in chunk for value in lane)))
+        cx.execute(sql, (*at.columns, *keys, owner, *(value for lane in chunk for value in lane)))
 
 
-def lock_owners(cx: Executor, group: str, topic: str, keys: Iterable[str]) -> dict[str, Held]:
+def lock_owners(cx: Executor, at: GroupTopic, keys: Iterable[str]) -> dict[str, Held]:
     """Lock the leases of these lanes, by key; one that is missing was never owned."""
     found: dict[str, Held] = {}
     for chunk in chunked(sorted(keys, key=str.encode)):
         sql = LOCK_OWNERS.format(keys=placeholders(chunk))
-        found.update({key: Held(owner, epoch) for key, owner, epoch in cx.query(sql, (group, topic, *chunk))})
+        found.update({key: Held(owner, epoch) for key, owner, epoch in cx.query(sql, (*at.columns, *chunk))})
     return found
 
 
-def held(cx: Executor, group: str, topic: str, key: str) -> Held | None:
+def held(cx: Executor, lane: LaneId) -> Held | None:
     """The lease of one lane, without a lock."""
-    row = cx.one(HELD, (group, topic, key))
+    row = cx.one(HELD, lane.columns)
     return None if row is None else Held(*row)
 
 
-def lock_one(cx: Executor, group: str, topic: str, key: str) -> Held | None:
+def lock_one(cx: Executor, lane: LaneId) -> Held | None:
     """Lock the lease of one lane; None: it was never owned."""
-    row = cx.one(LOCK_ONE, (group, topic, key))
+    row = cx.one(LOCK_ONE, lane.columns)
     return None if row is None else Held(*row)
 
 
-def claim(cx: Executor, group: str, topic: str, key: str, owner: str, epoch: int) -> None:
+def claim(cx: Executor, lane: LaneId, owner: str, epoch: int) -> None:
     """Take one lane from whoever has it; `epoch` is that of a row that is born."""
-    cx.execute(CLAIM, (group, topic, key, owner, epoch))
+    cx.execute(CLAIM, (*lane.columns, owner, epoch))
 
 
-def take_away(cx: Executor, topic: str, lanes: Iterable[tuple[str, str]], epoch: int) -> None:
-    """Leave lanes (group, key) to nobody; `epoch` is that of rows that are born."""
+def take_away(cx: Executor, lanes: Iterable[LaneId], epoch: int) -> None:
+    """Leave lanes to nobody; `epoch` is that of rows that are born."""
     row = f"(%s, %s, %s, '', %s, {NOW_MS})"
-    for chunk in chunked(sorted(lanes, key=lambda lane: (lane[0].encode(), lane[1].encode()))):
-        args = [value for group, key in chunk for value in (group, topic, key, epoch)]
+    for chunk in chunked(sorted(lanes, key=lambda lane: (lane.group.encode(), lane.key.encode()))):
+        args = [value for lane in chunk for value in (*lane.columns, epoch)]
         cx.execute(TAKE_AWAY.format(rows=",".join([row] * len(chunk))), args)
 
 
@@ -326,24 +358,24 @@ def purge(cx: Executor, topic: str, key: str, groups: Sequence[str]) -> None:
         cx.execute(PURGE, (group, topic, key))
 
 
-def max_epoch(cx: Executor, group: str, topic: str) -> int:
+def max_epoch(cx: Executor, at: GroupTopic) -> int:
     """The highest epoch in a group's rows for a topic."""
-    row = cx.one(MAX_EPOCH, (group, topic))
+    row = cx.one(MAX_EPOCH, at.columns)
     return 0 if row is None else int(row[0])
 
 
-def delete_group(cx: Executor, group: str, topic: str) -> None:
+def delete_group(cx: Executor, at: GroupTopic) -> None:
     """Remove every lease row of a group for a topic."""
-    cx.execute(DELETE_GROUP, (group, topic))
+    cx.execute(DELETE_GROUP, at.columns)
 
 
-def keys_of_group(cx: Executor, group: str, topic: str) -> list[str]:
+def keys_of_group(cx: Executor, at: GroupTopic) -> list[str]:
     """Keys of the lanes in which a group has a lease row."""
-    return [key for (key,) in cx.query(KEYS_OF_GROUP, (group, topic))]
+    return [key for (key,) in cx.query(KEYS_OF_GROUP, at.columns)]
 
 
-def delete(cx: Executor, group: str, topic: str, keys: Iterable[str]) -> None:
+def delete(cx: Executor, at: GroupTopic, keys: Iterable[str]) -> None:
     """Remove a group's lease rows of these lanes."""
     for chunk in chunked(sorted(keys, key=str.encode)):
         args = [value for key in chunk for value in (key, 0)]
-        cx.execute(DELETE.format(exact=exactly(chunk)), (*args, group, topic))
+        cx.execute(DELETE.format(exact=exactly(chunk)), (*args, *at.columns))

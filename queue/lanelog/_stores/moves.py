@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from lanelog._database import Executor
+    from lanelog._places import GroupTopic, LaneId
 
 # Copy one message into the dead letter topic (both PRIMARY). Exactly one row, or the source is gone. A message that was
 # redriven has its first id in its metadata already, and keeps it.
@@ -128,19 +129,17 @@ def buried(cx: Executor, dead_topic: str, key: str, derived_id: str) -> int | No
 
 def bury(
     cx: Executor,
+    lane: LaneId,
     *,
-    topic: str,
-    key: str,
     offset: int,
     dead_topic: str,
     dead_offset: int,
     derived_id: str,
     failures: int,
     error: str,
-    group: str,
 ) -> int:
     """Copy one message; the number of rows copied."""
-    return cx.execute(BURY, (dead_topic, dead_offset, derived_id, failures, error, group, topic, key, offset))
+    return cx.execute(BURY, (dead_topic, dead_offset, derived_id, failures, error, *lane.columns, offset))
 
 
 def redrive(
@@ -198,18 +197,18 @@ def letters(cx: Executor, topic: str, ranges: Sequence[tuple[str, int, int]]) ->
     return found
 
 
-def expired(cx: Executor, group: str, topic: str, key: str, watermark: int, limit: int) -> list[Expired]:
+def expired(cx: Executor, lane: LaneId, watermark: int, limit: int) -> list[Expired]:
     """What has expired, and is for this group, among the next `limit` offsets behind a watermark, in order."""
-    rows = cx.query(EXPIRED, (topic, key, watermark, watermark + limit, group))
+    rows = cx.query(EXPIRED, (lane.topic, lane.key, watermark, watermark + limit, lane.group))
     return [Expired(int(offset), message_id, int(published)) for offset, message_id, published in rows]
 
 
-def expired_lanes(cx: Executor, group: str, topic: str, keys: Sequence[str]) -> list[str]:
+def expired_lanes(cx: Executor, at: GroupTopic, keys: Sequence[str]) -> list[str]:
     """Which of these lanes have an expired message right behind the group's watermark, by key."""
     found: list[str] = []
     for chunk in chunked(keys):
         sql = EXPIRED_LANES.format(keys=placeholders(chunk))
-        found += [key for (key,) in cx.query(sql, (group, topic, *chunk))]
+        found += [key for (key,) in cx.query(sql, (*at.columns, *chunk))]
     return found
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attrs import frozen
-
 from lanelog._database import NOW_MS
+from lanelog._places import GroupTopic
+from lanelog._stores._offset_rows import FloorRow, LanePlace, OffsetsRow
 from lanelog._stores._pause import RUNS, Pause
 from lanelog._stores._points import chunked, exactly, placeholders
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from lanelog._database import Executor
+    from lanelog._places import LaneId
+    from lanelog._stores._offset_rows import OffsetsWrite
 
 # Watermarks, marks and floors of some lanes for one group and the floor group '' (PRIMARY).
 LOAD = f"""
@@ -187,83 +189,70 @@ ON DUPLICATE KEY UPDATE offset_acked = GREATEST(offset_acked, VALUES(offset_acke
 """
 
 
-@frozen
-class OffsetsRow:
-    """A lane's offsets row for one group; `marked_age` in seconds."""
-
-    offset_acked: int
-    marked_through: int
-    marked_epoch: int
-    marked_age: float
-    paused: bool
-
-
-@frozen
-class FloorRow:
-    """How far a lane is released for collection, and how far the deletion got."""
-
-    floor: int
-    deleted_through: int
-
-
-def load(cx: Executor, group: str, topic: str, keys: Sequence[str]) -> dict[tuple[str, str], OffsetsRow]:
+def load(cx: Executor, at: GroupTopic, keys: Sequence[str]) -> dict[tuple[str, str], OffsetsRow]:
     """Rows of `group` and of the floor group '', by (group, key)."""
     found = {}
     for chunk in chunked(keys):
-        for row in cx.query(LOAD.format(keys=placeholders(chunk)), (group, topic, *chunk)):
+        for row in cx.query(LOAD.format(keys=placeholders(chunk)), (*at.columns, *chunk)):
             owner, key, acked, through, epoch, age_ms, paused_at = row
             found[(owner, key)] = OffsetsRow(acked, through, epoch, max(0, age_ms) / 1000, bool(paused_at))
     return found
 
 
-def move_watermarks(cx: Executor, topic: str, group: str, watermarks: Mapping[str, int]) -> None:
+def load_floors(cx: Executor, topic: str, keys: Sequence[str]) -> dict[str, OffsetsRow]:
+    """The rows of the floor group '', by key, without a lock."""
+    return {key: row for (_, key), row in load(cx, GroupTopic.reserved(topic), keys).items()}
+
+
+def move_watermarks(cx: Executor, at: GroupTopic, watermarks: Mapping[str, int]) -> None:
     """Set watermarks by key, whatever they were, and without a run mark."""
-    _write(cx, MOVE, topic, group, watermarks)
+    _write(cx, MOVE, at, watermarks)
 
 
-def raise_watermarks(cx: Executor, topic: str, group: str, watermarks: Mapping[str, int]) -> None:
+def raise_watermarks(cx: Executor, at: GroupTopic, watermarks: Mapping[str, int]) -> None:
     """Raise watermarks by key; the run marks above them stay."""
-    _write(cx, RAISE, topic, group, watermarks)
+    _write(cx, RAISE, at, watermarks)
 
 
-def _write(cx: Executor, sql: str, topic: str, group: str, watermarks: Mapping[str, int]) -> None:
+def _write(cx: Executor, sql: str, at: GroupTopic, watermarks: Mapping[str, int]) -> None:
     row = f"(%s, %s, %s, %s, %s, {NOW_MS})"
     for chunk in chunked(sorted(watermarks, key=str.encode)):
-        args = [value for key in chunk for value in (group, topic, key, watermarks[key], watermarks[key])]
+        args = [value for key in chunk for value in (*at.columns, key, watermarks[key], watermarks[key])]
         cx.execute(sql.format(rows=",".join([row] * len(chunk))), args)
 
 
-def rewind(cx: Executor, group: str, topic: str, key: str, offset: int) -> None:
+def rewind(cx: Executor, lane: LaneId, offset: int) -> None:
     """Set a group's watermark back to `offset`."""
-    cx.execute(REWIND, (offset, offset, group, topic, key))
+    cx.execute(REWIND, (offset, offset, *lane.columns))
 
 
-def unmark(cx: Executor, group: str, topic: str, keys: Sequence[str]) -> None:
+def unmark(cx: Executor, at: GroupTopic, keys: Sequence[str]) -> None:
     """Take back the run marks of these lanes."""
     for chunk in chunked(sorted(keys, key=str.encode)):
-        cx.execute(UNMARK.format(keys=placeholders(chunk)), (group, topic, *chunk))
+        cx.execute(UNMARK.format(keys=placeholders(chunk)), (*at.columns, *chunk))
 
 
-def flush(cx: Executor, group: str, topic: str, rows: Sequence[tuple[str, int, int, int]]) -> None:
-    """Write (key, watermark, run mark, epoch), in primary-key order."""
+def flush(cx: Executor, at: GroupTopic, rows: Sequence[OffsetsWrite]) -> None:
+    """Write rows in primary-key order."""
+    group, topic = at.columns
     values = f"(%s, %s, %s, %s, %s, %s, {NOW_MS}, {NOW_MS})"
-    for chunk in chunked(sorted(rows, key=lambda row: row[0].encode())):
+    for chunk in chunked(sorted(rows, key=lambda row: row.key.encode())):
         args = [value for row in chunk for value in (group, topic, *row)]
         cx.execute(FLUSH.format(rows=",".join([values] * len(chunk))), args)
 
 
-def lock_free(cx: Executor, group: str, topic: str, keys: Sequence[str]) -> set[str]:
+def lock_free(cx: Executor, at: GroupTopic, keys: Sequence[str]) -> set[str]:
     """Lock the rows that nobody else holds; returns their keys."""
     found: set[str] = set()
     for chunk in chunked(sorted(keys, key=str.encode)):
-        rows = cx.query(LOCK_FREE.format(keys=placeholders(chunk)), (group, topic, *chunk))
+        rows = cx.query(LOCK_FREE.format(keys=placeholders(chunk)), (*at.columns, *chunk))
         found.update(key for (key,) in rows)
     return found
 
 
-def acked_locked(cx: Executor, group: str, topic: str, key: str) -> int:
+def acked_locked(cx: Executor, lane: LaneId) -> int:
     """The watermark, after whatever is being committed; 0 without a row."""
-    row = cx.one(ACKED_LOCKED, (group, topic, key))
+    row = cx.one(ACKED_LOCKED, lane.columns)
     return 0 if row is None else int(row[0])
 
 
@@ -322,14 +311,14 @@ def idle_floors(cx: Executor, topic: str, after: str, idle: float, limit: int) -
     return [key for (key,) in cx.query(IDLE_FLOORS, (topic, after, int(idle * 1000), limit))]
 
 
-def lock_lane(cx: Executor, topic: str, key: str, groups: Sequence[str]) -> dict[str, tuple[int, bool]] | None:
-    """Lock every group's row of a lane: (watermark, paused) by group; None when somebody holds one of them."""
+def lock_lane(cx: Executor, topic: str, key: str, groups: Sequence[str]) -> dict[str, LanePlace] | None:
+    """Lock every group's row of a lane, by group; None when somebody holds one of them."""
     names = placeholders(groups)
     rows = cx.query(LOCK_LANE.format(groups=names), (*groups, topic, key))
     counted = cx.one(COUNT_LANE.format(groups=names), (*groups, topic, key))
     if counted is None or counted[0] != len(rows):
         return None
-    return {group: (acked, bool(paused)) for group, acked, paused in rows}
+    return {group: LanePlace(acked, bool(paused)) for group, acked, paused in rows}
 
 
 def purge(cx: Executor, topic: str, key: str, groups: Sequence[str]) -> None:
@@ -338,40 +327,40 @@ def purge(cx: Executor, topic: str, key: str, groups: Sequence[str]) -> None:
         cx.execute(PURGE, (group, topic, key))
 
 
-def start_at_head(cx: Executor, group: str, topic: str) -> None:
+def start_at_head(cx: Executor, at: GroupTopic) -> None:
     """Let a new group begin behind everything that exists."""
-    cx.execute(START_AT_HEAD, (group, topic))
+    cx.execute(START_AT_HEAD, at.columns)
 
 
-def start_at(cx: Executor, group: str, topic: str, key: str, offset: int) -> None:
+def start_at(cx: Executor, lane: LaneId, offset: int) -> None:
     """Let a new group begin behind `offset` of one lane."""
-    cx.execute(START_AT, (group, topic, key, offset, offset))
+    cx.execute(START_AT, (*lane.columns, offset, offset))
 
 
-def paused(cx: Executor, group: str, topic: str) -> set[str]:
+def paused(cx: Executor, at: GroupTopic) -> set[str]:
     """Keys of the lanes that an operator paused for a group."""
-    return {key for (key,) in cx.query(PAUSED, (group, topic))}
+    return {key for (key,) in cx.query(PAUSED, at.columns)}
 
 
-def lock_pause(cx: Executor, group: str, topic: str, key: str) -> Pause:
+def lock_pause(cx: Executor, lane: LaneId) -> Pause:
     """Lock a group's row of a lane, if there is one; its pause."""
-    row = cx.one(LOCK_PAUSE, (group, topic, key))
+    row = cx.one(LOCK_PAUSE, lane.columns)
     return RUNS if row is None else Pause(*row)
 
 
-def set_pause(cx: Executor, group: str, topic: str, key: str, pause: Pause, floor: int) -> None:
+def set_pause(cx: Executor, lane: LaneId, pause: Pause, floor: int) -> None:
     """Pause a lane, or let it run; a row that is born begins at the floor."""
-    cx.execute(SET_PAUSE, (group, topic, key, floor, floor, *pause))
+    cx.execute(SET_PAUSE, (*lane.columns, floor, floor, *pause))
 
 
-def any_of_group(cx: Executor, group: str, topic: str) -> bool:
+def any_of_group(cx: Executor, at: GroupTopic) -> bool:
     """Whether a group has any row for a topic."""
-    return cx.one(ANY_OF_GROUP, (group, topic)) is not None
+    return cx.one(ANY_OF_GROUP, at.columns) is not None
 
 
-def delete_group(cx: Executor, group: str, topic: str) -> None:
+def delete_group(cx: Executor, at: GroupTopic) -> None:
     """Remove every row of a group for a topic."""
-    cx.execute(DELETE_GROUP, (group, topic))
+    cx.execute(DELETE_GROUP, at.columns)
 
 
 def _raise(cx: Executor, sql: str, topic: str, offsets: Mapping[str, int]) -> None:
@@ -381,16 +370,16 @@ def _raise(cx: Executor, sql: str, topic: str, offsets: Mapping[str, int]) -> No
         cx.execute(filled, (*(value for item in chunk for value in item), topic, *keys))
 
 
-def some_of_group(cx: Executor, group: str, topic: str, limit: int) -> list[str]:
+def some_of_group(cx: Executor, at: GroupTopic, limit: int) -> list[str]:
     """Keys of some lanes in which a group has a row."""
-    return [key for (key,) in cx.query(SOME_OF_GROUP, (group, topic, limit))]
+    return [key for (key,) in cx.query(SOME_OF_GROUP, (*at.columns, limit))]
 
 
-def delete(cx: Executor, group: str, topic: str, keys: Iterable[str]) -> None:
+def delete(cx: Executor, at: GroupTopic, keys: Iterable[str]) -> None:
     """Remove a group's rows of these lanes."""
     for chunk in chunked(sorted(keys, key=str.encode)):
         args = [value for key in chunk for value in (key, 0)]
-        cx.execute(DELETE.format(exact=exactly(chunk)), (*args, group, topic))
+        cx.execute(DELETE.format(exact=exactly(chunk)), (*args, *at.columns))
 
 
 def groups_seen(cx: Executor, topic: str) -> list[str]:

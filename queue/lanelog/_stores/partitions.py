@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from lanelog._database import Executor
+    from lanelog._places import GroupTopic
 
 # Which of some lanes exist, committed and without a lock (PRIMARY).
 EXISTING = """SELECT partition_key FROM queue_partitions FORCE INDEX (PRIMARY)
@@ -63,6 +64,10 @@ LEFT JOIN queue_offsets o FORCE INDEX (PRIMARY)
        ON o.consumer_group = l.consumer_group AND o.topic = l.topic AND o.partition_key = l.partition_key
 WHERE l.consumer_group = %s AND l.topic = %s AND l.leased_by = %s AND p.head_offset > COALESCE(o.offset_acked, 0)
 """
+
+# Whether anything was published (PRIMARY, prefix): heads grow, and a lane that was purged and came back is younger.
+DIGEST = """SELECT COUNT(*), SUM(head_offset), SUM(created_at) FROM queue_partitions FORCE INDEX (PRIMARY)
+WHERE topic = %s"""
 
 # Lanes created since (new_lanes), and the database's clock for the next call.
 NEW_LANES = f"""
@@ -115,6 +120,19 @@ SET_HEAD = "UPDATE queue_partitions SET head_offset = %s WHERE topic = %s AND pa
 
 # Purge of one lane (PRIMARY).
 PURGE = "DELETE FROM queue_partitions WHERE topic = %s AND partition_key = %s"
+
+
+@frozen
+class HeadsDigest:
+    """The heads of a topic's lanes in short: equal digests mean that nothing was published in between."""
+
+    lanes: int
+    heads: int
+    created: int
+
+    def same_lanes(self, other: HeadsDigest) -> bool:
+        """Whether the same lanes are there: one that was purged and came back is younger."""
+        return (self.lanes, self.created) == (other.lanes, other.created)
 
 
 @frozen
@@ -194,9 +212,15 @@ def create_heads(cx: Executor, topic: str, keys: Sequence[str], begin: int) -> N
         cx.execute(CREATE_HEADS + ",".join([HEAD] * len(chunk)), args)
 
 
-def look(cx: Executor, group: str, topic: str, owner: str) -> list[tuple[str, int]]:
+def look(cx: Executor, at: GroupTopic, owner: str) -> list[tuple[str, int]]:
     """(key, head) of owned lanes that hold something not acked."""
-    return [(key, head) for key, head in cx.query(LOOK, (group, topic, owner))]
+    return [(key, head) for key, head in cx.query(LOOK, (*at.columns, owner))]
+
+
+def digest(cx: Executor, topic: str) -> HeadsDigest:
+    """All heads of a topic in short."""
+    row = cx.one(DIGEST, (topic,))
+    return HeadsDigest(*(0, 0, 0) if row is None else (int(value or 0) for value in row))
 
 
 def new_lanes(cx: Executor, topic: str, age: float) -> list[str]:

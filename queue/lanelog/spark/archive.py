@@ -28,6 +28,7 @@ from attrs import asdict, frozen
 from lanelog import migrations
 from lanelog._backoff import OF_LOOPS
 from lanelog._database import Database
+from lanelog._places import GroupTopic
 from lanelog._telemetry import get_logger
 from lanelog.admin.lookup.known import known_topic, read
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError, LeaseLost
@@ -119,7 +120,7 @@ def _manifest(database: Database, store: ManifestStore, options: ArchiveOptions)
         )
     refuse_at_work(database, options.group, {*topics, *manifest.lanes}, manifest.archive)
     for topic in topics:
-        refuse_elsewhere(database, options.group, topic, manifest.archive)
+        refuse_elsewhere(database, GroupTopic(topic=topic, group=options.group), manifest.archive)
     return manifest
 
 

@@ -24,6 +24,7 @@ from attrs import evolve, frozen
 
 from lanelog import migrations
 from lanelog._database import Database
+from lanelog._places import GroupTopic
 from lanelog._telemetry import get_logger
 from lanelog.admin.lookup.known import known_group, read
 from lanelog.errors import ConfigurationError, LanelogError
@@ -177,7 +178,7 @@ def _run(
     topics = rows.topics_of(counted)
     if options.target_group is not None:
         for topic in topics:
-            read(database, known_group, "looking for the group", topic, options.target_group)
+            read(database, known_group, "looking for the group", GroupTopic(topic=topic, group=options.target_group))
     published, duplicates = 0, 0
     number = sum(row["messages"] for row in counted)
     if topics and not dry_run:

@@ -25,6 +25,7 @@ from lanelog._engine.leasing import coordinator
 from lanelog._engine.leasing.registration import register
 from lanelog._engine.scheduling.delayed import DelayedMessages
 from lanelog._engine.scheduling.recurring import RecurringSchedules
+from lanelog._places import GroupTopic
 from lanelog.config import SubscriptionConfig
 from support import elapsed
 from support.pauses import IN_THE_BLOCK, Pauses
@@ -117,7 +118,7 @@ def register_group(topic: str, group: str, **options: Any) -> int:
     if "start_ms" in options:
         options["start"] = datetime.fromtimestamp(options.pop("start_ms") / 1000, UTC)
     config = SubscriptionConfig.from_options(**options)
-    return register(client._database, group, topic, config)
+    return register(client._database, GroupTopic(topic=topic, group=group), config)
 
 
 def admin(verb: str, **arguments: Any) -> dict[str, Any]:

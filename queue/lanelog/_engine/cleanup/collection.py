@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from attrs import field, frozen
 
+from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, groups, heartbeats, leases, moves, offsets, partitions
 from lanelog._stores._points import MAX_POINTS
 
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from lanelog._database import Executor
+    from lanelog._stores._offset_rows import FloorRow
     from lanelog._stores.deliveries import DeliveryRow
     from lanelog._stores.moves import LetterAge
-    from lanelog._stores.offsets import FloorRow
 
 STEP = 1000
 """Offsets of one lane that one pass may release."""
@@ -110,7 +111,7 @@ def release_letters(cx: Executor, topic: str, keys: Sequence[str], kept: Mapping
     if topic_row is None:
         return Collected(unread=True)
     floors = offsets.try_lock_floors(cx, topic, keys)
-    settled = deliveries.load(cx, "", topic, list(floors))
+    settled = deliveries.load(cx, GroupTopic.reserved(topic), list(floors))
     ranges = [(key, row.floor, row.floor + STEP) for key, row in floors.items()]
     letters = moves.letters(cx, topic, ranges) if kept else {}
     read = _read_by_all(cx, topic, floors) if letters else {}
@@ -187,7 +188,7 @@ def deletion(topic: str, lanes: Mapping[str, Span], *, letters: bool = False) ->
 
 
 def _forget_letters(cx: Executor, topic: str, points: Sequence[tuple[str, int]]) -> int:
-    deliveries.delete(cx, "", topic, points)
+    deliveries.delete(cx, GroupTopic.reserved(topic), points)
     return 0
 
 
@@ -208,11 +209,11 @@ def _batches(lanes: Mapping[str, Span]) -> Iterator[list[tuple[str, int]]]:
         yield batch
 
 
-def forget_members(cx: Executor, topic: str, group: str, own: str = "") -> int:
+def forget_members(cx: Executor, at: GroupTopic, own: str = "") -> int:
     """Delete the heartbeats of members, but for `own`, that left or fell silent long ago; how many that was."""
-    gone = heartbeats.purge_left(cx, group, topic, own, HEARTBEATS_KEPT)
-    for owner in heartbeats.silent(cx, group, topic, own, HEARTBEATS_KEPT):
+    gone = heartbeats.purge_left(cx, at, own, HEARTBEATS_KEPT)
+    for owner in heartbeats.silent(cx, at, own, HEARTBEATS_KEPT):
         # Its row, with its lock, is the quick proof that it is dead: without, a take-over lasts a lease duration.
-        if not leases.holds(cx, group, topic, owner):
-            gone += heartbeats.purge_silent(cx, group, topic, owner, HEARTBEATS_KEPT)
+        if not leases.holds(cx, at, owner):
+            gone += heartbeats.purge_silent(cx, at, owner, HEARTBEATS_KEPT)
     return gone

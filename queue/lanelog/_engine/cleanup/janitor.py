@@ -56,6 +56,7 @@ log = get_logger("janitor")
 class Topic:
     """What the janitor remembers of one topic, so that an idle one costs no statement."""
 
+    ready: list[str] = field(factory=list)  # lanes that were found to have moved, and are collected page by page
     collected: dict[str, int] = field(factory=dict)  # key -> highest floor seen
     not_before: dict[str, float] = field(factory=dict)  # key -> when its oldest message is old enough (monotonic)
     waits: dict[str, float] = field(factory=dict)  # key -> how long it was put off the last time
@@ -142,14 +143,15 @@ class Janitor:
     def _collect(self, member: Member, state: Topic) -> bool:
         """Release and delete for lanes whose watermark has moved; True when more is ready at once."""
         now = time.monotonic()
-        ready = [
-            key
-            for key, acked in member.writing.flushed_watermarks()
-            if acked > state.collected.get(key, -1) and now >= state.not_before.get(key, 0.0)
-        ]
-        if not ready:
+        if not state.ready:
+            state.ready = [
+                key
+                for key, acked in member.writing.flushed_watermarks()
+                if acked > state.collected.get(key, -1) and now >= state.not_before.get(key, 0.0)
+            ]
+        if not state.ready:
             return False
-        keys = ready[:LANES_A_PASS]
+        keys, state.ready = state.ready[:LANES_A_PASS], state.ready[LANES_A_PASS:]
         topic = member.topic
         readers = groups.readers(self.session, topic)
         retention_ms = max(readers.values(), default=0)
@@ -162,12 +164,12 @@ class Janitor:
             for key in released.lanes:
                 state.forget(key)  # the floor is raised, the deletion is to be repeated
             raise
-        return len(ready) > LANES_A_PASS or released.more
+        return bool(state.ready) or released.more
 
     def _old_enough(self, topic: str, keys: list[str], state: Topic, retention_ms: int, now: float) -> list[str]:
         """Lanes whose oldest message is beyond the retention; for the others it is noted when it will be."""
-        floors = offsets.load(self.session, "", topic, keys)
-        lanes = [(key, floors[("", key)].offset_acked) for key in keys if ("", key) in floors]
+        floors = offsets.load_floors(self.session, topic, keys)
+        lanes = [(key, floors[key].offset_acked) for key in keys if key in floors]
         ages = moves.ages(self.session, topic, lanes)
         ripe = []
         for key in keys:
@@ -224,7 +226,7 @@ class Janitor:
     def _forget_members(self, member: Member, state: Topic, now: float) -> bool:
         if now >= state.heartbeats_at.get(member.group, 0.0):
             state.heartbeats_at[member.group] = now + HEARTBEATS_EVERY
-            collection.forget_members(self.session, member.topic, member.group, member.owner)
+            collection.forget_members(self.session, member.at, member.owner)
         return False
 
     def _keep_history(self, member: Member, state: Topic, now: float) -> bool:

@@ -63,7 +63,7 @@ class Purge:
         if epoch is None or deliveries.count_lane(cx, topic, key, readers):
             return False
         rows = offsets.lock_lane(cx, topic, key, readers)
-        if rows is None or any(acked != head or paused for acked, paused in rows.values()):
+        if rows is None or any(row.offset_acked != head or row.paused for row in rows.values()):
             return False
         partitions.raise_topic(cx, topic, head, epoch)
         partitions.purge(cx, topic, key)

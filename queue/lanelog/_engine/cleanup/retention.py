@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 from lanelog._engine.cleanup import collection, deletion_events
+from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, groups, history, partitions
 from lanelog._stores.history import BATCH
 
@@ -43,14 +44,14 @@ class TopicSchedule:
 
 def purge_history(session: Session, member: Member, kept: TopicSchedule, now: float) -> bool:
     """Delete one batch of the group's old rows, when some may be old; True when more is old at once."""
-    group, topic, config = member.group, member.topic, member.config
-    asked = group, config.history_retention
+    at, config = member.at, member.config
+    asked = at.group, config.history_retention
     if not config.history or now < kept.history_at.get(asked, 0.0):
         return False
-    row = groups.get(session, group, topic)
+    row = groups.get(session, at)
     # A later registration may have turned it off, while this one still writes.
     retention = config.history_retention if row is None or not row.history_ms else row.history_ms / 1000
-    deleted, oldest = history.purge(session, group, topic, int(retention * 1000))
+    deleted, oldest = history.purge(session, at, int(retention * 1000))
     if deleted == BATCH:
         return True  # no wait between batches: rows are deleted as fast as a group, however busy, writes them
     soonest = min(HISTORY_SOONEST, max(HISTORY_LEAST, retention / 10))
@@ -69,7 +70,7 @@ def release_letters(session: Session, member: Member, kept: TopicSchedule, now: 
         return False
     retentions = {(topic, group): ms for group, ms in groups.letters_kept(session, topic).items()}
     more = False
-    if retentions or deliveries.any_of_group(session, "", dead_topic):
+    if retentions or deliveries.any_of_group(session, GroupTopic.reserved(dead_topic)):
         after = kept.letters_after.get(dead_topic, "")
         page = [key for key, _ in partitions.page(session, dead_topic, after, LANES_A_PASS)]
         with session.transaction() as cx:

@@ -24,6 +24,7 @@ from attrs import field, frozen
 
 from lanelog._database import codes
 from lanelog._engine.lane.values import EXPIRED
+from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, groups, history, leases, moves, offsets, partitions
 from lanelog._stores.history import Ended, HistoryWrite
 from lanelog._stores.moves import derived_id
@@ -68,7 +69,7 @@ class Undertaker:
     def bury(self, group: Unattended, keys: Sequence[str], *, seconds: float = math.inf) -> Buried:
         """Bury what has expired right behind the watermarks of some lanes, for `seconds` at most."""
         with self.autocommit() as cx:
-            ripe = moves.expired_lanes(cx, group.group, self.topic, keys)
+            ripe = moves.expired_lanes(cx, self._at(group), keys)
         buried, until = 0, time.monotonic() + seconds  # from here: however slow the look was, a lane gets its turn
         for key in ripe:
             done = BATCH
@@ -101,6 +102,9 @@ class Undertaker:
                 log.error("message.expired", **context, dead_letter_topic=None)
         return len(gone)
 
+    def _at(self, group: Unattended) -> GroupTopic:
+        return GroupTopic(topic=self.topic, group=group.group)
+
     def _prepare(self, dead_topic: str, key: str) -> None:
         with self.autocommit() as cx:
             for step in (partitions.ensure_topic, partitions.mark_dead_letters):
@@ -112,38 +116,39 @@ class Undertaker:
             self.ensure_lanes(dead_topic, [key])
 
     def _move(self, cx: Executor, group: Unattended, key: str, head: int) -> list[Expired]:
-        name, topic = group.group, self.topic
+        at, topic = self._at(group), self.topic
+        lane = at.lane(key)
         row = partitions.share_topic(cx, topic)
-        if row is None or groups.lock_shared(cx, name, topic) is None:
+        if row is None or groups.lock_shared(cx, at) is None:
             return []
-        leases.lock_owners(cx, name, topic, [key])
-        if groups.unattended_now(cx, name, topic) != group:  # somebody came, or paused it
+        leases.lock_owners(cx, at, [key])
+        if groups.unattended_now(cx, at) != group:  # somebody came, or paused it
             return []
-        places = offsets.load(cx, name, topic, [key])
-        place, floor = places.get((name, key)), places.get(("", key))
+        places = offsets.load(cx, at, [key])
+        place, floor = places.get((at.group, key)), places.get(("", key))
         if place is not None and place.paused:
             return []
         watermark = max(0 if place is None else place.offset_acked, 0 if floor is None else floor.offset_acked)
-        rows = deliveries.load(cx, name, topic, [key]).get(key, [])
+        rows = deliveries.load(cx, at, [key]).get(key, [])
         marked = 0 if place is None else place.marked_through
-        gone = _unseen(moves.expired(cx, name, topic, key, watermark, BATCH), watermark, marked, rows)
+        gone = _unseen(moves.expired(cx, lane, watermark, BATCH), watermark, marked, rows)
         if not gone:
             return []
-        leases.take_away(cx, topic, [(name, key)], row.first_epoch)
+        leases.take_away(cx, [lane], row.first_epoch)
         if group.dead_letter_topic:
             for message in gone:
                 head += self._copy(cx, group, key, message, head)
             partitions.set_head(cx, group.dead_letter_topic, key, head)
-        reached = _advanced(rows, gone[-1].offset)
-        deliveries.delete(cx, name, topic, [(key, each.offset) for each in rows if each.through <= reached])
-        offsets.raise_watermarks(cx, topic, name, {key: reached})
+        reached = deliveries.advanced(rows, gone[-1].offset)
+        deliveries.delete(cx, at, [(key, each.offset) for each in rows if each.through <= reached])
+        offsets.raise_watermarks(cx, at, {key: reached})
         if group.history:
             now = time.monotonic()
             left = [
                 HistoryWrite(key, each.offset, each.id, Ended.EXPIRED, 0, each.published_at, None, now, EXPIRED)
                 for each in gone
             ]
-            history.upsert(cx, name, topic, "", left, now)
+            history.upsert(cx, at, "", left, now)
         return gone
 
     def _copy(self, cx: Executor, group: Unattended, key: str, message: Expired, head: int) -> int:
@@ -151,22 +156,20 @@ class Undertaker:
         dead_topic = group.dead_letter_topic
         copy_id = derived_id(group.group, message.id, message.offset)
         while (at := moves.buried(cx, dead_topic, key, copy_id)) is not None:
-            floor = offsets.load(cx, "", dead_topic, [key]).get(("", key))
+            floor = offsets.load_floors(cx, dead_topic, [key]).get(key)
             released = floor is not None and at <= floor.offset_acked
             if not released and not deliveries.is_letter_settled(cx, dead_topic, key, at):
                 return 0
             copy_id = derived_id(group.group, copy_id, at)
         return moves.bury(
             cx,
-            topic=self.topic,
-            key=key,
+            self._at(group).lane(key),
             offset=message.offset,
             dead_topic=dead_topic,
             dead_offset=head + 1,
             derived_id=copy_id,
             failures=0,
             error=EXPIRED,
-            group=group.group,
         )
 
 
@@ -187,11 +190,3 @@ def _counts_nothing(row: DeliveryRow) -> bool:
     """Whether it says only that a message was handed out and taken back: no handler has seen it."""
     started = row.retry_count or row.crashed or row.postponed or row.lease_epoch
     return not (row.acked or started or row.first_age is not None)
-
-
-def _advanced(rows: Iterable[DeliveryRow], watermark: int) -> int:
-    """The watermark, moved on over the acked rows that follow it without a gap."""
-    for row in sorted(rows, key=lambda row: row.offset):
-        if row.acked and row.offset <= watermark + 1:
-            watermark = max(watermark, row.through)
-    return watermark

@@ -6,6 +6,7 @@ one connection of a client.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from typing import TYPE_CHECKING
@@ -22,10 +23,14 @@ if TYPE_CHECKING:
     from lanelog._engine.context import EngineContext
     from lanelog._engine.lane.lane import Lane
     from lanelog._engine.member.member import Member
+    from lanelog._stores.partitions import HeadsDigest
 
 LOOK_SOON = 0.005
-LOOK_SHARE = 19.0
-"""A look may take a twentieth of the time: after one of d seconds, the next is 19 d later at the earliest."""
+LOOK_SHARE = 39.0
+"""A look may take a fortieth of the time: after one of d seconds, the next is 39 d later at the earliest."""
+
+DIGEST_PAYS = 0.5
+"""Of the time that a look takes: if the digest of all heads takes more, it is not asked for."""
 
 LOOKS_REMEMBERED = 5
 """The cheapest of so many looks is what a look costs: one that met a hiccup must not delay the next by seconds."""
@@ -45,6 +50,9 @@ class Pace:
     interval: float = LOOK_SOON
     next_look: float = 0.0
     costs: deque[float] = field(factory=lambda: deque(maxlen=LOOKS_REMEMBERED))
+    digest: HeadsDigest | None = None  # of the heads that the last look has seen, or older ones
+    saved: float = math.inf  # what the last whole look took (seconds)
+    digest_cost: float = 0.0  # what the last digest took, with some mercy for each look without one
 
 
 @define(eq=False)
@@ -88,7 +96,7 @@ class Fetcher:
         if member.fetching.take_look_request():
             pace.next_look = min(pace.next_look, now)
         self._revive(member, now)
-        fed = now >= pace.next_look and member.fetching.all_fed()
+        fed = now >= pace.next_look and self._fed(member, pace)
         if now >= pace.next_look and not fed:
             self._look(member, pace)
         progress = self._fetch(member)
@@ -102,16 +110,51 @@ class Fetcher:
         until_look = max(0.0, pace.next_look - now) or pace.interval
         return until_look if due is None else max(0.0, min(until_look, due - now))
 
+    @staticmethod
+    def _fed(member: Member, pace: Pace) -> bool:
+        """Whether a look would tell nothing of use; to ask every lane costs its share of the time, as a look does."""
+        began = time.monotonic()
+        fed = member.fetching.all_fed()
+        ended = time.monotonic()
+        if fed:
+            pace.next_look = ended + max(LOOK_SOON, LOOK_SHARE * (ended - began))
+        return fed
+
     def _look(self, member: Member, pace: Pace) -> None:
         began = time.monotonic()
-        heads = partitions.look(self.session, member.group, member.topic, member.owner)
+        news = self._published(member, pace) and self._whole_look(member, pace)
         ended = time.monotonic()
-        news = member.fetching.heads(heads)
-        if ahead := member.fetching.take_ahead():
-            self._gaps.check_heads(member, ahead)
         pace.interval = LOOK_SOON if news else min(member.config.poll_interval, pace.interval * 2)
         pace.costs.append(ended - began)
         pace.next_look = ended + max(pace.interval, LOOK_SHARE * min(pace.costs))
+
+    def _published(self, member: Member, pace: Pace) -> bool:
+        """Whether anything was published in the topic since the last look, as far as it pays to ask.
+
+        The digest is older than the look that follows: what is committed between the two is met again by the next.
+        """
+        if pace.digest_cost > DIGEST_PAYS * pace.saved:
+            pace.digest_cost /= 2
+            return True
+        began = time.monotonic()
+        digest = partitions.digest(self.session, member.topic)
+        pace.digest_cost = time.monotonic() - began
+        known, pace.digest = pace.digest, digest
+        return digest != known
+
+    def _whole_look(self, member: Member, pace: Pace) -> bool:
+        """Read the heads of the member's lanes; True when some head is news."""
+        began = time.monotonic()
+        try:
+            heads = partitions.look(self.session, member.at, member.owner)
+        except BaseException:
+            pace.digest = None  # what it says was not read
+            raise
+        pace.saved = time.monotonic() - began
+        news = member.fetching.heads(heads)
+        if ahead := member.fetching.take_ahead():
+            self._gaps.check_heads(member, ahead)
+        return news
 
     def _fetch(self, member: Member) -> bool:
         """Read more for lanes that want it; True when something was read."""
@@ -129,7 +172,7 @@ class Fetcher:
         wanted = [(lane.key, lane.state.cursor) for lane in lanes]
         progress = False
         try:
-            found = fetches.following(self.session, member.group, member.topic, wanted, limit=limit, largest=largest)
+            found = fetches.following(self.session, member.at, wanted, limit=limit, largest=largest)
             for lane, (key, cursor) in zip(lanes, wanted, strict=True):
                 rows = self._contiguous(member, lane, cursor, found.get(key, []))
                 member.fetching.fetched(lane, cursor, rows)
@@ -197,7 +240,7 @@ class Fetcher:
         config, budget = member.config, member.budget
         points = [(lane.key, offset) for lane, due in wanted for offset in due]
         largest = max(0, config.prefetch_bytes - budget.payload_bytes) // len(points)
-        found = fetches.exact(self.session, member.group, member.topic, points, largest=largest)
+        found = fetches.exact(self.session, member.at, points, largest=largest)
         for lane, due in wanted:
             rows: list[Fetched] = []
             gone: list[int] = []
@@ -220,7 +263,7 @@ class Fetcher:
     def _tell_vanished(self, member: Member, lane: Lane, gone: list[int]) -> None:
         """Log an error for each missing message above the floor. Below it a deleted dead letter is expected."""
         topic, group = member.topic, member.group
-        floor = offsets.load(self.session, "", topic, [lane.key]).get(("", lane.key))
+        floor = offsets.load_floors(self.session, topic, [lane.key]).get(lane.key)
         for offset in gone:
             if floor is None or offset > floor.offset_acked:
                 log.error("message.vanished", topic=topic, key=lane.key, group=group, offset=offset)

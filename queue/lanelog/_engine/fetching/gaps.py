@@ -63,16 +63,16 @@ class Gaps:
 
     def check(self, member: Member, lane: Lane, offset: int) -> None:
         """Pass `offset` if it is really missing; the lane is looked at again in every other case."""
-        group, topic, key = member.group, member.topic, lane.key
-        owned = leases.owned(self.session, group, topic, member.owner)
+        at, key = member.at, lane.key
+        owned = leases.owned(self.session, at, member.owner)
         if not any(lease.key == key and lease.epoch == lane.epoch for lease in owned):
             member.lose_lane(lane.term, "its lease has another owner or epoch")
             return
         self.session.execute(PATIENCE, (1,))
         try:
             with self.session.transaction() as cx:
-                head = fetches.share_head(cx, topic, key)
-                found = fetches.exact(cx, group, topic, [(key, offset)], largest=0)
+                head = fetches.share_head(cx, at.topic, key)
+                found = fetches.exact(cx, at, [(key, offset)], largest=0)
         except DatabaseError as error:
             if error.code != codes.LOCK_WAIT_TIMEOUT:
                 raise
@@ -91,9 +91,9 @@ class Gaps:
             self._ahead(member, lane, offset, head)
             member.fetching.lower_head(lane, head)
             return
-        floor = offsets.load(self.session, group, topic, [key]).get(("", key))
+        floor = offsets.load(self.session, at, [key]).get(("", key))
         if floor is None or floor.offset_acked < offset:
-            log.error("log.hole_found", topic=topic, key=key, group=group, offset=offset, head=head)
+            log.error("log.hole_found", topic=at.topic, key=key, group=at.group, offset=offset, head=head)
             member.fetching.skip_holes(lane, offset, offset)
         else:  # up to the floor nothing is kept for anybody, as when a lane is loaded
             member.fetching.skip_holes(lane, offset, min(floor.offset_acked, offset + HOLES_AT_ONCE - 1))

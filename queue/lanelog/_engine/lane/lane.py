@@ -75,12 +75,17 @@ class Lane:
         covered: set[int] = set()
         for row in sorted(snapshot.rows, key=lambda r: r.offset):
             lane._load_row(row, covered, now)
-        if snapshot.marked_epoch != snapshot.epoch:
+        crashed = (
+            range(watermark + 1, min(snapshot.marked_through, snapshot.head) + 1)
+            if snapshot.marked_epoch != snapshot.epoch
+            else range(0)
+        )
+        if crashed:
             first_started = now - snapshot.marked_age
             # A policy of one attempt marks one by one, and a crash was that attempt.
             last = rules.exhausted(1, 0.0)
             spent, final = cls._asked(rules, 1, snapshot.marked_age)
-            for offset in range(watermark + 1, min(snapshot.marked_through, snapshot.head) + 1):
+            for offset in crashed:
                 if offset not in covered:
                     lane.state.waiting[offset] = Waiting(
                         1,

@@ -21,59 +21,56 @@ if TYPE_CHECKING:
     from lanelog._engine.leasing.assignment import DeadOwner, LivenessView
     from lanelog._engine.member.member import Member
 
-PAGE = 5000
-"""Lanes that one transaction takes."""
-
 LIKE = {Kind.ANY: ("LIKE", "%"), Kind.OPEN: ("LIKE", f"{PREFIX}%"), Kind.KEYED: ("NOT LIKE", f"{PREFIX}%")}
 
 log = get_logger("keeper")
 
 
-def acquire(session: Session, member: Member, view: LivenessView | None, missing: int, kind: Kind) -> bool:
+def acquire(session: Session, member: Member, view: LivenessView | None, missing: int, kind: Kind) -> int:
     """Take up to `missing` lanes of a kind: nobody's or a dead owner's, then those that never had a lease row.
 
-    True when some were taken. `view` None: the heartbeats cannot be read, so nobody counts as dead.
+    Returns how many were taken. `view` None: the heartbeats cannot be read, so nobody counts as dead.
     """
     dead: tuple[DeadOwner, ...] = ()
     if view is not None:
         dead = view.dead
         if view.trusted:
-            dead += view.without_heartbeat(leases.counts(session, member.group, member.topic))
+            dead += view.without_heartbeat(leases.counts(session, member.at))
     taken = _take(session, member, dead, missing, kind)
     if missing > taken:
         taken += _create(session, member, missing - taken, kind)
-    return taken > 0
+    return taken
 
 
 def _take(session: Session, member: Member, dead: Sequence[DeadOwner], missing: int, kind: Kind) -> int:
     """Lanes that have a lease row."""
-    group, topic = member.group, member.topic
+    at = member.at
     owners = ["", *(suspect.owner for suspect in dead)]
-    candidates = leases.free(session, group, topic, owners, min(missing, PAGE), LIKE[kind])
+    candidates = leases.free(session, at, owners, missing, LIKE[kind])
     if not candidates:
         return 0
     with session.transaction() as cx:
         holders = ["", *(suspect.owner for suspect in dead if _still_silent(cx, member, suspect))]
-        taken = leases.take(cx, group, topic, member.owner, candidates, holders)
+        taken = leases.take(cx, at, member.owner, candidates, holders)
     if taken and len(holders) > 1:
-        log.warning("lanes.taken_over", topic=topic, group=group, lanes=taken, owners=holders[1:])
+        log.warning("lanes.taken_over", topic=at.topic, group=at.group, lanes=taken, owners=holders[1:])
     return taken
 
 
 def _create(session: Session, member: Member, missing: int, kind: Kind) -> int:
     """Lanes that never had a lease row: it is born with the lowest epoch that was never used."""
-    group, topic = member.group, member.topic
-    unclaimed = leases.unclaimed(session, group, topic, min(missing, PAGE), LIKE[kind])
+    at = member.at
+    unclaimed = leases.unclaimed(session, at, missing, LIKE[kind])
     if not unclaimed:
         return 0
     with session.transaction() as cx:
         # Topic row and group shared: no purge and no delete_group can pass between them and the insert.
-        topic_row = partitions.share_topic(cx, topic)
-        registered = groups.lock_shared(cx, group, topic)
-        still_there = partitions.heads(cx, topic, unclaimed)
+        topic_row = partitions.share_topic(cx, at.topic)
+        registered = groups.lock_shared(cx, at)
+        still_there = partitions.heads(cx, at.topic, unclaimed)
         if topic_row is None or registered != member.registered_at or not still_there:
             return 0
-        leases.create(cx, group, topic, member.owner, list(still_there), topic_row.first_epoch)
+        leases.create(cx, at, member.owner, list(still_there), topic_row.first_epoch)
     return len(still_there)
 
 
@@ -82,18 +79,17 @@ def deregister_dead(session: Session, member: Member, dead: Sequence[DeadOwner],
 
     `known`: those that are deregistered already; the others are added to it.
     """
-    group, topic = member.group, member.topic
+    at = member.at
     for suspect in dead:
-        if suspect not in known and not leases.holds(session, group, topic, suspect.owner):
-            heartbeats.deregister_dead(session, group, topic, suspect.owner, suspect.heartbeat_at)
+        if suspect not in known and not leases.holds(session, at, suspect.owner):
+            heartbeats.deregister_dead(session, at, suspect.owner, suspect.heartbeat_at)
             known.add(suspect)
 
 
 def _still_silent(cx: Executor, member: Member, suspect: DeadOwner) -> bool:
     return heartbeats.still_silent(
         cx,
-        member.group,
-        member.topic,
+        member.at,
         suspect.owner,
         suspect.heartbeat_at,
         needs_free=suspect.proof is Proof.LOCK,

@@ -17,6 +17,7 @@ from lanelog._database import Incarnation
 from lanelog._engine import life
 from lanelog._engine.leasing import acquisition, loading
 from lanelog._engine.leasing.assignment import DeadOwner, LivenessMonitor, LivenessView, fair_share, fair_shares
+from lanelog._engine.leasing.read_back import Beaten, ReadBack
 from lanelog._engine.leasing.sharing import Kind, Plan, Sharing
 from lanelog._open_lanes import is_open
 from lanelog._stores import groups, heartbeats, leases, offsets, partitions
@@ -46,6 +47,10 @@ ALL = 1_000_000
 NOT_READ = -1
 NEVER = float("-inf")
 PAGE = 5000
+"""Lanes that are read, or taken, at once."""
+
+FIRST_PAGE = 250
+"""Lanes that are taken at first, and then as many as are held: the first messages do not wait for the last lanes."""
 
 log = get_logger("keeper")
 
@@ -59,6 +64,7 @@ class Coordinator:
     session: Session
     watch: LivenessMonitor = field(init=False)
     known: set[str] = field(factory=set)  # every lane of the topic that was ever seen since the last full pass
+    _passed: partitions.HeadsDigest | None = None  # before the last full pass
     _recent: set[str] = field(factory=set)  # what the last look for new lanes found
     resting: set[str] = field(factory=set)  # lanes that an operator paused
     _lane_pauses: int = NOT_READ  # what the group's row said when they were read
@@ -67,12 +73,13 @@ class Coordinator:
     view: LivenessView | None = None  # None: the heartbeats cannot be read
     _lock_name: str = ""
     _incarnation: Incarnation = field(factory=lambda: Incarnation(0, ""))  # before there is a session
+    _read_back: ReadBack = field(init=False)
     _beat_at: float = 0.0
-    _beaten_at: float = NEVER  # before the last heartbeat that was written was sent
-    _beaten_asleep: float = 0.0  # what `suspended` said then
+    _beaten: Beaten = field(factory=Beaten)
     _members_at: float = 0.0
     _full_pass_at: float = 0.0
-    _claim_at: float = 0.0
+    _claim_at: float = 0.0  # when it is planned again, although nothing has changed
+    _planned: int = NOT_READ  # `MemberState.changes` at the last plan
     _sweep_at: float = 0.0
     _unheard_since: float | None = None  # when the first of the heartbeats in a row failed that could not be written
     _members_failed: bool = False
@@ -83,6 +90,7 @@ class Coordinator:
     def __attrs_post_init__(self) -> None:
         member = self.member
         self.watch = LivenessMonitor(me=member.owner, lease_duration=member.config.lease_duration)
+        self._read_back = ReadBack(self.context, member)
         self._sweep_at = time.monotonic() + 2 * member.config.lease_duration
 
     def new_session(self, session: Session, lock_name: str, incarnation: Incarnation) -> None:
@@ -91,7 +99,8 @@ class Coordinator:
         self._beat_at = self._members_at = self._full_pass_at = self._claim_at = 0.0
         self.watch = LivenessMonitor(me=self.member.owner, lease_duration=self.member.config.lease_duration)
         self.view, self._deregistered = None, set()
-        self._recent, self._lane_pauses = set(), NOT_READ
+        self._recent, self._lane_pauses, self._passed = set(), NOT_READ, None
+        self._read_back.forget()
 
     def reload(self) -> None:
         """Tell the others of the new lock first, then compare what memory believes with what the server has.
@@ -100,7 +109,7 @@ class Coordinator:
         """
         member = self.member
         self.beat_if_due()
-        owned = leases.owned(self.session, member.group, member.topic, member.owner)
+        owned = leases.owned(self.session, member.at, member.owner)
         loading.lose_others(member, owned, "found on a new connection with another owner or epoch")
         loading.reload(self.session, member, owned)
 
@@ -111,7 +120,7 @@ class Coordinator:
         self.beat_if_due()
         if not member.leasing.stopping:
             steered = self._check_group()  # before the read-back, which passes its pause on to the lanes: in this turn
-        self._read_back()
+        self._read_back.turn(self.session, self._beaten)
         if member.leasing.stopping:
             self._release()
             self._leave()
@@ -140,8 +149,7 @@ class Coordinator:
         try:
             heartbeats.beat(
                 self.session,
-                member.group,
-                member.topic,
+                member.at,
                 member.owner,
                 duration=config.lease_duration,
                 lock=self._lock_name,
@@ -154,7 +162,7 @@ class Coordinator:
             self._not_heard(error, now)
         else:
             self._unheard_since = None
-            self._beaten_at, self._beaten_asleep = now, slept
+            self._beaten = Beaten(now, slept)
             self._beat_at = now + config.lease_renewal * random.uniform(0.8, 1.0)
 
     def _not_heard(self, error: DatabaseError, now: float) -> None:
@@ -185,7 +193,7 @@ class Coordinator:
         before = self.view
         try:
             tables = self.context.database.tables_version
-            rows = heartbeats.members(self.session, member.group, member.topic, tables=tables)
+            rows = heartbeats.members(self.session, member.at, tables=tables)
         except DatabaseError as error:
             if error.retriable:
                 raise
@@ -203,42 +211,13 @@ class Coordinator:
 
     # -- authority -----------------------------------------------------------------------------------------------------
 
-    def _read_back(self) -> None:
-        """Which lanes the database says are ours: the authority to start handlers, counted from before it was asked."""
-        member = self.member
-        slept, asked = suspended(), time.monotonic()
-        owned = leases.owned(self.session, member.group, member.topic, member.owner)
-        mine = loading.lose_others(member, owned, "the read-back shows another owner or epoch")
-        had_authority = member.leasing.has_authority(asked)
-        # Nor longer than the heartbeat says: a process that slept must not go on with lanes that were taken meanwhile.
-        if asked > self.context.withdrawn_at:
-            beaten = self._beaten_at + self._beaten_asleep - slept  # what the machine has slept since makes it older
-            member.leasing.grant_authority(min(asked, beaten) + member.config.lease_duration, slept)
-        if not had_authority:
-            member.leasing.pump()
-        missing = {(lease.key, lease.epoch): lease for lease in owned if lease.key not in member.leasing.lanes}
-        unwanted = missing.keys() if member.leasing.stopping else missing.keys() & member.leasing.disowned
-        if unwanted:
-            with self.session.transaction() as cx:
-                leases.release(cx, member.group, member.topic, member.owner, unwanted)
-            member.leasing.forget_disowned(unwanted)
-        ours = [lease for place, lease in missing.items() if place not in unwanted]
-        loaded = list(loading.load(self.session, member, ours)) if ours else []
-        for lane in loaded:
-            member.leasing.open_lane(lane)
-        life.acquired(member, [lane.key for lane in loaded])
-        for lane in list(member.leasing.lanes.values()):
-            lease = mine.get(lane.key)
-            wanted = member.leasing.pausing or (lease is not None and lease.paused)
-            member.leasing.set_paused(lane, paused=wanted)
-
     def _check_group(self) -> bool:
         """Is it still registered, what is paused; True when an operator paused or resumed something.
 
         What is paused is given back when it is idle, taken by nobody, and no part of the fair shares.
         """
         member = self.member
-        row = groups.get(self.session, member.group, member.topic)
+        row = groups.get(self.session, member.at)
         if row is None or row.created_at != member.registered_at:
             member.fail(
                 LanelogError(
@@ -251,8 +230,10 @@ class Coordinator:
             self.context.due_in(row.due_in_ms / 1000)
         steered = row.paused != member.leasing.group_paused or row.lane_pauses != self._lane_pauses
         member.leasing.set_group_paused(paused=row.paused)
+        if steered:
+            self._read_back.forget()
         if row.lane_pauses != self._lane_pauses:
-            self.resting = offsets.paused(self.session, member.group, member.topic)
+            self.resting = offsets.paused(self.session, member.at)
             self._lane_pauses = row.lane_pauses
         return steered
 
@@ -262,21 +243,31 @@ class Coordinator:
         """Which lanes there are; True when some are new."""
         member = self.member
         if now >= self._full_pass_at:
-            before, self.known, self._open = self.known, set(), set()
-            after = ""
-            while True:
-                page = partitions.page(self.session, member.topic, after, PAGE)
-                self._know(key for key, _ in page if key)
-                if len(page) < PAGE:
-                    break
-                after = page[-1][0]
+            self._full_pass_at = 0.0  # unless it succeeds
+            changed = self._full_pass()
             self._full_pass_at = now + member.config.lease_duration * random.uniform(0.8, 1.0)
-            return self.known != before
+            return changed
         # Not compared with `known`: a lane that was purged and came back is there, and has no lease row.
         recent = set(partitions.new_lanes(self.session, member.topic, NEW_LANES_AGE))
         new, self._recent = recent - self._recent, recent
         self._know(new)
         return bool(new)
+
+    def _full_pass(self) -> bool:
+        """Read every lane's key, unless they are those of the last full pass; True when they have changed."""
+        digest = partitions.digest(self.session, self.member.topic)
+        if self._passed is not None and digest.same_lanes(self._passed):
+            return False
+        before, self.known, self._open = self.known, set(), set()
+        after = ""
+        while True:
+            page = partitions.page(self.session, self.member.topic, after, PAGE)
+            self._know(key for key, _ in page if key)
+            if len(page) < PAGE:
+                break
+            after = page[-1][0]
+        self._passed = digest  # older than what was read: what came in between is met again
+        return self.known != before
 
     def _know(self, keys: Iterable[str]) -> None:
         for key in keys:
@@ -288,6 +279,9 @@ class Coordinator:
         member = self.member
         if member.failure is not None or member.leasing.group_paused:
             return
+        if not changed and now < self._claim_at and self._planned == member.leasing.changes:
+            return
+        self._planned = member.leasing.changes
         # Availability before fairness: without knowing who lives, whatever is unowned is taken and nothing is stolen.
         plan = Plan(claim={Kind.ANY: ALL}) if self.view is None else self._plan(self.view, now)
         for lane in plan.shed:
@@ -297,15 +291,18 @@ class Coordinator:
             self._sweep_at = now + 2 * member.config.lease_duration
             if not claim and self._everybody_has_enough():
                 claim = {Kind.ANY: ALL}
-        if self._unheard_since is not None or self._beaten_at == NEVER:
+        if self._unheard_since is not None or self._beaten.at == NEVER:
             claim = {}  # what it took now, the others would take from it: they see no heartbeat
-        if claim and (changed or now >= self._claim_at):
-            self._claim_at = 0.0  # a claim that raises is repeated in the next turn: five in a row are a failure
-            taken = self._claim(claim, now)
+        self._claim_at = 0.0  # a claim that raises is repeated in the next turn: five in a row are a failure
+        page = min(PAGE, max(FIRST_PAGE, len(member.leasing.lanes)))
+        taken = self._claim(claim, page, now)
+        if taken:
+            self.beat_if_due()
+            self._read_back.turn(self.session, self._beaten)
+        if taken >= page:
+            member.signals.wake_keeper()  # there may be more
+        else:
             self._claim_at = now + CLAIM_EVERY * random.uniform(0.8, 1.0)
-            if taken:
-                self.beat_if_due()
-                self._read_back()
 
     def _plan(self, view: LivenessView, now: float) -> Plan:
         """What to give back and to take, so that every member has its share of open lanes and of the others."""
@@ -324,14 +321,15 @@ class Coordinator:
             now,
         )
 
-    def _claim(self, claim: Mapping[Kind, int], now: float) -> bool:
+    def _claim(self, claim: Mapping[Kind, int], page: int, now: float) -> int:
         """Take so many lanes of each kind, as far as they are there; of any kind only if there is no other."""
-        taken = False
+        taken = 0
         for kind, count in claim.items():
-            if not (taken and kind is Kind.ANY) and acquisition.acquire(
-                self.session, self.member, self.view, count, kind
-            ):
-                taken = True
+            if taken and kind is Kind.ANY:
+                continue
+            got = acquisition.acquire(self.session, self.member, self.view, min(count, page), kind)
+            if got:
+                taken += got
                 if self.view is not None:
                     self._sharing.took(kind, self.view.live, now)
         return taken
@@ -340,7 +338,7 @@ class Coordinator:
         """Whether no member is below its share, so that a lane which nobody claimed will not be claimed."""
         if self.view is None:
             return True
-        counts = leases.counts(self.session, self.member.group, self.member.topic)
+        counts = leases.counts(self.session, self.member.at)
         live = self.view.live
         return all(counts.get(owner, 0) >= fair_share(self._shared_out, live, owner) for owner in live)
 
@@ -358,7 +356,7 @@ class Coordinator:
             return
         with self.session.transaction() as cx:
             released = [(lane.key, lane.epoch) for lane in idle]
-            leases.release(cx, member.group, member.topic, member.owner, released)
+            leases.release(cx, member.at, member.owner, released)
         for lane in idle:
             if failed:
                 member.lose_lane(lane.term, "the subscription failed")
@@ -376,7 +374,7 @@ class Coordinator:
             self._drained = True
             life.drained(member)
         try:
-            heartbeats.deregister(self.session, member.group, member.topic, member.owner)
+            heartbeats.deregister(self.session, member.at, member.owner)
         except DatabaseError as error:
             if error.retriable:
                 raise

@@ -45,17 +45,17 @@ def lose_others(member: Member, owned: Sequence[OwnedLane], why: str) -> dict[st
 
 def load(cx: Session, member: Member, leases: Sequence[OwnedLane]) -> list[Lane]:
     """Build the lanes of these leases; left out are one whose head is gone (purged meanwhile) and one to be mended."""
-    group, topic = member.group, member.topic
+    at, topic = member.at, member.topic
     keys = [lease.key for lease in leases]
     heads = partitions.heads(cx, topic, keys)
-    places = offsets.load(cx, group, topic, keys)
-    rows = deliveries.load(cx, group, topic, keys)
+    places = offsets.load(cx, at, keys)
+    rows = deliveries.load(cx, at, keys)
     suspects = lane_rows.behind(cx, topic, keys)
     now = time.monotonic()
     lanes = []
     for lease in leases:
         head = heads.get(lease.key)
-        own, floor = places.get((group, lease.key)), places.get(("", lease.key))
+        own, floor = places.get((at.group, lease.key)), places.get(("", lease.key))
         if head is None:
             suspects.update([lease.key] if floor is not None else ())  # the purge of a lane leaves neither
             continue
@@ -113,11 +113,8 @@ def reload(session: Session, member: Member, leases: Sequence[OwnedLane]) -> Non
 
 def _settled(session: Session, member: Member, key: str, at: Iterable[int]) -> dict[int, bool]:
     """Whether this server has each of them settled; waits for a COMMIT that is still on its way."""
-    group, topic = member.group, member.topic
-    answers = {}
+    lane, answers = member.at.lane(key), {}
     for offset in sorted(at):
         with session.transaction() as cx:
-            answers[offset] = deliveries.is_settled(cx, group, topic, key, offset) or (
-                offsets.acked_locked(cx, group, topic, key) >= offset
-            )
+            answers[offset] = deliveries.is_settled(cx, lane, offset) or (offsets.acked_locked(cx, lane) >= offset)
     return answers

@@ -13,6 +13,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, groups, leases, moves, offsets, partitions
 from lanelog._stores.groups import VERSION_WITH_DEAD_LETTER_TOPIC, Kept
 from lanelog.errors import ConfigurationError, SchemaError
@@ -24,33 +25,32 @@ if TYPE_CHECKING:
 PAGE = 1000
 
 
-def register(
-    database: Database, group: str, topic: str, config: SubscriptionConfig, *, order: str | None = None
-) -> int:
+def register(database: Database, at: GroupTopic, config: SubscriptionConfig, *, order: str | None = None) -> int:
     """Make sure that the group exists with this order; when it was registered (database milliseconds).
 
     `order` other than the configuration's is for readers that are no subscriptions: nobody can subscribe to their
     groups. Raises ConfigurationError when the group exists with another order.
     """
+    group, topic = at.columns
     wanted = config.order.value if order is None else order
     with database.autocommit() as cx:
         partitions.ensure_topic(cx, topic)
     with database.transaction() as cx:
         if partitions.lock_topic(cx, topic) is None:
             raise SchemaError(f"the topic row of {topic!r} vanished while group {group!r} was registered: run it again")
-        found = groups.lock(cx, group, topic)
+        found = groups.lock(cx, at)
         if found is None:
-            _create(cx, group, topic, config, wanted)
+            _create(cx, at, config, wanted)
         elif found != wanted:
             raise ConfigurationError(
                 f"group {group!r} of topic {topic!r} is registered with order={found!r}; a group has one order: "
                 f"subscribe with it, or use another group for order={wanted!r}"
             )
         else:
-            groups.set_kept(cx, group, topic, _kept(config))
+            groups.set_kept(cx, at, _kept(config))
         if order is None and database.tables_version >= VERSION_WITH_DEAD_LETTER_TOPIC:
-            groups.set_dead_letter_topic(cx, group, topic, config.dead_letter_topic(topic))
-        row = groups.get(cx, group, topic)
+            groups.set_dead_letter_topic(cx, at, config.dead_letter_topic(topic))
+        row = groups.get(cx, at)
         assert row is not None  # noqa: S101 - it is locked by this transaction
         return row.created_at
 
@@ -63,37 +63,38 @@ def _kept(config: SubscriptionConfig) -> Kept:
     )
 
 
-def _create(cx: Executor, group: str, topic: str, config: SubscriptionConfig, order: str) -> None:
+def _create(cx: Executor, at: GroupTopic, config: SubscriptionConfig, order: str) -> None:
     # Leftovers of an earlier group of that name: its epochs stay retired, its rows go.
-    epoch = leases.max_epoch(cx, group, topic)
+    epoch = leases.max_epoch(cx, at)
     if epoch:
-        partitions.raise_topic(cx, topic, 0, epoch)
-        leases.delete_group(cx, group, topic)
+        partitions.raise_topic(cx, at.topic, 0, epoch)
+        leases.delete_group(cx, at)
     # A DELETE that finds nothing would still lock the gap's neighbour, which is another group's row.
-    if deliveries.any_of_group(cx, group, topic):
-        deliveries.delete_group(cx, group, topic)
-    if offsets.any_of_group(cx, group, topic):
-        offsets.delete_group(cx, group, topic)
+    if deliveries.any_of_group(cx, at):
+        deliveries.delete_group(cx, at)
+    if offsets.any_of_group(cx, at):
+        offsets.delete_group(cx, at)
     start = config.start
     text = start.isoformat() if isinstance(start, datetime) else start
-    groups.create(cx, group, topic, order=order, start=text, kept=_kept(config))
+    groups.create(cx, at, order=order, start=text, kept=_kept(config))
     if isinstance(start, datetime):
-        _start_at(cx, group, topic, start)
+        _start_at(cx, at, start)
     elif start == "latest":
-        offsets.start_at_head(cx, group, topic)
+        offsets.start_at_head(cx, at)
 
 
-def _start_at(cx: Executor, group: str, topic: str, start: datetime) -> None:
+def _start_at(cx: Executor, at: GroupTopic, start: datetime) -> None:
+    topic = at.topic
     start_ms = int(start.timestamp() * 1000)
     after = ""
     while True:
         page = partitions.page(cx, topic, after, PAGE)
         keys = [key for key, _ in page if key]
-        floors = offsets.load(cx, "", topic, keys)
+        floors = offsets.load_floors(cx, topic, keys)
         for key, head in page:
             if key:
-                floor = floors[("", key)].offset_acked if ("", key) in floors else 0
-                offsets.start_at(cx, group, topic, key, last_before(cx, topic, key, floor, head, start_ms))
+                floor = floors[key].offset_acked if key in floors else 0
+                offsets.start_at(cx, at.lane(key), last_before(cx, topic, key, floor, head, start_ms))
         if len(page) < PAGE:
             return
         after = page[-1][0]

@@ -332,7 +332,7 @@ class Attempts:
         if attempt.state is State.SUPERSEDED or lane is None:
             self.state.counters.refused += 1
             raise LeaseLost(
-                f"{self._which(attempt)} is not group {self.state.group!r}'s any more: it timed out or its "
+                f"{self._which(attempt)} is not group {self.state.at.group!r}'s any more: it timed out or its "
                 "lane was lost; another attempt has taken its place"
             )
         # Under ACK_FIRST it was settled before its handler started.
@@ -341,7 +341,7 @@ class Attempts:
         return lane
 
     def _which(self, attempt: Attempt) -> str:
-        return f"attempt {attempt.number} at {self.state.topic}/{attempt.term.key}/{attempt.offset}"
+        return f"attempt {attempt.number} at {self.state.at.topic}/{attempt.term.key}/{attempt.offset}"
 
     def _apply_locked(self, lane: Lane | None, attempt: Attempt, outcome: Outcome, now: float) -> None:
         """`lane` None: it is gone; only what was acked before its handler can still be counted."""

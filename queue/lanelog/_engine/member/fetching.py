@@ -6,7 +6,6 @@ Owns the choice of lanes that are served next. Never reads from the database.
 from __future__ import annotations
 
 import heapq
-import itertools
 import time
 from typing import TYPE_CHECKING
 
@@ -45,8 +44,7 @@ class FetchingSide:
                     news = True
                 elif head < lane.state.head:
                     self._ahead.append(lane)
-                if lane.needs_fetch:
-                    self.state.needs_fetch[lane] = None
+                self.state.needs_fetch.add(lane)
         return news
 
     def take_ahead(self) -> list[Lane]:
@@ -78,25 +76,18 @@ class FetchingSide:
         Those that can hand it out at once go first, alone: what is read ahead for the others must not take their room.
         """
         with self.state.lock:
-            for lane in [lane for lane in self.state.needs_fetch if not lane.needs_fetch]:
-                del self.state.needs_fetch[lane]
-            chosen = list(itertools.islice((lane for lane in self.state.needs_fetch if not lane.dispatch.full), limit))
-            chosen = chosen or list(itertools.islice(self.state.needs_fetch, limit))
-            for lane in chosen:
-                del self.state.needs_fetch[lane]
-            return chosen
+            return self.state.needs_fetch.take(limit)
 
     def wants_room(self) -> bool:
         """Whether some lane could hand out at once what is not in memory; reading ahead alone evicts nothing."""
         with self.state.lock:
-            needs_fetch = (lane for lane in self.state.needs_fetch if lane.needs_fetch)
-            return any(not lane.dispatch.full for lane in (*self.state.needs_payload, *needs_fetch))
+            revivable = any(not lane.dispatch.full for lane in self.state.needs_payload)
+            return revivable or self.state.needs_fetch.any_for_now()
 
     def still_needs_fetch(self, lane: Lane) -> None:
         """The lane could not be served now."""
         with self.state.lock:
-            if lane.needs_fetch:
-                self.state.needs_fetch[lane] = None
+            self.state.needs_fetch.add(lane)
 
     def still_needs_payload(self, lanes: Iterable[Lane]) -> None:
         """The bodies of these lanes' due messages could not be read now."""
@@ -176,7 +167,6 @@ class FetchingSide:
                     continue
                 lane.state.drop_ready()
                 lane.state.drop_bodies()
-                if lane.needs_fetch:
-                    self.state.needs_fetch[lane] = None
+                self.state.needs_fetch.add(lane)
                 if not lane.state.running and lane.due(now, 1):
                     self.state.needs_payload[lane] = None

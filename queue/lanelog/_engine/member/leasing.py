@@ -60,6 +60,11 @@ class LeasingSide:
         """Their leases are given back."""
         self.state.disowned.difference_update(places)
 
+    @property
+    def changes(self) -> int:
+        """Counts the changes of what is held, and of `pause`: after one, memory is to be compared with all leases."""
+        return self.state.changes
+
     def has_authority(self, now: float) -> bool:
         """Whether handlers may start."""
         return self.state.has_authority(now)
@@ -92,6 +97,7 @@ class LeasingSide:
         lane.state.paused = lane.state.paused or state.paused or state.group_paused
         lane.state.closing = lane.state.closing or state.stopping
         state.lanes[lane.key] = lane
+        state.changes += 1
         for wait in lane.state.waiting.values():
             state.note_due_locked(wait.due, lane)
         state.after_change_locked(lane, time.monotonic())
@@ -101,6 +107,7 @@ class LeasingSide:
         state = self.state
         with state.lock:
             state.paused = True
+            state.changes += 1
             for lane in state.lanes.values():
                 lane.state.paused = True
                 state.quiet_locked(lane)
@@ -108,7 +115,9 @@ class LeasingSide:
 
     def resume(self) -> None:
         """Take `pause` back. The keeper lets lanes go on: it knows which an operator has paused as well."""
-        self.state.paused = False
+        with self.state.lock:
+            self.state.paused = False
+            self.state.changes += 1
 
     def stop(self) -> None:
         """Close every lane, those that come later included."""
@@ -187,7 +196,7 @@ class LeasingSide:
             self.state.forget_locked(old)
             self._open_locked(fresh)  # at once: whoever looks for what it has taken over finds it
         state = self.state
-        error = LeaseLost(f"{state.group}/{state.topic}/{old.key}: the server has another message there by now")
+        error = LeaseLost(f"{state.at.group}/{state.at.topic}/{old.key}: the server has another message there by now")
         for burial in forgotten:
             for waiter in burial.waiters:
                 waiter.resolve(error)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from lanelog._engine.lane.run import Attempt, Run
     from lanelog._engine.lane.values import Budget, Term
     from lanelog._engine.member.rules import Counters, Signals, SubscriptionRules
+    from lanelog._places import GroupTopic
     from lanelog.config import SubscriptionConfig
 
 log = get_logger("subscription")
@@ -46,8 +47,7 @@ class Holdings:
 class Member:
     """One owner's part in one group and topic."""
 
-    group: str
-    topic: str
+    at: GroupTopic
     owner: str
     config: SubscriptionConfig
     rules: SubscriptionRules
@@ -68,8 +68,7 @@ class Member:
 
     def __attrs_post_init__(self) -> None:
         self._state = MemberState(
-            group=self.group,
-            topic=self.topic,
+            at=self.at,
             owner=self.owner,
             config=self.config,
             rules=self.rules,
@@ -82,6 +81,16 @@ class Member:
         self.fetching = FetchingSide(self._state)
         self.writing = WritingSide(self._state)
         self.attempts = Attempts(self._state)
+
+    @property
+    def topic(self) -> str:
+        """The topic that is read."""
+        return self.at.topic
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return self.at.group
 
     def __repr__(self) -> str:
         return f"Member({self.group!r}, {self.topic!r}, lanes={len(self._state.lanes)})"

@@ -17,6 +17,7 @@ from attrs import define, field
 from lanelog._asleep import suspended
 from lanelog._engine.lane.run import State
 from lanelog._engine.lane.values import Burial
+from lanelog._engine.member.fetch_queue import FetchQueue
 from lanelog._engine.member.rules import Counters
 from lanelog._telemetry import get_logger
 from lanelog.errors import LeaseLost
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from lanelog._engine.lane.run import Attempt, Run
     from lanelog._engine.lane.values import Budget, Term
     from lanelog._engine.member.rules import Signals, SubscriptionRules
+    from lanelog._places import GroupTopic
     from lanelog._telemetry import ExcInfo
     from lanelog.config import SubscriptionConfig
 
@@ -41,8 +43,7 @@ log = get_logger("subscription")
 class MemberState:
     """The fields of a member. A method whose name ends in `_locked` is called under `lock`; any other takes it."""
 
-    group: str
-    topic: str
+    at: GroupTopic
     owner: str
     config: SubscriptionConfig
     rules: SubscriptionRules
@@ -57,13 +58,14 @@ class MemberState:
     counters: Counters = field(factory=Counters)
     authority_until: float = 0.0  # monotonic; no handler starts later than this
     slept: float = field(factory=suspended)  # what `suspended` said when authority was given
+    changes: int = 0  # of what is held, or of `paused`: whoever compares it with the leases has to begin anew
     paused: bool = False  # by subscription.pause()
     group_paused: bool = False  # by an operator
     stopping: bool = False
     disowned: set[tuple[str, int]] = field(factory=set)  # (key, epoch) of lanes that memory has lost, and we still own
     # What lanes need, oldest first.
     dirty: dict[Lane, None] = field(factory=dict)
-    needs_fetch: dict[Lane, None] = field(factory=dict)
+    needs_fetch: FetchQueue = field(factory=FetchQueue)
     needs_payload: dict[Lane, None] = field(factory=dict)
     dues: list[tuple[float, int, Lane]] = field(factory=list)  # a heap: when something that waits is due
     _sequence: int = 0
@@ -80,9 +82,9 @@ class MemberState:
     def about(self, attempt: Attempt) -> dict[str, object]:
         """What an event about an attempt says."""
         return {
-            "topic": self.topic,
+            "topic": self.at.topic,
             "key": attempt.term.key,
-            "group": self.group,
+            "group": self.at.group,
             "offset": attempt.offset,
             "attempt": attempt.number,
         }
@@ -98,8 +100,7 @@ class MemberState:
             self._plan_locked(lane, now)
         if lane.state.needs_payload:
             self.needs_payload[lane] = None
-        if lane.needs_fetch:
-            self.needs_fetch[lane] = None
+        self.needs_fetch.add(lane)
         if (self.needs_fetch or self.needs_payload) and not fetching:
             self.signals.wake_fetcher()
         if lane.writes.needs_write:
@@ -135,14 +136,16 @@ class MemberState:
         """Nothing more may start in this lane: what no handler has seen goes back."""
         lane.dispatch.recall()
         lane.state.drop_ready()
-        self.needs_fetch.pop(lane, None)
+        self.needs_fetch.discard(lane)
         self.dirty[lane] = None
 
     def forget_locked(self, lane: Lane) -> None:
         """Strike a lane off every list."""
+        self.changes += 1
         if self.lanes.get(lane.key) is lane:
             del self.lanes[lane.key]
-        for pending in (self.dirty, self.needs_fetch, self.needs_payload):
+        self.needs_fetch.discard(lane)
+        for pending in (self.dirty, self.needs_payload):
             pending.pop(lane, None)
 
     def supersede_locked(self, attempts: Iterable[Attempt]) -> None:
@@ -178,10 +181,10 @@ class MemberState:
             self.supersede_locked(running)
             self.forget_locked(lane)
             lane.abandon()
-        error = LeaseLost(f"the lease of {self.group}/{self.topic}/{term.key} was lost: {why}")
+        error = LeaseLost(f"the lease of {self.at.group}/{self.at.topic}/{term.key} was lost: {why}")
         for waiter in waiters:
             waiter.resolve(error)
-        context = {"topic": self.topic, "key": term.key, "group": self.group}
+        context = {"topic": self.at.topic, "key": term.key, "group": self.at.group}
         if refused:  # their handlers have returned and will never hear of it
             log.warning("settlement.refused", **context, offset=refused[0], messages=len(refused), why=why)
         if running or waiters:

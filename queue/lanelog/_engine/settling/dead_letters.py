@@ -117,17 +117,18 @@ class DeadLetters:
     def _copy(self, cx: Executor, member: Member, burial: Burial, dead_topic: str, head: int) -> str:
         """Inside the transaction, under the dead letter lane's lock: "buried", "vanished" or "lost"."""
         group, topic, term = member.group, member.topic, burial.term
-        held = self.context.fenced(leases.fence(cx, group, topic, member.owner, [term.key]))
+        lane = member.at.lane(term.key)
+        held = self.context.fenced(leases.fence(cx, member.at, member.owner, [term.key]))
         if held.get(term.key) != term.epoch:
             return "lost"
-        deliveries.settle(cx, group, topic, term.key, burial.offset)
+        deliveries.settle(cx, lane, burial.offset)
         source = moves.source_id(cx, topic, term.key, burial.offset)
         if source is None or (burial.row is not None and source != burial.row.id):
             return "vanished"
         copy_id = derived_id(group, source, burial.offset)
         while (at := moves.buried(cx, dead_topic, term.key, copy_id)) is not None:
             # Without a lock: who purges it from now on purges this failure's letter.
-            floor = offsets.load(cx, "", dead_topic, [term.key]).get(("", term.key))
+            floor = offsets.load_floors(cx, dead_topic, [term.key]).get(term.key)
             released = floor is not None and at <= floor.offset_acked
             if not released and not deliveries.is_letter_settled(cx, dead_topic, term.key, at):
                 self._remember(cx, member, burial)
@@ -136,15 +137,13 @@ class DeadLetters:
             copy_id = derived_id(group, copy_id, at)
         moves.bury(
             cx,
-            topic=topic,
-            key=term.key,
+            lane,
             offset=burial.offset,
             dead_topic=dead_topic,
             dead_offset=head + 1,
             derived_id=copy_id,
             failures=burial.failures,
             error=burial.error,
-            group=group,
         )
         partitions.set_head(cx, dead_topic, term.key, head + 1)
         self._remember(cx, member, burial)
@@ -154,7 +153,7 @@ class DeadLetters:
         if member.rules.history and burial.attempt is not None:
             now = time.monotonic()
             row = burial.attempt.left_as(burial.ended, burial.error, now)
-            history.upsert(cx, member.group, member.topic, member.owner, [row], now)
+            history.upsert(cx, member.at, member.owner, [row], now)
 
     def _announce(self, member: Member, burial: Burial, dead_topic: str, outcome: str) -> None:
         context = {

@@ -19,6 +19,7 @@ from attrs import define, field
 from lanelog._database import codes
 from lanelog._engine.settling.dead_letters import DeadLetters
 from lanelog._stores import deliveries, history, leases, offsets
+from lanelog._stores._offset_rows import OffsetsWrite
 from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:
@@ -124,25 +125,25 @@ class Settler:
         self, cx: Executor, member: Member, writes: Sequence[LaneWrite]
     ) -> tuple[list[LaneWrite], list[LaneWrite]]:
         """Inside the transaction: what was written, and what was refused because the lane is not ours any more."""
-        group, topic = member.group, member.topic
+        at = member.at
         keys = [write.term.key for write in writes]
         refused: list[LaneWrite] = []
         if member in self._cautious:
-            free = self.context.fenced(leases.fence_free(cx, group, topic, member.owner, keys))
-            had = set(offsets.load(cx, group, topic, list(free)))
-            unlocked = offsets.lock_free(cx, group, topic, list(free))
-            usable = {key: epoch for key, epoch in free.items() if key in unlocked or (group, key) not in had}
+            free = self.context.fenced(leases.fence_free(cx, at, member.owner, keys))
+            had = set(offsets.load(cx, at, list(free)))
+            unlocked = offsets.lock_free(cx, at, list(free))
+            usable = {key: epoch for key, epoch in free.items() if key in unlocked or (at.group, key) not in had}
             refused = [w for w in writes if w.term.key in free and free[w.term.key] != w.term.epoch]
             mine = [w for w in writes if usable.get(w.term.key) == w.term.epoch]
         else:
-            held = self.context.fenced(leases.fence(cx, group, topic, member.owner, keys))
+            held = self.context.fenced(leases.fence(cx, at, member.owner, keys))
             mine = [w for w in writes if held.get(w.term.key) == w.term.epoch]
             refused = [w for w in writes if held.get(w.term.key) != w.term.epoch]
         if mine:
-            deliveries.upsert(cx, group, topic, [row for write in mine for row in write.upserts])
-            deliveries.delete(cx, group, topic, [(w.term.key, offset) for w in mine for offset in w.deletes])
-            offsets.flush(cx, group, topic, [(w.term.key, w.watermark, w.mark, w.term.epoch) for w in mine])
+            deliveries.upsert(cx, at, [row for write in mine for row in write.upserts])
+            deliveries.delete(cx, at, [(w.term.key, offset) for w in mine for offset in w.deletes])
+            offsets.flush(cx, at, [OffsetsWrite(w.term.key, w.watermark, w.mark, w.term.epoch) for w in mine])
             if member.rules.history:
                 left = [row for write in mine for row in write.left]
-                history.upsert(cx, group, topic, member.owner, left, time.monotonic())
+                history.upsert(cx, at, member.owner, left, time.monotonic())
         return mine, refused

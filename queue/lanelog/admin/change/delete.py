@@ -20,6 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lanelog._checks import check_name
+from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, groups, heartbeats, leases, offsets, partitions, scheduled, schedules
 from lanelog.admin.change.purge_messages import delete_released, may_delete
 from lanelog.admin.change.told import Act, Tally, deleting, passing
@@ -55,20 +56,21 @@ def remove_group(database: Database, topic: str, group: str, tally: Tally, *, dr
     """The same, counted and not told: for a job that removes the group it made itself."""
     check_name("topic", topic)
     check_name("group", group)
-    readers = read(database, _readers, "looking for the group", topic, group)
+    at = GroupTopic(topic=topic, group=group)
+    readers = read(database, _readers, "looking for the group", at)
     others = sorted(readers - {group})
     lag = _lags(database, topic, [group])[group] if group in readers else 0
     lanes, collectable = 0, 0
     for page in pages(database, topic):
         some = read(database, _held_back, "counting", topic, group, others, page)
         lanes, collectable = lanes + some[0], collectable + some[1]
-    members = read(database, _owners.load, "reading members", group, topic)
+    members = read(database, _owners.load, "reading members", at)
     if not dry_run:
         repeated(database, _try_to_delete, "looking for the privilege to delete", database, _may_delete_groups)
         repeated(database, _end, "deleting a group", database, topic, [group])
         tally.done |= group in readers
         tally.add(messages=lag, unsettled=lag)
-        _clear(database, topic, group, list(members.rows))
+        _clear(database, at, list(members.rows))
     return GroupDeleted(
         topic=topic,
         group=group,
@@ -89,25 +91,26 @@ def _try_to_delete(database: Database, nothing: Callable[[Executor], None]) -> N
 
 def _may_delete_groups(cx: Executor) -> None:
     """Delete what nobody has: nothing has empty names."""
-    deliveries.delete(cx, "", "", [("", 0)])
-    offsets.delete(cx, "", "", [""])
-    heartbeats.delete(cx, "", "", "")
+    nothing = GroupTopic(topic="", group="")
+    deliveries.delete(cx, nothing, [("", 0)])
+    offsets.delete(cx, nothing, [""])
+    heartbeats.delete(cx, nothing, "")
 
 
-def _readers(cx: Executor, topic: str, group: str) -> set[str]:
+def _readers(cx: Executor, at: GroupTopic) -> set[str]:
     """The registered groups; refuse one that is neither registered nor has left anything."""
-    known_topic(cx, topic)
-    readers = set(groups.readers(cx, topic))
-    left = group in readers or offsets.any_of_group(cx, group, topic) or deliveries.any_of_group(cx, group, topic)
+    known_topic(cx, at.topic)
+    readers = set(groups.readers(cx, at.topic))
+    left = at.group in readers or offsets.any_of_group(cx, at) or deliveries.any_of_group(cx, at)
     if not left:
-        raise no_group(topic, group)
+        raise no_group(at)
     return readers
 
 
 def _lags(database: Database, topic: str, names: Iterable[str]) -> dict[str, int]:
     def look() -> dict[str, int]:
         with database.snapshot() as cx:
-            return {group: lane_totals.total(cx, topic, group).lag for group in names}
+            return {group: lane_totals.total(cx, GroupTopic(topic=topic, group=group)).lag for group in names}
 
     return repeated(database, look, "counting")
 
@@ -117,7 +120,7 @@ def _held_back(
 ) -> tuple[int, int]:
     """In how many of these lanes the group has a row, and how many messages only it holds back there."""
     keys = [key for key, _ in page]
-    floors = {key: row.offset_acked for (_, key), row in offsets.load(cx, "", topic, keys).items()}
+    floors = {key: row.offset_acked for key, row in offsets.load_floors(cx, topic, keys).items()}
     marks = offsets.watermarks(cx, topic, [group, *others], keys)
     held = 0
     for key in keys:
@@ -132,39 +135,39 @@ def _end(database: Database, topic: str, names: Sequence[str]) -> None:
     with database.transaction() as cx:
         if partitions.lock_topic(cx, topic) is None:
             raise no_topic(topic)
-        ordered = sorted(names, key=str.encode)
-        for group in ordered:
-            groups.lock(cx, group, topic)
+        ordered = [GroupTopic(topic=topic, group=group) for group in sorted(names, key=str.encode)]
+        for at in ordered:
+            groups.lock(cx, at)
         epoch = 0
-        for group in ordered:
+        for at in ordered:
             # No lease row can be born while the topic row is locked, so these are all.
-            keys = leases.keys_of_group(cx, group, topic)
-            held = leases.lock_owners(cx, group, topic, keys)
+            keys = leases.keys_of_group(cx, at)
+            held = leases.lock_owners(cx, at, keys)
             epoch = max([epoch, *(lease.epoch for lease in held.values())])
-            leases.delete(cx, group, topic, keys)
-            groups.delete(cx, group, topic)
+            leases.delete(cx, at, keys)
+            groups.delete(cx, at)
         partitions.raise_topic(cx, topic, 0, epoch)
 
 
-def _clear(database: Database, topic: str, group: str, owners: Sequence[str]) -> None:
+def _clear(database: Database, at: GroupTopic, owners: Sequence[str]) -> None:
     """Delete what a group has left, until there is nothing, or until somebody has registered it anew."""
-    while repeated(database, _clear_some, "deleting what a group left", database, topic, group):
+    while repeated(database, _clear_some, "deleting what a group left", database, at):
         pass
     for owner in owners:
-        read(database, heartbeats.delete, "deleting heartbeats", group, topic, owner)
+        read(database, heartbeats.delete, "deleting heartbeats", at, owner)
 
 
-def _clear_some(database: Database, topic: str, group: str) -> bool:
+def _clear_some(database: Database, at: GroupTopic) -> bool:
     """One transaction; True when there may be more."""
     with database.transaction() as cx:
         # topic row S → delivery → offsets. A registration, which would make these rows its own, needs the topic row.
-        partitions.share_topic(cx, topic)
-        if groups.get(cx, group, topic) is not None:
+        partitions.share_topic(cx, at.topic)
+        if groups.get(cx, at) is not None:
             return False
-        points = deliveries.some_of_group(cx, group, topic, BATCH)
-        deliveries.delete(cx, group, topic, points)
-        keys = offsets.some_of_group(cx, group, topic, BATCH)
-        offsets.delete(cx, group, topic, keys)
+        points = deliveries.some_of_group(cx, at, BATCH)
+        deliveries.delete(cx, at, points)
+        keys = offsets.some_of_group(cx, at, BATCH)
+        offsets.delete(cx, at, keys)
         return len(points) == BATCH or len(keys) == BATCH
 
 
@@ -178,7 +181,9 @@ def delete_topic(database: Database, topic: str, *, dry_run: bool) -> TopicDelet
     # Before anything is changed, as all that is only read: one that is declared meanwhile is not among them.
     published_by = tuple(read(database, schedules.of_topic, "listing schedules", topic))
     names = sorted(read(database, groups.readers, "reading groups", topic))
-    owners = {group: read(database, _owners.load, "reading members", group, topic) for group in names}
+    owners = {
+        group: read(database, _owners.load, "reading members", GroupTopic(topic=topic, group=group)) for group in names
+    }
     for group, members in owners.items():
         alive = sorted(owner for owner in members.rows if members.alive(owner))
         if alive:
@@ -193,7 +198,7 @@ def delete_topic(database: Database, topic: str, *, dry_run: bool) -> TopicDelet
             tally.done = True
             tally.add(unsettled=sum(unsettled.values()))
             for group in names:
-                _clear(database, topic, group, list(owners[group].rows))
+                _clear(database, GroupTopic(topic=topic, group=group), list(owners[group].rows))
         # Before the lanes: what is moved into the log meanwhile leaves with its lane.
         waiting = read(database, scheduled.count, "counting", topic) if dry_run else delete_all(database, topic)
         tally.add(scheduled=0 if dry_run else waiting)
@@ -231,8 +236,8 @@ def _letters_of(cx: Executor, topic: str) -> tuple[str, ...]:
 
 
 def _count(database: Database, topic: str, heads: Mapping[str, int]) -> tuple[int, int]:
-    floors = read(database, offsets.load, "reading floors", "", topic, list(heads))
-    return len(heads), sum(heads[key] - row.marked_through for (_, key), row in floors.items())
+    floors = read(database, offsets.load_floors, "reading floors", topic, list(heads))
+    return len(heads), sum(heads[key] - row.marked_through for key, row in floors.items())
 
 
 def _empty(database: Database, topic: str, keys: Sequence[str]) -> tuple[int, int]:
@@ -280,8 +285,9 @@ def _drop(database: Database, topic: str, keys: Sequence[str]) -> list[str]:
         if empty:
             seen = sorted({"", *offsets.groups_seen(cx, topic)}, key=str.encode)
             for group in seen:
-                rows = deliveries.load(cx, group, topic, empty)
-                deliveries.delete(cx, group, topic, [(key, row.offset) for key, found in rows.items() for row in found])
+                at = GroupTopic(topic=topic, group=group)
+                rows = deliveries.load(cx, at, empty)
+                deliveries.delete(cx, at, [(key, row.offset) for key, found in rows.items() for row in found])
             partitions.raise_topic(cx, topic, max(heads[key] for key in empty), 0)
             for key in sorted(empty, key=str.encode):
                 offsets.purge(cx, topic, key, seen)

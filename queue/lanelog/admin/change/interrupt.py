@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from lanelog._database import Executor
+    from lanelog._places import GroupTopic
     from lanelog._stores.deliveries import DeliveryRow
     from lanelog._stores.leases import Held
 
@@ -35,33 +36,33 @@ INTERRUPTED = "an operator took the lane away while it was handed out"
 """`last_error` of an attempt that ended so."""
 
 
-def interrupt(cx: Executor, topic: str, group: str, held: Mapping[str, Held]) -> list[str]:
+def interrupt(cx: Executor, at: GroupTopic, held: Mapping[str, Held]) -> list[str]:
     """Write down what the living among these owners had in flight; the keys whose run marks are void by that.
 
     `held`: the leases by key, as they were before they were taken away.
     """
     if not any(lease.owner for lease in held.values()):
         return []
-    owners = _owners.load(cx, group, topic)
+    owners = _owners.load(cx, at)
     lanes = {key: lease.epoch for key, lease in held.items() if lease.owner and owners.alive(lease.owner)}
     keys = sorted(lanes, key=str.encode)
-    places = offsets.load(cx, group, topic, keys)
-    heads = partitions.heads(cx, topic, keys)
-    rows = deliveries.load(cx, group, topic, keys)
+    places = offsets.load(cx, at, keys)
+    heads = partitions.heads(cx, at.topic, keys)
+    rows = deliveries.load(cx, at, keys)
     writes: list[DeliveryWrite] = []
     void: list[str] = []
     for key, epoch in lanes.items():
         mine = rows.get(key, [])
         flying = [row for row in mine if row.lease_epoch == epoch and not row.acked]
         writes += [_again(key, row) for row in flying]
-        place, floor = places.get((group, key)), places.get(("", key))
+        place, floor = places.get((at.group, key)), places.get(("", key))
         if place is None or place.marked_epoch != epoch:
             continue
         void.append(key)
         low = max(place.offset_acked, 0 if floor is None else floor.offset_acked)
         for offset in _uncovered(mine, low, min(place.marked_through, heads.get(key, 0))):
             writes.append(_first(key, offset, place.marked_age))
-    deliveries.upsert(cx, group, topic, writes)
+    deliveries.upsert(cx, at, writes)
     return void
 
 

@@ -19,22 +19,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from lanelog._database import Executor
+    from lanelog._places import GroupTopic
     from lanelog._stores.deliveries import DeliveryRow
 
 
-def begin(cx: Executor, topic: str, group: str) -> int:
+def begin(cx: Executor, at: GroupTopic) -> int:
     """Hold topic row and group until the transaction ends; the epoch of lease rows that are born in it."""
-    row = partitions.share_topic(cx, topic)
+    row = partitions.share_topic(cx, at.topic)
     if row is None:
-        raise no_topic(topic)
-    if groups.lock_shared(cx, group, topic) is None:
-        raise no_group(topic, group)
+        raise no_topic(at.topic)
+    if groups.lock_shared(cx, at) is None:
+        raise no_group(at)
     return row.first_epoch
 
 
-def take_away(cx: Executor, topic: str, group: str, keys: Iterable[str], epoch: int) -> None:
+def take_away(cx: Executor, at: GroupTopic, keys: Iterable[str], epoch: int) -> None:
     """Leave these lanes to nobody; `epoch` is that of rows that are born."""
-    leases.take_away(cx, topic, [(group, key) for key in keys], epoch)
+    leases.take_away(cx, [at.lane(key) for key in keys], epoch)
 
 
 def settled_between(rows: Iterable[DeliveryRow], low: int, high: int) -> int:
@@ -42,15 +43,3 @@ def settled_between(rows: Iterable[DeliveryRow], low: int, high: int) -> int:
     return sum(
         max(0, min(row.through, high) - max(row.offset - 1, low)) for row in rows if row.acked and row.through > low
     )
-
-
-def advanced(rows: Iterable[DeliveryRow], watermark: int) -> int:
-    """The watermark, moved on over the acked rows that follow it without a gap."""
-    for row in sorted(rows, key=lambda row: row.offset):
-        if row.acked and row.offset <= watermark + 1:
-            watermark = max(watermark, row.through)
-    return watermark
-
-
-def _sorted(keys: Iterable[str]) -> list[str]:
-    return sorted(keys, key=str.encode)

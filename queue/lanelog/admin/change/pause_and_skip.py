@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from lanelog._checks import check_integer, check_name
 from lanelog._database import NOW_MS
+from lanelog._places import GroupTopic, LaneId
 from lanelog._stores import deliveries, groups, history, leases, moves, offsets
 from lanelog._stores._pause import RUNS, Pause
 from lanelog.admin.change import interrupt, lease_takeover
@@ -46,10 +47,9 @@ def pause(
     """See `Admin.pause`."""
     check_text("by", by, BY_MAX)
     check_text("reason", reason, REASON_MAX)
-    _check(database, topic, group, key)
-    before, now = repeated(
-        database, _set, "pausing", database, topic, group, key, Pause(1, by, reason), dry_run=dry_run
-    )
+    at = GroupTopic(topic=topic, group=group)
+    _check(database, at, key)
+    before, now = repeated(database, _set, "pausing", database, at, key, Pause(1, by, reason), dry_run=dry_run)
     pause = before if before.at_ms else Pause(now, by, reason)
     return Paused(
         topic=topic,
@@ -59,15 +59,16 @@ def pause(
         paused_at=utc_from_ms(pause.at_ms),
         by=pause.by,
         reason=pause.reason,
-        lag=repeated(database, _lag, "counting", database, topic, group, key),
+        lag=repeated(database, _lag, "counting", database, at, key),
         dry_run=dry_run,
     )
 
 
 def resume(database: Database, topic: str, group: str, *, key: str | None, dry_run: bool) -> Resumed:
     """See `Admin.resume`."""
-    _check(database, topic, group, key)
-    before, _ = repeated(database, _set, "resuming", database, topic, group, key, RUNS, dry_run=dry_run)
+    at = GroupTopic(topic=topic, group=group)
+    _check(database, at, key)
+    before, _ = repeated(database, _set, "resuming", database, at, key, RUNS, dry_run=dry_run)
     return Resumed(
         topic=topic,
         group=group,
@@ -80,20 +81,19 @@ def resume(database: Database, topic: str, group: str, *, key: str | None, dry_r
     )
 
 
-def _check(database: Database, topic: str, group: str, key: str | None) -> None:
-    check_name("topic", topic)
-    check_name("group", group)
+def _check(database: Database, at: GroupTopic, key: str | None) -> None:
+    check_name("topic", at.topic)
+    check_name("group", at.group)
     if key is not None:
         check_name("key", key)
-    read(database, known_group, "looking for the group", topic, group)
+    read(database, known_group, "looking for the group", at)
     if key is not None:
-        read(database, known_lane, "looking for the lane", topic, key)
+        read(database, known_lane, "looking for the lane", at.topic, key)
 
 
 def _set(
     database: Database,
-    topic: str,
-    group: str,
+    at: GroupTopic,
     key: str | None,
     wanted: Pause,
     *,
@@ -103,33 +103,33 @@ def _set(
     with database.transaction() as cx:
         # groups X → floor S → offsets; a group's pause takes its row alone. The floor keeps the purge of the lane away,
         # which would take the flag with it.
-        before = groups.lock_pause(cx, group, topic)
+        before = groups.lock_pause(cx, at)
         if before is None:
-            raise no_group(topic, group)
+            raise no_group(at)
         floor = 0
         if key is not None:
-            held = offsets.share_floors(cx, topic, [key]).get(key)
+            held = offsets.share_floors(cx, at.topic, [key]).get(key)
             if held is None:
-                raise no_lane(topic, key)
+                raise no_lane(at.topic, key)
             floor = held.floor
-            before = offsets.lock_pause(cx, group, topic, key)
+            before = offsets.lock_pause(cx, at.lane(key))
         found = cx.one(NOW)
         now = int(found[0]) if found else 0
         if not dry_run and bool(before.at_ms) != bool(wanted.at_ms):
             pause = Pause(now, wanted.by, wanted.reason) if wanted.at_ms else RUNS
             if key is None:
-                groups.set_pause(cx, group, topic, pause)
+                groups.set_pause(cx, at, pause)
             else:
-                groups.count_lane_pause(cx, group, topic)
-                offsets.set_pause(cx, group, topic, key, pause, floor)
+                groups.count_lane_pause(cx, at)
+                offsets.set_pause(cx, at.lane(key), pause, floor)
         return before, now
 
 
-def _lag(database: Database, topic: str, group: str, key: str | None) -> int:
+def _lag(database: Database, at: GroupTopic, key: str | None) -> int:
     with database.snapshot() as cx:
         if key is None:
-            return lane_totals.total(cx, topic, group).lag
-        return sum(facts.lag for facts in lane_totals.load(cx, topic, [group], [key]).values())
+            return lane_totals.total(cx, at).lag
+        return sum(facts.lag for facts in lane_totals.load(cx, at.topic, [at.group], [key]).values())
 
 
 # -- skip and release --------------------------------------------------------------------------------------------------
@@ -140,7 +140,8 @@ def skip(database: Database, topic: str, group: str, key: str, offset: int, *, r
     check_name("key", key)
     check_integer("offset", offset, least=1, most=MAX_OFFSET)
     check_text("reason", reason, REASON_MAX, empty=False)
-    _check(database, topic, group, key)
+    lane = LaneId(topic=topic, group=group, key=key)
+    _check(database, lane.of, key)
     head = read(database, known_lane, "looking for the lane", topic, key)
     if offset > head:
         raise ConfigurationError(f"lane {key!r} of topic {topic!r} ends at offset {head}: there is no message {offset}")
@@ -148,7 +149,7 @@ def skip(database: Database, topic: str, group: str, key: str, offset: int, *, r
 
     def attempt() -> Skipped:
         with unanswered.attempt():
-            return _skip(database, topic, group, key, offset, unanswered, reason=reason, dry_run=dry_run)
+            return _skip(database, lane, offset, unanswered, reason=reason, dry_run=dry_run)
 
     with passing(database, Act(verb="skip", topic=topic, group=group, key=key, why=reason)) as tally:
         skipped = repeated(database, attempt, "skipping")
@@ -159,38 +160,35 @@ def skip(database: Database, topic: str, group: str, key: str, offset: int, *, r
 
 def _skip(
     database: Database,
-    topic: str,
-    group: str,
-    key: str,
+    lane: LaneId,
     offset: int,
     unanswered: Unanswered,
     *,
     reason: str,
     dry_run: bool,
 ) -> Skipped:
+    at, topic, key = lane.of, lane.topic, lane.key
     with database.transaction() as cx:
-        epoch = lease_takeover.begin(cx, topic, group)
+        epoch = lease_takeover.begin(cx, at)
         floor = offsets.share_floors(cx, topic, [key]).get(key)
         if floor is None:
             raise no_lane(topic, key)
-        held = leases.lock_owners(cx, group, topic, [key]).get(key)
-        place = offsets.load(cx, group, topic, [key]).get((group, key))
+        held = leases.lock_owners(cx, at, [key]).get(key)
+        place = offsets.load(cx, at, [key]).get((at.group, key))
         watermark = max(floor.floor, place.offset_acked if place else 0)
-        standing = _standing(cx, topic, group, key, offset)
+        standing = _standing(cx, lane, offset)
         changed = standing.state is not MessageState.COMPLETED
         if changed and not dry_run:
             unanswered.plan(1)
-            lease_takeover.take_away(cx, topic, group, [key], epoch)
-            void = interrupt.interrupt(cx, topic, group, {} if held is None else {key: held})
-            rows = deliveries.load(cx, group, topic, [key]).get(key, [])
-            _settle(cx, topic, group, key, offset, watermark, rows)
-            offsets.unmark(cx, group, topic, void)
+            lease_takeover.take_away(cx, at, [key], epoch)
+            void = interrupt.interrupt(cx, at, {} if held is None else {key: held})
+            rows = deliveries.load(cx, at, [key]).get(key, [])
+            _settle(cx, lane, offset, watermark, rows)
+            offsets.unmark(cx, at, void)
             row = next((row for row in rows if row.offset <= offset <= row.through), None)
             history.skipped(
                 cx,
-                group,
-                topic,
-                key,
+                lane,
                 offset,
                 attempts=standing.attempts,
                 first_age=None if row is None else row.first_age,
@@ -199,7 +197,7 @@ def _skip(
             )
         return Skipped(
             topic=topic,
-            group=group,
+            group=at.group,
             key=key,
             offset=offset,
             id=moves.source_id(cx, topic, key, offset),
@@ -212,50 +210,51 @@ def _skip(
         )
 
 
-def _settle(
-    cx: Executor, topic: str, group: str, key: str, offset: int, watermark: int, rows: list[DeliveryRow]
-) -> None:
+def _settle(cx: Executor, lane: LaneId, offset: int, watermark: int, rows: list[DeliveryRow]) -> None:
     """The next one raises the watermark, over what is settled ahead of it; any other gets an acked row."""
-    reached = lease_takeover.advanced(rows, watermark)
+    reached = deliveries.advanced(rows, watermark)
     if offset != reached + 1:
-        deliveries.settle(cx, group, topic, key, offset)
+        deliveries.settle(cx, lane, offset)
         return
-    reached = lease_takeover.advanced([row for row in rows if row.acked], offset)
-    deliveries.delete(cx, group, topic, [(key, row.offset) for row in rows if row.through <= reached])
-    offsets.raise_watermarks(cx, topic, group, {key: reached})
+    reached = deliveries.advanced([row for row in rows if row.acked], offset)
+    deliveries.delete(cx, lane.of, [(lane.key, row.offset) for row in rows if row.through <= reached])
+    offsets.raise_watermarks(cx, lane.of, {lane.key: reached})
 
 
-def _standing(cx: Executor, topic: str, group: str, key: str, offset: int) -> message_state.Standing:
+def _standing(cx: Executor, lane: LaneId, offset: int) -> message_state.Standing:
     """What the message is for the group before it is skipped, whether or not it has expired."""
+    group, topic, key = lane.columns
     body = message_state.Body(key, offset, created_at=0, expires_at=0, target_group="")
-    lane = lane_totals.load(cx, topic, [group], [key])[(group, key)]
-    return message_state.judge(group, body, message_state.covering(cx, topic, group, key, offset), lane)
+    facts = lane_totals.load(cx, topic, [group], [key])[(group, key)]
+    return message_state.judge(group, body, message_state.covering(cx, lane, offset), facts)
 
 
 def release(database: Database, topic: str, group: str, key: str, *, dry_run: bool) -> Released:
     """See `Admin.release`."""
     check_name("key", key)
-    _check(database, topic, group, key)
-    return repeated(database, _release, "releasing", database, topic, group, key, dry_run=dry_run)
+    lane = LaneId(topic=topic, group=group, key=key)
+    _check(database, lane.of, key)
+    return repeated(database, _release, "releasing", database, lane, dry_run=dry_run)
 
 
-def _release(database: Database, topic: str, group: str, key: str, *, dry_run: bool) -> Released:
+def _release(database: Database, lane: LaneId, *, dry_run: bool) -> Released:
+    at, key = lane.of, lane.key
     with database.transaction() as cx:
         # floor S → lease X → delivery → offsets: no lease row is born here.
-        offsets.share_floors(cx, topic, [key])
-        held = leases.lock_owners(cx, group, topic, [key]).get(key)
+        offsets.share_floors(cx, at.topic, [key])
+        held = leases.lock_owners(cx, at, [key]).get(key)
         owned = held is not None and bool(held.owner)
         if held is not None and owned and not dry_run:
-            lease_takeover.take_away(cx, topic, group, [key], held.epoch + 1)
-            void = interrupt.interrupt(cx, topic, group, {key: held})
-            offsets.unmark(cx, group, topic, void)
+            lease_takeover.take_away(cx, at, [key], held.epoch + 1)
+            void = interrupt.interrupt(cx, at, {key: held})
+            offsets.unmark(cx, at, void)
         return Released(
-            topic=topic,
-            group=group,
+            topic=at.topic,
+            group=at.group,
             key=key,
             changed=owned,
             owner=held.owner if held is not None and owned else None,
-            owner_state=owners.load(cx, group, topic).state(held.owner) if held is not None and owned else None,
+            owner_state=owners.load(cx, at).state(held.owner) if held is not None and owned else None,
             epoch=0 if held is None else held.epoch + owned,
             dry_run=dry_run,
         )

@@ -26,8 +26,9 @@ from attrs import evolve, field, frozen
 from lanelog._checks import check_name
 from lanelog._engine.cleanup import collection
 from lanelog._engine.cleanup.collection import Span
+from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, groups, leases, moves, offsets, partitions
-from lanelog._stores.offsets import FloorRow
+from lanelog._stores._offset_rows import FloorRow
 from lanelog.admin.change import interrupt, lease_takeover
 from lanelog.admin.change.seek import instants
 from lanelog.admin.change.told import Act, Unanswered, deleting
@@ -140,14 +141,15 @@ def _transaction(
         if topic_row is None:
             raise no_topic(topic)
         readers = sorted(groups.readers(cx, topic), key=str.encode)
+        at = {group: GroupTopic(topic=topic, group=group) for group in readers}
         if dry_run:
-            loaded = offsets.load(cx, "", topic, list(wanted))
-            floors = {key: FloorRow(row.offset_acked, row.marked_through) for (_, key), row in loaded.items()}
+            loaded = offsets.load_floors(cx, topic, list(wanted))
+            floors = {key: FloorRow(row.offset_acked, row.marked_through) for key, row in loaded.items()}
         else:
             floors = offsets.try_lock_floors(cx, topic, list(wanted))
         # What is not there at all has been purged.
-        missing = offsets.load(cx, "", topic, [key for key in wanted if key not in floors])
-        held = {key: max(0, wanted[key] - row.marked_through) for (_, key), row in missing.items()}
+        missing = offsets.load_floors(cx, topic, [key for key in wanted if key not in floors])
+        held = {key: max(0, wanted[key] - row.marked_through) for key, row in missing.items()}
         targets = {key: wanted[key] for key, row in floors.items() if wanted[key] > row.floor}
         places = _places(cx, topic, readers, floors)
         behind = {group: [key for key in targets if places[group, key] < targets[key]] for group in readers}
@@ -155,24 +157,24 @@ def _transaction(
         if not dry_run:
             held_by = {}
             for group in readers:
-                held_by[group] = leases.lock_owners(cx, group, topic, behind[group])
-                lease_takeover.take_away(cx, topic, group, behind[group], topic_row.first_epoch)
+                held_by[group] = leases.lock_owners(cx, at[group], behind[group])
+                lease_takeover.take_away(cx, at[group], behind[group], topic_row.first_epoch)
             for group in readers:
-                void[group] = interrupt.interrupt(cx, topic, group, held_by[group])
+                void[group] = interrupt.interrupt(cx, at[group], held_by[group])
             places = _places(cx, topic, readers, floors)  # an owner may have settled more until it was fenced
             _forget_settled_letters(cx, topic, targets)
         unsettled = {}
         reached = {}
         for group in readers:
-            count, reached[group] = _pass(cx, topic, group, targets, places, behind[group], dry_run=dry_run)
+            count, reached[group] = _pass(cx, at[group], targets, places, behind[group], dry_run=dry_run)
             if count:
                 unsettled[group] = count
         if not dry_run:
             unanswered.plan(sum(unsettled.values()))
             offsets.raise_floors(cx, topic, targets)
             for group in readers:
-                offsets.unmark(cx, group, topic, void[group])
-                offsets.raise_watermarks(cx, topic, group, reached[group])
+                offsets.unmark(cx, at[group], void[group])
+                offsets.raise_watermarks(cx, at[group], reached[group])
         lanes = {key: (row.deleted_through, targets.get(key, row.floor)) for key, row in floors.items()}
         return ReleasedLanes(lanes, held, unsettled)
 
@@ -191,8 +193,7 @@ def _places(
 
 def _pass(
     cx: Executor,
-    topic: str,
-    group: str,
+    at: GroupTopic,
     targets: Mapping[str, int],
     places: Mapping[tuple[str, str], int],
     keys: Sequence[str],
@@ -200,23 +201,24 @@ def _pass(
     dry_run: bool,
 ) -> tuple[int, dict[str, int]]:
     """Take a group past what is purged: how much of it it had not settled, and its new watermarks by key."""
-    rows = deliveries.load(cx, group, topic, keys)
+    rows = deliveries.load(cx, at, keys)
     unsettled, reached, points = 0, {}, []
     for key in keys:
-        mine, place, target = rows.get(key, []), places[group, key], targets[key]
+        mine, place, target = rows.get(key, []), places[at.group, key], targets[key]
         unsettled += max(0, target - place) - lease_takeover.settled_between(mine, place, target)
-        reached[key] = lease_takeover.advanced(mine, max(place, target))
+        reached[key] = deliveries.advanced(mine, max(place, target))
         points += [(key, row.offset) for row in mine if row.through <= reached[key]]
     if not dry_run:
-        deliveries.delete(cx, group, topic, points)
+        deliveries.delete(cx, at, points)
     return unsettled, reached
 
 
 def _forget_settled_letters(cx: Executor, topic: str, targets: Mapping[str, int]) -> None:
     """The rows of the reserved group '' last as long as the dead letters that they settle."""
-    rows = deliveries.load(cx, "", topic, list(targets))
+    letters = GroupTopic.reserved(topic)
+    rows = deliveries.load(cx, letters, list(targets))
     points = [(key, row.offset) for key, found in rows.items() for row in found if row.through <= targets[key]]
-    deliveries.delete(cx, "", topic, points)
+    deliveries.delete(cx, letters, points)
 
 
 def delete_released(database: Database, topic: str, lanes: Mapping[str, tuple[int, int]]) -> int:

@@ -22,6 +22,7 @@ from attrs import evolve, frozen
 
 from lanelog._checks import check_name
 from lanelog._engine.leasing.registration import last_before
+from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, offsets, partitions
 from lanelog.admin.change import lease_takeover
 from lanelog.admin.change.told import Act, Unanswered, passing
@@ -63,9 +64,10 @@ def seek(
     check_name("topic", topic)
     check_name("group", group)
     target, text = _target(to, key)
+    at = GroupTopic(topic=topic, group=group)
     if key is not None:
         check_name("key", key)
-    read(database, known_group, "looking for the group", topic, group)
+    read(database, known_group, "looking for the group", at)
     sought = Sought(
         topic=topic,
         group=group,
@@ -82,7 +84,7 @@ def seek(
         for keys in _pages(database, topic, key):
             places = _places(database, topic, keys, target)
             unanswered = Unanswered()
-            moves = repeated(database, _page, "seeking", database, topic, group, places, unanswered, dry_run=dry_run)
+            moves = repeated(database, _page, "seeking", database, at, places, unanswered, dry_run=dry_run)
             if key is not None and not moves:
                 raise ConfigurationError(f"lane {key!r} of topic {topic!r} was purged meanwhile: nothing is left in it")
             sought = _added(sought, moves)
@@ -137,10 +139,10 @@ def _places(
 def instants(cx: Executor, topic: str, keys: Sequence[str], start_ms: int) -> dict[str, int]:
     """The last offset written before an instant, by key; of a lane that is gone: 0."""
     heads = partitions.heads(cx, topic, keys)
-    floors = offsets.load(cx, "", topic, keys)
+    floors = offsets.load_floors(cx, topic, keys)
     found = dict.fromkeys(keys, 0)
     for key in keys:
-        floor = floors.get(("", key))
+        floor = floors.get(key)
         if key in heads and floor is not None:
             found[key] = last_before(cx, topic, key, floor.offset_acked, heads[key], start_ms)
     return found
@@ -148,8 +150,7 @@ def instants(cx: Executor, topic: str, keys: Sequence[str], start_ms: int) -> di
 
 def _page(
     database: Database,
-    topic: str,
-    group: str,
+    at: GroupTopic,
     places: Mapping[str, int | None],
     unanswered: Unanswered,
     *,
@@ -158,33 +159,31 @@ def _page(
     """One transaction; a lane without a floor has been purged and is left out."""
     with unanswered.attempt(), database.transaction() as cx:
         if dry_run:
-            floors = {key: row.offset_acked for (_, key), row in offsets.load(cx, "", topic, list(places)).items()}
+            floors = {key: row.offset_acked for key, row in offsets.load_floors(cx, at.topic, list(places)).items()}
         else:
-            epoch = lease_takeover.begin(cx, topic, group)
-            floors = {key: row.floor for key, row in offsets.share_floors(cx, topic, list(places)).items()}
-            lease_takeover.take_away(cx, topic, group, floors, epoch)
-        moves = _plan(cx, topic, group, floors, places)
+            epoch = lease_takeover.begin(cx, at)
+            floors = {key: row.floor for key, row in offsets.share_floors(cx, at.topic, list(places)).items()}
+            lease_takeover.take_away(cx, at, floors, epoch)
+        moves = _plan(cx, at, floors, places)
         if not dry_run:
             unanswered.plan(sum(move.passed for move in moves))
             # Nobody else can write these rows now: whoever wants to share-locks the leases first.
-            deliveries.delete(cx, group, topic, [(move.key, offset) for move in moves for offset in move.rows])
-            offsets.move_watermarks(cx, topic, group, {move.key: move.after for move in moves})
+            deliveries.delete(cx, at, [(move.key, offset) for move in moves for offset in move.rows])
+            offsets.move_watermarks(cx, at, {move.key: move.after for move in moves})
     return moves
 
 
-def _plan(
-    cx: Executor, topic: str, group: str, floors: Mapping[str, int], places: Mapping[str, int | None]
-) -> list[_Move]:
+def _plan(cx: Executor, at: GroupTopic, floors: Mapping[str, int], places: Mapping[str, int | None]) -> list[_Move]:
     keys = list(floors)
-    heads = partitions.heads(cx, topic, keys)
-    at = offsets.load(cx, group, topic, keys)
-    rows = deliveries.load(cx, group, topic, keys)
+    heads = partitions.heads(cx, at.topic, keys)
+    marks = offsets.load(cx, at, keys)
+    rows = deliveries.load(cx, at, keys)
     return [
         _move(
             key,
             floor=floors[key],
             head=heads[key],
-            acked=at[(group, key)].offset_acked if (group, key) in at else 0,
+            acked=marks[(at.group, key)].offset_acked if (at.group, key) in marks else 0,
             rows=rows.get(key, ()),
             wanted=places[key],
         )

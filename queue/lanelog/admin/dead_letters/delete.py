@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from attrs import define
 
 from lanelog._checks import check_name
+from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, offsets
 from lanelog._stores._points import chunked
 from lanelog.admin.change.told import Act, deleting
@@ -64,7 +65,7 @@ def delete_dead_letters(
                 tally.add(messages=settled)
                 count += settled
     if not any_letter:  # a group that was deleted may have left some: only one that nobody knows is refused
-        read(database, known_group, "looking for the group", original, group)
+        read(database, known_group, "looking for the group", GroupTopic(topic=original, group=group))
     return Deleted(
         topic=original,
         group=group,

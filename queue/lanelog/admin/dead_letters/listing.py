@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from lanelog._places import GroupTopic
 from lanelog.admin.dead_letters.selection import REASON_MAX, reason_of
 from lanelog.admin.lookup.arguments import limit_of, optional
 from lanelog.admin.lookup.known import known_group, known_topic, repeated
@@ -113,7 +114,7 @@ def _check_group(cx: Executor, where: Sequence[str], original: str, group: str |
     if group is None:
         return
     if original and not any(cx.query(LETTERS, (each, original, original, group, group, 1)) for each in where):
-        known_group(cx, original, group)
+        known_group(cx, GroupTopic(topic=original, group=group))
 
 
 def _info(row: tuple[Any, ...]) -> DeadLetterInfo:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 from lanelog._checks import Duration, check_integer, check_name, check_number
+from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, groups, moves, offsets, partitions, scheduled
 from lanelog.admin.dead_letters import selection
 from lanelog.admin.lookup.known import known_group, known_topic, no_group, read, repeated
@@ -153,20 +154,24 @@ class _Redrive:
     _not_before: float = 0.0
     _pause: Event = field(factory=Event)
 
+    @property
+    def _at(self) -> GroupTopic:
+        return GroupTopic(topic=self.target, group=self.group)
+
     def check_target(self, cx: Executor) -> None:
         """Refuse a topic or a group that is not there."""
         if self.home:
-            known_group(cx, self.target, self.group)
+            known_group(cx, self._at)
             return
         known_topic(cx, self.target)
         self.target_group(cx)
 
     def target_group(self, cx: Executor) -> str:
         """The only group that the copies are for, held in place; '' for every group, where it is not registered."""
-        if groups.lock_shared(cx, self.group, self.target) is not None:
+        if groups.lock_shared(cx, self._at) is not None:
             return self.group
         if self.home:
-            raise no_group(self.target, self.group)
+            raise no_group(self._at)
         if self.max_deliveries is not None:
             raise ConfigurationError(
                 f"max_deliveries is for group {self.group!r} alone, which is not registered for topic {self.target!r}"

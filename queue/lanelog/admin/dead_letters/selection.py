@@ -180,13 +180,12 @@ def _some(database: Database, dead_topic: str, topic: str, group: str, own: Sequ
     for page in pages(database, dead_topic, PAGE):
         floors = read(
             database,
-            offsets.load,
+            offsets.load_floors,
             "reading floors",
-            "",
             dead_topic,
             [key for key, _ in page],
         )
-        held = [(key, floors[("", key)].offset_acked, head) for key, head in page if ("", key) in floors]
+        held = [(key, floors[key].offset_acked, head) for key, head in page if key in floors]
         if own and len(own) * len(held) < sum(head - floor for _, floor, head in held):
             keys = [key for key, _, _ in held]
             for some in chunked(keys, max(1, POINTS_A_READ // len(own))):

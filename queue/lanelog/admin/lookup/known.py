@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from lanelog import migrations
+from lanelog._places import GroupTopic
 from lanelog._stores import groups, partitions
 from lanelog.admin.lookup.names import hint, names, readers
 from lanelog.errors import ConfigurationError
@@ -62,20 +63,21 @@ def no_topic(topic: str, there: Sequence[str] | None = None) -> ConfigurationErr
     return ConfigurationError(f"no topic {topic!r}: {meant}`lanelog topics` lists those there are")
 
 
-def known_group(cx: Executor, topic: str, group: str) -> GroupRow:
+def known_group(cx: Executor, at: GroupTopic) -> GroupRow:
     """The registration of a group; refuse one that is not registered for the topic."""
-    known_topic(cx, topic)
-    row = groups.get(cx, group, topic)
+    known_topic(cx, at.topic)
+    row = groups.get(cx, at)
     if row is None:
-        raise no_group(topic, group, readers(cx, topic).get(topic, []))
+        raise no_group(at, readers(cx, at.topic).get(at.topic, []))
     return row
 
 
-def no_group(topic: str, group: str, there: Sequence[str] | None = None) -> ConfigurationError:
+def no_group(at: GroupTopic, there: Sequence[str] | None = None) -> ConfigurationError:
     """The refusal of a group that is not registered; `there`: those that are, if they were looked up."""
-    meant = "" if there is None else f"{hint(group, there)}; "
+    meant = "" if there is None else f"{hint(at.group, there)}; "
     return ConfigurationError(
-        f"no group {group!r} is registered for topic {topic!r}: {meant}`lanelog groups {topic}` lists those that are"
+        f"no group {at.group!r} is registered for topic {at.topic!r}: {meant}"
+        f"`lanelog groups {at.topic}` lists those that are"
     )
 
 

@@ -20,6 +20,7 @@ from lanelog._engine.cleanup.lane_purge import Purge, removable
 from lanelog._engine.cleanup.unattended import Undertaker
 from lanelog._engine.scheduling.delayed import DelayedMessages
 from lanelog._engine.scheduling.recurring import RecurringSchedules
+from lanelog._places import GroupTopic
 from lanelog._stores import groups, history, offsets
 from lanelog._stores.groups import VERSION_WITH_DEAD_LETTER_TOPIC
 from lanelog._stores.history import BATCH
@@ -75,14 +76,15 @@ def maintain(
                 collected += _collect(database, topic, partial(_release, database, topic), letters=False)
                 lanes += _purge(database, topic)
             for group in read(database, groups.readers, "reading groups", topic):
-                heartbeats += read(database, collection.forget_members, "deleting heartbeats", topic, group)
+                at = GroupTopic(topic=topic, group=group)
+                heartbeats += read(database, collection.forget_members, "deleting heartbeats", at)
         except DatabaseError as error:
             failed[topic] = str(error)
             refusal = None if error.retriable else error
     for group, topic in read(database, history.kept, "looking for history"):
         if topics is None or topic in dict(wanted):  # without topics: of deleted ones, too
             try:
-                outcomes += _purge_history(database, topic, group)
+                outcomes += _purge_history(database, GroupTopic(topic=topic, group=group))
             except DatabaseError as error:
                 failed.setdefault(topic, str(error))
     done = mended or appended or expired or collected or letters or lanes or heartbeats or fired or outcomes
@@ -222,13 +224,13 @@ def _release_letters(
     return released
 
 
-def _purge_history(database: Database, topic: str, group: str) -> int:
+def _purge_history(database: Database, at: GroupTopic) -> int:
     """Delete the group's old rows, batch by batch; how many."""
-    row = read(database, groups.get, "reading the group", group, topic)
+    row = read(database, groups.get, "reading the group", at)
     retention_ms = HISTORY_KEPT_MS if row is None or not row.history_ms else row.history_ms
     gone = 0
     while True:
-        deleted, _ = read(database, history.purge, "deleting history", group, topic, retention_ms)
+        deleted, _ = read(database, history.purge, "deleting history", at, retention_ms)
         gone += deleted
         if deleted < BATCH:
             return gone

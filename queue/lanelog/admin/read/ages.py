@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lanelog._database import NOW_MS
+from lanelog._places import GroupTopic
 from lanelog.admin.read.lane_totals import WATERMARK
 from lanelog.admin.read.message_state import bodies_at
 
@@ -62,26 +63,26 @@ WHERE topic = %s AND partition_key > '' ORDER BY partition_key LIMIT %s
 """
 
 
-def oldest(cx: Executor, topic: str, group: str, limit: int) -> list[str]:
+def oldest(cx: Executor, at: GroupTopic, limit: int) -> list[str]:
     """Keys of at most `limit` lanes: those with the oldest message first, then those that have none."""
-    ages = _ages(cx, topic, group, max(limit, CANDIDATES))
+    ages = _ages(cx, at, max(limit, CANDIDATES))
     keys = [key for key, _ in sorted(ages.items(), key=lambda item: (-item[1], item[0]))][:limit]
     if len(keys) < limit:
-        keys += [key for (key,) in cx.query(REST, (topic, limit)) if key not in ages]
+        keys += [key for (key,) in cx.query(REST, (at.topic, limit)) if key not in ages]
     return keys[:limit]
 
 
-def oldest_age(cx: Executor, topic: str, group: str, *, exact: bool) -> float | None:
+def oldest_age(cx: Executor, at: GroupTopic, *, exact: bool) -> float | None:
     """Seconds since the oldest message right behind a watermark was written, or a lower bound; None: there is none."""
     if exact:
-        row = cx.one(OLDEST, (group, topic))
+        row = cx.one(OLDEST, at.columns)
         return None if row is None or row[0] is None else int(row[0]) / 1000
-    ages = _ages(cx, topic, group, CANDIDATES)
+    ages = _ages(cx, at, CANDIDATES)
     return max(ages.values()) / 1000 if ages else None
 
 
-def _ages(cx: Executor, topic: str, group: str, candidates: int) -> dict[str, int]:
+def _ages(cx: Executor, at: GroupTopic, candidates: int) -> dict[str, int]:
     """Milliseconds by key; a hole counts as new."""
-    rows = cx.query(LONGEST_STILL, (group, topic, group, candidates))
-    created = {body.key: body.created_at for body in bodies_at(cx, topic, {key: mark + 1 for key, mark, _ in rows})}
+    rows = cx.query(LONGEST_STILL, (*at.columns, at.group, candidates))
+    created = {body.key: body.created_at for body in bodies_at(cx, at.topic, {key: mark + 1 for key, mark, _ in rows})}
     return {key: max(0, now - created.get(key, now)) for key, _, now in rows}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from lanelog._places import GroupTopic
 from lanelog._stores.history import Ended
 from lanelog.admin.lookup.arguments import aware, limit_of, milliseconds, optional, when
 from lanelog.admin.lookup.known import known_group, repeated
@@ -69,7 +70,7 @@ def history(
         with database.snapshot() as cx:
             rows = cx.query(sql, args)
             if not rows:  # history outlives its group
-                known_group(cx, topic, group)
+                known_group(cx, GroupTopic(topic=topic, group=group))
         return [_left(topic, group, *row) for row in rows]
 
     return repeated(database, look, "reading history")

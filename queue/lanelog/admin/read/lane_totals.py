@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import field, frozen
 
 from lanelog._database import NOW_MS
+from lanelog._places import GroupTopic
 from lanelog._stores._points import chunked, placeholders
 
 if TYPE_CHECKING:
@@ -231,10 +232,10 @@ def _load(
             )
 
 
-def total(cx: Executor, topic: str, group: str) -> GroupFacts:
+def total(cx: Executor, at: GroupTopic) -> GroupFacts:
     """All lanes added up by the server."""
-    row = cx.one(GROUP_LANES, (group, group, topic))
-    exceptions = cx.one(GROUP_EXCEPTIONS, (group, topic))
+    row = cx.one(GROUP_LANES, (at.group, *at.columns))
+    exceptions = cx.one(GROUP_EXCEPTIONS, at.columns)
     assert row is not None  # noqa: S101 - a sum always has a row
     assert exceptions is not None  # noqa: S101
     lanes, paused, lagging, behind, live, dead = row

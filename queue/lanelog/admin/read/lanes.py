@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from lanelog._places import GroupTopic
 from lanelog._stores import leases
 from lanelog._stores._points import placeholders
 from lanelog.admin.lookup.arguments import limit_of, optional, when
@@ -78,15 +79,16 @@ def lanes(database: Database, topic: str, group: str, *, order_by: str, limit: i
 
     def look() -> list[LaneInfo]:
         with database.snapshot() as cx:
-            paused = known_group(cx, topic, group).paused
+            at = GroupTopic(topic=topic, group=group)
+            paused = known_group(cx, at).paused
             if order_by == "age":
-                keys = ages.oldest(cx, topic, group, limit)
+                keys = ages.oldest(cx, at, limit)
             elif order_by == "lag":
                 keys = [key for (key,) in cx.query(BY_LAG, (group, topic, group, limit))]
             else:
                 keys = [key for (key,) in cx.query(BY_KEY, (topic, limit))]
             facts = lane_totals.load(cx, topic, [group], keys)
-            owners = _owners.load(cx, group, topic)
+            owners = _owners.load(cx, at)
             firsts = message_state.firsts(cx, topic, group, {key: facts[(group, key)] for key in keys})
         return [
             _lane(topic, group, key, facts[(group, key)], owners, firsts.get(key), group_paused=paused) for key in keys
@@ -181,7 +183,7 @@ def _offset(topic: str, group: str, key: str, facts: LaneFacts) -> OffsetInfo:
 
 def _groups_of(cx: Executor, topic: str, group: str | None) -> list[str]:
     if group is not None:
-        known_group(cx, topic, group)
+        known_group(cx, GroupTopic(topic=topic, group=group))
         return [group]
     known_topic(cx, topic)
     return readers(cx, topic).get(topic, [])
@@ -216,9 +218,10 @@ def list_leases(
 def _leases(database: Database, topic: str, group: str, limit: int, *, stale: bool) -> list[LeaseInfo]:
     def look() -> list[LeaseInfo]:
         with database.snapshot() as cx:
-            owners = _owners.load(cx, group, topic)
+            at = GroupTopic(topic=topic, group=group)
+            owners = _owners.load(cx, at)
             if stale:
-                suspects = [name for name in leases.counts(cx, group, topic) if name and not owners.alive(name)]
+                suspects = [name for name in leases.counts(cx, at) if name and not owners.alive(name)]
                 rows = _of(cx, group, topic, suspects, limit)
             else:
                 rows = cx.query(LEASES, (group, topic, limit))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from attrs import evolve, frozen
 
+from lanelog._places import LaneId
 from lanelog._stores._points import chunked
 from lanelog.admin.types.topology import MessageState
 
@@ -143,9 +144,9 @@ def _unsettled(offset: int, row: Row | None, facts: LaneFacts) -> Standing:
     )
 
 
-def covering(cx: Executor, topic: str, group: str, key: str, offset: int) -> Row | None:
+def covering(cx: Executor, lane: LaneId, offset: int) -> Row | None:
     """The delivery row of a message, or the acked run that it is in."""
-    found = cx.one(ROW_COVERING, (group, topic, key, offset))
+    found = cx.one(ROW_COVERING, (*lane.columns, offset))
     row = None if found is None else Row(*found)
     return row if row is not None and row.through >= offset else None
 

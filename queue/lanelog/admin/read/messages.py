@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
+from lanelog._places import GroupTopic
 from lanelog._stores import groups, offsets, partitions
 from lanelog._stores._points import chunked, placeholders
 from lanelog._stores.moves import derived_id
@@ -134,7 +135,7 @@ def messages(database: Database, topic: str, key: str, *, from_offset: int | Non
         with database.snapshot() as cx:
             known_lane(cx, topic, key)
             # From below the floor the server would walk what collection deleted and has not purged yet.
-            floor = offsets.load(cx, "", topic, [key]).get(("", key))
+            floor = offsets.load_floors(cx, topic, [key]).get(key)
             first = start if floor is None else max(start, floor.marked_through + 1)
             sizes = cx.query(SIZES, (topic, key, first, limit))
             wanted: list[int] = []
@@ -203,12 +204,12 @@ def _states_of(cx: Executor, row: tuple[Any, ...]) -> tuple[GroupState, ...]:
     letters = dead_letter_topics([topic], names(cx, topic))[topic]
     found = []
     for group in registered:
-        lane = facts[(group, key)]
-        standing = message_state.judge(group, body, message_state.covering(cx, topic, group, key, offset), lane)
+        at, lane = GroupTopic(topic=topic, group=group), facts[(group, key)]
+        standing = message_state.judge(group, body, message_state.covering(cx, at.lane(key), offset), lane)
         letter = None
         if standing.state is MessageState.COMPLETED:
             letter = _letter(cx, letters, group, row)
-        registration = groups.get(cx, group, topic)
+        registration = groups.get(cx, at)
         paused = bool(lane.place.paused_at) or (registration is not None and registration.paused)
         found.append(_group_state(group, standing, lane, letter, paused=paused))
     return tuple(found)
@@ -227,7 +228,7 @@ def _letter(cx: Executor, dead_topics: Collection[str], group: str, row: tuple[A
         if found is not None and not _settled(cx, dead_topic, key, [found[0]]):
             return _Letter(dead_topic, *found[1:])
         head = partitions.heads(cx, dead_topic, [key]).get(key, 0)
-        floor = offsets.load(cx, "", dead_topic, [key]).get(("", key))
+        floor = offsets.load_floors(cx, dead_topic, [key]).get(key)
         least = max(head - LETTERS_BACK, 0 if floor is None else floor.offset_acked)
         for letter in cx.query(LETTERS, (dead_topic, key, least, group, topic, offset)):
             if decode_metadata(letter[5]).get(ORIGINAL_ID) == first_id:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from attrs import field, frozen
 
 from lanelog._database import Incarnation, server_start, signed
+from lanelog._places import GroupTopic
 from lanelog._stores import heartbeats
 from lanelog.admin.types.topology import OwnerState
 
@@ -72,10 +73,10 @@ class Owners:
         return owned, sum(count for owner, count in lanes.items() if owner) - owned
 
 
-def load(cx: Executor, group: str, topic: str) -> Owners:
+def load(cx: Executor, at: GroupTopic) -> Owners:
     """Read the owners of a group."""
     # What every version of the tables has is enough here: when the server started that granted a lock.
-    found = heartbeats.members(cx, group, topic, tables=1)
+    found = heartbeats.members(cx, at, tables=1)
     rows = {row.owner: row for row in sorted(found, key=lambda row: row.owner.encode())}
     doubtful = any(row.lock_free and not row.deregistered and row.expires_at > row.now for row in found)
     return Owners(rows, Incarnation(server_start(cx), "") if doubtful else UNKNOWN)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import frozen
 
 from lanelog._database import NOW_MS
+from lanelog._places import GroupTopic
 from lanelog._stores import leases
 from lanelog._stores._points import chunked, placeholders
 from lanelog.admin.lookup.arguments import limit_of, optional, when
@@ -164,9 +165,10 @@ def members(database: Database, topic: str, group: str) -> list[MemberInfo]:
 
     def look() -> list[MemberInfo]:
         with database.snapshot() as cx:
-            known_group(cx, topic, group)
-            owners = _owners.load(cx, group, topic)
-            lanes = leases.counts(cx, group, topic)
+            at = GroupTopic(topic=topic, group=group)
+            known_group(cx, at)
+            owners = _owners.load(cx, at)
+            lanes = leases.counts(cx, at)
         return [
             MemberInfo(
                 topic=topic,
@@ -250,14 +252,15 @@ def _group(database: Database, row: tuple[Any, ...], room: int, uptime: float) -
 
     def look() -> tuple[lane_totals.GroupFacts, float | None, bool, Owners, dict[str, int]]:
         with database.snapshot() as cx:
-            facts = lane_totals.total(cx, topic, group)
+            at = GroupTopic(topic=topic, group=group)
+            facts = lane_totals.total(cx, at)
             exact = facts.lagging <= max(room, ages.CANDIDATES)
             return (
                 facts,
-                ages.oldest_age(cx, topic, group, exact=exact),
+                ages.oldest_age(cx, at, exact=exact),
                 exact,
-                _owners.load(cx, group, topic),
-                leases.counts(cx, group, topic),
+                _owners.load(cx, at),
+                leases.counts(cx, at),
             )
 
     facts, oldest_age, exact, owners, lanes = repeated(database, look, "reading a group")

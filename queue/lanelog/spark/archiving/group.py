@@ -26,10 +26,10 @@ from attrs import define, field, frozen
 
 from lanelog._database import NOW_MS
 from lanelog._engine.leasing.registration import register
+from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, groups, history, leases, offsets, partitions
 from lanelog._stores._points import chunked
 from lanelog._telemetry import get_logger
-from lanelog.admin.change import lease_takeover
 from lanelog.admin.lookup.known import pages, read, repeated
 from lanelog.admin.read import owners
 from lanelog.admin.types.topology import OwnerState
@@ -95,32 +95,35 @@ class ArchiveGroup:
 
         Raises ConfigurationError while a living job has it, and if the group has archived it to another place.
         """
-        register(self.database, self.group, topic, SubscriptionConfig(), order=ORDER)
+        register(self.database, self._at(topic), SubscriptionConfig(), order=ORDER)
         presence.beat([topic])  # before the lease says so, or another job would take us for dead
         self.epochs[topic] = repeated(self.database, self._take, "taking a topic for the archive", topic)
+
+    def _at(self, topic: str) -> GroupTopic:
+        return GroupTopic(topic=topic, group=self.group)
 
     def _take(self, topic: str) -> int:
         # topic row X -> groups X -> leases X. The topic row keeps two jobs that start at once apart.
         with self.database.transaction() as cx:
             row = partitions.lock_topic(cx, topic)
-            if row is None or groups.lock(cx, self.group, topic) is None:
+            if row is None or groups.lock(cx, self._at(topic)) is None:
                 raise LeaseLost(f"group {self.group!r} of topic {topic!r} was deleted while the archive started")
-            held = leases.lock_one(cx, self.group, topic, LEASE)
+            held = leases.lock_one(cx, self._at(topic).lane(LEASE))
             if held is not None and held.owner not in ("", self.owner):
-                state = owners.load(cx, self.group, topic).state(held.owner)
+                state = owners.load(cx, self._at(topic)).state(held.owner)
                 if state is OwnerState.ALIVE:
                     raise _at_work(topic, self.group, held.owner)
                 log.warning("archive.taken_over", topic=topic, group=self.group, owner=held.owner, state=state.value)
-            _refuse_elsewhere(cx, self.group, topic, self.archive)
-            groups.set_start(cx, self.group, topic, self.archive)
-            leases.claim(cx, self.group, topic, LEASE, self.owner, row.first_epoch)
-            taken = leases.lock_one(cx, self.group, topic, LEASE)
+            _refuse_elsewhere(cx, self._at(topic), self.archive)
+            groups.set_start(cx, self._at(topic), self.archive)
+            leases.claim(cx, self._at(topic).lane(LEASE), self.owner, row.first_epoch)
+            taken = leases.lock_one(cx, self._at(topic).lane(LEASE))
             assert taken is not None  # noqa: S101 - it was just written
             return taken.epoch
 
     def registered(self, topic: str) -> bool:
         """Whether the group is there for a topic, so that collection waits for it."""
-        return read(self.database, lambda cx: groups.get(cx, self.group, topic) is not None, "looking for the group")
+        return read(self.database, lambda cx: groups.get(cx, self._at(topic)) is not None, "looking for the group")
 
     def leave(self, named: Container[str]) -> None:
         """Give the topics back that the manifest has `named`, which tells other archives to keep away from them.
@@ -140,7 +143,7 @@ class ArchiveGroup:
 
     def _leave(self, topic: str, epoch: int) -> None:
         with self.database.transaction() as cx:
-            leases.release(cx, self.group, topic, self.owner, [(LEASE, epoch)])
+            leases.release(cx, self._at(topic), self.owner, [(LEASE, epoch)])
 
     def paused(self) -> str | None:
         """A topic for which an operator has paused the group; None: it runs. LeaseLost if the group is gone."""
@@ -148,7 +151,7 @@ class ArchiveGroup:
         def look(cx: Executor) -> str | None:
             found = None
             for topic in list(self.epochs):
-                row = groups.get(cx, self.group, topic)
+                row = groups.get(cx, self._at(topic))
                 if row is None:
                     raise self._lost(topic)
                 found = topic if row.paused else found
@@ -176,7 +179,7 @@ class ArchiveGroup:
                 key, head = ahead[0]
                 raise self._older(topic, key, head, archived[key])
             keys = [key for key, _ in page]
-            rows = read(self.database, offsets.load, "reading watermarks", self.group, topic, keys)
+            rows = read(self.database, offsets.load, "reading watermarks", self._at(topic), keys)
             marks = {key: rows[self.group, key].offset_acked if (self.group, key) in rows else 0 for key in keys}
             self.advance(topic, {key: archived[key] for key in keys if marks[key] < archived.get(key, 0)})
             above += [key for key in keys if marks[key] > archived.get(key, 0)]
@@ -196,7 +199,7 @@ class ArchiveGroup:
         # floors S -> leases S -> delivery -> offsets. A lane without a floor was purged: it gets no row again.
         with self.database.transaction() as cx:
             floors = offsets.share_floors(cx, topic, list(through))
-            held = leases.fence(cx, self.group, topic, self.owner, [LEASE]).epochs
+            held = leases.fence(cx, self._at(topic), self.owner, [LEASE]).epochs
             if topic not in self.epochs or held.get(LEASE) != self.epochs[topic]:
                 raise self._lost(topic)
             heads = partitions.heads(cx, topic, list(floors))
@@ -204,14 +207,14 @@ class ArchiveGroup:
                 if through[key] > heads.get(key, through[key]):
                     raise self._older(topic, key, heads[key], through[key])
             # What an operator skipped ahead of the watermark, one by one, has rows.
-            rows = deliveries.load(cx, self.group, topic, list(floors))
+            rows = deliveries.load(cx, self._at(topic), list(floors))
             marks = {
-                key: lease_takeover.advanced(rows.get(key, ()), max(through[key], floors[key].floor)) for key in floors
+                key: deliveries.advanced(rows.get(key, ()), max(through[key], floors[key].floor)) for key in floors
             }
             behind = [(key, row.offset) for key in rows for row in rows[key] if row.through <= marks[key]]
             if behind:
-                deliveries.delete(cx, self.group, topic, behind)
-            offsets.raise_watermarks(cx, topic, self.group, marks)
+                deliveries.delete(cx, self._at(topic), behind)
+            offsets.raise_watermarks(cx, self._at(topic), marks)
 
     def _older(self, topic: str, key: str, head: int, archived: int) -> ConfigurationError:
         """The end of a job that would raise watermarks above heads, and so swallow what is published up to there."""
@@ -237,7 +240,7 @@ class ArchiveGroup:
 
     def _check(self, cx: Executor, topic: str, holes: Sequence[Hole]) -> None:
         keys = sorted({hole.key for hole in holes})
-        places = offsets.load(cx, self.group, topic, keys)
+        places = offsets.load(cx, self._at(topic), keys)
         for chunk in chunked(holes, _RANGES_A_STATEMENT):
             args: list[object] = []
             for hole in chunk:  # what is released is still there for a moment, and nobody reads it
@@ -250,29 +253,29 @@ class ArchiveGroup:
                     f"offset {offset} of topic {topic!r}, lane {key!r}, was passed over: it is in the log, and was not "
                     "among what was read"
                 )
-        rows = deliveries.load(cx, self.group, topic, keys)
+        rows = deliveries.load(cx, self._at(topic), keys)
         for hole in holes:
             marks = [places[group, hole.key].offset_acked for group in ("", self.group) if (group, hole.key) in places]
-            if lease_takeover.advanced(rows.get(hole.key, ()), max([hole.first - 1, *marks])) >= hole.last:
+            if deliveries.advanced(rows.get(hole.key, ()), max([hole.first - 1, *marks])) >= hole.last:
                 continue  # an operator has let it go, or it left before the archive began
             log.error("archive.hole", topic=topic, key=hole.key, group=self.group, offset=hole.first, through=hole.last)
 
 
-def refuse_elsewhere(database: Database, group: str, topic: str, archive: str) -> None:
+def refuse_elsewhere(database: Database, at: GroupTopic, archive: str) -> None:
     """Refuse a topic that the group has archived to another place. Raises ConfigurationError."""
-    read(database, _refuse_elsewhere, "looking for the group", group, topic, archive)
+    read(database, _refuse_elsewhere, "looking for the group", at, archive)
 
 
-def _refuse_elsewhere(cx: Executor, group: str, topic: str, archive: str) -> None:
+def _refuse_elsewhere(cx: Executor, at: GroupTopic, archive: str) -> None:
     # Has archived: there are watermarks, or the topic was given back, which a job does once its manifest names it. One
     # that died before that has left nothing, and nothing stands in the way of another place.
-    bound = groups.start(cx, group, topic)
+    bound = groups.start(cx, at)
     if bound is None or bound == archive:
         return
-    if leases.holds(cx, group, topic, "") or offsets.any_of_group(cx, group, topic):
+    if leases.holds(cx, at, "") or offsets.any_of_group(cx, at):
         raise ConfigurationError(
-            f"group {group!r} has archived topic {topic!r} to another place: go on there, give another --group, or "
-            f"begin anew after `lanelog delete-group {topic} {group} --execute`"
+            f"group {at.group!r} has archived topic {at.topic!r} to another place: go on there, give another --group, "
+            f"or begin anew after `lanelog delete-group {at.topic} {at.group} --execute`"
         )
 
 
@@ -281,12 +284,9 @@ def refuse_at_work(database: Database, group: str, topics: Iterable[str], archiv
 
     def look(cx: Executor) -> None:
         for topic in topics:
-            held = leases.held(cx, group, topic, LEASE)
-            if (
-                held is not None
-                and groups.start(cx, group, topic) == archive
-                and owners.load(cx, group, topic).alive(held.owner)
-            ):
+            at = GroupTopic(topic=topic, group=group)
+            held = leases.held(cx, at.lane(LEASE))
+            if held is not None and groups.start(cx, at) == archive and owners.load(cx, at).alive(held.owner):
                 raise _at_work(topic, group, held.owner)
 
     read(database, look, "looking for other jobs")

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import define, evolve, field
 
+from lanelog._places import GroupTopic
 from lanelog._telemetry import get_logger
 from lanelog.errors import ClosedError, DatabaseError, LanelogError
 from lanelog.spark.archiving import files
@@ -102,7 +103,8 @@ class ArchiveJob:
             for topic in topics:
                 if topic not in self.group.epochs:
                     self.presence.beat([])  # many topics, each of which may wait: the connection must not idle away
-                    refuse_elsewhere(self.group.database, self.group.group, topic, self.manifest.archive)
+                    at = GroupTopic(topic=topic, group=self.group.group)
+                    refuse_elsewhere(self.group.database, at, self.manifest.archive)
                     if topic in self.manifest.lanes and not self.group.registered(
                         topic
                     ):  # collection may have had what is not archived

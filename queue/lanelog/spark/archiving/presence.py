@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from attrs import define, field
 
 from lanelog._loop import Loop
+from lanelog._places import GroupTopic
 from lanelog._stores import heartbeats
 from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError
@@ -78,7 +79,7 @@ class Presence:
         with self._lock:
             try:
                 for topic in topics:
-                    heartbeats.deregister(self._session, self.group, topic, self.owner)
+                    heartbeats.deregister(self._session, GroupTopic(topic=topic, group=self.group), self.owner)
             except DatabaseError as error:
                 log.warning("archive.deregister_failed", group=self.group, error=error)
             self._session.close()
@@ -93,8 +94,7 @@ class Presence:
             for topic in topics:
                 heartbeats.beat(
                     self._session,
-                    self.group,
-                    topic,
+                    GroupTopic(topic=topic, group=self.group),
                     self.owner,
                     duration=DURATION,
                     lock=self._lock_name,

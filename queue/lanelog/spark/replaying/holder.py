@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from attrs import define, field, frozen
 
 from lanelog._engine.leasing.registration import register
+from lanelog._places import GroupTopic
 from lanelog._stores import groups, leases, partitions
 from lanelog._telemetry import get_logger
 from lanelog.admin.change.delete import remove_group
@@ -55,7 +56,8 @@ class ReplayFence:
 
     def check(self, cx: Executor, topic: str) -> None:
         """Hold the lease in place until the transaction ends. Raises LeaseLost if it is not this run's any more."""
-        if leases.fence(cx, self.group, topic, self.owner, [LEASE]).epochs.get(LEASE) != self.epochs[topic]:
+        at = GroupTopic(topic=topic, group=self.group)
+        if leases.fence(cx, at, self.owner, [LEASE]).epochs.get(LEASE) != self.epochs[topic]:
             raise LeaseLost(
                 f"this run of the replay does not hold topic {topic!r} any more: another run has taken over, or group "
                 f"{self.group!r} was deleted; run it again to go on"
@@ -81,12 +83,15 @@ class Holder:
         for topic in topics:  # before anything is registered for a run that will be refused
             read(self.database, self._refuse_second, "looking for other runs", topic)
         for topic in topics:
-            register(self.database, self.group, topic, SubscriptionConfig(start="latest"), order=ORDER)
+            register(self.database, self._at(topic), SubscriptionConfig(start="latest"), order=ORDER)
             presence.beat([topic])  # before the lease says so, or another run would take this one for dead
             self.epochs[topic] = repeated(self.database, self._take, "taking a topic for the replay", topic)
 
+    def _at(self, topic: str) -> GroupTopic:
+        return GroupTopic(topic=topic, group=self.group)
+
     def _refuse_second(self, cx: Executor, topic: str) -> None:
-        members = owners.load(cx, self.group, topic)
+        members = owners.load(cx, self._at(topic))
         for owner in members.rows:
             if members.alive(owner):
                 raise self._at_work(topic, owner)
@@ -96,17 +101,17 @@ class Holder:
         # it takes the lease, and the second finds the lease's owner alive.
         with self.database.transaction() as cx:
             row = partitions.lock_topic(cx, topic)
-            if row is None or groups.lock_shared(cx, self.group, topic) is None:
+            if row is None or groups.lock_shared(cx, self._at(topic)) is None:
                 raise LeaseLost(f"group {self.group!r} of topic {topic!r} was deleted while the replay started")
-            leases.create(cx, self.group, topic, "", [LEASE], row.first_epoch)
-            held = leases.lock_one(cx, self.group, topic, LEASE)
+            leases.create(cx, self._at(topic), "", [LEASE], row.first_epoch)
+            held = leases.lock_one(cx, self._at(topic).lane(LEASE))
             assert held is not None  # noqa: S101 - it was just made, if it was not there
             if held.owner not in ("", self.owner):
-                state = owners.load(cx, self.group, topic).state(held.owner)
+                state = owners.load(cx, self._at(topic)).state(held.owner)
                 if state is OwnerState.ALIVE:
                     raise self._at_work(topic, held.owner)
                 log.warning("replay.taken_over", topic=topic, group=self.group, owner=held.owner, state=state.value)
-            leases.take(cx, self.group, topic, self.owner, [LEASE], [held.owner])
+            leases.take(cx, self._at(topic), self.owner, [LEASE], [held.owner])
             return held.epoch + 1
 
     def leave(self) -> None:
@@ -124,7 +129,7 @@ class Holder:
     def _leave(self, topic: str, epoch: int) -> None:
         # leases X: waits for the transactions that publish, which share the row.
         with self.database.transaction() as cx:
-            leases.release(cx, self.group, topic, self.owner, [(LEASE, epoch)])
+            leases.release(cx, self._at(topic), self.owner, [(LEASE, epoch)])
 
     def _at_work(self, topic: str, owner: str) -> ConfigurationError:
         return ConfigurationError(
@@ -142,7 +147,7 @@ def let_go(database: Database, group: str, but: str = "") -> None:
     for topic, names in read(database, readers, "looking for the group").items():
         if group not in names:
             continue
-        members = read(database, owners.load, "looking for other runs", group, topic)
+        members = read(database, owners.load, "looking for other runs", GroupTopic(topic=topic, group=group))
         others = [owner for owner in members.rows if owner != but and members.alive(owner)]
         if others:
             log.warning("replay.still_held", topic=topic, group=group, owner=others[0])

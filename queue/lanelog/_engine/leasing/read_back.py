@@ -1,0 +1,127 @@
+"""The read-back: which lanes the database says are ours, and with that the authority to start handlers.
+
+Owns the comparison of memory with the leases, and how often it is made. Never acquires a lease. Called by the
+coordinator, on the keeper's connection.
+
+Most of the time it asks for a digest of the leases alone. An equal one says that nothing has changed. A different one
+extends nothing: the rows are read in the same turn. All rows are read once a lease in any case. What an operator has
+paused is no part of the digest: the group's row counts these changes, and the coordinator reads it before and calls
+`forget`.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from attrs import define, field, frozen
+
+from lanelog._asleep import suspended
+from lanelog._engine import life
+from lanelog._engine.leasing import loading
+from lanelog._stores import leases
+from lanelog._stores.leases import LeasesDigest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lanelog._database import Session
+    from lanelog._engine.context import EngineContext
+    from lanelog._engine.member.member import Member
+    from lanelog._stores.leases import OwnedLane
+
+SHARE = 79.0
+"""A read-back may take an eightieth of the time: after one of d seconds, the next is 79 d later at the earliest."""
+
+TIMES_A_LEASE = 4
+"""However long one takes: authority is to be extended long before it runs out."""
+
+
+@frozen
+class Beaten:
+    """The last heartbeat that was written."""
+
+    at: float = float("-inf")
+    """When (monotonic) it was sent; before the first: never."""
+    asleep: float = 0.0
+    """What `suspended` said then."""
+
+
+@define(eq=False)
+class _Agreement:
+    """Memory holds what these rows said, as long as `MemberState.changes` is the same."""
+
+    rows: Sequence[OwnedLane]
+    changes: int
+    until: float  # when (monotonic) all rows are read again
+    _digest: LeasesDigest | None = field(default=None, init=False)  # computed when needed: the rows may change before
+
+    @property
+    def digest(self) -> LeasesDigest:
+        if self._digest is None:
+            self._digest = LeasesDigest.of(self.rows)
+        return self._digest
+
+
+@define(eq=False)
+class ReadBack:
+    """One member's leases as the database has them."""
+
+    context: EngineContext
+    member: Member
+    _agreement: _Agreement | None = None
+    _again_at: float = 0.0
+
+    def forget(self) -> None:
+        """Read all rows the next time."""
+        self._agreement = None
+
+    def turn(self, session: Session, beaten: Beaten) -> None:
+        """Extend authority, or lose, load and release what differs; nothing if the last time is not long ago."""
+        slept, asked = suspended(), time.monotonic()
+        agreed, side = self._agreement, self.member.leasing
+        if agreed is None or side.stopping or agreed.changes != side.changes or asked >= agreed.until:
+            self._read_rows(session, beaten, asked, slept)
+        elif asked < self._again_at and side.has_authority(asked):
+            return
+        elif leases.digest(session, self.member.at, self.member.owner) == agreed.digest:
+            self._extend_authority(beaten, asked, slept)
+        else:
+            self._read_rows(session, beaten, asked, slept)
+        ended = time.monotonic()
+        self._again_at = ended + min(self.member.config.lease_duration / TIMES_A_LEASE, SHARE * (ended - asked))
+
+    def _read_rows(self, session: Session, beaten: Beaten, asked: float, slept: float) -> None:
+        member = self.member
+        owned = leases.owned(session, member.at, member.owner)
+        mine = loading.lose_others(member, owned, "the read-back shows another owner or epoch")
+        self._extend_authority(beaten, asked, slept)
+        missing = {(lease.key, lease.epoch): lease for lease in owned if lease.key not in member.leasing.lanes}
+        unwanted = missing.keys() if member.leasing.stopping else missing.keys() & member.leasing.disowned
+        if unwanted:
+            with session.transaction() as cx:
+                leases.release(cx, member.at, member.owner, unwanted)
+            member.leasing.forget_disowned(unwanted)
+        ours = [lease for place, lease in missing.items() if place not in unwanted]
+        loaded = list(loading.load(session, member, ours)) if ours else []
+        for lane in loaded:
+            member.leasing.open_lane(lane)
+        life.acquired(member, [lane.key for lane in loaded])
+        changes = member.leasing.changes  # before the pauses: one that comes between them is met in the next turn
+        for lane in list(member.leasing.lanes.values()):
+            lease = mine.get(lane.key)
+            wanted = member.leasing.pausing or (lease is not None and lease.paused)
+            member.leasing.set_paused(lane, paused=wanted)
+        # What could not be loaded, or was released just now, keeps memory and these rows apart.
+        complete = len(member.leasing.lanes) == len(owned)
+        self._agreement = _Agreement(owned, changes, asked + member.config.lease_duration) if complete else None
+
+    def _extend_authority(self, beaten: Beaten, asked: float, slept: float) -> None:
+        member = self.member
+        had_authority = member.leasing.has_authority(asked)
+        # Nor longer than the heartbeat says: a process that slept must not go on with lanes that were taken meanwhile.
+        if asked > self.context.withdrawn_at:
+            sent = beaten.at + beaten.asleep - slept  # what the machine has slept since makes it older
+            member.leasing.grant_authority(min(asked, sent) + member.config.lease_duration, slept)
+        if not had_authority:
+            member.leasing.pump()

@@ -1,0 +1,103 @@
+"""The read-back of leases and the look at heads: digests that the server computes, and what a difference does."""
+
+from typing import Any
+
+import pytest
+
+from lanelog import Client
+from lanelog._places import GroupTopic
+from lanelog._stores import leases, partitions
+from lanelog._stores.leases import LeasesDigest, OwnedLane
+from support.sql import one, rows
+from support.waiting import Record, eventually
+
+KEYS = ["a", "A", "ä", "日本", "😀", "a'b\"c\\d", "%_", " ", "x" * 191, "0", "e\u0301", "\u200d"]
+
+
+def test_the_server_and_the_keeper_compute_the_same_digest(lanelog_client: Client, raw: Any) -> None:
+    """Over keys of every kind and epochs up to 64 bits; one lane more, one less or another epoch is another digest."""
+    owned = [OwnedLane(key, epoch, paused=False) for epoch, key in enumerate(KEYS, start=2**63 - 7)]
+    for lane in owned:
+        rows(
+            raw,
+            "INSERT INTO queue_partition_leases VALUES ('g', 't', %s, 'me', %s, 1)",
+            lane.key,
+            lane.epoch,
+        )
+    rows(raw, "INSERT INTO queue_partition_leases VALUES ('g', 't', 'other', 'you', 1, 1), ('h', 't', 'a', 'me', 1, 1)")
+
+    def digest() -> LeasesDigest:
+        with lanelog_client._database.autocommit() as cx:
+            return leases.digest(cx, GroupTopic(group="g", topic="t"), "me")
+
+    assert digest() == LeasesDigest.of(owned)
+    assert LeasesDigest.of([]) == LeasesDigest(0, 0)
+    rows(raw, "UPDATE queue_partition_leases SET lease_epoch = lease_epoch + 1 WHERE partition_key = 'ä'")
+    assert digest() != LeasesDigest.of(owned)
+    rows(raw, "UPDATE queue_partition_leases SET lease_epoch = lease_epoch - 1 WHERE partition_key = 'ä'")
+    rows(raw, "UPDATE queue_partition_leases SET leased_by = 'you' WHERE partition_key = 'A'")
+    assert digest() == LeasesDigest.of(lane for lane in owned if lane.key != "A")
+
+
+def test_the_digest_of_the_heads_tells_what_is_published_and_which_lanes_there_are(
+    lanelog_client: Client, raw: Any
+) -> None:
+    """A publish changes it; a lane that was purged and came back at the same head is told apart by its age."""
+
+    def digest() -> partitions.HeadsDigest:
+        with lanelog_client._database.autocommit() as cx:
+            return partitions.digest(cx, "t")
+
+    lanelog_client.publish_many("t", [("a", b"1"), ("b", b"1")])
+    before = digest()
+    assert digest() == before
+    lanelog_client.publish("t", "a", b"2")
+    after = digest()
+    assert after != before
+    assert after.same_lanes(before)
+    rows(raw, "UPDATE queue_partitions SET created_at = created_at + 1 WHERE partition_key = 'b'")
+    assert not digest().same_lanes(after)
+
+
+def test_a_lease_that_was_taken_is_lost_and_one_under_a_new_epoch_is_loaded(lanelog_client: Client, raw: Any) -> None:
+    """The rows are read when the digest differs: one lane goes to another owner, one comes back under another epoch."""
+    seen = Record()
+    lanelog_client.publish_many("t", [(key, b"1") for key in "abc"])
+    subscription = lanelog_client.subscribe("t", "g", lambda message: seen((message.key, message.fencing_token)))
+    eventually(lambda: subscription.stats().acked == 3)
+    tokens = dict(seen.wait(3))
+    rows(raw, "UPDATE queue_partition_leases SET leased_by = 'x', lease_epoch = 90 WHERE partition_key = 'a'")
+    rows(raw, "UPDATE queue_partition_leases SET lease_epoch = 91 WHERE partition_key = 'b'")
+    eventually(lambda: subscription.stats().lanes == 2)
+    lanelog_client.publish_many("t", [(key, b"2") for key in "bc"])
+    assert sorted(seen.wait(5)[3:]) == [("b", 91), ("c", tokens["c"])]
+
+
+@pytest.mark.parametrize("times", [1, 20])
+def test_a_pause_that_ends_between_two_turns_pauses_nothing(lanelog_client: Client, times: int) -> None:
+    """`pause` and `resume` in a row leave every lane going on, however the keeper's turns fall between them."""
+    seen = Record()
+    subscription = lanelog_client.subscribe("t", "g", lambda message: seen(message.offset))
+    lanelog_client.publish("t", "k", b"0")
+    seen.wait(1)
+    for number in range(times):
+        subscription.pause()
+        subscription.resume()
+        lanelog_client.publish("t", "k", b"x")
+        seen.wait(number + 2)
+
+
+def test_the_first_lanes_begin_before_the_last_is_leased(lanelog_client: Client, raw: Any) -> None:
+    """The first page of leases is a small one: its messages are handled while the others are still acquired."""
+    total = 3000
+    lanelog_client.publish_many("t", [(f"k{n:04}", b"x") for n in range(total)])
+    leased: list[int] = []
+
+    def note(_message: object) -> None:
+        if not leased:
+            leased.append(int(one(raw, "SELECT COUNT(*) FROM queue_partition_leases")))
+
+    subscription = lanelog_client.subscribe("t", "g", note, workers=1)
+    eventually(lambda: subscription.stats().acked == total, within=30)
+    assert leased[0] < total
+    assert subscription.stats().lanes == total
