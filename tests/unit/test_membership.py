@@ -61,7 +61,7 @@ def test_without_authority_nothing_is_planned(clock: Clock) -> None:
     """A read-back that is too old stops handing out; a new one lets everything go on."""
     engine = fast(clock)
     lane = engine.open()
-    engine.member._state.authority_until = clock.now - 0.1  # the sleep of the machine is read from real clocks, by turns
+    engine.member._state.authority_until = clock.now - 0.1  # the machine's sleep is read from real clocks, by turns
     lane.state.head = 3
     engine.fetch(lane)
     engine.flush()
