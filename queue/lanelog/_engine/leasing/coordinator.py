@@ -295,6 +295,8 @@ class Coordinator:
             claim = {}  # what it took now, the others would take from it: they see no heartbeat
         self._claim_at = 0.0  # a claim that raises is repeated in the next turn: five in a row are a failure
         page = min(PAGE, max(FIRST_PAGE, len(member.leasing.lanes)))
+        if claim:
+            self._read_back.forget()  # what is taken is loaded in this turn, or it would be planned without it
         taken = self._claim(claim, page, now)
         if taken:
             self.beat_if_due()
