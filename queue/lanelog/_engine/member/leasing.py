@@ -70,7 +70,7 @@ class LeasingSide:
         return self.state.has_authority(now)
 
     def grant_authority(self, until: float, slept: float) -> None:
-        """Let handlers start until this time (monotonic). `slept`: the value of `suspended` when the read-back began."""
+        """Let handlers start until this time (monotonic). `slept`: `suspended()` at the start of the read-back."""
         self.state.slept, self.state.authority_until = slept, until
 
     def pump(self) -> None:

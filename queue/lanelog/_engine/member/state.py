@@ -155,11 +155,11 @@ class MemberState:
             self.finish_detached_locked(attempt)
 
     def finish_detached_locked(self, attempt: Attempt) -> bool:
-        """End the stay of a message in the user's hands: it is settled, or lost to the user. False if it was not there."""
+        """Take a message out of the user's hands: it is settled, or the user has lost it. False if it was not there."""
         if attempt not in self.detached:
             return False
         del self.detached[attempt]
-        self.rules.measured(1, time.monotonic() - attempt.started)  # messages that users settle fast are not marked late
+        self.rules.measured(1, time.monotonic() - attempt.started)  # messages settled fast are not marked late
         lane = self.lane_of(attempt.term)
         if attempt.run is not None and lane is not None:
             lane.dispatch.finished(attempt.run)
