@@ -41,7 +41,7 @@ class PendingWrites:
 
     @property
     def unwritten_settlements(self) -> list[int]:
-        """Offsets that are settled in memory, and that no committed flush has carried yet."""
+        """Offsets of messages whose settlement is in memory only: no transaction has committed it yet."""
         buffer = self.buffer if self.writing is None else {**self.writing.buffer, **self.buffer}
         return sorted(o for o, message_id in buffer.items() if message_id and o not in self.durable)
 
