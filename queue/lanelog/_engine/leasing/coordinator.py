@@ -255,7 +255,7 @@ class Coordinator:
         return bool(new)
 
     def _full_pass(self) -> bool:
-        """Read the key of every lane, unless a digest says that no lane was added. True when the keys have changed."""
+        """Read the key of every lane, unless a digest says that they are the same. True when they have changed."""
         digest = partitions.digest(self.session, self.member.topic)
         if self._passed is not None and digest.same_lanes(self._passed):
             return False
@@ -349,7 +349,7 @@ class Coordinator:
         return len(self.known) - len(self.resting & self.known)
 
     def _release(self) -> None:
-        """Give back the closed lanes, and the paused ones, whose last handler has ended and last flush has committed."""
+        """Give back closed and paused lanes whose last handler has ended, and whose last flush has committed."""
         member = self.member
         failed = member.failure is not None
         idle = member.leasing.take_idle(self.resting, failed=failed)

@@ -91,8 +91,8 @@ class Keeper:
     def _look_after(self, member: Member) -> None:
         with self.context.watch(member, "keeper", self.session):
             keeper = self._keeper_of(member)
-            # One member's turn may take seconds: it may load many lanes, or the server is slow. No other member's lease
-            # may run out meanwhile.
+            # One member's turn may take seconds, with many lanes or a slow server. No other member's lease may run out
+            # meanwhile.
             for each in list(self._keepers.values()):
                 with self.context.watch(each.member, "heartbeat", self.session):
                     each.beat_if_due()
@@ -126,7 +126,7 @@ class Keeper:
             self._check()
 
     def _check(self) -> None:
-        """Check the server's identity, about once a heartbeat: a proxy may change servers behind a living connection."""
+        """Check the server's identity about once a heartbeat. A proxy may change servers behind a living connection."""
         asked, waited_for = time.monotonic(), self.context.ground.asked
         with self.session.pinned():
             held = self.session.one(HELD, (self._lock_name,)) if self._lock_name else (1,)

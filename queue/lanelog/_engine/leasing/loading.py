@@ -44,7 +44,7 @@ def lose_others(member: Member, owned: Sequence[OwnedLane], why: str) -> dict[st
 
 
 def load(cx: Session, member: Member, leases: Sequence[OwnedLane]) -> list[Lane]:
-    """Build the lanes of these leases. A lane without a head (it was purged) is left out, and one that must be mended."""
+    """Build the lanes of these leases, without lanes that were purged (no head) and lanes that must be mended."""
     at, topic = member.at, member.topic
     keys = [lease.key for lease in leases]
     heads = partitions.heads(cx, topic, keys)
@@ -81,7 +81,7 @@ def load(cx: Session, member: Member, leases: Sequence[OwnedLane]) -> list[Lane]
 
 
 def _mend(session: Session, topic: str, keys: Iterable[str]) -> None:
-    """Check these lanes under locks, and mend them, as many as there is time for. A locked one waits for a later turn."""
+    """Check these lanes under locks and mend them, as long as there is time. A locked one waits for a later turn."""
     until = time.monotonic() + MENDING_A_LOAD
     for key in sorted(keys, key=str.encode):
         if time.monotonic() > until:
