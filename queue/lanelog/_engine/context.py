@@ -1,6 +1,6 @@
-"""What every loop of one client shares: the database, the members, the server's identity, and who has failed.
+"""The context that all loops of one client share: the database, the members, the server's identity, and the faults.
 
-Owns that list and nothing of what the loops do; sends no SQL. Made by the engine, read by its loops.
+Owns the list of members and their counts of faults. Never does a loop's work, and sends no SQL of its own.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ class EngineContext:
     closing: threading.Event = field(factory=threading.Event)
     pid: int = field(factory=os.getpid)
     due_in: Callable[[float], None] = _nobody
-    """Told by who learns that a delayed message is due in so many seconds; wakes the scheduler."""
+    """To be called when a delayed message is due in so many seconds. It wakes the scheduler."""
     ground: Ground = field(factory=Ground)
     _deferred: dict[str, LanelogError] = field(factory=dict)
     withdrawn_at: float = 0.0
-    """When (monotonic) authority was last taken away: a read-back that was sent before gives none."""
+    """When (monotonic) authority was last taken away. A read-back that was sent before gives no authority."""
     _members: list[Member] = field(factory=list)
     _faults: dict[tuple[Member, str], int] = field(factory=dict)
     _lock: threading.Lock = field(factory=threading.Lock)
 
     def members(self) -> list[Member]:
-        """The members of this moment."""
+        """A copy of the list of members."""
         with self._lock:
             return list(self._members)
 
@@ -62,7 +62,7 @@ class EngineContext:
             self._members.append(member)
 
     def remove(self, member: Member) -> None:
-        """Stop working for a member that holds nothing any more."""
+        """Stop working for a member that holds no lane any more."""
         with self._lock:
             if member in self._members:
                 self._members.remove(member)
@@ -71,12 +71,12 @@ class EngineContext:
 
     @contextmanager
     def watch(self, member: Member, loop: str, session: Session) -> Iterator[None]:
-        """Let a member's own faults fail that member alone; what a repetition may mend goes to the loop.
+        """Count a member's own fault against that member alone. An error that a repetition may mend goes to the loop.
 
-        That goes at once when the connection is gone; else (a lock) after the others had their turn, with
-        `raise_deferred`.
+        It goes at once when the connection is gone. Otherwise, say for a lock, the other members have their turn first,
+        and `raise_deferred` raises it.
 
-        A member that is faulty five times in a row in one loop has failed: its subscription says so and stops.
+        A member that is faulty five times in a row in one loop has failed, and its subscription stops.
         """
         try:
             yield
@@ -93,13 +93,13 @@ class EngineContext:
             self._faults.pop((member, loop), None)
 
     def raise_deferred(self, loop: str) -> None:
-        """At the end of a turn: raise the first error that a repetition may mend."""
+        """Raise the first error of this turn that a repetition may mend. To be called at the end of the turn."""
         error = self._deferred.pop(loop, None)
         if error is not None:
             raise error
 
     def check_process(self) -> None:
-        """Threads do not survive a fork: what was inherited raises instead of looking alive."""
+        """Raise ClosedError in a forked child: the threads of the parent do not exist there."""
         if os.getpid() != self.pid:
             raise ClosedError(
                 "this subscription was started in the parent process and its threads did not come along: "
@@ -114,30 +114,31 @@ class EngineContext:
             member.fail(error)
 
     def vouched(self, session: Session) -> int:
-        """The generation of memory if a loop may act on its session, else 0; connects if it must.
+        """The generation of memory if a loop may act on its session, else 0. Connects first, if necessary.
 
-        A loop that has to wait tries again soon. Nothing is handed out meanwhile: what ended its connection may have
-        ended more than that. Raises DatabaseError if there is no connection to be had.
+        A loop that gets 0 tries again soon. After a reconnection, 0 also takes the authority away: the event that ended
+        this connection may have ended others. Raises DatabaseError if no connection can be made.
         """
         session.ensure()
         generation = self.ground.vouches(session)
         if not generation and session.generation > 1:
             self.withdraw_authority()
         if not generation and self.ground.doubted:
-            session.drop()  # it may itself be of the server before, and idle when that went
+            session.drop()  # this session itself may still lead to the server before
         return generation
 
     def check_generation(self, session: Session, generation: int) -> None:
-        """Inside a transaction: raise DatabaseError unless memory still stands on this server, not loaded anew since.
+        """Raise DatabaseError if memory was loaded again since, or does not stand on this session's server.
 
-        From here on the connection is the same until the COMMIT. If memory is loaded from another server meanwhile, the
-        COMMIT goes to the one before, and whoever is told of it finds its lane replaced.
+        To be called inside a transaction: from here on the connection stays the same until the COMMIT. If memory is
+        loaded from another server meanwhile, the COMMIT goes to the server before. Then the term of its writes finds no
+        lane.
         """
         if self.ground.vouches(session) != generation:
             raise DatabaseError("the database server was changed; lanes are being reloaded", code=None, retriable=True)
 
     def fenced(self, fence: Fence) -> dict[str, int | None]:
-        """The epochs of a fence that the server of memory's own has set. Raises DatabaseError for another server."""
+        """The epochs of a fence, if memory's own server has answered. Raises DatabaseError if another server has."""
         if not self.ground.meets(fence.server):
             raise DatabaseError(
                 "another database server answers on a connection that lives; lanes are being reloaded",

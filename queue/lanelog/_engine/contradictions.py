@@ -1,17 +1,19 @@
-"""Contradictions: a lane whose tables cannot all be true is put right, in the direction of at least once.
+"""Contradictions: a lane whose rows contradict each other is mended, so that no message is lost.
 
 They come from tables that were restored one by one, and from replicas that apply commits in another order. A watermark,
-floor or settled row above the head swallows what is published up to it; a head below the log refuses every publish.
+floor or settled row above the head would swallow the messages that are published up to it. A head below the log refuses
+every publish.
 
-Owns what is wrong (`judge`) and what becomes of it (`mend`); never looks for suspects by itself: a load, a reload, each
-full pass of the janitor, and `doctor` do. What they see is a suspicion. A lane that is purged and born again between
-two reads looks just the same, so the reads that decide are made under locks.
+Owns the judgement (`judge`) and the repair (`mend`). Never looks for such lanes by itself. Its callers look without
+locks, so they only have a suspicion: a lane that is purged and born again between two reads looks the same. So `mend`
+reads again under locks before it decides.
 
-Lock order: topic row S → floor X → head X → leases X → delivery → offsets. The topic row keeps the purge out and the
-groups in place, the floor collection and seek, the head publishers, the leases everything that settles. The new epoch
-makes a running owner lose the lane: its memory is wrong, too. All is one transaction: who dies in it, or sleeps until
-the server drops the session, has changed nothing. Two at once: the second waits for the floor and finds nothing wrong.
-A COMMIT that was not answered is told, because it may have changed the lane, and looked at again.
+Lock order: topic row S → floor X → head X → leases X → delivery → offsets. The topic row keeps out the purge and any
+change of the groups. The floor keeps out collection and seek, the head publishers, and the leases every settlement. The
+new epoch makes a running owner lose the lane, because its memory is wrong, too. All is one transaction: a process that
+dies in it, or sleeps until the server drops the session, has changed nothing. Two at once: the second waits for the
+floor, and finds nothing wrong. A COMMIT that was not answered may have changed the lane: it is logged, and the error
+is raised.
 """
 
 from __future__ import annotations
@@ -32,12 +34,12 @@ if TYPE_CHECKING:
 
     from lanelog._database import Executor, Session
 
-# A caller's transaction may hold the head for long: who mends has other duties, and comes again (no table).
+# A user's transaction may hold the head for long. The loop that mends has other duties, and tries again (no table).
 PATIENCE = "SET SESSION innodb_lock_wait_timeout = %s"
 _PATIENT, _USUAL = 1, 5
 _HELD: Final = frozenset({codes.LOCK_WAIT_TIMEOUT, codes.DEADLOCK})
 
-# Whether the server takes writes of ordinary accounts; some may write although it does not (no table).
+# Whether the server refuses the writes of ordinary accounts. Some accounts may write all the same (no table).
 READ_ONLY = "SELECT @@GLOBAL.read_only"
 
 log = get_logger("database")
@@ -50,27 +52,27 @@ class Contradiction:
     topic: str
     key: str
     group: str
-    """Whose place in the lane it is about; empty: the lane's own rows, which all groups share."""
+    """The group whose rows are wrong. Empty: the lane's own rows, which all groups share."""
     problem: str
     offset: int
-    """Where the tables say that this place is."""
+    """The wrong offset in the tables."""
     head: int
-    """The head that is right."""
+    """The right head."""
 
 
 @frozen(kw_only=True)
 class Judgement:
-    """What a lane's rows should be."""
+    """The right values of a lane's rows, and the wrong ones."""
 
     head: int
     floor: int
     lane: str = ""
-    """What is wrong with head or floor; empty: nothing."""
+    """The problem of head or floor. Empty: there is none."""
     lane_offset: int = 0
     rewound: dict[str, int] = field(factory=dict)
-    """Groups whose watermark is above the head, and where it is."""
+    """Groups whose watermark is above the head: group -> watermark."""
     swallowing: dict[str, int] = field(factory=dict)
-    """Groups (the reserved one with them) with delivery rows above the head, and how far these reach."""
+    """Groups, the reserved one included, with delivery rows above the head: group -> the highest offset of these."""
 
     @property
     def groups(self) -> list[str]:
@@ -93,11 +95,11 @@ class Judgement:
 
 
 def judge(lane: LaneRows) -> Judgement | None:
-    """What is wrong with a lane; None: nothing, or there is no lane."""
+    """Judge a lane. None: nothing is wrong, or there is no lane."""
     if lane.head is None and lane.floor is None and lane.last is None:
         return None
     head = max(lane.head or 0, lane.floor or 0, lane.last or 0)
-    # Without a floor: nothing that is stored may be released by guessing one.
+    # When the floor is missing, the new one must not release a stored message.
     floor = lane.floor if lane.floor is not None else head if lane.first is None else lane.first - 1
     problem, offset = _wrong_with_head(lane)
     judgement = Judgement(
@@ -116,7 +118,7 @@ def judge(lane: LaneRows) -> Judgement | None:
 
 
 def _wrong_with_head(lane: LaneRows) -> tuple[str, int]:
-    """What is wrong with a lane's own rows, and the offset that says so."""
+    """The problem of a lane's own rows, and the offset that shows it."""
     if lane.head is None:
         return "no head", max(lane.floor or 0, lane.last or 0)
     if lane.last is not None and lane.last > lane.head:
@@ -129,22 +131,22 @@ def _wrong_with_head(lane: LaneRows) -> tuple[str, int]:
 
 
 def examine(cx: Executor, topic: str, key: str) -> list[Contradiction]:
-    """What is wrong with a lane, for who reads all of it in one snapshot; changes nothing."""
+    """The contradictions of a lane. Changes nothing. `cx` must read all of it in one snapshot."""
     judgement = judge(lane_rows.read(cx, topic, key, list(groups.readers(cx, topic))))
     return [] if judgement is None else judgement.contradictions(topic, key)
 
 
 def read_only(cx: Executor) -> bool:
-    """Whether nothing may be mended here, though the account may be one that can write on any server."""
+    """Whether the server is read-only. Then nothing is mended, even if this account may write."""
     row = cx.one(READ_ONLY)
     return row is not None and str(row[0]).upper() not in ("0", "OFF")
 
 
 def mend(session: Session, topic: str, key: str) -> list[Contradiction] | None:
-    """Put a lane right if it is wrong, each contradiction one ERROR event; what was wrong with it.
+    """Mend a lane if it is wrong, and log one ERROR event for each contradiction. Returns the contradictions.
 
-    None: somebody held the lane for too long; it is to be tried again. Raises DatabaseError on a read-only server: a
-    replica has what its primary has, perhaps later.
+    None: another transaction held the lane for too long, so the caller must try again. Raises DatabaseError on a
+    read-only server: a replica gets the rows of its primary, perhaps later.
     """
     if read_only(session):
         raise DatabaseError(
@@ -153,7 +155,7 @@ def mend(session: Session, topic: str, key: str) -> list[Contradiction] | None:
             retriable=True,
         )
     if "" not in partitions.heads(session, topic, [""]):
-        partitions.ensure_topic(session, topic)  # it went with the heads
+        partitions.ensure_topic(session, topic)  # the topic's row was lost together with the heads
     found: list[Contradiction] = []
     session.execute(PATIENCE, (_PATIENT,))
     try:
@@ -175,14 +177,14 @@ def mend(session: Session, topic: str, key: str) -> list[Contradiction] | None:
 def _mend(cx: Executor, topic: str, key: str) -> list[Contradiction]:
     topic_row = partitions.share_topic(cx, topic)
     if topic_row is None:
-        return []  # it has gone again since: the next look finds the lane
+        return []  # the topic row was deleted since: the next look finds the lane again
     readers = list(groups.readers(cx, topic))
     floor, head = lane_rows.lock_floor(cx, topic, key), lane_rows.lock_head(cx, topic, key)
     judgement = judge(lane_rows.read(cx, topic, key, readers))
     if judgement is None:
         return []
     if judgement.groups:
-        # Who was settling has committed by then: what is decided below is decided on that.
+        # Every settlement that was under way is committed now, so the judgement is made again.
         lane_rows.lock_leases(cx, topic, key, judgement.groups)
         judgement = judge(lane_rows.read(cx, topic, key, judgement.groups))
         if judgement is None:
@@ -203,7 +205,7 @@ def _mend(cx: Executor, topic: str, key: str) -> list[Contradiction]:
 
 
 def _drop_rows(cx: Executor, topic: str, key: str, judgement: Judgement) -> None:
-    """Delivery rows above the head go; of a group that begins again at the floor, all of them."""
+    """Delete the delivery rows above the head. For a group that begins again at the floor, delete all its rows."""
     for group in sorted({*judgement.rewound, *judgement.swallowing}, key=str.encode):
         at = GroupTopic(topic=topic, group=group)
         rows = deliveries.load(cx, at, [key]).get(key, [])

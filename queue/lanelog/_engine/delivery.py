@@ -1,7 +1,7 @@
 """A message in a handler's hands: its settlement, its extension, and the transaction that commits both at once.
 
-Owns the hand-over from a `Message` to its attempt; never decides which attempt is valid (`Member`). Made by the
-workers and by the pull iterator, called by the user's code in any thread.
+Owns the way from a `Message` to its attempt. Never decides which attempt is valid: `Member` does. The user's code may
+call it in any thread.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from lanelog._engine.lane.values import Term
     from lanelog._engine.member.member import Member
 
-# A handler may think for long between its statements; a stopped process must not hold locks for long after its claim.
+# A handler may take long between its statements. A stopped process must not hold locks for long after its claim.
 SET_PATIENCE = "SET SESSION wait_timeout = %s"
 SESSION_PATIENCE = 15
 UNDECIDED_PAUSE = 0.5
@@ -51,16 +51,16 @@ class Delivery:
 
     @property
     def codec(self) -> Codec | None:
-        """The client's."""
+        """The client's codec."""
         return self.context.database.config.codec
 
     def ack(self) -> None:
-        """Settle as done; returns when it is committed."""
+        """Settle as done. Returns when that is committed."""
         self.context.check_process()
         self.member.attempts.settle(self.attempt, ACKED).wait()
 
     def nack(self, delay: float | None, reason: str | None) -> None:
-        """Settle as failed: the policy decides, `delay` replaces its wait."""
+        """Settle as failed. The retry policy decides, and `delay` replaces its wait."""
         self.context.check_process()
         outcome = policy.failed(
             self.member.config, self.attempt, None, reason or "nacked by the handler", time.monotonic(), delay=delay
@@ -68,7 +68,7 @@ class Delivery:
         self.member.attempts.settle(self.attempt, outcome).wait()
 
     def reject(self, reason: str) -> None:
-        """Settle as impossible."""
+        """Settle as impossible: the message goes to the dead letters."""
         self.context.check_process()
         self.member.attempts.settle(self.attempt, policy.rejected(self.attempt, reason)).wait()
 
@@ -78,17 +78,18 @@ class Delivery:
         self.member.attempts.settle(self.attempt, Outcome(Verb.POSTPONE, delay)).wait()
 
     def extend(self, seconds: float) -> None:
-        """Move the delivery's end; only memory knows it, so nothing is written."""
+        """Move the delivery's deadline. It is in memory only, so nothing is written."""
         self.context.check_process()
         self.member.attempts.check(self.attempt, settling=False)
         self.attempt.deadline = time.monotonic() + seconds
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:
-        """Commit what the block writes together with the ack, or neither.
+        """Commit the writes of the block together with the ack, or neither.
 
-        The block's rows are locked first, the lease row last and only for the moment of the commit: a long transaction
-        costs no lane. Between attempts of one epoch memory decides (the claim), between epochs the lease row.
+        The block's rows are locked first. The lease row is locked last, and only for the moment of the commit, so a
+        long transaction costs no lane. Between attempts of one term, the claim in memory decides. Between epochs, the
+        lease row decides.
         """
         member, attempt = self.member, self.attempt
         self.context.check_process()
@@ -104,7 +105,7 @@ class Delivery:
                 self._stand_on_same_server(transaction)
                 transaction.execute(SET_PATIENCE, (int(member.config.max_handler_time) + SESSION_PATIENCE,))
                 yield transaction.raw
-                # The patience ends, too, before the lease row is locked.
+                # This ends the patience, too, before the lease row is locked.
                 transaction.reclaim()
                 claimed_in = member.attempts.claim(attempt)
                 self._stand_on_same_server(transaction)
@@ -118,7 +119,7 @@ class Delivery:
                 self._not_committed(error)
             raise
         if not member.attempts.claimed(attempt, claimed_in) and not self._decided_by_reading():
-            # Memory was loaded anew over the COMMIT, from a server that lacks it: the block's writes are gone, too.
+            # Memory was loaded again during the COMMIT, from a server that lacks it. The block's writes are gone, too.
             lost = DatabaseError(
                 f"the database server was changed, and the transaction of {self._place()} is not in the new one",
                 code=None,
@@ -132,10 +133,10 @@ class Delivery:
         return f"{self.member.topic}/{self.attempt.term.key}/{self.attempt.offset}"
 
     def _stand_on_same_server(self, transaction: Transaction) -> None:
-        """Refuse a connection to another server than the one that this message was read from.
+        """Refuse a connection to another server than the one that memory was loaded from.
 
-        Asked at the begin, and once more when the message is claimed. From then on a lane that is loaded anew is not
-        the one that was claimed, which `claimed` sees.
+        This is checked at the beginning, and again when the message is claimed. If the lane is loaded again after that,
+        `claimed` sees another term.
         """
         if not self.context.ground.wait(transaction.line, self.context.database.config.publish_timeout):
             transaction.discard()
@@ -154,7 +155,7 @@ class Delivery:
             self.context.due_in(0.0)
 
     def _decided_by_reading(self) -> bool:
-        """Whether the server that memory stands on has the settlement; takes it over if so."""
+        """Whether the server that memory stands on has the settlement. If it has, memory settles the message, too."""
         try:
             while True:
                 term = self.attempt.term
@@ -163,14 +164,14 @@ class Delivery:
                 if self.member.attempts.claimed(self.attempt, term):
                     return True
         except BaseException:
-            # Nobody knows, and nobody may guess: whoever takes the lane next reads what was committed.
+            # The outcome is unknown, and must not be guessed. The next load of the lane reads it from the rows.
             self.member.disown_lane(self.attempt.term, "nobody could tell whether a transaction was committed")
             raise
 
     def _not_committed(self, error: BaseException) -> None:
         member, attempt = self.member, self.attempt
         if member.attempts.unclaim(attempt):
-            return  # the handler hears of it: this error leaves its block
+            return  # this error leaves the handler's block, so the handler learns of it
         outcome = policy.judge(member.config, attempt, error, time.monotonic())
         if outcome is not None:
             policy.report(member.about(attempt), error, outcome)
@@ -192,11 +193,11 @@ class Delivery:
             history.upsert(cx, at, self.member.owner, [row], now)
 
     def _was_committed(self) -> bool:
-        """A COMMIT without an answer: a locking read of what it wrote waits for the server's own decision.
+        """Whether a COMMIT without an answer has happened. A locking read waits for the server's own decision.
 
-        Asked until it is answered, because a guess would make the effect happen twice or not at all. The attempt stays
-        claimed meanwhile, so nobody gives it up. Raises LeaseLost for a message that is settled in a lane that has
-        another owner or epoch by now: that may be our COMMIT, or the next owner's.
+        The read is repeated until it is answered, because after a wrong guess the effect would happen twice or not at
+        all. The attempt stays claimed meanwhile, so it cannot time out. Raises LeaseLost when the message is settled
+        and the lane has another owner or epoch by now: our COMMIT may have settled it, or the next owner's.
         """
         at, term, offset = self.member.at, self.attempt.term, self.attempt.offset
         lane = at.lane(term.key)
@@ -222,7 +223,7 @@ class Delivery:
 
 
 def message_of(attempt: Attempt, member: Member, context: EngineContext) -> Message:
-    """What the handler sees of an attempt."""
+    """The message that the handler gets for an attempt."""
     row = attempt.row
     special = row.special
     dead_letter = None
@@ -254,5 +255,5 @@ def message_of(attempt: Attempt, member: Member, context: EngineContext) -> Mess
 
 
 def is_open(attempt: Attempt) -> bool:
-    """Whether nobody has decided this attempt yet."""
+    """Whether this attempt is not decided yet."""
     return attempt.state is State.RUNNING

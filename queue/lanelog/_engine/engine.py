@@ -1,11 +1,11 @@
 """The engine of one client: its five loops, started with the first subscription and stopped with the client.
 
-Owns the loops' threads and the order in which they stop; never does their work. Called by the client and its
-subscriptions. A client that only publishes has the scheduler alone, from the first message with a delay on.
+Owns the loops' threads and the order in which they stop. Never does their work. A client that only publishes runs the
+scheduler alone, from its first delayed message or schedule on.
 
 Stop order, and why: subscriptions drain first (handlers, their last flush, release of their lanes, deregistration),
-because that needs all loops; then those whom nobody waits for: fetcher, janitor, scheduler; then the settler; the
-keeper last, because its connection is what tells others that this process lives.
+because that needs all loops. Then the loops stop that no other part waits for: fetcher, janitor, scheduler. Then the
+settler. The keeper is the last, because its connection tells others that this process lives.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ log = get_logger("subscription")
 
 
 class Supervised(Protocol):
-    """Something with handlers in it that needs the clock: a subscription."""
+    """A subscription, as the engine sees it: its handlers are watched by the clock."""
 
     @property
     def members(self) -> Sequence[Member]:
-        """Its part in each of its topics."""
+        """Its members, one for each topic."""
 
     def supervise(self, now: float) -> None:
-        """One look by the clock."""
+        """Check the running handlers against the clock."""
 
 
 @define(eq=False)
@@ -99,19 +99,19 @@ class Engine:
         self.signals.wake_keeper()
 
     def remove(self, subscription: Supervised) -> None:
-        """Forget a subscription that holds nothing any more."""
+        """Forget a subscription that holds no lane any more."""
         with self._lock:
             if subscription in self._supervised:
                 self._supervised.remove(subscription)
 
     def announce(self, topic: str) -> None:
-        """Somebody in this process published: do not wait for the next look."""
+        """This process has published: the members of the topic look at once."""
         for member in self.context.members():
             if member.topic == topic:
                 member.fetching.look_soon()
 
     def schedule(self, *, committed: bool) -> None:
-        """Somebody in this process scheduled something, or will have when he commits: look at once, and from now on."""
+        """This process has scheduled a message, or will have when its transaction commits: start and wake the scheduler."""
         if not committed:
             self._scheduler.attend()
         with self._lock:
@@ -126,12 +126,12 @@ class Engine:
         return self._scheduling.running
 
     def _due_in(self, seconds: float) -> None:
-        """Somebody has seen a message that is due in so many seconds."""
+        """Wake the scheduler if its next turn is too late for a message that is due in so many seconds."""
         if self._scheduler.is_late_for(seconds):
             self._scheduling.wake()
 
     def close(self) -> None:
-        """Stop the loops; every member has ended, or is abandoned."""
+        """Stop the loops. Every member has ended before, or is abandoned."""
         with self._lock:
             self.context.closing.set()
         for loop in self._loops:
@@ -145,11 +145,11 @@ class Engine:
             subscription.supervise(now)
 
     def _failed(self, error: BaseException) -> None:
-        """A loop failed outside of any one member: all of the client's have."""
+        """A loop failed outside of any one member: all members of the client fail."""
         for member in self.context.members():
             member.fail(error)
 
 
 def _goes_on(error: BaseException) -> None:
-    """The scheduler failed again and again: no subscription needs it, and it tries on with its back-off."""
+    """The scheduler failed again and again. No subscription needs it, so it goes on with its back-off."""
     log.error("scheduler.failed", error=error)

@@ -1,15 +1,15 @@
-"""The server that memory stands on, and which connections may act on what memory believes.
+"""The server that memory was loaded from, and the connections that may act on memory.
 
-Owns that one belief: an incarnation, how often memory was loaded from a server, and when the keeper's unbroken session
-last had its answer. The keeper alone sets it; loops and handlers' transactions ask. It sends nothing itself.
+Owns that one belief: an incarnation, the number of loads from a server, and the time of the last answer to the keeper's
+unbroken session. Only the keeper sets it. Loops and handlers' transactions ask. It sends no SQL.
 
-What memory believes of a server, and what becomes of it when the keeper's session ends, because the next one may find
-a server that lost its last commits, or a machine that was set back:
+When the keeper's session ends, the next one may find a server that lost its last commits, or a machine that was set
+back. Then memory is treated so:
 
-* lanes (watermarks, heads, rows, marks, what is ready): loaded again; see `Lane.carry_over` for what is kept;
-* lanes known, members seen, views, what an operator paused: forgotten, and read again (`Coordinator`);
+* lanes (watermarks, heads, rows, marks, ready messages): loaded again; `Lane.carry_over` says what is kept;
+* known lanes, seen members, views, an operator's pauses: forgotten, and read again (`Coordinator`);
 * topics that are marked as holding dead letters (`DeadLetters`), lanes that need no collection (`Janitor`): forgotten;
-* when a loop looks next, and what the packet's limit is: true of no server for longer than one look or connection.
+* the time of a loop's next look, and the packet's limit: kept, because they last only one look or one connection.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Connected(Protocol):
-    """A connection that somebody wants to act on."""
+    """A connection, as the ground judges it."""
 
     @property
     def incarnation(self) -> Incarnation:
@@ -35,51 +35,52 @@ class Connected(Protocol):
 
     @property
     def connected_at(self) -> float:
-        """When (monotonic) it was made."""
+        """When (monotonic) the connection was made."""
 
 
 @define(eq=False)
 class Ground:
-    """See the module. Any thread may ask; the keeper's sets."""
+    """See the module. Any thread may ask. Only the keeper's thread may set."""
 
-    wake_keeper: Callable[[], None] = lambda: None  # until the engine says whom
+    wake_keeper: Callable[[], None] = lambda: None  # the engine replaces it
     generation: int = 0
     """Counts the loads of memory from a server."""
     incarnation: Incarnation | None = None
-    """What the keeper's session is connected to, once memory was loaded from it; None: it has none just now."""
+    """The server of the keeper's session, after memory was loaded from it. None: memory stands on no server now."""
     doubted: bool = False
-    """Somebody's connection has met another server than the keeper's."""
+    """A connection has met another server than the keeper's."""
     _asked_at: float = 0.0
-    _answered_at: float = 0.0  # (monotonic) before the keeper's last question that was answered was sent
+    _answered_at: float = 0.0  # (monotonic) when the keeper sent its last question that was answered
     _changed: threading.Condition = field(factory=lambda: threading.Condition(threading.Lock()))
 
     @property
     def asked(self) -> bool:
-        """Whether somebody waits for the keeper's next answer."""
+        """Whether a thread waits for the keeper's next answer."""
         return self._asked_at > self._answered_at
 
     def lost(self) -> None:
-        """The keeper's session has ended: memory stands on nothing until it was loaded again."""
+        """The keeper's session has ended: memory stands on no server until it was loaded again."""
         self.incarnation = None
 
     def loaded(self, incarnation: Incarnation, asked_at: float) -> None:
-        """Memory was loaded from this server; the keeper's session was unbroken since `asked_at`."""
+        """Memory was loaded from this server. The keeper's session was unbroken since `asked_at`."""
         with self._changed:
             self.generation += 1
             self.incarnation, self._answered_at, self.doubted = incarnation, asked_at, False
             self._changed.notify_all()
 
     def confirmed(self, asked_at: float) -> None:
-        """The keeper's session, unbroken since memory was loaded, was asked then and has named the same server."""
+        """The keeper's session is unbroken since the load. It was asked at `asked_at`, and has named the same server."""
         with self._changed:
             self._answered_at = asked_at
             self._changed.notify_all()
 
     def vouches(self, line: Connected) -> int:
-        """The generation of memory if it may act on this connection, else 0.
+        """The generation of memory if a thread may act on this connection, else 0.
 
-        It may when its server is the one that memory stands on, and the keeper's session has answered after the
-        connection was made: a server that was set back ends both, and then the keeper loads first.
+        It may when two things are true. The connection's server is the one that memory stands on. And the keeper's
+        session has answered after the connection was made: a server that was set back ends both connections, and then
+        the keeper loads memory first.
         """
         if self.incarnation is None:
             return 0
@@ -95,19 +96,19 @@ class Ground:
         return self.generation
 
     def wait(self, line: Connected, seconds: float) -> int:
-        """As `vouches`, after waiting so long at most: for a handler, which has nothing else to do."""
+        """The same as `vouches`, but waits up to `seconds` for an answer. For a handler, which may block."""
         deadline, before = time.monotonic() + seconds, self.generation
         while not (generation := self.vouches(line)):
             with self._changed:
                 self._changed.wait_for(lambda: self._decided(line, before), deadline - time.monotonic())
             if time.monotonic() >= deadline or (self.generation != before and not self._shared(line)):
-                return 0  # memory was loaded meanwhile, and this connection is of the server before
+                return 0  # time is over, or memory was loaded meanwhile and this connection leads to the server before
         return generation
 
     def meets(self, mark: int | None) -> bool:
-        """Whether a statement was answered by the server that memory stands on; if not, the keeper asks at once.
+        """Whether the server that memory stands on has answered a statement. If not, the keeper is woken to check.
 
-        A proxy may change the server behind a connection that lives. `mark`: SERVER_MARK; None: nothing was answered.
+        A proxy may change the server behind a living connection. `mark`: SERVER_MARK; None: no answer came.
         """
         incarnation = self.incarnation
         if mark is None or incarnation is None or mark == incarnation.mark:

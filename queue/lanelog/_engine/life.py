@@ -1,7 +1,6 @@
-"""What is told of a subscription's life, topic by topic: its start, what it waits for at its end, and its end.
+"""The log events of a subscription's life, for each topic: its start, its lanes, its end, and a wait for the end.
 
-Owns those events alone and changes nothing. Called by the keeper, and by whoever waits for the end, without any lock:
-logging is the application's code, too.
+Owns these events and changes nothing. The caller holds no lock, because a log handler is the application's code.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ if TYPE_CHECKING:
     from lanelog._engine.member.member import Member
 
 KEYS = 5
-"""Of lanes that came or went: so many are named, however many there are."""
+"""How many keys an event about acquired or released lanes names."""
 
 log = get_logger("subscription")
 keeper_log = get_logger("keeper")
 
 
 def started(member: Member, members: int | None) -> None:
-    """It has given its first sign of life. `members`: processes of the group, this one included; None: not known."""
+    """The member has made its first turn. `members`: the living members, this one included; None: not known."""
     log.info(
         "subscription.started",
         topic=member.topic,
@@ -36,19 +35,19 @@ def started(member: Member, members: int | None) -> None:
 
 
 def acquired(member: Member, keys: Sequence[str]) -> None:
-    """Lanes are this process's, and loaded."""
+    """Lanes were acquired and loaded."""
     if keys:
         keeper_log.info("lanes.acquired", **_lanes(member, keys))
 
 
 def released(member: Member, keys: Sequence[str]) -> None:
-    """Lanes are nobody's again."""
+    """Lanes were released."""
     if keys:
         keeper_log.info("lanes.released", **_lanes(member, keys))
 
 
 def drained(member: Member) -> None:
-    """Nothing is in work, what was done is committed, and no lane is held."""
+    """No handler runs, all outcomes are committed, and no lane is held."""
     counters = member.counters
     log.info(
         "subscription.drained",
@@ -62,12 +61,12 @@ def drained(member: Member) -> None:
 
 
 def stopped(member: Member) -> None:
-    """It is no member of its group any more."""
+    """The member has left its group."""
     log.info("subscription.stopped", topic=member.topic, group=member.group)
 
 
 def waited(member: Member, seconds: float, *, away: bool) -> None:
-    """Its end takes long. `seconds`: since it was asked to stop. `away`: the database does not answer."""
+    """The end takes long. `seconds`: since the stop was asked for. `away`: the database does not answer."""
     with member.lock:
         held = member.held_locked()
     reasons = ["the database, which does not answer"] if away else []

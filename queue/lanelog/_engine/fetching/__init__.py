@@ -1,5 +1,5 @@
-"""From the database into memory: which lanes have messages to read, and reading them.
+"""From the database into memory: it finds the lanes that have new messages, and reads them.
 
-Owns the fetcher, and the check of offsets that the log does not hold. Never decides what is handed out, and writes
-nothing. The engine starts the fetcher.
+Owns the fetcher, and the check of holes. Never decides which messages are handed out, and writes nothing. The engine
+starts the fetcher.
 """

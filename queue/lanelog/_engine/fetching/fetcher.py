@@ -1,7 +1,7 @@
-"""The fetcher: looks for lanes with something to read, and reads it, as much as memory may hold.
+"""The fetcher: it looks for lanes with new messages, and reads as many as memory may hold.
 
-Owns when to look and how much to read; never decides what is handed out (`Lane`), and writes nothing. One thread and
-one connection of a client.
+Owns the times of the looks and the amount of reading. Never decides which messages are handed out: `Lane` does. Writes
+nothing. It is one thread and one connection of a client.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ LOOK_SHARE = 39.0
 """A look may take a fortieth of the time: after one of d seconds, the next is 39 d later at the earliest."""
 
 DIGEST_PAYS = 0.5
-"""Of the time that a look takes: if the digest of all heads takes more, it is not asked for."""
+"""A share of the time that a look takes. When the digest of all heads takes more, the look is made without it."""
 
 LOOKS_REMEMBERED = 5
-"""The cheapest of so many looks is what a look costs: one that met a hiccup must not delay the next by seconds."""
+"""The cost of a look is the cheapest of so many. One look that was slow by chance must not delay the next by seconds."""
 
 LANES_A_FETCH = 40
 IDLE = 2.0
 AGAIN = 0.1
-"""Seconds until a session that nobody vouches for yet is tried again."""
+"""Seconds until a session that the ground does not vouch for yet is tried again."""
 
 log = get_logger("fetcher")
 
 
 @define(eq=False)
 class Pace:
-    """When one member is looked at next."""
+    """The pace of the looks for one member."""
 
     interval: float = LOOK_SOON
     next_look: float = 0.0
     costs: deque[float] = field(factory=lambda: deque(maxlen=LOOKS_REMEMBERED))
-    digest: HeadsDigest | None = None  # of the heads that the last look has seen, or older ones
-    saved: float = math.inf  # what the last whole look took (seconds)
-    digest_cost: float = 0.0  # what the last digest took, with some mercy for each look without one
+    digest: HeadsDigest | None = None  # the last digest; it is not newer than the heads of the last look
+    saved: float = math.inf  # seconds that the last whole look took
+    digest_cost: float = 0.0  # seconds that the last digest took, halved for each look without one
 
 
 @define(eq=False)
@@ -69,7 +69,7 @@ class Fetcher:
         self._gaps = Gaps(self.session)
 
     def turn(self, now: float) -> float:
-        """Look and fetch once for each member; the seconds until something is due again."""
+        """Look and fetch once for each member. Returns the seconds until the next turn."""
         delay = IDLE
         members = self.context.members()
         for gone in self._paces.keys() - set(members):
@@ -103,7 +103,7 @@ class Fetcher:
         if progress:
             pace.interval = LOOK_SOON
             return 0.0
-        if fed:  # nothing to look for, and no room to read it: whoever makes some wakes the fetcher
+        if fed:  # a look would find nothing of use, and a change of any lane wakes the fetcher
             pace.interval = min(member.config.poll_interval, pace.interval * 2)
         due = member.fetching.next_due()
         now = time.monotonic()
@@ -112,7 +112,7 @@ class Fetcher:
 
     @staticmethod
     def _fed(member: Member, pace: Pace) -> bool:
-        """Whether a look would tell nothing of use; to ask every lane costs its share of the time, as a look does."""
+        """Whether a look would find nothing of use. This question costs time, too, so it also delays the next look."""
         began = time.monotonic()
         fed = member.fetching.all_fed()
         ended = time.monotonic()
@@ -129,9 +129,10 @@ class Fetcher:
         pace.next_look = ended + max(pace.interval, LOOK_SHARE * min(pace.costs))
 
     def _published(self, member: Member, pace: Pace) -> bool:
-        """Whether anything was published in the topic since the last look, as far as it pays to ask.
+        """Whether a message was published in the topic since the last look. True without a question if that costs much.
 
-        The digest is older than the look that follows: what is committed between the two is met again by the next.
+        The digest is older than the look that follows. A commit between the two changes the next digest, so the next
+        look meets it.
         """
         if pace.digest_cost > DIGEST_PAYS * pace.saved:
             pace.digest_cost /= 2
@@ -143,12 +144,12 @@ class Fetcher:
         return digest != known
 
     def _whole_look(self, member: Member, pace: Pace) -> bool:
-        """Read the heads of the member's lanes; True when some head is news."""
+        """Read the heads of the member's lanes. True when some head rose."""
         began = time.monotonic()
         try:
             heads = partitions.look(self.session, member.at, member.owner)
         except BaseException:
-            pace.digest = None  # what it says was not read
+            pace.digest = None  # the heads of this digest were not read
             raise
         pace.saved = time.monotonic() - began
         news = member.fetching.heads(heads)
@@ -157,7 +158,7 @@ class Fetcher:
         return news
 
     def _fetch(self, member: Member) -> bool:
-        """Read more for lanes that want it; True when something was read."""
+        """Read rows for the lanes that want some. True when a row was read."""
         config, budget, limit = member.config, member.budget, member.rules.batch_size
         room = config.prefetch - budget.messages
         space = config.prefetch_bytes - budget.payload_bytes
@@ -178,20 +179,20 @@ class Fetcher:
                 member.fetching.fetched(lane, cursor, rows)
                 progress = progress or bool(rows)
         except BaseException:
-            for lane in lanes:  # nobody else would ask for them again
+            for lane in lanes:  # `take_needing_fetch` has removed them from the queue
                 member.fetching.still_needs_fetch(lane)
             raise
         return progress
 
     def _make_room(self, member: Member) -> None:
-        # Not for lanes that only read ahead: busy ones would take turns in reading and evicting as long as they are.
+        # Lanes that only read ahead get no room this way: busy lanes would evict and read in turns.
         if member.runs.empty() and member.fetching.wants_room():
             for each in self.context.members():
                 if each.budget is member.budget:  # the topics of one subscription share its memory
                     each.fetching.evict()
 
     def _contiguous(self, member: Member, lane: Lane, cursor: int, rows: list[Fetched]) -> list[Fetched]:
-        """The rows up to the first hole or the first payload that does not fit; both are met again at the cursor."""
+        """The rows up to the first hole, or to the first payload that does not fit. The next fetch begins there."""
         whole: list[Fetched] = []
         for row in rows:
             if row.offset != cursor + 1 + len(whole):
@@ -201,7 +202,7 @@ class Fetcher:
                 if not whole:
                     member.fetching.still_needs_fetch(
                         lane
-                    )  # before what is evicted now, which would take the room again
+                    )  # before the evicted lanes: it must be first in the queue
                     self._make_room(member)
                 break
             whole.append(complete)
@@ -210,7 +211,7 @@ class Fetcher:
         return whole
 
     def _with_payload(self, member: Member, row: Fetched, *, first: bool) -> Fetched | None:
-        """The row with its payload; None when that must wait until memory has room."""
+        """The row with its payload. None when that must wait until memory has room."""
         if row.payload is not None or row.target_group not in ("", member.group):
             return row
         budget = member.budget
@@ -218,12 +219,12 @@ class Fetcher:
         if not fits and not (first and budget.messages == 0):
             return None
         if not first:
-            return None  # it comes first in the next fetch, and is counted by then
+            return None  # in the next fetch it comes first, and the rows before it are counted by then
         payload = fetches.payload(self.session, member.topic, row.key, row.offset)
         return row._replace(payload=payload) if payload is not None else None
 
     def _revive(self, member: Member, now: float) -> None:
-        """Read again what waited for another attempt and is due, as far as memory has room."""
+        """Read the bodies of due messages that wait for another attempt, as far as memory has room."""
         room = member.config.prefetch - member.budget.messages
         if member.config.prefetch_bytes <= member.budget.payload_bytes:
             room = 0
@@ -233,7 +234,8 @@ class Fetcher:
         try:
             self._read_again(member, wanted)
         except BaseException:
-            member.fetching.still_needs_payload(lane for lane, _ in wanted)  # nobody else would ask for them again
+            # `take_needing_payload` has removed them from the list.
+            member.fetching.still_needs_payload(lane for lane, _ in wanted)
             raise
 
     def _read_again(self, member: Member, wanted: list[tuple[Lane, list[int]]]) -> None:
@@ -251,7 +253,7 @@ class Fetcher:
                     continue
                 complete = self._with_payload(member, row, first=not rows)
                 if complete is None:
-                    member.fetching.still_needs_payload([lane])  # what does not fit yet comes first the next time
+                    member.fetching.still_needs_payload([lane])  # the next read begins with the payload that did not fit
                     if not rows:
                         self._make_room(member)
                     break
@@ -261,7 +263,7 @@ class Fetcher:
             member.fetching.revived(lane, rows, gone)
 
     def _tell_vanished(self, member: Member, lane: Lane, gone: list[int]) -> None:
-        """Log an error for each missing message above the floor. Below it a deleted dead letter is expected."""
+        """Log an error for each missing message above the floor. At or below it, a deleted dead letter is expected."""
         topic, group = member.topic, member.group
         floor = offsets.load_floors(self.session, topic, [lane.key]).get(lane.key)
         for offset in gone:

@@ -1,7 +1,7 @@
-"""Gaps: an offset below a lane's head that the log does not hold.
+"""Gaps: the fetcher does not find an offset that should be in the log.
 
-Owns the check that tells a real hole from a lane that was collected or purged, or is not ours any more, and the one of
-heads that are lower than they were; never fetches for delivery. Called by the fetcher, on its connection.
+Owns the check for a real hole: the lane may also be collected, purged, or not ours any more. Owns the check for heads
+that are lower than before, too. Never fetches for delivery.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ if TYPE_CHECKING:
     from lanelog._engine.lane.lane import Lane
     from lanelog._engine.member.member import Member
 
-# The head may be in a caller's long transaction: wait for it a second, not five.
+# A user's long transaction may hold the head: wait a second for it, not five.
 PATIENCE = "SET SESSION innodb_lock_wait_timeout = %s"
 
 HOLES_AT_ONCE = 10_000
-"""Offsets that are passed in one step: the lane's member is locked meanwhile, for some milliseconds."""
+"""How many offsets are skipped in one step. The member is locked meanwhile, for some milliseconds."""
 
 log = get_logger("fetcher")
 
 
 @define(eq=False)
 class Gaps:
-    """Looks twice before an offset is passed."""
+    """Checks under locks before an offset is skipped."""
 
     session: Session
 
     def check_heads(self, member: Member, lanes: Sequence[Lane]) -> None:
-        """Give up lanes whose head is below what memory has seen of it: their tables were set back.
+        """Disown lanes whose head is lower than memory has seen it: their tables were set back.
 
-        Read anew, as a lane that was loaded after the look has seen more than that. What memory holds is of messages
-        that are gone, and others get their offsets: the lane is loaded again from what there is.
+        The heads are read again, because a lane that was loaded after the look has a newer head. The messages in memory
+        are gone from the log, and new messages will get their offsets. So the lane must be loaded again.
         """
         heads = partitions.heads(self.session, member.topic, [lane.key for lane in lanes])
         for lane in lanes:
-            head = heads.get(lane.key, lane.state.head)  # purged: the keeper finds that its lease is gone
+            head = heads.get(lane.key, lane.state.head)  # without a head it was purged: the keeper finds the lease gone
             if head < lane.state.head:
                 self._ahead(member, lane, lane.state.head, head)
                 member.disown_lane(lane.term, "its head is below what was read of it")
@@ -62,7 +62,7 @@ class Gaps:
         )
 
     def check(self, member: Member, lane: Lane, offset: int) -> None:
-        """Pass `offset` if it is really missing; the lane is looked at again in every other case."""
+        """Skip `offset` if it is really missing. Otherwise lose the lane, or let the fetcher try it again."""
         at, key = member.at, lane.key
         owned = leases.owned(self.session, at, member.owner)
         if not any(lease.key == key and lease.epoch == lane.epoch for lease in owned):
@@ -95,5 +95,5 @@ class Gaps:
         if floor is None or floor.offset_acked < offset:
             log.error("log.hole_found", topic=at.topic, key=key, group=at.group, offset=offset, head=head)
             member.fetching.skip_holes(lane, offset, offset)
-        else:  # up to the floor nothing is kept for anybody, as when a lane is loaded
+        else:  # messages up to the floor are released for all groups
             member.fetching.skip_holes(lane, offset, min(floor.offset_acked, offset + HOLES_AT_ONCE - 1))

@@ -1,7 +1,7 @@
-"""What of a lane goes out next, what comes back unstarted, and what an outcome changes.
+"""The next messages to go out of a lane, the return of unstarted ones, and the effect of an outcome.
 
-Owns the rules of the three orders and of redelivery: also that a message which may have killed a process runs its last
-attempt alone. Never fetches and never loads. Pure.
+Owns the rules of the three orders and of redelivery. One of them: a message that may have killed a process runs its
+last attempt alone. Never fetches and never loads. Pure.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 @define(eq=False, repr=False)
 class Dispatcher:
-    """What may go out of one lane now."""
+    """Decides which messages of one lane may go out now, and applies outcomes to it."""
 
     state: LaneState
     writes: PendingWrites
 
     def plan(self, now: float) -> Run | Burial | None:
-        """Decide what goes out next, if anything.
+        """The next run or burial of this lane, if there is one.
 
-        A late run may go to the workers at once: who takes it calls `mark`. Any other is marked by the next flush, and
-        goes to them when that has committed (`written`).
+        A late run may go to the workers at once: the worker that takes it calls `mark`. The next flush marks any other
+        run. That run goes to the workers after the commit (`PendingWrites.written`).
         """
         if self.state.held_back:
             return None
@@ -52,7 +52,7 @@ class Dispatcher:
                 if not attempts:
                     self.state.ready.popleft()
                     return self._expire(attempt)
-                break  # it comes next, when those before it are out
+                break  # the next plan expires it, after the messages before it are out
             self.state.ready.popleft()
             attempts.append(attempt)
         if not attempts:
@@ -60,10 +60,10 @@ class Dispatcher:
         return self._send_out(Run(self.state.term, attempts, first=True, late=self.state.rules.marks_late()), now)
 
     def _expire(self, attempt: Attempt) -> Burial:
-        """To the dead letters without a mark.
+        """Send an expired message to the dead letters, without a mark.
 
-        A crash before that is committed may count it as handed out, if a mark above it was set meanwhile: it is
-        delivered again then, however late, as everything is that a crash may have interrupted.
+        A run mark above it may be written before the dead letter is committed. A crash between the two counts the
+        message as handed out. Then it is delivered again, however late it is.
         """
         attempt.expired = True
         self.state.running[attempt.offset] = attempt
@@ -71,11 +71,11 @@ class Dispatcher:
 
     @property
     def full(self) -> bool:
-        """Whether as much of it is out as may be at once: what is read for it now could not go out."""
+        """Whether as many runs are out as may be at once. Rows that are read for it now could not go out."""
         return self._runs_out() >= self.state.rules.concurrency or len(self.state.running) > self._running_limit()
 
     def _runs_out(self) -> int:
-        # A run whose mark is being written is in neither list, but workers have it as soon as that commits.
+        # A run whose mark is being written stands in neither list. Workers get it when that commits.
         being_marked = () if self.writes.writing is None else self.writes.writing.runs
         return (
             len(self.state.runs)
@@ -84,7 +84,7 @@ class Dispatcher:
         )
 
     def _running_limit(self) -> int:
-        # strict and serial: nothing may be out at all, not even on its way to the dead letters
+        # With a concurrency of 1, nothing else may be out, not even a message on its way to the dead letters.
         return 0 if self.state.rules.concurrency == 1 else 1_000_000
 
     def _plan_again(self, now: float) -> Run | Burial | None:
@@ -105,7 +105,7 @@ class Dispatcher:
         assert row is not None  # noqa: S101 - the caller checked; narrows the type
         del self.state.waiting[offset]
         number = wait.attempts + 1
-        own = own_cap(row)  # unknown when the rest was asked: only the message itself says it
+        own = own_cap(row)  # only the message's own metadata has it, so `Lane.load` did not know it
         limit = min((cap for cap in (self.state.rules.max_deliveries, own) if cap is not None), default=None)
         spent = wait.spent or (own is not None and wait.attempts >= own)
         last = wait.last or (own is not None and number >= own)
@@ -114,7 +114,7 @@ class Dispatcher:
             self.state.term, row, number, wait.first_started, wait.crashed, wait.postponed, last, wait.released
         )
         attempt.last_error = wait.last_error
-        if attempt.overdue(now):  # it was handed out and came back without a start
+        if attempt.overdue(now):  # it was handed out, and no handler began
             return self._expire(attempt)
         capped = limit is not None and number > limit and not (wait.crashed or wait.released)
         if not endless and (capped or (wait.died_alone and spent)):
@@ -122,17 +122,16 @@ class Dispatcher:
             ended = Ended.FAILED if capped else Ended.LOCK_EXPIRED
             return self.bury(attempt, wait.attempts, wait.last_error or CRASHED, ended)
         alone = wait.crashed and last and not endless and not self.state.rules.ack_first
-        # Late, so that a second crash counts only what really ran, however fast the handler is. And `alone` in the
-        # database must never be true of one that still waits for the others to end.
+        # A run after a crash is late even if the handler is fast, so that a second crash counts only messages that
+        # really ran. And the database must not say `alone` while the message still waits for others to end.
         late = not self.state.rules.ack_first and (wait.crashed or self.state.rules.marks_late())
         return self._send_out(Run(self.state.term, [attempt], first=False, late=late, alone=alone), now)
 
     def mark(self, run: Run, waiter: FlushWaiter) -> bool:
-        """A worker has taken this late run: its mark is due, and `waiter` tells when it is committed.
+        """A worker has taken this late run: let the next flush mark it, and resolve `waiter` with the commit.
 
-        False when the run was taken back meanwhile. From here on a crash may count it, if its handler starts or not:
-        a process that dies before the flush has committed counts nothing, one that dies behind it counts the attempt of
-        a message that a worker had in its hands, and of no other.
+        False when the lane is lost, or the run was taken back meanwhile. A process that dies before the commit counts
+        nothing. A process that dies after the commit counts the attempt, whether or not the handler has started.
         """
         if self.state.lost or not run.attempts:
             return False
@@ -142,7 +141,7 @@ class Dispatcher:
         return True
 
     def _write_rows_of(self, run: Run) -> None:
-        if not run.first:  # else the run mark covers it: see `PendingWrites.handed`
+        if not run.first:  # the run mark covers first deliveries: see `PendingWrites.handed`
             self.writes.dirty.update(attempt.offset for attempt in run.attempts)
 
     def _send_out(self, run: Run, now: float) -> Run:
@@ -159,9 +158,9 @@ class Dispatcher:
         return run
 
     def recall(self) -> None:
-        """Take back whatever no handler has seen, and undo its marks with the next flush."""
+        """Take back every message that no handler has seen. The next flush undoes their marks."""
         if self.state.rules.ack_first:
-            return  # acked before the handler: what is out must run, or it is lost
+            return  # these messages are acked already: they must run, or they are lost
         being_marked = [] if self.writes.writing is None else self.writes.writing.runs
         self.take_back([*self.state.runs, *self.writes.runs, *being_marked])
 
@@ -179,13 +178,13 @@ class Dispatcher:
         self.writes.runs = [run for run in self.writes.runs if run.attempts]
         self.state.runs = [
             run for run in self.state.runs if run.attempts
-        ]  # whoever finds an empty one in the queue passes it
+        ]  # a worker that finds an empty run in the queue skips it
         if not returned:
             return
-        # What is ready lies behind all that is out, be it marked or not: the lane reads on from its first.
+        # Every ready message lies above every first delivery that is out, because the lane reads on from the first one.
         handed = max(self.writes.handed(), *(run.last_offset for run in self.state.runs if run.first), 0)
         for row in returned:
-            if row.offset < handed:  # the run mark, which cannot be lowered, may cover it: a row that counts nothing
+            if row.offset < handed:  # the run mark may cover it and cannot be lowered, so a row must say: no attempt
                 self.state.waiting[row.offset] = Waiting(0, 0.0, None, body=row, id=row.id)
                 self.writes.dirty.add(row.offset)
         kept = sorted((row for row in returned if row.offset >= handed), key=lambda row: row.offset)
@@ -207,7 +206,7 @@ class Dispatcher:
         self.writes.dirty.add(attempt.offset)
 
     def finished(self, run: Run) -> None:
-        """A worker is done with a run, whether or not it started all of it."""
+        """A worker is done with a run, whether or not it started all its messages."""
         if run in self.state.runs:
             self.state.runs.remove(run)
         if run.first:
@@ -224,9 +223,9 @@ class Dispatcher:
         ended: Ended = Ended.SUCCESS,
         error: str | None = None,
     ) -> None:
-        """Settle a message; `ended` and `error`: otherwise than by an ack, for want of dead letters.
+        """Settle a message. `ended` and `error` say why, when a message is given up and there are no dead letters.
 
-        `stored`: its acked row is already committed (by a transaction of its own), and with it its history.
+        `stored`: a transaction of its own has committed its settlement and its history.
         """
         if attempt.state is not State.SUPERSEDED:
             attempt.state = State.SETTLED
@@ -251,7 +250,7 @@ class Dispatcher:
         postponed: bool = False,
         last: bool = False,
     ) -> None:
-        """Keep a message for another attempt; `postponed`: it starts again as attempt 1; `last`: as in `Waiting`."""
+        """Keep a message for another attempt. `postponed`: it starts again as attempt 1. `last`: as in `Waiting`."""
         attempt.state = state
         if self.state.running.pop(attempt.offset, None) is None:
             return
@@ -268,10 +267,10 @@ class Dispatcher:
         )
         self.writes.dirty.add(attempt.offset)
         if self.state.rules.strict:
-            self.state.drop_ready()  # it would only take room while the lane is held back
+            self.state.drop_ready()  # these rows would only take room while the lane waits
 
     def returned(self, attempt: Attempt, now: float) -> None:
-        """A message that was handed out but not tried: its attempt does not count."""
+        """Take back a message that was handed out. Its attempt does not count, even if a handler has begun."""
         if self.state.running.pop(attempt.offset, None) is None:
             return
         self.state.budget.give(attempt.row)
@@ -289,10 +288,10 @@ class Dispatcher:
         self.writes.dirty.add(attempt.offset)
 
     def bury(self, attempt: Attempt, failures: int, error: str, ended: Ended, state: State = State.BURYING) -> Burial:
-        """Hand a message to the dead letters; it stays out until that transaction is known.
+        """Send a message to the dead letters. It stays in `running` until the outcome of that transaction is known.
 
-        `failures`: attempts that were made. One that is refused before its handler has begun is none of them, and
-        whoever hears of it (the hook, the history, the log) is told of those that were.
+        `failures`: the attempts that were made. An attempt that ends before its handler begins does not count. The
+        hook, the history and the log get this number.
         """
         attempt.state, attempt.number = state, failures
         burial = Burial(self.state.term, attempt.offset, failures, error, ended, attempt, attempt.row)

@@ -1,7 +1,7 @@
-"""How a handler's exception is told: as the text that is kept with the message, and as the traceback in the log.
+"""The two forms of a handler's exception: the text that is kept with the message, and the traceback in the log.
 
-Owns both forms; decides nothing and never raises. Called by the policy and by whoever logs a failure, outside the
-engine's locks: what an exception says of itself is the user's code, and source lines are read from files.
+Owns both forms. Decides nothing and never raises. The caller holds none of the engine's locks, because an exception's
+text comes from the user's code, and source lines are read from files.
 
 The text begins with the exception's own message, because administration groups failures by their first line. The frames
 follow in Python's order, the innermost last. Where there is no room for all, the outer ones are left out.
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 MAX_BYTES: Final = 4096
-"""Of an error's text in the database, in UTF-8; the columns are TEXT and have room for 65,535."""
+"""The longest error text in the database, in bytes of UTF-8. The columns are TEXT, with room for 65,535."""
 
 MESSAGE_BYTES: Final = 2048
-"""Of the exception's own message, when frames follow."""
+"""The longest text of an exception's own message, in bytes, when frames follow."""
 
 FRAMES: Final = 20
-"""Of one exception."""
+"""How many frames of one exception are kept."""
 
 CAUSES: Final = 5
-"""Exceptions that one text tells of: the first, what it was raised from, the members of a group."""
+"""How many exceptions one text holds: the first, its causes, and the members of a group."""
 
 LINE: Final = 200
-"""Characters of a source line."""
+"""How many characters of a source line are kept."""
 
 _HEAD: Final = "Traceback (most recent call last):"
 _CUT: Final = "…"
@@ -41,7 +41,7 @@ _OWN: Final = str(Path(__file__).parents[1])
 
 
 def clip(text: str, most: int = MAX_BYTES) -> str:
-    """At most so many bytes of UTF-8, and always encodable."""
+    """The text, cut to `most` bytes of UTF-8. It can always be encoded."""
     text = encodable(text[: most + 1])  # no character is shorter than a byte
     data = text.encode()
     if len(data) <= most:
@@ -50,14 +50,14 @@ def clip(text: str, most: int = MAX_BYTES) -> str:
 
 
 def summary(text: str | None) -> str | None:
-    """The exception's own message, of a text that `render` has made."""
+    """The exception's own message, out of a text from `render`."""
     return None if text is None else text.split(f"\n{_HEAD}", 1)[0]
 
 
 def raised(error: BaseException | None) -> ExcInfo | None:
-    """What a log record shows as the traceback; None for what a handler raises to say what it wants.
+    """The traceback for a log record.
 
-    Those have no fault to show unless they were raised from one.
+    None for Postpone, Reject and Retry: they show no fault, unless they were raised from another exception.
     """
     if error is None:
         return None
@@ -67,13 +67,13 @@ def raised(error: BaseException | None) -> ExcInfo | None:
 
 
 def render(error: BaseException) -> str:
-    """The exception's message and its innermost frames, then those of what it was raised from."""
+    """The exception's message and its innermost frames, then the same of its causes."""
     told = clip(describe(error))
     if raised(error) is None:
         return told
     try:
         return _render(error)
-    except Exception:  # noqa: BLE001 - an exception class of the application's may break whoever looks at it
+    except Exception:  # noqa: BLE001 - an exception class of the application may raise when it is formatted
         return told
 
 
@@ -110,7 +110,7 @@ def _shown(frame: traceback.FrameSummary) -> str:
 
 
 def _frames(error: BaseException) -> TracebackType | None:
-    """The traceback from the user's first frame on; all of it when the user's code was not reached."""
+    """The traceback from the user's first frame on. The whole traceback when there is no frame of the user's."""
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_OWN):
         frames = frames.tb_next
@@ -118,7 +118,7 @@ def _frames(error: BaseException) -> TracebackType | None:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The exception and those behind it, each once."""
+    """The exception, its causes and its members, each once."""
     waiting, seen = [error], set[int]()
     while waiting and len(seen) < CAUSES:
         each = waiting.pop(0)

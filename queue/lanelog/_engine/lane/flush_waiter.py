@@ -1,7 +1,6 @@
 """A caller's wait for the flush that carries its settlement.
 
-Owns the hand-over of one outcome between two threads; never knows what the outcome is about. Made by whoever settles
-explicitly, resolved by the settler.
+Owns the hand-over of one result between two threads. Never knows the meaning of the result.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class FlushWaiter:
-    """Resolved once, with success or with the error to raise in the waiting thread; then `then` is called, if given.
+    """Resolved once, with success or with an error for the waiting thread. After that, `then` is called.
 
-    Whoever comes first decides: a lane may be lost while the answer to its last flush is still on the way.
+    The first call of `resolve` counts. A lane may be lost while the answer to its last flush is still on the way.
     """
 
     __slots__ = ("_done", "_lock", "_then", "error")
@@ -32,7 +31,7 @@ class FlushWaiter:
         return f"FlushWaiter({state})"
 
     def resolve(self, error: Exception | None = None) -> None:
-        """Let the waiting thread go on, or raise `error` there; a second call changes nothing."""
+        """Let the waiting thread go on, or raise `error` there. A second call changes nothing."""
         with self._lock:
             if self._done.is_set():
                 return
@@ -42,7 +41,7 @@ class FlushWaiter:
             self._then()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Block until resolved; raises the error it was resolved with. False after `timeout` seconds."""
+        """Block until resolved. Raises the error, if it was resolved with one. False after `timeout` seconds."""
         if not self._done.wait(timeout):
             return False
         if self.error is not None:

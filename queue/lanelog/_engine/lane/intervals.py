@@ -1,6 +1,6 @@
-"""Sets of offsets kept as maximal intervals, so that ten thousand neighbours cost one entry.
+"""Sets of offsets, kept as maximal intervals: ten thousand neighbours cost one entry.
 
-Owns the arithmetic of merging; never knows what the offsets mean. Called by `Lane` alone.
+Owns the arithmetic of merging. Never knows what the offsets mean.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Intervals:
         return any(first <= offset <= last for first, last in self._last_of.items() if isinstance(offset, int))
 
     def last(self, first: int) -> int | None:
-        """The end of the span that starts exactly at `first`, or None."""
+        """The end of the interval that starts exactly at `first`, or None."""
         return self._last_of.get(first)
 
     def add(self, first: int, last: int) -> tuple[int, ...]:
-        """Insert first..last, which must not overlap; returns the starts whose span changed or vanished."""
+        """Insert first..last, which must not overlap. Returns the starts whose interval changed or vanished."""
         changed = [first]
         left = self._first_of.pop(first - 1, None)
         if left is not None:
@@ -51,7 +51,7 @@ class Intervals:
         return tuple(changed)
 
     def pop(self, first: int) -> int | None:
-        """Remove the span that starts exactly at `first` and return its end, or None."""
+        """Remove the interval that starts exactly at `first`, and return its end, or None."""
         last = self._last_of.pop(first, None)
         if last is not None:
             del self._first_of[last]

@@ -1,8 +1,8 @@
-"""One leased lane in memory: what is settled, what is out, what waits, and what the next flush has to write.
+"""One leased lane in memory: its settled, running and waiting messages, and the content of its next flush.
 
-A pure state machine: it never does I/O, takes a lock, starts a thread or reads a clock (`now` is monotonic seconds,
-handed in). `Lane` loads itself from rows, takes fetched messages in, and owns a `Dispatcher` (what may go out now) and
-`PendingWrites` (what the next flush must say) over the same `LaneState`.
+A pure state machine: it never does I/O, takes a member's lock, starts a thread or reads a clock. `now` is monotonic
+seconds, given by the caller. `Lane` loads itself from rows and takes fetched messages in. It owns a `Dispatcher` (which
+messages may go out now) and `PendingWrites` (the content of the next flush) over the same `LaneState`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lanelog._stores.fetches import Fetched
 
 MAX_WAITING = 1000
-"""A lane with this many messages waiting for another attempt fetches no new ones until some are through."""
+"""A lane with so many messages that wait for another attempt fetches no new ones until some are settled."""
 
 
 class Lane:
@@ -51,7 +51,7 @@ class Lane:
 
     @property
     def idle(self) -> bool:
-        """Nothing out, nothing to write: the lease may be given back."""
+        """Whether nothing is out and nothing is to be written, so that the lease may be given back."""
         writes, state = self.writes, self.state
         return not (state.running or state.runs or writes.runs or writes.writing is not None or writes.needs_write)
 
@@ -61,9 +61,9 @@ class Lane:
     def load(cls, snapshot: LaneSnapshot, rules: Rules, budget: Budget, now: float) -> Lane:
         """Rebuild a lane from its rows.
 
-        What another epoch had in flight (its rows, and the offsets below its run mark that no row covers) counts one
-        attempt and is due at once; the lane stays `adopting` until these rows are written, so that a second crash
-        counts only what really ran.
+        A message that another epoch had in flight counts one attempt and is due at once. Such a message has a row of
+        that epoch, or its offset is not above that epoch's run mark and no row covers it. The lane stays `adopting`
+        until these rows are written. So a second crash counts only messages that really ran.
         """
         watermark = max(snapshot.offset_acked or 0, snapshot.floor)
         term = Term(snapshot.key, snapshot.epoch, snapshot.generation)
@@ -82,7 +82,7 @@ class Lane:
         )
         if crashed:
             first_started = now - snapshot.marked_age
-            # A policy of one attempt marks one by one, and a crash was that attempt.
+            # When a policy allows one attempt, each message is marked alone, and the crash was its only attempt.
             last = rules.exhausted(1, 0.0)
             spent, final = cls._asked(rules, 1, snapshot.marked_age)
             for offset in crashed:
@@ -136,7 +136,7 @@ class Lane:
             last_error=CRASHED if crashed_now else row.last_error,
             released=row.released,
         )
-        if row.lease_epoch:  # also after a reload: it must not say any longer that this one runs, and perhaps alone
+        if row.lease_epoch:  # the row says that the message runs, perhaps alone: after a reload that is wrong, too
             self.writes.dirty.add(row.offset)
 
     @staticmethod
@@ -148,10 +148,10 @@ class Lane:
         return attempts > 0 and rules.exhausted(attempts, since_first), rules.exhausted(attempts + 1, since_first)
 
     def unproven(self, old: Lane) -> set[int]:
-        """What `old` believes settled by a transaction of its own, and this lane's rows do not show.
+        """Offsets that `old` holds as settled by a transaction of their own, and that this lane's rows do not show.
 
-        That COMMIT may have gone with its server, and the effect or the dead letter with it; or it came after the rows
-        were read. Only a locking read tells.
+        The COMMIT may be lost with its server, and the effect or the dead letter with it. Or it came after the rows
+        were read. Only a locking read can tell.
         """
         return {offset for offset in old.settled_apart() if not self.state.passed(offset)}
 
@@ -165,11 +165,11 @@ class Lane:
         return self.writes.durable & known
 
     def carry_over(self, old: Lane, ids: dict[int, str], proven: Container[int] = ()) -> None:
-        """On another connection: keep what `old` has running or buffered where the log still has the same message.
+        """Keep the running and buffered messages of `old`, where the log of the new connection still has the same ones.
 
-        A server that crashed, or that lacks the last commits of the one before, can hand an offset to another message,
-        so only (offset, id) proves that it is the same one. What was settled by a transaction of its own is kept only
-        if it is `proven` on this server: else it is delivered, or buried, again.
+        A server that crashed, or that lacks the last commits of the one before, can give an offset to another message.
+        So only (offset, id) proves that it is the same message. A message that a transaction of its own has settled is
+        kept only if it is `proven` on this server. Otherwise it is delivered, or dead-lettered, again.
         """
         if old.writes.writing is not None:
             old.writes.unwritten(old.writes.writing)
@@ -179,8 +179,8 @@ class Lane:
                 self._keep_running(attempt, old.state.burials.get(offset))
             else:
                 attempt.state = State.SUPERSEDED
-        # A flush that was on its way may have committed its mark after this lane's rows were read, and a transaction of
-        # a handler its row.
+        # After this lane's rows were read, a flush on its way may have committed its mark, and a handler's transaction
+        # its row.
         self.writes.marked = max(self.writes.marked, old.writes.marked)
         self.writes.dirty |= old.writes.stored - self.writes.stored
         self.writes.stored |= old.writes.stored
@@ -195,12 +195,12 @@ class Lane:
         for run in old.state.runs:
             run.term = self.term
             self.state.runs.append(run)
-        for run in old.writes.runs:  # only what is acked first: it must run, or it is lost
+        for run in old.writes.runs:  # after the recall, only acked-first runs are left: they must run, or are lost
             if all(ids.get(attempt.offset) == attempt.row.id for attempt in run.attempts):
                 run.term = self.term
                 self.writes.runs.append(run)
             else:
-                run.recall()  # the server has another message there: no late answer to a flush may send it out
+                run.recall()  # the server has another message there, so a late answer to a flush must not send it out
 
     def _keep_settled(self, old: Lane, ids: dict[int, str], proven: Container[int]) -> None:
         for offset, message_id in old.writes.buffer.items():
@@ -215,7 +215,7 @@ class Lane:
         self.writes.left.extend(row for row in old.writes.left if ids.get(row.offset) == row.id)
 
     def _keep_waiting(self, old: Lane, ids: dict[int, str]) -> None:
-        """What was taken back just now, or has failed: its row, if it has one, may still say that it is in flight."""
+        """Keep messages that were taken back or have failed. A row of such a message may still say that it runs."""
         for offset in old.state.waiting.keys() & old.writes.dirty:
             wait = old.state.waiting[offset]
             same = ids.get(offset) == wait.id if wait.id else offset in self.state.waiting
@@ -237,7 +237,7 @@ class Lane:
             burial.term = self.term
 
     def abandon(self) -> None:
-        """The lane is no longer this object's: give back everything that it holds in memory."""
+        """This object is the lane no longer: give back the memory that it holds."""
         self.writes.waiters = []
         self.state.drop_ready()
         for attempt in self.state.running.values():
@@ -247,7 +247,7 @@ class Lane:
         self.state.lost = True
 
     def vouched(self) -> dict[int, str]:
-        """The offsets and ids that a reload must find unchanged: running, failed, and settled but not yet durable."""
+        """The offsets and ids that a reload must find unchanged: running, waiting and settled ones not yet written."""
         writes = self.writes
         unwritten = writes.dirty if writes.writing is None else writes.dirty | writes.writing.offsets
         known = {offset: attempt.row.id for offset, attempt in self.state.running.items()}
@@ -261,7 +261,7 @@ class Lane:
 
     @property
     def needs_fetch(self) -> bool:
-        """Whether fetching would help: something unread, little ready, and nothing that holds the lane back."""
+        """Whether fetching would help: messages are unread, few are ready, and nothing holds the lane back."""
         if (
             self.state.cursor >= self.state.head
             or self.state.closing
@@ -273,14 +273,14 @@ class Lane:
         if len(self.state.ready) > self.state.rules.batch_size // 2:
             return False
         if len(self.state.waiting) >= MAX_WAITING and max(self.state.waiting) <= self.state.cursor:
-            return False  # else the cursor has yet to reach some of them, after a take-over
-        # A strict lane that waits would only sit on what it fetches, and other lanes need the room.
+            return False  # when some lie above the cursor, after a load, the lane must read on to reach them
+        # A strict lane that waits could not hand out the rows, and other lanes need the room.
         return not (self.state.rules.strict and self.state.waiting and min(self.state.waiting) <= self.state.cursor)
 
     def fetched(self, rows: Iterable[Fetched], now: float) -> None:
-        """Take over rows in offset order, starting right behind the cursor."""
+        """Take rows in offset order, from right behind the cursor."""
         if self.state.closing or self.state.paused:
-            return  # it came too late: the rows would only take room
+            return  # the rows would only take room
         intervals = list(self.state.settled)
         at = 0
         for row in rows:
@@ -308,9 +308,9 @@ class Lane:
                 return  # nothing behind it may go out before it is due
 
     def due(self, now: float, limit: int) -> list[int]:
-        """The lowest offsets that are due and lack their body; in strict order nothing behind one that is not due.
+        """The lowest offsets that are due and lack their body. In strict order, none behind one that is not due.
 
-        What lies above the cursor comes with the fetch that moves it there, and could not go out before.
+        A message above the cursor is left out: it may not go out yet, and the fetch that moves the cursor reads it.
         """
         self.state.needs_payload = False
         if self.state.closing or self.state.paused or self.state.lost or self.state.adopting:
@@ -331,7 +331,7 @@ class Lane:
         return wanted
 
     def revived(self, row: Fetched) -> None:
-        """Give a waiting message its body back; one for another group is passed."""
+        """Give a waiting message its body back. A message for another group is skipped."""
         wait = self.state.waiting.get(row.offset)
         if wait is None or wait.body is not None:
             return

@@ -1,7 +1,7 @@
-"""What a lane has to write: settled offsets, rows and marks, compared with what the database has.
+"""The pending writes of a lane: settled offsets, rows and marks that the database does not have yet.
 
-Owns the difference between memory and database and turns it into one `LaneWrite` at a time. Never decides what is
-handed out. Pure.
+Owns the difference between memory and database, and turns it into one `LaneWrite` at a time. Never decides which
+messages are handed out. Pure.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ if TYPE_CHECKING:
 
 @define(eq=False, repr=False)
 class PendingWrites:
-    """What the next flush must say of one lane."""
+    """The content of the next flush of one lane."""
 
     state: LaneState
     flushed: int  # the watermark in the database, as far as memory knows
     marked: int = 0  # the run mark in the database, as far as it is above the watermark
     waiters: list[FlushWaiter] = field(factory=list)
     buffer: dict[int, str] = field(factory=dict)  # settled here, not yet known to be durable: offset -> id
-    left: list[HistoryWrite] = field(factory=list)  # of messages that are settled here and in no flush yet
+    left: list[HistoryWrite] = field(factory=list)  # history rows of settled messages that are in no flush yet
     writing: LaneWrite | None = None
     runs: list[Run] = field(factory=list)  # planned, and to be marked by the next flush
     dirty: set[int] = field(factory=set)  # offsets whose row is to be written or deleted
     stored: set[int] = field(factory=set)  # offsets that may have a row
-    durable: set[int] = field(factory=set)  # of the buffer: settled by a transaction of its own
+    durable: set[int] = field(factory=set)  # offsets of the buffer that a transaction of their own has settled
 
     @property
     def unwritten_settlements(self) -> list[int]:
-        """Offsets that handlers have settled by returning, and that no flush has carried yet."""
+        """Offsets of messages whose settlement is in memory only: no transaction has committed it yet."""
         buffer = self.buffer if self.writing is None else {**self.writing.buffer, **self.buffer}
         return sorted(o for o, message_id in buffer.items() if message_id and o not in self.durable)
 
     def handed(self) -> int:
-        """The highest first delivery that is marked or was started: what the run mark has to cover.
+        """The highest first delivery that is marked or was started. The run mark has to cover it.
 
-        A late run that still waits for a worker is left out. In concurrent order it may lie below one that does not:
-        the run mark then covers both, and a crash counts both.
+        A late run that still waits for a worker is left out. In concurrent order it may lie below a marked run. Then
+        the run mark covers both, and a crash counts both.
         """
         out = [run.last_offset for run in (*self.state.runs, *self.runs) if run.first and run.marked]
         if self.writing is not None:
@@ -57,7 +57,7 @@ class PendingWrites:
         return max(self.state.started_top, *out) if out else self.state.started_top
 
     def settle(self, offset: int, message_id: str) -> None:
-        """An offset is done; the watermark passes it as soon as everything before it is, too."""
+        """Note that an offset is settled. The watermark passes it when every offset before it is settled, too."""
         self.buffer[offset] = message_id
         if offset in self.stored:
             self.dirty.add(offset)
@@ -68,7 +68,7 @@ class PendingWrites:
             self.dirty.update(self.state.settled.add(offset, offset))
 
     def advance(self) -> None:
-        """Let the watermark pass what is settled right behind it."""
+        """Let the watermark pass the settled offsets right behind it."""
         last = self.state.settled.pop(self.state.watermark + 1)
         if last is not None:
             self.dirty.add(self.state.watermark + 1)
@@ -79,7 +79,7 @@ class PendingWrites:
 
     @property
     def needs_write(self) -> bool:
-        """Whether a flush would write anything for this lane, or release anyone."""
+        """Whether a flush would write something for this lane, or release a run or a waiter."""
         return bool(
             self.state.watermark != self.flushed
             or any(not self._undecided(offset) for offset in self.dirty)
@@ -93,12 +93,12 @@ class PendingWrites:
         return self.marked > self.state.watermark and max(self.handed(), self.state.watermark) < self.marked
 
     def _undecided(self, offset: int) -> bool:
-        """Whether somebody else is writing this row: a transaction of the handler, or the dead letters."""
+        """Whether another transaction is writing this row: the handler's, or the one to the dead letters."""
         attempt = self.state.running.get(offset)
         return attempt is not None and attempt.state in (State.CLAIMED, State.BURYING)
 
     def write(self, now: float) -> LaneWrite | None:
-        """What to write now; one at a time, and `written` or `unwritten` must follow."""
+        """The write for the next flush, if there is one. `written` or `unwritten` must follow before the next call."""
         if self.writing is not None or self.state.lost or not self.needs_write:
             return None
         held = {offset for offset in self.dirty if self._undecided(offset)}
@@ -145,7 +145,7 @@ class PendingWrites:
                 retry_count=wait.attempts,
                 postponed=wait.postponed,
                 crashed=wait.crashed,
-                alone=wait.died_alone,  # the proof must outlast a death of another before the burial
+                alone=wait.died_alone,  # another crash may come before the burial, and the proof must survive it
                 released=wait.released,
                 first_age=None if wait.first_started is None else now - wait.first_started,
                 last_error=wait.last_error,
@@ -153,7 +153,7 @@ class PendingWrites:
         attempt = self.state.running.get(offset)
         if attempt is None or attempt.run is None or attempt.run.first:
             return None  # covered by the run mark
-        marked = attempt.run.marked  # else it still waits for a worker, or until it has the process to itself
+        marked = attempt.run.marked  # False: it still waits for a worker, or for its turn to run alone
         started = 0.0 if marked else None
         return DeliveryWrite(
             key=self.state.term.key,
@@ -170,7 +170,7 @@ class PendingWrites:
         )
 
     def written(self, write: LaneWrite) -> list[Run]:
-        """The flush committed: returns the runs that workers may have now."""
+        """The flush is committed. Returns the runs that workers may have now."""
         self.writing = None
         self.state.adopting = False
         self.flushed = max(self.flushed, write.watermark)
@@ -184,9 +184,9 @@ class PendingWrites:
         return runs
 
     def unwritten(self, write: LaneWrite) -> None:
-        """The flush did not commit, or nobody knows: everything is to be written again (it is idempotent)."""
+        """The flush failed, or its outcome is unknown: everything is to be written again, which is idempotent."""
         self.writing = None
-        # It may have committed: what it wrote may be there, to be undone or deleted.
+        # It may have committed: its mark and its rows may be there, to be undone or deleted.
         self.marked = max(self.marked, write.mark)
         self.stored.update(row.offset for row in write.upserts)
         self.dirty |= write.offsets

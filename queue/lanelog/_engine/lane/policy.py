@@ -1,7 +1,7 @@
-"""What becomes of an attempt: the ack policy and the retry policy, applied to how a handler ended.
+"""The outcome of an attempt: the ack policy and the retry policy, applied to the end of a handler.
 
-Owns that decision alone; never touches a lane or the database. Called by the workers, by explicit settlements and by
-the keeper for time-outs, always outside the engine's locks because the policy's objects are the user's.
+Owns that decision. Never touches a lane or the database. The caller holds none of the engine's locks, because the
+retry policy may be the user's code.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from lanelog.config import SubscriptionConfig
 
 DEAD_LETTER_WAIT = 60.0
-"""The longest wait of a dead letter whose own consumer keeps failing, when the policy names no wait any more."""
+"""The longest wait, in seconds, of a dead letter whose handler keeps failing when the policy allows no more attempt."""
 
 FALLBACK_WAIT = 1.0
-"""The wait when the user's own policy object fails."""
+"""The wait, in seconds, when the user's own policy object fails."""
 
 log = get_logger("worker")
 
 
 class Verb(Enum):
-    """What an outcome does to a message."""
+    """The effect of an outcome on a message."""
 
     ACK = "ack"
     RETRY = "retry"
@@ -48,23 +48,26 @@ class Verb(Enum):
 
 @frozen
 class Outcome:
-    """A decided attempt; `wait` in seconds."""
+    """The decision about an attempt. `wait` is in seconds."""
 
     verb: Verb
     wait: float = 0.0
     error: str | None = None
-    last: bool = False  # of a message that crashed before: the attempt after this wait is the last
-    ended: Ended = Ended.SUCCESS  # what history says of a message that leaves with this
-    raised: ExcInfo | None = field(default=None, eq=False, repr=False)  # what a dead letter's event shows
+    last: bool = False  # for a message that crashed before: the attempt after this wait is the last
+    ended: Ended = Ended.SUCCESS  # how history says that the message left
+    raised: ExcInfo | None = field(default=None, eq=False, repr=False)  # the traceback for a dead letter's event
 
 
 ACKED = Outcome(Verb.ACK)
 EXPIRED = Outcome(Verb.BURY, error=values.EXPIRED, ended=Ended.EXPIRED)
-"""Of a message whose time was over before its handler could start: no attempt at all."""
+"""The outcome of a message whose time was over before its handler could start. It has had no attempt."""
 
 
 def judge(config: SubscriptionConfig, attempt: Attempt, error: BaseException | None, now: float) -> Outcome | None:
-    """How an attempt ends whose handler returned (None) or raised; None: only an explicit call may settle it."""
+    """The outcome of an attempt whose handler raised `error`, or returned (`error` None).
+
+    None under AckPolicy.MANUAL: only an explicit call may settle it.
+    """
     policy = config.ack_policy
     if policy is AckPolicy.MANUAL:
         return None
@@ -79,20 +82,20 @@ def judge(config: SubscriptionConfig, attempt: Attempt, error: BaseException | N
             config, attempt, None, error_text.render(error), now, delay=error.delay, raised=error_text.raised(error)
         )
     if policy is AckPolicy.REJECT_ON_ERROR:
-        # Its handler has not said Reject.
+        # Ended.FAILED, because the handler has not raised Reject.
         return rejected(attempt, error_text.render(error), ended=Ended.FAILED, raised=error_text.raised(error))
     return failed(config, attempt, error, error_text.render(error), now, raised=error_text.raised(error))
 
 
 def rejected(attempt: Attempt, reason: str, *, ended: Ended = Ended.REJECTED, raised: ExcInfo | None = None) -> Outcome:
-    """Straight to the dead letters; a dead letter itself has nowhere to go and is tried again."""
+    """Send a message to the dead letters at once. A message that is a dead letter itself is tried again instead."""
     if attempt.row.original_topic:
         return Outcome(Verb.RETRY, _endless_wait(attempt), clip(reason))
     return Outcome(Verb.BURY, 0.0, clip(reason), ended=ended, raised=raised)
 
 
 def timed_out(config: SubscriptionConfig, attempt: Attempt, reason: str, now: float) -> Outcome:
-    """The visibility time-out counts as a failure with a TimeoutError."""
+    """The outcome of a visibility time-out: a failure with a TimeoutError."""
     return failed(config, attempt, TimeoutError(reason), reason, now, ended=Ended.LOCK_EXPIRED)
 
 
@@ -107,7 +110,7 @@ def failed(
     ended: Ended = Ended.FAILED,
     raised: ExcInfo | None = None,
 ) -> Outcome:
-    """Ask the retry policy; an explicit delay replaces only its wait."""
+    """The outcome of a failure: ask the retry policy. An explicit delay replaces only its wait."""
     since_first = 0.0 if attempt.first_started is None else now - attempt.first_started
     try:
         wait = config.retry.decide(attempt=attempt.number, since_first=since_first, error=error)
@@ -127,7 +130,7 @@ def failed(
 
 
 def report(context: Mapping[str, object], error: BaseException, outcome: Outcome | None) -> None:
-    """Say that a handler raised; a postponed message has not failed."""
+    """Log that a handler raised. A postponed message has not failed, so it is not logged."""
     if isinstance(error, Postpone) and outcome is not None and outcome.verb is Verb.POSTPONE:
         return
     verb = "none" if outcome is None else outcome.verb.value
@@ -140,12 +143,12 @@ def _endless_wait(attempt: Attempt) -> float:
 
 
 def exhausted(config: SubscriptionConfig, attempts: int, since_first: float) -> bool:
-    """Whether no attempt may follow after this many."""
+    """Whether no attempt may follow after so many."""
     return _reached(config.max_deliveries, attempts) or not config.retry.would_retry(attempts, since_first)
 
 
 def own_cap(row: Fetched) -> int | None:
-    """How often a redriven message may be delivered, by the word of who redrove it; None: as any other."""
+    """How often a redriven message may be delivered, as its redrive said. None: as often as any other message."""
     if not row.target_group:
         return None
     cap = decode_metadata(row.metadata).get(CAP, "")

@@ -1,6 +1,6 @@
 """Attempts at messages, and the runs in which they are handed to a worker.
 
-Owns who may start the next message of a run; never decides what is handed out nor what an outcome means.
+Owns the start of the next message of a run. Never decides which messages are handed out, nor the meaning of an outcome.
 """
 
 from __future__ import annotations
@@ -25,38 +25,38 @@ if TYPE_CHECKING:
 
 
 class State(Enum):
-    """Where an attempt stands; only memory knows, the database knows marks and outcomes."""
+    """The state of an attempt. It exists in memory only: the database knows marks and outcomes."""
 
     READY = "ready"  # waits for its mark or for a worker
     RUNNING = "running"  # a handler has it
     CLAIMED = "claimed"  # message.transaction() is committing its settlement
     BURYING = "burying"  # on its way to the dead letters
     SETTLED = "settled"  # decided: acked, nacked, postponed or dead-lettered
-    SUPERSEDED = "superseded"  # given up by the engine; its settlement would be refused
+    SUPERSEDED = "superseded"  # the engine gave it up: its settlement is refused
 
 
 @define(eq=False)
 class Attempt:
-    """One attempt at one message, identified to the outside by (lease epoch, attempt number)."""
+    """One attempt at one message. Outside the process, epoch and attempt number identify it."""
 
     term: Term
     row: Fetched
     number: int
-    first_started: float | None  # monotonic; None: this is the first
+    first_started: float | None  # when the first attempt started (monotonic); None: no attempt has started
     crashed: bool = False
     postponed: int = 0
-    last: bool = False  # of one that crashed before: no other attempt follows
-    released: bool = False  # granted although the deliveries may be at their cap
-    last_error: str | None = None  # of the attempt before, as far as this process knows
+    last: bool = False  # for a message that crashed before: no other attempt follows
+    released: bool = False  # an operator allowed it, although the deliveries may be at their cap
+    last_error: str | None = None  # the error of the attempt before, as far as this process knows
     state: State = State.READY
     started: float = 0.0
     deadline: float = 0.0
     expired: bool = False  # it was `overdue` when it was to start
     slow_reported: bool = False
-    left: bool = False  # its handler returned while another thread was committing it: nobody else decides it
+    left: bool = False  # its handler returned while another thread was committing it: that thread decides it
     run: Run | None = field(default=None, repr=False)
-    on_release: Callable[[], None] | None = field(default=None, repr=False)  # what a detached attempt still holds
-    handle: ref[object] | None = field(default=None, repr=False)  # by which the user settles it; dead: nobody can
+    on_release: Callable[[], None] | None = field(default=None, repr=False)  # ends the stay of a detached attempt
+    handle: ref[object] | None = field(default=None, repr=False)  # the user's message; dead: nothing can settle it
 
     @property
     def forgotten(self) -> bool:
@@ -64,7 +64,7 @@ class Attempt:
         return self.handle is not None and self.handle() is None
 
     def release(self) -> None:
-        """Let go of what was held while the user had the message; once."""
+        """Call `on_release`, once."""
         released, self.on_release = self.on_release, None
         if released is not None:
             released()
@@ -75,14 +75,14 @@ class Attempt:
         return self.row.offset
 
     def overdue(self, now: float) -> bool:
-        """Whether it must not start any more: its time is over, and no handler has had the message."""
+        """Whether it must not start any more: its time is over, and no attempt before it counts."""
         deadline = self.row.start_by
         if deadline is None or now < deadline:
             return False
         return self.number == 1 and not (self.crashed or self.postponed)
 
     def left_as(self, ended: Ended, error: str | None, now: float) -> HistoryWrite:
-        """The row of its history, settled now."""
+        """Its history row, as settled now."""
         row = self.row
         attempts = 0 if self.expired else self.number
         first = None if self.expired else self.first_started if self.first_started is not None else now
@@ -90,10 +90,9 @@ class Attempt:
 
 
 class Run:
-    """Messages of one lane that one worker handles one after the other under one mark.
+    """Messages of one lane that one worker handles one after the other, under one mark.
 
-    The run's own lock makes "start the next one" and "take back the rest" exclude each other, so that a message is
-    either started or returned, never both.
+    The run's own lock separates `start_next` and `recall`: a message is either started or taken back, never both.
     """
 
     __slots__ = (
@@ -116,14 +115,14 @@ class Run:
     ) -> None:
         self.term = term
         self.attempts = attempts
-        self.first = first  # first deliveries, marked by the run mark; else one redelivery with a row of its own
-        self.late = late  # waits for a worker unmarked; whoever takes it has it marked
-        self.alone = alone  # a suspect, always late: it is marked once it has the process to itself
-        self.marked = not late  # what is written of its lane from now on counts its attempts
-        self.waiter: FlushWaiter | None = None  # of the flush that writes the mark of a late one
+        self.first = first  # first deliveries under the run mark; False: one redelivery with a row of its own
+        self.late = late  # it waits for a worker unmarked, and that worker has it marked
+        self.alone = alone  # a quarantined message, always late: it is marked when no other message runs
+        self.marked = not late  # the next write of its lane counts its attempts
+        self.waiter: FlushWaiter | None = None  # for the flush that marks a late run
         self.recalled = False
-        self.expired = 0  # passed without a handler, because their time was over
-        self._outcomes: list[tuple[Attempt, Outcome]] = []  # decided by the worker, not yet taken over
+        self.expired = 0  # messages that had no handler, because their time was over
+        self._outcomes: list[tuple[Attempt, Outcome]] = []  # decided by the worker, not yet applied to the lane
         self._next = 0
         self._lock = threading.Lock()
         for attempt in attempts:
@@ -140,13 +139,13 @@ class Run:
 
     @property
     def last_offset(self) -> int:
-        """The highest offset still in this run; 0 when everything was taken back."""
+        """The highest offset still in this run. 0 when every message was taken back."""
         return self.attempts[-1].offset if self.attempts else 0
 
     def start_next(self, now: float, timeout: float) -> Attempt | None:
-        """The next attempt, RUNNING until `now + timeout`; None when none is left or the rest was recalled.
+        """Start the next attempt: RUNNING until `now + timeout`. None when none is left or the rest was recalled.
 
-        One that is `overdue` counts as no start: no handler may have it, and the caller records that it has expired.
+        An `overdue` attempt counts as no start: no handler may have it, and the caller records that it has expired.
         """
         with self._lock:
             if self._next >= len(self.attempts):
@@ -154,7 +153,7 @@ class Run:
             attempt = self.attempts[self._next]
             self._next += 1
             if attempt.row.start_by is not None:
-                # What is acked before its handler was in time then: it runs, or it is lost.
+                # A message that was acked before its handler was in time then. It must run, or it is lost.
                 attempt.expired = attempt.state is State.READY and attempt.overdue(now)
             attempt.state = State.RUNNING
             attempt.started = now
@@ -166,7 +165,7 @@ class Run:
             return attempt
 
     def recall(self) -> list[Attempt]:
-        """Take back what no handler has seen; idempotent."""
+        """Take back the messages that no handler has seen. Idempotent."""
         with self._lock:
             self.recalled = True
             rest = self.attempts[self._next :]
@@ -174,12 +173,12 @@ class Run:
             return rest
 
     def record(self, attempt: Attempt, outcome: Outcome) -> None:
-        """The worker decided an attempt; somebody takes it over later."""
+        """Keep the worker's decision about an attempt until `take_outcomes`."""
         with self._lock:
             self._outcomes.append((attempt, outcome))
 
     def take_outcomes(self) -> list[tuple[Attempt, Outcome]]:
-        """What was recorded since the last call; each outcome is returned once."""
+        """The outcomes recorded since the last call. Each is returned once."""
         with self._lock:
             outcomes, self._outcomes = self._outcomes, []
             return outcomes

@@ -1,7 +1,7 @@
-"""What is known of one lane: plain data, which the lane and its two collaborators share.
+"""The state of one lane: plain data, which the lane and its two collaborators share.
 
-Owns the fields and what follows from them alone. `Lane` loads and fills it, `Dispatcher` hands out of it,
-`PendingWrites` compares it with what the database has.
+Owns the fields and the answers that follow from them alone. `Lane` loads and fills it, `Dispatcher` hands out of it,
+`PendingWrites` compares it with the database.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 @define(eq=False, repr=False)
 class LaneState:
-    """Offsets above the watermark are in exactly one place.
+    """Each offset above the watermark is in exactly one place.
 
-    `settled`: acked ahead. `waiting`: with a delivery row (failed, postponed, crashed or handed back). `running`: a run
-    is out, or the dead letters are taking it. `ready`: fetched, not handed out. Else they lie above `cursor` and are
-    not fetched yet.
+    `settled`: settled before a lower offset. `waiting`: it waits for another attempt (failed, postponed, crashed or
+    handed back). `running`: it is in a run, or on its way to the dead letters. `ready`: fetched, not handed out. Any
+    other one lies above `cursor` and is not fetched yet.
     """
 
     term: Term
@@ -40,9 +40,9 @@ class LaneState:
     running: dict[int, Attempt] = field(factory=dict)
     burials: dict[int, Burial] = field(factory=dict)
     settled: Intervals = field(factory=Intervals)
-    runs: list[Run] = field(factory=list)  # out: a worker has them, or will
+    runs: list[Run] = field(factory=list)  # runs that a worker has, or that wait in the workers' queue
     started_top: int = 0  # the highest first delivery that a handler has seen
-    adopting: bool = False  # rows of a crash must be written before anything is handed out
+    adopting: bool = False  # the first write after a load must commit before anything is handed out
     closing: bool = False
     paused: bool = False
     lost: bool = False
@@ -50,7 +50,7 @@ class LaneState:
 
     @property
     def held_back(self) -> bool:
-        """Whether nothing may go out, whatever there is."""
+        """Whether no message may go out."""
         return self.closing or self.paused or self.lost or self.adopting
 
     @property
@@ -63,14 +63,14 @@ class LaneState:
         return offset <= self.watermark or offset in self.settled
 
     def drop_bodies(self) -> None:
-        """Forget the payloads of what waits; each is read again when it is due and nothing holds it back."""
+        """Forget the payloads of waiting messages. Each is read again when it is due and nothing holds it back."""
         for wait in self.waiting.values():
             if wait.body is not None:
                 self.budget.give(wait.body)
                 wait.body = None
 
     def drop_ready(self) -> None:
-        """Forget what was fetched and not handed out; it is fetched again later."""
+        """Forget the messages that were fetched and not handed out. They are fetched again later."""
         if not self.ready:
             return
         self.cursor = self.ready[0].offset - 1

@@ -1,6 +1,6 @@
 """The values that a lane is made of, takes in and gives out.
 
-Owns their fields; no behaviour but a budget's two sums.
+Owns their fields. The only behaviour is the two sums of a budget.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lanelog._telemetry import ExcInfo
 
 CRASHED = "the process that ran it died"
-"""`last_error` of an attempt whose process was gone before it was settled."""
+"""`last_error` of an attempt whose process died before it was settled."""
 
 EXPIRED = "expired"
 """`last_error` of a message whose time was over before a handler had started."""
@@ -28,10 +28,10 @@ EXPIRED = "expired"
 
 @frozen
 class Term:
-    """One lane as it was loaded once, and so the identity of whatever belongs to it.
+    """One load of one lane. It identifies the values that belong to that load.
 
-    An epoch alone is no identity: a lane that is loaded anew on another connection keeps it. Values that travel between
-    threads carry the term; whoever needs the lane looks it up, and learns that it is gone or was loaded anew.
+    An epoch alone is no identity: a lane that is loaded again on another connection keeps it. Values that travel
+    between threads carry the term. With it, a thread finds the lane, or learns that it is gone or was loaded again.
     """
 
     key: str
@@ -40,7 +40,7 @@ class Term:
 
 
 class Rules(Protocol):
-    """What the lane must know of its subscription."""
+    """The rules of a subscription, as a lane needs them."""
 
     group: str
     strict: bool
@@ -54,15 +54,15 @@ class Rules(Protocol):
         """How many messages are about 20 ms of work."""
 
     def marks_late(self) -> bool:
-        """Whether a run is marked only when a worker takes it: else one crash counts whatever waits for a worker."""
+        """Whether a run is marked when a worker takes it. Otherwise a crash also counts runs that wait for a worker."""
 
     def exhausted(self, attempts: int, since_first: float) -> bool:
-        """Whether no attempt may follow after this many. Asks the user's own objects: never under a lock."""
+        """Whether no attempt may follow after so many. Asks the user's own objects, so never call it under a lock."""
 
 
 @define(eq=False)
 class Budget:
-    """What a subscription holds in memory: messages and payload bytes."""
+    """The messages and payload bytes that a subscription has in memory."""
 
     messages: int = 0
     payload_bytes: int = 0
@@ -87,13 +87,13 @@ class Waiting:
     first_started: float | None
     crashed: bool = False
     died_alone: bool = False
-    spent: bool = False  # of one that crashed: no attempt may follow
-    last: bool = False  # of one that crashed: the next attempt is the last; see `Lane._asked`
+    spent: bool = False  # for a message that crashed: no attempt may follow
+    last: bool = False  # for a message that crashed: the next attempt is the last; see `Lane._asked`
     postponed: int = 0
     last_error: str | None = None
-    released: bool = False  # an operator took its last attempt away: it is delivered again, whatever the cap
+    released: bool = False  # an operator took its last attempt away: the cap does not hold for the next one
     body: Fetched | None = None
-    id: str = ""  # of the message, where this memory has made the entry; empty: it was read from the database
+    id: str = ""  # the message's id, when this process made the entry; empty: it was read from the database
 
 
 @define(eq=False)
@@ -108,12 +108,12 @@ class Burial:
     attempt: Attempt | None
     row: Fetched | None
     waiters: list[FlushWaiter] = field(factory=list)
-    raised: ExcInfo | None = field(default=None, repr=False)  # what this process has seen of the failure
+    raised: ExcInfo | None = field(default=None, repr=False)  # the traceback, when the failure was in this process
 
 
 @frozen(kw_only=True)
 class LaneSnapshot:
-    """What the database knows of a lane at the moment it is taken over (or reloaded)."""
+    """The rows of a lane at the moment of its load or reload."""
 
     key: str
     epoch: int
@@ -128,9 +128,9 @@ class LaneSnapshot:
     rows: Sequence[DeliveryRow] = ()
 
 
-@frozen(kw_only=True, eq=False)  # compared by the hundred thousand in a flush of a thousand lanes
+@frozen(kw_only=True, eq=False)  # a flush of a thousand lanes makes a hundred thousand comparisons
 class LaneWrite:
-    """What one flush writes for one lane, and whom its commit releases."""
+    """The part of a flush for one lane, with the runs and waiters that its commit releases."""
 
     term: Term
     watermark: int

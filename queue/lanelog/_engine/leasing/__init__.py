@@ -1,5 +1,5 @@
-"""Which lanes are ours: heartbeat, liveness, leases, and loading a lane's state.
+"""Leases: heartbeat, liveness, the leases of lanes, and the loading of a lane's state.
 
-Owns the keeper and everything that acquires, renews and gives back a lease. Never reads a message for delivery.
-The engine starts the keeper; a subscription registers its group here.
+Owns the keeper, and every acquisition, renewal and release of a lease. Never reads a message for delivery.
+The engine starts the keeper. A subscription registers its group here.
 """

@@ -1,7 +1,7 @@
-"""Acquiring: lanes that are nobody's, that a dead owner has left, or that nobody has ever had.
+"""Acquisition: a member takes free lanes, the lanes of dead owners, and lanes that never had a lease row.
 
-Owns these two transactions, and so the place where a lease is stolen. Never decides how many lanes are wanted, nor who
-is dead: it only looks once more, under locks, whether a dead owner is still silent.
+Owns these two transactions, and so the steal of a lease. Never decides how many lanes are wanted, nor which owner is
+dead. It only checks once more, under locks, that a dead owner is still silent.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ log = get_logger("keeper")
 
 
 def acquire(session: Session, member: Member, view: LivenessView | None, missing: int, kind: Kind) -> int:
-    """Take up to `missing` lanes of a kind: nobody's or a dead owner's, then those that never had a lease row.
+    """Take up to `missing` lanes of a kind: free ones or a dead owner's, then those that never had a lease row.
 
-    Returns how many were taken. `view` None: the heartbeats cannot be read, so nobody counts as dead.
+    Returns how many were taken. `view` None: the heartbeats cannot be read, so no owner counts as dead.
     """
     dead: tuple[DeadOwner, ...] = ()
     if view is not None:
@@ -43,7 +43,7 @@ def acquire(session: Session, member: Member, view: LivenessView | None, missing
 
 
 def _take(session: Session, member: Member, dead: Sequence[DeadOwner], missing: int, kind: Kind) -> int:
-    """Lanes that have a lease row."""
+    """Take lanes that have a lease row."""
     at = member.at
     owners = ["", *(suspect.owner for suspect in dead)]
     candidates = leases.free(session, at, owners, missing, LIKE[kind])
@@ -58,13 +58,13 @@ def _take(session: Session, member: Member, dead: Sequence[DeadOwner], missing: 
 
 
 def _create(session: Session, member: Member, missing: int, kind: Kind) -> int:
-    """Lanes that never had a lease row: it is born with the lowest epoch that was never used."""
+    """Take lanes that have no lease row. The new row gets the lowest epoch that was never used."""
     at = member.at
     unclaimed = leases.unclaimed(session, at, missing, LIKE[kind])
     if not unclaimed:
         return 0
     with session.transaction() as cx:
-        # Topic row and group shared: no purge and no delete_group can pass between them and the insert.
+        # Both rows are locked shared: no purge and no delete_group can come between these reads and the insert.
         topic_row = partitions.share_topic(cx, at.topic)
         registered = groups.lock_shared(cx, at)
         still_there = partitions.heads(cx, at.topic, unclaimed)
@@ -75,9 +75,9 @@ def _create(session: Session, member: Member, missing: int, kind: Kind) -> int:
 
 
 def deregister_dead(session: Session, member: Member, dead: Sequence[DeadOwner], known: set[DeadOwner]) -> None:
-    """An owner that is dead and holds nothing must not get a share again when a server restart voids the proof.
+    """Deregister dead owners that hold no lane. Otherwise a server restart, which voids the proof, gives them a share.
 
-    `known`: those that are deregistered already; the others are added to it.
+    `known`: the owners that are deregistered already. The others are added to it.
     """
     at = member.at
     for suspect in dead:

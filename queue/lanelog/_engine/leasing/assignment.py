@@ -1,7 +1,7 @@
-"""Who is alive, and how many lanes are whose.
+"""Liveness of owners, and the fair shares of lanes.
 
-Owns the arithmetic of fair shares and the judgement over owners; pure: it never reads a clock (`now` is monotonic
-seconds, handed in) nor the database. Called by the keeper.
+Owns the arithmetic of fair shares and the judgement of owners. Pure: it never reads the database or a clock. `now` is
+monotonic seconds, given by the caller.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     from lanelog._stores.heartbeats import HeartbeatRow
 
 SECOND_LOOK = 1.0
-"""Seconds between the two looks that have to find a lock free."""
+"""The least time, in seconds, between the two looks that must find a lock free."""
 
 EVERYBODY_BACK = OF_LOOPS.most + 1.0
-"""Seconds that our own session must be steady for before a free lock proves a death: what ended it, or made it wait,
-may have ended everybody's, and the last of them is back after the longest back-off."""
+"""Seconds for which our own session must be steady before a free lock proves a death. The event that ended our session,
+or made it wait, may have ended all sessions. The last of them is back after the longest back-off."""
 
 VETO_DURATIONS = 2
-"""For so many of its own durations a heartbeat has to stay unchanged before that counts although the lock is held: a
-proxy may keep the session of a process that is gone."""
+"""How many of its own durations a heartbeat must stay unchanged before its owner counts as dead although the lock is
+held. A proxy may keep the session of a process that is gone."""
 
 
 def fair_share(lanes: int, owners: Sequence[str], me: str) -> int:
-    """How many lanes are mine: the first (lanes mod owners) in sorted order get one more than the rest.
+    """The number of lanes for `me`: the first (lanes mod owners) owners in sorted order get one more than the rest.
 
-    Every owner computes the same from the same two numbers, so nobody has to lead. An owner that does not see itself
-    in the list (its heartbeat is not visible yet) counts itself in.
+    Every owner computes the same from the same input, so no owner has to lead. An owner that is not in the list,
+    because its heartbeat is not visible yet, counts itself in.
     """
     ranked = sorted({*owners, me})
     share, left_over = divmod(lanes, len(ranked))
@@ -45,12 +45,12 @@ def fair_share(lanes: int, owners: Sequence[str], me: str) -> int:
 
 @frozen(kw_only=True)
 class Share:
-    """How many lanes of each kind are one owner's."""
+    """One owner's share of each kind of lanes."""
 
     open: int
     keyed: int
     by_kind: bool
-    """Whether there are open lanes at all; without, all lanes are alike."""
+    """Whether the topic has open lanes. Without them, all lanes are alike."""
 
     @property
     def total(self) -> int:
@@ -59,10 +59,10 @@ class Share:
 
 
 def fair_shares(open_lanes: int, keyed: int, owners: Sequence[str], me: str) -> Share:
-    """How many open lanes and how many others are mine: both evenly, and all lanes together as by `fair_share`.
+    """The number of open and of keyed lanes for `me`. Open lanes are shared evenly, and so are all lanes together.
 
-    So nobody has all the open lanes of a topic, and all its work, while others have its idle keys; and an owner of an
-    older version, which shares out all lanes alike, computes the same number for everybody.
+    So one owner does not get all open lanes of a topic, and all its work, while others have its idle keys. An owner of
+    an older version shares all lanes alike. It computes the same total for each owner.
     """
     mine = fair_share(open_lanes, owners, me)
     total = fair_share(open_lanes + keyed, owners, me)
@@ -70,7 +70,7 @@ def fair_shares(open_lanes: int, keyed: int, owners: Sequence[str], me: str) -> 
 
 
 def to_shed(lanes: Iterable[Lane], surplus: int) -> list[Lane]:
-    """Which lanes to give back: idle ones first, else in order of their keys."""
+    """The lanes to give back: idle ones first, and then in the order of their keys."""
     if surplus <= 0:
         return []
     staying = [lane for lane in lanes if not lane.state.closing]
@@ -79,17 +79,17 @@ def to_shed(lanes: Iterable[Lane], surplus: int) -> list[Lane]:
 
 @define(eq=False)
 class _Sight:
-    """What was seen of one owner, and since when (monotonic) it has not changed."""
+    """The last heartbeat seen of one owner. All times but the heartbeat's are monotonic."""
 
     heartbeat_at: int
     expires_at: int
-    since: float
-    first: float  # when it was seen at all
+    since: float  # when this heartbeat was first seen
+    first: float  # when the owner was first seen
     free_since: float | None = None
 
 
 class Proof(Enum):
-    """Why an owner counts as dead, and so what the steal has to find once more."""
+    """Why an owner counts as dead. The steal must find the same once more."""
 
     LOCK = "its lock is free"
     EXPIRY = "its heartbeat ran out, and it holds no lock"
@@ -98,7 +98,7 @@ class Proof(Enum):
 
 @frozen(kw_only=True)
 class DeadOwner:
-    """An owner judged dead, with what the steal has to find unchanged."""
+    """An owner that is judged dead, with the heartbeat that the steal must find unchanged."""
 
     owner: str
     heartbeat_at: int
@@ -107,29 +107,30 @@ class DeadOwner:
 
 @frozen(kw_only=True)
 class LivenessView:
-    """One look at a group: who counts for the fair share, and from whom may be taken."""
+    """One look at a group: the owners that count for the fair share, and the owners whose lanes may be taken."""
 
     live: tuple[str, ...]
     dead: tuple[DeadOwner, ...] = ()
-    registered: frozenset[str] = field(default=frozenset(), eq=False)  # whoever has a row, living or not
-    newcomers: frozenset[str] = field(default=frozenset(), eq=False)  # of the living: who came less than a look ago
+    registered: frozenset[str] = field(default=frozenset(), eq=False)  # every owner with a row, living or not
+    newcomers: frozenset[str] = field(default=frozenset(), eq=False)  # living owners first seen under SECOND_LOOK ago
     trusted: bool = field(
         default=False, eq=False
-    )  # our session is steady for so long that an expired heartbeat means something
+    )  # our session has been steady long enough for an expired heartbeat to count
 
     @property
     def heirs(self) -> tuple[str, ...]:
-        """Among whom lanes are shared out.
+        """The owners among whom lanes are shared out.
 
-        While a dead owner's are among them, not to who has just come: it has to look twice itself before it may take
-        those, and they would stand still for as long. It gets its share when they have been taken, or it can take them.
+        While there are dead owners, newcomers get no share. A newcomer must look twice itself before it may take a dead
+        owner's lanes, and until then these lanes would stand still. It gets its share when no dead owner is left, or
+        when it is no newcomer any more.
         """
         return tuple(owner for owner in self.live if owner not in self.newcomers) if self.dead else self.live
 
     def without_heartbeat(self, holders: Iterable[str]) -> tuple[DeadOwner, ...]:
-        """Those among the holders of leases whose row is gone altogether: that counts as expired.
+        """The holders of leases that have no heartbeat row any more. They count as expired.
 
-        Rows are purged long after they ended; after an outage that outlasts even that, nothing else tells that their
+        Rows are purged long after they ended. After an outage that lasts even longer, no other sign is left that these
         owners are dead.
         """
         if not self.trusted:
@@ -142,15 +143,19 @@ class LivenessView:
 class LivenessMonitor:
     """One keeper's memory of the other owners of one group and topic.
 
-    An owner is dead by its lock when the lock was free in two looks a second apart, its heartbeat has not changed since
-    before the first, and the incarnation that the row names is the one that answers: a restart frees every lock and
-    must steal nothing. It is dead by expiry when its heartbeat ran out by the database's clock, or claims to run out
-    later than its own duration allows (a clock was set back) and has not changed for that long. Both need
-    `steady_since`: our own session has to be there, and answered without a stall, for so long that owners had time to
-    come back after what hit everybody.
+    An owner is dead by its lock when three things are true. The lock was free in two looks at least a second apart. The
+    heartbeat has not changed between them. And the row names the incarnation that answers now: a restart frees every
+    lock, and must not lead to a steal.
 
-    A lock that is held vetoes expiry: a server that stood still, or whose clock was set, kills nobody. The veto ends
-    with silence, see `VETO_DURATIONS`.
+    An owner is dead by expiry when its heartbeat ran out by the database's clock. After a clock was set back, a
+    heartbeat may end later than its own duration allows. Such a heartbeat counts as expired when it has not changed for
+    that duration.
+
+    Both need `steady_since`: our own session must have answered without a stall for so long that all owners had time to
+    come back after an event that hit all of them.
+
+    A lock that is held vetoes expiry: no owner dies because a server stood still or its clock was set. The veto ends
+    after a long silence: see `VETO_DURATIONS`.
     """
 
     me: str
@@ -159,7 +164,7 @@ class LivenessMonitor:
 
     @property
     def suspects(self) -> bool:
-        """Whether somebody's lock was found free the last time: the second look is not to be late."""
+        """Whether the last look found the lock of some owner free. The second look should follow soon."""
         return any(sight.free_since is not None for sight in self._sights.values())
 
     def judge(

@@ -1,7 +1,7 @@
-"""The keeper's work for one member: beat, read back, learn of members and lanes, acquire, shed, release, leave.
+"""The keeper's work for one member: beat, read back, look for members and lanes, acquire, shed, release, leave.
 
-Owns the order of these steps; the arithmetic is `assignment`'s, the SQL the stores'. Called by the keeper alone, in its
-thread and on its connection.
+Owns the order of these steps. The arithmetic is in `assignment`, the SQL in the stores. It runs in the keeper's thread,
+on the keeper's connection.
 """
 
 from __future__ import annotations
@@ -32,25 +32,26 @@ if TYPE_CHECKING:
     from lanelog._engine.member.member import Member
 
 MEMBERS_EVERY = 0.4
-"""Seconds between two looks at the members while nobody is suspected; in every turn while somebody is."""
+"""Seconds between two looks at the members. While an owner's lock is free, every turn looks."""
 
 BEAT_AGAIN = 1.0
-"""Seconds until a heartbeat that could not be written is tried again."""
+"""The longest time, in seconds, until a heartbeat that could not be written is tried again."""
 
 CLAIM_EVERY = 1.0
-"""Seconds between two tries to get up to the share when nothing has changed."""
+"""Seconds between two tries to reach the fair share, when nothing has changed."""
 
 NEW_LANES_AGE = 5.0
-"""How far back each look for new lanes goes: longer than any lane's creation takes to commit."""
+"""Seconds that each look for new lanes goes back: more than any lane's creation takes to commit."""
 
 ALL = 1_000_000
 NOT_READ = -1
 NEVER = float("-inf")
 PAGE = 5000
-"""Lanes that are read, or taken, at once."""
+"""How many lanes are read, or taken, at once."""
 
 FIRST_PAGE = 250
-"""Lanes that are taken at first, and then as many as are held: the first messages do not wait for the last lanes."""
+"""How many lanes are taken at first, so that the first messages do not wait for the last lanes. Later a member takes as
+many as it holds."""
 
 log = get_logger("keeper")
 
@@ -63,12 +64,12 @@ class Coordinator:
     member: Member
     session: Session
     watch: LivenessMonitor = field(init=False)
-    known: set[str] = field(factory=set)  # every lane of the topic that was ever seen since the last full pass
-    _passed: partitions.HeadsDigest | None = None  # before the last full pass
-    _recent: set[str] = field(factory=set)  # what the last look for new lanes found
+    known: set[str] = field(factory=set)  # the lanes of the topic: those of the last full pass, and later ones
+    _passed: partitions.HeadsDigest | None = None  # the digest before the last full pass
+    _recent: set[str] = field(factory=set)  # the lanes that the last look for new lanes found
     resting: set[str] = field(factory=set)  # lanes that an operator paused
-    _lane_pauses: int = NOT_READ  # what the group's row said when they were read
-    _open: set[str] = field(factory=set)  # the open lanes among them
+    _lane_pauses: int = NOT_READ  # the group row's count of pauses when `resting` was read
+    _open: set[str] = field(factory=set)  # the open lanes among `known`
     _sharing: Sharing = field(factory=Sharing)
     view: LivenessView | None = None  # None: the heartbeats cannot be read
     _lock_name: str = ""
@@ -78,14 +79,14 @@ class Coordinator:
     _beaten: Beaten = field(factory=Beaten)
     _members_at: float = 0.0
     _full_pass_at: float = 0.0
-    _claim_at: float = 0.0  # when it is planned again, although nothing has changed
+    _claim_at: float = 0.0  # when the next plan is made, even if nothing has changed
     _planned: int = NOT_READ  # `MemberState.changes` at the last plan
     _sweep_at: float = 0.0
-    _unheard_since: float | None = None  # when the first of the heartbeats in a row failed that could not be written
+    _unheard_since: float | None = None  # since when no heartbeat could be written; None: the last one was
     _members_failed: bool = False
-    _started: bool = False  # its start has been told
+    _started: bool = False  # its start was logged
     _drained: bool = False  # its last lane was given back
-    _deregistered: set[DeadOwner] = field(factory=set)  # of the last view
+    _deregistered: set[DeadOwner] = field(factory=set)  # the dead owners of the last view that are deregistered
 
     def __attrs_post_init__(self) -> None:
         member = self.member
@@ -94,7 +95,7 @@ class Coordinator:
         self._sweep_at = time.monotonic() + 2 * member.config.lease_duration
 
     def new_session(self, session: Session, lock_name: str, incarnation: Incarnation) -> None:
-        """The keeper has a new connection: say so in the next heartbeat, and forget what was read on the last one."""
+        """The keeper has a new connection: name it in the next heartbeat, and forget all that the last one read."""
         self.session, self._lock_name, self._incarnation = session, lock_name, incarnation
         self._beat_at = self._members_at = self._full_pass_at = self._claim_at = 0.0
         self.watch = LivenessMonitor(me=self.member.owner, lease_duration=self.member.config.lease_duration)
@@ -103,9 +104,9 @@ class Coordinator:
         self._read_back.forget()
 
     def reload(self) -> None:
-        """Tell the others of the new lock first, then compare what memory believes with what the server has.
+        """Write the new lock's name into the heartbeat, then compare memory with the server.
 
-        A lease that memory lacks, or has under another epoch, is met by the next read-back.
+        The next read-back loads a lease that memory lacks, or has under another epoch.
         """
         member = self.member
         self.beat_if_due()
@@ -114,12 +115,12 @@ class Coordinator:
         loading.reload(self.session, member, owned)
 
     def turn(self) -> None:
-        """One look after everything, in the order in which each step needs the one before."""
+        """Do each step once. Each step needs the result of the steps before it."""
         member = self.member
         now = time.monotonic()
         self.beat_if_due()
         if not member.leasing.stopping:
-            steered = self._check_group()  # before the read-back, which passes its pause on to the lanes: in this turn
+            steered = self._check_group()  # before the read-back, which passes a pause on to the lanes
         self._read_back.turn(self.session, self._beaten)
         if member.leasing.stopping:
             self._release()
@@ -138,14 +139,14 @@ class Coordinator:
     # -- liveness ------------------------------------------------------------------------------------------------------
 
     def beat_if_due(self) -> None:
-        """Renew the leases when a renewal is due; never after it has left, which would bring the owner back to life."""
+        """Renew the leases when that is due. Never after the member has left: a heartbeat would register it again."""
         now = time.monotonic()
         if now >= self._beat_at and not self.member.ended.is_set():
             self._beat(now)
 
     def _beat(self, now: float) -> None:
         member, config, slept = self.member, self.member.config, suspended()
-        self._beat_at = now + min(BEAT_AGAIN, config.lease_renewal)  # unless it succeeds
+        self._beat_at = now + min(BEAT_AGAIN, config.lease_renewal)  # this holds if the heartbeat fails
         try:
             heartbeats.beat(
                 self.session,
@@ -166,10 +167,10 @@ class Coordinator:
             self._beat_at = now + config.lease_renewal * random.uniform(0.8, 1.0)
 
     def _not_heard(self, error: DatabaseError, now: float) -> None:
-        """A heartbeat cannot be written, and a repetition alone does not mend it: for a missing grant, say.
+        """A heartbeat cannot be written, and a repetition alone does not mend it. A grant may be missing.
 
-        Whoever sees no heartbeat of ours takes our lanes when it has run out, and our authority ends before that. So
-        this goes on for one lease, in which somebody may give the grant back, and then the subscription fails.
+        Other members take our lanes when our heartbeat has run out. Our authority ends before that. So the member tries
+        on for one lease, in which an operator may give the grant back. Then the subscription fails.
         """
         member = self.member
         if self._unheard_since is None:
@@ -185,7 +186,7 @@ class Coordinator:
             )
 
     def _look_at_members(self, now: float) -> bool:
-        """Who is alive; True when that has changed."""
+        """Judge which owners are alive. True when the view has changed."""
         if now < self._members_at and not self.watch.suspects:
             return False
         self._members_at = now + MEMBERS_EVERY
@@ -212,9 +213,9 @@ class Coordinator:
     # -- authority -----------------------------------------------------------------------------------------------------
 
     def _check_group(self) -> bool:
-        """Is it still registered, what is paused; True when an operator paused or resumed something.
+        """Check that the group is still registered, and read its pauses. True when an operator changed a pause.
 
-        What is paused is given back when it is idle, taken by nobody, and no part of the fair shares.
+        A paused lane is given back when it is idle. No member takes it, and it counts in no fair share.
         """
         member = self.member
         row = groups.get(self.session, member.at)
@@ -240,21 +241,21 @@ class Coordinator:
     # -- lanes ---------------------------------------------------------------------------------------------------------
 
     def _look_for_lanes(self, now: float) -> bool:
-        """Which lanes there are; True when some are new."""
+        """Look for the lanes of the topic. True when there are new ones, or a full pass found a change."""
         member = self.member
         if now >= self._full_pass_at:
-            self._full_pass_at = 0.0  # unless it succeeds
+            self._full_pass_at = 0.0  # a full pass that raises is repeated in the next turn
             changed = self._full_pass()
             self._full_pass_at = now + member.config.lease_duration * random.uniform(0.8, 1.0)
             return changed
-        # Not compared with `known`: a lane that was purged and came back is there, and has no lease row.
+        # This is not compared with `known`: a lane that was purged and born again is known, and has no lease row.
         recent = set(partitions.new_lanes(self.session, member.topic, NEW_LANES_AGE))
         new, self._recent = recent - self._recent, recent
         self._know(new)
         return bool(new)
 
     def _full_pass(self) -> bool:
-        """Read every lane's key, unless they are those of the last full pass; True when they have changed."""
+        """Read the key of every lane, unless a digest says that they are the same. True when they have changed."""
         digest = partitions.digest(self.session, self.member.topic)
         if self._passed is not None and digest.same_lanes(self._passed):
             return False
@@ -266,7 +267,7 @@ class Coordinator:
             if len(page) < PAGE:
                 break
             after = page[-1][0]
-        self._passed = digest  # older than what was read: what came in between is met again
+        self._passed = digest  # older than the pages: the next full pass meets lanes that came in between
         return self.known != before
 
     def _know(self, keys: Iterable[str]) -> None:
@@ -282,7 +283,7 @@ class Coordinator:
         if not changed and now < self._claim_at and self._planned == member.leasing.changes:
             return
         self._planned = member.leasing.changes
-        # Availability before fairness: without knowing who lives, whatever is unowned is taken and nothing is stolen.
+        # Availability before fairness: without a view of the living, every unowned lane is taken and none is stolen.
         plan = Plan(claim={Kind.ANY: ALL}) if self.view is None else self._plan(self.view, now)
         for lane in plan.shed:
             member.leasing.close_lane(lane)
@@ -292,8 +293,8 @@ class Coordinator:
             if not claim and self._everybody_has_enough():
                 claim = {Kind.ANY: ALL}
         if self._unheard_since is not None or self._beaten.at == NEVER:
-            claim = {}  # what it took now, the others would take from it: they see no heartbeat
-        self._claim_at = 0.0  # a claim that raises is repeated in the next turn: five in a row are a failure
+            claim = {}  # without a heartbeat, the others would take the lanes away again
+        self._claim_at = 0.0  # a claim that raises is repeated in the next turn; five in a row fail the member
         page = min(PAGE, max(FIRST_PAGE, len(member.leasing.lanes)))
         if claim:
             self._read_back.forget()  # what is taken is loaded in this turn, or it would be planned without it
@@ -307,7 +308,7 @@ class Coordinator:
             self._claim_at = now + CLAIM_EVERY * random.uniform(0.8, 1.0)
 
     def _plan(self, view: LivenessView, now: float) -> Plan:
-        """What to give back and to take, so that every member has its share of open lanes and of the others."""
+        """The lanes to give back and to take, so that every member has its share of open and of keyed lanes."""
         held = [
             lane
             for lane in list(self.member.leasing.lanes.values())
@@ -324,7 +325,7 @@ class Coordinator:
         )
 
     def _claim(self, claim: Mapping[Kind, int], page: int, now: float) -> int:
-        """Take so many lanes of each kind, as far as they are there; of any kind only if there is no other."""
+        """Take up to so many lanes of each kind. `Kind.ANY` is tried only when no other kind had a lane."""
         taken = 0
         for kind, count in claim.items():
             if taken and kind is Kind.ANY:
@@ -337,7 +338,7 @@ class Coordinator:
         return taken
 
     def _everybody_has_enough(self) -> bool:
-        """Whether no member is below its share, so that a lane which nobody claimed will not be claimed."""
+        """Whether no member is below its share, so that no member will claim a lane that is still free."""
         if self.view is None:
             return True
         counts = leases.counts(self.session, self.member.at)
@@ -346,11 +347,11 @@ class Coordinator:
 
     @property
     def _shared_out(self) -> int:
-        """How many lanes the members share: those that are paused are nobody's."""
+        """How many lanes the members share. Paused lanes do not count."""
         return len(self.known) - len(self.resting & self.known)
 
     def _release(self) -> None:
-        """Give back closed lanes whose last handler has ended and whose last flush has committed; and paused ones."""
+        """Give back closed and paused lanes whose last handler has ended, and whose last flush has committed."""
         member = self.member
         failed = member.failure is not None
         idle = member.leasing.take_idle(self.resting, failed=failed)
@@ -368,7 +369,7 @@ class Coordinator:
             life.released(member, [lane.key for lane in idle])
 
     def _leave(self) -> None:
-        """Deregister, once nothing is held any more; the keeper goes on as long as something is."""
+        """Deregister when no lane is held any more. Until then the keeper goes on."""
         member = self.member
         if member.leasing.lanes or member.ended.is_set():
             return

@@ -1,12 +1,12 @@
-"""The keeper: heartbeat, liveness, and which lanes are ours.
+"""The keeper: heartbeat, liveness, and the leases of lanes.
 
-Owns the leases and the authority to start handlers; never reads a message. One thread and one connection of a client;
-the connection holds the liveness lock that tells others within a second or two that this process is gone.
+Owns the leases and the authority to start handlers. Never reads a message. It is one thread and one connection of a
+client. The connection holds the liveness lock. When the process dies, the lock tells others within a second or two.
 
-What if it dies, sleeps, or gets no answer: a dead keeper's lock is free at once and its lanes are taken after two
-looks. One that slept past its lease finds other epochs at its next read-back, before which no handler starts, because
-authority ages by the monotonic clock from before the read was sent. An acquisition whose COMMIT was not answered
-shows up in the read-back as a lease that memory lacks, and is loaded; a release likewise as a lease that is gone.
+If the keeper dies: its lock is free at once, and its lanes are taken after two looks. If it sleeps past its lease: its
+next read-back finds other epochs. No handler starts before that read-back, because authority is counted from a time
+before the last read was sent. If the COMMIT of an acquisition is not answered: the read-back finds a lease that memory
+lacks, and loads it. If the COMMIT of a release is not answered: the read-back finds that the lease is gone.
 """
 
 from __future__ import annotations
@@ -31,22 +31,23 @@ if TYPE_CHECKING:
     from lanelog._engine.member.member import Member
 
 TURN = 0.25
-"""Seconds between two turns: the first message of a new key waits at most this long for an owner."""
+"""Seconds between two turns. The first message of a new key waits about so long for an owner."""
 
 UNASKED = 5.0
-"""Seconds between two questions to the server who it is, while no member has a heartbeat to write."""
+"""Seconds between two checks of the server's identity, while no member has a heartbeat to write."""
 
-# The liveness lock, fresh for each session: a half-open session of ours may still hold the last one.
+# The liveness lock. Each session takes a new name: a half-open session of ours may still hold the last one.
 GET_LOCK = "SELECT GET_LOCK(%s, 0)"
 
-# Whether this very session holds it: a proxy may have put another server, or another connection, behind ours.
+# Whether this session holds the lock. A proxy may have put another server, or another connection, behind ours.
 HELD = "SELECT IS_USED_LOCK(%s) = CONNECTION_ID()"
 
-# A silent session is dropped when its leases have run out, and not before: a process whose handler keeps the
-# interpreter to itself for as long as its lease lasts is alive.
+# The server drops a silent session when its leases have run out, and not before. A handler may block the interpreter
+# for almost a lease, and the process is still alive.
 SET_PATIENCE = "SET SESSION wait_timeout = %s, net_read_timeout = %s, net_write_timeout = %s"
 LEAST_PATIENCE = 5.0
-"""Seconds: with a lease that is shorter, a busy machine would cost the session; expiry moves its lanes before."""
+"""The least patience in seconds. With less, a busy machine could lose its session. A shorter lease still expires on
+time, and its lanes move then."""
 
 log = get_logger("keeper")
 
@@ -60,9 +61,9 @@ class Keeper:
     session: Session = field(init=False)
     _lock_name: str = ""
     _generation: int = 0
-    _patience: float = 0.0  # as the session was told
-    _check_at: float = 0.0  # when the session is asked again who answers (monotonic)
-    _stood_on: Incarnation | None = None  # the last that memory was loaded from
+    _patience: float = 0.0  # the patience that was set on the session
+    _check_at: float = 0.0  # when the server's identity is checked again (monotonic)
+    _stood_on: Incarnation | None = None  # the server that memory was last loaded from
     _keepers: dict[Member, Coordinator] = field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
@@ -73,7 +74,7 @@ class Keeper:
         self.supervise(now)
         try:
             self._hold_ground()
-            with self.session.pinned():  # on another connection, what it reads may be of another server
+            with self.session.pinned():  # another connection may lead to another server
                 self._be_patient()
                 for member in self.context.members():
                     self._look_after(member)
@@ -90,8 +91,8 @@ class Keeper:
     def _look_after(self, member: Member) -> None:
         with self.context.watch(member, "keeper", self.session):
             keeper = self._keeper_of(member)
-            # What one member does may take seconds (many lanes to load, a slow server): no other one's lease is to
-            # run out behind it.
+            # One member's turn may take seconds, with many lanes or a slow server. No other member's lease may run out
+            # meanwhile.
             for each in list(self._keepers.values()):
                 with self.context.watch(each.member, "heartbeat", self.session):
                     each.beat_if_due()
@@ -102,15 +103,15 @@ class Keeper:
         self.session.close()
 
     def _let_go(self) -> None:
-        """Nothing starts and nothing is written until lock, leases and lanes were read on a new session."""
+        """Let no handler start and no loop write until a new session has taken the lock and loaded the lanes."""
         self.context.ground.lost()
         self.context.withdraw_authority()
 
     def _hold_ground(self) -> None:
-        """Have a session that holds the lock, on the server that memory was loaded from; else make both so."""
+        """Make sure that the session holds the lock, on the server that memory was loaded from."""
         ground = self.context.ground
         if ground.doubted and self.session.connected:
-            # Another loop has met another server. This session keeps its lock until the next one has its own.
+            # Another loop has met another server. The old session keeps its lock until the new one has its own.
             before, self.session = self.session, self.context.database.session("keeper")
             try:
                 self._stand()
@@ -125,7 +126,7 @@ class Keeper:
             self._check()
 
     def _check(self) -> None:
-        """Ask who answers, with every heartbeat: a proxy changes servers behind a living connection."""
+        """Check the server's identity about once a heartbeat. A proxy may change servers behind a living connection."""
         asked, waited_for = time.monotonic(), self.context.ground.asked
         with self.session.pinned():
             held = self.session.one(HELD, (self._lock_name,)) if self._lock_name else (1,)
@@ -145,7 +146,7 @@ class Keeper:
         return min((each.config.lease_renewal for each in self.context.members()), default=UNASKED)
 
     def _stand(self) -> None:
-        """Take the lock on a new session, say so in every heartbeat, and load what memory believes."""
+        """Take the lock on a new session, name it in every heartbeat, and reload all lanes."""
         self._let_go()
         self.session.ensure()
         with self.session.pinned():

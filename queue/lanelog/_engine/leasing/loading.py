@@ -1,10 +1,10 @@
-"""Loading: lanes that were just acquired, and lanes reloaded on a new connection, rebuilt from their rows.
+"""Loading: lanes are built from their rows after an acquisition, and again on a new connection.
 
-Owns these reads, in bulk and outside of any transaction: what a previous owner had to say was committed before its
-lease changed hands, and nothing but the new owner writes since. What a transaction of its own has settled is the
-exception: a locking read decides it. Never acquires a lane. Called by the keeper, on its connection.
+Owns these reads, in bulk and outside of any transaction. That is safe: a previous owner's writes were committed before
+its lease changed hands, and since then only the new owner writes. A message that a transaction of its own has settled
+is the exception: a locking read decides it. Never acquires a lane.
 
-A lane whose rows contradict each other is mended instead of loaded (`contradictions`): it comes back with the next
+A lane whose rows contradict each other is mended instead of loaded (`contradictions`). It comes back with the next
 read-back, or is acquired again under its new epoch.
 """
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from lanelog._stores.leases import OwnedLane
 
 GENERATIONS = itertools.count(1)
-"""Numbers the loads of this process, so that a lane that is loaded anew under its epoch is another one."""
+"""Numbers the loads of this process. So a lane that is loaded again under the same epoch has another term."""
 
 MENDING_A_LOAD = 1.0
-"""Seconds after which a load mends no further lane: the heartbeat is to be written meanwhile. The next turn goes on."""
+"""Seconds after which a load mends no further lane, because the heartbeat must be written. The next turn goes on."""
 
 
 def lose_others(member: Member, owned: Sequence[OwnedLane], why: str) -> dict[str, OwnedLane]:
-    """Lose the lanes that are not among the leases we own, or are there with another epoch; those leases by key."""
+    """Lose the lanes whose lease is not ours, or ours with another epoch. Returns the owned leases by key."""
     mine = {lease.key: lease for lease in owned}
     for lane in list(member.leasing.lanes.values()):
         lease = mine.get(lane.key)
@@ -44,7 +44,7 @@ def lose_others(member: Member, owned: Sequence[OwnedLane], why: str) -> dict[st
 
 
 def load(cx: Session, member: Member, leases: Sequence[OwnedLane]) -> list[Lane]:
-    """Build the lanes of these leases; left out are one whose head is gone (purged meanwhile) and one to be mended."""
+    """Build the lanes of these leases, without lanes that were purged (no head) and lanes that must be mended."""
     at, topic = member.at, member.topic
     keys = [lease.key for lease in leases]
     heads = partitions.heads(cx, topic, keys)
@@ -57,7 +57,7 @@ def load(cx: Session, member: Member, leases: Sequence[OwnedLane]) -> list[Lane]
         head = heads.get(lease.key)
         own, floor = places.get((at.group, lease.key)), places.get(("", lease.key))
         if head is None:
-            suspects.update([lease.key] if floor is not None else ())  # the purge of a lane leaves neither
+            suspects.update([lease.key] if floor is not None else ())  # a purge would have deleted the floor, too
             continue
         snapshot = LaneSnapshot(
             key=lease.key,
@@ -81,7 +81,7 @@ def load(cx: Session, member: Member, leases: Sequence[OwnedLane]) -> list[Lane]
 
 
 def _mend(session: Session, topic: str, keys: Iterable[str]) -> None:
-    """Look at suspects under locks, as many as there is time for; one that somebody holds is one for the next turn."""
+    """Check these lanes under locks and mend them, as long as there is time. A locked one waits for a later turn."""
     until = time.monotonic() + MENDING_A_LOAD
     for key in sorted(keys, key=str.encode):
         if time.monotonic() > until:
@@ -90,10 +90,10 @@ def _mend(session: Session, topic: str, keys: Iterable[str]) -> None:
 
 
 def reload(session: Session, member: Member, leases: Sequence[OwnedLane]) -> None:
-    """Replace what memory believes of these lanes by what the server has; see `Lane.carry_over`.
+    """Load the lanes of these leases again, and put them in the place of those in memory. See `Lane.carry_over`.
 
-    Nothing starts meanwhile: the caller has withdrawn the authority to start handlers. What ends meanwhile was
-    running, and so is among the offsets whose ids are compared.
+    No handler starts meanwhile: the caller has withdrawn the authority. A message whose handler ends meanwhile was
+    running before, so its id is compared, too.
     """
     vouched = member.leasing.vouched(lease.key for lease in leases)
     old = {lane.key: lane for lane in vouched}
@@ -104,7 +104,7 @@ def reload(session: Session, member: Member, leases: Sequence[OwnedLane]) -> Non
         fresh.add(lane.key)
         ids = {offset: found[(lane.key, offset)] for offset in vouched[old[lane.key]] if (lane.key, offset) in found}
         asked: dict[int, bool] = {}
-        # A transaction may commit while this one is asked about: whatever is new is asked about, too.
+        # Another transaction may commit during these questions: then the loop asks about that one, too.
         while open_questions := member.leasing.replace_lane(old[lane.key], lane, ids, asked):
             asked.update(_settled(session, member, lane.key, open_questions))
     for key in old.keys() - fresh:
@@ -112,7 +112,7 @@ def reload(session: Session, member: Member, leases: Sequence[OwnedLane]) -> Non
 
 
 def _settled(session: Session, member: Member, key: str, at: Iterable[int]) -> dict[int, bool]:
-    """Whether this server has each of them settled; waits for a COMMIT that is still on its way."""
+    """Whether this server has each of these offsets settled. Waits for a COMMIT that is still on its way."""
     lane, answers = member.at.lane(key), {}
     for offset in sorted(at):
         with session.transaction() as cx:

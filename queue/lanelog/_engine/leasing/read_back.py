@@ -1,11 +1,10 @@
-"""The read-back: which lanes the database says are ours, and with that the authority to start handlers.
+"""The read-back: it reads from the database which leases are ours, and extends the authority to start handlers.
 
-Owns the comparison of memory with the leases, and how often it is made. Never acquires a lease. Called by the
-coordinator, on the keeper's connection.
+Owns the comparison of memory with the leases, and how often it is made. Never acquires a lease.
 
-Most of the time it asks for a digest of the leases alone. An equal one says that nothing has changed. A different one
-extends nothing: the rows are read in the same turn. All rows are read once a lease in any case. What an operator has
-paused is no part of the digest: the group's row counts these changes, and the coordinator reads it before and calls
+Most of the time it asks only for a digest of the leases. An equal digest says that nothing has changed. A different one
+extends nothing: the rows are read in the same turn. All rows are read once a lease in any case. An operator's pauses
+are no part of the digest. The group's row counts their changes. The coordinator reads that row before, and calls
 `forget`.
 """
 
@@ -34,7 +33,7 @@ SHARE = 79.0
 """A read-back may take an eightieth of the time: after one of d seconds, the next is 79 d later at the earliest."""
 
 TIMES_A_LEASE = 4
-"""However long one takes: authority is to be extended long before it runs out."""
+"""How often a lease the read-back is made at least, however long it takes. Authority must not run out between two."""
 
 
 @frozen
@@ -44,12 +43,12 @@ class Beaten:
     at: float = float("-inf")
     """When (monotonic) it was sent; before the first: never."""
     asleep: float = 0.0
-    """What `suspended` said then."""
+    """The value of `suspended` at that time."""
 
 
 @define(eq=False)
 class _Agreement:
-    """Memory holds what these rows said, as long as `MemberState.changes` is the same."""
+    """These rows and memory say the same, as long as `MemberState.changes` stays the same."""
 
     rows: Sequence[OwnedLane]
     changes: int
@@ -77,7 +76,7 @@ class ReadBack:
         self._agreement = None
 
     def turn(self, session: Session, beaten: Beaten) -> None:
-        """Extend authority, or lose, load and release what differs; nothing if the last time is not long ago."""
+        """Extend authority, and lose, load and release the lanes that differ. Does nothing soon after the last time."""
         slept, asked = suspended(), time.monotonic()
         agreed, side = self._agreement, self.member.leasing
         if agreed is None or side.stopping or agreed.changes != side.changes or asked >= agreed.until:
@@ -107,21 +106,21 @@ class ReadBack:
         for lane in loaded:
             member.leasing.open_lane(lane)
         life.acquired(member, [lane.key for lane in loaded])
-        changes = member.leasing.changes  # before the pauses: one that comes between them is met in the next turn
+        changes = member.leasing.changes  # read before the loop: the next turn meets a pause that comes during it
         for lane in list(member.leasing.lanes.values()):
             lease = mine.get(lane.key)
             wanted = member.leasing.pausing or (lease is not None and lease.paused)
             member.leasing.set_paused(lane, paused=wanted)
-        # What could not be loaded, or was released just now, keeps memory and these rows apart.
+        # There is no agreement while a lane could not be loaded, or was released just now.
         complete = len(member.leasing.lanes) == len(owned)
         self._agreement = _Agreement(owned, changes, asked + member.config.lease_duration) if complete else None
 
     def _extend_authority(self, beaten: Beaten, asked: float, slept: float) -> None:
         member = self.member
         had_authority = member.leasing.has_authority(asked)
-        # Nor longer than the heartbeat says: a process that slept must not go on with lanes that were taken meanwhile.
+        # Authority does not outlast the heartbeat: a process that slept must not go on with lanes that others took.
         if asked > self.context.withdrawn_at:
-            sent = beaten.at + beaten.asleep - slept  # what the machine has slept since makes it older
+            sent = beaten.at + beaten.asleep - slept  # the time that the machine has slept since makes it older
             member.leasing.grant_authority(min(asked, sent) + member.config.lease_duration, slept)
         if not had_authority:
             member.leasing.pump()

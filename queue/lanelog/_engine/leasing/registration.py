@@ -1,11 +1,11 @@
 """Registration: a group begins to exist for a topic, with its order and its start, in one transaction.
 
-Owns that transaction and the search for an instant's offsets; never leases a lane. Called before a subscription
-starts, on a pooled connection.
+Owns that transaction, and the search for the offsets of an instant. Never leases a lane. It uses a pooled connection,
+before a subscription starts.
 
-Lock order: topic row X → groups X → leases → delivery → offsets. With the topic row locked no collection, purge or
-lane birth passes between "who reads this topic" and the new group's start. A crash before the COMMIT registers
-nothing; a COMMIT that was not answered is repeated and finds the group.
+Lock order: topic row X → groups X → leases → delivery → offsets. While the topic row is locked, no collection, purge or
+birth of a lane can come between the new group's row and its start. A crash before the COMMIT registers nothing. A
+COMMIT that was not answered is repeated, and finds the group.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ PAGE = 1000
 
 
 def register(database: Database, at: GroupTopic, config: SubscriptionConfig, *, order: str | None = None) -> int:
-    """Make sure that the group exists with this order; when it was registered (database milliseconds).
+    """Make sure that the group exists with this order. Returns when it was registered (database milliseconds).
 
-    `order` other than the configuration's is for readers that are no subscriptions: nobody can subscribe to their
-    groups. Raises ConfigurationError when the group exists with another order.
+    `order`: for readers that are no subscriptions, in place of the configuration's order. No subscription can join
+    their groups. Raises ConfigurationError when the group exists with another order.
     """
     group, topic = at.columns
     wanted = config.order.value if order is None else order
@@ -64,12 +64,12 @@ def _kept(config: SubscriptionConfig) -> Kept:
 
 
 def _create(cx: Executor, at: GroupTopic, config: SubscriptionConfig, order: str) -> None:
-    # Leftovers of an earlier group of that name: its epochs stay retired, its rows go.
+    # An earlier group of that name may have left rows. They are deleted, and their epochs are not used again.
     epoch = leases.max_epoch(cx, at)
     if epoch:
         partitions.raise_topic(cx, at.topic, 0, epoch)
         leases.delete_group(cx, at)
-    # A DELETE that finds nothing would still lock the gap's neighbour, which is another group's row.
+    # A DELETE that finds nothing would still lock the gap up to the next row, which belongs to another group.
     if deliveries.any_of_group(cx, at):
         deliveries.delete_group(cx, at)
     if offsets.any_of_group(cx, at):
@@ -101,12 +101,12 @@ def _start_at(cx: Executor, at: GroupTopic, start: datetime) -> None:
 
 
 def last_before(cx: Executor, topic: str, key: str, floor: int, head: int, start_ms: int) -> int:
-    """The last offset written before an instant, by binary search: offsets are dense and in the clock's order."""
-    low, high = floor, head  # everything up to low is before; everything above high is not
+    """The last offset written before an instant. Binary search works: offsets have no gaps and follow the clock."""
+    low, high = floor, head  # every offset up to `low` is before the instant; none above `high` is
     while low < high:
         middle = (low + high + 1) // 2
         created = moves.created_at(cx, topic, key, middle)
-        if created is None or created < start_ms:  # missing: collected just now, so older than what is left
+        if created is None or created < start_ms:  # None: collected just now, so older than the rest
             low = middle
         else:
             high = middle - 1

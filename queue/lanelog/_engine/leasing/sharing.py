@@ -1,12 +1,12 @@
-"""How many lanes of which kind one member gives back, or takes, to have its share of open lanes and of the others.
+"""How many open and how many keyed lanes one member gives back or takes, to have its share of both.
 
-Owns the memory of whether the others share by kind, too; pure: no clock but `now` (monotonic seconds, handed in), no
-database. Called by the member's keeper.
+Owns the memory whether the other members share by kind, too. Pure: it never reads the database or a clock. `now` is
+monotonic seconds, given by the caller.
 
-Each kind is shared out by itself: whoever has too many of one kind gives them back, whoever has too few takes them.
-Members of an older version do not: they go by all lanes together, and leave what is given back where they have enough.
-So a lane that stays free although a member has fewer than its share is taken by that member, whatever its kind; and
-from then on this member goes by all lanes together, too, until the members change, or for a while.
+Each kind is shared out by itself: a member with too many lanes of a kind gives some back, and a member with too few
+takes some. Members of an older version count all lanes together. When they have enough, they leave a free lane alone.
+So a lane can stay free although a member has fewer lanes than its share. That member then takes the lane, whatever its
+kind. From then on it counts all lanes together, too, until the members change or `RECONSIDER` is over.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from lanelog._engine.leasing.assignment import Share
 
 PATIENCE = 5.0
-"""Seconds that lanes of the other kind are left to others, who have to see first that they are free."""
+"""Seconds for which a member leaves lanes of the other kind to others. They must see first that the lanes are free."""
 
 RECONSIDER = 300.0
-"""Seconds after which a member tries again to share by kind, with members that did not."""
+"""Seconds after which a member tries again to share by kind with the same members."""
 
 
 class Kind(Enum):
-    """Which lanes."""
+    """The kinds of lanes."""
 
     ANY = "any"
     OPEN = "open"
@@ -41,7 +41,7 @@ class Kind(Enum):
 
 @frozen(kw_only=True)
 class Plan:
-    """What to give back, and how many to take of which kind."""
+    """The lanes to give back, and the number to take of each kind."""
 
     shed: list[Lane] = field(factory=list)
     claim: Mapping[Kind, int] = field(factory=dict)
@@ -52,17 +52,17 @@ class Sharing:
     """One member's memory of how it shares."""
 
     _short_since: float | None = None
-    """Since when it has had fewer lanes than its share."""
+    """Since when (monotonic) it has had fewer lanes than its share."""
     _alike_until: float = 0.0
-    """Until then it goes by all lanes together, as long as the members are those."""
+    """Until when (monotonic) it counts all lanes together, while the members are `_alike_among`."""
     _alike_among: tuple[str, ...] = ()
     _by_kind: bool = False
-    """What the last plan went by."""
+    """Whether the last plan shared by kind."""
 
     def plan(
         self, opened: Sequence[Lane], keyed: Sequence[Lane], share: Share, live: tuple[str, ...], now: float
     ) -> Plan:
-        """Plan from what is held of each kind; what is being given back already is not held."""
+        """Plan from the lanes that are held of each kind. The caller leaves out lanes that are being given back."""
         short = share.total - len(opened) - len(keyed)
         if short <= 0:
             self._short_since = None
@@ -80,7 +80,7 @@ class Sharing:
         return Plan(shed=shed, claim=claim)
 
     def took(self, kind: Kind, live: tuple[str, ...], now: float) -> None:
-        """Hear that lanes were taken: if of any kind, because they were left to nobody."""
+        """Note that lanes were taken. With `Kind.ANY`, no other member had wanted them."""
         self._short_since = None
         if kind is Kind.ANY and self._by_kind:
             self._alike_until, self._alike_among = now + RECONSIDER, live

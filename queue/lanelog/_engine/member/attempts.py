@@ -1,7 +1,8 @@
 """The side of a member that workers and users have: start, outcome, explicit settlement, time-out, claim.
 
-Owns every change of an attempt in their hands. Between attempts of one lease epoch this memory decides: the same epoch
-means the same process.
+Owns every change of an attempt in their hands. Each attempt carries the term of its lane: key, epoch and generation.
+When the lane of that term is gone, or was loaded again, the attempt settles nothing. Within one term, this memory alone
+decides which attempt is still valid.
 """
 
 from __future__ import annotations
@@ -39,28 +40,32 @@ class Attempts:
     state: MemberState
 
     def may_start(self, term: Term, now: float) -> bool:
-        """Whether a handler may start on this lane: it is ours, by a read-back that is not too old."""
+        """Whether a handler may start on this lane: a recent read-back says it is ours, and nothing holds it back."""
         if not self.state.has_authority(now):
             return False
         lane = self.state.lane_of(term)
         return lane is not None and not (lane.state.closing or lane.state.paused)
 
     def detached(self) -> list[Attempt]:
-        """What is in the users' hands: pulled, or to be settled by hand."""
+        """The attempts in the users' hands: their messages were pulled, or are settled by hand."""
         return list(self.state.detached)
 
     def mark(self, run: Run, until: float | None = None) -> bool | None:
-        """Write down that the caller, who has entered the isolation, has taken this late run, and wait for the commit.
+        """Let the next flush mark this late run, and wait for the commit. The caller has entered the isolation.
 
-        False: it must not start. It was taken back meanwhile, or its lane is lost: a flush that is refused for that
-        marks nothing, so that no other owner counts it. A flush of unknown outcome is no commit, it is written again.
+        True: the mark is committed.
 
-        None: not yet, by `until` (monotonic) or after `PATIENCE`: the database is away,
-        and a suspect of another client must not wait for it as well. The mark stays due; asked again, this waits on for
-        it. Only a suspect waits as long as it takes: it may not let others in while its row may say that it is alone.
+        False: the run must not start. It was taken back meanwhile, or its lane is lost. The refused flush marks
+        nothing, so the next owner does not count the attempt. A flush of unknown outcome is no commit: it is written
+        again.
 
-        Between the commit and the handler the caller has to ask `may_start`: who slept there too long has lost the
-        lane, and its next owner has counted the attempt as a crash.
+        None: the mark was not committed by `until` (monotonic), or within `PATIENCE`. The database is away, and a
+        quarantined message of another client must not wait for it as well. The mark stays due, and a second call waits
+        for it again. Only a quarantined message waits without limit: its row may say that it runs alone, so it must not
+        let others in.
+
+        Between the commit and the handler the caller must ask `may_start`. A thread may sleep there until the lane is
+        lost. Then the next owner has counted the attempt as a crash.
         """
         longest = PATIENCE if until is None else min(PATIENCE, max(0.0, until - time.monotonic()))
         patience = None if run.alone else longest
@@ -80,10 +85,10 @@ class Attempts:
             return False
 
     def wait_written(self, run: Run) -> None:
-        """Wait until what became of a suspect is committed, but not longer than `PATIENCE`.
+        """Wait until the outcome of a quarantined message is committed, but not longer than `PATIENCE`.
 
-        Until then its row says that it runs alone: if others were let in and the process died of one of them, it would
-        be dead-lettered for that, even if its handler had returned.
+        Until then its row says that it runs alone. If another message ran now and killed the process, the quarantined
+        one would be dead-lettered for that, even if its handler had returned.
         """
         waiter = FlushWaiter()
         with self.state.lock:
@@ -98,7 +103,7 @@ class Attempts:
             waiter.wait(PATIENCE)
 
     def finish(self, run: Run, *, seconds: float | None = None, complete: bool = True) -> None:
-        """Take a run's outcomes over; `complete`: the worker is done with it, the rest goes back."""
+        """Apply the outcomes of a run to its lane. `complete`: the worker is done with the run, the rest goes back."""
         now = time.monotonic()
         refused: list[Attempt] = []
         with self.state.lock:
@@ -123,10 +128,10 @@ class Attempts:
             log.warning("settlement.refused", **self.state.about(attempt), why=REFUSED)
 
     def relieve(self, run: Run) -> None:
-        """A run takes long: settle what it has done, and take back what it has not begun.
+        """A run takes long: settle its decided messages, and take back those that it has not begun.
 
-        Other workers may have that, in concurrent order; in any order it is not marked any longer, so that a crash does
-        not count an attempt for it.
+        In concurrent order, other workers may take those that come back. In any order, a crash counts no attempt for
+        them any more.
         """
         with self.state.lock:
             self._take_back_locked(self.state.lane_of(run.term), run)
@@ -134,14 +139,14 @@ class Attempts:
 
     @staticmethod
     def _take_back_locked(lane: Lane | None, run: Run) -> None:
-        """What of a run no handler has seen goes back to its lane, if that is still there."""
+        """Return the unstarted messages of a run to its lane, if the lane is still there."""
         if lane is None:
             run.recall()
         else:
             lane.dispatch.take_back([run])
 
     def settle(self, attempt: Attempt, outcome: Outcome) -> FlushWaiter:
-        """An explicit settlement; the waiter resolves when it is committed. Raises LeaseLost, AlreadySettled."""
+        """Settle explicitly. The returned waiter resolves when that is committed. Raises LeaseLost, AlreadySettled."""
         with self.state.lock:
             lane = self._check_locked(attempt)
             waiter = FlushWaiter(self._release_later_locked(attempt))
@@ -155,14 +160,17 @@ class Attempts:
         return waiter
 
     def _release_later_locked(self, attempt: Attempt) -> Callable[[], None] | None:
-        """What a suspect in the user's hands holds until its settlement is committed; see `wait_written`."""
+        """The release of a quarantined message in the user's hands. It is due when the settlement is committed.
+
+        `wait_written` says why it waits so long.
+        """
         if attempt not in self.state.detached or attempt.run is None or not attempt.run.alone:
             return None
         release, attempt.on_release = attempt.on_release, None
         return release
 
     def detach(self, attempt: Attempt, leave: Callable[[], None]) -> bool:
-        """The message is the user's now: its run ends when it is settled. False when that has happened already."""
+        """Give the message to the user: its run ends when the user settles it. False when it is settled already."""
         with self.state.lock:
             if attempt.state is not State.RUNNING:
                 return False
@@ -171,9 +179,9 @@ class Attempts:
             return True
 
     def hand_back(self, *, forgotten: bool = False) -> None:
-        """What the user was handed and has not settled goes back, as if never delivered.
+        """Return the messages that the user has and has not settled. Their attempts do not count.
 
-        `forgotten`: only what nobody can settle any more. Any other message may be in the hands of another thread.
+        `forgotten`: only the messages that the user has thrown away. Another thread may still have any other one.
         """
         now = time.monotonic()
         with self.state.lock:
@@ -190,18 +198,18 @@ class Attempts:
             self.state.signals.wake_settler()
 
     def cut_off(self) -> list[Attempt]:
-        """The process is about to end while handlers still run: what they have goes back, as if never delivered.
+        """The process is about to end while handlers still run: return their messages. Their attempts do not count.
 
-        Their attempts are fenced: what they still settle is refused. What is acked before its handler cannot go back;
-        it is returned, too, for somebody to say that it is lost. Only of lanes that are closing, in which nothing new
-        starts.
+        These attempts are superseded: their settlements are refused. A message that was acked before its handler cannot
+        go back. It is returned as well, so that the caller can report it as lost. All lanes must be closing, so that
+        nothing new starts.
         """
         now = time.monotonic()
         cut: list[Attempt] = []
         with self.state.lock:
             for lane in list(self.state.lanes.values()):
                 runs = [run for run in lane.state.runs if run.attempts]
-                # First: from then on no worker starts another one of them.
+                # This comes first: from here on, no worker starts another one of them.
                 unstarted = [each for run in runs for each in run.recall()] if self.state.rules.ack_first else []
                 running = [each for run in runs for each in run.attempts if each.state is State.RUNNING] + unstarted
                 for run in runs:
@@ -222,7 +230,7 @@ class Attempts:
         return cut
 
     def give_up(self, attempt: Attempt, outcome: Outcome) -> bool:
-        """The delivery timed out: fence the attempt and go on without it. False when it was settled just now."""
+        """The delivery timed out: supersede the attempt and apply `outcome`. False when it was settled just now."""
         with self.state.lock:
             if attempt.state is not State.RUNNING:
                 return False
@@ -242,7 +250,7 @@ class Attempts:
         return True
 
     def _harvest_locked(self, lane: Lane | None, attempt: Attempt) -> None:
-        """Take over what the same run has decided before: the watermark then passes it without a row of its own."""
+        """Apply the earlier outcomes of the same run: the watermark then passes them without rows of their own."""
         if attempt.run is None:
             return
         for other, decided in attempt.run.take_outcomes():
@@ -250,12 +258,15 @@ class Attempts:
                 self._apply_locked(lane, other, decided, time.monotonic())
 
     def check(self, attempt: Attempt, *, settling: bool = True) -> None:
-        """Raise LeaseLost or AlreadySettled unless the attempt is still the handler's; `settling`: to settle, too."""
+        """Raise LeaseLost or AlreadySettled unless the handler still has the attempt.
+
+        `settling`: the handler is about to settle it, which under ACK_FIRST is already done.
+        """
         with self.state.lock:
             self._check_locked(attempt, settling=settling)
 
     def claim(self, attempt: Attempt) -> Term:
-        """Reserve the settlement for a transaction that is about to commit it; the lane's term that it is reserved in.
+        """Reserve the settlement for a transaction that is about to commit it, and return the lane's present term.
 
         Raises LeaseLost, AlreadySettled.
         """
@@ -265,18 +276,18 @@ class Attempts:
             return attempt.term
 
     def unclaim(self, attempt: Attempt) -> bool:
-        """That transaction did not commit; False: the handler has returned, so `resolve_left` must say what follows."""
+        """The transaction of `claim` did not commit. False: the handler has returned, so `resolve_left` must follow."""
         with self.state.lock:
             if attempt.state is State.CLAIMED and attempt.left:
-                return False  # stays claimed, so that nobody else decides it before
+                return False  # it stays claimed, so that no other thread decides it before
             if attempt.state is State.CLAIMED:
                 attempt.state = State.RUNNING
             return True
 
     def leave_claimed(self, attempt: Attempt, leave: Callable[[], None]) -> bool:
-        """The handler has returned while another thread commits its message. False: that has been decided by now.
+        """The handler has returned while another thread commits its message. False: that thread has decided by now.
 
-        The run ends with that decision, and nothing behind the message starts before.
+        The run ends with that decision. No later message of the run starts before it.
         """
         with self.state.lock:
             if attempt.state is not State.CLAIMED:
@@ -294,7 +305,7 @@ class Attempts:
         return True
 
     def resolve_left(self, attempt: Attempt, outcome: Outcome) -> None:
-        """What becomes of a message whose handler has returned and whose transaction did not commit."""
+        """Apply the outcome of a message whose handler has returned and whose transaction did not commit."""
         now = time.monotonic()
         with self.state.lock:
             if attempt.state is not State.CLAIMED:
@@ -308,9 +319,9 @@ class Attempts:
         self.state.signals.wake_settler()
 
     def claimed(self, attempt: Attempt, term: Term) -> bool:
-        """That transaction did commit, in the lane as it was loaded in `term`.
+        """The transaction of `claim` committed, while the lane was loaded under `term`.
 
-        False: the lane was loaded again meanwhile, perhaps from a server that lacks that commit. Nothing is decided.
+        False: the lane was loaded again meanwhile, perhaps from a server that lacks the commit. Nothing is decided.
         """
         with self.state.lock:
             if attempt.term != term:
@@ -344,7 +355,7 @@ class Attempts:
         return f"attempt {attempt.number} at {self.state.at.topic}/{attempt.term.key}/{attempt.offset}"
 
     def _apply_locked(self, lane: Lane | None, attempt: Attempt, outcome: Outcome, now: float) -> None:
-        """`lane` None: it is gone; only what was acked before its handler can still be counted."""
+        """Apply an outcome. `lane` None: it is gone, and only an ack can still be counted."""
         state = attempt.state
         if lane is None:
             if outcome.verb is Verb.ACK:
@@ -355,7 +366,7 @@ class Attempts:
         if outcome.verb is not Verb.ACK and lane.state.running.get(attempt.offset) is not attempt:
             return  # acked before its handler ran: there is nothing left to decide
         if outcome.verb is not Verb.ACK and lane.state.rules.strict and attempt.run is not None:
-            lane.dispatch.take_back([attempt.run])  # nothing of the key may start before this is through
+            lane.dispatch.take_back([attempt.run])  # no later message of the lane may start before this one is settled
         settled = State.SUPERSEDED if state is State.SUPERSEDED else State.SETTLED
         self.state.counters.handled += not attempt.expired
         if outcome.verb is Verb.ACK:

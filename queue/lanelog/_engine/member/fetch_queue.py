@@ -1,7 +1,7 @@
-"""Which lanes want rows, those first that can hand them out at once.
+"""The lanes that want rows. Lanes that can hand rows out at once come first.
 
-Owns the order; never decides whether a lane wants rows (`Lane.needs_fetch`). Pure. Every change of a lane is followed
-by `add`, so that a lane stands where it belongs; what has changed since is sorted out when it is taken.
+Owns the order. Never decides whether a lane wants rows: `Lane.needs_fetch` does. Pure. `add` follows every change of a
+lane, and gives it its place. `take` checks each place again, because a lane may have changed since.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 class FetchQueue:
     """Lanes, least recently fetched first. No call looks at more lanes than it takes or drops."""
 
-    _now: dict[Lane, None] = field(factory=dict)  # what is read for it can go out
-    _ahead: dict[Lane, None] = field(factory=dict)  # as much of it is out as may be
+    _now: dict[Lane, None] = field(factory=dict)  # lanes that can hand out rows at once
+    _ahead: dict[Lane, None] = field(factory=dict)  # lanes that are full: rows for them are read ahead
 
     def __bool__(self) -> bool:
         return bool(self._now or self._ahead)
 
     def add(self, lane: Lane) -> None:
-        """Let a lane wait for rows, if it wants any, or change its place."""
+        """Put a lane into the queue, or move it to its right place, if it wants rows."""
         if not lane.needs_fetch:
             return
         if lane.dispatch.full:
@@ -36,20 +36,20 @@ class FetchQueue:
             self._now[lane] = None
 
     def discard(self, lane: Lane) -> None:
-        """The lane wants nothing any more."""
+        """Remove a lane."""
         self._now.pop(lane, None)
         self._ahead.pop(lane, None)
 
     def take(self, limit: int) -> list[Lane]:
-        """Up to `limit` lanes that want rows.
+        """Take up to `limit` lanes that want rows.
 
-        Those that can hand them out at once come alone: what is read ahead for the others must not take their room.
+        Lanes that can hand rows out at once come alone: rows that are read ahead for the others must not take the room.
         """
         chosen = self._take(self._now, limit)
         return chosen or self._take(self._ahead, limit)
 
     def any_for_now(self) -> bool:
-        """Whether some lane could hand out at once what is not in memory."""
+        """Whether some lane could hand out at once rows that are not in memory."""
         while self._now:
             lane = next(iter(self._now))
             if lane.needs_fetch and not lane.dispatch.full:

@@ -1,6 +1,6 @@
-"""The fetcher's side of a member: which lanes want rows, and rows that come in.
+"""The fetcher's side of a member: it names the lanes that want rows, and takes the rows that come in.
 
-Owns the choice of lanes that are served next. Never reads from the database.
+Owns the choice of the next lanes. Never reads from the database.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ class FetchingSide:
     """What the fetcher may do with a member. Every method takes the lock itself."""
 
     state: MemberState
-    _ahead: list[Lane] = field(factory=list)  # memory has seen a higher head than the last look
+    _ahead: list[Lane] = field(factory=list)  # lanes whose head in memory is higher than the last look found
     _look_wanted: bool = True
 
     def wanted(self, now: float) -> bool:
-        """Whether there is a lane to read for, and what is read may be handed out."""
+        """Whether there is a lane to read for, and rows may be handed out."""
         return not self.state.stopping and bool(self.state.lanes) and self.state.has_authority(now)
 
     def heads(self, heads: Iterable[tuple[str, int]]) -> bool:
-        """What a look found: owned lanes with something beyond what was acked. True when some head is news."""
+        """Take the result of a look: the heads of lanes that have messages above the watermark. True when one rose."""
         news = False
         with self.state.lock:
             for key, head in heads:
@@ -48,38 +48,41 @@ class FetchingSide:
         return news
 
     def take_ahead(self) -> list[Lane]:
-        """Lanes of which memory has seen a higher head than the last look: loaded since, or tables were set back."""
+        """Take the lanes whose head in memory is higher than the last look found.
+
+        Such a lane was loaded after the look, or the tables were set back.
+        """
         with self.state.lock:
             ahead, self._ahead = self._ahead, []
             return [lane for lane in ahead if not lane.state.lost]
 
     def lower_head(self, lane: Lane, head: int) -> None:
-        """The database knows less of this lane than memory: believe the database."""
+        """The database has a lower head than memory: believe the database."""
         with self.state.lock:
             lane.state.drop_ready()
             lane.state.head = head
             lane.state.cursor = min(lane.state.cursor, max(head, lane.state.watermark))
 
     def look_soon(self) -> None:
-        """Somebody published: do not wait for the next look."""
+        """A message was published: look now, not at the next planned time."""
         self._look_wanted = True
         self.state.signals.wake_fetcher()
 
     def take_look_request(self) -> bool:
-        """Whether `look_soon` was called since the last time."""
+        """Whether `look_soon` was called since the last call."""
         wanted, self._look_wanted = self._look_wanted, False
         return wanted
 
     def take_needing_fetch(self, limit: int) -> list[Lane]:
-        """Up to `limit` lanes that fetching would help, least recently fetched first.
+        """Take up to `limit` lanes that want rows, least recently fetched first.
 
-        Those that can hand it out at once go first, alone: what is read ahead for the others must not take their room.
+        Lanes that can hand rows out at once come alone: rows that are read ahead for the others must not take the room.
         """
         with self.state.lock:
             return self.state.needs_fetch.take(limit)
 
     def wants_room(self) -> bool:
-        """Whether some lane could hand out at once what is not in memory; reading ahead alone evicts nothing."""
+        """Whether some lane could hand out at once rows that are not in memory. Only such a lane justifies `evict`."""
         with self.state.lock:
             revivable = any(not lane.dispatch.full for lane in self.state.needs_payload)
             return revivable or self.state.needs_fetch.any_for_now()
@@ -97,14 +100,14 @@ class FetchingSide:
                     self.state.needs_payload[lane] = None
 
     def all_fed(self) -> bool:
-        """Whether memory holds unread work for every lane, so that looking would tell nothing of use."""
+        """Whether every lane has known messages that are not handed out yet. Then a look would find nothing of use."""
         with self.state.lock:
             return bool(self.state.lanes) and all(
                 lane.state.ready or lane.state.cursor < lane.state.head for lane in self.state.lanes.values()
             )
 
     def take_needing_payload(self, now: float, limit: int, room: int) -> list[tuple[Lane, list[int]]]:
-        """Lanes with due messages whose bodies have to be read again, at most `room` messages in all."""
+        """Take lanes with due messages whose bodies must be read again: at most `room` messages in all."""
         with self.state.lock:
             while self.state.dues and self.state.dues[0][0] <= now:
                 _, _, lane = heapq.heappop(self.state.dues)
@@ -129,7 +132,7 @@ class FetchingSide:
             return self.state.dues[0][0] if self.state.dues else None
 
     def fetched(self, lane: Lane, cursor: int, rows: Iterable[Fetched]) -> None:
-        """Rows read behind `cursor`; dropped when the lane has moved on meanwhile."""
+        """Take rows that were read behind `cursor`. They are dropped when the lane's cursor has moved meanwhile."""
         now = time.monotonic()
         with self.state.lock:
             if not lane.state.lost and lane.state.cursor == cursor:
@@ -137,7 +140,7 @@ class FetchingSide:
             self.state.after_change_locked(lane, now, fetching=True)
 
     def revived(self, lane: Lane, rows: Iterable[Fetched], gone: Iterable[int]) -> None:
-        """Bodies of waiting messages, and offsets at which there is none any more."""
+        """Take the bodies of waiting messages, and skip the offsets that have no body any more."""
         with self.state.lock:
             if not lane.state.lost:
                 for row in rows:
@@ -147,7 +150,7 @@ class FetchingSide:
             self.state.after_change_locked(lane, time.monotonic(), fetching=True)
 
     def skip_holes(self, lane: Lane, first: int, last: int) -> None:
-        """Offsets that the log does not hold count as settled."""
+        """Count these offsets as settled: the log does not have them."""
         with self.state.lock:
             if not lane.state.lost and lane.state.cursor == first - 1:
                 for offset in range(first, last + 1):
@@ -155,10 +158,10 @@ class FetchingSide:
             self.state.after_change_locked(lane, time.monotonic(), fetching=True)
 
     def evict(self) -> None:
-        """Give up what is in memory for lanes that cannot go on now, when others could use the room.
+        """Drop the rows and bodies of lanes that cannot go on now, because other lanes could use the room.
 
-        No run waits for a worker, so whatever could go out has gone: they are busy, or paused, or what waits in them
-        for another attempt holds them back.
+        No run waits for a worker, so all that could go out is out. The lanes with rows left are busy, paused or
+        closing, or a message that waits for another attempt holds them back.
         """
         now = time.monotonic()
         with self.state.lock:

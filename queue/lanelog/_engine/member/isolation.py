@@ -1,8 +1,8 @@
-"""Isolation: messages are handled together, and a suspect is handled alone.
+"""Isolation: messages are handled together, and a quarantined message is handled alone.
 
-Owns the count of messages that are being handled in this process; never knows which. Workers and pulled deliveries
-enter and leave. A message that may have killed a process runs its last attempt alone: if the process dies again, that
-message is proven guilty, and no other is. So there is one isolation for all clients of a process.
+Owns the number of stays in this process, but not their messages. Workers and pulled deliveries enter and leave. A
+message that may have killed a process runs its last attempt alone. If the process dies again, that message is proven
+guilty, and no other one. So all clients of a process share one isolation.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PATIENCE = 10.0
-"""Seconds for which a suspect holds others back before it lets them pass for as long: an hour-long handler must not
-stop all. After a hold in which the process did not drain, the next hold is twice as long. Otherwise long handlers could
-starve a suspect for ever."""
+"""Seconds for which a quarantined message holds others back. Then it lets them pass for the same time: one handler that
+runs for an hour must not stop all. After a hold in which the process did not drain, the next hold is twice as long.
+Otherwise long handlers could starve a quarantined message for ever."""
 
 MOST = 8
-"""How much longer than the first a hold may get: handlers that outlast even that starve a suspect, not the process."""
+"""The longest hold, as a multiple of the first. Handlers that run longer than it starve the quarantined message."""
 
 CHECK = 0.25
-"""Seconds between two looks at whether the suspect is still wanted."""
+"""Seconds between two checks whether the message that waits is still wanted."""
 
 
 class Isolation:
@@ -35,14 +35,14 @@ class Isolation:
         self._inside = 0
         self._alone = False
         self._held_back = False
-        self._pass_until = 0.0  # monotonic; no suspect holds others back before
-        self._vain = 0  # holds since a suspect had its turn
+        self._pass_until = 0.0  # monotonic; before this time no quarantined message holds others back
+        self._vain = 0  # holds since a quarantined message last had its turn
 
     def __repr__(self) -> str:
         return f"Isolation(inside={self._inside}, alone={self._alone}, held_back={self._held_back})"
 
     def enter(self, wanted: Callable[[], bool] | None = None) -> bool:
-        """Wait while a suspect runs alone or is about to; False when it is not `wanted` any more."""
+        """Wait while a quarantined message runs alone or is about to. False when this one is not `wanted` any more."""
         with self._changed:
             while self._alone or self._held_back:
                 if wanted is not None and not wanted():
@@ -52,14 +52,14 @@ class Isolation:
             return True
 
     def leave(self) -> None:
-        """Say that a message that entered is done."""
+        """End the stay of a message that entered."""
         with self._changed:
             self._inside -= 1
             self._alone = False
             self._changed.notify_all()
 
     def enter_alone(self, wanted: Callable[[], bool]) -> bool:
-        """Wait until nobody is inside, and shut the others out; False when it is not `wanted` any more."""
+        """Wait until no message is inside, and keep the others out. False when this one is not `wanted` any more."""
         with self._changed:
             holding, turn_ends = False, 0.0
             try:
@@ -73,13 +73,13 @@ class Isolation:
                         self._vain = 0
                         return True
                     if holding and now >= turn_ends:
-                        # The others may pass before any suspect holds them back again, not only this one.
+                        # Until `_pass_until`, no quarantined message may hold the others back, be it this or another.
                         holding = self._held_back = False
                         self._pass_until = now + PATIENCE * min(2**self._vain, MOST)
                         self._vain += 1
                         self._changed.notify_all()
                     self._changed.wait(CHECK)
-                self._vain = 0  # it waits no more: the next suspect is another story
+                self._vain = 0  # this message waits no more: the next one begins with the shortest hold
                 return False
             finally:
                 if holding:
@@ -88,7 +88,7 @@ class Isolation:
 
 
 class Passage:
-    """The stay of one message, or of one run, inside; the first call to `leave` ends it."""
+    """The stay of one message, or of one run, in the isolation. The first call to `leave` ends it."""
 
     __slots__ = ("_isolation", "_left", "_lock")
 
@@ -115,7 +115,7 @@ def process_isolation() -> Isolation:
 
 
 def _after_fork() -> None:
-    _process[0] = Isolation()  # whatever the parent's threads were handling is not handled here
+    _process[0] = Isolation()  # the parent's threads, and so its handlers, do not exist in the child
 
 
 os.register_at_fork(after_in_child=_after_fork)

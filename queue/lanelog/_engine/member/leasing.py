@@ -1,4 +1,4 @@
-"""The keeper's side of a member: lanes come and go.
+"""The keeper's side of a member: it opens lanes and gives them back.
 
 Owns how a lane is opened, closed, replaced and given back in memory. Never acquires a lease.
 """
@@ -29,7 +29,7 @@ class LeasingSide:
 
     @property
     def lanes(self) -> Mapping[str, Lane]:
-        """The lanes that memory holds, by key. Others change it meanwhile: copy what you walk through."""
+        """The lanes in memory, by key. Other threads change the mapping: copy it before you walk through it."""
         return self.state.lanes
 
     @property
@@ -39,7 +39,7 @@ class LeasingSide:
 
     @property
     def pausing(self) -> bool:
-        """Whether nothing of any lane may be handed out: by `pause`, or by an operator who paused the group."""
+        """Whether nothing of any lane may be handed out: `pause` was called, or an operator paused the group."""
         return self.state.paused or self.state.group_paused
 
     @property
@@ -48,7 +48,7 @@ class LeasingSide:
         return self.state.group_paused
 
     def set_group_paused(self, *, paused: bool) -> None:
-        """What the group's row says. The keeper passes it on to each lane with the next read-back."""
+        """Note what the group's row says. The keeper passes it on to each lane with the next read-back."""
         self.state.group_paused = paused
 
     @property
@@ -57,12 +57,12 @@ class LeasingSide:
         return self.state.disowned
 
     def forget_disowned(self, places: Collection[tuple[str, int]]) -> None:
-        """Their leases are given back."""
+        """Forget these disowned lanes: their leases are given back."""
         self.state.disowned.difference_update(places)
 
     @property
     def changes(self) -> int:
-        """Counts the changes of what is held, and of `pause`: after one, memory is to be compared with all leases."""
+        """The number of changes of the held lanes and of `pause`. After one, compare memory with all leases."""
         return self.state.changes
 
     def has_authority(self, now: float) -> bool:
@@ -70,7 +70,7 @@ class LeasingSide:
         return self.state.has_authority(now)
 
     def grant_authority(self, until: float, slept: float) -> None:
-        """Handlers may start until then (monotonic). `slept`: what `suspended` said when that was asked for."""
+        """Let handlers start until this time (monotonic). `slept`: `suspended()` at the start of the read-back."""
         self.state.slept, self.state.authority_until = slept, until
 
     def pump(self) -> None:
@@ -86,7 +86,7 @@ class LeasingSide:
         self.state.authority_until = 0.0
 
     def open_lane(self, lane: Lane) -> None:
-        """A lane is ours and loaded."""
+        """Put a lane into memory that is ours and loaded."""
         with self.state.lock:
             self._open_locked(lane)
         self.state.signals.wake_settler()
@@ -103,7 +103,7 @@ class LeasingSide:
         state.after_change_locked(lane, time.monotonic())
 
     def pause(self) -> None:
-        """Hand out nothing more, of any lane there is or comes, until `resume`."""
+        """Hand out nothing more until `resume`. This holds for lanes that are opened later, too."""
         state = self.state
         with state.lock:
             state.paused = True
@@ -114,13 +114,13 @@ class LeasingSide:
         state.signals.wake_settler()
 
     def resume(self) -> None:
-        """Take `pause` back. The keeper lets lanes go on: it knows which an operator has paused as well."""
+        """Take `pause` back. The keeper lets the lanes go on, because it knows which of them an operator has paused."""
         with self.state.lock:
             self.state.paused = False
             self.state.changes += 1
 
     def stop(self) -> None:
-        """Close every lane, those that come later included."""
+        """Close every lane. Lanes that are opened later are closed at once."""
         self.state.stopping = True
         for lane in list(self.state.lanes.values()):
             self.close_lane(lane)
@@ -135,7 +135,7 @@ class LeasingSide:
     def set_paused(self, lane: Lane, *, paused: bool) -> None:
         """Stop or resume handing out; the lane stays leased."""
         with self.state.lock:
-            # Decided here: `pause` may have come between.
+            # This is decided under the lock, because `pause` may have been called meanwhile.
             paused = paused or self.state.paused or self.state.group_paused
             if lane.state.paused == paused:
                 return
@@ -150,9 +150,11 @@ class LeasingSide:
     def take_idle(self, resting: AbstractSet[str], *, failed: bool) -> list[Lane]:
         """The closed lanes to give back: their last handler has ended, and their last write is committed.
 
-        `resting`: the keys of the lanes that an operator paused. They are closed when they are idle; one that is not
-        may go on as soon as it is resumed. `failed`: the writes may never get through. What no handler has any more is
-        left to others, and what was not flushed is delivered again.
+        `resting`: the keys of the lanes that an operator paused. An idle one is closed here. A busy one stays open, and
+        may go on as soon as it is resumed.
+
+        `failed`: the writes may never get through. Then a closed lane without a running handler is given back, too, and
+        settlements that were not flushed are delivered again.
         """
         with self.state.lock:
             lanes = self.state.lanes
@@ -166,7 +168,7 @@ class LeasingSide:
         """The lane was released in good order."""
         with self.state.lock:
             self.state.forget_locked(lane)
-            waiters = lane.writes.waiters  # of who began to wait when there was nothing left to write
+            waiters = lane.writes.waiters  # these threads began to wait when nothing was left to write
             lane.abandon()
         for waiter in waiters:
             waiter.resolve()
@@ -178,10 +180,10 @@ class LeasingSide:
             return {lane: lane.vouched() for lane in held}
 
     def replace_lane(self, old: Lane, fresh: Lane, ids: dict[int, str], asked: Mapping[int, bool]) -> set[int]:
-        """On a new connection: put a freshly loaded lane in the place of what memory believed.
+        """Put a lane that was loaded on a new connection in the place of the old one.
 
-        `asked`: what the server said of messages that a transaction of its own had settled. Returns those that it has
-        to be asked about first; then nothing is changed.
+        `asked`: the server's answers about messages that a transaction of their own had settled: offset -> settled.
+        Returns the offsets for which an answer is still missing. Then nothing is changed.
         """
         with self.state.lock:
             if self.state.lanes.get(old.key) is not old:
@@ -194,7 +196,7 @@ class LeasingSide:
             self.state.supersede_locked(attempt for attempt in before if attempt.state is State.SUPERSEDED)
             forgotten = [burial for burial in old.state.burials.values() if burial.term == old.term]
             self.state.forget_locked(old)
-            self._open_locked(fresh)  # at once: whoever looks for what it has taken over finds it
+            self._open_locked(fresh)  # under the same lock: no thread finds the lane missing
         state = self.state
         error = LeaseLost(f"{state.at.group}/{state.at.topic}/{old.key}: the server has another message there by now")
         for burial in forgotten:

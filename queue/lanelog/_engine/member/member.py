@@ -1,6 +1,6 @@
-"""A member of a consumer group: what this process does of one topic for one group.
+"""A member of a consumer group: the part of one subscription in one group and topic.
 
-Owns what it is and how it ends. Its state changes through four sides, one for each kind of caller: `leasing` (the
+Owns its identity and its end. Its state changes through four sides, one for each kind of caller: `leasing` (the
 keeper), `fetching` (the fetcher), `writing` (the settler) and `attempts` (workers and users). No side does I/O or runs
 a handler under the lock.
 """
@@ -56,10 +56,10 @@ class Member:
     signals: Signals
     runs: queue.SimpleQueue[tuple[Member, Run] | Callable[[], object] | None]
     failed: Callable[[BaseException], None]  # tells the subscription; called once
-    workers: int = 0  # threads that run its handler; pulled: none
-    registered_at: int = 0  # the group, in milliseconds of the database
+    workers: int = 0  # threads that run its handler; 0 when messages are pulled
+    registered_at: int = 0  # when the group was registered, in milliseconds of the database
     failure: BaseException | None = None
-    ended: threading.Event = field(factory=threading.Event)  # nothing is held any more, nor registered
+    ended: threading.Event = field(factory=threading.Event)  # no lane is held, and nothing is registered any more
     _state: MemberState = field(init=False)
     leasing: LeasingSide = field(init=False)
     fetching: FetchingSide = field(init=False)
@@ -100,11 +100,11 @@ class Member:
 
     @property
     def counters(self) -> Counters:
-        """What it has done since its start."""
+        """The counts since its start."""
         return self._state.counters
 
     def held_locked(self) -> Holdings:
-        """What it holds; called under its lock."""
+        """How much it holds. The caller has its lock."""
         lanes = self._state.lanes.values()
         return Holdings(
             lanes=len(lanes),
@@ -113,15 +113,15 @@ class Member:
         )
 
     def about(self, attempt: Attempt) -> dict[str, object]:
-        """What an event about an attempt says."""
+        """The fields of an event about an attempt."""
         return self._state.about(attempt)
 
     def lose_lane(self, term: Term, why: str) -> None:
-        """The lane is somebody else's: nothing of it may be written any more."""
+        """Drop a lane whose lease is lost: nothing of it may be written any more."""
         self._state.lose(term, why)
 
     def disown_lane(self, term: Term, why: str) -> None:
-        """Lose a lane that is still ours; the keeper releases it."""
+        """Drop a lane whose lease is still ours. The keeper releases the lease."""
         self._state.disown(term, why)
 
     def later(self, hook: Callable[[], object]) -> None:
@@ -129,7 +129,7 @@ class Member:
         self.runs.put(hook)
 
     def fail(self, error: BaseException) -> None:
-        """This member cannot go on: stop handing out, and say so once."""
+        """This member cannot go on: log it and tell the subscription, once."""
         with self.lock:
             if self.failure is not None:
                 return
@@ -138,7 +138,7 @@ class Member:
         self.failed(error)
 
     def resolve_all(self, error: Exception) -> None:
-        """The engine ends: nobody may wait for it any longer."""
+        """The engine ends: resolve every waiter with `error`."""
         with self.lock:
             lanes = list(self._state.lanes.values())
             waiters = [waiter for lane in lanes for waiter in lane.writes.waiters]

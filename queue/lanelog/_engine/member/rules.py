@@ -1,7 +1,6 @@
-"""What the lanes of a subscription must know of it, and what is counted about it.
+"""The rules of a subscription for its lanes, its signals to the loops, and its counters.
 
-Owns the derived numbers (run size, concurrency, the attempts a policy allows); never touches a lane. Made by the
-subscription, read by `Lane` and `Member`.
+Owns the derived numbers: run size, concurrency, the attempts that a policy allows. Never touches a lane.
 """
 
 from __future__ import annotations
@@ -19,10 +18,11 @@ if TYPE_CHECKING:
     from lanelog.config import SubscriptionConfig
 
 RUN_SECONDS = 0.02
-"""A run is about this much work: what a crash can make others repeat, and what one flush is worth."""
+"""Seconds of work in one run. A crash can make others repeat so much, and one flush is worth so much."""
 
 LONG_SECONDS = 0.1
-"""Beside a message that takes longer, a flush of its own for the mark is nothing, and waiting for a worker is long."""
+"""When a message takes more seconds than this, its run is marked late. Such a message waits long for a worker, and the
+extra flush for its mark is cheap beside its handler."""
 
 
 @define(eq=False)
@@ -31,8 +31,8 @@ class SubscriptionRules:
 
     group: str
     config: SubscriptionConfig
-    singly: bool  # every message by itself: pulled, settled by hand, or acked first
-    seconds: float | None = None  # a message, smoothed
+    singly: bool  # one message a run: messages are pulled, settled by hand, or acked first
+    seconds: float | None = None  # per message, smoothed; None until the first run was measured
     strict: bool = field(init=False)
     concurrency: int = field(init=False)
     batch_size: int = field(init=False)
@@ -44,22 +44,22 @@ class SubscriptionRules:
         config = self.config
         self.strict = config.order is Order.STRICT
         self.concurrency = config.lane_concurrency if config.order is Order.CONCURRENT else 1
-        # So many that every worker can have a lane: a few long handlers must not sit on all that may be prefetched.
+        # Small enough that every worker can have a lane: the lanes of a few long handlers must not fill the prefetch.
         self.batch_size = max(1, min(config.batch_size, config.prefetch // config.workers))
         self.max_deliveries = config.max_deliveries
         self.ack_first = config.ack_policy is AckPolicy.ACK_FIRST
         self.history = config.history
-        # A first attempt that is the last is dead-lettered by a crash: its neighbours must not be under the same mark.
+        # When only one attempt is allowed, a crash dead-letters all messages under the mark: so a mark covers only one.
         self.singly = self.singly or self.ack_first or policy.exhausted(config, 1, 0.0)
 
     def run_size(self) -> int:
-        """How many messages are about 20 ms of work; one until it was measured."""
+        """How many messages are about `RUN_SECONDS` of work. One until a run was measured."""
         if self.singly or self.seconds is None:
             return 1
         return max(1, min(self.batch_size, int(RUN_SECONDS / max(self.seconds, 1e-7))))
 
     def marks_late(self) -> bool:
-        """Whether runs are marked by who takes them; what is acked before its handler is marked and acked at once."""
+        """Whether a run is marked when a worker takes it. Under ACK_FIRST it is marked and acked before that."""
         return not self.ack_first and (self.seconds is None or self.seconds > LONG_SECONDS)
 
     def exhausted(self, attempts: int, since_first: float) -> bool:
@@ -67,7 +67,7 @@ class SubscriptionRules:
         return policy.exhausted(self.config, attempts, since_first)
 
     def measured(self, messages: int, seconds: float) -> None:
-        """Learn from a finished run; a slow one counts at once, a fast one slowly."""
+        """Learn from a finished run. A slow run raises the estimate at once, a fast one lowers it slowly."""
         if messages:
             each = seconds / messages
             self.seconds = each if self.seconds is None or each > self.seconds else self.seconds * 0.7 + each * 0.3
@@ -84,7 +84,7 @@ class Signals:
 
 @define(eq=False)
 class Counters:
-    """What `subscription.stats()` reports; changed under the member's lock."""
+    """The counts that `subscription.stats()` reports. They change under the member's lock."""
 
     handled: int = 0
     acked: int = 0

@@ -1,6 +1,6 @@
-"""What one member knows: its lanes, what they need from which loop, and the lock under which all of it changes.
+"""The state of one member: its lanes, the needs of these lanes, and the lock under which all of it changes.
 
-Owns the fields, and what follows from any change of a lane. Each loop changes them through its own side: `LeasingSide`,
+Owns the fields, and the steps that follow any change of a lane. Callers change them through the sides: `LeasingSide`,
 `FetchingSide`, `WritingSide` and `Attempts`.
 """
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from lanelog.config import SubscriptionConfig
 
 PLANS_A_TURN = 32
-"""Runs of one lane that one change may send out; more follow with the next."""
+"""How many runs of one lane one change may send out. The next change sends out more."""
 
 log = get_logger("subscription")
 
@@ -50,37 +50,37 @@ class MemberState:
     budget: Budget
     lock: threading.Lock
     signals: Signals
-    send: Callable[[Run], None]  # a run is ready for a worker
+    send: Callable[[Run], None]  # gives a run to the workers
     lanes: dict[str, Lane] = field(factory=dict)
     detached: dict[Attempt, None] = field(factory=dict)  # handed to the user: pulled, or settled by hand
     burials: deque[Burial] = field(factory=deque)  # to be moved to the dead letters
-    dropped: deque[tuple[Attempt, str, ExcInfo | None]] = field(factory=deque)  # given up for want of dead letters
+    dropped: deque[tuple[Attempt, str, ExcInfo | None]] = field(factory=deque)  # given up; there are no dead letters
     counters: Counters = field(factory=Counters)
     authority_until: float = 0.0  # monotonic; no handler starts later than this
-    slept: float = field(factory=suspended)  # what `suspended` said when authority was given
-    changes: int = 0  # of what is held, or of `paused`: whoever compares it with the leases has to begin anew
+    slept: float = field(factory=suspended)  # the value of `suspended` when the read-back of the authority began
+    changes: int = 0  # of the held lanes and of `paused`: after one, memory must be compared with all leases
     paused: bool = False  # by subscription.pause()
     group_paused: bool = False  # by an operator
     stopping: bool = False
-    disowned: set[tuple[str, int]] = field(factory=set)  # (key, epoch) of lanes that memory has lost, and we still own
-    # What lanes need, oldest first.
+    disowned: set[tuple[str, int]] = field(factory=set)  # (key, epoch) of lanes that memory dropped and we still own
+    # The work lists of lanes.
     dirty: dict[Lane, None] = field(factory=dict)
     needs_fetch: FetchQueue = field(factory=FetchQueue)
     needs_payload: dict[Lane, None] = field(factory=dict)
-    dues: list[tuple[float, int, Lane]] = field(factory=list)  # a heap: when something that waits is due
+    dues: list[tuple[float, int, Lane]] = field(factory=list)  # a heap: (due, sequence, lane) of waiting messages
     _sequence: int = 0
 
     def lane_of(self, term: Term) -> Lane | None:
-        """The lane, unless it is gone or was loaded anew since."""
+        """The lane as it was loaded in this term. None when it is gone, or was loaded again since."""
         lane = self.lanes.get(term.key)
         return lane if lane is not None and lane.term.generation == term.generation else None
 
     def has_authority(self, now: float) -> bool:
-        """Whether handlers may start: the last read-back is not older than a lease, the machine's sleep included."""
+        """Whether handlers may start: the authority is not over. Time in which the machine slept counts."""
         return now + suspended() - self.slept < self.authority_until
 
     def about(self, attempt: Attempt) -> dict[str, object]:
-        """What an event about an attempt says."""
+        """The fields of an event about an attempt."""
         return {
             "topic": self.at.topic,
             "key": attempt.term.key,
@@ -90,9 +90,9 @@ class MemberState:
         }
 
     def after_change_locked(self, lane: Lane, now: float, *, fetching: bool = False) -> None:
-        """Whatever happened to a lane: send out what may go, and note what it needs from whom.
+        """After any change of a lane: send out the runs that may go, and put the lane on the work lists it belongs to.
 
-        `fetching`: the fetcher itself is here and need not be woken.
+        `fetching`: the caller is the fetcher, so it need not be woken, but the settler must be.
         """
         if lane.state.lost:
             return
@@ -116,7 +116,7 @@ class MemberState:
             if isinstance(planned, Burial):
                 self._bury_planned_locked(lane, planned, now)
             elif planned.late:
-                self.send(planned)  # marked by who takes it; others by the next flush
+                self.send(planned)  # its worker has it marked; the next flush marks any other run
 
     def _bury_planned_locked(self, lane: Lane, burial: Burial, now: float) -> None:
         if self.config.dead_letter_suffix is None and burial.attempt is not None:
@@ -127,20 +127,20 @@ class MemberState:
         self.signals.wake_settler()
 
     def note_due_locked(self, due: float, lane: Lane) -> None:
-        """Something in this lane waits until `due` (monotonic)."""
+        """Note that a message of this lane waits until `due` (monotonic)."""
         self._sequence += 1
         heapq.heappush(self.dues, (due, self._sequence, lane))
         self.signals.wake_fetcher()
 
     def quiet_locked(self, lane: Lane) -> None:
-        """Nothing more may start in this lane: what no handler has seen goes back."""
+        """Let no more messages of this lane start: take back those that no handler has seen."""
         lane.dispatch.recall()
         lane.state.drop_ready()
         self.needs_fetch.discard(lane)
         self.dirty[lane] = None
 
     def forget_locked(self, lane: Lane) -> None:
-        """Strike a lane off every list."""
+        """Remove a lane from memory and from every work list."""
         self.changes += 1
         if self.lanes.get(lane.key) is lane:
             del self.lanes[lane.key]
@@ -149,17 +149,17 @@ class MemberState:
             pending.pop(lane, None)
 
     def supersede_locked(self, attempts: Iterable[Attempt]) -> None:
-        """Fence these attempts: what is still settled by them is refused."""
+        """Mark these attempts as superseded: their settlements are refused."""
         for attempt in attempts:
             attempt.state = State.SUPERSEDED
             self.finish_detached_locked(attempt)
 
     def finish_detached_locked(self, attempt: Attempt) -> bool:
-        """The user has decided a message that was in his hands, or lost it; True if he had it."""
+        """Take a message out of the user's hands: it is settled, or the user has lost it. False if it was not there."""
         if attempt not in self.detached:
             return False
         del self.detached[attempt]
-        self.rules.measured(1, time.monotonic() - attempt.started)  # what users do at once need not be marked late
+        self.rules.measured(1, time.monotonic() - attempt.started)  # messages settled fast are not marked late
         lane = self.lane_of(attempt.term)
         if attempt.run is not None and lane is not None:
             lane.dispatch.finished(attempt.run)
@@ -167,7 +167,7 @@ class MemberState:
         return True
 
     def lose(self, term: Term, why: str) -> None:
-        """The lane is somebody else's: nothing of it may be written any more. Once only."""
+        """Drop a lane whose lease is lost: nothing of it may be written any more. A second call does nothing."""
         with self.lock:
             lane = self.lane_of(term)
             if lane is None:
@@ -185,17 +185,18 @@ class MemberState:
         for waiter in waiters:
             waiter.resolve(error)
         context = {"topic": self.at.topic, "key": term.key, "group": self.at.group}
-        if refused:  # their handlers have returned and will never hear of it
+        if refused:  # their handlers have returned, so only the log can report it
             log.warning("settlement.refused", **context, offset=refused[0], messages=len(refused), why=why)
         if running or waiters:
             log.warning("lane.lost", **context, running=len(running), why=why)
 
     def disown(self, term: Term, why: str) -> None:
-        """Lose a lane that is still ours; the keeper releases it.
+        """Drop a lane whose lease is still ours. The keeper releases the lease.
 
-        It must not be loaded again under its epoch: an attempt of it may be about to commit, which only another epoch
-        can refuse.
+        The lane must not be loaded again under its epoch. One of its attempts may be about to commit, and only a new
+        epoch can refuse that.
         """
-        self.disowned.add((term.key, term.epoch))  # first: the keeper looks for leases that memory lacks
+        # This comes before `lose`: the keeper loads leases that memory lacks, unless they are disowned.
+        self.disowned.add((term.key, term.epoch))
         self.lose(term, why)
         self.signals.wake_keeper()

@@ -1,6 +1,6 @@
-"""The settler's side of a member: writes go out, commits come in.
+"""The settler's side of a member: it gives out writes and takes in commits.
 
-Owns what one flush carries and what its commit releases. Never writes to the database.
+Owns the content of one flush, and the runs and waiters that its commit releases. Never writes to the database.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class WritingSide:
     state: MemberState
 
     def collect(self, limit: int) -> list[LaneWrite]:
-        """What one flush should write: at most `limit` lanes, those that changed first."""
+        """The writes of one flush: at most `limit` lanes. Lanes that changed first come first."""
         now = time.monotonic()
         writes: list[LaneWrite] = []
         with self.state.lock:
@@ -48,16 +48,16 @@ class WritingSide:
 
     @property
     def burials(self) -> deque[Burial]:
-        """What is to be moved to the dead letters, in order; the settler alone takes from it."""
+        """The messages to be moved to the dead letters, in order. Only the settler takes from it."""
         return self.state.burials
 
     def is_gone(self, burial: Burial) -> bool:
-        """Whether its lane is not ours any more: nothing of it may be written."""
+        """Whether its lane is not ours any more, so that nothing of it may be written."""
         with self.state.lock:
             return self.state.lane_of(burial.term) is None
 
     def announce_dropped(self) -> None:
-        """Say which messages were given up for want of dead letters. Called without a lock: logging is user code."""
+        """Log the messages that were given up without a dead letter. Needs no lock: a log handler is user code."""
         state = self.state
         while state.dropped:
             attempt, error, raised = state.dropped.popleft()
@@ -68,11 +68,11 @@ class WritingSide:
 
     @property
     def has_writes(self) -> bool:
-        """Whether something waits for the settler."""
+        """Whether the settler has something to write."""
         return bool(self.state.dirty or self.state.burials)
 
     def committed(self, writes: Sequence[LaneWrite]) -> None:
-        """The flush is durable: let workers have its runs and explicit settlers their answers."""
+        """The flush is committed: give its runs to the workers, and resolve its waiters."""
         now = time.monotonic()
         waiters: list[FlushWaiter] = []
         closing = False
@@ -90,12 +90,13 @@ class WritingSide:
         for waiter in waiters:
             waiter.resolve()
         if closing:
-            self.state.signals.wake_keeper()  # it may be idle now, and be released
+            self.state.signals.wake_keeper()  # the lane may be idle now, and be released
 
     def _send_settled_locked(self, write: LaneWrite) -> None:
-        """The lane was lost over its flush: what that has acked before its handler must run, or it is lost.
+        """Send out the runs of a flush whose lane was lost meanwhile, under ACK_FIRST.
 
-        A lane that was loaded anew has taken such runs over, and writes their acks again first.
+        The flush has acked these messages, so they must run, or they are lost. A lane that was loaded again has taken
+        its runs over (`run.term` says so), and writes their acks again first.
         """
         if self.state.rules.ack_first:
             for run in write.runs:
@@ -103,7 +104,7 @@ class WritingSide:
                     self.state.send(run)
 
     def uncommitted(self, writes: Iterable[LaneWrite]) -> None:
-        """The flush did not happen, or nobody knows: everything is to be written again."""
+        """The flush failed, or its outcome is unknown: everything is to be written again."""
         with self.state.lock:
             for write in writes:
                 lane = self.state.lane_of(write.term)
@@ -117,10 +118,10 @@ class WritingSide:
             return [(lane.key, lane.writes.flushed) for lane in self.state.lanes.values()]
 
     def buried(self, burial: Burial, term: Term) -> bool:
-        """A dead letter is committed, together with its settlement, in the lane as it was loaded in `term`.
+        """A dead letter is committed together with its settlement, while the lane was loaded under `term`.
 
-        False: the lane was loaded again meanwhile, perhaps from a server that lacks that commit. The move is to be
-        repeated: it finds its own copy, if there is one.
+        False: the lane was loaded again meanwhile, perhaps from a server that lacks the commit. The caller must repeat
+        the move, which finds its own copy if there is one.
         """
         with self.state.lock:
             if burial.term != term:

@@ -1,10 +1,10 @@
-"""Dead letters: a copy into `topic + suffix` and the settlement for this group, in one transaction each.
+"""Dead letters: a copy into `topic + suffix` and the settlement for this group, in one transaction for each message.
 
-Owns that move; never decides which message is given up. Called by the settler between two flushes, on its connection.
+Owns that move. Never decides which message is given up. It runs in the settler's thread, between two flushes.
 
 Lock order: dead letter head X (skipped when locked, tried again later) → lease S → delivery → messages → history. A
-crash before the COMMIT leaves the message in flight, to be counted and delivered again; an unanswered COMMIT is
-repeated and finds the copy by its derived id, so repeating the move is harmless. The original stays for the other
+crash before the COMMIT leaves the message in flight: it is counted and delivered again. After an unanswered COMMIT the
+move is repeated. It finds the copy by its derived id, so the repetition is harmless. The original stays for the other
 groups.
 """
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from lanelog._engine.member.member import Member
 
 BETWEEN_FLUSHES = 0.05
-"""Seconds of dead letters between two flushes: a flood of them must not stall what succeeds."""
+"""Seconds that dead letters may take between two flushes. A flood of them must not stall the other outcomes."""
 
 log = get_logger("settler")
 
@@ -44,10 +44,10 @@ class DeadLetters:
     context: EngineContext
     session: Session
     _prepared: set[str] = field(factory=set)  # topics that are marked as holding dead letters
-    _generation: int = 0  # of memory, when they were
+    _generation: int = 0  # the generation of memory for which `_prepared` holds
 
     def turn(self, member: Member) -> bool:
-        """Work through what waits, for a bounded time; True when something was done."""
+        """Move the waiting messages, for a bounded time. True when something was done."""
         until = time.monotonic() + BETWEEN_FLUSHES
         done = False
         if not member.writing.burials:
@@ -76,11 +76,14 @@ class DeadLetters:
         return done
 
     def left(self) -> bool:
-        """Whether some wait for a head that somebody else has."""
+        """Whether messages still wait to be moved, say for a head that another transaction has."""
         return any(member.writing.burials for member in self.context.members())
 
     def _move(self, member: Member, burial: Burial, *, mended: bool = False) -> bool:
-        """One dead letter; False when its lane is locked by somebody. `mended`: its head has been seen to."""
+        """Move one message. False: try it again later, say because its dead letter lane is locked.
+
+        `mended`: the dead letter lane was checked and mended already.
+        """
         dead_topic = member.config.dead_letter_topic(member.topic)
         assert dead_topic is not None  # noqa: S101 - for the type checker: without one nothing is buried
         term = burial.term
@@ -95,7 +98,7 @@ class DeadLetters:
                 head = partitions.try_lock_head(cx, dead_topic, key)
                 outcome = None if head is None else self._copy(cx, member, burial, dead_topic, head)
         except DatabaseError as error:
-            # The copy's id was looked for: it is the offset that is taken, and no repetition would find another.
+            # The copy's id was looked up before, so its offset is the duplicate, and a repetition would not help.
             if error.code != codes.DUPLICATE or mended:
                 raise
             seen_to = contradictions.mend(self.session, dead_topic, key) is not None
@@ -115,7 +118,7 @@ class DeadLetters:
         return True
 
     def _copy(self, cx: Executor, member: Member, burial: Burial, dead_topic: str, head: int) -> str:
-        """Inside the transaction, under the dead letter lane's lock: "buried", "vanished" or "lost"."""
+        """Settle and copy inside the transaction, under the dead letter head's lock: "buried", "vanished" or "lost"."""
         group, topic, term = member.group, member.topic, burial.term
         lane = member.at.lane(term.key)
         held = self.context.fenced(leases.fence(cx, member.at, member.owner, [term.key]))
@@ -127,13 +130,13 @@ class DeadLetters:
             return "vanished"
         copy_id = derived_id(group, source, burial.offset)
         while (at := moves.buried(cx, dead_topic, term.key, copy_id)) is not None:
-            # Without a lock: who purges it from now on purges this failure's letter.
+            # The floor is read without a lock: a purge from now on may delete the letter of this failure.
             floor = offsets.load_floors(cx, dead_topic, [term.key]).get(term.key)
             released = floor is not None and at <= floor.offset_acked
             if not released and not deliveries.is_letter_settled(cx, dead_topic, term.key, at):
                 self._remember(cx, member, burial)
                 return "buried"
-            # That one was redriven, deleted or purged, and a seek brought the message back: this failure is another.
+            # That copy was redriven, deleted or purged, and a seek brought the message back: this is another failure.
             copy_id = derived_id(group, copy_id, at)
         moves.bury(
             cx,

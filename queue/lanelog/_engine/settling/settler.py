@@ -1,12 +1,12 @@
 """The settler: outcomes and marks of many lanes in one transaction, and dead letters between two of them.
 
-Owns every write of offsets and delivery rows (but the acked row of `message.transaction()`); never plans what to write
-(`Lane`) nor decides what an outcome means. One thread and one connection of a client.
+Owns the flush of offsets rows and delivery rows. `message.transaction()` writes its own acked row. Never plans the
+writes (`Lane` does), nor decides the meaning of an outcome. It is one thread and one connection of a client.
 
-Lock order of a flush: leases S → delivery → offsets → history. A crash before the COMMIT redelivers what the flush
-carried; after it, nothing is lost but the news. A flush whose COMMIT was not answered is written again: every value in
-it is absolute, the watermark only grows, and the fence decides anew. A process that sleeps in the middle holds its
-locks until the server drops its session (`wait_timeout`, 15 s); the steal skips locked rows meanwhile.
+Lock order of a flush: leases S → delivery → offsets → history. A crash before the COMMIT redelivers the messages whose
+outcomes the flush carried. A crash after it loses nothing. A flush whose COMMIT was not answered is written again:
+every value in it is absolute, the watermark only grows, and the fence is checked again. A process that sleeps in the
+middle holds its locks until the server drops its session (`wait_timeout`, 15 s). Meanwhile the steal skips locked rows.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 FLUSH_LANES = 1000
 IDLE = 2.0
-"""Seconds between two turns that nobody asked for: they only keep the connection alive."""
+"""Seconds between two turns when nothing is to be written. They only keep the connection alive."""
 
 AGAIN = 0.1
-"""Seconds until lanes and dead letter heads that somebody has locked are tried again."""
+"""Seconds until lanes and dead letter heads that other transactions have locked are tried again."""
 
 QUICK_REPEATS = 5
 
@@ -48,7 +48,7 @@ class Settler:
     session: Session = field(init=False)
     flushes: int = 0
     _dead_letters: DeadLetters = field(init=False)
-    _cautious: set[Member] = field(factory=set)  # met a lock time-out: takes only what is free
+    _cautious: set[Member] = field(factory=set)  # members that met a lock time-out: their flushes skip locked rows
     _deadlocks: int = 0
     _waits: bool = False
 
@@ -60,15 +60,15 @@ class Settler:
         """Flush once for each member that has something to write."""
         busy = self._waits = False
         members = self.context.members()
-        self._cautious.intersection_update(members)  # one that has ended meets no lock any more
+        self._cautious.intersection_update(members)
         for member in members:
             with self.context.watch(member, "settler", self.session):
                 busy |= self._flush(member)
-                member.writing.announce_dropped()  # after the flush: nothing is dropped and flushed without being told
+                member.writing.announce_dropped()  # after the flush: every message that the flush dropped is logged
                 busy |= self._dead_letters.turn(member)
         self.context.raise_deferred("settler")
         if members and not busy:
-            # Its connection is there before there is something to write: with too few of them it is worth more than
+            # Connect before there is something to write. When connections are few, the settler's is worth more than
             # most others.
             self.session.ensure()
             self.session.ping_if_idle()
@@ -86,17 +86,17 @@ class Settler:
             return False
         generation = self.context.vouched(self.session)
         if not generation:
-            self._waits = True  # for the keeper, which wakes this loop
+            self._waits = True  # the keeper wakes this loop when memory is loaded
             return False
         writes = member.writing.collect(FLUSH_LANES)
         if not writes:
             return False
         try:
             with self.session.pinned(), self.session.transaction() as cx:
-                # Memory may have been loaded anew since the writes were collected: from a server that has other rows.
+                # Memory may have been loaded again since the writes were collected, from a server with other rows.
                 self.context.check_generation(self.session, generation)
                 written, refused = self._write(cx, member, writes)
-        except BaseException as error:  # noqa: BLE001 - whatever it was: the writes are to be made again
+        except BaseException as error:  # noqa: BLE001 - after any error the writes must be made again
             member.writing.uncommitted(writes)
             return self._again(member, error)
         self._deadlocks = 0
@@ -104,14 +104,14 @@ class Settler:
         member.writing.committed(written)
         left = [write for write in writes if write not in written]
         if len(left) == len(refused):
-            self._cautious.discard(member)  # else some lane is still locked by somebody: the others must not wait
+            self._cautious.discard(member)  # no lane was locked any more
         member.writing.uncommitted(left)
         for write in refused:
             member.lose_lane(write.term, "its lease has another owner or epoch")
         return bool(written)
 
     def _again(self, member: Member, error: BaseException) -> bool:
-        """After a failed flush: True to repeat it at once; else the error goes to the loop, which waits."""
+        """Decide after a failed flush. True: repeat it at once. Otherwise raise the error, and the loop waits."""
         code = error.code if isinstance(error, DatabaseError) else None
         if code == codes.DEADLOCK and self._deadlocks < QUICK_REPEATS:
             self._deadlocks += 1
@@ -124,7 +124,7 @@ class Settler:
     def _write(
         self, cx: Executor, member: Member, writes: Sequence[LaneWrite]
     ) -> tuple[list[LaneWrite], list[LaneWrite]]:
-        """Inside the transaction: what was written, and what was refused because the lane is not ours any more."""
+        """Write inside the transaction. Returns the writes that were made, and those whose lane is not ours any more."""
         at = member.at
         keys = [write.term.key for write in writes]
         refused: list[LaneWrite] = []

@@ -1,7 +1,7 @@
-"""Pulling: messages that go to whoever asks for the next one, instead of to a worker.
+"""Pulling: the user asks for the next message, instead of a worker running a handler.
 
-Owns the hand-over of one message at a time; never decides what comes next, and sends no SQL. A message counts as
-started when it is handed over, and is the user's until it is settled.
+Owns the hand-over of one message at a time. Never decides which message is next, and sends no SQL. A message counts as
+started when it is handed over. It stays in the user's hands until it is settled.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from lanelog.message import Message
 
 LOOKS_UP = 0.05
-"""Seconds for which it waits for a message before it looks whether its subscription has ended."""
+"""Seconds of one wait for a message. After each wait, it checks whether its subscription has ended."""
 
 GIVES_WAY = 1.0
-"""Seconds for which it waits to hand a suspect out alone while messages are in the user's hands: the caller may be the
-one who has them, and would never be rid of them."""
+"""Seconds for which a quarantined message waits to go out alone while messages are in the user's hands. The caller may
+have these messages, and could not settle them while it waits."""
 
 
 @define(eq=False, repr=False)
@@ -44,7 +44,7 @@ class Puller:
     context: EngineContext
 
     def next(self, until: float | None, goes_on: Callable[[], bool]) -> Message | None:
-        """The next message; None when it is `until` (monotonic), or when the subscription does not go on."""
+        """The next message. None at `until` (monotonic), or when `goes_on` says that the subscription ends."""
         while goes_on():
             left = LOOKS_UP if until is None else until - time.monotonic()
             if left <= 0:
@@ -60,7 +60,7 @@ class Puller:
         return None
 
     def drain(self) -> None:
-        """Give back what was planned and not taken."""
+        """Give back the runs that nobody has pulled."""
         while True:
             try:
                 item = self.runs.get_nowait()
@@ -84,7 +84,7 @@ class Puller:
 
         if not run.alone:
             if not isolation.enter(lambda: in_time() and bool(run.attempts)):
-                if run.attempts:  # else it was taken back
+                if run.attempts:  # without attempts, the run was taken back
                     self.runs.put((member, run))  # it goes out with the next pull
                 return None
         elif not isolation.enter_alone(wanted):
@@ -114,5 +114,5 @@ class Puller:
                 run.record(attempt, policy.EXPIRED if attempt.expired else policy.ACKED)
             member.attempts.finish(run)
         elif not member.attempts.detach(attempt, passage.leave):
-            passage.leave()  # its lane was lost just now: nobody else would; what the user settles is refused
+            passage.leave()  # its lane was lost just now, so no settlement will end the stay
         return None if attempt is None or attempt.expired else message_of(attempt, member, self.context)
