@@ -66,7 +66,7 @@ class Replayed:
     """Whether the replay was done already, so that this run did nothing."""
     dry_run: bool
     topics: tuple[dict[str, Any], ...]
-    """One for each target topic: to_topic, messages, keys, bytes, first_ms, last_ms (written then, epoch milliseconds)."""
+    """For each target topic: to_topic, messages, keys, bytes, first_ms, last_ms (when written, epoch milliseconds)."""
 
 
 def replay(
