@@ -1,4 +1,4 @@
--- The owner of a lane for a group. No row is renewed: a lease is valid while its owner's heartbeat is. A row changes only
+-- The owner of a lane for a group. No row is renewed: a lease is valid while its owner's heartbeat is. A row changes
 -- when the owner changes, and when a seek or a release raises the epoch.
 CREATE TABLE IF NOT EXISTS queue_partition_leases (
   consumer_group VARCHAR(255)    NOT NULL           COMMENT 'consumer group',
