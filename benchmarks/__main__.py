@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import sys
 from pathlib import Path
 
 from benchmarks.bench import Bench
@@ -19,6 +20,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from lanelog import devserver
 
 RESULTS = Path(__file__).parent / "results"
+WIDTH = 110
+"""Characters of the table in a file or pipe."""
 
 
 def main() -> None:
@@ -26,7 +29,7 @@ def main() -> None:
     arguments = _arguments()
     # Connections that the plan itself cuts, and messages about them, are no result.
     logging.getLogger("lanelog").setLevel(logging.ERROR)
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else WIDTH)
     columns = (TextColumn("{task.description:<34}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with devserver.start(arguments.server) as server, Progress(*columns, console=console) as progress:
         report = Report.begin(server, rounds=arguments.rounds, scale=arguments.scale)

@@ -54,7 +54,7 @@ class Bench:
         return self._stack.enter_context(lanelog.connect(self.url))
 
     @contextmanager
-    def raw(self) -> Iterator[pymysql.Connection[Any]]:
+    def raw(self, *, client_flag: int = 0) -> Iterator[pymysql.Connection[Any]]:
         """A plain connection of the driver's own."""
         config = self.client.config
         connection = pymysql.connect(
@@ -67,6 +67,7 @@ class Bench:
             charset="utf8mb4",
             init_command="SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
             autocommit=True,
+            client_flag=client_flag,
             ssl_disabled=bool(config.unix_socket),
         )
         try:

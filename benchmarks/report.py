@@ -32,6 +32,7 @@ class Figure:
     title: str
     unit: str = "msg/s"
     ceiling: str = ""
+    sketch: str = ""  # the same protocol without the library, if it is measured
     least: int = 0  # what the project promises itself on a machine of two cores; 0: nothing
     most: int = 0  # the same, of what is better when low
 
@@ -44,16 +45,26 @@ class Figure:
 def _figures() -> dict[str, Figure]:
     found = {
         "raw_insert_single": Figure("raw SQL: insert, 1 thread"),
-        "publish_single": Figure("publish, 1 thread", ceiling="raw_insert_single"),
+        "sketch_publish_single": Figure("sketch: publish, 1 thread", ceiling="raw_insert_single"),
+        "publish_single": Figure("publish, 1 thread", ceiling="raw_insert_single", sketch="sketch_publish_single"),
         "raw_insert_8_threads": Figure("raw SQL: insert, 8 threads"),
-        "publish_8_threads": Figure("publish, 8 threads", ceiling="raw_insert_8_threads"),
+        "sketch_publish_8_threads": Figure("sketch: publish, 8 threads", ceiling="raw_insert_8_threads"),
+        "publish_8_threads": Figure(
+            "publish, 8 threads", ceiling="raw_insert_8_threads", sketch="sketch_publish_8_threads"
+        ),
         "raw_insert_many_100": Figure("raw SQL: insert, 100 rows"),
         "publish_many_100": Figure("publish_many of 100", ceiling="raw_insert_many_100"),
     }
     for lanes, least in ((100, 15_000), (1000, 12_000), (10_000, 0)):
         of = f"{lanes:,} lanes"
         found[f"raw_read_{lanes}_lanes"] = Figure(f"raw SQL: read, {of}")
-        found[f"consume_{lanes}_lanes"] = Figure(f"consume, {of}", ceiling=f"raw_read_{lanes}_lanes", least=least)
+        found[f"sketch_consume_{lanes}_lanes"] = Figure(f"sketch: consume, {of}", ceiling=f"raw_read_{lanes}_lanes")
+        found[f"consume_{lanes}_lanes"] = Figure(
+            f"consume, {of}",
+            ceiling=f"raw_read_{lanes}_lanes",
+            sketch=f"sketch_consume_{lanes}_lanes",
+            least=least,
+        )
         found[f"first_message_{lanes}_lanes"] = Figure(f"time to first, {of}", "ms")
         found[f"statements_per_message_{lanes}_lanes"] = Figure(f"statements a message, {of}", "")
     found["consume_open_lanes"] = Figure("consume, 64 open lanes")
@@ -118,7 +129,14 @@ class Report:
 
     def ratio(self, name: str) -> float | None:
         """How much of its ceiling a figure reaches: the median of the rounds, each against the ceiling beside it."""
-        ceilings = self.values.get(FIGURES[name].ceiling)
+        return self._median(name, FIGURES[name].ceiling)
+
+    def sketch_ratio(self, name: str) -> float | None:
+        """The same, of the protocol without the library."""
+        return self._median(name, FIGURES[name].sketch)
+
+    def _median(self, name: str, beside: str) -> float | None:
+        ceilings = self.values.get(beside)
         if not ceilings:
             return None
         return statistics.median(value / ceiling for value, ceiling in zip(self.values[name], ceilings, strict=True))
@@ -133,12 +151,13 @@ class Report:
         table.add_column("best", justify="right")
         table.add_column("unit")
         table.add_column("of raw", justify="right")
+        table.add_column("of sketch", justify="right")
         table.add_column("goal", justify="right")
         for name in self.values:
             figure, best, ratio = FIGURES[name], self.best(name), self.ratio(name)
             shown = f"{best:,.0f}" if best >= MANY else f"{best:.3g}"
             goal = f"≥ {figure.least:,}" if figure.least else f"≤ {figure.most:,}" if figure.most else ""
-            table.add_row(figure.title, shown, figure.unit, "" if ratio is None else f"{ratio:.0%}", goal)
+            table.add_row(figure.title, shown, figure.unit, *map(_percent, (ratio, self.sketch_ratio(name))), goal)
         return table
 
     def as_json(self) -> dict[str, Any]:
@@ -154,6 +173,8 @@ class Report:
             }
             if ratio is not None:
                 figures[name] |= {"ratio": round(ratio, 3), "ratio_to": figure.ceiling}
+            if (of_sketch := self.sketch_ratio(name)) is not None:
+                figures[name] |= {"ratio_of_sketch": round(of_sketch, 3)}
         return {**self.about, "figures": figures}
 
     def write(self, directory: Path) -> Path:
@@ -163,3 +184,7 @@ class Report:
         target = directory / f"{server['family']}-{server['version']}.json"
         target.write_text(json.dumps(self.as_json(), indent=2, ensure_ascii=False) + "\n")
         return target
+
+
+def _percent(ratio: float | None) -> str:
+    return "" if ratio is None else f"{ratio:.0%}"

@@ -13,7 +13,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from benchmarks import looking, raw
+from benchmarks import looking, raw, sketch
 from benchmarks.bench import PAYLOAD, TOPIC
 
 if TYPE_CHECKING:
@@ -45,8 +45,10 @@ def publish(bench: Bench) -> Iterator[tuple[str, float]]:
         return work
 
     yield "raw_insert_single", raw.insert_single(bench, single, threads=1)
+    yield "sketch_publish_single", sketch.publish(bench, single, threads=1)
     yield "publish_single", single / raw.timed(1, one_by_one(single))
     yield "raw_insert_8_threads", raw.insert_single(bench, shared, threads=8)
+    yield "sketch_publish_8_threads", sketch.publish(bench, shared, threads=8)
     yield "publish_8_threads", shared / raw.timed(8, one_by_one(shared // 8))
     yield "raw_insert_many_100", raw.insert_many(bench, many, size=100)
 
@@ -171,6 +173,7 @@ def _consume(bench: Bench, lanes: int) -> Iterator[tuple[str, float]]:
     name = f"{lanes}_lanes" if lanes else "open_lanes"
     if lanes:
         yield f"raw_read_{name}", raw.read_by_lane(bench, lanes)
+        yield f"sketch_consume_{name}", sketch.consume(bench, messages, lanes)
     done = Countdown(messages)
     before, started = bench.statements(), time.perf_counter()
     with bench.client.subscribe(TOPIC, "group", done):

@@ -31,7 +31,7 @@ def test_a_stop_object_may_ask_for_statistics_when_a_crashed_message_is_planned(
 
     leave_marks(lanelog_client, raw, 3, order)
     options = {"order": order, "retry": RetryPolicy(stop=stop, wait=tenacity.wait_fixed(0.05)), "max_deliveries": None}
-    subscription = lanelog_client._register("t", "g", handle, options)
+    subscription = Subscription(lanelog_client._register("t", "g", handle, options))
     with subscription.start():
         eventually(lambda: watermark(raw, "g", "t", "a") == 3)
     assert [attempt for offset, attempt in again.items if offset == 2] == [2, 3, 4]
@@ -87,7 +87,7 @@ def test_a_logging_handler_may_ask_for_statistics_about_a_dropped_message(
 
     leave_marks(lanelog_client, raw, 2 if crashed else 1)
     options = {"dead_letter_suffix": None, "retry": RetryPolicy(stop=tenacity.stop_after_attempt(1))}
-    subscription = lanelog_client._register("t", "g", handle, options)
+    subscription = Subscription(lanelog_client._register("t", "g", handle, options))
     curious_log.subscription = subscription  # before anything is planned
     with subscription.start():
         eventually(lambda: "message.dropped" in curious_log.seen.items)

@@ -1,0 +1,196 @@
+"""The ceilings of the protocol: what its statements do without the library around them.
+
+The same rows are read, the same rows are locked and written, in the same order of marks, handlers and acks. There is no
+retry, no lease that moves, no failed message and no check of the server: what the library may cost is the difference.
+The scenarios call it in turns with the library and with plain SQL, on the same tables.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+import uuid
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import pymysql
+from attrs import define, field, frozen
+from benchmarks import raw
+from benchmarks.bench import PAYLOAD, TOPIC
+from pymysql.constants import CLIENT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from benchmarks.bench import Bench
+
+GROUP = "sketch"
+OWNER = "owner"
+WORKERS = 8
+LANES_A_READ = 40
+MESSAGES_A_LANE = 50
+RUNS_A_FLUSH = 400
+OUT = 4000
+"""Messages between the reader and the last flush."""
+
+PLACE = f"consumer_group = '{GROUP}' AND topic = '{TOPIC}'"
+
+# What `_stores.leases.FENCE`, `_stores.offsets.FLUSH` and `_stores.fetches.NEXT` say, without their checks.
+FENCE = f"""SELECT partition_key, lease_epoch FROM sketch_leases FORCE INDEX (PRIMARY)
+WHERE {PLACE} AND partition_key IN ({{keys}}) AND leased_by = '{OWNER}' LOCK IN SHARE MODE"""
+FLUSH = """INSERT INTO sketch_offsets
+(consumer_group, topic, partition_key, offset_acked, marked_through, marked_epoch, marked_at, updated_at)
+VALUES {rows} ON DUPLICATE KEY UPDATE offset_acked = GREATEST(offset_acked, VALUES(offset_acked)),
+marked_through = VALUES(marked_through), marked_epoch = VALUES(marked_epoch), marked_at = VALUES(marked_at),
+updated_at = VALUES(updated_at)"""
+FLUSHED = f"('{GROUP}', '{TOPIC}', %s, %s, %s, 1, 1, 1)"
+NEXT = f"""(SELECT %s, `offset`, id, payload, metadata, published_at FROM queue_messages FORCE INDEX (PRIMARY)
+WHERE topic = '{TOPIC}' AND partition_key = %s AND `offset` > %s ORDER BY `offset` LIMIT {MESSAGES_A_LANE})"""
+
+# One message in one packet. A head that somebody holds leaves @o NULL: nothing is written then.
+PUBLISH = f"""SET @o = NULL; BEGIN;
+SELECT head_offset + 1 INTO @o FROM queue_partitions FORCE INDEX (PRIMARY)
+WHERE topic = '{TOPIC}' AND partition_key = %s FOR UPDATE SKIP LOCKED;
+UPDATE queue_partitions FORCE INDEX (PRIMARY) SET head_offset = @o
+WHERE topic = '{TOPIC}' AND partition_key = %s AND @o IS NOT NULL;
+INSERT INTO queue_messages
+(topic, partition_key, `offset`, id, payload, payload_bytes, metadata, created_at, published_at, expires_at)
+SELECT '{TOPIC}', %s, @o, %s, _binary %s, %s, NULL, clock.now, clock.now, 0
+FROM (SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 1000 AS now) AS clock WHERE @o IS NOT NULL;
+SELECT @o; COMMIT"""
+
+
+@frozen
+class Run:
+    """Messages of one lane, handled one after the other."""
+
+    lane: int
+    offsets: Sequence[int]
+
+
+@define(eq=False)
+class Consumer:
+    """Reader, settler and workers over one backlog."""
+
+    keys: Sequence[str]
+    messages: int
+    acked: int = 0
+    began: float = 0.0
+    _marks: queue.SimpleQueue[Run] = field(factory=queue.SimpleQueue)
+    _work: queue.SimpleQueue[Run | None] = field(factory=queue.SimpleQueue)
+    _done: queue.SimpleQueue[Run] = field(factory=queue.SimpleQueue)
+
+    def consume(self, reading: pymysql.Connection[Any], settling: pymysql.Connection[Any]) -> float:
+        """Messages a second, from the first that is handled to the last that is acked."""
+        threads = [threading.Thread(target=self._handle) for _ in range(WORKERS)]
+        threads.append(threading.Thread(target=self._settle, args=(settling,)))
+        for thread in threads:
+            thread.start()
+        self._read(reading)
+        threads[-1].join()
+        ended = time.perf_counter()
+        for _ in range(WORKERS):
+            self._work.put(None)
+        return self.messages / (ended - self.began)
+
+    def _read(self, connection: pymysql.Connection[Any]) -> None:
+        read, cursors = 0, [0] * len(self.keys)
+        with connection.cursor() as cursor:
+            while read < self.messages:
+                for start in range(0, len(self.keys), LANES_A_READ):
+                    while read - self.acked > OUT:
+                        time.sleep(0.001)
+                    lanes = range(start, min(start + LANES_A_READ, len(self.keys)))
+                    arguments = [value for lane in lanes for value in (lane, self.keys[lane], cursors[lane])]
+                    cursor.execute(" UNION ALL ".join([NEXT] * len(lanes)), arguments)
+                    runs: dict[int, list[int]] = {}
+                    for lane, offset, *_ in cursor.fetchall():
+                        runs.setdefault(lane, []).append(offset)
+                    for lane, offsets in runs.items():
+                        cursors[lane] = offsets[-1]
+                        read += len(offsets)
+                        self._marks.put(Run(lane, offsets))
+
+    def _handle(self) -> None:
+        while (run := self._work.get()) is not None:
+            self.began = self.began or time.perf_counter()
+            for _ in run.offsets:
+                _nothing()
+            self._done.put(run)
+
+    def _settle(self, connection: pymysql.Connection[Any]) -> None:
+        acked, marked = [0] * len(self.keys), [0] * len(self.keys)
+        with connection.cursor() as cursor:
+            while self.acked < self.messages:
+                done, marks = _some(self._done, wait=0.001), _some(self._marks)
+                for run in done:
+                    acked[run.lane] = run.offsets[-1]
+                for run in marks:
+                    marked[run.lane] = run.offsets[-1]
+                lanes = sorted({run.lane for run in (*done, *marks)})
+                if not lanes:
+                    continue
+                cursor.execute("START TRANSACTION")
+                keys = [self.keys[lane] for lane in lanes]
+                if cursor.execute(FENCE.format(keys=",".join(["%s"] * len(keys))), keys) != len(keys):
+                    raise RuntimeError("a lease of the sketch is gone")
+                values = [value for lane in lanes for value in (self.keys[lane], acked[lane], marked[lane])]
+                cursor.execute(FLUSH.format(rows=",".join([FLUSHED] * len(lanes))), values)
+                cursor.execute("COMMIT")
+                self.acked += sum(len(run.offsets) for run in done)
+                for run in marks:
+                    self._work.put(run)
+
+
+def consume(bench: Bench, messages: int, lanes: int) -> float:
+    """Messages a second over the backlog of `Bench.backlog(messages, lanes)`, which it leaves as it is."""
+    keys = [f"key-{number:05d}" for number in range(lanes)]
+    with bench.raw() as reading, bench.raw() as settling:
+        cursor = settling.cursor()
+        for table in ("leases", "offsets"):
+            of = "queue_partition_leases" if table == "leases" else "queue_offsets"
+            cursor.execute(f"CREATE TABLE sketch_{table} LIKE {of}")
+        for start in range(0, lanes, 1000):
+            page = keys[start : start + 1000]
+            row = f"('{GROUP}', '{TOPIC}', %s, '{OWNER}', 1, 1)"
+            cursor.execute("INSERT INTO sketch_leases VALUES " + ",".join([row] * len(page)), page)
+        return Consumer(keys, messages).consume(reading, settling)
+
+
+def publish(bench: Bench, messages: int, *, threads: int) -> float:
+    """Messages a second, each in one packet on a connection of its thread; their lanes exist."""
+    with ExitStack() as stack:
+        connections = [stack.enter_context(bench.raw(client_flag=CLIENT.MULTI_STATEMENTS)) for _ in range(threads)]
+
+        def work(number: int) -> None:
+            with connections[number].cursor() as cursor:
+                for at in range(messages // threads):
+                    _publish(cursor, f"key-{(at * 7 + number) % 64}")
+
+        return messages / raw.timed(threads, work)
+
+
+def _publish(cursor: pymysql.cursors.Cursor, key: str) -> None:
+    """Publish until the lane was free."""
+    offset = None
+    while offset is None:
+        cursor.execute(PUBLISH, (key, key, key, uuid.uuid4().hex, PAYLOAD, len(PAYLOAD)))
+        while cursor.nextset():
+            if row := cursor.fetchone():
+                (offset,) = row
+
+
+def _some(source: queue.SimpleQueue[Run], *, wait: float = 0.0) -> list[Run]:
+    found: list[Run] = []
+    try:
+        found.append(source.get(timeout=wait) if wait else source.get_nowait())
+        while len(found) < RUNS_A_FLUSH:
+            found.append(source.get_nowait())
+    except queue.Empty:
+        pass
+    return found
+
+
+def _nothing() -> None:
+    """The handler."""
