@@ -111,7 +111,7 @@ class Engine:
                 member.fetching.look_soon()
 
     def schedule(self, *, committed: bool) -> None:
-        """This process has scheduled a message, or will have when its transaction commits: start and wake the scheduler."""
+        """This process has scheduled a message, or will have when its transaction commits. Wake the scheduler."""
         if not committed:
             self._scheduler.attend()
         with self._lock:
