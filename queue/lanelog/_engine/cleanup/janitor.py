@@ -72,7 +72,7 @@ class Topic:
     denied_until: dict[str, float] = field(factory=dict)  # duty -> when it is tried again (monotonic)
 
     def put_off(self, key: str) -> None:
-        """Nothing of this lane can be released now: each next look comes later, so that a sleeping group costs little."""
+        """Nothing of this lane can be released now. Each wait is longer, so that a sleeping group costs little."""
         wait = self.waits[key] = min(LONGEST_WAIT, 2 * self.waits.get(key, TURN / 2))
         self.not_before[key] = time.monotonic() + wait
 
@@ -203,7 +203,7 @@ class Janitor:
         return released
 
     def _purge_drained(self, member: Member, state: Topic, now: float) -> bool:
-        """Purge lanes that are drained and have been idle for long, a page at a time. True when there are more pages."""
+        """Purge lanes that are drained and have been idle for long, one page a turn. True when more pages follow."""
         idle = self.context.database.config.lane_idle_purge
         if now < state.purge_at:
             return False

@@ -48,7 +48,7 @@ STUCK_WAIT: Final = 5.0
 
 @frozen
 class Moved:
-    """The result of one transaction: the number of moved messages, the lanes that were locked, and the missing lanes."""
+    """The result of one transaction: the number of moved messages, the busy lanes, and the missing lanes."""
 
     messages: int
     busy: set[str]

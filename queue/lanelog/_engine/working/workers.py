@@ -137,7 +137,7 @@ class Workers:
         return sum(1 for worker in list(self._workers) if worker.attempt is not None and not worker.abandoned)
 
     def supervise(self, now: float) -> None:
-        """Check by the clock: relieve slow runs, extend the deadlines of handlers, and give up attempts that timed out."""
+        """Check the clock: relieve slow runs, extend handlers' deadlines, and give up attempts that timed out."""
         for worker in list(self._workers):
             attempt, run, member = worker.attempt, worker.run, worker.member
             if attempt is None or run is None or member is None or worker.abandoned:
@@ -213,7 +213,7 @@ class Workers:
                     self.runs.put((member, run))  # the next worker waits for the same mark
                     return
                 inside = marked
-                began = time.monotonic()  # a slow flush does not count, or the run would be cut before its first message
+                began = time.monotonic()  # the wait for the flush must not count against the run's time
             worker.member, worker.run, worker.passage = member, run, passage
             while inside and passage is not None and self._may_go_on(member, run, began):
                 now = time.monotonic()
