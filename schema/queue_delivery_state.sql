@@ -1,5 +1,5 @@
--- Exceptions only: what was settled out of order, waits to be tried again, or is being tried again. A message that
--- succeeds at once and in order never has a row here.
+-- Exceptions only: messages that were settled out of order, wait for another attempt, or have one in flight. A message
+-- that succeeds at once and in order never has a row here.
 CREATE TABLE IF NOT EXISTS queue_delivery_state (
   consumer_group   VARCHAR(255)     NOT NULL           COMMENT 'consumer group; empty: a dead letter that was redriven or deleted, for every group',
   topic            VARCHAR(255)     NOT NULL           COMMENT 'topic of the lane',

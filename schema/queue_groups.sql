@@ -1,4 +1,4 @@
--- The groups that read a topic. A message stays in the log until every group registered here is past it.
+-- The groups that read a topic. A message stays in the log until every group registered here has settled it.
 CREATE TABLE IF NOT EXISTS queue_groups (
   consumer_group VARCHAR(255)    NOT NULL            COMMENT 'consumer group',
   topic          VARCHAR(255)    NOT NULL            COMMENT 'topic it reads',

@@ -1,4 +1,5 @@
--- How messages left the groups that keep history: one row per message and group, written with what settled it.
+-- How messages left the groups that keep history: one row per message and group, written by the transaction that
+-- settled the message.
 CREATE TABLE IF NOT EXISTS queue_history (
   consumer_group     VARCHAR(255)    NOT NULL            COMMENT 'consumer group that the message left',
   topic              VARCHAR(255)    NOT NULL            COMMENT 'topic of the lane',

@@ -1,4 +1,4 @@
--- The log. Rows are inserted and, when every group is past them, deleted; nothing updates one.
+-- The log. Rows are inserted, and deleted once every group has settled them. No statement updates a row.
 CREATE TABLE IF NOT EXISTS queue_messages (
   topic           VARCHAR(255)    NOT NULL            COMMENT 'topic the message was published to',
   partition_key   VARCHAR(255)    NOT NULL            COMMENT 'key the message was published under',

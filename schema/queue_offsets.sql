@@ -1,5 +1,5 @@
--- How far a group is in a lane. Everything up to offset_acked is settled; what is settled above it has a row in
--- queue_delivery_state. The row of the empty group is the lane's floor: what collection released and removed.
+-- How far a group is in a lane. All messages up to offset_acked are settled. Settled messages above it have rows in
+-- queue_delivery_state. The row of the empty group is the lane's floor: how far collection has released and deleted.
 CREATE TABLE IF NOT EXISTS queue_offsets (
   consumer_group VARCHAR(255)    NOT NULL            COMMENT 'consumer group; empty: the floor of the lane',
   topic          VARCHAR(255)    NOT NULL            COMMENT 'topic of the lane',

@@ -1,4 +1,5 @@
--- Who works a lane for a group. A row changes only with its owner: a lease is valid while the owner's heartbeat is.
+-- The owner of a lane for a group. No row is renewed: a lease is valid while its owner's heartbeat is. A row changes
+-- when the owner changes, and when a seek or a release raises the epoch.
 CREATE TABLE IF NOT EXISTS queue_partition_leases (
   consumer_group VARCHAR(255)    NOT NULL           COMMENT 'consumer group',
   topic          VARCHAR(255)    NOT NULL           COMMENT 'topic of the lane',

@@ -1,5 +1,6 @@
 -- One head row per lane, that is per (topic, key). A publisher locks it before it inserts and holds the lock until it
--- commits: nobody sees offset n + 1 of a lane before offset n. The row with the empty key is the topic's own row.
+-- commits, so that offset n + 1 of a lane is never visible before offset n. The row with the empty key is the topic
+-- row.
 CREATE TABLE IF NOT EXISTS queue_partitions (
   topic              VARCHAR(255)     NOT NULL           COMMENT 'topic of the lane',
   partition_key      VARCHAR(255)     NOT NULL           COMMENT 'key of the lane; empty: the topic row',

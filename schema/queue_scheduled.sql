@@ -1,5 +1,5 @@
--- Messages that are not due yet. They wait outside the log, and so hold back no watermark and no key; whoever finds one
--- due moves it to the end of its lane.
+-- Messages that are not due yet. They wait outside the log, and so hold back no watermark and no key. A process that
+-- finds one due moves it to the end of its lane.
 CREATE TABLE IF NOT EXISTS queue_scheduled (
   topic         VARCHAR(255)    NOT NULL            COMMENT 'topic the message is published to',
   partition_key VARCHAR(255)    NOT NULL            COMMENT 'key the message is published under',

@@ -1,4 +1,4 @@
--- Recurring messages: each row publishes one message at every time its cron expression names.
+-- Recurring messages: for each row, one message is published at every time of its cron expression.
 CREATE TABLE IF NOT EXISTS queue_schedules (
   name           VARCHAR(200)    NOT NULL            COMMENT 'the schedule''s name; with the time it makes the id of each message',
   expression     VARCHAR(255)    NOT NULL            COMMENT 'cron expression: five fields, or six with the second first',

@@ -1,4 +1,4 @@
--- Which version of these tables the database holds. One row per version that was applied.
+-- The version of these tables in the database. One row per version that was applied.
 CREATE TABLE IF NOT EXISTS queue_schema (
   version     INT UNSIGNED    NOT NULL           COMMENT 'version of the tables',
   checksum    CHAR(64)        NOT NULL           COMMENT 'SHA-256 of the statements that made it',

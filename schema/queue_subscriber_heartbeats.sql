@@ -1,4 +1,5 @@
--- One row per running subscription of a process and topic. Only its owner writes it, one row at a time.
+-- One row per subscription of a process to a topic. Only its owner writes it, one row at a time. Rows of stopped
+-- subscriptions are deleted later.
 CREATE TABLE IF NOT EXISTS queue_subscriber_heartbeats (
   consumer_group    VARCHAR(255)    NOT NULL            COMMENT 'consumer group',
   topic             VARCHAR(255)    NOT NULL            COMMENT 'topic the subscription reads',

@@ -1,11 +1,11 @@
 """The demo: a git repository's history, rebuilt through the queue while a worker is killed.
 
-It owns the whole show and nothing of the library: it publishes, subscribes and looks on as any application would.
+It uses the library as any application would: it publishes, subscribes and looks through `client.admin`.
 
-`git` reads repositories, `history` makes jobs of them (`job`), `publish` publishes them. `fleet` runs three `worker`
-processes with the handlers of `rebuild`, which write into `tables`; `chaos` kills one of them. `watch` reads how far it
-is, `view` shows it, `verify` compares with git at the end, `report` says so; `run` is the order of all that, and
-`cleanup` its end.
+`git` reads repositories. `history` makes jobs of them (`job`), and `publish` publishes these. `fleet` runs three
+`worker` processes with the handlers of `rebuild`, which write into `tables`. `chaos` kills one of them. `watch` reads
+the progress, and `view` shows it. At the end `verify` compares the result with git, and `report` prints it. `run` is
+the order of all that, and `cleanup` removes its traces.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lanelog import devserver
 __all__ = ["main"]
 
 MANY = 5000
-"""A history with as many changes keeps the workers busy for long enough."""
+"""A history with this many changes keeps the workers busy for long enough."""
 
 HOLD = 200.0
 LONGEST_PAUSE = 10.0
@@ -40,12 +40,21 @@ def main(
     console: Console | None = None,
     afterwards: Callable[[str, str, int], bool] | None = None,
 ) -> int:
-    """Rebuild the repositories at `repos` (default: the one around the working directory); returns the exit status.
+    """Rebuild repositories, and return the exit status.
 
-    0: identical to HEAD, every job applied exactly once. 1: not. 2: there is no git history. The database is the one at
-    `url` or LANELOG_URL, else one that is started for the run. `afterwards` is called with its URL, the topic and the
-    number of messages there, before the database goes; returning False makes the status 1. Raises LanelogError when
-    the database cannot be used.
+    Args:
+        repos: Their directories. Empty: the one around the working directory.
+        url: The database. None: LANELOG_URL; if that is not set, a server that is started for the run.
+        workers: The number of worker processes.
+        console: Where to print. None: standard output.
+        afterwards: Called with the database's URL, the topic and the number of its messages, before the database goes.
+            If it returns False, the status is 1.
+
+    Returns:
+        0: identical to HEAD, and every job applied exactly once. 1: not. 2: there is no git history.
+
+    Raises:
+        LanelogError: The database cannot be used.
     """
     console = console or Console()
     errors = Console(stderr=True)
@@ -72,7 +81,7 @@ def main(
             with view_for(console) as view:
                 report = run(view)
             report.print(console)
-            done = afterwards is None or afterwards(server.url, run.topic, report.jobs + 1)  # and the malformed one
+            done = afterwards is None or afterwards(server.url, run.topic, report.jobs + 1)  # + 1: the malformed job
     except (GitError, WorkerEnded, Stalled) as exc:
         print_plain(errors, f"failed: {exc}")
         return 1

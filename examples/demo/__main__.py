@@ -31,7 +31,7 @@ def demo(repos: tuple[str, ...], url: str | None, archive: str | None) -> None:
         from demo import spark
 
         afterwards = spark.afterwards(archive)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C: workers and server stop
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: workers and server are stopped
     try:
         status = main(repos, url=url, afterwards=afterwards)
     except KeyboardInterrupt:

@@ -1,7 +1,7 @@
-"""One worker is killed while it works, and the time until its lanes move again is taken.
+"""Kills one worker while it works, and measures the time until its lanes move again.
 
-Owns whom to kill and when, and the measurement; the processes are the fleet's, the rows the watch's. The run gives it a
-turn every few hundredths of a second.
+Owns the choice of the victim, the moment, and the measurement. Does nothing by itself: `turn` is called every few
+hundredths of a second.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from demo.view import plural
 from demo.watch import LaneRow, Watch
 
 KILL_AFTER: Final = 1.5
-"""Seconds after the last worker introduced itself: lanes are shared out fairly by then."""
+"""Seconds after the last worker registered. By then the lanes are shared out fairly."""
 
 
 @frozen(kw_only=True)
 class Takeover:
-    """What became of a killed worker's lanes; seconds since it was dead, None while it has not happened."""
+    """The lanes of a killed worker. Times are seconds since its death; None: it has not happened."""
 
     worker: str
     lanes: int
@@ -32,18 +32,18 @@ class Takeover:
 
 
 def choose_victim(lanes: Mapping[str, LaneRow]) -> str | None:
-    """The worker with the most lanes in progress."""
+    """Return the worker with the most lanes in progress."""
     busy = Counter(row.owner for row in lanes.values() if row.in_progress)
     return min(busy, key=lambda name: (-busy[name], name)) if busy else None
 
 
 def unfinished(lanes: Mapping[str, LaneRow], worker: str) -> dict[str, LaneRow]:
-    """The lanes of a worker in which something is left to do."""
+    """Return the lanes of a worker that have unsettled messages."""
     return {lane: row for lane, row in lanes.items() if row.owner == worker and row.acked < row.head}
 
 
 def moved(before: Mapping[str, LaneRow], now: Mapping[str, LaneRow]) -> set[str]:
-    """Which lanes have made progress under another owner: by the lease's epoch, and by the offset."""
+    """Return the lanes that made progress under another owner, judged by the lease's epoch and the offset."""
     return {
         lane
         for lane, row in before.items()
@@ -78,7 +78,7 @@ class Chaos:
         return self.takeover is not None and self.takeover.every is not None
 
     def turn(self) -> None:
-        """Do what is due."""
+        """Do the next step, if it is due."""
         if self.takeover is None:
             self._kill_when_ready()
         elif self.takeover.every is None:

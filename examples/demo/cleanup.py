@@ -1,7 +1,6 @@
-"""What a run leaves in a database that is somebody's: nothing.
+"""Removes all that a run wrote into a database that was not started for it.
 
-It never touches another topic, and runs when every subscription of the run has ended or was killed. The run calls it
-at its end, however it ends.
+Never touches another topic. To be called when every subscription of the run has ended or was killed.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from demo.tables import Tables
 
 BATCH: Final = 2000
 REPLAYED: Final = "_replayed"
-"""Behind the run's topic: where messages of its archive are replayed to."""
+"""Suffix of the topic that messages of the run's archive are replayed to."""
 
 TABLES: Final = (
     "queue_subscriber_heartbeats",
@@ -29,8 +28,8 @@ TABLES: Final = (
 def remove(connection: Any, topic: str, tables: Tables) -> None:
     """Drop the run's tables and delete its topics.
 
-    `client.admin.delete_topic` is what an application would use. It keeps a row for each topic, from which offsets go
-    on if the topic comes back; this one never does.
+    An application would use `client.admin.delete_topic`. That keeps a row for each topic, so that offsets go on if the
+    topic comes back. The topics of a run never do.
     """
     tables.drop(connection)
     with connection.cursor() as cursor:

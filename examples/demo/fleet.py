@@ -1,6 +1,6 @@
 """The worker processes: started, released, killed, replaced and stopped.
 
-Owns every process of theirs and what it wrote; it never decides when to kill. The run calls it from its main thread.
+Owns these processes and their output. Never decides when to kill.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from demo.worker import PATIENCE, RELEASE
 
 LOG_LINES = 5
 EXAMPLES = Path(__file__).resolve().parents[1]
-"""Where `demo` is found."""
+"""The directory that holds the package `demo`."""
 
 
 class WorkerEnded(Exception):
@@ -40,7 +40,7 @@ class Worker:
 
 @define(eq=False, kw_only=True)
 class Fleet:
-    """The workers of a run; a context manager that leaves none behind."""
+    """The workers of a run. A context manager that leaves none behind."""
 
     url: str = field(repr=False)
     topic: str
@@ -73,23 +73,23 @@ class Fleet:
             stdout=log,
             stderr=log,
             env={**os.environ, "LANELOG_URL": self.url, "PYTHONPATH": os.pathsep.join(path)},
-            start_new_session=True,  # Ctrl-C is for this process, which then stops them
+            start_new_session=True,  # Ctrl-C must only reach this process, which stops the workers
         )
         worker = Worker(name=name, process=process, log=log)
         self.workers[name] = worker
         return worker
 
     def release(self) -> None:
-        """End the pause after each job, in those that run and in those still to come."""
+        """End the pause after each job, in running workers and in those that start later."""
         self.pause = 0.0
         for worker in self.workers.values():
             assert worker.process.stdin is not None  # noqa: S101 - for mypy: it is a pipe
-            with contextlib.suppress(BrokenPipeError):  # it ended: `check` says so
+            with contextlib.suppress(BrokenPipeError):  # it has ended: `check` raises that
                 worker.process.stdin.write(f"{RELEASE}\n".encode())
                 worker.process.stdin.flush()
 
     def kill(self, name: str) -> Worker:
-        """SIGKILL one, and wait until the kernel has closed its connections."""
+        """Kill one worker with SIGKILL, and wait until the kernel has closed its connections."""
         worker = self.workers.pop(name)
         worker.process.send_signal(signal.SIGKILL)
         worker.process.communicate()
@@ -97,7 +97,7 @@ class Fleet:
         return worker
 
     def check(self) -> None:
-        """Raise WorkerEnded if one has ended that nobody killed."""
+        """Raise WorkerEnded if a worker has ended by itself."""
         for worker in self.workers.values():
             status = worker.process.poll()
             if status is not None:
@@ -106,7 +106,7 @@ class Fleet:
                 raise WorkerEnded("\n".join([f"{worker.name} ended with status {status}:", *lines]))
 
     def stop(self) -> None:
-        """Ask all to end by closing their input, and kill who does not."""
+        """Ask all workers to end by closing their input, and kill those that do not."""
         deadline = time.monotonic() + PATIENCE + 1
         workers = list(self.workers.values())
         self.workers.clear()
@@ -118,7 +118,7 @@ class Fleet:
             for worker in workers:
                 worker.process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
-            pass  # it is killed with whoever else still runs
+            pass  # the next lines kill all that still run
         finally:
             for worker in workers:
                 worker.process.kill()

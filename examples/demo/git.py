@@ -1,7 +1,6 @@
-"""A git repository as the demo reads it: where it is, its HEAD, and its objects, through one process per question.
+"""A git repository as the demo reads it: its place, its HEAD, and its objects, through one process for each question.
 
-It never writes to a repository, and no setting of the user changes what it reads. The history and the comparison at the
-end call it.
+Never writes to a repository. No setting of the user changes what it reads.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class NoHistory(GitError):
 
 
 def environment() -> dict[str, str]:
-    """Without the variables that would point git to another repository, or show replaced objects as the real ones."""
+    """Return the environment without the variables that point git to another repository or replace objects."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     return kept | {"GIT_NO_REPLACE_OBJECTS": "1", "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
 
@@ -42,7 +41,7 @@ def environment() -> dict[str, str]:
 class Repository:
     """One repository at the commit that is rebuilt.
 
-    `label` tells several repositories of one run apart; it is empty when there is one.
+    `label` tells several repositories of one run apart. It is empty if there is one.
     """
 
     directory: Path
@@ -52,7 +51,7 @@ class Repository:
 
     @classmethod
     def find(cls, place: str | os.PathLike[str]) -> Repository:
-        """The repository that contains `place`. Raises NoHistory."""
+        """Return the repository that contains `place`. Raises NoHistory."""
         directory = _ask(place, "rev-parse", "--absolute-git-dir")
         root = Path(_ask(place, "rev-parse", "--show-toplevel", missing="") or directory)
         try:
@@ -62,12 +61,12 @@ class Repository:
         return cls(directory=Path(directory), name=root.name.removesuffix(".git") or "repository", head=head)
 
     def command(self, *arguments: str) -> list[str]:
-        """The command line of a git process for this repository."""
+        """Return the command line of a git process for this repository."""
         return ["git", f"--git-dir={self.directory}", *arguments]
 
     @contextmanager
     def output(self, *arguments: str) -> Iterator[IO[bytes]]:
-        """What a git command writes, while it writes it. Raises GitError at the end if it failed."""
+        """Give the output of a git command while it is written. Raises GitError at the end if the command failed."""
         with (
             tempfile.TemporaryFile() as errors,
             subprocess.Popen(  # noqa: S603 - git, with arguments of our own
@@ -83,7 +82,7 @@ class Repository:
             try:
                 yield process.stdout
             except BaseException:
-                process.kill()  # nobody reads the rest
+                process.kill()  # the rest of its output is not read
                 raise
             process.stdout.read()
             if process.wait():
@@ -91,12 +90,12 @@ class Repository:
                 raise GitError(f"git {arguments[0]} failed in {self.directory}: {_first_line(errors.read())}")
 
     def blobs(self) -> Blobs:
-        """Read objects."""
+        """Return a reader of objects."""
         return Blobs(self)
 
 
 def find_all(places: list[str]) -> list[Repository]:
-    """Each repository once, labelled apart if there are several. Raises NoHistory."""
+    """Return each repository once, with labels if there are several. Raises NoHistory."""
     found = {repository.directory: repository for repository in map(Repository.find, places)}
     repositories = list(found.values())
     if len(repositories) == 1:
@@ -114,7 +113,7 @@ def find_all(places: list[str]) -> list[Repository]:
 
 
 def fields_of(stream: IO[bytes]) -> Iterator[bytes]:
-    """The fields of an output that ends each of them with NUL."""
+    """Yield the fields of an output that ends each of them with NUL."""
     rest = b""
     while chunk := stream.read(_CHUNK):
         *whole, rest = (rest + chunk).split(b"\0")
@@ -125,11 +124,11 @@ def fields_of(stream: IO[bytes]) -> Iterator[bytes]:
 
 @define(eq=False)
 class Blobs:
-    """One `git cat-file` process that answers one object after the other; a context manager."""
+    """One `git cat-file` process that answers one object after the other. A context manager."""
 
     repository: Repository
     _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
-    _left: int = field(default=0, init=False)  # bytes of the last answer that nobody has read
+    _left: int = field(default=0, init=False)  # unread bytes of the last answer
 
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(  # noqa: S603 - git, with arguments of our own
@@ -151,9 +150,9 @@ class Blobs:
             self._process = None
 
     def parts(self, mode: str, oid: str) -> Iterator[bytes]:
-        """The content of a tree's entry in parts of PART_BYTES; at least one. Raises GitError."""
+        """Yield the content of a tree's entry in parts of PART_BYTES, at least one. Raises GitError."""
         if mode == GITLINK:
-            yield oid.encode()  # the commit is in another repository: its id is all there is
+            yield oid.encode()  # a submodule: the commit is in another repository, so only its id is known
             return
         size = self._ask(oid)
         yield self._take(min(size, PART_BYTES))
@@ -189,7 +188,7 @@ class Blobs:
 
 
 def _ask(place: str | os.PathLike[str], *arguments: str, missing: str | None = None) -> str:
-    """The one line that git answers; `missing` instead of an error."""
+    """Return the one line that git answers. `missing`: returned instead of an error."""
     try:
         done = subprocess.run(  # noqa: S603 - git, with arguments of our own
             ["git", "-C", os.fspath(place), *arguments],  # noqa: S607 - the user's git

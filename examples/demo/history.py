@@ -1,7 +1,7 @@
-"""A repository's history as a stream of jobs, in an order whose every lane rebuilds its part of HEAD.
+"""A repository's history as a stream of jobs. Their order within each lane is enough to rebuild HEAD.
 
-Owns the walk: from the root to HEAD along first parents, a merge being the difference to its first parent, so that a
-linear list of changes leads to HEAD exactly. It never holds more than one part of one file. The publisher iterates it.
+Owns the walk from the root to HEAD along first parents. A merge is its difference to the first parent, so that a linear
+list of changes leads to HEAD exactly. Never holds more than one part of one file.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from attrs import frozen
 from demo.git import Blobs, GitError, Repository, fields_of
 from demo.job import Job, lane_of
 
-# Each option fixes what a setting of the user could change. Renames are looked for; copies are not, they are additions.
+# Each option fixes what a setting of the user could change. Renames are detected. Copies are not: they are additions.
 LOG = (
     "-c",
     "log.showRoot=true",
@@ -38,7 +38,7 @@ LOG = (
 
 @frozen(kw_only=True)
 class Change:
-    """What a commit did to a path; `mode` is empty for a deletion, `source` is None but for a rename."""
+    """What a commit did to a path. `mode` is empty for a deletion; `source` is None except for a rename."""
 
     commit: str
     author: str
@@ -49,7 +49,7 @@ class Change:
 
 
 def changes(repository: Repository) -> Iterator[Change]:
-    """Every changed path of every commit, oldest first. Raises GitError."""
+    """Yield every changed path of every commit, oldest first. Raises GitError."""
     commit = author = ""
     with repository.output(*LOG, repository.head, "--") as stream:
         fields = fields_of(stream)
@@ -73,9 +73,9 @@ def changes(repository: Repository) -> Iterator[Change]:
 
 
 def split_by_lane(repo: str, change: Change) -> Iterator[Change]:
-    """A rename between two lanes becomes a deletion in one and an addition in the other, which need no common order.
+    """Split a rename between two lanes into a deletion in one and an addition in the other, which need no common order.
 
-    Git pairs a rename from a path that the commit removes with a path that it adds, and no path is in two pairs: so the
+    Git pairs a rename from a path that the commit removes with a path that it adds, and no path is in two pairs. So the
     changes of one commit may be applied in any order.
     """
     if change.source is None or lane_of(repo, change.source) == lane_of(repo, change.path):
@@ -88,7 +88,7 @@ def split_by_lane(repo: str, change: Change) -> Iterator[Change]:
 
 
 def jobs(repository: Repository) -> Iterator[Job]:
-    """The whole history, with contents. Raises GitError."""
+    """Yield the jobs of the whole history, with contents. Raises GitError."""
     repo = repository.label
     with repository.blobs() as blobs:
         for whole in changes(repository):
@@ -112,5 +112,5 @@ def _parts(repo: str, change: Change, blobs: Blobs) -> Iterator[Job]:
 
 
 def count_changes(repositories: Sequence[Repository], limit: int) -> int:
-    """How many changed paths there are, counted up to `limit`; reads no contents."""
+    """Return the number of changed paths, counted up to `limit`. Reads no contents."""
     return sum(1 for _ in islice((c for repository in repositories for c in changes(repository)), limit))

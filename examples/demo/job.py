@@ -1,7 +1,6 @@
-"""A job: one changed file of one commit, and how it travels through the queue.
+"""A job: one changed file of one commit, and its payload in the queue.
 
-Owns the payload's form and the choice of the lane; it never runs git and never touches a database. The history makes
-jobs, the publisher encodes them, the workers decode them.
+Owns the form of the payload, and the choice of the lane. Never runs git, and never touches a database.
 """
 
 from __future__ import annotations
@@ -13,25 +12,31 @@ from typing import Any, Final
 from attrs import field, frozen
 
 PART_BYTES: Final = 256 * 1024
-"""Larger files travel in several jobs, so that every job fits into any server's packet, where bytes count twice."""
+"""Larger files travel in several jobs.
+
+So every job fits into the packet of any server, in which each byte takes two.
+"""
 
 MALFORMED_LANE: Final = "%malformed"
-"""No path has this lane: a percent sign of a path is always followed by two hexadecimal digits."""
+"""The lane of the malformed job.
+
+No path has it: a percent sign of a path is always followed by two hexadecimal digits.
+"""
 
 _LANE_MAX = 255
 _LANE_KEPT = 220
 
 
 class MalformedJob(ValueError):
-    """The payload is no job."""
+    """The payload is not that of a job."""
 
 
 @frozen(kw_only=True)
 class Job:
     """What one commit did to one path, or the next part of a large file's content.
 
-    `mode` is git's (100644, 100755, 120000 for a symbolic link, 160000 for a submodule, whose content is the commit's
-    id); empty: the path was deleted. `source`: the path was renamed from there, within the lane. `repo` is empty while
+    `mode` is git's: 100644, 100755, 120000 for a symbolic link, 160000 for a submodule, whose content is the commit's
+    id. Empty: the path was deleted. `source`: the path was renamed from there, within the lane. `repo` is empty while
     there is only one repository.
     """
 
@@ -46,18 +51,18 @@ class Job:
 
     @property
     def lane(self) -> str:
-        """The key under which it is published."""
+        """The key under which the job is published."""
         return lane_of(self.repo, self.path)
 
     @property
     def id(self) -> str:
-        """The same at every publish of this history, so that a repeated one is recognised."""
+        """The same at every publish of this history, so that a repetition is recognised."""
         return f"{self.commit}:{hashlib.sha256(self.path).hexdigest()}:{self.part}"
 
     def encode(self) -> bytes:
-        """One line of JSON in ASCII, then the content as it is.
+        """Return the payload: one line of JSON in ASCII, then the content as it is.
 
-        A path is bytes: what is not UTF-8 becomes lone surrogates, which JSON escapes and decoding turns back.
+        A path is bytes. Bytes that are not UTF-8 become lone surrogates, which JSON escapes and `decode` turns back.
         """
         header: dict[str, Any] = {
             "repo": self.repo,
@@ -72,7 +77,7 @@ class Job:
 
     @classmethod
     def decode(cls, payload: bytes) -> Job:
-        """Read a payload. Raises MalformedJob."""
+        """Parse a payload. Raises MalformedJob."""
         line, newline, content = payload.partition(b"\n")
         if not newline:
             raise MalformedJob("the payload has no header line")
@@ -96,9 +101,9 @@ class Job:
 
 
 def lane_of(repo: str, path: bytes) -> str:
-    """The lane of a path: its first two components, readable where they are, percent-encoded where a key may not be.
+    """Return the lane of a path: its first two components. Characters that a key cannot hold are percent-encoded.
 
-    Every change of a path has the same lane; so the order within lanes is all that a rebuild needs.
+    Every change of a path has the same lane. So the order within lanes is all that a rebuild needs.
     """
     lane = _quoted(_text(b"/".join(path.split(b"/")[:2])))
     if repo:

@@ -1,7 +1,6 @@
-"""The publisher: one thread that turns the history into messages while the workers already handle them.
+"""The publisher: one thread that publishes the history as messages, while the workers already handle them.
 
-Owns the batches and the count of what was published; it never waits for a consumer. The run starts it, and reads its
-fields when it is done.
+Owns the batches, and the count of published jobs. Never waits for a consumer.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ MALFORMED: Final = b"this is no job\n\x00\xff"
 
 
 def batches(jobs: Iterable[Job]) -> Iterator[list[Job]]:
-    """Consecutive jobs, at most BATCH of them and hardly more than BATCH_BYTES."""
+    """Yield consecutive jobs: at most BATCH of them, and not much more than BATCH_BYTES."""
     batch: list[Job] = []
     size = 0
     for job in jobs:
@@ -40,7 +39,7 @@ def batches(jobs: Iterable[Job]) -> Iterator[list[Job]]:
 
 @define(eq=False)
 class HistoryPublisher:
-    """Publishes some repositories' history to a topic; a context manager that stops it.
+    """Publishes the history of some repositories to a topic. A context manager that stops it.
 
     Ids are derived from commit and path: publishing the history once more would change nothing.
     """
@@ -70,7 +69,7 @@ class HistoryPublisher:
         self._thread.join()
 
     def check(self) -> None:
-        """Raise what ended it, if it failed."""
+        """Raise the error that ended the thread, if there is one."""
         if self.error is not None:
             raise self.error
 

@@ -1,7 +1,7 @@
 """The two handlers: `rebuild` applies a job to the files, `stats` counts it for its author.
 
-Both write inside `message.transaction()`, so that a job's effect and its ack commit together or not at all; neither
-ever catches an error. The worker processes subscribe them.
+Both write inside `message.transaction()`, so that a job's effect and its ack commit together or not at all. Neither
+hides an error.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ GROUPS: Final = (REBUILD, STATS)
 class Rebuild:
     """Handles a job for group `rebuild`.
 
-    Until `released` is set, every job takes `pause` seconds more, with its transaction open: a small history would be
-    rebuilt before a worker can be killed at work.
+    Until `released` is set, every job takes `pause` seconds more, with its transaction open. Otherwise a small history
+    would be rebuilt before a worker can be killed at work.
     """
 
     tables: Tables
@@ -33,7 +33,10 @@ class Rebuild:
     released: threading.Event = field(factory=threading.Event)
 
     def __call__(self, message: lanelog.Message) -> None:
-        """Apply the job; what is no job goes to the dead letters at once, for no attempt could succeed."""
+        """Apply the job.
+
+        A payload that is not a job goes to the dead letters at once, because no attempt could succeed.
+        """
         try:
             job = Job.decode(message.payload)
         except MalformedJob as exc:
@@ -47,14 +50,14 @@ class Rebuild:
 
 @define(eq=False)
 class Stats:
-    """Handles a job for group `stats`, which counts whatever it can read and is not disturbed by the rest."""
+    """Handles a job for group `stats`. It passes over the malformed one."""
 
     tables: Tables
 
     def __call__(self, message: lanelog.Message) -> None:
         """Count the job."""
         if message.key == MALFORMED_LANE:
-            return  # the other group's affair
+            return  # group `rebuild` rejects it
         job = Job.decode(message.payload)
         with message.transaction() as connection:
             self.tables.count(connection, message.key, job)

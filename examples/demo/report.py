@@ -1,6 +1,6 @@
-"""The result of a run: what is printed at the end, and whether it is a success.
+"""The result of a run: the text printed at the end, and whether the run is a success.
 
-It never measures; the run hands it numbers. The run prints it, and the exit status is its verdict.
+Never measures anything: it gets the numbers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SHOWN: Final = 5
 
 @frozen(kw_only=True)
 class Report:
-    """Everything that is known at the end; seconds, and counts of group `rebuild` unless it says otherwise."""
+    """The numbers of a run. Times are seconds; counts are of group `rebuild` unless the name says otherwise."""
 
     jobs: int
     commits: int
@@ -38,12 +38,12 @@ class Report:
 
     @property
     def differences(self) -> list[str]:
-        """Paths that are not as git has them."""
+        """Paths that differ from git's."""
         return [text for comparison in self.comparisons for text in comparison.differences]
 
     @property
     def failures(self) -> list[str]:
-        """What is not as promised."""
+        """Promises that were not kept."""
         checks = (
             (bool(self.differences), f"{len(self.differences)} paths differ from HEAD"),
             (self.count.missing > 0, f"{self.count.missing} jobs were never applied"),
@@ -65,7 +65,7 @@ class Report:
         return 1 if self.failures else 0
 
     def print(self, console: Console) -> None:
-        """The table, what went wrong, and the verdict."""
+        """Print the table, the failures, and the verdict."""
         table = Table(show_header=False)
         table.add_column()
         table.add_column(justify="right")

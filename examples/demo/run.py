@@ -1,7 +1,6 @@
 """One run of the demo, from empty tables to the report.
 
-Owns the order of things and their end: publisher, workers, the kill, the view, the verification; each of them lives in
-its own room. `demo.main` calls it.
+Owns the order of the steps and their end: publisher, workers, the kill, the view, the verification.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _never: Final = threading.Event()
 
 
 class Stalled(Exception):
-    """Nothing moved for a long time."""
+    """No number changed for a long time."""
 
 
 @define(eq=False)
@@ -47,10 +46,10 @@ class DeadLetters:
     shown: list[str] = field(factory=list)
 
     def __call__(self, message: lanelog.Message) -> None:
-        """Keep what is worth telling."""
+        """Keep a line about the dead letter."""
         letter = message.dead_letter
         if letter is None:
-            return  # somebody else published it there
+            return  # an ordinary message, published to this topic
         place = f"lane {message.key}, offset {letter.original_offset}, {len(message.payload)} bytes"
         self.shown.append(f"{place}, given up by group {letter.group}: {letter.last_error}")
 
@@ -67,16 +66,19 @@ class Run:
 
     @property
     def topic(self) -> str:
-        """Where the jobs are published."""
+        """The topic of the jobs."""
         return f"demo-{self.name}"
 
     def remove(self) -> None:
-        """Leave nothing of the run in the database, if that is still there; for when it is over."""
+        """Remove all that the run wrote into the database, if the database still exists.
+
+        Call it when the run is over.
+        """
         with suppress(pymysql.Error), own_connection(self.url) as connection:
             cleanup.remove(connection, self.topic, Tables(self.name))
 
     def __call__(self, view: View) -> Report:
-        """Do it. Raises GitError, LanelogError, WorkerEnded, Stalled."""
+        """Run, and return the report. Raises GitError, LanelogError, WorkerEnded, Stalled."""
         topic = self.topic
         tables = Tables(self.name)
         letters = DeadLetters()
@@ -97,7 +99,7 @@ class Run:
             return self._judge(client, tables, publisher, progress, seconds, chaos, letters)
 
     def _follow(self, chaos: Chaos, publisher: HistoryPublisher, letters: DeadLetters, view: View) -> Progress:
-        """Until everything is handled, and the killed worker's lanes are too."""
+        """Wait until everything is handled, the killed worker's lanes too."""
         progress = chaos.watch.progress()
         last, changed, shown = None, time.monotonic(), 0.0
         while True:
@@ -106,7 +108,7 @@ class Run:
             chaos.turn()
             now = time.monotonic()
             if now - shown >= SHOW_EVERY:
-                complete = publisher.done.is_set()  # asked first: what was published by then is in the answer
+                complete = publisher.done.is_set()  # asked first: then the progress counts all published jobs
                 progress, shown = chaos.watch.progress(), now
                 view.show(progress, self._doing(chaos, publisher))
                 state = (progress.published, tuple(map(progress.handled, GROUPS)), chaos.takeover, len(letters.shown))

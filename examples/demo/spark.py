@@ -1,7 +1,7 @@
-"""What `--archive` adds to the demo: archive its log with Spark, report on it, and replay a lane of it.
+"""The steps of `--archive`: archive the demo's log with Spark, report on it, and replay one of its lanes.
 
-Owns the order of these steps and what is told of them; each is the function that `lanelog archive`, `analyze` and
-`replay` call. It refuses before the demo begins what would fail behind it.
+Owns the order of these steps and their output. Each calls the function behind `lanelog archive`, `analyze` or `replay`.
+What would make a step fail is refused before the demo begins.
 """
 
 from __future__ import annotations
@@ -24,13 +24,16 @@ from lanelog.spark.session import check_java, start
 
 
 class Refused(click.ClickException):
-    """What was asked for cannot be done, and nothing was begun."""
+    """The steps cannot be done, and nothing was begun."""
 
     exit_code = 2
 
 
 def afterwards(directory: str) -> Callable[[str, str, int], bool]:
-    """The steps, for `demo.main`; they say whether the archive holds all and the replay changed nothing."""
+    """Return the steps for `demo.main`.
+
+    They return whether the archive is complete and the replay published its lane.
+    """
     check_java()
     place = Path(directory)
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
@@ -39,7 +42,7 @@ def afterwards(directory: str) -> Callable[[str, str, int], bool]:
 
 
 def _steps(place: Path, url: str, topic: str, messages: int) -> bool:
-    click.echo("starting Spark")  # no spinner: what the JVM has to say goes to the terminal past it
+    click.echo("starting Spark")  # no spinner: the JVM writes to the terminal by itself
     spark = start("lanelog demo")
     try:
         store = str(place / "archive")
@@ -62,7 +65,8 @@ def _steps(place: Path, url: str, topic: str, messages: int) -> bool:
         _say(f"replayed {plural(again.published, 'message')} of lane {key}", began)
     finally:
         spark.stop()
-    complete = (kept.total, told.messages, again.published) == (messages + 1, messages + 1, length)  # and a dead letter
+    # + 1: the dead letter
+    complete = (kept.total, told.messages, again.published) == (messages + 1, messages + 1, length)
     click.echo(f"archive, report and replay are complete: {'yes' if complete else 'NO'}")
     click.echo(f"report: {Path(told.report).absolute().as_uri()}")
     return complete
@@ -70,7 +74,7 @@ def _steps(place: Path, url: str, topic: str, messages: int) -> bool:
 
 @contextmanager
 def _told(doing: str) -> Iterator[None]:
-    """Say what is being done before it is: a spinner in a terminal, a line elsewhere."""
+    """Say what is being done: with a spinner in a terminal, with a line elsewhere."""
     console = Console()
     if console.is_terminal and not console.is_dumb_terminal:
         with console.status(Text(f"{doing} …")):

@@ -1,7 +1,6 @@
-"""The demo's own three tables: the rebuilt files, what was applied, and the counts by author.
+"""The demo's own three tables: the rebuilt files, the applied jobs, and the counts by author.
 
-Owns their SQL; it never commits, because what is written here commits together with the ack of the job. The handlers
-write through it, and the verification reads.
+Owns their SQL. Never commits: what is written here commits together with the ack of the job.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ CREATE TABLE {files} (
   PRIMARY KEY (repo, path_hash, part)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin
 """,
-    # No unique key over the job: one that is applied twice must show up as two rows.
+    # No unique key over the job: a job that is applied twice must show up as two rows.
     """
 CREATE TABLE {applied} (
   place    BIGINT UNSIGNED NOT NULL AUTO_INCREMENT COMMENT 'order in which jobs were applied',
@@ -41,7 +40,7 @@ CREATE TABLE {applied} (
   KEY by_job (lane, position)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin
 """,
-    # One row for each lane as well: an author's single row would make all lanes wait for each other.
+    # One row for each author and lane: with a single row for an author, all lanes would wait for each other.
     """
 CREATE TABLE {authors} (
   author_hash BINARY(32)      NOT NULL COMMENT 'SHA-256 of author, which may be longer than a key',
@@ -73,7 +72,7 @@ READ_PATHS = "SELECT path FROM {files} WHERE repo = %s AND part = 0"
 # One job was applied.
 INSERT_APPLIED = "INSERT INTO {applied} (lane, position, attempt, epoch) VALUES (%s, %s, %s, %s)"
 
-# What was applied, by lane: rows, jobs, and deliveries before the one that succeeded (by_job).
+# Applied jobs by lane: rows, jobs, and deliveries before the one that succeeded (by_job).
 READ_APPLIED = """
 SELECT lane, COUNT(*), COUNT(DISTINCT position), CAST(SUM(attempt - 1) AS SIGNED) FROM {applied} GROUP BY lane
 """
@@ -115,7 +114,7 @@ class AuthorRow:
 
 @frozen(kw_only=True)
 class AppliedRow:
-    """What was applied of one lane: `rows` is more than `jobs` if a job was applied twice."""
+    """The applied jobs of one lane. `rows` is more than `jobs` if a job was applied twice."""
 
     rows: int
     jobs: int
@@ -124,20 +123,20 @@ class AppliedRow:
 
 @frozen
 class Tables:
-    """SQL of one run's tables; `run` is in their names, so that runs on one database do not meet.
+    """SQL of one run's tables. Their names contain `run`, so that runs on one database do not meet.
 
-    Its methods take a DB-API connection: the handlers' that of `message.transaction()`.
+    Its methods take a DB-API connection; handlers pass that of `message.transaction()`.
     """
 
     run: str
 
     def create(self, connection: Any) -> None:
-        """Create them, on a connection of `own_connection`."""
+        """Create the tables, on a connection of `own_connection`."""
         for statement in CREATE:
             self._execute(connection, statement)
 
     def drop(self, connection: Any) -> None:
-        """Drop them, on a connection of `own_connection`."""
+        """Drop the tables, on a connection of `own_connection`."""
         self._execute(connection, DROP)
 
     def apply(self, connection: Any, job: Job) -> None:
@@ -151,39 +150,39 @@ class Tables:
             self._execute(connection, INSERT_PART, *values)
 
     def note_applied(self, connection: Any, lane: str, position: int, attempt: int, epoch: int) -> None:
-        """Write down that a job was applied."""
+        """Note that a job was applied."""
         self._execute(connection, INSERT_APPLIED, lane, position, attempt, epoch)
 
     def count(self, connection: Any, lane: str, job: Job) -> None:
         """Count a job for its author."""
         author = job.author.encode()
-        # A further part of a large file is a job, but no further file.
+        # A further part of a large file is another job, but not another file.
         amounts = (int(bool(job.mode) and job.part == 0), int(not job.mode), len(job.content))
         key = (hashlib.sha256(author).digest(), lane)
         if not self._execute(connection, COUNT_JOB, *amounts, *key):
             self._execute(connection, FIRST_JOB, *amounts, *key, job.author)
 
     def file(self, connection: Any, repo: str, path: bytes) -> list[tuple[str, bytes]]:
-        """The parts of a rebuilt path: (mode, content); empty if it is not there."""
+        """Return the parts of a rebuilt path: (mode, content); none if the path does not exist."""
         return [(mode, bytes(content)) for mode, content in self._query(connection, READ_FILE, repo, _hash(path))]
 
     def paths(self, connection: Any, repo: str) -> Iterator[bytes]:
-        """Every rebuilt path."""
+        """Return every rebuilt path."""
         return (bytes(path) for (path,) in self._query(connection, READ_PATHS, repo))
 
     def applied(self, connection: Any) -> dict[str, AppliedRow]:
-        """What was applied, by lane."""
+        """Return the applied jobs by lane."""
         return {
             lane: AppliedRow(rows=rows, jobs=jobs, redeliveries=redeliveries)
             for lane, rows, jobs, redeliveries in self._query(connection, READ_APPLIED)
         }
 
     def out_of_order(self, connection: Any) -> int:
-        """How many jobs were not applied right behind their predecessor in the lane."""
+        """Return how many jobs were not applied right behind their predecessor in the lane."""
         return int(self._query(connection, READ_DISORDER)[0][0])
 
     def authors(self, connection: Any) -> list[AuthorRow]:
-        """The counts, busiest author first."""
+        """Return the counts, busiest author first."""
         return [
             AuthorRow(author=author, jobs=jobs, files=files, deletions=deletions, bytes=size)
             for author, jobs, files, deletions, size in self._query(connection, READ_AUTHORS)
@@ -203,7 +202,10 @@ class Tables:
 
 
 def own_connection(url: str) -> Any:
-    """A connection of the application's own: CREATE and DROP end a transaction, which one of the library's refuses."""
+    """Open a connection of the application's own.
+
+    CREATE and DROP end a transaction, so the library's transactions refuse them.
+    """
     config = ConnectConfig.from_url(url)
     options: dict[str, Any] = {
         name: getattr(config, name) for name in ("host", "port", "unix_socket", "user", "password", "database")

@@ -1,7 +1,7 @@
-"""The judgement at the end: is every file as git has it, and was every job applied exactly once and in order.
+"""The judgement at the end: is every file as git has it, and was every job applied exactly once and in order?
 
-It only reads, on one side git's own tree of HEAD, on the other the tables; what it compares it was not told by the
-workers. The run calls it when everything is handled.
+Only reads: git's own tree of HEAD on one side, the tables on the other. Nothing that it compares comes from the
+workers' own reports.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from demo.tables import Tables
 
 @frozen(kw_only=True)
 class Comparison:
-    """A rebuilt tree beside git's own."""
+    """A rebuilt tree, compared with git's own."""
 
     files: int
     bytes: int
@@ -27,7 +27,7 @@ class Comparison:
 
 @frozen(kw_only=True)
 class Count:
-    """What was applied, beside what was published."""
+    """Applied jobs, compared with the published ones."""
 
     missing: int
     twice: int
@@ -45,7 +45,7 @@ class Entry:
 
 
 def tree(repository: Repository) -> Iterator[Entry]:
-    """Every path of HEAD, with directories resolved. Raises GitError."""
+    """Yield every path of HEAD, with directories resolved. Raises GitError."""
     with repository.output("ls-tree", "-r", "-z", "--full-tree", repository.head) as stream:
         for line in fields_of(stream):
             head, _, path = line.partition(b"\t")
@@ -78,7 +78,7 @@ def compare(connection: Any, tables: Tables, repository: Repository) -> Comparis
 
 
 def count(connection: Any, tables: Tables, published: Mapping[str, int]) -> Count:
-    """Compare what was applied with the number of jobs published in each lane."""
+    """Compare the applied jobs with the number of jobs published in each lane."""
     applied = tables.applied(connection)
     return Count(
         missing=sum(max(0, jobs - (applied[lane].jobs if lane in applied else 0)) for lane, jobs in published.items()),

@@ -1,6 +1,6 @@
-"""What a person sees while the demo runs: a live table in a terminal, a plain line every few seconds elsewhere.
+"""The output while the demo runs: a live table in a terminal, a plain line every few seconds elsewhere.
 
-It never reads anything itself; the run hands it the progress and what just happened.
+Never reads anything itself: it is given the progress and the events.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class View(AbstractContextManager["View"], Protocol):
     """Shows a run."""
 
     def say(self, text: str) -> None:
-        """Something happened."""
+        """Show an event."""
 
     def show(self, progress: Progress, now_doing: str) -> None:
-        """This is how far it is."""
+        """Show the progress."""
 
 
 def view_for(console: Console) -> View:
-    """The view that suits the output."""
+    """Return the view that suits the output."""
     return LiveView(console) if console.is_terminal and not console.is_dumb_terminal else PlainView(console)
 
 
@@ -55,11 +55,11 @@ class PlainView:
         pass
 
     def say(self, text: str) -> None:
-        """One line, at once."""
+        """Print one line, at once."""
         print_plain(self.console, f"{time.monotonic() - self._began:6.1f} s  {text}")
 
     def show(self, progress: Progress, now_doing: str) -> None:
-        """One line, if the last is a while ago."""
+        """Print one line, if the last one is a while ago."""
         now = time.monotonic()
         if now < self._next:
             return
@@ -71,7 +71,7 @@ class PlainView:
 
 @define(eq=False)
 class LiveView:
-    """A table that is redrawn in place; what happened scrolls by above it."""
+    """A table that is redrawn in place. Events scroll by above it."""
 
     console: Console
     _live: Live = field(init=False)
@@ -90,11 +90,11 @@ class LiveView:
         self._live.stop()
 
     def say(self, text: str) -> None:
-        """One line above the table."""
+        """Print one line above the table."""
         print_plain(self.console, f"{time.monotonic() - self._began:6.1f} s  {text}")
 
     def show(self, progress: Progress, now_doing: str) -> None:
-        """Redraw."""
+        """Redraw the table."""
         table = Table(title=f"{time.monotonic() - self._began:.0f} s, {progress.lanes} lanes")
         for heading in ("", "handled", "published", "lag"):
             table.add_column(heading, justify="right" if heading else "left", min_width=10)
@@ -105,17 +105,17 @@ class LiveView:
 
 
 def owners_of(progress: Progress) -> str:
-    """Who owns how many lanes of group `rebuild`."""
+    """Say how many lanes of group `rebuild` each worker owns."""
     owned = [f"{name}: {count}" for name, count in sorted(progress.owners.items())]
     return f"lanes owned by {', '.join(owned)}" if owned else "no lane has an owner yet"
 
 
 def print_plain(console: Console, text: str) -> None:
-    """Text that may contain anything: names are no markup, and may not fit the output's encoding."""
+    """Print text that may contain anything: names are not markup, and may not fit the output's encoding."""
     text = text.encode(console.encoding, "backslashreplace").decode(console.encoding)
     console.print(text, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
 def plural(number: int, noun: str) -> str:
-    """`1 lane`, `2,000 lanes`."""
+    """Return a number and its noun: `1 lane`, `2,000 lanes`."""
     return f"{number:,} {noun if number == 1 else noun + 's'}"

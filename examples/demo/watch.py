@@ -1,6 +1,6 @@
-"""What administration says about the run: how far each group is, and who owns which lane.
+"""The state of the run as administration shows it: how far each group is, and which worker owns which lane.
 
-It only looks, and never asks the workers. The run calls it several times a second.
+Only looks, and never asks the workers.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import lanelog
 from demo.rebuild import GROUPS, REBUILD
 
 LANES: Final = 10_000
-"""Lanes that are looked at, by key."""
+"""The most lanes that are looked at, by key."""
 
 
 @frozen(kw_only=True)
 class LaneRow:
-    """One lane of group `rebuild`; `owner` is empty while nobody has it."""
+    """One lane of group `rebuild`. `owner` is empty if it has none."""
 
     head: int
     acked: int
@@ -36,25 +36,25 @@ class LaneRow:
 
 @frozen(kw_only=True)
 class Progress:
-    """The run at one moment; counts include the malformed job."""
+    """The run at one moment. Counts include the malformed job."""
 
     lanes: int = 0
     published: int = 0
     lags: Mapping[str, int]
-    """Messages that a group has not settled yet; a group that is not registered is missing."""
+    """Messages that a group has not settled yet. A group that is not registered is missing."""
     owners: Mapping[str, int]
 
     def lag(self, group: str) -> int:
-        """How many messages the group has not settled yet."""
+        """Return how many messages the group has not settled yet."""
         return self.lags.get(group, self.published)
 
     def handled(self, group: str) -> int:
-        """How many it has."""
+        """Return how many messages the group has settled."""
         return max(0, self.published - self.lag(group))
 
     @property
     def settled(self) -> bool:
-        """Whether every group has settled everything there is."""
+        """Whether every group has settled all messages."""
         return all(self.lag(group) == 0 for group in GROUPS)
 
 
@@ -66,11 +66,11 @@ class Watch:
     topic: str
 
     def progress(self) -> Progress:
-        """How far everything is."""
+        """Return how far everything is."""
         admin = self.client.admin
         if self.topic not in admin.topic_names(self.topic):
             return Progress(lags={}, owners={})
-        # The topic first: what was handled then, had been published before.
+        # The topic is read before the lags, so that `handled` never counts more messages than are handled.
         seen = admin.topic(self.topic)
         lags = {each.group: each.lag for each in admin.groups(self.topic)}
         owners: Counter[str] = Counter()
@@ -80,14 +80,14 @@ class Watch:
         return Progress(lanes=seen.lanes, published=seen.head, lags=lags, owners=+owners)
 
     def present(self) -> set[str]:
-        """The workers that have introduced themselves and not left."""
+        """Return the workers that have registered and not left."""
         if REBUILD not in self.client.admin.group_names(self.topic):
             return set()
         members = self.client.admin.members(self.topic, REBUILD)
         return {worker_of(each.name) for each in members if each.stopped_at is None}
 
     def lanes(self) -> dict[str, LaneRow]:
-        """The lanes as group `rebuild` sees them."""
+        """Return the lanes as group `rebuild` sees them."""
         return {
             each.key: LaneRow(
                 head=each.head,
@@ -101,5 +101,5 @@ class Watch:
 
 
 def worker_of(owner: str) -> str:
-    """The name of the worker, without the incarnation that the library adds."""
+    """Return the name of the worker, without the random part that the library adds."""
     return owner.partition(":")[0]

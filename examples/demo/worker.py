@@ -1,7 +1,7 @@
 """A worker process: both groups on one client, until its standard input ends.
 
-It never outlives the process that started it: the pipe closes with that, however it ends. `Fleet` starts it, as
-`python -m demo.worker`; the URL is in LANELOG_URL, where other users of the machine cannot read it.
+Never outlives the process that started it: the pipe closes with that process, however it ends. It is started as
+`python -m demo.worker`. The URL is in LANELOG_URL, where other users of the machine cannot read it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RELEASE: Final = "go"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Work until standard input ends; the line `go` ends the pause after each job. Returns the exit status."""
+    """Work until standard input ends. The line `go` ends the pause after each job. Returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m demo.worker")
     parser.add_argument("--topic", required=True)
     parser.add_argument("--run", required=True)
@@ -58,7 +58,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def listen(lines: Iterable[str], released: threading.Event, stop: threading.Event) -> None:
-    """Follow the one who started this process; when that is gone, end soon, also if the database is gone as well."""
+    """Follow the process that started this one.
+
+    When its pipe closes, end soon, even if the database is gone as well.
+    """
     for line in lines:
         if line.strip() == RELEASE:
             released.set()

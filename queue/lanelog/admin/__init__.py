@@ -1,15 +1,12 @@
-"""Administration: look into the log and steer it, without writing SQL. `client.admin` is the one `Admin` of a client.
+"""Administration: look into the log and change it, without SQL. `client.admin` is the `Admin` of a client.
 
-**Looking** never locks, walks no backlog, and every list has a limit. What one answer says of one lane belongs together
-(one statement, or one snapshot); a list of lanes of a busy topic is true lane by lane, and a moment old.
+**Looking** takes no locks and reads no backlog. Every list has a limit. One answer about one lane is consistent: it
+comes from one statement or one snapshot. In a list of many lanes each lane is consistent, and may have changed since.
 
-**Changing** is one transaction for every step that must hold together, fenced by the lane's epoch, repeated after
-errors that may pass, and harmless to repeat. Every verb returns what it changed; with `dry_run=True` it returns what it
-would change and changes nothing. What destroys or delivers again takes `dry_run` without a default: the caller decides.
-
-Every method raises ConfigurationError for a topic, group or key that does not exist (naming what is there) and for
-malformed arguments, before anything is changed; DatabaseError when the database does not answer or privileges are
-missing; SchemaError when the tables are missing; ClosedError when the client was closed.
+**Changing** uses one transaction for each step that must hold together. The lane's epoch fences it. It is repeated
+after errors that may pass, and a repetition does no harm. Every verb returns what it changed. With `dry_run=True` it
+returns what it would change, and changes nothing. A verb that destroys something or delivers it again has no default
+for `dry_run`: the caller decides.
 """
 
 # fmt: off

@@ -1,7 +1,7 @@
-"""The one `Admin` of a client: what administration can do, its names and its documentation.
+"""The facade of administration: the names of its verbs, and their documentation.
 
-`Admin` is a facade without state; each method calls the room that does the work. Rooms that only some callers need are
-imported when they are needed: completion in a shell looks at names alone.
+`Admin` holds no state of its own; each method calls the module that does the work. Modules that few methods need are
+imported inside these methods: completion in a shell only looks at names, and must start fast.
 """
 
 from __future__ import annotations
@@ -62,15 +62,36 @@ if TYPE_CHECKING:
 
 @define(eq=False, repr=False)
 class Admin:
-    """Administration of one database; get it as `client.admin`. Thread-safe, holds no connection of its own."""
+    """Administration of one database. Get it as `client.admin`. Thread-safe; it holds no connection of its own.
+
+    Methods that look take no locks. Methods that change say what they lock. In every list `limit` is 1 to 10,000.
+    `dry_run=True` returns what a call would change, and changes nothing.
+
+    Every method raises these errors; the methods list only what is special to them:
+
+    * ConfigurationError: an argument is malformed, or a topic, group, lane or schedule does not exist. The message
+      suggests names that exist. Nothing was changed then, except where `delete_topic` says so.
+    * DatabaseError: the database does not answer for `publish_timeout` seconds, or the account lacks a privilege.
+    * SchemaError: the tables are missing, or too old for the method.
+    * ClosedError: the client was closed.
+
+    Example:
+        See what is wrong, then bring back the dead letters of one group::
+
+            for problem in client.admin.status().problems:
+                print(*problem.lines(), sep="; ")
+            planned = client.admin.redrive("orders", "billing", all=True, dry_run=True)
+            print(planned.messages, "dead letters would go back")
+            client.admin.redrive("orders", "billing", all=True, rate=50, dry_run=False)
+    """
 
     _database: Database
     _ensure_lanes: Callable[[str, Sequence[str]], None] = field()
-    """Creates the lanes of a topic that are missing; what is redriven may come back to a purged one."""
+    """Creates the missing lanes of a topic: a redriven message may go back to a lane that was purged."""
     _published: Callable[[str], None] = field()
-    """Told the topic after a redrive, so that this process's own fetchers look at once."""
+    """Called with the topic after a redrive, so that fetchers of this process look at once."""
     _delayed: Callable[[], None] = field()
-    """Told after a redrive with a delay, so that somebody in this process looks after it."""
+    """Called after a redrive with a delay, so that this process runs a scheduler."""
 
     def __repr__(self) -> str:
         return f"<Admin of {self._database.config.safe_url()}>"
@@ -78,94 +99,135 @@ class Admin:
     # -- looking -------------------------------------------------------------------------------------------------------
 
     def status(self, topics: Collection[str] | None = None, *, since: Status | None = None) -> Status:
-        """The ten-second view: what is wrong, the worst first, each with the command that mends it. Locks nothing.
+        """Find what is wrong, the worst first, each with a command that mends it or shows more.
 
-        `topics`: only these; None: all. `since`: an earlier answer; where a lag has grown since then, its problem says
-        by how much. What has lasted for less than 30 s, as after a restart, is no problem yet. Bounded however large
-        the backlog is: of each lagging group the 100 lanes with the oldest messages are looked at.
+        The cost is bounded, however large the backlog is. Of each lagging group, the 100 lanes with the oldest messages
+        are looked at.
+
+        A state that may pass by itself is no problem at first. A failing lane, and a lane or group without a living
+        member, become one after 30 seconds. A running attempt and a backlog become one after 60 seconds, an archive or
+        replay that no process runs after a day. Pauses, dead letters and contradictions between tables are shown at
+        once.
+
+        Args:
+            topics: Look only at these topics. None: at all, up to 1,000.
+            since: An earlier answer. Where a lag has grown since then, its problem says by how many messages a second.
+
+        Returns:
+            The problems, and sums over the topics and groups that were looked at.
         """
         from lanelog.admin.operate import status
 
         return status.status(self._database, topics, since)
 
     def lag(self, topic: str | None = None, group: str | None = None) -> list[GroupInfo]:
-        """How far behind the groups are: of all topics, of one, or one group alone; as `groups`. Locks nothing."""
+        """Return how far behind the groups are, as `groups` does.
+
+        Args:
+            topic: Only groups of this topic. None: of all topics.
+            group: Only groups of this name. None: all.
+        """
         return topics.lag(self._database, topic, group)
 
     def tail(
         self, topic: str, key: str | None = None, *, lines: int = 10, follow: bool = False, interval: Duration = 0.5
     ) -> Iterator[MessageInfo]:
-        """The last `lines` (0 to 10,000) messages of a lane, and with `follow` what is published from then on.
+        """Yield the last messages of a lane, and with `follow` the messages published from then on.
 
-        Without `key`: what is published to the whole topic from now on (needs `follow`), over its first 10,000 lanes,
-        each in its own order. `interval`: seconds between looks, 0.1 or more. With `follow` the iterator waits for
-        ever; leave the loop to end it. Settles nothing, and locks nothing.
+        It settles nothing and registers no group. Topic and key are checked at the call, before the first message.
+
+        Args:
+            topic: The topic.
+            key: The key of one lane. None: all messages published to the topic from now on, over its first 10,000
+                lanes, each lane in its own order. This needs `follow`.
+            lines: How many messages from the end of the lane to begin with, 0 to 10,000.
+            follow: Wait for new messages, without end. Leave the loop to stop.
+            interval: Seconds between two looks, at least 0.1.
         """
         from lanelog.admin.read import tail
 
         return tail.tail(self._database, topic, key, lines=lines, follow=follow, interval=interval)
 
     def topics(self, limit: int = 1000) -> list[TopicInfo]:
-        """The topics, in order of their names, at most `limit` (1 to 10,000). Locks nothing."""
+        """Return the topics, in order of their names."""
         return topics.topics(self._database, limit)
 
     def topic(self, topic: str) -> TopicInfo:
-        """One topic: its lanes, what they hold, its dead letters and groups. Locks nothing."""
+        """Return one topic: its lanes, messages, dead letters and groups."""
         return topics.topic(self._database, topic)
 
     def heads(self, topic: str, *, limit: int = 10_000) -> dict[str, int]:
-        """The highest offset published in each lane, by key, at most `limit` (1 to 10,000) of them. Locks nothing."""
+        """Return the highest offset published in each lane, by key."""
         return heads.heads(self._database, topic, limit)
 
     def now(self) -> datetime:
-        """The database's clock, which every time that administration shows was taken from."""
+        """Return the database's clock, an aware datetime in UTC. Administration shows no other clock's times."""
         return completion.now(self._database)
 
     def topic_names(self, beginning: str = "", *, limit: int = 100) -> list[str]:
-        """Names of topics that begin so, in their order, at most `limit` (1 to 10,000). Locks nothing."""
+        """Return the names of topics that begin with `beginning`, in their order."""
         return completion.topics(self._database, beginning, limit)
 
     def group_names(self, topic: str | None = None, beginning: str = "", *, limit: int = 100) -> list[str]:
-        """Names of groups of a topic, or of all, that begin so, at most `limit` (1 to 10,000). Locks nothing."""
+        """Return the names of groups that begin with `beginning`, in their order. `topic` None: of all topics."""
         return completion.groups(self._database, topic, beginning, limit)
 
     def key_names(self, topic: str, beginning: str = "", *, limit: int = 100) -> list[str]:
-        """Keys of a topic's lanes that begin so, in their order, at most `limit` (1 to 10,000). Locks nothing."""
+        """Return the keys of a topic's lanes that begin with `beginning`, in their order."""
         return completion.keys(self._database, topic, beginning, limit)
 
     def groups(self, topic: str | None = None) -> list[GroupInfo]:
-        """The registered groups of a topic, or of all, by topic and name, at most 1,000; with exact lag. Locks nothing.
+        """Return the registered groups by topic and name, with their exact lag; at most 1,000.
 
-        Reads a few rows per lane of the topic and none of the backlog.
+        It reads a few rows for each lane of the topic, and no backlog.
+
+        Args:
+            topic: Only groups of this topic. None: of all topics.
         """
         return topics.groups(self._database, topic)
 
     def members(self, topic: str, group: str) -> list[MemberInfo]:
-        """The subscribers of a group that have a heartbeat row, the stopped ones too, by name. Locks nothing."""
+        """Return the subscribers of a group that have a heartbeat row, by name. Stopped ones are among them."""
         return topics.members(self._database, topic, group)
 
     def lanes(
         self, topic: str, group: str, *, order_by: Literal["age", "lag", "key"] = "age", limit: int = 100
     ) -> list[LaneInfo]:
-        """The lanes of a topic as a group sees them, at most `limit` (1 to 10,000). Locks nothing.
+        """Return the lanes of a topic as a group sees them.
 
-        `order_by`: "age" (the oldest unsettled message first), "lag" (the most unsettled messages first) or "key". By
-        age, 500 lanes are compared, or `limit` if that is more: those in which nothing was settled for longest.
+        Args:
+            topic: The topic.
+            group: The group.
+            order_by: `"age"`: the oldest unsettled message first. `"lag"`: the most unsettled messages first. `"key"`:
+                in order of the keys. For `"age"` only 500 lanes are compared, or `limit` if that is more: those in
+                which nothing was settled for longest.
+            limit: The most lanes to return.
         """
         return lanes.lanes(self._database, topic, group, order_by=order_by, limit=limit)
 
     def offsets(
         self, topic: str, group: str | None = None, key: str | None = None, limit: int = 100
     ) -> list[OffsetInfo]:
-        """Watermarks by key and group, at most `limit` (1 to 10,000), of one group or key if given. Locks nothing."""
+        """Return watermarks by key and group.
+
+        Args:
+            topic: The topic.
+            group: Only this group. None: all groups of the topic.
+            key: Only this lane. None: all lanes.
+            limit: The most watermarks to return.
+        """
         return lanes.offsets(self._database, topic, group, key, limit)
 
     def leases(
         self, topic: str | None = None, group: str | None = None, *, stale: bool = False, limit: int = 100
     ) -> list[LeaseInfo]:
-        """Leases by topic, group and key, at most `limit` (1 to 10,000). Locks nothing.
+        """Return leases by topic, group and key.
 
-        `stale`: only those in the name of an owner that is dead, expired, stopped or missing.
+        Args:
+            topic: Only leases of this topic. None: of all topics.
+            group: Only leases of this group. None: of all groups.
+            stale: Only leases whose owner is dead, expired, stopped or missing.
+            limit: The most leases to return.
         """
         return lanes.list_leases(self._database, topic, group, stale=stale, limit=limit)
 
@@ -177,17 +239,32 @@ class Admin:
         id: str | None = None,  # noqa: A002 - the field's name
         offset: int | None = None,
     ) -> MessageInfo | None:
-        """One message by its id or its offset, with its state for every group; None when the log has none.
+        """Return one message and its state for every group, all of the same moment.
 
-        Exactly one of `id` and `offset`. Locks nothing; everything it says was true at the same moment.
+        Give exactly one of `id` and `offset`.
+
+        Args:
+            topic: The topic.
+            key: The key of its lane.
+            id: The id under which it was published.
+            offset: Its offset in the lane.
+
+        Returns:
+            The message, or None if the lane does not hold it.
         """
         return messages.message(self._database, topic, key, message_id=id, offset=offset)
 
     def messages(self, topic: str, key: str, *, from_offset: int | None = None, limit: int = 100) -> list[MessageInfo]:
-        """Messages of a lane in offset order from `from_offset` (None: the oldest there is), without group states.
+        """Return messages of a lane in offset order, without their states for groups.
 
-        At most `limit` (1 to 10,000), and fewer when their payloads exceed 16 MiB, but one at least if there is one; go
-        on from the last one's offset + 1 until the answer is empty. Locks nothing.
+        An answer ends early when payloads reach 16 MiB, but holds at least one message if there is one. To read on,
+        pass the last offset + 1 as `from_offset`, until the answer is empty.
+
+        Args:
+            topic: The topic.
+            key: The key of the lane.
+            from_offset: The first offset to return. None: begin with the oldest message of the lane.
+            limit: The most messages to return.
         """
         return messages.messages(self._database, topic, key, from_offset=from_offset, limit=limit)
 
@@ -203,12 +280,20 @@ class Admin:
         until: datetime | None = None,
         limit: int = 100,
     ) -> list[HistoryInfo]:
-        """How messages left a group that subscribes with `history=True`, at most `limit` (1 to 10,000). Locks nothing.
+        """Return how messages left a group that subscribes with `history=True`.
 
-        Without `key` the latest finished first; with it that lane by offset, the highest first. Only those with this
-        `id`, this `outcome` (`success`, `rejected`, `failed`, `lock_expired`, `expired` or `skipped`), or finished at
-        `since` or later and before `until` (aware datetimes). `id` and `outcome` have no index: without `key` or times
-        they read all the history that the group has kept. Raises ConfigurationError, DatabaseError.
+        With `key` the highest offset comes first, without it the message that finished last. `id` and `outcome` have no
+        index: without `key`, `since` or `until` they read all the history of the group.
+
+        Args:
+            topic: The topic.
+            group: The group.
+            key: Only this lane. None: all lanes.
+            id: Only messages with this id.
+            outcome: Only this outcome: `success`, `rejected`, `failed`, `lock_expired`, `expired` or `skipped`.
+            since: Only messages that finished then or later (aware datetime).
+            until: Only messages that finished before then (aware datetime).
+            limit: The most messages to return.
         """
         from lanelog.admin.read import history
 
@@ -217,31 +302,43 @@ class Admin:
         )
 
     def scheduled(self, topic: str, key: str | None = None, limit: int = 100) -> list[ScheduledInfo]:
-        """Messages that are not due yet, of one key if given, by key and id, at most `limit` (1 to 10,000).
+        """Return messages that are not in the log yet, by key and id. A message may be due already.
 
-        Locks nothing. One that is due, but not in the log yet, is among them.
+        Args:
+            topic: The topic.
+            key: Only this key. None: all keys.
+            limit: The most messages to return.
         """
         return scheduled.list_scheduled(self._database, topic, key, limit)
 
     def open_lanes(self, topic: str) -> int:
-        """Over how many open lanes a topic's messages without a key are spread. Locks nothing."""
+        """Return over how many open lanes a topic spreads its messages without a key."""
         from lanelog.admin.lookup import open_lanes
 
         return open_lanes.open_lanes(self._database, topic)
 
-    # -- steering ------------------------------------------------------------------------------------------------------
+    # -- changing ------------------------------------------------------------------------------------------------------
 
     def seek(
         self, topic: str, group: str, *, key: str | None = None, to: str | datetime | int, dry_run: bool
     ) -> Sought:
-        """Set where a group goes on, in one lane or in all: what was settled behind it is delivered again.
+        """Set where a group goes on, in one lane or in all lanes.
 
-        `to`: "earliest" (the floor: the oldest messages there are), "latest" (the head), an aware datetime (the first
-        message written then or later) or, with `key`, the offset of the next message; what lies below the floor or
-        beyond the head becomes the nearest place (`Sought.clamped`). Lanes that come later begin at their floor, as
-        always. Every attempt behind the new place is forgotten. Running workers lose the lane, take it again and go on
-        from there by themselves; what their handlers had running is refused when it settles. Locks floor, lease,
-        delivery rows and offset of a lane, a bounded number of lanes at a time.
+        Settled messages behind that place are delivered again. The attempts of all messages behind the new place are
+        forgotten. The owner of a lane loses it; a running member takes it again and goes on at the new place. A handler
+        that was running is refused when it settles. Lanes that are created later begin at their floor.
+
+        Locks floor, lease, delivery rows and offsets row of each lane, 200 lanes in one transaction. Repeat the call if
+        it fails: lanes that were set already are set once more.
+
+        Args:
+            topic: The topic.
+            group: The group.
+            key: Only this lane. None: all lanes.
+            to: `"earliest"` (the floor: the oldest messages that exist), `"latest"` (the head), an aware datetime (the
+                first message written then or later), or, with `key`, the offset of the next message. A place below the
+                floor or above the head becomes the nearest one; `Sought.clamped` counts that.
+            dry_run: True: only show.
         """
         from lanelog.admin.change import seek
 
@@ -257,49 +354,97 @@ class Admin:
         reason: str = "",
         dry_run: bool = False,
     ) -> Paused:
-        """Let a group, or one of its lanes, hand out nothing more until `resume`; in every process, within a second.
+        """Stop a group, or one of its lanes, from handing out messages, until `resume`.
 
-        Handlers that run finish and settle; idle lanes are given back, and taken by nobody until then. `by` and
-        `reason` are shown by `groups()` and `lanes()`; at most 255 and 1,024 characters.
+        Every process obeys within a second. Running handlers finish and settle. Idle lanes are given back, and no
+        member takes them. A pause of what is paused changes nothing, and returns the first pause.
+
+        Args:
+            topic: The topic.
+            group: The group.
+            key: Only this lane. None: the whole group.
+            by: Who pauses it, at most 255 characters. `groups()` and `lanes()` show it.
+            reason: Why, at most 1,024 characters. `groups()` and `lanes()` show it.
+            dry_run: True: only show.
         """
         from lanelog.admin.change import pause_and_skip
 
         return pause_and_skip.pause(self._database, topic, group, key=key, by=by, reason=reason, dry_run=dry_run)
 
     def resume(self, topic: str, group: str, *, key: str | None = None, dry_run: bool = False) -> Resumed:
-        """Take a pause back: of the group, or of one lane. Lanes paused one by one stay so when the group resumes."""
+        """End the pause of a group, or of one lane.
+
+        A lane that was paused by itself stays paused when its group resumes.
+
+        Args:
+            topic: The topic.
+            group: The group.
+            key: Only this lane. None: the group.
+            dry_run: True: only show.
+        """
         from lanelog.admin.change import pause_and_skip
 
         return pause_and_skip.resume(self._database, topic, group, key=key, dry_run=dry_run)
 
     def skip(self, topic: str, group: str, key: str, offset: int, *, reason: str, dry_run: bool) -> Skipped:
-        """Settle one message for one group without handling it; recorded in the history, the log keeps it for others.
+        """Settle one message for one group without handling it. The other groups still get it.
 
-        Fences the lane's owner, who may take it again: what it has in flight there counts an attempt, is refused when
-        it settles, and is delivered again but for this message, also if that was the last attempt. It is no crash
-        unless the owner is dead.
+        The lane's owner is fenced, and may take the lane again. Its deliveries in flight there count as an attempt, are
+        refused when they settle, and are delivered again, even after a last attempt. They count as a crash only if the
+        owner is dead. The skipped message is not delivered again. The history records it.
+
+        Locks topic row, group, floor, lease, delivery rows and offsets row.
+
+        Args:
+            topic: The topic.
+            group: The group.
+            key: The key of the lane.
+            offset: The offset of the message.
+            reason: Why, 1 to 1,024 characters. The history shows it.
+            dry_run: True: only show.
+
+        Raises:
+            ConfigurationError: The lane has no such offset yet, or as the class says.
         """
         from lanelog.admin.change import pause_and_skip
 
         return pause_and_skip.skip(self._database, topic, group, key, offset, reason=reason, dry_run=decided(dry_run))
 
     def release(self, topic: str, group: str, key: str, *, dry_run: bool) -> Released:
-        """Take a lane away from its owner by force; any member may take it then.
+        """Take a lane away from its owner by force. Any member may take it then.
 
-        An attempt that runs there now counts, is refused when it settles, and is delivered again, also if it was the
-        last one. It is no crash unless the owner is dead.
+        Deliveries in flight there count as an attempt, are refused when they settle, and are delivered again, even
+        after a last attempt. They count as a crash only if the owner is dead.
+
+        Locks floor, lease, delivery rows and offsets row.
+
+        Args:
+            topic: The topic.
+            group: The group.
+            key: The key of the lane.
+            dry_run: True: only show.
         """
         from lanelog.admin.change import pause_and_skip
 
         return pause_and_skip.release(self._database, topic, group, key, dry_run=decided(dry_run))
 
     def set_open_lanes(self, topic: str, lanes: int, *, dry_run: bool = False) -> OpenLanes:
-        """Spread a topic's messages without a key over so many open lanes (1 to 1,000; 64 unless changed).
+        """Set the number of open lanes over which a topic spreads its messages without a key.
 
-        Publishers follow within ten seconds, and nothing that is published meanwhile is lost or out of turn. Of a
-        smaller number, lanes that are too many are consumed until they are empty, and then purged like any idle lane.
-        An id may belong to another lane afterwards: a message published before the change and again, with the same id,
-        after it, may be stored twice. Locks the topic row. Raises SchemaError before version 3 of the tables.
+        Publishers follow within ten seconds; meanwhile no message is lost or out of order. If the number becomes
+        smaller, the lanes above it are consumed until they are empty, and then purged like other idle lanes. Locks the
+        topic row.
+
+        An id may belong to another lane after the change. A message that is published before and again after it, with
+        the same id, may then be stored twice.
+
+        Args:
+            topic: The topic.
+            lanes: The number, 1 to 1,000. A topic begins with 64.
+            dry_run: True: only show.
+
+        Raises:
+            SchemaError: The tables are older than version 3.
         """
         from lanelog.admin.lookup import open_lanes
 
@@ -313,9 +458,19 @@ class Admin:
         *,
         dry_run: bool = False,
     ) -> bool:
-        """Take back a message that is not due yet; as `Client.cancel_scheduled`.
+        """Take back a message that is not in the log yet; as `Client.cancel_scheduled`.
 
-        True: it will not be delivered. False: there is none, or it was due and is in the log already.
+        Args:
+            topic: The topic.
+            key: The key as it was published, or as its receipt has it.
+            id: The id of the message.
+            dry_run: True: only say whether it waits.
+
+        Returns:
+            True: it will not be delivered. False: no such message waits; it may be in the log already.
+
+        Raises:
+            ConfigurationError: This thread has a transaction of lanelog open, or as the class says.
         """
         from lanelog.admin.lookup import known
 
@@ -325,17 +480,23 @@ class Admin:
     # -- dead letters --------------------------------------------------------------------------------------------------
 
     def dead_letters(self, topic: str, group: str | None = None, *, limit: int = 100) -> list[DeadLetterInfo]:
-        """Dead letters of a topic, of one group if given, by key and offset, at most `limit` (1 to 10,000).
+        """Return dead letters by dead letter topic, key and offset. Those redriven or deleted are left out.
 
-        `topic` is the original topic or a dead letter topic's own name. Those redriven or deleted are left out. Locks
-        nothing.
+        Args:
+            topic: The original topic, or a dead letter topic.
+            group: Only dead letters of this group. None: of all groups.
+            limit: The most dead letters to return.
         """
         return listing.dead_letters(self._database, topic, group, limit=limit)
 
     def dead_letter_reasons(self, topic: str, group: str | None = None) -> list[DeadLetterReason]:
-        """The same dead letters counted by group and reason (the first line of the error), the most frequent first.
+        """Count dead letters by group and reason, the most frequent first; at most 1,000 reasons.
 
-        Reads every dead letter of the topic, but no payload; at most 1,000 reasons. Locks nothing.
+        The reason is the first line of the error. All dead letters of the topic are read, without their payloads.
+
+        Args:
+            topic: The original topic, or a dead letter topic.
+            group: Only dead letters of this group. None: of all groups.
         """
         return listing.dead_letter_reasons(self._database, topic, group)
 
@@ -354,20 +515,30 @@ class Admin:
         to_topic: str | None = None,
         dry_run: bool,
     ) -> Redriven:
-        """Put a group's dead letters back into their original topic, for this group only and in per-key order.
+        """Put dead letters of a group back into their original topic, for this group only and in the order of each key.
 
-        Exactly one choice: `ids` (of the dead letters, see `DeadLetterInfo.id`, or of their original messages),
-        `reason` (see `DeadLetterInfo.reason`) or `all`. `rate`: at most so many messages a second. `delay`: for how
-        long they wait first, outside the log, as delayed messages do. `ttl`: for how long they may be delivered, from
-        now or from when they are due (None: for ever, whatever the original's was). `max_deliveries`: how often each
-        may be delivered, if that is less than the subscription's own. `to_topic`: another topic than the original, for
-        all of its groups unless this group is registered there, and then for it alone.
-        The copies have ids of their own, keep `published_at`, and the first id as metadata `lanelog.original_id`; one
-        that fails again is dead-lettered again.
+        Give exactly one of `ids`, `reason` and `all`. Each copy has an id of its own, keeps `published_at`, and has the
+        first id as metadata `lanelog.original_id`. A copy that fails again becomes a dead letter again.
 
-        Each dead letter is settled in the transaction that writes its copy, so that repeating the call, also after a
-        lost connection, adds nothing. Locks the heads of the lanes it writes to; a lane that somebody holds is left for
-        later, see `Redriven.remaining`.
+        A dead letter is settled in the transaction that writes its copy. So a repetition of the call adds nothing, even
+        if the connection was lost. Locks the heads of the lanes it writes to. A lane whose head stays locked for
+        `publish_timeout` seconds is left; `Redriven.remaining` counts its dead letters.
+
+        Args:
+            topic: The original topic, or a dead letter topic.
+            group: The group that gave the messages up.
+            ids: Ids of the dead letters (`DeadLetterInfo.id`), or of their original messages.
+            reason: All dead letters with this reason (`DeadLetterInfo.reason`).
+            all: True: all dead letters of the group.
+            rate: The most messages a second. None: as fast as possible.
+            delay: Seconds that the copies wait outside of the log first, as delayed messages do.
+            ttl: Seconds in which a copy may be delivered, from now or from when it is due. None: no limit, whatever the
+                original's was.
+            max_deliveries: How often each copy may be delivered, if that is less than the subscription's own limit.
+                None: as the subscription says.
+            to_topic: Write to this topic instead. If the group is registered there, the copies are for this group only,
+                otherwise for all groups of that topic.
+            dry_run: True: only show.
         """
         from lanelog.admin.dead_letters import redrive
 
@@ -399,7 +570,18 @@ class Admin:
         all: bool = False,  # noqa: A002 - as redrive
         dry_run: bool,
     ) -> Deleted:
-        """Settle a group's dead letters for ever; the choice as in `redrive`. Their rows leave with collection."""
+        """Settle dead letters of a group for ever. Give exactly one of `ids`, `reason` and `all`.
+
+        Their rows stay until the next collection. Locks the floors of their lanes.
+
+        Args:
+            topic: The original topic, or a dead letter topic.
+            group: The group that gave the messages up.
+            ids: Ids of the dead letters (`DeadLetterInfo.id`), or of their original messages.
+            reason: All dead letters with this reason (`DeadLetterInfo.reason`).
+            all: True: all dead letters of the group.
+            dry_run: True: only show.
+        """
         from lanelog.admin.dead_letters import delete
 
         return delete.delete_dead_letters(
@@ -409,7 +591,7 @@ class Admin:
     # -- schedules -----------------------------------------------------------------------------------------------------
 
     def schedules(self, limit: int = 1000) -> list[ScheduleInfo]:
-        """The schedules in order of their names, at most `limit` (1 to 10,000). Locks nothing."""
+        """Return the schedules, in order of their names."""
         from lanelog.admin.schedules import schedules
 
         return schedules.list_schedules(self._database, limit)
@@ -417,79 +599,120 @@ class Admin:
     def preview_schedule(
         self, expression: str, *, timezone: str = "UTC", count: int = 10, after: datetime | None = None
     ) -> list[datetime]:
-        """When a cron expression would fire: the next `count` times (1 to 1,000), aware, in that time zone.
+        """Return the next times at which a cron expression fires.
 
-        Later than `after`, an aware datetime; None: than the database's clock says it is. Fewer where there are no more
-        within fifty years. Raises ConfigurationError for a bad expression, an unknown zone, and what never fires.
+        Args:
+            expression: Five fields (minute hour day-of-month month day-of-week), or six with the second first.
+            timezone: The IANA time zone of the expression, and of the times that are returned.
+            count: How many times to return, 1 to 1,000. There are fewer if the next fifty years have fewer.
+            after: The times are later than this aware datetime. None: later than the database's clock.
+
+        Raises:
+            ConfigurationError: The expression is malformed or never fires, or the time zone is unknown.
         """
         from lanelog.admin.schedules import schedules
 
         return schedules.preview(self._database, expression, timezone=timezone, count=count, after=after)
 
     def pause_schedule(self, name: str, *, by: str = "", reason: str = "", dry_run: bool = False) -> SchedulePaused:
-        """Let a schedule publish nothing more until `resume_schedule`, in whatever process.
+        """Stop a schedule from publishing in every process, until `resume_schedule`.
 
-        Declaring it again does not end the pause. `by` and `reason` are shown by `schedules()`; at most 255 and 1,024
-        characters. Waits for a transaction that is publishing for it just now.
+        A new declaration does not end the pause. Waits for a transaction that is publishing for the schedule.
+
+        Args:
+            name: The schedule.
+            by: Who pauses it, at most 255 characters. `schedules()` shows it.
+            reason: Why, at most 1,024 characters. `schedules()` shows it.
+            dry_run: True: only show.
         """
         from lanelog.admin.schedules import schedules
 
         return schedules.pause(self._database, name, by=by, reason=reason, dry_run=dry_run)
 
     def resume_schedule(self, name: str, *, dry_run: bool = False) -> ScheduleResumed:
-        """Take a pause back. What would have been published meanwhile is skipped, whatever `catch_up` says."""
+        """End the pause of a schedule. Times that passed during the pause are skipped, whatever `catch_up` says."""
         from lanelog.admin.schedules import schedules
 
         return schedules.resume(self._database, name, dry_run=dry_run)
 
     def remove_schedule(self, name: str, *, dry_run: bool = False) -> ScheduleRemoved:
-        """Remove a schedule; what it published stays. A process that declares it makes it anew."""
+        """Remove a schedule. The messages it published stay. A process that declares it again creates it anew."""
         from lanelog.admin.schedules import schedules
 
         return schedules.remove(self._database, name, dry_run=dry_run)
 
-    # -- removing ------------------------------------------------------------------------------------------------------
+    # -- deleting ------------------------------------------------------------------------------------------------------
 
     def delete_group(self, topic: str, group: str, *, dry_run: bool) -> GroupDeleted:
-        """Forget a group and its place in every lane: collection waits for it no more.
+        """Delete a group and its place in every lane. Collection does not wait for it any more.
 
-        Subscriptions that still run fail; they do not register it again by themselves. Locks the topic row, the group
+        Its running subscriptions become `failed`, and do not register the group again. Locks the topic row, the group
         and its rows.
+
+        Args:
+            topic: The topic.
+            group: The group.
+            dry_run: True: only show.
         """
         from lanelog.admin.change import delete
 
         return delete.delete_group(self._database, topic, group, dry_run=decided(dry_run))
 
     def purge(self, topic: str, *, before: datetime | int, dry_run: bool) -> Purged:
-        """Delete messages written before an aware datetime, whether or not every group has settled them.
+        """Delete old messages of a topic, even if a group has not settled them.
 
-        Or, in every lane, those with a smaller offset than `before`. Watermarks behind them are raised in the same
-        fenced transaction. Bounded batches of lanes, one transaction each; a lane whose floor somebody holds is left
-        after `publish_timeout`, see `Purged.remaining`.
+        The watermarks of groups that are behind are raised in the same transaction, which takes the lanes from their
+        owners. It locks topic row, floors, leases, delivery rows and offsets rows of 100 lanes at a time. A lane whose
+        floor stays locked for `publish_timeout` seconds is left; `Purged.remaining` counts its messages.
+
+        Args:
+            topic: The topic.
+            before: Delete messages written before this aware datetime; or, with an int, messages below this offset in
+                every lane.
+            dry_run: True: only show.
         """
         from lanelog.admin.change import purge_messages
 
         return purge_messages.purge(self._database, topic, before=before, dry_run=decided(dry_run))
 
     def delete_topic(self, topic: str, *, dry_run: bool) -> TopicDeleted:
-        """Delete a topic: its groups, lanes and messages. Its dead letter topics stay, and so do schedules.
+        """Delete a topic: its groups, lanes, messages and scheduled messages.
 
-        Refused while a member of one of its groups is alive. Offsets and fencing tokens go on above the old ones if it
-        comes back; what is published meanwhile makes lanes again, and so does the next fire of a schedule that
-        publishes to it (`TopicDeleted.schedules`). Bounded batches, one transaction each.
+        Its dead letter topics and schedules stay. If the topic is used again, its offsets and fencing tokens go on
+        above the old ones. A message that is published during or after the deletion creates a lane again; so does a
+        schedule that publishes to the topic (`TopicDeleted.schedules`). Works in batches of lanes, one transaction
+        each.
+
+        Args:
+            topic: The topic.
+            dry_run: True: only show.
+
+        Raises:
+            ConfigurationError: A member of one of its groups is alive; nothing was changed. Or a group was registered
+                meanwhile; what was not deleted by then stays. Or as the class says.
         """
         from lanelog.admin.change import delete
 
         return delete.delete_topic(self._database, topic, dry_run=decided(dry_run))
 
-    # -- keeping -------------------------------------------------------------------------------------------------------
+    # -- maintenance ---------------------------------------------------------------------------------------------------
 
     def maintain(self, *, topics: Collection[str] | None = None) -> Maintained:
-        """Do once what subscribers do all the time: collection, retention, purges; for topics that nobody consumes.
+        """Do one round of what subscribers do all the time: collection, retention, purges, and all that is due.
 
-        What has expired there goes to the dead letters of each group that is not paused and has no living member.
+        It is for topics that no process consumes. Messages that expired there become dead letters of each group that is
+        not paused and has no living member. It is safe beside running subscribers, and may be called as often as
+        wanted.
 
-        `topics`: only these; None: all. Safe beside running subscribers, and as often as wanted.
+        Args:
+            topics: Only these topics. None: all.
+
+        Returns:
+            What was done. An error that ends the round of one topic is in `Maintained.failed`; the other topics are
+            done.
+
+        Raises:
+            DatabaseError: Nothing could be done at all, or as the class says.
         """
         from lanelog.admin.operate import maintain
 
@@ -498,21 +721,29 @@ class Admin:
         )
 
     def contradictions(self, *, limit: int = 100, heads: int | None = None) -> list[Contradiction]:
-        """Lanes whose tables cannot all be true, as after a restore of one table; `doctor` finds some more.
+        """Return lanes whose tables contradict each other, as they may after one table was restored.
 
-        Running subscribers' clients mend them within their `lease_duration`, `doctor(repair=True)` at once. At most
-        `limit` of them, 1 to 10000. Whether a head is behind its log costs a read from the disk for each lane: with
-        `heads`, that is asked of so many lanes of each topic only.
+        Clients with running subscriptions mend them within `lease_duration`; `doctor(repair=True)` mends them at once.
+        `doctor` also finds messages that belong to no lane.
+
+        Args:
+            limit: The most contradictions to return.
+            heads: In how many lanes of each topic to compare the head with the log, which costs a read for each lane.
+                None: in all lanes.
         """
         from lanelog.admin.operate import repair
 
         return repair.listed(self._database, limit_of(limit), heads=heads)
 
     def doctor(self, *, repair: bool = False) -> list[Finding]:
-        """Examine server, settings, privileges and tables; one finding for each check, with its remedy.
+        """Examine server, settings, privileges and tables: one finding for each check, with its remedy.
 
-        Changes nothing unless `repair`: then lanes whose tables contradict each other are mended first. What is lost
-        stays lost; what is there is delivered, some of it perhaps again.
+        Args:
+            repair: True: first mend lanes whose tables contradict each other. Lost messages stay lost; the messages
+                that exist are delivered, some of them perhaps again. False: change nothing.
+
+        Returns:
+            The findings. If the server cannot be reached, that is the only one.
         """
         from lanelog.admin.operate import doctor
 

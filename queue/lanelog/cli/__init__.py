@@ -1,7 +1,6 @@
-"""The command `lanelog`: its entry point, which also works where click and rich are not installed.
+"""The entry point of the command `lanelog`. It works without click and rich, too: then it says that they are missing.
 
-It never imports the commands before it knows that their libraries are there. The script `lanelog` and
-`python -m lanelog` call `main`.
+Imports the commands only once their libraries are found.
 """
 
 import sys

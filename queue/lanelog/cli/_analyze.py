@@ -1,7 +1,6 @@
 """The verb `analyze`: tables and a report over archive and live log.
 
-Owns its options and what it tells; the work is `lanelog.spark`'s, which is imported when it runs. Registered by
-`_main`.
+Owns its options and its answer. `lanelog.spark` does the work, and is imported when the verb runs.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ def analyze(
     stalled_after: float,
     as_json: bool,
 ) -> None:
-    """Analyse archive and live log on Spark: tables, and an HTML report. Nothing is counted twice."""
+    """Analyse archive and live log on Spark: tables, and an HTML report. No message is counted twice."""
     need_spark("matplotlib", "jinja2")
     from lanelog.spark.analyze import AnalyzeOptions, run
 

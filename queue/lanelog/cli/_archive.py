@@ -1,7 +1,6 @@
 """The verbs `archive` and `replay`: the log to Parquet, and from there back into the log.
 
-Owns their options and what they tell; the work is `lanelog.spark`'s, which is imported when they run. Registered by
-`_main`.
+Owns their options and their answers. `lanelog.spark` does the work, and is imported when they run.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ password_option = click.option(
 
 
 def need_spark(*others: str) -> None:
-    """Refuse where Spark is not installed, or what else is needed."""
+    """Refuse if Spark, or another module that the verb needs, is not installed."""
     missing = [name for name in (*_NEEDED, *others) if find_spec(name) is None]
     if missing:
         raise Refused(
@@ -114,9 +113,9 @@ def archive(*, topics: str | None, pattern: str | None, group: str | None, as_js
 @json_option
 @url_option
 def replay(*, path: str, since: str | None, until: str | None, as_json: bool, **options: Any) -> None:
-    """Publish messages of an archive again, each key's in order.
+    """Publish messages of an archive again, those of each key in their order.
 
-    May be stopped or killed at any time; the same command goes on, and when it is done, does nothing.
+    May be stopped or killed at any time. The same command goes on where it was; once it is done, it does nothing.
     """
     need_spark()
     from lanelog.spark.replay import replay as run

@@ -1,6 +1,6 @@
-"""The kinds of columns: names, texts, numbers, ages and times; each with how it reads and what becomes of it.
+"""The kinds of columns: names, texts, numbers, ages and times, each with its format and how it is cropped.
 
-Owns what all columns of a kind have in common; knows no verb. Called by the modules of columns.
+Owns what all columns of a kind have in common. Knows no verb.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ToneOf = Callable[[Any], Tone | None]
 Get = Callable[[Any], Any]
 
 NAME_LEAST = 12
-"""Cells that a name keeps at least: enough to tell apart those that begin alike and end otherwise."""
+"""Cells that a name keeps at least. They are enough to tell names with the same beginning apart by their ends."""
 NAME_WANT = 24
 """Cells that a name should have."""
 TEXT_LEAST = 18
@@ -27,7 +27,7 @@ TEXT_WANT = 28
 
 
 def when(condition: Callable[[Any], object], tone: Tone) -> ToneOf:
-    """The colour of the rows for which the condition holds."""
+    """Return a function that colours the rows for which the condition holds."""
     return lambda row: tone if condition(row) else None
 
 
@@ -36,41 +36,41 @@ def _getter(get: str | Get) -> Get:
 
 
 def name(head: str, get: str | Get, *, rank: int = 0, least: int = NAME_LEAST, tone: ToneOf | None = None) -> Column:
-    """A name, or another text of somebody else's: cropped where there is no room."""
+    """Make a column of names, or of other short texts: they are cropped if there is no room."""
     return _column(head, get, lambda value, _now: shown(value), rank=rank, least=least, want=NAME_WANT, tone=tone)
 
 
 def text(head: str, get: str | Get, *, rank: int = 0, most: int = 200, tone: ToneOf | None = None) -> Column:
-    """An error or a payload, at most so many characters of it: as a name, and it wants more room."""
+    """Make a column of errors or payloads, of at most `most` characters: like names, but wider."""
     return _column(
         head, get, lambda value, _now: shown(value, most), rank=rank, least=TEXT_LEAST, want=TEXT_WANT, tone=tone
     )
 
 
 def error(head: str, get: str | Get, *, rank: int = 0, tone: ToneOf | None = None) -> Column:
-    """What an attempt failed of, without its frames, which `show` has."""
+    """Make a column of errors without their stack frames, which `show` prints."""
     return _column(
         head, get, lambda value, _now: shown(summary(value)), rank=rank, least=TEXT_LEAST, want=TEXT_WANT, tone=tone
     )
 
 
 def word(head: str, get: str | Get, *, rank: int = 0, tone: ToneOf | None = None) -> Column:
-    """One of few words: never cropped."""
+    """Make a column whose values are few fixed words: never cropped."""
     return _column(head, get, lambda value, _now: shown(None if value is None else str(value)), rank=rank, tone=tone)
 
 
 def count(head: str, get: str | Get, *, rank: int = 0, tone: ToneOf | None = None) -> Column:
-    """A number: to the right, never cropped."""
+    """Make a column of numbers: aligned to the right, never cropped."""
     return _column(head, get, lambda value, _now: number(value), rank=rank, right=True, tone=tone)
 
 
 def seconds(head: str, get: str | Get, *, rank: int = 0, tone: ToneOf | None = None) -> Column:
-    """How long something takes, or has been there."""
+    """Make a column of durations."""
     return _column(head, get, lambda value, _now: age(value), rank=rank, right=True, tone=tone)
 
 
 def time(head: str, get: str | Get, *, rank: int = 0, tone: ToneOf | None = None) -> Column:
-    """When something was, or will be: as the distance from now."""
+    """Make a column of times, shown as the distance from now."""
     return _column(head, get, _ago, rank=rank, right=True, tone=tone)
 
 

@@ -1,7 +1,7 @@
-"""The verbs that steer: seek, pause, resume, skip, release, open-lanes; those that remove: delete-group and others.
+"""The verbs that change something: seek, pause, resume, skip, release, open-lanes, delete-group, delete-topic, purge.
 
-Owns what they tell of their effect; what they do is administration's. Pause, resume and open-lanes act at once, the
-others only with --execute. Registered by `_main`.
+Owns their answers; administration does the work. Pause, resume and open-lanes act at once, the others only with
+--execute.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PLACES = "'earliest', 'latest', a time such as 2026-01-31T12:00:00Z, or the off
 
 
 def place(text: str) -> str | datetime | int:
-    """Where to seek to. Raises ConfigurationError."""
+    """Return the place to seek to. Raises ConfigurationError."""
     if text in {"earliest", "latest"}:
         return text
     if re.fullmatch(r"-?[0-9]{1,19}", text):
@@ -40,13 +40,14 @@ def place(text: str) -> str | datetime | int:
 
 
 def bound(before: str | None, offset: int | None) -> datetime | int:
-    """What to purge before. Raises ConfigurationError."""
+    """Return the bound of a purge. Raises ConfigurationError."""
     if (before is None) is (offset is None):
         raise ConfigurationError("give exactly one of --before and --before-offset")
     if before is None:
         assert offset is not None  # noqa: S101 - for the type checker
         return offset
-    # A number is no time, though 20260131 could be read as one, and 2026 as an offset: that would purge everything.
+    # A number is refused: 20260131 could be read as a time, and 2026 could be meant as an offset. The mistake would
+    # delete the wrong messages.
     found = None if before.isdecimal() else instant(before)
     if found is None:
         raise ConfigurationError(f"cannot purge before {before!r}: give a time such as 2026-01-31T12:00:00Z")
@@ -61,7 +62,7 @@ def _where(topic: str, group: str, key: str | None = None) -> str:
     return f"{shown(group)} on {shown(topic)}" + ("" if key is None else f", lane {shown(key)}")
 
 
-# -- steering ----------------------------------------------------------------------------------------------------------
+# -- changing ----------------------------------------------------------------------------------------------------------
 
 
 @click.command()
@@ -71,7 +72,7 @@ def _where(topic: str, group: str, key: str | None = None) -> str:
 @click.option("--to", required=True, metavar="PLACE", help=f"{_PLACES[0].upper()}{_PLACES[1:]}.")
 @changing
 def seek(admin: Admin, *, topic: str, group: str, key: str | None, to: str, dry_run: bool) -> Answer:
-    """Set where GROUP goes on in TOPIC: what it settled behind that place is delivered again.
+    """Set where GROUP goes on in TOPIC: messages settled behind that place are delivered again.
 
     Running workers go on from there by themselves.
     """
@@ -98,7 +99,7 @@ def seek(admin: Admin, *, topic: str, group: str, key: str | None, to: str, dry_
 def pause(
     admin: Admin, *, topic: str, group: str, key: str | None, reason: str, by: str | None, dry_run: bool
 ) -> Answer:
-    """Let GROUP hand out nothing more of TOPIC, in every process, until `resume`. Handlers that run finish."""
+    """Stop GROUP from handing out messages of TOPIC, in every process, until `resume`. Running handlers finish."""
     done = admin.pause(topic, group, key=key, by=login() if by is None else by, reason=reason, dry_run=dry_run)
     if not done.changed:
         text = f"{_where(topic, group, key)} is paused already, since {moment(done.paused_at)} by {shown(done.by)}"
@@ -108,10 +109,10 @@ def pause(
 
 
 def login() -> str:
-    """Who runs this."""
+    """Return the name of the user who runs the command."""
     try:
         return getpass.getuser()
-    except (OSError, KeyError):  # no name for this user id, as in a container
+    except (OSError, KeyError):  # this user id has no name, as in a container
         return ""
 
 
@@ -121,7 +122,7 @@ def login() -> str:
 @click.option("--key", help="Only this lane.")
 @steering
 def resume(admin: Admin, *, topic: str, group: str, key: str | None, dry_run: bool) -> Answer:
-    """Take a pause of GROUP on TOPIC back. Lanes that were paused one by one are resumed one by one."""
+    """End a pause of GROUP on TOPIC. Lanes that were paused one by one are resumed one by one."""
     done = admin.resume(topic, group, key=key, dry_run=dry_run)
     if not done.changed:
         return Answer(data=done, lines=[f"{_where(topic, group, key)} is not paused"])
@@ -156,7 +157,7 @@ def skip(admin: Admin, *, topic: str, group: str, key: str, offset: int, reason:
 def release(admin: Admin, *, topic: str, group: str, key: str, dry_run: bool) -> Answer:
     """Take lane KEY away from its owner by force; any member of GROUP may take it then.
 
-    What runs there now is delivered again, and is refused when it settles.
+    A message that is being handled there is delivered again, and its handler is refused when it settles.
     """
     done = admin.release(topic, group, key, dry_run=dry_run)
     if not done.changed:
@@ -172,7 +173,7 @@ def release(admin: Admin, *, topic: str, group: str, key: str, dry_run: bool) ->
 def open_lanes(admin: Admin, *, topic: str, lanes: int | None, dry_run: bool) -> Answer:
     """Show over how many open lanes TOPIC spreads its messages without a key, or set the number to LANES (1 to 1000).
 
-    Publishers follow within ten seconds. Lanes that are too many are consumed until they are empty.
+    Publishers follow within ten seconds. Surplus lanes are consumed until they are empty.
     """
     if lanes is None:
         found = admin.open_lanes(topic)
@@ -184,7 +185,7 @@ def open_lanes(admin: Admin, *, topic: str, lanes: int | None, dry_run: bool) ->
     return Answer(data=done, lines=[text])
 
 
-# -- removing ----------------------------------------------------------------------------------------------------------
+# -- deleting ----------------------------------------------------------------------------------------------------------
 
 
 @click.command("delete-group")
@@ -192,7 +193,7 @@ def open_lanes(admin: Admin, *, topic: str, lanes: int | None, dry_run: bool) ->
 @click.argument("group")
 @changing
 def delete_group(admin: Admin, *, topic: str, group: str, dry_run: bool) -> Answer:
-    """Forget GROUP and its place in TOPIC; collection waits for it no more. Its running subscriptions fail."""
+    """Delete GROUP and its place in TOPIC. Collection does not wait for it any more. Its running subscriptions fail."""
     done = admin.delete_group(topic, group, dry_run=dry_run)
     left = ", ".join(map(shown, done.groups_left)) or "none: nothing is collected"
     text = f"{_would('delete', 'deleted', dry_run=dry_run)} {_where(topic, group)}: {plural(done.lanes, 'lane')}, "
@@ -205,9 +206,9 @@ def delete_group(admin: Admin, *, topic: str, group: str, dry_run: bool) -> Answ
 @click.argument("topic")
 @changing
 def delete_topic(admin: Admin, *, topic: str, dry_run: bool) -> Answer:
-    """Delete TOPIC: its groups, lanes and messages, also those not due yet.
+    """Delete TOPIC: its groups, lanes and messages, and its messages that are not due yet.
 
-    Its dead letter topics stay, and so do schedules that publish to it.
+    Its dead letter topics and the schedules that publish to it stay.
     """
     done = admin.delete_topic(topic, dry_run=dry_run)
     stay = [f"lanelog delete-topic {shlex.quote(each)}" for each in done.dead_letter_topics]
@@ -244,7 +245,7 @@ def purge(admin: Admin, *, topic: str, before: str | None, before_offset: int | 
 
 
 def _unsettled(groups: Mapping[str, int]) -> list[str]:
-    """Who loses what."""
+    """Return a line for each group that loses messages."""
     return [f"  {shown(group)} had not settled {count} of them" for group, count in groups.items() if count]
 
 

@@ -1,7 +1,7 @@
 """The columns of topics, groups, members, lanes, offsets and leases.
 
-Owns their heads, of which one number has one everywhere (ACKED is the watermark), their ranks and their colours; the
-words are those of the glossary. Called by the verbs that look.
+Owns their heads, ranks and colours. A number has the same head in every table (ACKED is the watermark); the words are
+those of the glossary.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from lanelog.cli._cells import count, error, name, seconds, time, when, word
 from lanelog.cli._table import Column, Tone
 
 SLOW = 60.0
-"""Seconds after which the oldest message is worth a colour."""
+"""Seconds after which the oldest message gets a colour."""
 
 _old = when(lambda each: (each.oldest_age or 0) > SLOW, Tone.WARN)
 _nobody = when(lambda each: each.lag and not each.members and each.paused_at is None, Tone.BAD)
@@ -20,19 +20,19 @@ _gone = when(lambda each: each.owner_state not in {None, OwnerState.ALIVE}, Tone
 
 
 def oldest_of(group: GroupInfo) -> str:
-    """The age of a group's oldest message, or a lower bound of it."""
+    """Return the age of a group's oldest message, or a lower bound of it."""
     return age(group.oldest_age, exact=group.oldest_age_exact)
 
 
 def paused_of(group: GroupInfo) -> str:
-    """What an operator has paused."""
+    """Return what an operator has paused."""
     if group.paused_at is not None:
         return "all"
     return plural(group.paused_lanes, "lane") if group.paused_lanes else NOTHING
 
 
 def lease_of(lane: LaneInfo) -> str:
-    """How safe a lane is with its owner: the time left, or what is the matter."""
+    """Return the time left of a lane's lease, or what is wrong with it."""
     if lane.group_paused or lane.paused_at is not None:
         return "paused"
     if lane.owner_state in (None, OwnerState.ALIVE):

@@ -1,7 +1,7 @@
-"""The columns of messages, their states, dead letters, history, schedules, and of what a check or a replay found.
+"""The columns of messages, states, dead letters, history and schedules, and of the answers of `doctor` and `replay`.
 
-Owns their heads, ranks and colours. No id is among them: it is as long as a line, and `show` and `--json` have it; only
-a message that is not due yet has no other name. Called by the verbs that show messages.
+Owns their heads, ranks and colours. They show no id, because an id is as long as a line; `show` and `--json` have it.
+An exception is a message that is not due yet: it has no offset.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ _STATUS_TONES = {"error": Tone.BAD, "warning": Tone.WARN, "ok": Tone.GOOD}
 
 
 def status_tone(finding: Any) -> Tone | None:
-    """How bad a finding of `doctor` is."""
+    """Return the colour for the status of a finding of `doctor`."""
     return _STATUS_TONES.get(finding.status)
 
 

@@ -1,6 +1,6 @@
-"""Text cropped to a width that a terminal measures: in its middle, by cells, of which a wide character takes two.
+"""Text cropped in its middle to a width in terminal cells. A wide character takes two cells.
 
-Owns only this measure; knows no column and no colour. Called by `_table` and by what writes lines of its own.
+Owns this measure. Knows no column and no colour.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ ELLIPSIS = "…"
 
 
 def crop(text: str, width: int, share: float = 0.5) -> str:
-    """`text` in at most `width` cells: its beginning and its end, with `…` between them where something is missing.
+    """Return `text` in at most `width` cells: its beginning and its end, with `…` for the missing middle.
 
-    `share`: how much of the room the beginning gets.
+    `share`: the part of the room that the beginning gets.
     """
     if cell_len(text) <= width:
         return text
@@ -23,20 +23,20 @@ def crop(text: str, width: int, share: float = 0.5) -> str:
         return ELLIPSIS[: max(0, width)]
     left = min(width - 1, int(width * share))
     head, tail = _beginning(text, left), _end(text, width - 1 - left)
-    # Characters may take more cells together than alone. What is still too wide loses its end.
+    # Characters may take more cells together than alone. So the end loses characters until it fits.
     while tail and cell_len(f"{head}{ELLIPSIS}{tail}") > width:
         tail = tail[1:]
     return f"{head}{ELLIPSIS}{tail}"
 
 
 def cropped(texts: Sequence[str], width: int) -> list[str]:
-    """All of a column, alike: in the middle, or further on if that shows more of what they differ in."""
+    """Crop all texts of a column at the same place: in the middle, or elsewhere if more of them differ then."""
     tries = ([crop(text, width, share) for text in texts] for share in (0.5, 0.75, 0.25))
     return max(tries, key=lambda column: len(set(column)))
 
 
 def padded(text: str, width: int, *, right: bool = False) -> str:
-    """`text` with blanks up to `width` cells; unchanged if it is as wide as that."""
+    """Return `text` with blanks up to `width` cells; unchanged if it is as wide already."""
     blanks = " " * max(0, width - cell_len(text))
     return blanks + text if right else text + blanks
 

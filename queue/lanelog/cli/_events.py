@@ -1,6 +1,6 @@
-"""The verb that shows what lanelog logs: events.
+"""The verb `events`, which shows the events that lanelog logs.
 
-Owns the forms of that list, docs/reference/events.md among them; needs no database. Registered by `_main`.
+Owns the forms of that list; docs/reference/events.md is one of them. Needs no database.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ the application's.
 @click.option("--markdown", is_flag=True, help="Print the documentation's page of them.")
 @json_option
 def events(*, name: str | None, markdown: bool, as_json: bool) -> None:
-    """List every event that lanelog logs, or describe the one of this NAME."""
+    """List every event that lanelog logs, or describe the one with this NAME."""
     if markdown:
         click.echo(page(), nl=False)
         return
@@ -67,7 +67,7 @@ def _described(event: Event) -> list[str]:
 
 
 def page() -> str:
-    """The whole of docs/reference/events.md."""
+    """Return the whole of docs/reference/events.md."""
     parts = [_ABOUT]
     for logger, members in groupby(EVENTS, key=lambda event: event.logger):
         lines = [f"## {logger}", "", "| event | level | what it says | fields |", "|---|---|---|---|"]

@@ -1,6 +1,6 @@
 """The verbs for dead letters: dlq list, show, redrive, delete.
 
-Owns how dead letters are chosen and shown; what happens to them is administration's. Registered by `_main`.
+Owns how dead letters are chosen and shown. Administration changes them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=Verbs)
 def dlq() -> None:
-    """Look at dead letters, put them back or delete them. TOPIC is the original topic, or theirs."""
+    """Look at dead letters, put them back or delete them. TOPIC is the original topic, or a dead letter topic."""
 
 
 @dlq.command("list", short_help="List them, or count them by reason.")
@@ -66,7 +66,7 @@ def _by_reason(admin: Admin, topic: str, group: str | None) -> Answer:
 @click.argument("which", metavar="OFFSET|ID")
 @reading
 def show(admin: Admin, *, topic: str, key: str, which: str) -> Answer:
-    """Show one dead letter of lane KEY by its OFFSET, as `dlq list` gives both, or its id: payload, error, origin."""
+    """Show one dead letter of lane KEY by its OFFSET or id: payload, error, origin. `dlq list` shows KEY and OFFSET."""
     info = admin.topic(topic)
     for each in (topic,) if info.holds_dead_letters else info.dead_letter_topics:
         message = _found(admin, each, key, which)
@@ -78,13 +78,13 @@ def show(admin: Admin, *, topic: str, key: str, which: str) -> Answer:
 
 
 def _found(admin: Admin, topic: str, key: str, which: str) -> MessageInfo | None:
-    """By its id, which may look like an offset, else by its offset."""
+    """Look a message up by its id, which may look like an offset, and else by its offset."""
     digits = which.replace(",", "")
     try:
         found = admin.message(topic, key, id=which)
         if found is None and re.fullmatch(r"[0-9]{1,19}", digits):
             found = admin.message(topic, key, offset=int(digits))
-    except ConfigurationError:  # that topic has no such lane, or there can be no such offset
+    except ConfigurationError:  # that topic has no such lane, or the offset is out of range
         return None
     return found
 
@@ -182,7 +182,7 @@ def delete(
     everything: bool,
     dry_run: bool,
 ) -> Answer:
-    """Settle dead letters of GROUP for ever; their rows leave with the next collection."""
+    """Settle dead letters of GROUP for ever. Their rows stay until the next collection."""
     _check_choice(ids, reason, everything=everything)
     done = admin.delete_dead_letters(topic, group, ids=ids or None, reason=reason, all=everything, dry_run=dry_run)
     text = f"{'would delete' if dry_run else 'deleted'} {plural(done.messages, 'dead letter')} of {shown(group)} "

@@ -1,6 +1,6 @@
-"""The command `lanelog` with all its verbs, and what its help says of them as a whole.
+"""The command `lanelog` with all its verbs, and its help.
 
-It holds no verb itself and imports no room that a verb needs only when it runs. `main` calls it.
+Holds no verb itself. Imports no module that a verb only needs when it runs.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ SECTIONS = {
         "analyze": "Tables and a report over archive and live log.",
     },
 }
-"""The table of contents: every verb, by what it is for, with one line that fits a terminal of 80 columns."""
+"""The verbs by purpose, each with one line that fits a terminal of 80 columns."""
 
 
 @click.group(cls=Verbs, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
@@ -89,8 +89,8 @@ SECTIONS = {
 def cli() -> None:
     """A partitioned message log inside MySQL or MariaDB.
 
-    The database is that of --url or LANELOG_URL. Every verb that looks takes --json and --watch; every verb that
-    destroys only shows what it would do, unless --execute is given.
+    The database is that of --url or LANELOG_URL. Every verb that looks takes --json and --watch. Every verb that
+    destroys something only shows what it would do, unless --execute is given.
     """
 
 

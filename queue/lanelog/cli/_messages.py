@@ -1,6 +1,6 @@
 """The verbs that show messages: show, tail, history.
 
-Owns how a message looks; never settles, locks or registers anything: who looks is no consumer. Registered by `_main`.
+Owns how a message is printed. Never settles, locks or registers anything.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _between(found: Sequence[MessageInfo]) -> str:
 
 
 def _line(message: MessageInfo) -> str:
-    """A message of `tail`: lines come one by one, so that there are no columns, and nothing is cropped."""
+    """Return one line of `tail`. Lines come one by one, so there are no columns, and nothing is cropped."""
     parts = (shown(message.key), str(message.offset), moment(message.published_at), shown(message.id))
     return "  ".join((*parts, str(message.payload_bytes), payload(message.payload, _PAYLOAD_MAX)))
 
@@ -137,9 +137,9 @@ def _error(group: str, text: str) -> list[str]:
 def tail(
     *, topic: str, key: str | None, follow: bool, lines: int | None, interval: float, as_json: bool, url: str | None
 ) -> None:
-    """Print the last messages of lane KEY; with --follow also new ones, without KEY those of the whole TOPIC.
+    """Print the last messages of lane KEY; with --follow also new ones. Without KEY: new messages of the whole TOPIC.
 
-    With --json one message a line. A topic is followed over its first 10000 lanes, each in its own order.
+    With --json, one message a line. A topic is followed over its first 10000 lanes, each in its own order.
     """
     import lanelog
 
@@ -147,7 +147,7 @@ def tail(
         raise click.UsageError("without KEY there is only --follow, from now on")
     with lanelog.connect(url) as client:
         found = client.admin.tail(topic, key, lines=10 if lines is None else lines, follow=follow, interval=interval)
-        with suppress(KeyboardInterrupt):  # how it is meant to end
+        with suppress(KeyboardInterrupt):  # the way to end it
             for message in found:
                 click.echo(to_json(message) if as_json else _line(message))
 

@@ -1,7 +1,6 @@
-"""What arguments named TOPIC, GROUP, KEY and OFFSET accept, and what a shell completes them with.
+"""What arguments named TOPIC, GROUP, KEY and OFFSET accept, and how a shell completes them.
 
-Owns the bound in time of a completion, and its silence: whatever fails, a prompt sees nothing. Put on all verbs by
-`_main`.
+Owns the time limit of a completion, and its silence: an error never reaches the prompt.
 """
 
 from __future__ import annotations
@@ -24,26 +23,26 @@ else:
     _Type = click.ParamType  # which older versions of click cannot subscript
 
 PATIENCE: Final = 1.5
-"""Seconds after which a completion is empty."""
+"""Seconds after which a completion gives up, and is empty."""
 _THOUSANDS: Final = re.compile(r"[0-9]{1,3}(,[0-9]{3})+")
 
 Names = Callable[["Admin", dict[str, Any], str], list[str]]
 
 
 class Offset(_Type):
-    """An offset as it is shown: with separators between thousands, or without them."""
+    """An offset as tables show it, with or without separators between thousands."""
 
     name = "integer"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """As click's integer."""
+        """Convert as click's integer does."""
         if isinstance(value, str) and _THOUSANDS.fullmatch(value):
             value = value.replace(",", "")
         return int(click.INT.convert(value, param, ctx))
 
 
 class Name(_Type):
-    """Text, of which the database knows what it may be."""
+    """A text whose possible values the database knows."""
 
     name = "text"
 
@@ -51,23 +50,26 @@ class Name(_Type):
         self._names = names
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """As click's string."""
+        """Convert as click's string does."""
         return click.STRING.convert(value, param, ctx)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """The names that begin so; none where the database does not answer in time, or refuses."""
+        """Return the names that begin so; none if the database refuses or does not answer in time."""
         del param
         return [CompletionItem(name) for name in _within(PATIENCE, lambda: _asked(self._names, ctx, incomplete))]
 
 
 def _within(seconds: float, ask: Callable[[], list[str]]) -> list[str]:
-    """What `ask` answers in time. A thread that is late ends with the process, which lives for one completion."""
+    """Return the answer of `ask`, if it comes in time.
+
+    A late thread ends with the process, which lives for one completion.
+    """
     answers: queue.Queue[list[str]] = queue.Queue()
 
     def run() -> None:
         try:
             answers.put(ask())
-        except Exception:  # noqa: BLE001 - a prompt is no place for any error
+        except Exception:  # noqa: BLE001 - an error must not reach the prompt
             answers.put([])
 
     threading.Thread(target=run, name="lanelog-completion", daemon=True).start()
@@ -91,7 +93,10 @@ def _asked(names: Names, ctx: click.Context, incomplete: str) -> list[str]:
 
 
 def _given(ctx: click.Context) -> dict[str, Any]:
-    """The arguments so far. Before an option's value, click has taken them apart and not named them yet."""
+    """Return the arguments so far.
+
+    If an option's value is being completed, click has split them and not named them yet.
+    """
     arguments = [param.name or "" for param in ctx.command.params if isinstance(param, click.Argument)]
     return ctx.params | dict(zip(arguments, ctx.args, strict=False))
 
@@ -118,11 +123,11 @@ TYPES: Final[dict[str, _Type]] = {
     "from_offset": Offset(),
     "before_offset": Offset(),
 }
-"""By the name of the parameter, which means the same in every verb."""
+"""The type of a parameter by its name. A name means the same in every verb."""
 
 
 def give_types(verb: click.Command) -> None:
-    """Give a verb's parameters, and those of the verbs below it, their types."""
+    """Give a verb's parameters, and those of its subcommands, their types."""
     for param in verb.params:
         if param.name in TYPES and param.type in {click.STRING, click.INT}:
             param.type = TYPES[param.name]

@@ -1,7 +1,7 @@
 """What the commands print: tables for people, plain columns for pipes, JSON for programs.
 
-Owns the form and nothing of the content: columns are in `_columns`, their widths in `_table`. Lets no control character
-of a key, an error or a payload reach a terminal. Called by every room of the command line.
+Owns the form; columns are in `_columns`, their widths in `_table`. Lets no control character of a key, an error or a
+payload reach a terminal.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 
 
 Line = str | Text
-"""A line for people. Text is prose: on a terminal it is coloured, and broken between words. str is left as it is."""
+"""A line for people. Text is prose: a terminal colours it and breaks it between words. A str is left as it is."""
 _HANGING = 4
-"""Blanks before what goes on in the next line."""
+"""Blanks before the second and later lines of broken prose."""
 
 
 @frozen(kw_only=True)
 class Answer:
-    """What a command found or did: the values for `--json`, a table or lines for people, and what is alarming."""
+    """The answer of a command: values for `--json`, a table or lines for people, and alarms."""
 
     data: object
     before: Sequence[Line] = ()
@@ -46,18 +46,18 @@ class Answer:
     total: str = ""
     """One line below the table, on a terminal."""
     nothing: str = ""
-    """What is said instead of a table without rows, and why there is none."""
+    """Printed instead of a table without rows: why there are none."""
     lines: Sequence[Line] = ()
     prose: Sequence[Line] = ()
-    """What a terminal shows instead of the table, where its cells are sentences."""
+    """Shown by a terminal instead of the table, if its cells are sentences."""
     alarms: Sequence[str] = ()
-    """One line each for standard error; the command then ends with exit status 1."""
+    """One line each for standard error. With any, the command ends with exit status 1."""
     silent: bool = False
-    """Whether it has been written already."""
+    """Whether the answer is already written."""
 
 
 def print_answer(answer: Answer, *, as_json: bool, wide: bool = False) -> None:
-    """Print it once. `wide`: all columns, nothing cropped."""
+    """Print an answer. `wide`: all columns, and nothing cropped."""
     if answer.silent:
         return
     if as_json:
@@ -73,13 +73,13 @@ def print_answer(answer: Answer, *, as_json: bool, wide: bool = False) -> None:
     if answer.table is not None:
         click.echo(answer.table.plain())
         if answer.nothing and not answer.table.rows:
-            click.echo(answer.nothing, err=True)  # what reads the columns finds columns alone
+            click.echo(answer.nothing, err=True)  # a program that reads standard output gets columns only
     for line in map(_text, answer.lines):
         click.echo(line.plain)
 
 
 def on_screen(answer: Answer, width: int | None) -> list[Text]:
-    """The lines that a terminal of `width` cells shows; None: as wide as they need to be."""
+    """Return the lines that a terminal of `width` cells shows. None: as wide as they need to be."""
     lines = _broken(answer.before, width)
     if answer.prose:
         lines += _broken(answer.prose, width)
@@ -103,7 +103,7 @@ def _note(text: str, width: int | None, tone: Tone | None = None) -> Text:
 
 
 def _broken(lines: Sequence[Line], width: int | None) -> list[Text]:
-    """Prose in as many lines as it needs, those after the first a little further in."""
+    """Break prose into lines of at most `width` cells. Lines after the first are indented."""
     found: list[Text] = []
     for line in lines:
         if isinstance(line, str) or width is None or line.cell_len <= width:
@@ -123,12 +123,12 @@ def _text(line: Line) -> Text:
 
 
 def block(head: str, text: str) -> list[str]:
-    """A text of several lines, such as a traceback, below its head: every line whole, and on its own."""
+    """Return a text of several lines, such as a traceback, below its head; no line is cropped."""
     return [head, *(f"  {shown(line, len(line))}" if line else "" for line in text.splitlines())]
 
 
 def payload(data: bytes, most: int = CELL_MAX) -> str:
-    """A payload on one line: as text if it is UTF-8, else its bytes escaped."""
+    """Return a payload on one line: as text if it is UTF-8, else with its bytes escaped."""
     try:
         return shown(data.decode(), most)
     except UnicodeDecodeError:
@@ -136,12 +136,12 @@ def payload(data: bytes, most: int = CELL_MAX) -> str:
 
 
 def number(value: float | None) -> str:
-    """A number with separators between thousands, or nothing."""
+    """Return a number with separators between thousands."""
     return NOTHING if value is None else f"{value:,}"
 
 
 def ago(value: datetime | None, now: datetime) -> str:
-    """How long ago it was, or in how long it will be, in its largest unit: `5m ago`, `in 2h`."""
+    """Return how long ago a time was, or in how long it will be, in the largest unit: `5m ago`, `in 2h`."""
     if value is None:
         return NOTHING
     seconds = (now - value).total_seconds()
@@ -157,7 +157,7 @@ def _rough(seconds: float) -> str:
 
 
 def name(value: str | None, most: int = 32) -> str:
-    """Somebody else's name in a sentence: as `shown`, cropped in its middle to `most` cells."""
+    """Return a name for use in a sentence: as `shown`, cropped in its middle to `most` cells."""
     return crop(shown(value), most)
 
 
@@ -165,9 +165,10 @@ def name(value: str | None, most: int = 32) -> str:
 
 
 def to_json(value: object, *, indent: int | None = None) -> str:
-    """Values of attrs, lists and dicts as JSON: times in UTC as ISO 8601, bytes as text, or as `{"base64": …}`.
+    """Return values of attrs, lists and dicts as JSON: times in UTC as ISO 8601, bytes as text or as `{"base64": …}`.
 
-    In printable ASCII: a terminal obeys no control character or bidirectional mark of a key or an error.
+    The JSON is printable ASCII, so that no control character or bidirectional mark of a key or an error reaches a
+    terminal.
     """
     return json.dumps(_plain(value), indent=indent)
 

@@ -1,7 +1,6 @@
 """Topics and groups given by pattern: `orders*`, `*-eu`, `shard-[0-9]`.
 
-Owns what counts as a pattern and what it finds; a name of a topic that is there is never a pattern. Called by the verbs
-that work over several topics.
+Owns what counts as a pattern, and what it finds. The name of an existing topic is never taken as a pattern.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ _TOPICS_MAX: Final = 10_000
 
 
 def groups_of(admin: Admin, topic: str | None, group: str | None = None) -> list[GroupInfo]:
-    """The groups of the topics, by name or pattern. Raises ConfigurationError where a pattern fits nothing.
+    """Return the groups of the topics, by name or pattern. Raises ConfigurationError if nothing fits.
 
-    A pattern without anything is refused as an unknown name is: a monitor with a slip in it must not be silent.
+    A pattern that fits nothing is refused like an unknown name: a monitor with a spelling mistake must not stay silent.
     """
     topics = topics_of(admin, topic)
     found = admin.groups() if topics is None else [each for name in topics for each in admin.groups(name)]
@@ -36,7 +35,7 @@ def groups_of(admin: Admin, topic: str | None, group: str | None = None) -> list
 
 
 def topics_of(admin: Admin, topic: str | None) -> list[str] | None:
-    """The topics that a name or pattern means; None: all."""
+    """Return the topics that a name or pattern means. None: all."""
     if topic is None:
         return None
     wild = _WILD.search(topic)

@@ -1,6 +1,8 @@
-"""Problems as people read them: what, where, since when, and the command that mends it; lanes that fail alike once.
+"""Problems as people read them: what, where, since when, and the command that mends it.
 
-Owns these lines and their colours; judges nothing (`_problems` does). Called by `_status`.
+Lanes that fail alike are one entry.
+
+Owns these lines and their colours. Judges nothing (`admin.operate.problems` does).
 """
 
 from __future__ import annotations
@@ -20,16 +22,18 @@ if TYPE_CHECKING:
     from lanelog.admin import Problem
 
 _VARIES: Final = re.compile(r"[0-9a-f]{8,}|(\d+[a-z]*)+")
-"""Numbers, durations and ids: what differs between lanes that fail alike."""
+"""Numbers, durations and ids: lanes that fail alike differ in these."""
 _NAMED: Final = 3
-"""Lanes of many that are named."""
+"""The most lanes of one entry that are named."""
 _TONES: Final = {Rank.PAUSED: Tone.WARN, Rank.BEHIND: Tone.WARN}
 
 
 def told(problems: Sequence[Problem], *, most: int) -> list[Line]:
-    """All of them, in their order; those of one group that are alike where the first of them is.
+    """Return the lines of all problems, in order.
 
-    `most`: so many lanes of a group were looked at; there may be more.
+    Problems of one group that are alike stand where the first of them is.
+
+    `most`: the number of lanes of a group that were looked at. If all are alike, there may be more.
     """
     if not problems:
         return [Text("nothing is stuck", style=Tone.GOOD)]

@@ -1,7 +1,6 @@
 """The verb `publish`: messages from the command line, a file or standard input.
 
-Owns how input becomes messages, and what is said when it ends half-way; never holds more of it in memory than one
-batch. Registered by `_main`.
+Owns how input becomes messages, and what is said when it ends half-way. Never holds more than one batch in memory.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ def publish(
     as_json: bool,
     url: str | None,
 ) -> None:
-    """Publish MESSAGE under KEY, or every line of --file, or of standard input, as a message; in order.
+    """Publish MESSAGE under KEY, or every line of --file or standard input as a message, in order.
 
     Lines are published in batches of up to 1000, each all or nothing.
     """
@@ -102,7 +101,7 @@ def _placed(receipt: Receipt) -> str:
 
 
 def metadata_of(pairs: tuple[str, ...]) -> dict[str, str] | None:
-    """What --metadata gave. Raises ConfigurationError."""
+    """Return the metadata that --metadata gave. Raises ConfigurationError."""
     found = {}
     for pair in pairs:
         name, separator, value = pair.partition("=")
@@ -113,7 +112,7 @@ def metadata_of(pairs: tuple[str, ...]) -> dict[str, str] | None:
 
 
 def _lines(client: Client, topic: str, model: Outgoing, file: IO[bytes]) -> dict[str, int | None]:
-    """Publish the lines as `model` says; how many there were, and the first and the last one's offset."""
+    """Publish the lines as `model` says. Return their number, and the offsets of the first and the last one."""
     count, first, last = 0, None, None
     with _progress(file) as progress:
         task = progress.add_task("publish", total=_size(file))
@@ -131,7 +130,7 @@ def _lines(client: Client, topic: str, model: Outgoing, file: IO[bytes]) -> dict
 
 
 def _batches(file: IO[bytes], longest: int) -> Iterator[list[bytes]]:
-    """Lines, as many at a time as one transaction should have; those of a slow pipe as they come."""
+    """Yield lines, at most one transaction's at a time. Lines of a slow pipe are yielded as they come."""
     read = getattr(file, "read1", file.read)
     rest = b""
     while chunk := read(_CHUNK):
@@ -145,16 +144,16 @@ def _batches(file: IO[bytes], longest: int) -> Iterator[list[bytes]]:
 
 
 def _size(file: IO[bytes]) -> int | None:
-    """Bytes of a regular file; None for a pipe."""
+    """Return the bytes of a regular file; None for a pipe."""
     try:
         found = os.fstat(file.fileno())
-    except (OSError, ValueError):  # no file of the system's, as in a test
+    except (OSError, ValueError):  # the file has no descriptor
         return None
     return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
 def _progress(file: IO[bytes]) -> Progress:
-    """A bar on standard error, if that is a terminal."""
+    """Return a progress bar on standard error, if that is a terminal."""
     console = Console(stderr=True)
     columns = [DownloadColumn(), *([BarColumn(), TimeRemainingColumn()] if _size(file) else [])]
     return Progress(TextColumn("{task.description}"), *columns, console=console, disable=not console.is_terminal)

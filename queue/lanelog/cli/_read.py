@@ -1,7 +1,6 @@
 """The verbs that look: topics, groups, members, lanes, lag, offsets, leases.
 
-Owns which values they ask for and what they say above and below the table; the columns are in `_columns`. Changes
-nothing. Registered by `_main`.
+Owns which values they ask for, and the lines above and below the table; the columns are in `_columns`. Changes nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 
 TOPICS_MAX = 10_000
-"""Topics that the bound of dead letters looks through: as many as `Admin.topics` lists."""
+"""Topics that the bound of dead letters covers: as many as `Admin.topics` can list."""
 
 
 @click.command()
@@ -106,8 +105,8 @@ def lanes(
 ) -> Answer:
     """List the lanes of TOPIC as GROUP sees them; a row's attempts and error are those of its first unsettled message.
 
-    ACKED is the watermark: everything up to there is settled. LEASE is how long the owner may be silent before others
-    take the lane, or what is wrong with it.
+    ACKED is the watermark: all messages up to this offset are settled. LEASE is how long the owner may be silent before
+    others take the lane, or what is wrong with it.
     """
     found = admin.lanes(topic, group, order_by=order_by, limit=limit)
     measured = [(f"{shown(each.topic)} {shown(each.key)}", each.lag, each.oldest_age) for each in found]
@@ -139,8 +138,8 @@ def lag(
 ) -> Answer:
     """Say how far behind the groups are: of all topics, of TOPIC, or only GROUP; `lanes --by lag` says where.
 
-    Both may be patterns such as 'orders*'. --max-dead-letters is for each dead letter topic, for TOPIC, or for GROUP
-    alone. Those redriven or deleted are not counted.
+    TOPIC and GROUP may be patterns such as 'orders*'. --max-dead-letters is for each dead letter topic, for TOPIC, or
+    for GROUP alone. Redriven and deleted dead letters do not count.
     """
     found = groups_of(admin, topic, group)
     dying = [] if max_dead_letters is None else _dying(admin, topic, group, found, max_dead_letters)
@@ -155,9 +154,10 @@ def lag(
 
 
 def _dying(admin: Admin, topic: str | None, group: str | None, found: list[GroupInfo], bound: int) -> list[str]:
-    """Say where there are more dead letters than `bound`, the most first. Of a group no more are read than it takes.
+    """Return the places with more than `bound` dead letters, the most first.
 
-    Without a topic each dead letter topic is looked at by itself: it may outlive the topic that its letters are from.
+    For a group, no more dead letters are read than the bound needs. Without a topic, each dead letter topic is looked
+    at by itself: it may outlive its original topic.
     """
     if group is not None:
         return [
@@ -201,7 +201,7 @@ def offsets(admin: Admin, *, topic: str, group: str | None, key: str | None, lim
 @limit_option
 @reading
 def leases(admin: Admin, *, topic: str | None, group: str | None, stale: bool, limit: int) -> Answer:
-    """List who may work which lane."""
+    """List which owner may work which lane."""
     found = admin.leases(topic, group, stale=stale, limit=limit)
     return Answer(
         data=found,

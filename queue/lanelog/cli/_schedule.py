@@ -1,7 +1,6 @@
 """The verbs for recurring messages: schedule list, add, pause, resume, remove, preview.
 
-Owns how schedules are shown; what happens to them is administration's, and declaring is the client's. Registered by
-`_main`.
+Owns how schedules are shown. Administration changes them, and the client declares them.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _zone_option = click.option("--timezone", default="UTC", show_default=True, meta
 
 @click.group(cls=Verbs)
 def schedule() -> None:
-    """Look at recurring messages, declare and steer them."""
+    """Look at recurring messages; declare, pause or remove them."""
 
 
 @schedule.command("list", short_help="List the schedules by name.")
@@ -90,10 +89,10 @@ def add(
     as_json: bool,
     url: str | None,
 ) -> None:
-    """Publish MESSAGE under KEY at every time that EXPRESSION names, or change the schedule NAME to that.
+    """Publish MESSAGE under KEY at every time of EXPRESSION, or change the schedule NAME to that.
 
     EXPRESSION is one argument of five fields, minute hour day-of-month month day-of-week, or six with the second first:
-    '*/5 * * * *'. A process of the queue must run, or `maintain`, for it to be published.
+    '*/5 * * * *'. Any process that subscribes publishes what is due, and so does `maintain`.
     """
     import lanelog
 
@@ -104,7 +103,7 @@ def add(
             expression,
             topic,
             key,
-            utf8("the payload", message),  # as `publish` does: whoever types it says what it is, if anybody does
+            utf8("the payload", message),  # bytes, as in `publish`: no content-type is added
             timezone=timezone,
             catch_up=catch_up,
             metadata=metadata,
@@ -121,7 +120,7 @@ def add(
 @click.option("--by", default=None, metavar="NAME", help="Who pauses; default: your login name.")
 @steering
 def pause(admin: Admin, *, name: str, reason: str, by: str | None, dry_run: bool) -> Answer:
-    """Let the schedule NAME publish nothing more, until `schedule resume`."""
+    """Stop the schedule NAME from publishing, until `schedule resume`."""
     done = admin.pause_schedule(name, by=login() if by is None else by, reason=reason, dry_run=dry_run)
     if not done.changed:
         text = f"{shown(name)} is paused already, since {moment(done.paused_at)} by {shown(done.by)}"
@@ -134,7 +133,7 @@ def pause(admin: Admin, *, name: str, reason: str, by: str | None, dry_run: bool
 @click.argument("name")
 @steering
 def resume(admin: Admin, *, name: str, dry_run: bool) -> Answer:
-    """Take the pause of the schedule NAME back; what it would have published meanwhile is skipped."""
+    """End the pause of the schedule NAME. Times during the pause are skipped."""
     done = admin.resume_schedule(name, dry_run=dry_run)
     text = (
         f"{'would resume' if dry_run else 'resumed'} {shown(name)}" if done.changed else f"{shown(name)} runs already"
@@ -146,7 +145,7 @@ def resume(admin: Admin, *, name: str, dry_run: bool) -> Answer:
 @click.argument("name")
 @changing
 def remove(admin: Admin, *, name: str, dry_run: bool) -> Answer:
-    """Remove the schedule NAME; what it has published stays."""
+    """Remove the schedule NAME. The messages it published stay."""
     done = admin.remove_schedule(name, dry_run=dry_run)
     text = f"{'would remove' if dry_run else 'removed'} {shown(name)}, which published "
     text += f"{plural(done.fired, 'message')} to {shown(done.topic)}, lane {shown(done.key)}"
@@ -160,7 +159,7 @@ def remove(admin: Admin, *, name: str, dry_run: bool) -> Answer:
 @click.option("--after", metavar="TIME", help="Later than a time such as 2027-03-27T00:00:00Z; default: now.")
 @reading
 def preview(admin: Admin, *, expression: str, timezone: str, count: int, after: str | None) -> Answer:
-    """Show when EXPRESSION would fire, in its zone and in UTC; nothing is declared."""
+    """Show when EXPRESSION would fire, in its zone and in UTC. Nothing is declared."""
     begin = None if after is None else instant(after)
     if after is not None and begin is None:
         raise ConfigurationError(f"--after {after!r} is no time: write it as 2027-03-27T00:00:00Z")

@@ -1,6 +1,6 @@
 """The verbs for messages that are not due yet: scheduled list, cancel.
 
-Owns how they are shown; what happens to them is administration's. Registered by `_main`.
+Owns how they are shown. Administration changes them.
 """
 
 from __future__ import annotations

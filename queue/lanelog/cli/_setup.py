@@ -1,6 +1,6 @@
 """The verbs around the database itself: migrate, doctor, grants, maintain, dev-server.
 
-They hold no logic of their own: each calls the room that has it, imported when the verb runs. Registered by `_main`.
+Holds no logic: each verb calls the module that has it, and imports it when it runs.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def dev_server(kind: str) -> None:
     import lanelog
     from lanelog import devserver
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C: the server stops, its data goes
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the server stops, and its data is deleted
     try:
         with devserver.start(kind) as server:
             with lanelog.connect(server.url) as client:
@@ -80,7 +80,7 @@ def migrate(url: str | None) -> None:
 def doctor(admin: Admin, *, repair: bool) -> Answer:
     """Examine server, settings, privileges and tables; each finding with its remedy. Status 1 if there is an error."""
     found = admin.doctor(repair=repair)
-    if found[0].status == "error":  # it cannot be reached, and nothing was examined
+    if found[0].status == "error":  # the server cannot be reached
         raise Refused(found[0].detail)
     errors = [each.check for each in found if each.status == "error"]
     return Answer(
@@ -92,7 +92,7 @@ def doctor(admin: Admin, *, repair: bool) -> Answer:
 
 
 def _told(finding: Finding) -> list[Text]:
-    """Sentences are not cropped: what is well is one line, what is not has its remedy below."""
+    """Return the lines of a finding, uncropped: one line if it is ok, else also its remedy."""
     line = Text.assemble(
         (f"{finding.status:<8}", status_tone(finding) or ""), finding.check, ": ", shown(finding.detail, 1000)
     )
@@ -108,7 +108,7 @@ def _told(finding: Finding) -> list[Text]:
 @click.option("--database", metavar="NAME", help="Default: the one of the URL, else jobs.")
 @url_option
 def grants(role: str, user: str | None, host: str, database: str | None, url: str | None) -> None:
-    """Print the statements that grant ROLE what it needs; nothing is sent to a database."""
+    """Print the statements that grant ROLE its privileges. Nothing is sent to a database."""
     from lanelog.admin.operate.grants import grants as statements
     from lanelog.config import ConnectConfig
 
@@ -132,9 +132,9 @@ def grants(role: str, user: str | None, host: str, database: str | None, url: st
 @json_option
 @url_option
 def maintain(*, topics: tuple[str, ...], once: bool, interval: float, as_json: bool, url: str | None) -> None:
-    """Mend, append what is due, collect, purge and forget what is over, of TOPICS or of all: where nobody consumes.
+    """Do for TOPICS, or for all, what running subscribers do for theirs: mend, append what is due, collect, purge.
 
-    Running subscribers do the same for theirs. Status 1 if a topic could not be done.
+    Meant for topics that no process consumes. Status 1 if a topic could not be done.
     """
     import lanelog
 
@@ -143,9 +143,9 @@ def maintain(*, topics: tuple[str, ...], once: bool, interval: float, as_json: b
             finish(_maintained(client.admin.maintain(topics=topics or None)), as_json=as_json)
             return
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C
-        with suppress(KeyboardInterrupt):  # how it is meant to end
+        with suppress(KeyboardInterrupt):  # the way to end it
             while True:
-                with suppress(SystemExit):  # what failed this time ends nothing
+                with suppress(SystemExit):  # after a failed round the next one follows
                     finish(_maintained(client.admin.maintain(topics=topics or None)), as_json=as_json)
                 rest(interval)
 

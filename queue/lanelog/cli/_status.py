@@ -1,6 +1,6 @@
-"""The verb `status`: how the ten-second view is shown.
+"""The verb `status`: how the status is shown.
 
-Owns its lines and its table; what is wrong is found by `admin.status`. Registered by `_main`.
+Owns its lines and its table. `admin.status` finds what is wrong.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BEFORE: Final = "lanelog.status.before"
 def status(admin: Admin, *, topic: str | None, max_lag: int | None, max_age: float | None) -> Answer:
     """Say in ten seconds what is wrong, the worst first, each with the command that mends it.
 
-    Of all topics, or of TOPIC, which may be a pattern such as 'orders*'.
+    Without TOPIC: of all topics. TOPIC may be a pattern such as 'orders*'.
     """
     meta = click.get_current_context().meta
     before: Status | None = meta.get(_BEFORE)  # of --watch

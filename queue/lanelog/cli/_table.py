@@ -1,6 +1,6 @@
 """One renderer for all tables: which columns have room, how wide each is, what is cropped and what is coloured.
 
-Owns the arithmetic of widths; knows no column by name (`_columns` does) and writes nothing itself. Called by `_output`.
+Owns the arithmetic of widths. Knows no column by name (`_columns` does), and prints nothing.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from lanelog.cli._crop import crop, cropped, padded
 _GAP: Final = 2
 """Blanks between two columns."""
 _OPTIONAL: Final = 3
-"""Columns of this rank and above leave before a name is cropped so far that it names nothing."""
+"""Columns of this rank and above are dropped before names are cropped below the width they want."""
 
 
 class Tone(StrEnum):
-    """What a colour says, as the style that rich knows it by."""
+    """What a colour means, as the name of a style of rich."""
 
     BAD = "red"
     WARN = "yellow"
@@ -39,23 +39,23 @@ def _no_tone(_row: Any) -> Tone | None:
 
 @frozen(kw_only=True)
 class Column:
-    """One column: where its value comes from, how it reads, and what becomes of it where there is little room."""
+    """One column: the source of its values, their format, and what happens if there is little room."""
 
     head: str
     get: Callable[[Any], Any]
     """The value, from a row."""
     show: Callable[[Any, datetime], str]
-    """The value as text on one line, without anything that steers a terminal; the time is now."""
+    """Makes one line of text from the value, without control characters. The time is now."""
     rank: int = 0
-    """Columns with the highest rank leave first where there is no room; those of rank 0 stay."""
+    """Without room, columns with the highest rank are dropped first. Columns of rank 0 stay."""
     right: bool = False
     """Whether it is aligned to the right."""
     least: int | None = None
-    """Cells to which its text may be cropped; None: it is never cropped."""
+    """Cells to which its text may be cropped. None: it is never cropped."""
     want: int = 0
     """Cells that its text should have before columns of rank `_OPTIONAL` and above get any."""
     tone: Callable[[Any], Tone | None] = _no_tone
-    """What is to be said of a row's cell by colour."""
+    """The colour of its cell in a row."""
 
 
 def _utc_now() -> datetime:
@@ -71,11 +71,11 @@ class Table:
     now: datetime = field(factory=_utc_now)
 
     def cells(self) -> list[list[str]]:
-        """The text of every cell, uncropped."""
+        """Return the text of every cell, uncropped."""
         return [[column.show(column.get(row), self.now) for column in self.columns] for row in self.rows]
 
     def plain(self) -> str:
-        """All columns two blanks apart, nothing cropped: for pipes, files and tests."""
+        """Return all columns, two blanks apart, nothing cropped: for pipes, files and tests."""
         lines = [[column.head for column in self.columns], *self.cells()]
         widths = [max(cell_len(line[place]) for line in lines) for place in range(len(self.columns))]
         return "\n".join(
@@ -89,7 +89,7 @@ class Table:
         )
 
     def screen(self, width: int | None) -> Screen:
-        """The same for a terminal of `width` cells, coloured; None: as wide as it needs to be."""
+        """Return the table for a terminal of `width` cells, coloured. None: as wide as it needs to be."""
         cells = self.cells()
         measured = [
             _Measured(
@@ -116,7 +116,7 @@ class Table:
         hidden = tuple(each.column.head for each in measured if each not in kept and not each.empty)
         if width is not None:
             for each in lines:
-                if cell_len(each.plain) > width:  # a window narrower than what cannot be cropped
+                if cell_len(each.plain) > width:  # the window is narrower than the columns that cannot be cropped
                     each.plain = crop(each.plain, width)
         return Screen(lines, tuple(_heads(kept)), hidden)
 
@@ -127,9 +127,9 @@ class Screen:
 
     lines: list[Text]
     heads: tuple[str, ...]
-    """Those of the columns that are there."""
+    """Heads of the columns that are shown."""
     hidden: tuple[str, ...]
-    """Those of the columns for which there was no room, and which would have said something."""
+    """Heads of the columns that have values and no room."""
 
 
 @frozen(kw_only=True)
@@ -140,7 +140,7 @@ class _Measured:
     place: int
     natural: int
     empty: bool
-    """Whether it says nothing in any row."""
+    """Whether its cells are empty in all rows."""
 
     @property
     def least(self) -> int:
@@ -162,7 +162,10 @@ def _room(width: int, columns: int) -> int:
 
 
 def _kept(measured: Sequence[_Measured], width: int) -> list[_Measured]:
-    """Those that have room, in their order. What says nothing leaves first, then the highest rank, then the last."""
+    """Return the columns that have room, in their order.
+
+    Empty columns are dropped first, then those with the highest rank, and of equal rank the last.
+    """
     kept = list(measured)
     leaving = sorted((each for each in measured if each.column.rank), key=lambda each: (-each.column.rank, -each.place))
     leaving = [*(each for each in leaving if each.empty), *(each for each in leaving if not each.empty)]
@@ -180,10 +183,13 @@ def _kept(measured: Sequence[_Measured], width: int) -> list[_Measured]:
 
 
 def _widths(kept: Sequence[_Measured], width: int) -> list[int]:
-    """The least of each; what is left of the room goes to what they want, and then to all that they could use."""
+    """Return the widths: at least the least of each.
+
+    The rest of the room goes to what they want, then to what they could use.
+    """
     widths = [each.least for each in kept]
     left = _room(width, len(kept)) - sum(widths)
-    if left < 0:  # a very narrow window: what may be cropped is cropped to almost nothing
+    if left < 0:  # a very narrow window: columns that may be cropped are cropped to almost nothing
         for place, each in enumerate(kept):
             if each.column.least is not None and left < 0:
                 taken = min(-left, widths[place] - 1)
@@ -195,10 +201,13 @@ def _widths(kept: Sequence[_Measured], width: int) -> list[int]:
 
 
 def _given(widths: list[int], left: int, wishes: Sequence[int]) -> int:
-    """Spread what is left over those whose wish is larger than what they have; what is left then."""
+    """Spread the room that is left over the columns whose wish exceeds their width.
+
+    Return the room that is left then.
+    """
     wanting = [place for place, wish in enumerate(wishes) if wish > widths[place]]
     while left > 0 and wanting:
-        # The smallest wish first: what it does not use is left for the others.
+        # The smallest wish first: the room that it does not use is left for the others.
         place = min(wanting, key=lambda place: wishes[place] - widths[place])
         more = min(wishes[place] - widths[place], max(1, left // len(wanting)))
         widths[place] += more

@@ -1,6 +1,6 @@
-"""What is said above and below a table: what is wrong in it, and what its numbers add up to.
+"""The lines above and below a table: what is wrong in it, and the sums of its numbers.
 
-Owns these sentences, as plain functions of values; asks no database. Called by the verbs that look.
+Owns these sentences, as plain functions of values. Asks no database.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ class _Lagging(Protocol):
 
 
 def where(topic: str, group: str | None = None, key: str | None = None) -> str:
-    """A place in one line: `billing on orders, lane ann`."""
+    """Return a place in one line: `billing on orders, lane ann`."""
     place = name(topic) if group is None else f"{name(group)} on {name(topic)}"
     return place if key is None else f"{place}, lane {name(key)}"
 
 
 def listed(found: Sized, noun: str, limit: int, many: str | None = None) -> str:
-    """How many rows there are, and whether there may be more."""
+    """Return how many rows there are, and whether there may be more."""
     return plural(len(found), noun, many) + (", as many as --limit allows" if len(found) >= limit else "")
 
 
 def _parts(*counted: tuple[int, str]) -> str:
-    """The numbers that are not zero."""
+    """Join the numbers that are not zero."""
     return ", ".join(f"{number:,} {what}" for number, what in counted if number)
 
 
 def topics(found: Sequence[TopicInfo]) -> str:
-    """What is wrong with topics."""
+    """Say what is wrong with topics."""
     unread = sum(bool(each.messages and not each.groups and not each.holds_dead_letters) for each in found)
     dead = sum(bool(each.dead_letters and not each.holds_dead_letters) for each in found)
     wrong = _parts((dead, "with dead letters"), (unread, "with messages and no group"))
@@ -44,14 +44,14 @@ def topics(found: Sequence[TopicInfo]) -> str:
 
 
 def messages(found: Sequence[TopicInfo], limit: int) -> str:
-    """What topics hold."""
+    """Say how much topics hold."""
     dead = sum(each.dead_letters for each in found if not each.holds_dead_letters)
     held = f"{plural(sum(each.messages for each in found), 'message')} in {plural(sum(e.lanes for e in found), 'lane')}"
     return f"{held}, {plural(dead, 'dead letter')}; {listed(found, 'topic', limit)}"
 
 
 def groups(found: Sequence[GroupInfo]) -> str:
-    """What is wrong with groups."""
+    """Say what is wrong with groups."""
     wrong = _parts(
         (sum(bool(each.lag and not each.members) for each in found), "lagging without a member"),
         (sum(bool(each.paused_at or each.paused_lanes) for each in found), "with a pause"),
@@ -62,7 +62,7 @@ def groups(found: Sequence[GroupInfo]) -> str:
 
 
 def lag(found: Sequence[GroupInfo]) -> str:
-    """How far groups are behind, together."""
+    """Say how far groups are behind, together."""
     ages = [each.oldest_age for each in found if each.oldest_age is not None]
     oldest = age(max(ages, default=None), exact=all(each.oldest_age_exact for each in found))
     behind = plural(sum(bool(each.lag) for each in found), "group")
@@ -70,24 +70,24 @@ def lag(found: Sequence[GroupInfo]) -> str:
 
 
 def no_groups(topic: str | None) -> str:
-    """Why there is no group."""
+    """Say why there is no group."""
     place = "no group" if topic is None else f"no group on {name(topic)}"
     return f"{place}: a group is there once it has subscribed"
 
 
 def members(found: Iterable[MemberInfo]) -> str:
-    """How many members there are, by state."""
+    """Say how many members there are, by state."""
     states = Counter(each.state for each in found)
     return ", ".join(f"{states[state]:,} {state}" for state in OwnerState if states[state])
 
 
 def lanes_of_members(found: Sequence[MemberInfo]) -> str:
-    """What members have."""
+    """Say how many lanes members have."""
     return f"{plural(sum(each.lanes for each in found), 'lane')} of {plural(len(found), 'member')}"
 
 
 def lanes(found: Sequence[LaneInfo]) -> str:
-    """What is wrong with lanes."""
+    """Say what is wrong with lanes."""
     wrong = _parts(
         (sum(bool(each.last_error) for each in found), "failing"),
         (sum(bool(each.paused_at or each.group_paused) for each in found), "paused"),
@@ -98,13 +98,13 @@ def lanes(found: Sequence[LaneInfo]) -> str:
 
 
 def lag_of_lanes(found: Sequence[_Lagging], limit: int, noun: str = "lane") -> str:
-    """How far lanes are behind, together."""
+    """Say how far lanes are behind, together."""
     behind = sum(bool(each.lag) for each in found)
     return f"lag {sum(each.lag for each in found):,} in {behind:,} of {listed(found, noun, limit)}"
 
 
 def leases(found: Sequence[LeaseInfo]) -> str:
-    """What is wrong with leases."""
+    """Say what is wrong with leases."""
     stale = sum(each.stale for each in found)
     free = sum(each.owner is None for each in found)
     wrong = _parts((stale, "stale"), (free, "released"))

@@ -1,7 +1,7 @@
-"""What all verbs have in common: their options, their connection, their errors and their exit status.
+"""What all verbs have in common: options, connection, errors and exit status.
 
-Owns the exit statuses (0: done; 1: what a monitor asked about is too much, or a part is left to do; 2: refused, nothing
-changed; 130: Ctrl-C); never knows what a verb does. Called by the rooms that define verbs.
+Owns the exit statuses. 0: done. 1: a bound is exceeded, an error was found, or a part is left to do. 2: refused,
+nothing was changed. 130: Ctrl-C. Never knows what a verb does.
 """
 
 from __future__ import annotations
@@ -51,31 +51,31 @@ class Refused(click.ClickException):
 
 
 class Unfinished(Refused):
-    """One line, and exit status 1: a part was done."""
+    """One line on standard error, and exit status 1: a part was done."""
 
     exit_code = ALARM
 
 
 class Verbs(click.Group):
-    """A group of commands in which everything that is refused is one line, also what click itself refuses."""
+    """A group of commands that prints every refusal as one line, click's own refusals too."""
 
     sections: Mapping[str, Mapping[str, str]] = {}
-    """Its verbs by what they are for, each with one line; those in no section, if there are any, come last."""
+    """Verbs by purpose, each with one line. Verbs in no section come last."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """As click's, for the options before the verb."""
+        """Do as click does, for the options before the verb."""
         with _one_line():
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """As click's, for the verb and its options."""
+        """Do as click does, for the verb and its options."""
         with _one_line():
             return super().invoke(ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """As click's, section by section."""
+        """Print the commands section by section."""
         names = self.list_commands(ctx)
         room = formatter.width - 6 - max(map(len, names), default=0)
         left = {name: self.commands[name].get_short_help_str(room) for name in names}
@@ -89,7 +89,10 @@ class Verbs(click.Group):
 
 @contextmanager
 def _one_line() -> Iterator[None]:
-    """Turn the library's errors, and click's, which show the usage first, into one line, and Ctrl-C into none."""
+    """Turn errors of the library and of click into one line, and Ctrl-C into none.
+
+    Click alone would print the usage first.
+    """
     try:
         yield
     except LanelogError as exc:
@@ -107,7 +110,7 @@ def _one_line() -> Iterator[None]:
 
 
 def reading(function: Callable[..., Answer]) -> Callable[..., None]:
-    """Make a verb of `function(admin, …) -> Answer` that looks: with --url, --json and --watch."""
+    """Make a verb that looks of `function(admin, …) -> Answer`: with --url, --json and --watch."""
 
     @functools.wraps(function)
     def verb(*, url: str | None, as_json: bool, watch: bool, interval: float, wide: bool, **params: Any) -> None:
@@ -148,7 +151,7 @@ def changing(function: Callable[..., Answer]) -> Callable[..., None]:
 
 
 def steering(function: Callable[..., Answer]) -> Callable[..., None]:
-    """The same for what can be taken back: it acts at once, unless --dry-run is given."""
+    """Make a verb that acts at once, unless --dry-run is given: for changes that can be taken back."""
     verb = _changing(function, "dry_run")
     return click.option("--dry-run", is_flag=True, help="Only show what would be done.")(verb)
 
@@ -169,7 +172,7 @@ def _changing(function: Callable[..., Answer], flag: str) -> Callable[..., None]
 
 BOUNDS: Final = ("max_lag", "max_age", "max_dead_letters")
 LETTERS_MAX: Final = 9999
-"""The greatest bound of --max-dead-letters: one more is the most that `Admin.dead_letters` reads."""
+"""The greatest bound of --max-dead-letters. `Admin.dead_letters` reads at most one dead letter more."""
 
 
 def bounding_letters(function: F) -> F:
@@ -206,9 +209,14 @@ def alarms(
     dying: Sequence[str] = (),
     max_dead_letters: int | None = None,
 ) -> tuple[str, ...]:
-    """One line at most: what exceeds a bound and by how much, the worst first. `what`: name, lag, age of the oldest.
+    """Return one line at most: which bound is exceeded and by how much, the worst first.
 
-    `dying`: the names of those with more than `max_dead_letters`.
+    Args:
+        what: Name, lag and age of the oldest message of each place.
+        max_lag: The bound of the lag. None: no bound.
+        max_age: The bound of the age, in seconds. None: no bound.
+        dying: The names of places with more than `max_dead_letters`.
+        max_dead_letters: The bound of dead letters. None: no bound.
     """
     late = [(name, lag) for name, lag, _ in what if max_lag is not None and lag > max_lag]
     old = [
@@ -231,7 +239,7 @@ def _more(found: Sequence[object]) -> str:
 
 
 def finish(answer: Answer, *, as_json: bool, wide: bool = False, note: str | None = None) -> None:
-    """Print an answer, with a note for people; exit with status 1 if it is alarming."""
+    """Print an answer, with a note for people. Exit with status 1 if it has alarms."""
     print_answer(answer, as_json=as_json, wide=wide)
     if note and not as_json:
         click.echo(note, err=True)
@@ -242,7 +250,7 @@ def finish(answer: Answer, *, as_json: bool, wide: bool = False, note: str | Non
 
 
 def rest(seconds: float) -> None:
-    """Wait, where Ctrl-C is heard."""
+    """Wait. An Event's wait hears Ctrl-C."""
     threading.Event().wait(seconds)
 
 
@@ -250,7 +258,10 @@ def rest(seconds: float) -> None:
 
 
 def instant(text: str) -> datetime | None:
-    """An ISO 8601 time with its offset from UTC; None if the text is no time. Raises ConfigurationError without one."""
+    """Return an ISO 8601 time with its offset from UTC; None if the text is no time.
+
+    Raises ConfigurationError for a time without an offset from UTC.
+    """
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
@@ -263,7 +274,7 @@ def instant(text: str) -> datetime | None:
 
 
 def moment_of(option: str, text: str | None) -> datetime | None:
-    """The time that an option names, if it was given. Raises ConfigurationError for a text that is no time."""
+    """Return the time that an option names, if it was given. Raises ConfigurationError for a text that is no time."""
     if text is None:
         return None
     found = instant(text)

@@ -1,7 +1,7 @@
 """`--watch`: the same look again and again, with a clock, until `q` or Ctrl-C.
 
-Owns the rhythm, the keyboard and what is said while the database does not answer; never what is looked at. The terminal
-gets its own settings back however it ends. Called by `_verbs`.
+Owns the rhythm, the keyboard and the line about a database that does not answer. Never decides what is looked at. It
+restores the settings of the terminal, however it ends.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from lanelog.cli._table import Tone
 from lanelog.errors import LanelogError
 
 Wait = Callable[[float], bool]
-"""Waits so many seconds; True: it is enough, somebody pressed `q`."""
+"""Waits for a number of seconds. True: `q` was pressed."""
 
 
 @define(eq=False)
 class Watched:
-    """What was seen last, and since when there has been no answer."""
+    """The last answer, and since when there has been none."""
 
     look: Callable[[], Answer]
     answer: Answer | None = None
@@ -41,7 +41,10 @@ class Watched:
     why: str = ""
 
     def turn(self) -> bool:
-        """Look once; whether there was an answer. Without one before, what is wrong is raised: a wrong URL ends it."""
+        """Look once.
+
+        Return whether there was an answer. An error of the first look is raised: a wrong URL ends the watch.
+        """
         try:
             self.answer = self.look()
         except LanelogError as exc:
@@ -61,14 +64,14 @@ class Watched:
 
 
 def _now() -> datetime:
-    """The time that the person in front of the terminal has."""
+    """Return the time in the time zone of this machine."""
     return datetime.now().astimezone()
 
 
 def watch(
     look: Callable[[], Answer], interval: float, *, as_json: bool, wide: bool, rest: Callable[[float], None]
 ) -> None:
-    """Look until `q` or Ctrl-C. Raises what the first look raises; what fails later is said, and tried again."""
+    """Look until `q` or Ctrl-C. Raises the error of the first look; a later error is shown, and the look repeated."""
     console = Console(highlight=False)
     watched = Watched(look)
     try:
@@ -77,7 +80,7 @@ def watch(
         else:
             _screens(watched, interval, console, wide=wide)
     except KeyboardInterrupt:
-        pass  # how it is meant to end
+        pass  # the way to end it
 
 
 def _lines(watched: Watched, interval: float, *, as_json: bool, rest: Callable[[float], None]) -> None:
@@ -95,7 +98,7 @@ def _lines(watched: Watched, interval: float, *, as_json: bool, rest: Callable[[
 
 def _screens(watched: Watched, interval: float, console: Console, *, wide: bool) -> None:
     title = f"{click.get_current_context().command_path}, every {interval:g}s"
-    watched.turn()  # before the terminal is changed: what is refused at once is one line, as without --watch
+    watched.turn()  # before the terminal is changed: an error of the first look is one line, as without --watch
     with _keyboard() as wait, Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
         while True:
             width, height = console.size
@@ -107,14 +110,14 @@ def _screens(watched: Watched, interval: float, console: Console, *, wide: bool)
 
 
 def screen(watched: Watched, title: str, now: datetime, *, width: int, height: int, wide: bool) -> list[Text]:
-    """The clock, what is wrong with the look itself, and what was seen last; at most `height` lines."""
+    """Return at most `height` lines: the clock, a missing answer, and the last answer."""
     lines = [Text(crop(f"{title}  {now:%H:%M:%S}  q ends it", width), style=Tone.FAINT)]
     if watched.silent_since is not None:
         lines.append(Text(crop(watched.complaint, width), style=Tone.BAD))
     lines.append(Text())
     if watched.answer is not None:
         lines += on_screen(watched.answer, None if wide else width)
-    room = max(1, height - 1)  # the cursor stands in the last one
+    room = max(1, height - 1)  # the cursor stands in the last line
     if len(lines) > room:
         missing = len(lines) - room + 1
         lines = [*lines[: room - 1], Text(crop(f"… {missing} more lines than this window has", width), Tone.FAINT)]
@@ -125,7 +128,7 @@ def screen(watched: Watched, title: str, now: datetime, *, width: int, height: i
 
 @contextmanager
 def _keyboard() -> Iterator[Wait]:
-    """Keys as they are pressed, without echo, where this process has the keyboard; and SIGTERM ends like Ctrl-C."""
+    """Read keys as they are pressed, without echo, if this process has the keyboard. SIGTERM ends like Ctrl-C then."""
     stdin = sys.stdin.fileno()
     # In the background, changing the terminal would stop the process.
     if not os.isatty(stdin) or os.tcgetpgrp(stdin) != os.getpgrp():
@@ -150,7 +153,7 @@ def _slept(seconds: float) -> bool:
 
 
 def _pressed_q(keyboard: int, seconds: float) -> bool:
-    """Wait until `q`, or until the time is over; other keys do nothing. A terminal that is gone ends it, too."""
+    """Wait until `q`, or until the time is over. Other keys do nothing. A closed terminal ends it, too."""
     deadline = time.monotonic() + seconds
     while (left := deadline - time.monotonic()) > 0:
         if select.select([keyboard], [], [], left)[0] and os.read(keyboard, 1) in {b"q", b"Q", b""}:

@@ -1,6 +1,6 @@
-"""Which server is taken: the one that a kind insists on, or the first that can be had.
+"""The choice of the server: the one that a kind names, or the first that can be started.
 
-Owns that order and the advice when there is none; never starts a program itself.
+Owns that order, and the advice if there is none. Never starts a program itself.
 """
 
 import os
@@ -22,12 +22,15 @@ What was tried:"""
 
 
 def start(kind: str = "auto") -> DevServer:
-    """Start a server of the kind, or find the one that is given; it is ready when this returns.
+    """Start a server of a kind, or use the one that is given. It is ready when this returns.
+
+    Args:
+        kind: `auto`, `local`, `mysql-local`, `docker:IMAGE` or a `mysql://` URL.
 
     Raises:
-        ServerUnavailable: nothing could be started; for `auto` the message names the three ways.
-        ConfigurationError: the kind is unknown.
-        DatabaseError: the server behind a given URL does not answer.
+        ServerUnavailable: No server could be started. For `auto` the message names the three ways to give one.
+        ConfigurationError: The kind is unknown.
+        DatabaseError: The server behind a given URL does not answer.
     """
     if kind == "auto":
         url = os.environ.get(TEST_URL_VARIABLE)
@@ -40,7 +43,7 @@ def start(kind: str = "auto") -> DevServer:
         return ContainerServer.start(kind.removeprefix("docker:"))
     if kind.startswith(("mysql://", "mysql+", "mariadb://", "mariadb+")):
         return GivenServer.at(kind)
-    shown = kind.partition(":")[0]  # a URL that is none has a password all the same
+    shown = kind.partition(":")[0]  # not all of it: a malformed URL may contain a password
     raise ConfigurationError(f"server kind {shown!r}: use auto, local, mysql-local, docker:IMAGE or a mysql:// URL")
 
 

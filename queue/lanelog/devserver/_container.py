@@ -1,6 +1,6 @@
-"""A server in a Docker container, through testcontainers, which also removes the container when this process dies.
+"""A server in a Docker container, through testcontainers, which removes the container when this process dies.
 
-It never runs when a local server is there, unless it was asked for by name. `start` calls it.
+Never runs if there is a local server, unless it was asked for by name.
 """
 
 import secrets
@@ -27,10 +27,10 @@ class ContainerServer(DevServer):
 
     @classmethod
     def start(cls, image: str) -> "ContainerServer":
-        """Run `image` (`mysql:8.4`, `mariadb:11.4`) and wait until it answers."""
+        """Run `image` (`mysql:8.4`, `mariadb:11.4`) and wait until the server answers."""
         try:
             import docker.errors
-            import testcontainers.community.mysql  # noqa: F401  # only whether it is there
+            import testcontainers.community.mysql  # noqa: F401  # only to see whether it is installed
         except ImportError as exc:
             raise ServerUnavailable("testcontainers is not installed (pip install 'lanelog[testing]')") from exc
         try:
@@ -52,7 +52,7 @@ class ContainerServer(DevServer):
         self.container.get_wrapped_container().kill("SIGKILL")
 
     def restart(self) -> None:
-        """Start the container again; the host's port stays, because it was chosen here and not by Docker."""
+        """Start the container again. The host's port stays, because it was chosen here and not by Docker."""
         self.container.get_wrapped_container().restart()
         wait_until_ready(self.url)
 
@@ -64,7 +64,7 @@ class ContainerServer(DevServer):
 
 
 def build(image: str, password: str, **client: Any) -> Any:
-    """The container, configured and not yet started. `client` goes to the Docker client."""
+    """Return the container, configured and not started. `client` are options of the Docker client."""
     from testcontainers.community.mysql import MySqlContainer
 
     container = MySqlContainer(
@@ -79,7 +79,7 @@ def build(image: str, password: str, **client: Any) -> Any:
 
 
 def wait_until_ready(url: str) -> tuple[str, str]:
-    """Ask until the server answers; its family and version."""
+    """Ask until the server answers. Return its family and version."""
     waiting = tenacity.Retrying(
         retry=tenacity.retry_if_exception_type(DatabaseError),
         wait=tenacity.wait_fixed(0.2),

@@ -1,6 +1,6 @@
-"""A server that somebody else runs, known by its URL.
+"""A server that runs already, given by its URL.
 
-It never starts, stops or kills that server; it creates and drops databases there when asked. `start` calls it.
+Never starts, stops or kills that server. Creates and drops databases there when asked.
 """
 
 from typing import ClassVar
@@ -13,30 +13,30 @@ from lanelog.errors import ConfigurationError
 
 @define(eq=False, kw_only=True)
 class GivenServer(DevServer):
-    """A server given by its URL. The account needs the right to create databases for `create_database`."""
+    """A server given by its URL. For `create_database`, the account needs the privilege to create databases."""
 
     own: ClassVar[bool] = False
 
     @classmethod
     def at(cls, url: str) -> "GivenServer":
-        """Ask the server who it is."""
+        """Ask the server for its family and version."""
         family, version = ask_version(url)
         return cls(url=url, version=version, family=family)
 
     def kill(self) -> None:
-        """Refused: the server is not ours."""
+        """Refuse: the server was not started here."""
         raise ConfigurationError("the server given by a URL is not started here and cannot be killed")
 
     def restart(self) -> None:
-        """Refused: the server is not ours."""
+        """Refuse: the server was not started here."""
         raise ConfigurationError("the server given by a URL is not started here and cannot be restarted")
 
     def stop(self) -> None:
-        """Nothing was started."""
+        """Do nothing: the server was not started here."""
 
 
 def ask_version(url: str) -> tuple[str, str]:
-    """Family and version of the server behind a URL."""
+    """Return family and version of the server behind a URL."""
     from lanelog._database import Database
     from lanelog.config import ConnectConfig
 

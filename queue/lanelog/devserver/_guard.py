@@ -1,13 +1,13 @@
-"""Runs one database server as its child and takes it down when the process that asked for it is gone.
+"""Runs one database server as its child, and kills it when the process that asked for it is gone.
 
-It never imports the library: it is started as a script, in a Python of its own, by `_programs`. Usage:
-`_guard.py PARENT DIRECTORY COMMAND…`; it prints the server's process id, passes SIGTERM on, and ends with the server.
+Never imports the library: it is a script that `LocalServer` starts in a Python of its own. Usage:
+`_guard.py PARENT DIRECTORY COMMAND…`. It prints the server's process id, passes SIGTERM on, and ends with the server.
 
-Why a process of its own: the kernel's parent-death signal (PR_SET_PDEATHSIG) fires when the *thread* that started the
-child ends, so a server started from a short-lived thread would die under its users; a pipe that closes with the parent
-stays open in every process the parent has forked. The guard has one thread, so the signal is exact between the guard
-and the server, and it sees its own parent go by getppid(), which changes with the process only. So the server dies
-with the parent (within a fifth of a second, by whatever signal), and at once with the guard.
+Why a process of its own? The kernel's parent-death signal (PR_SET_PDEATHSIG) fires when the *thread* that started the
+child ends: a server started from a short-lived thread would die too early. A pipe that closes with the parent does not
+help either: every process that the parent has forked holds it open. The guard has one thread, so the signal is exact
+between guard and server. The guard sees the end of its own parent by getppid(), which changes only with the process. So
+the server dies at once with the guard, and within a fifth of a second with the parent, whatever signal ended it.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ LOOK_SECONDS = 0.2
 
 
 def run(parent: int, directory: str, command: list[str]) -> int:
-    """Run `command` until it ends or `parent` is gone; in the latter case remove `directory` too."""
+    """Run `command` until it ends or `parent` is gone. In the latter case, remove `directory`, too."""
     libc = ctypes.CDLL(None)  # loaded before the fork
     guard = os.getpid()
     watched = {signal.SIGCHLD, signal.SIGTERM}
@@ -31,7 +31,7 @@ def run(parent: int, directory: str, command: list[str]) -> int:
     def bind_to_guard() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != guard:  # it died before the line above
+        if os.getppid() != guard:  # the guard died before the line above
             os._exit(1)
 
     server = subprocess.Popen(  # noqa: S603  # the command is our own

@@ -1,7 +1,6 @@
 """A server process of our own: a private data directory, a unix socket, a loopback port, a password of its own.
 
-It never uses or touches a server, a data directory or an option file that is already on the machine. `start`
-calls it.
+Never uses or touches a server, a data directory or an option file that is already on the machine.
 """
 
 import os
@@ -27,12 +26,12 @@ STOP_SECONDS = 30.0
 PORTS = range(20_000, 32_000)  # below the range of outgoing connections, which could take it while the server is down
 ROOTS = ("localhost", "127.0.0.1", "::1")  # MySQL has the first one only, MariaDB all
 
-# Durability is left as in production; what is switched off only costs time at every start.
+# Durability stays as in production. The options that are switched off only cost time at every start.
 OPTIONS = {
     "mariadb": (
         "--innodb-buffer-pool-load-at-startup=OFF",
         "--innodb-buffer-pool-dump-at-shutdown=OFF",
-        "--skip-name-resolve",  # the installer's root@<name of this machine>, without a password, matches nobody
+        "--skip-name-resolve",  # so that no client matches the installer's root@<machine>, which has no password
     ),
     "mysql": (
         "--innodb-buffer-pool-load-at-startup=OFF",
@@ -57,7 +56,7 @@ class LocalServer(DevServer):
 
     @classmethod
     def start(cls, program: Program) -> "LocalServer":
-        """Copy the template of this version and start on it."""
+        """Copy the template of this version, and start a server on it."""
         try:
             source = template(program, os.environ)
             directory = Path(tempfile.mkdtemp(prefix="lanelog-", dir=program.temporary()))
@@ -94,7 +93,7 @@ class LocalServer(DevServer):
         return self._pid
 
     def kill(self) -> None:
-        """End the server as a crash would: SIGKILL; nothing is flushed, no client is told."""
+        """End the server as a crash would, by SIGKILL: nothing is flushed, and no client is told."""
         if self._running():
             os.kill(self._pid, signal.SIGKILL)
         self._reap()
@@ -112,7 +111,7 @@ class LocalServer(DevServer):
                 stdout=subprocess.PIPE,
                 stderr=output,
                 text=True,
-                start_new_session=True,  # Ctrl-C in a terminal is for this process, which then stops the server
+                start_new_session=True,  # Ctrl-C in a terminal must only reach this process, which stops the server
             )
         assert self._process.stdout is not None  # noqa: S101  # for mypy: it is a pipe
         self._pid = int(self._process.stdout.readline() or 0)
@@ -129,7 +128,7 @@ class LocalServer(DevServer):
 
     def stop(self) -> None:
         """End the server and remove its data. Idempotent."""
-        self.kill()  # the data goes as well: no reason to wait for a clean shutdown
+        self.kill()  # the data is deleted, so a clean shutdown is not needed
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _command(self) -> list[str]:
@@ -140,7 +139,7 @@ class LocalServer(DevServer):
                 f"--datadir={inside(self.directory / 'data')}",
                 f"--socket={inside(self.socket)}",
                 f"--pid-file={inside(self.directory / 'pid')}",
-                # Not /tmp: a MariaDB that starts removes every temporary table there, those of its neighbours as well.
+                # Not /tmp: a MariaDB that starts removes every temporary table there, also those of other servers.
                 f"--tmpdir={inside(self.directory)}",
                 f"--port={self.port}",
                 "--bind-address=127.0.0.1",
@@ -179,7 +178,7 @@ class LocalServer(DevServer):
         try:
             self._process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            self._process.kill()  # the server goes with it
+            self._process.kill()  # the guard: the server dies with it
             self._process.wait()
         if self._process.stdout is not None:
             self._process.stdout.close()
@@ -188,7 +187,7 @@ class LocalServer(DevServer):
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on."""
+    """Return a loopback port that is free."""
     for port in random.sample(PORTS, 200):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,6 +1,6 @@
-"""Finds the server programs of this machine and prepares an empty data directory for each, once per version.
+"""Finds the server programs of this machine, and prepares an empty data directory for each, once for each version.
 
-It never starts a server that anybody connects to. `_local` calls it.
+Never starts a server that a client connects to.
 """
 
 import fcntl
@@ -19,14 +19,14 @@ from attrs import frozen
 from lanelog.devserver._server import ServerUnavailable
 
 SEARCHED = ("/usr/local/sbin", "/usr/sbin", "/usr/libexec")  # Debian's and Fedora's places, not in every PATH
-AS_ROOT = ("--user=root",)  # a server started by root refuses to run without it
+AS_ROOT = ("--user=root",)  # without it, a server started by root refuses to run
 MARIADB_INSTALL = ("--auth-root-authentication-method=normal", "--skip-test-db")
 MYSQL_INSTALL = ("--initialize-insecure",)
 
 
 @frozen(kw_only=True)
 class Program:
-    """A server program: where it is, which family and version, and the directory it sees as its root."""
+    """A server program: its path, family and version, and the directory that it sees as its root."""
 
     path: str
     family: str
@@ -34,31 +34,31 @@ class Program:
     root: Path | None = None  # a chroot directory, see tests/servers/mysql
 
     def command(self, *arguments: str) -> list[str]:
-        """A command line of the server, without any option file of the machine."""
+        """Return a command line of the server, without any option file of the machine."""
         return [*_prefix(self.root), self.path, "--no-defaults", *as_user(), *arguments]
 
     def inside(self, path: Path) -> str:
-        """The path as the server sees it."""
+        """Return the path as the server sees it."""
         return str(path if self.root is None else Path("/") / path.relative_to(self.root))
 
     def temporary(self) -> str | None:
-        """Where a data directory has to lie for this server; None: wherever temporary files go."""
+        """Return where a data directory must be for this server. None: in the usual place of temporary files."""
         return None if self.root is None else str(self.root / "tmp")
 
 
 def as_user() -> tuple[str, ...]:
-    """The option that lets root run a server."""
+    """Return the option that lets root run a server."""
     return AS_ROOT if os.geteuid() == 0 else ()
 
 
 def cache_directory(environ: Mapping[str, str]) -> Path:
-    """The directory of templates and of the MySQL that tests/servers/mysql installs."""
+    """Return the directory of templates, and of the MySQL that tests/servers/mysql installs."""
     base = environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "lanelog"
 
 
 def find_local(environ: Mapping[str, str]) -> Program:
-    """MariaDB's server, else MySQL's, from the PATH."""
+    """Return MariaDB's server, else MySQL's, from the PATH."""
     for name in ("mariadbd", "mysqld"):
         found = _which(name, environ)
         if found is not None:
@@ -67,7 +67,7 @@ def find_local(environ: Mapping[str, str]) -> Program:
 
 
 def find_mysql(environ: Mapping[str, str]) -> Program:
-    """The MySQL that tests/servers/mysql installed, else a mysqld from the PATH that is really MySQL."""
+    """Return the MySQL that tests/servers/mysql installed, else a mysqld from the PATH that is not MariaDB's."""
     root = cache_directory(environ) / "mysql"
     if (root / "usr/sbin/mysqld").exists():
         if os.geteuid() != 0:
@@ -91,7 +91,7 @@ def describe(path: str, root: Path | None = None) -> Program:
 
 
 def template(program: Program, environ: Mapping[str, str]) -> Path:
-    """A data directory as the server's own installer leaves it; made once per version, whoever comes first."""
+    """Return a data directory as the server's own installer makes it. It is made once for each version."""
     options = MARIADB_INSTALL if program.family == "mariadb" else MYSQL_INSTALL
     digest = hashlib.sha256(" ".join((program.path, str(program.root), *options)).encode()).hexdigest()[:8]
     cache = cache_directory(environ)
@@ -104,7 +104,7 @@ def template(program: Program, environ: Mapping[str, str]) -> Path:
 
 
 def copy(source: Path, target: Path) -> None:
-    """Copy a data directory; its logs are mostly zeros, which take neither time nor space this way."""
+    """Copy a data directory. Its logs are mostly zeros, which this command copies as holes."""
     _run(["cp", "-a", "--sparse=always", "--reflink=auto", str(source), str(target)])
 
 

@@ -1,7 +1,6 @@
-"""What every development server can do, whatever runs it, and the default name of its database.
+"""The common part of all development servers, and the name of their database.
 
-It never decides which server runs (`start` does) and holds no process of its own. The implementations inherit
-from it.
+Never decides which server runs, and holds no process of its own.
 """
 
 import re
@@ -30,14 +29,14 @@ class ServerUnavailable(ConfigurationError):
 class DevServer(ABC):
     """A running database server for development and tests.
 
-    `url` leads to a database that exists, with every privilege. `kill` and `restart` are for tests of crashes.
+    `url` is an existing database, with every privilege. `kill` and `restart` are for tests of crashes.
     """
 
     url: str = field(repr=False)
     version: str
     family: str
     own: ClassVar[bool] = True
-    """Whether it was started here, and is gone with everything in it once it is stopped."""
+    """Whether the server was started here: then its data is deleted when it is stopped."""
 
     @abstractmethod
     def kill(self) -> None:
@@ -45,14 +44,14 @@ class DevServer(ABC):
 
     @abstractmethod
     def restart(self) -> None:
-        """Start the server again, with the same data under the same address; stops it first if it runs."""
+        """Start the server again, with the same data and address. A running server is stopped first."""
 
     @abstractmethod
     def stop(self) -> None:
-        """Give the server back. Idempotent."""
+        """End the use of the server. Idempotent."""
 
     def root_url(self, database: str) -> str:
-        """The URL of another database of this server, with the same account."""
+        """Return the URL of another database of this server, with the same account."""
         return urlunsplit(urlsplit(self.url)._replace(path="/" + check_database(database)))
 
     def create_database(self, name: str) -> str:
@@ -62,7 +61,7 @@ class DevServer(ABC):
         return url
 
     def drop_database(self, name: str) -> None:
-        """Drop a database, if it is there."""
+        """Drop a database, if it exists."""
         self._execute(f"DROP DATABASE IF EXISTS `{check_database(name)}`")
 
     def _execute(self, sql: str) -> None:
@@ -87,14 +86,17 @@ class DevServer(ABC):
 
 
 def check_database(name: str) -> str:
-    """Database names stand in SQL text and URLs, so they are plain."""
+    """Return the name of a database, if it is plain: it is put into SQL text and URLs."""
     if not re.fullmatch(r"[A-Za-z0-9_]{1,64}", name):
         raise ConfigurationError(f"a database name has 1 to 64 letters, digits or underscores, not {name!r}")
     return name
 
 
 def greeting(connection: socket.socket) -> tuple[str, str]:
-    """Read the first packet of a server that is ready: its family and version. OSError: not ready yet."""
+    """Read the first packet of a server that is ready.
+
+    Return its family and version. Raises OSError if it is not ready.
+    """
     data = connection.recv(256)
     if len(data) <= HEADER_BYTES or data[HEADER_BYTES - 1] != PROTOCOL:
         raise ConnectionError("the server is not ready")
@@ -102,6 +104,6 @@ def greeting(connection: socket.socket) -> tuple[str, str]:
 
 
 def family_and_version(text: str) -> tuple[str, str]:
-    """`5.5.5-10.11.19-MariaDB-…` is MariaDB 10.11.19 (the prefix is for old replicas), `9.7.4` is MySQL."""
+    """Parse `5.5.5-10.11.19-MariaDB-…` as MariaDB 10.11.19 (the prefix is for old replicas), `9.7.4` as MySQL."""
     numbers = re.search(r"\d+\.\d+\.\d+", text.removeprefix("5.5.5-"))
     return "mariadb" if "MariaDB" in text else "mysql", numbers[0] if numbers else text

@@ -1,10 +1,10 @@
-"""Makes lanelog's tables and upgrades them, and says how those of a database differ from what this library needs.
+"""Creates and upgrades lanelog's tables, and compares a database's tables with those that this library needs.
 
-It alters a table that exists only by the numbered steps, which add columns. About any other difference the operator
-decides, with the statement that the error gives him. The client, the command line and Spark call it.
+Existing tables are altered by the numbered steps only, which add columns. Any other difference is left to the operator:
+the error names the statement that mends it.
 
-Code and tables of neighbouring versions work together. Code that finds older tables works without what later versions
-added, and says so once. Code that finds newer tables works on them if they record that they admit it.
+Code and tables of neighbouring versions work together. Code that finds older tables works without the columns of later
+versions, and logs that once. Code that finds newer tables works on them, if their version admits it.
 """
 
 from lanelog.migrations.checking import NotAdmitted, admit, check

@@ -1,6 +1,6 @@
-"""Which of our tables a database holds, read from its catalogue; and the versions that were applied to it.
+"""The tables that a database holds, read from its catalogue, and the versions that were applied to it.
 
-It never changes anything but `queue_schema`, and adds columns. `migrations` calls it.
+Changes only `queue_schema`, and adds columns.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ VERSION = "SELECT MAX(version) FROM queue_schema"
 # The oldest code that the highest version admits; the column is there from version 2 on (PRIMARY).
 OLDEST_CODE = """SELECT oldest_code FROM queue_schema FORCE INDEX (PRIMARY)
 WHERE version > 0 ORDER BY version DESC LIMIT 1"""
-# A version is applied once, by whoever is first (PRIMARY).
+# Record that a version was applied; a repetition changes only its checksum and the oldest code (PRIMARY).
 RECORD = f"""INSERT INTO queue_schema (version, checksum, applied_at, oldest_code) VALUES (%s, %s, {NOW_MS}, %s)
 ON DUPLICATE KEY UPDATE checksum = VALUES(checksum), oldest_code = VALUES(oldest_code)"""
 
-# Writes the table's description alone, whatever the number of its rows.
+# Changes the table's definition alone, so that the number of its rows does not matter.
 ADD_COLUMN = "ALTER TABLE {table} ADD COLUMN {definition}, ALGORITHM=INSTANT"
 
 
@@ -61,27 +61,27 @@ def found_tables(cx: Executor, names: Iterable[str]) -> dict[str, TableShape]:
 
 
 def applied_version(cx: Executor) -> int:
-    """The version the database is at; 0: none is recorded. Raises SchemaError if there is no such table."""
+    """Return the version of the database; 0: none is recorded. Raises SchemaError if there is no such table."""
     row = cx.one(VERSION)
     return int(row[0]) if row and row[0] is not None else 0
 
 
 def oldest_code(cx: Executor) -> int:
-    """The oldest code that tables of version 2 or newer admit."""
+    """Return the oldest code that tables of version 2 or newer admit."""
     row = cx.one(OLDEST_CODE)
     return int(row[0]) if row else 0
 
 
 def record_version(cx: Executor, version: int, checksum: str, oldest: int) -> None:
-    """Note that a version is applied, and the oldest code that it admits."""
+    """Record that a version is applied, and the oldest code that it admits."""
     cx.execute(RECORD, (version, checksum, oldest))
 
 
 def add_column(cx: Executor, table: str, definition: str) -> bool:
-    """Add a column at the end of a table without rebuilding it; False: it was there.
+    """Add a column at the end of a table without rebuilding it. False: the column existed.
 
-    It may be there although nobody saw it a moment ago: a statement goes on at the server after its client died. Raises
-    SchemaError if the server would have to rebuild the table.
+    It may exist although a look just before did not find it: a statement goes on at the server after its client died.
+    Raises SchemaError if the server would have to rebuild the table.
     """
     try:
         cx.execute(ADD_COLUMN.format(table=table, definition=definition))
@@ -98,7 +98,7 @@ def add_column(cx: Executor, table: str, definition: str) -> bool:
 
 
 def _text(value: str | bytes | None) -> str:
-    """MySQL's catalogue reports some columns as bytes; no default and NULL are the same to us."""
+    """Decode what MySQL's catalogue reports as bytes. No default and the default NULL are the same here."""
     if value is None:
         return "NULL"
     return value.decode() if isinstance(value, bytes) else value

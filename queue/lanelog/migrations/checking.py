@@ -1,6 +1,6 @@
-"""Compares a database's tables with what this library needs, and decides whether it can work on them.
+"""Compares a database's tables with those that this library needs, and decides whether it can work on them.
 
-Owns that comparison and the error that says what mends a difference. It changes nothing.
+Owns that comparison, and the error that says how to mend a difference. Changes nothing.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ log = get_logger("database")
 
 
 class NotAdmitted(SchemaError):
-    """The tables are newer, and need a newer library: no migration helps."""
+    """The tables are newer, and need a newer library. No migration helps."""
 
 
 def check(database: Database) -> int:
-    """The version of the tables, which may be older or newer than this library's, if it can work on them.
+    """Return the version of the tables, older or newer than this library's, if it can work on them.
 
-    Otherwise it raises SchemaError, naming the first differences and what mends them.
+    Otherwise raises SchemaError, which names the first differences and how to mend them.
     """
     deadline = time.monotonic() + database.config.publish_timeout
     version, found = database.retry(lambda: look(database), deadline=deadline, what="checking the tables")
@@ -43,9 +43,11 @@ def check(database: Database) -> int:
 
 
 def admit(database: Database) -> None:
-    """Raise SchemaError unless the tables' version is one that this library works on; looks only once.
+    """Raise SchemaError unless the tables have a version that this library works on.
 
-    For those who begin to work, and have no time to compare the tables. It is not repeated after an error.
+    Looks only once for each database object.
+
+    It does not compare the tables, and is not repeated after an error, because work waits for it.
     """
     if database.tables_version:
         return
@@ -57,7 +59,7 @@ def admit(database: Database) -> None:
 
 
 def _note(database: Database, version: int) -> None:
-    """Remember the version that was found first: what it lacks is not used before the process starts again."""
+    """Remember the version that was found first. Columns that it lacks are not used until the process starts again."""
     if database.tables_version:
         return
     database.tables_version = version
@@ -72,7 +74,7 @@ def _note(database: Database, version: int) -> None:
 
 
 def look(database: Database) -> tuple[int, list[Difference]]:
-    """The version of the tables, 0 if there is none, and how they differ from what this library needs at it."""
+    """Return the version of the tables, 0 if none is recorded, and their differences from what this library needs."""
     with database.autocommit() as cx:
         found = found_tables(cx, declared_tables())
         version = version_of(database, cx) if "queue_schema" in found else 0
@@ -81,7 +83,7 @@ def look(database: Database) -> tuple[int, list[Difference]]:
 
 
 def version_of(database: Database, cx: Executor) -> int:
-    """The version of the tables, 0 if none is recorded; raises SchemaError if they do not admit this library."""
+    """Return the version of the tables, 0 if none is recorded. Raises SchemaError if they do not admit this library."""
     version = applied_version(cx)
     if version > VERSION:
         oldest = oldest_code(cx)
@@ -98,7 +100,7 @@ def _unrecorded() -> Difference:
 
 
 def differences(found: Mapping[str, TableShape], version: int) -> list[Difference]:
-    """How tables differ from those of a version, or of this library's if that is newer."""
+    """Return how tables differ from those of a version; if that is newer than this library's, from this library's."""
     mended = added()
     return [
         difference
@@ -108,7 +110,7 @@ def differences(found: Mapping[str, TableShape], version: int) -> list[Differenc
 
 
 def misfit(database: Database, found: list[Difference]) -> SchemaError:
-    """The error that names the first differences, and what mends them."""
+    """Return the error that names the first differences, and how to mend them."""
     more = len(found) - _SHOWN
     texts = [difference.text for difference in found[:_SHOWN]] + ([f"and {more} more"] if more > 0 else [])
     remedies = [difference.remedy for difference in found[:_SHOWN] if difference.remedy]

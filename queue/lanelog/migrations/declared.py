@@ -1,7 +1,6 @@
-"""What `schema/*.sql` declares, read into values, and how that differs from what a database holds.
+"""The declarations in `schema/*.sql`, parsed into values, and their differences from the tables of a database.
 
-It never talks to a database or alters anything, and knows only the form in which our own files are written.
-`migrations` calls it.
+Never talks to a database or alters anything. Parses only the form in which our own files are written.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _TEXT = ("varchar", "char", "text")
 
 @frozen(kw_only=True)
 class ColumnShape:
-    """A column, in words that both server families' catalogues can be brought to."""
+    """A column, in a form that the catalogues of both server families can be brought to."""
 
     name: str
     type: str
@@ -41,7 +40,7 @@ class ColumnShape:
 
     @classmethod
     def of(cls, *, name: str, kind: str, nullable: bool, default: str | None, collation: str | None) -> ColumnShape:
-        """Bring a declared or reported column to one form: no display widths, JSON as MariaDB stores it."""
+        """Bring a declared or reported column to that form: no display widths, and JSON as MariaDB stores it."""
         kind = _DISPLAY_WIDTH.sub(r"\1", kind.lower())
         if default is not None:
             default = None if default.upper() == "NULL" else default.strip("'")
@@ -76,21 +75,21 @@ class Index:
 
 @frozen(kw_only=True)
 class TableShape:
-    """A table as declared, or as found."""
+    """A table, declared or found."""
 
     name: str
     engine: str
     columns: Mapping[str, ColumnShape]
     indexes: Mapping[str, Index]
     statement: str = ""
-    """What creates it; empty for one that was found."""
+    """The statement that creates it; empty for a table that was found."""
     definitions: Mapping[str, str] = field(factory=dict)
-    """How `statement` writes each column; empty for one that was found."""
+    """The text of each column in `statement`; empty for a table that was found."""
 
 
 @frozen(kw_only=True)
 class Difference:
-    """One thing that is not as declared, and the statement that mends it; empty: `lanelog migrate` does."""
+    """One difference, and the statement that mends it. An empty remedy: `lanelog migrate` mends it."""
 
     text: str
     remedy: str = ""
@@ -98,19 +97,19 @@ class Difference:
 
 @cache
 def declared_tables() -> Mapping[str, TableShape]:
-    """The tables of `schema/*.sql` by name."""
+    """Return the tables of `schema/*.sql` by name."""
     files = resources.files("lanelog").joinpath("_schema").iterdir()
     tables = [parse(file.read_text(encoding="utf-8")) for file in files if file.name.endswith(".sql")]
     return {table.name: table for table in sorted(tables, key=lambda table: table.name)}
 
 
 def checksum(tables: Iterable[TableShape]) -> str:
-    """SHA-256 over the statements that create the tables."""
+    """Return the SHA-256 of the statements that create the tables."""
     return hashlib.sha256("\n".join(table.statement for table in tables).encode()).hexdigest()
 
 
 def parse(statement: str) -> TableShape:
-    """Read one of our own CREATE TABLE statements."""
+    """Parse one of our own CREATE TABLE statements."""
     found = _TABLE.search(statement)
     if found is None:
         raise ValueError(f"no CREATE TABLE in {statement[:80]!r}")
@@ -144,9 +143,11 @@ def parse(statement: str) -> TableShape:
 
 
 def compare(declared: TableShape, found: TableShape | None, *, mended: Collection[str] = ()) -> list[Difference]:
-    """What of `declared` is missing in `found`, or different; whatever else is there is its owner's business.
+    """Return what `found` lacks of `declared`, or has differently.
 
-    `mended`: columns that `lanelog migrate` adds where they are missing.
+    Additions to `found` are ignored: they are the owner's.
+
+    `mended`: columns that `lanelog migrate` adds if they are missing.
     """
     name = declared.name
     if found is None:

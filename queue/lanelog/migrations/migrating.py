@@ -1,6 +1,6 @@
-"""Makes the tables that are missing, and takes older ones to this library's version, one process at a time.
+"""Creates missing tables, and takes older ones to this library's version, one process at a time.
 
-Owns every statement that changes a table. A table that is there but different it leaves as it is.
+Owns every statement that changes a table. An existing table with other differences is left as it is.
 """
 
 from __future__ import annotations
@@ -25,21 +25,25 @@ PATIENCE: Final = 60.0
 
 _LEAST_PAGE: Final = 16_384
 
-# One migration at a time in a database; waited for in slices below any read time-out.
+# One migration at a time in a database. We wait in slices that are shorter than any read time-out.
 _LOCK = "SELECT GET_LOCK(%s, 5)"
 _UNLOCK = "SELECT RELEASE_LOCK(%s)"
 _PAGE_SIZE = "SELECT @@innodb_page_size"
-# A statement that alters a table would otherwise wait for its readers for a day (MariaDB) or a year (MySQL). While it
-# waits all others wait behind it, and no heartbeat is written: it gives up long before a lease ends, and tries again.
+# Without it, a statement that alters a table would wait for open transactions for a day (MariaDB) or a year (MySQL).
+# While it waits, all other statements on the table wait behind it, also heartbeats. So it gives up long before a lease
+# ends, and is tried again.
 _LOCK_WAIT = "SET SESSION lock_wait_timeout = 3"
 
 
 def migrate(database: Database) -> list[str]:
-    """Create and add what is missing; what was done, in words: nothing if everything is there.
+    """Create missing tables and add missing columns.
 
-    Any number of processes may call it at once, while others work. DDL commits by itself, statement by statement: one
-    that was interrupted is finished by the next call, and the version is recorded last. Raises SchemaError if a table
-    is there but different, or newer than this library, and DatabaseError.
+    Return what was done, in words; an empty list if nothing was missing.
+
+    Any number of processes may call it at once, while others work. DDL commits by itself, statement by statement. An
+    interrupted migration is finished by the next call; the version is recorded last.
+
+    Raises SchemaError if a table exists with other differences, or is newer than this library, and DatabaseError.
     """
     deadline = time.monotonic() + PATIENCE
     what = f"migrating {database.config.database}"
@@ -50,7 +54,7 @@ def migrate(database: Database) -> list[str]:
         version = VERSION
     elif left:
         raise misfit(database, left)
-    database.tables_version = version  # no need to start again to use what was added
+    database.tables_version = version  # this process uses the new columns from now on
     return done
 
 
@@ -63,7 +67,7 @@ def _migrate(database: Database, deadline: float, done: list[str]) -> None:
         before = found_tables(session, declared_tables())
         applied = version_of(database, session) if "queue_schema" in before else 0
         if applied > VERSION:
-            return  # a newer library was faster: what is missing now is its own to make
+            return  # a newer library was faster, and makes the missing tables
         for table in declared_tables().values():
             if table.name not in before:
                 _create(session, table.statement)
@@ -72,18 +76,18 @@ def _migrate(database: Database, deadline: float, done: list[str]) -> None:
         left = differences(found_tables(session, declared_tables()), VERSION)
         if left:
             raise misfit(database, left)
-        # From the oldest on: when the first version was recorded is when the tables were born.
+        # The oldest version first: its time tells when the tables were created.
         for step in STEPS[applied:]:
             record_version(session, step.version, checksum(declared_tables().values()), step.oldest_code)
         if applied < VERSION:
             done.append(f"recorded version {VERSION}" + (f", after {applied}" if applied else ""))
         session.execute(_UNLOCK, (name,))
     finally:
-        session.close()  # which frees the lock, too
+        session.close()  # this frees the lock, too
 
 
 def _add_columns(session: Session, before: dict[str, TableShape], done: list[str]) -> None:
-    """Add what steps brought to tables that were there before."""
+    """Add the columns of all steps to tables that existed before."""
     for table, column in added():
         if table not in before or column in before[table].columns:
             continue

@@ -1,8 +1,8 @@
-"""The versions of the tables, and what each of them added.
+"""The versions of the tables, and the columns that each of them added.
 
-A step only adds: columns with defaults, which code that does not know them neither reads nor writes. It never rebuilds
-a table. `schema/*.sql` declares the newest shape, with the columns of every step in it, and is the one place where
-they are written down; an older shape is the newest one without what came later.
+A step only adds columns with defaults. Code that does not know them neither reads nor writes them. A step never
+rebuilds a table. `schema/*.sql` declares the newest tables, with the columns of all steps. An older version is the
+newest one without the later columns.
 """
 
 from __future__ import annotations
@@ -22,9 +22,12 @@ class Step:
 
     version: int
     oldest_code: int
-    """The oldest code that may work on tables of this version, by the version of the tables that it was made for."""
+    """The oldest code that may work on tables of this version.
+
+    Code is named by the version of the tables that it was made for.
+    """
     columns: Mapping[str, tuple[str, ...]] = field(factory=dict)
-    """What it adds, by table."""
+    """The columns that it adds, by table."""
 
 
 STEPS: Final = (
@@ -43,12 +46,12 @@ STEPS: Final = (
 """In order, without gaps, from 1 on."""
 
 VERSION: Final = STEPS[-1].version
-"""The version of the tables that this library was made for, and makes."""
+"""The version of the tables that this library was made for, and creates."""
 
 
 @cache
 def shape(version: int) -> Mapping[str, TableShape]:
-    """The tables by name, as they were declared at a version from 1 to `VERSION`."""
+    """Return the tables by name, as they were declared at a version from 1 to `VERSION`."""
     later = {(table, column) for step in STEPS if step.version > version for table, column in _added(step)}
     return {
         name: evolve(
@@ -60,7 +63,7 @@ def shape(version: int) -> Mapping[str, TableShape]:
 
 
 def added() -> list[tuple[str, str]]:
-    """Table and name of every column that a step brought, in the steps' order."""
+    """Return table and name of every column that a step added, in the order of the steps."""
     return [each for step in STEPS for each in _added(step)]
 
 

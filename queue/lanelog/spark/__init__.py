@@ -1,19 +1,20 @@
 """The log on Spark: the format `lanelog`, for batches and streams, reading and writing. Needs `lanelog[spark]`, Java.
 
-Owns what is about Spark; it never consumes as a subscriber does. Applications import it, and nothing else of lanelog.
+Owns what is about Spark. It never consumes as a subscriber does. Applications import these names, and
+`lanelog.spark.analytics`, `analyze` and `archive`.
 
     import lanelog.spark
 
-    lanelog.spark.register(spark)  # needed where lanelog comes with --py-files: Spark finds only what is installed
+    lanelog.spark.register(spark)  # only needed if lanelog comes with --py-files
     df = spark.read.format("lanelog").option("url", "mysql://…").option("subscribe", "orders").load()
 
 Columns: `lanelog.spark.source.schema`. Options of a read: url (or LANELOG_URL), passwordEnv, subscribe,
 subscribePattern, groupId, table, startingOffsets, startingTimestamp, endingOffsets, maxOffsetsPerTrigger,
-minPartitions, failOnDataLoss, includePayload; of a write: url, passwordEnv.
+minPartitions, failOnDataLoss, includePayload. Options of a write: url, passwordEnv.
 
-How it holds together: `options` checks, `planning` looks at heads and floors on the driver, `splits` cuts lanes into
-tasks, `reading` reads pages in the executors, `offsets` and `stream` are the positions of a stream, `writer`
-publishes. `source` is what Spark calls.
+How `source` is built: `options` checks, `planning` looks at heads and floors on the driver, `splits` cuts lanes into
+tasks, `reading` reads pages in the executors, `offsets` and `stream` hold the positions of a stream, `writer`
+publishes.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""What the log says of itself: throughput, latency, attempts, dead letters, skew. DataFrames in, a DataFrame out.
+"""What went through the log: throughput, latency, attempts, dead letters, skew. DataFrames in, a DataFrame out.
 
-Owns the arithmetic of what went through the log (`backlog` has that of what is still in it); never reads or writes
-anything, keeps no state, asks no clock. `analyze` calls it, and so can any notebook that has the log as a DataFrame.
+Owns this arithmetic; `backlog` has that of unsettled messages. Never reads or writes anything, keeps no state, asks no
+clock. So it works in any notebook that has the log as a DataFrame.
 
-`messages` is what `read_archive` and `spark.read.format("lanelog")` give, through `slim`; `outcomes` is the table
-`history` of either, through `last_outcomes` or `successes`. Every function ends in the select that is its schema.
-Counts, bytes and milliseconds are integers to the end; a ratio is one division of two exact integers, so that the order
-of rows changes no digit.
+`messages` is a DataFrame of `read_archive` or of `spark.read.format("lanelog")`, passed through `slim`. `outcomes` is
+the table `history` of either, passed through `last_outcomes` or `successes`. Every function ends in the select that is
+its schema. Counts, bytes and milliseconds are integers to the end. A ratio is one division of two exact integers, so
+that the order of rows changes no digit.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _VARIABLE = (
 
 
 def slim(messages: DataFrame) -> DataFrame:
-    """What the analyses need of messages, without payloads.
+    """Return the columns of messages that the analyses need, without payloads.
 
     Columns: topic, key STRING; offset BIGINT; bytes BIGINT (size of the payload);
     created_at, failed_at TIMESTAMP; failed_group, last_error, original_topic STRING (NULL unless a dead letter).
@@ -81,11 +81,17 @@ def slim(messages: DataFrame) -> DataFrame:
 
 
 def until(archived: DataFrame, live: DataFrame, cutoff_ms: int, *, instant: str, key: tuple[str, ...]) -> DataFrame:
-    """Archive and live log as one: every row once, none newer than the cut-off (epoch milliseconds, itself included).
+    """Return archive and live log as one: every row once, up to the cut-off.
 
-    Both have the same columns, in any order; the result has those of `live`. `key` names a row, `instant` is the
-    column that the cut-off is about. A row that both hold is the same in both; the live one is taken, because the
-    live log is the smaller side, which every task of the join can be given.
+    A row that both hold is the same in both. The live one is taken, because the live log is the smaller side, which
+    fits into every task of the join.
+
+    Args:
+        archived: Rows of the archive.
+        live: Rows of the live log, with the same columns in any order. The result has their order.
+        cutoff_ms: Epoch milliseconds of the last instant that is included.
+        instant: The column that is compared with the cut-off.
+        key: The columns that identify a row.
     """
     before = F.unix_millis(F.col(instant)) <= F.lit(cutoff_ms)
     inside = live.where(before)
@@ -98,7 +104,7 @@ def until(archived: DataFrame, live: DataFrame, cutoff_ms: int, *, instant: str,
 
 
 def last_outcomes(outcomes: DataFrame) -> DataFrame:
-    """The last outcome of each message and group; a seek can make a message leave a group a second time.
+    """Return the last outcome of each message and group. After a seek, a message can leave a group a second time.
 
     Columns: consumer_group, topic, key STRING; message_offset BIGINT; finished_at, published_at TIMESTAMP; outcome
     STRING; attempts BIGINT.
@@ -112,15 +118,17 @@ def last_outcomes(outcomes: DataFrame) -> DataFrame:
 
 
 def successes(outcomes: DataFrame, messages: DataFrame) -> DataFrame:
-    """How long each message took to succeed in each group: from when the database wrote it to its first success.
+    """Return how long each message took, in each group, from its writing to its first success.
 
-    So neither a delay counts (a delayed message is written into its topic when it is due), nor how long a dead letter
-    lay there before it was redriven (which writes it anew), nor what succeeds again after a seek. Where `messages`
-    has not got the message any more, it counts from when it was first published. `outcomes` are all there are, archived
-    ones too: the live log alone keeps of a message the last outcome only, so that a first success from before a seek
-    is known if it was archived by then.
+    A delay does not count: a delayed message is written when it is due. Neither does the time as a dead letter: a
+    redrive writes the message anew. A second success after a seek does not count either.
 
     Columns: consumer_group, topic STRING; ms BIGINT (milliseconds).
+
+    Args:
+        outcomes: All outcomes, archived ones too. The live log keeps only the last outcome of a message. So a first
+            success from before a seek is only known if it was archived by then.
+        messages: The messages. If one is missing, its time counts from its first publish.
     """
     place = ["topic", "key", "message_offset"]
     first = F.min(F.struct("finished_at", "published_at"))
@@ -136,11 +144,13 @@ def successes(outcomes: DataFrame, messages: DataFrame) -> DataFrame:
 
 
 def throughput(messages: DataFrame, step_ms: int = HOUR_MS) -> DataFrame:
-    """Messages and bytes that were written to each topic, hour by hour; an hour without any has no row.
-
-    `step_ms`: other steps than hours, in milliseconds; they begin at multiples of themselves since 1970, UTC.
+    """Return messages and bytes that were written to each topic, hour by hour. An hour without any has no row.
 
     Columns: topic STRING; start TIMESTAMP (of the hour); messages BIGINT; bytes BIGINT (of payloads).
+
+    Args:
+        messages: The messages.
+        step_ms: Milliseconds of a step. Steps begin at multiples of it since 1970, UTC.
     """
     at = F.unix_millis("created_at")
     return (
@@ -151,7 +161,7 @@ def throughput(messages: DataFrame, step_ms: int = HOUR_MS) -> DataFrame:
 
 
 def busiest(hours: DataFrame) -> DataFrame:
-    """Each topic added up, and the busiest of its hours (the first of equally busy ones), from `throughput`.
+    """Return the sums of each topic, and its busiest hour (of equal ones the first), from `throughput`.
 
     Columns: topic STRING; messages, bytes BIGINT; peak_messages BIGINT; peak_start TIMESTAMP (of that hour).
     """
@@ -170,13 +180,18 @@ def busiest(hours: DataFrame) -> DataFrame:
 
 
 def latency(succeeded: DataFrame, groups: DataFrame) -> DataFrame:
-    """The latencies of `successes`, for each group of consumers and topic.
+    """Return percentiles of latency for each group of consumers and topic, from `successes`.
 
-    A percentile is the nearest rank: the smallest measured latency that at least so many per cent are not above.
-    A group that keeps no history has a row too, with 0 samples and NULL latencies; an archive's or a replay's has none.
+    A percentile is the nearest rank: the smallest measured latency that at least that share of the messages does not
+    exceed. A group that keeps no history has a row with 0 samples and NULL latencies. The groups of archives and
+    replays have none.
 
-    Columns: consumer_group, topic STRING; keeps_history BOOLEAN (NULL: no such group is registered any more);
+    Columns: consumer_group, topic STRING; keeps_history BOOLEAN (NULL: the group is not registered any more);
     samples BIGINT; p50_ms, p95_ms, p99_ms, max_ms BIGINT (milliseconds).
+
+    Args:
+        succeeded: The result of `successes`.
+        groups: The table `groups`.
     """
     lane = Window.partitionBy("consumer_group", "topic")
     ranked = (
@@ -208,10 +223,10 @@ def _rank(percent: int) -> Column:
 
 
 def latency_spread(succeeded: DataFrame) -> DataFrame:
-    """How the same latencies are spread: `successes` in classes of 1, 2, 5, 10 … milliseconds.
+    """Return the distribution of latencies: `successes` in classes of 1, 2, 5, 10 … milliseconds.
 
-    Columns: consumer_group, topic STRING; upto_ms BIGINT (upper bound of the class, included; what is longer than the
-    last bound is in the last class); messages BIGINT.
+    Columns: consumer_group, topic STRING; upto_ms BIGINT (upper bound of the class, included; the last class also holds
+    all longer ones); messages BIGINT.
     """
     longest = F.lit(STEPS_MS[-1])
     bound = F.coalesce(*(F.when(F.col("ms") <= step, F.lit(step)) for step in STEPS_MS[:-1]), longest)
@@ -223,7 +238,7 @@ def latency_spread(succeeded: DataFrame) -> DataFrame:
 
 
 def attempts(outcomes: DataFrame) -> DataFrame:
-    """How many messages ended how, after how many attempts.
+    """Return how many messages had which outcome after how many attempts, from `last_outcomes`.
 
     Columns: consumer_group, topic STRING; attempts BIGINT (0: never handed out); outcome STRING; messages BIGINT.
     """
@@ -235,15 +250,17 @@ def attempts(outcomes: DataFrame) -> DataFrame:
 
 
 def dead_letters(messages: DataFrame, left: DataFrame | None) -> DataFrame:
-    """Dead letters by what they failed of: the first line of the last error, in which every number is `#`.
+    """Return dead letters by reason: the first line of the last error, with every number as `#`.
 
-    What `messages` has is counted, also those that were redriven or deleted since, as long as log or archive holds
-    them; those that `left` has (`outstanding`; None: the live log is not known) wait for somebody. The example is the
-    last one.
+    All dead letters in `messages` count, also those redriven or deleted since. The example is the last one.
 
     Columns: original_topic, failed_group, reason STRING (empty: no error was recorded); dead_letters BIGINT;
-    outstanding BIGINT (of these; NULL: not known); first_failed_at, last_failed_at TIMESTAMP; example_topic,
-    example_key STRING; example_offset BIGINT.
+    outstanding BIGINT (neither redriven nor deleted; NULL: not known); first_failed_at, last_failed_at TIMESTAMP;
+    example_topic, example_key STRING; example_offset BIGINT.
+
+    Args:
+        messages: The messages, dead letters among them.
+        left: The result of `outstanding`. None: the live log is not known.
     """
     last = F.max(F.struct("failed_at", "topic", "key", "offset"))
     letters = messages.where(F.coalesce("failed_group", F.lit("")) != "")
@@ -275,13 +292,13 @@ def dead_letters(messages: DataFrame, left: DataFrame | None) -> DataFrame:
 
 
 def reason_of(error: str) -> Column:
-    """The reason in the error of that column: its first line that is not blank, without what differs each time."""
+    """Return the reason in a column of errors: the first line that is not blank, without the parts that vary."""
     first = F.coalesce(first_line(error), F.lit(""))
     return F.substring(F.trim(F.regexp_replace(first, _VARIABLE, "#")), 1, REASON_MAX)
 
 
 def hot_lanes(messages: DataFrame, most: int = 20) -> DataFrame:
-    """The busiest lanes of each topic, at most `most`; of equally busy ones the first by key.
+    """Return the busiest lanes of each topic, at most `most`; of equal ones the first by key.
 
     Columns: topic STRING; place INT (1: the busiest); key STRING; messages BIGINT; bytes BIGINT; share DOUBLE (of the
     topic's messages, 0 to 1).
@@ -298,7 +315,7 @@ def hot_lanes(messages: DataFrame, most: int = 20) -> DataFrame:
 
 
 def lane_sizes(messages: DataFrame) -> DataFrame:
-    """How many lanes of a topic hold how many messages: few rows, however many lanes there are.
+    """Return how many lanes of a topic hold how many messages. The result is small, even for many lanes.
 
     Columns: topic STRING; messages BIGINT (in each of these lanes, at least 1); lanes BIGINT.
     """
@@ -312,12 +329,12 @@ def lane_sizes(messages: DataFrame) -> DataFrame:
 
 
 def skew(sizes: DataFrame) -> DataFrame:
-    """How unevenly a topic's messages are spread over its lanes, from `lane_sizes`.
+    """Return how unevenly the messages of a topic are spread over its lanes, from `lane_sizes`.
 
-    The Gini coefficient of n lanes with x_1 <= … <= x_n messages is sum((2i - n - 1) x_i) / (n sum(x_i)): 0 when all
-    are equal, (n - 1) / n when one has everything. The top 1 % of the lanes is rounded up to whole lanes.
+    The Gini coefficient of n lanes with x_1 <= … <= x_n messages is sum((2i - n - 1) x_i) / (n sum(x_i)): 0 if all are
+    equal, (n - 1) / n if one lane has all. The top 1 % of the lanes is rounded up to whole lanes.
 
-    Columns: topic STRING; lanes, messages BIGINT; top_lanes BIGINT (how many are the top 1 %); top_share DOUBLE (their
+    Columns: topic STRING; lanes, messages BIGINT; top_lanes BIGINT (number of the top 1 %); top_share DOUBLE (their
     part of the messages, 0 to 1); gini DOUBLE (0 to 1).
     """
     topic = Window.partitionBy("topic")

@@ -1,12 +1,11 @@
-"""The program that analyses archive and live log: tables as files, and an HTML report over them.
+"""The program that analyses archive and live log: tables as files, and an HTML report.
 
-Owns the options, the files and their names; what is read is `analysis`'s, what is computed `analytics`', and the page
-`page`'s. Called by `lanelog analyze` and `python -m lanelog.spark.analyze`.
+Owns the options, the files and their names. `analysis` reads, `analytics` computes, `report.page` makes the page.
 
-Every file is written beside its name and then renamed, the report last: whoever dies in between leaves whole tables,
-and an earlier report beside newer ones. Tables of an earlier run in the other format are removed before the report is
-there, so that what lies beside a report belongs to it: files with the names of these tables, no others. Two at once on
-one directory mix their tables; give each its own.
+Every file is written under another name and then renamed, the report last. A process that dies in between leaves whole
+tables, and an earlier report beside newer tables. Tables of an earlier run in the other format are removed before the
+report is renamed, so that all tables beside a report belong to it. Only files with the names of these tables are
+removed. Two runs at once in one directory mix their tables; give each its own.
 """
 
 from __future__ import annotations
@@ -46,23 +45,26 @@ STALLED_AFTER: Final = 300.0
 
 @frozen(kw_only=True)
 class AnalyzeOptions:
-    """What is read and where the results go. Raises ConfigurationError."""
+    """What `run` reads, and where its results go. Raises ConfigurationError."""
 
     output: str
+    """Directory for the tables and `report.html`: empty, or with an earlier report."""
     path: str | None = None
-    """The archive; None: only the live log is read."""
+    """Directory of the archive. None: only the live log is read."""
     url: str | None = None
-    """The database; None: LANELOG_URL, and without that only the archive is read."""
+    """The database. None: LANELOG_URL; if that is not set, only the archive is read."""
     password_env: str | None = None
+    """Environment variable with the password of the URL's user."""
     live: bool = True
-    """False: the live log is not read, wherever it is."""
+    """False: the live log is not read, even if a URL is known."""
     topics: tuple[str, ...] = ()
-    """Empty: all. The topics where dead letters of these lie are read with them."""
+    """Empty: all. Topics that hold dead letters of these are read with them."""
     until: datetime | None = None
-    """The cut-off, aware; None, or in the future: now."""
+    """The cut-off, an aware datetime. None, or in the future: now."""
     stalled_after: float = field(default=STALLED_AFTER, converter=seconds, validator=duration())
-    """Seconds without progress after which a lane with something to do stalls."""
+    """Seconds without progress after which a lane with unsettled messages stalls."""
     format: str = "parquet"
+    """Format of the tables: `parquet` or `csv`."""
 
     def __attrs_post_init__(self) -> None:
         for topic in self.topics:
@@ -76,11 +78,11 @@ class AnalyzeOptions:
 
     @property
     def reads_live(self) -> bool:
-        """Whether there is a live log to read."""
+        """Whether the live log is read."""
         return self.live and bool(self.url or os.environ.get(URL_VARIABLE))
 
     def wanted(self) -> Wanted:
-        """The same for the analysis."""
+        """Return the same for the analysis."""
         given = {"url": self.url, "passwordEnv": self.password_env}
         source = {name: value for name, value in given.items() if value is not None}
         return Wanted(
@@ -98,23 +100,36 @@ class Analyzed:
     """What a run wrote."""
 
     report: str
+    """Path of the report."""
     cutoff: datetime
     topics: Sequence[str]
     messages: int
     lanes: int
     dead_letters: int
     outstanding: int | None
-    """Dead letters that nobody has redriven or deleted; None: the live log was not read."""
+    """Dead letters that are neither redriven nor deleted; None: the live log was not read."""
     stalled_lanes: int
-    """But for those whose oldest message its handler has postponed."""
+    """Lanes that stall, without those whose oldest message was postponed by its handler."""
     busiest: Mapping[str, tuple[str, int]]
-    """By topic: the key that has most messages, and how many."""
+    """By topic: the key with most messages, and their number."""
 
 
 def run(options: AnalyzeOptions, spark: SparkSession | None = None) -> Analyzed:
-    """Read, compute and write. Raises ConfigurationError, SchemaError and DatabaseError before anything is written.
+    """Read, compute and write.
 
-    What else Spark cannot do is a LanelogError with a line of what it said.
+    Args:
+        options: What to read, and where the results go.
+        spark: The session to use. None: a session of its own.
+
+    Returns:
+        The path of the report, and sums.
+
+    Raises:
+        ConfigurationError: Options or output directory are wrong, or there is no Java; nothing was written. Or the disk
+            failed while the files were written.
+        SchemaError: The tables are missing. Nothing was written.
+        DatabaseError: The database does not answer. Nothing was written.
+        LanelogError: Spark failed; with the first line of its message.
     """
     output = local_path(options.output)
     _refuse_foreign(output)
@@ -144,9 +159,9 @@ def run(options: AnalyzeOptions, spark: SparkSession | None = None) -> Analyzed:
 
 
 def write(analysis: Analysis, output: Path, form: str) -> None:
-    """Write `<table>.<form>` for every table, and the report, into a directory; replaces those of an earlier run.
+    """Write `<table>.<form>` for every table, then the report, into a directory. Files of an earlier run are replaced.
 
-    Removes `<table>.<another form>` of an earlier run.
+    Removes `<table>.<other format>` of an earlier run.
     """
     page = render(analysis.facts, _shown(analysis))
     try:
@@ -166,7 +181,10 @@ def write(analysis: Analysis, output: Path, form: str) -> None:
 
 
 def _shown(analysis: Analysis) -> dict[str, list[dict[str, Any]]]:
-    """The rows that the page needs: of a table that can be long, those that it shows; topics by hours it does not."""
+    """Return the rows that the page shows.
+
+    The page shows no throughput by hour, and of long tables only the first rows.
+    """
     from pyarrow import compute
 
     shown = {**analysis.tables, **analysis.page}
@@ -194,7 +212,7 @@ def _beside(path: Path) -> Path:
 
 
 def _refuse_foreign(output: Path) -> None:
-    """Only an empty directory, or one with an earlier report, is written into."""
+    """Refuse a directory that is not empty and holds no earlier report."""
     try:
         if output.exists() and not (output / REPORT).is_file() and any(output.iterdir()):
             raise ConfigurationError(
@@ -205,7 +223,7 @@ def _refuse_foreign(output: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """`python -m lanelog.spark.analyze`, for spark-submit; the exit status: 0 done, 1 it failed, 2 refused."""
+    """Run `python -m lanelog.spark.analyze`, for spark-submit. Return the exit status: 0 done, 1 failed, 2 refused."""
     parser = argparse.ArgumentParser(prog="python -m lanelog.spark.analyze", description="Analyse archive and log.")
     parser.add_argument("--output", required=True, help="directory for the tables and report.html")
     parser.add_argument("--path", help="directory of the archive")

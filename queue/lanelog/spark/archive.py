@@ -1,8 +1,7 @@
 """The archive: a Structured Streaming job that is a consumer group, and writes the log to Parquet.
 
-Owns the run: what is checked before anything is written, the query, its repetition, its end. What becomes of a
-micro-batch is `job`'s. Called by `lanelog archive` and `python -m lanelog.spark.archive`; readers of what it
-writes go through `read_archive`.
+Owns the run: the checks before anything is written, the query, its repetition and its end. `job` archives a
+micro-batch. `read_archive` reads the files.
 """
 
 from __future__ import annotations
@@ -52,9 +51,9 @@ if TYPE_CHECKING:
     from lanelog._database import Executor
 
 FAILURES: Final = 5
-"""Failures of the query in a row, with nothing archived between them, after which the run ends."""
+"""Failures of the query in a row, without an archived message between them, after which the run ends."""
 WORKED: Final = 60.0
-"""Seconds, on top of one interval, after which a query has worked until its failure, or until that batch began."""
+"""Seconds, on top of one interval: a query that ran longer before its failed batch began counts as progress."""
 _LOOKS: Final = 1
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -63,7 +62,7 @@ log = get_logger("spark")
 
 @frozen(kw_only=True)
 class Archived:
-    """What a run did, and what the archive holds now."""
+    """What a run archived, and what the archive holds."""
 
     path: str
     version: int
@@ -76,10 +75,22 @@ class Archived:
 def run(
     options: ArchiveOptions, spark: SparkSession | None = None, stopping: threading.Event | None = None
 ) -> Archived:
-    """Archive; returns when everything is archived (`once`), else when `stopping` is set.
+    """Archive the log. Running it again is always safe.
 
-    Raises ConfigurationError before anything is written; LeaseLost when another job has taken over; DatabaseError and
-    LanelogError when it cannot go on, or was stopped before everything was archived. Running it again is always safe.
+    Args:
+        options: What to archive, and where.
+        spark: The session to use. None: a session of its own.
+        stopping: Setting it ends the run. None: only `once` ends it.
+
+    Returns:
+        What was archived: with `once`, all that was there at the start; else all until `stopping` was set.
+
+    Raises:
+        ConfigurationError: An option or the directory is wrong, another job is at work, or there is no Java. Nothing
+            was archived. Or the database is found to be older than the archive, which can be at any time.
+        LeaseLost: Another job has taken over.
+        DatabaseError: The database does not answer.
+        LanelogError: The job cannot go on, or was stopped before everything was archived.
     """
     root = local_path(options.path)
     store = ManifestStore(root)
@@ -90,7 +101,7 @@ def run(
     database = Database(parse_write(options.source).config())
     try:
         migrations.check(database)
-        _manifest(database, store, options)  # what is refused is refused before Spark is started
+        _manifest(database, store, options)  # refuse before Spark is started
         store.prepare()
         stopping = stopping or threading.Event()
         with in_one_line(f"archiving to {str(root)!r} failed"):
@@ -105,7 +116,7 @@ def run(
 
 
 def _manifest(database: Database, store: ManifestStore, options: ArchiveOptions) -> Manifest:
-    """The manifest to go on from; refuse an archive of something else, and a group that archives elsewhere."""
+    """Return the manifest to go on from. Refuse an archive of something else, and a group that archives elsewhere."""
     manifest, birth = store.latest(), born(database)
     topics = read(database, _there, "looking for topics", options)
     if options.once and not topics:
@@ -125,7 +136,7 @@ def _manifest(database: Database, store: ManifestStore, options: ArchiveOptions)
 
 
 def _there(cx: Executor, options: ArchiveOptions) -> list[str]:
-    """The topics to archive, as there are now; refuse one that was named and is not there."""
+    """Return the topics to archive that exist now. Refuse a named topic that does not exist."""
     if options.topics:
         for topic in options.topics:
             known_topic(cx, topic)
@@ -142,7 +153,7 @@ def _run(
     checkpoints: Path,
     stopping: threading.Event,
 ) -> Archived:
-    manifest = _manifest(database, store, options)  # anew: another job may have gone on while Spark started
+    manifest = _manifest(database, store, options)  # again: another job may have written it while Spark started
     _configure(spark)
     writer = secrets.token_hex(4)
     owner = f"archive@{socket.gethostname()[:200]}-{os.getpid()}-{writer}"
@@ -164,7 +175,7 @@ def _run(
     )
     try:
         job.look()
-        if store.highest() != manifest.version:  # before the topics were held; who comes later finds them held
+        if store.highest() != manifest.version:  # written before we held the topics; a later job finds them held
             raise LeaseLost(f"another job has just written the archive at {str(store.root)!r}: start this one again")
         paused = group.paused()
         if options.once and paused is not None:
@@ -194,11 +205,12 @@ def _run(
 
 
 def _configure(spark: SparkSession) -> None:
-    """Set what the archive's files and its query need of the session."""
+    """Set what the files of the archive and its query need of the session."""
     spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-    # Each batch of the checkpoint tells every lane's place, and a later query goes back to none of them.
+    # Each batch of the checkpoint holds the place of every lane, and a later query never goes back to it.
     spark.conf.set("spark.sql.streaming.minBatchesToRetain", "2")
-    # In order, between batches: a thread beside them leaves out what it finds under way, at the end of `once` for good.
+    # Purge the log between batches. A purge in a thread of its own is skipped while another one runs; after the last
+    # batch of `once` it would never be made up for.
     spark.conf.set("spark.sql.streaming.asyncLogPurge.enabled", "false")
 
 
@@ -208,10 +220,10 @@ def _outcomes(spark: SparkSession, options: ArchiveOptions, topics: list[str], s
 
 
 def _repeat(job: ArchiveJob, options: ArchiveOptions, checkpoints: Path) -> bool:
-    """Run the query until it is done or stopped; what fails is tried again, a batch of `once` only if that may help.
+    """Run the query until it is done or stopped, again after a failure. Return whether it is done.
 
-    Returns whether it was done. A job that goes on waits for its database for as long as it takes, `once` for
-    `publish_timeout`.
+    A batch of `once` that failed is only repeated if that may help. Without `once` the job waits for its database
+    without end, with `once` for `publish_timeout` seconds.
     """
     failures = 0
     while not job.stopping.is_set():
@@ -223,8 +235,8 @@ def _repeat(job: ArchiveJob, options: ArchiveOptions, checkpoints: Path) -> bool
                 raise job.error from None
             if isinstance(error, LanelogError) and not error.retriable:
                 raise
-            # A batch without a row is no progress: the first one of each query is empty, and what fails is the next,
-            # an interval later. What fails long after that, in a quiet time, is another failure.
+            # A batch without a row is no progress: the first one of each query is empty, and the next one, an interval
+            # later, is the one that fails. A failure long after that, in a quiet time, is a new one.
             failed = time.monotonic() if job.failure is None else job.failed_from
             worked = job.archived > archived or failed - began > WORKED + options.interval
             failures = 1 if worked else failures + 1
@@ -239,7 +251,7 @@ def _repeat(job: ArchiveJob, options: ArchiveOptions, checkpoints: Path) -> bool
 
 
 def _wait_for_database(job: ArchiveJob, patience: float) -> None:
-    """Return when it takes a heartbeat, or when the job is to stop: one that only reads is no database for us yet.
+    """Return when the database takes a heartbeat, or when the job is to stop. A read-only database counts as not there.
 
     Raises DatabaseError, at the latest after `patience` seconds.
     """
@@ -257,7 +269,7 @@ def _wait_for_database(job: ArchiveJob, patience: float) -> None:
 
 
 def _query(job: ArchiveJob, options: ArchiveOptions, checkpoints: Path) -> bool:
-    """Run the query, from where the manifest ends; whether it ended by itself."""
+    """Run the query from where the manifest ends. Return whether it ended by itself."""
     for old in checkpoints.glob(f"{job.manifest.archive}-*"):
         shutil.rmtree(old, ignore_errors=True)
     checkpoint = checkpoints / f"{job.manifest.archive}-{secrets.token_hex(4)}"
@@ -292,7 +304,7 @@ def _watch(job: ArchiveJob, query: StreamingQuery, options: ArchiveOptions) -> b
 
 
 def _starting(job: ArchiveJob) -> str:
-    """Behind what the manifest holds."""
+    """Return the starting offsets: behind all that the manifest holds."""
     lanes = {
         topic: {key: through + 1 for key, through in keys.items()}
         for topic, keys in job.manifest.lanes.items()
@@ -302,15 +314,15 @@ def _starting(job: ArchiveJob) -> str:
 
 
 def tell_events(level: int = logging.INFO) -> None:
-    """Write what lanelog tells to standard error, from this level on, as a program that goes on for days does."""
+    """Write the events of lanelog to standard error, from this level on."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("lanelog").setLevel(level)
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # the traceback of what lanelog says in a line
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # its tracebacks: lanelog logs these errors in one line
 
 
 @contextmanager
 def stopped_by_signals() -> Iterator[threading.Event]:
-    """An event that SIGTERM and Ctrl-C set, for the main thread."""
+    """Give an event that SIGTERM and Ctrl-C set. For the main thread."""
     stopping = threading.Event()
     before = {number: signal.signal(number, lambda *_: stopping.set()) for number in _SIGNALS}
     try:
@@ -321,7 +333,7 @@ def stopped_by_signals() -> Iterator[threading.Event]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """`python -m lanelog.spark.archive`, for spark-submit; the exit status: 0 done, 1 it could not go on, 2 refused."""
+    """Run `python -m lanelog.spark.archive`, for spark-submit. Return the exit status: 0 done, 1 failed, 2 refused."""
     from lanelog.errors import SchemaError
 
     parser = argparse.ArgumentParser(prog="python -m lanelog.spark.archive", description="Archive the log to Parquet.")

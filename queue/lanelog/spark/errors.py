@@ -1,7 +1,7 @@
-"""Errors as Spark shows them: Spark prints the whole traceback of an error in Python, and ours shall be one line.
+"""Errors as Spark shows them: Spark prints the whole traceback of a Python error; ours should be one line.
 
-It changes no error of lanelog but what led to it. `source`, `stream`, `reading` and `writer` wrap what Spark calls
-in `clear`, for the tasks; `archive`, `replay` and `analyze` wrap what calls Spark in `in_one_line`, for the driver.
+Changes no error of lanelog, except that it drops the errors that led to it. `clear` is for code that Spark calls, in
+tasks and on the driver. `in_one_line` is for code that calls Spark.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _OWN: Final = re.compile(r"^\s*lanelog(?:\.\w+)+: (.+)$", re.MULTILINE)
-"""The line of an error of lanelog in a traceback of a task, without its class."""
+"""The line of an error of lanelog in the traceback of a task, without its class."""
 _CREDENTIALS: Final = re.compile(r"(?<=://)[^\s/]*@")
 _EMPTY: Final = re.compile(r"^(?:: )?(?:An error occurred while calling .*)?$")
-"""What comes before Spark's own message in an error that crossed over from Java."""
+"""Lines before Spark's own message in an error that came from Java."""
 _WAITED: Final = "awaitResult:"
-"""How a line ends that says only that something failed elsewhere."""
+"""The end of a line that only says that something failed elsewhere."""
 _CAUSE: Final = "Caused by: "
 _MOST: Final = 1_000
 
 
 class clear:  # noqa: N801 - a context manager, as contextlib.suppress; contextlib's own would put the traceback back
-    """Let an error of lanelog out without the errors and the frames behind it: its message says what to do."""
+    """Let an error of lanelog out without its causes and frames: its message says what to do."""
 
     def __enter__(self) -> None:
-        """Nothing is needed before."""
+        """Do nothing."""
 
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
@@ -43,7 +43,7 @@ class clear:  # noqa: N801 - a context manager, as contextlib.suppress; contextl
 
 @contextmanager
 def in_one_line(what: str) -> Iterator[None]:
-    """Around what calls Spark: its errors, and those of the disk, become a LanelogError that says `what` and why."""
+    """Turn errors of Spark and of the disk within the block into a LanelogError of one line: `what`, and why."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -54,7 +54,10 @@ def in_one_line(what: str) -> Iterator[None]:
 
 
 def one_line(text: str) -> str:
-    """What a text of Spark's says first, or rather what an error of lanelog in it says; without a URL's password."""
+    """Return the first message in a text of Spark's; if it holds an error of lanelog, that.
+
+    A URL's password is masked.
+    """
     own = _OWN.search(text)
     lines = [line.strip() for line in text.splitlines()]
     first = own[1].strip() if own else next((line for line in lines if not _EMPTY.match(line)), "")

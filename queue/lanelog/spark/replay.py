@@ -1,14 +1,13 @@
 """Replay: messages of an archive, published again.
 
-Owns the run of a replay and the account of it in the archive; rows and ids are `rows`'s, the group
-`holder`'s. Applications call `replay`, and so does `lanelog replay`.
+Owns the run of a replay, and its account in the archive. `rows` chooses rows and ids, `holder` has the group.
 
-A replay may be run again, whatever stopped it: each message has an id that follows from where it stands in the archive
-and from the replay's name, and one that is in the log under its id is not published again. So that no message of a
-replay leaves the log before the replay is over, a group of its own, `_replay-NAME`, holds them there. Whoever dies in
-the middle leaves that group, and collection waits for it, until the same replay is run again or the group is deleted.
-What is done is written down in the archive before the group goes: the same replay then does nothing, also after its
-messages were collected. Of a replay that found nothing to publish nothing is written down: it may find something later.
+A replay may be run again after any interruption. Each message has an id that follows from its place in the archive and
+the replay's name; a message whose id is in the log is not published again. A group of its own, `_replay-NAME`, holds
+the messages in the log until the replay is over. A process that dies leaves that group. Collection waits for it until
+the same replay is run again, or the group is deleted. The archive's account says that the replay is done before the
+group is deleted: the same replay then does nothing, even after its messages were collected. A replay that found nothing
+to publish gets no account, because it may find something later.
 """
 
 from __future__ import annotations
@@ -55,18 +54,19 @@ log = get_logger("spark")
 
 @frozen(kw_only=True)
 class Replayed:
-    """What a replay did, or would do."""
+    """What a replay did, or with `dry_run` would do."""
 
     name: str
     chosen: int
-    """Messages of the archive that the filters let pass; of a replay that was done before, as many as there were."""
+    """Messages of the archive that pass the filters. For a replay that is done already: as many as it had."""
     published: int
     duplicates: int
     """Messages that an earlier run of the same replay had published."""
     done_before: bool
+    """Whether the replay was done already, so that this run did nothing."""
     dry_run: bool
     topics: tuple[dict[str, Any], ...]
-    """By topic it goes to: to_topic, messages, keys, bytes, first_ms, last_ms (when they were written)."""
+    """For each target topic: to_topic, messages, keys, bytes, first_ms, last_ms (when written, epoch milliseconds)."""
 
 
 def replay(
@@ -88,22 +88,40 @@ def replay(
     password_env: str | None = None,
     spark: SparkSession | None = None,
 ) -> Replayed:
-    """Publish messages of the archive at `path` again, in the order in which each key had them.
+    """Publish messages of an archive again, those of each key in their order.
 
-    `topics`: where they were published; `to`: where they go (default: back there). `keys`, `ids` (the first ones),
-    `since` and `until` (aware; when they were written into the log, until excluded) leave others out.
-    `dead_letters_of`: the dead letters of this group instead, of `topics` or of all, which go back to their original
-    topics and to that group alone, unless `all_groups`. `target_group`: one group that must be registered; the others
-    pass the messages by. `rate`: at most so many messages a second.
+    Replayed messages have new ids. Their metadata has the first id as `lanelog.original_id`, and the name as
+    `lanelog.replay`. Each message is replayed once: replayed and redriven copies are left out. Of several dead letters
+    of one message the last is replayed, and none if that one was redriven and its copy is archived.
 
-    `name`: running a replay of the same name again goes on with it, and adds nothing when it is done; default: one that
-    follows from the filters and from both databases. One run at a time. `dry_run` only counts.
+    Args:
+        path: Directory of the archive.
+        topics: Topics under which the messages were published. With `dead_letters_of`, None means all.
+        to: Publish to this topic. None: to the topic that they came from.
+        keys: Only messages with these keys. None: all.
+        ids: Only messages with these first ids. None: all.
+        since: Only messages written to the log then or later (aware datetime).
+        until: Only messages written to the log before then (aware datetime).
+        dead_letters_of: Replay the dead letters of this group instead, to their original topics and for this group
+            only, unless `all_groups`.
+        target_group: Only this registered group gets the messages.
+        all_groups: Dead letters go to every group.
+        rate: The most messages a second. None: as fast as possible.
+        name: The replay's name, at most 200 characters. A run with the same name goes on with the replay, and does
+            nothing when it is done. None: a name that follows from the filters and from both databases.
+        dry_run: Only count.
+        url: The database to publish to. None: LANELOG_URL.
+        password_env: Environment variable with the password of the URL's user.
+        spark: The session to use. None: a session of its own.
 
-    Replayed messages have new ids; metadata `lanelog.original_id` has the first one, `lanelog.replay` the name.
-    Each message is replayed once: copies that were replayed or redriven are left out, dead letters are not. Of several
-    dead letters of one message the last is replayed, and none that was redriven if its copy is archived. Raises
-    ConfigurationError before anything is written, DatabaseError, and LanelogError with a line of what Spark or the disk
-    said.
+    Returns:
+        What was published, by topic.
+
+    Raises:
+        ConfigurationError: An argument is wrong, another run of the replay is alive, or a message cannot be published.
+            Nothing was published.
+        DatabaseError: The database does not answer. Run the replay again.
+        LanelogError: Spark or the disk failed; with the first line of the message. Run the replay again.
     """
     options = checked(
         path=os.fspath(path),
@@ -186,17 +204,17 @@ def _run(
         holder, presence = Holder(database, options.holder, owner), Presence(database, options.holder, owner)
         try:
             holder.take(topics, presence)
-            # Another run may have been done since the last look; what it published may be collected.
+            # Another run may have finished since the last look, and its messages may be collected.
             done = account.done(options)
             if done is not None:
                 return _done_before(options, done, dry_run=dry_run)
             presence.start(lambda: topics, lambda: None, lambda error: log.error("replay.presence_failed", error=error))
-            # No more tasks than keys: each has its share of the rate, and one without a key would waste it.
+            # No more tasks than keys: each task has its share of the rate, and a task without a key would waste it.
             parts = max(1, min(spark.sparkContext.defaultParallelism, sum(row["keys"] for row in counted)))
             try:
                 published, duplicates = rows.publish(chosen, options, place, holder.fence, parts)
             except BaseException:
-                holder.leave()  # a task that does not hear of the end publishes nothing
+                holder.leave()  # tasks that still run publish nothing then
                 raise
             account.end(options, number)
         finally:
@@ -215,17 +233,17 @@ def _run(
 
 @frozen
 class _Account:
-    """What is written down about a replay, in a file of the archive: that it has begun, later that it is done.
+    """The account of a replay, in a file of the archive: that it has begun, later that it is done.
 
-    What is done stays so: a run that slept while another one finished writes over nothing when it begins at last.
+    A done account stays done: a run that slept while another one finished does not overwrite it when it begins at last.
     """
 
     path: Path
 
     def done(self, options: ReplayOptions) -> int | None:
-        """How many messages a replay of that name had that is over; None: it is not, or never began.
+        """Return how many messages a finished replay of that name had. None: it is not finished, or never began.
 
-        Raises ConfigurationError if that was another replay.
+        Raises ConfigurationError if the account is of another replay.
         """
         try:
             found: dict[str, Any] = json.loads(self.path.read_bytes())
@@ -240,18 +258,18 @@ class _Account:
         return int(found["chosen"]) if found.get("state") == "done" else None
 
     def begin(self, options: ReplayOptions) -> None:
-        """Write down that it has begun, unless something is written down. Raises ConfigurationError, LanelogError."""
+        """Note that the replay has begun, unless there is an account. Raises ConfigurationError, LanelogError."""
         if self.done(options) is None:
             self._write({"name": options.name, "digest": options.digest, "state": "begun"}, os.link)
-        self.done(options)  # whose account it is, if two were begun at once
+        self.done(options)  # refuses, if another replay of that name began at the same time
 
     def end(self, options: ReplayOptions, chosen: int) -> None:
-        """Write down that it is done. Raises LanelogError."""
+        """Note that the replay is done. Raises LanelogError."""
         content = {"name": options.name, "digest": options.digest, "state": "done", "chosen": chosen}
         self._write(content, os.replace)
 
     def _write(self, content: dict[str, Any], place: Callable[[Path, Path], None]) -> None:
-        # In one step, and to the disk.
+        # The file gets its name in one step, after it was flushed to the disk.
         unfinished = self.path.with_suffix(f".{secrets.token_hex(4)}")
         try:
             self.path.parent.mkdir(exist_ok=True)
@@ -265,7 +283,7 @@ class _Account:
             finally:
                 unfinished.unlink(missing_ok=True)
             flush_directory(self.path.parent)
-            flush_directory(self.path.parent.parent)  # which has the directory's own name
+            flush_directory(self.path.parent.parent)  # it holds the directory's name own name
         except OSError as exc:
             raise LanelogError(
                 f"{str(self.path)!r} cannot be written ({exc.strerror or exc}): a replay keeps its account there"

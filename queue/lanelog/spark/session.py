@@ -1,7 +1,7 @@
-"""A Spark session for the programs of this package: Java looked for first, small and quiet where nobody says otherwise.
+"""A Spark session for the programs of this package: it checks for Java first, and is small and quiet by default.
 
-It never configures what spark-submit, a cluster or a configuration directory of Spark's has configured, and no
-interruption of its caller leaves the session out of step. `archive`, `replay` and `analyze` call it.
+Never overrides what spark-submit, a cluster or a configuration directory of Spark has configured. An interruption of
+the caller does not leave the session out of step.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _NEEDED = (
     "openjdk-17-jre-headless) or set JAVA_HOME"
 )
 _PATIENCE: Final = 30.0
-"""Seconds for Java to tell its version, and for work that was interrupted to end."""
+"""Seconds for Java to tell its version, and for interrupted work to end."""
 _BETWEEN_CANCELS: Final = 0.2
 
-# What a session on one machine needs; everything else is Spark's own.
+# Settings of a session on one machine; everything else is Spark's default.
 _LOCAL: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -60,15 +60,21 @@ def in_session(
     work: Callable[[SparkSession], T],
     stopping: threading.Event | None = None,
 ) -> T:
-    """Run `work` with `spark`, or with a session of its own name, and return what it returns or raise what it raises.
+    """Run `work` with a session, in a thread of its own, and return its result.
 
-    `work` runs in a thread of its own. py4j reads the answer to a call on the connection of the calling thread. An
-    interruption within a call (Ctrl-C, a time-out that raises) leaves the answer unread, and every later call of that
-    thread reads the answer to the call before. Here it meets a thread that only waits: the session stays in step.
+    py4j reads the answer to a call on the connection of the calling thread. An interruption within a call (Ctrl-C, a
+    time-out that raises) leaves the answer unread, and every later call of that thread reads the answer of the call
+    before. Here the interruption meets the caller's thread, which only waits, so the session stays in step.
 
-    An interruption waits up to 30 s for `work` to end, and is raised. `work` is told by `stopping`, or, where there is
-    none, by the cancellation of its jobs: a streaming query stops by itself, and takes the cancellation of a job of its
-    own for a failure. Local properties of the caller's thread, such as a job group, are not those of `work`.
+    An interruption is raised once `work` has ended, at the latest after 30 seconds. Local properties of the caller's
+    thread, such as a job group, do not hold for `work`.
+
+    Args:
+        app_name: Name of a session that is started.
+        spark: The session to use. None: the running one, or a new one.
+        work: The work. Its error is raised.
+        stopping: Set at an interruption, to tell `work`. None: the jobs of `work` are cancelled instead. A streaming
+            query needs `stopping`, because it takes the cancellation of its job for a failure.
     """
     call = _Call(app_name, spark, work)
     context = contextvars.copy_context()
@@ -89,7 +95,7 @@ def in_session(
 
 @define(eq=False)
 class _Call(Generic[T]):
-    """Work in a session, which a second thread can give up. Its tag is on every job that it starts."""
+    """Work in a session. A second thread can give it up. Every job that it starts has its tag."""
 
     app_name: str
     spark: SparkSession | None
@@ -106,7 +112,7 @@ class _Call(Generic[T]):
             self.spark = self.spark or start(self.app_name)
             self.spark.sparkContext.addJobTag(self._tag)
             if self._given_up.is_set():
-                raise LanelogError("interrupted before it began")  # noqa: TRY301 - nobody waits for it any more
+                raise LanelogError("interrupted before it began")  # noqa: TRY301 - no thread waits for it any more
             self._values.append(self.work(self.spark))
         except BaseException as error:  # noqa: BLE001 - the caller raises it
             self._error = error
@@ -114,31 +120,38 @@ class _Call(Generic[T]):
             self.ended.set()
 
     def give_up(self) -> None:
-        """Cancel what runs and what still begins, from a third thread: a second Ctrl-C leaves that alone."""
+        """Cancel all jobs, also later ones, from a thread of its own, which a second Ctrl-C does not interrupt."""
         self._given_up.set()
         threading.Thread(target=self._cancel, name="lanelog-spark-cancel", daemon=True).start()
 
     def _cancel(self) -> None:
-        while not self.ended.wait(_BETWEEN_CANCELS):  # a cancellation meets only the jobs that run at that moment
+        while not self.ended.wait(_BETWEEN_CANCELS):  # one cancellation only stops the jobs of that moment
             if self.spark is not None:
-                with suppress(Exception):  # where the session or the JVM is gone, its jobs are
+                with suppress(Exception):  # if the session or the JVM is gone, so are its jobs
                     self.spark.sparkContext.cancelJobsWithTag(self._tag)
 
     def result(self) -> T:
-        """What the work returned; raise what it raised."""
+        """Return the result of the work, or raise its error."""
         if self._error is not None:
             raise self._error
         return self._values[0]
 
 
 def start(app_name: str, **settings: str) -> SparkSession:
-    """The running session, or a new one with the source registered; `settings`: `spark.…` names and values.
+    """Return the running session, or start one, with the source registered.
 
-    Without a master (spark-submit's, or in `settings`) it is `local[2]`. Its time zone is UTC in any case.
-    Raises ConfigurationError if there is no Java.
+    Without a master (of spark-submit, or in `settings`) it is `local[2]`. Its time zone is UTC, unless it is
+    configured.
+
+    Args:
+        app_name: Name of the application.
+        settings: Names and values of Spark's settings (`spark.…`).
+
+    Raises:
+        ConfigurationError: There is no Java.
     """
     check_java()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # or workers take whatever python is in the PATH
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # otherwise workers run the python of the PATH
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
@@ -158,7 +171,7 @@ def start(app_name: str, **settings: str) -> SparkSession:
 
 @contextmanager
 def _own_interrupt() -> Iterator[None]:
-    """Keep what Ctrl-C does: a context of Spark's would cancel its jobs instead, and tell the program nothing."""
+    """Keep the handler of Ctrl-C. Spark's own would cancel its jobs, and not interrupt the program."""
     before = signal.getsignal(signal.SIGINT)
     try:
         yield
@@ -168,7 +181,7 @@ def _own_interrupt() -> Iterator[None]:
 
 
 def _logging() -> dict[str, str]:
-    """Errors alone, from the JVM's first line on; whoever has configured Spark or its log has said what it logs."""
+    """Return settings that log only errors, from the JVM's first line on; none if Spark or its log is configured."""
     from pyspark.find_spark_home import _find_spark_home
 
     place = Path(os.environ.get("SPARK_CONF_DIR") or Path(_find_spark_home()) / "conf")
@@ -176,12 +189,12 @@ def _logging() -> dict[str, str]:
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # the JVM is running
     if submitted or "LOG4J_CONFIGURATION_FILE" in os.environ or any((place / name).exists() for name in names):
         return {}
-    # These stand before spark.driver.extraJavaOptions on the JVM's command line: what is said there goes.
+    # These stand before spark.driver.extraJavaOptions on the JVM's command line, which overrides them.
     return {"spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"}
 
 
 def check_java() -> None:
-    """Raise ConfigurationError unless a Java that Spark runs on is found, where Spark looks for it."""
+    """Raise ConfigurationError unless Spark would find a Java that it runs on."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None or not os.access(java, os.X_OK):

@@ -1,4 +1,4 @@
 """Help for the tests of applications that use lanelog: the pytest plugin `lanelog.testing.plugin`.
 
-Nothing else of the library imports it. pytest loads the plugin by itself where lanelog is installed.
+The rest of the library does not import it. pytest loads the plugin by itself if lanelog is installed.
 """

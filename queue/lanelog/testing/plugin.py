@@ -1,8 +1,7 @@
-"""Fixtures that give each test a fresh database with lanelog's tables, on a server started once per session.
+"""Fixtures that give each test a fresh database with lanelog's tables, on a server started once for a session.
 
-It never imports more than pytest when it is loaded, because every pytest run of an environment loads it, and it never
-reads LANELOG_URL, the database of an application. pytest calls it; tests ask for `lanelog_client`, `lanelog_url` or
-`lanelog_server`.
+The fixtures are `lanelog_client`, `lanelog_url` and `lanelog_server`. Every pytest run of an environment loads the
+plugin, so it imports nothing but pytest when it is loaded. It never reads LANELOG_URL, the database of an application.
 """
 
 import os
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The option that chooses the server."""
+    """Add the option that chooses the server."""
     parser.getgroup("lanelog").addoption(
         "--lanelog-server",
         default="auto",
@@ -29,7 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    """Which server the fixtures will create and drop databases on; of a URL host and database, never the password."""
+    """Say on which server the fixtures create and drop databases: host and database of a URL, never the password."""
     kind: str = config.getoption("--lanelog-server")
     url, given_by = kind, "--lanelog-server"
     if kind == "auto":
@@ -43,7 +42,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def _place(url: str) -> tuple[str, str]:
-    """Host with port, and database; what cannot be read is refused by the fixtures, with its reason."""
+    """Return host with port, and database. A URL that cannot be parsed is refused later, by the fixtures."""
     from urllib.parse import urlsplit
 
     try:
@@ -56,7 +55,7 @@ def _place(url: str) -> tuple[str, str]:
 
 @pytest.fixture(scope="session")
 def lanelog_server_kind(request: pytest.FixtureRequest) -> str:
-    """Which server `lanelog_server` starts; override it in a conftest to fix the choice for a project."""
+    """The kind of server that `lanelog_server` starts. Override it in a conftest to fix the choice for a project."""
     kind: str = request.config.getoption("--lanelog-server")
     return kind
 
@@ -72,7 +71,7 @@ def lanelog_server(lanelog_server_kind: str) -> Iterator["DevServer"]:
 
 @pytest.fixture
 def lanelog_url(lanelog_server: "DevServer") -> Iterator[str]:
-    """The URL of a new database with lanelog's tables; it is dropped after the test."""
+    """The URL of a new database with lanelog's tables. It is dropped after the test."""
     import lanelog
 
     name = f"lanelog_test_{secrets.token_hex(6)}"

@@ -296,6 +296,8 @@ class Coordinator:
             claim = {}  # without a heartbeat, the others would take the lanes away again
         self._claim_at = 0.0  # a claim that raises is repeated in the next turn; five in a row fail the member
         page = min(PAGE, max(FIRST_PAGE, len(member.leasing.lanes)))
+        if claim:
+            self._read_back.forget()  # what is taken is loaded in this turn, or it would be planned without it
         taken = self._claim(claim, page, now)
         if taken:
             self.beat_if_due()

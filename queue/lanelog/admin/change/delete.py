@@ -1,18 +1,19 @@
-"""Groups and topics, removed.
+"""Deletion of groups and topics.
 
-Owns these transactions; never touches a dead letter topic that it was not asked for, nor a schedule: it names those
-that are left. Called by `Admin`.
+Owns these transactions. Never touches a dead letter topic or a schedule that it was not asked to delete: the result
+names those that stay.
 
 The first transaction ends the groups: topic row X → groups X → leases. It raises the topic row's epoch above every
-lease it deletes, so that a group of that name begins above them, and from its commit on nobody can settle anything for
-them: a settlement looks for its lease first. What they leave is deleted by exact keys, in bounded batches of their own,
-each with the topic row locked and the group known to be gone. For a topic what is scheduled follows, then the messages
-(see `purge_messages`), then lane after lane: topic row X → floors X → heads X → delivery → offsets; the topic row
-stays, with the highest offset and epoch.
+lease that it deletes, so that a later group of that name begins above them. From its commit on nothing can be settled
+for the deleted groups, because a settlement needs its lease. The remaining rows are deleted by exact keys in bounded
+batches. Each batch is one transaction: it locks the topic row, and checks that the group was not registered again.
+
+For a topic, the scheduled messages follow, then the messages (see `purge_messages`), then lane after lane: topic row X
+→ floors X → heads X → delivery → offsets. The topic row stays; it keeps the highest offset and epoch.
 
 Dies before the first COMMIT: nothing has happened. After it, in the middle, or with an unanswered COMMIT: the groups
-are gone and rows without a group are left, which harm nobody: the same call again goes on with them, and so does a
-registration of that name. Two at once: the second waits for the topic row and finds less, or nothing.
+are gone, and rows without a group are left. They do no harm. The same call again deletes them, and so does a
+registration of that name. Two at once: the second waits for the topic row, and finds less or nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 BATCH = 1000
 LANES_A_TRANSACTION = 100
 ROUNDS = 3
-"""How often a lane is emptied that somebody still publishes to, before it is left."""
+"""How often a lane is emptied that is still published to. Then it is left."""
 
 
 # -- a group -----------------------------------------------------------------------------------------------------------
@@ -53,7 +54,7 @@ def delete_group(database: Database, topic: str, group: str, *, dry_run: bool) -
 
 
 def remove_group(database: Database, topic: str, group: str, tally: Tally, *, dry_run: bool) -> GroupDeleted:
-    """The same, counted and not told: for a job that removes the group it made itself."""
+    """Delete a group and count what that did. Write no event: a job uses this for a group that it made itself."""
     check_name("topic", topic)
     check_name("group", group)
     at = GroupTopic(topic=topic, group=group)
@@ -84,13 +85,13 @@ def remove_group(database: Database, topic: str, group: str, tally: Tally, *, dr
 
 
 def _try_to_delete(database: Database, nothing: Callable[[Executor], None]) -> None:
-    """Refuse who may not do the last step before the first is done."""
+    """Refuse an account that may not do the last step, before the first step is done."""
     with database.transaction() as cx:
         nothing(cx)
 
 
 def _may_delete_groups(cx: Executor) -> None:
-    """Delete what nobody has: nothing has empty names."""
+    """Delete rows with empty names. There are none, so this only asks for the privilege."""
     nothing = GroupTopic(topic="", group="")
     deliveries.delete(cx, nothing, [("", 0)])
     offsets.delete(cx, nothing, [""])
@@ -98,7 +99,7 @@ def _may_delete_groups(cx: Executor) -> None:
 
 
 def _readers(cx: Executor, at: GroupTopic) -> set[str]:
-    """The registered groups; refuse one that is neither registered nor has left anything."""
+    """Return the registered groups. Refuse a group that is not registered and has left no rows."""
     known_topic(cx, at.topic)
     readers = set(groups.readers(cx, at.topic))
     left = at.group in readers or offsets.any_of_group(cx, at) or deliveries.any_of_group(cx, at)
@@ -118,7 +119,7 @@ def _lags(database: Database, topic: str, names: Iterable[str]) -> dict[str, int
 def _held_back(
     cx: Executor, topic: str, group: str, others: Sequence[str], page: Sequence[tuple[str, int]]
 ) -> tuple[int, int]:
-    """In how many of these lanes the group has a row, and how many messages only it holds back there."""
+    """Return in how many of these lanes the group has a row, and how many messages no other group holds back there."""
     keys = [key for key, _ in page]
     floors = {key: row.offset_acked for key, row in offsets.load_floors(cx, topic, keys).items()}
     marks = offsets.watermarks(cx, topic, [group, *others], keys)
@@ -131,7 +132,7 @@ def _held_back(
 
 
 def _end(database: Database, topic: str, names: Sequence[str]) -> None:
-    """The transaction after which these groups are no more."""
+    """Delete the registrations and leases of these groups in one transaction."""
     with database.transaction() as cx:
         if partitions.lock_topic(cx, topic) is None:
             raise no_topic(topic)
@@ -150,7 +151,7 @@ def _end(database: Database, topic: str, names: Sequence[str]) -> None:
 
 
 def _clear(database: Database, at: GroupTopic, owners: Sequence[str]) -> None:
-    """Delete what a group has left, until there is nothing, or until somebody has registered it anew."""
+    """Delete the rows that a group left, until there are none, or until the group is registered again."""
     while repeated(database, _clear_some, "deleting what a group left", database, at):
         pass
     for owner in owners:
@@ -158,7 +159,7 @@ def _clear(database: Database, at: GroupTopic, owners: Sequence[str]) -> None:
 
 
 def _clear_some(database: Database, at: GroupTopic) -> bool:
-    """One transaction; True when there may be more."""
+    """Delete one batch. True: there may be more."""
     with database.transaction() as cx:
         # topic row S → delivery → offsets. A registration, which would make these rows its own, needs the topic row.
         partitions.share_topic(cx, at.topic)
@@ -178,7 +179,7 @@ def delete_topic(database: Database, topic: str, *, dry_run: bool) -> TopicDelet
     """See `Admin.delete_topic`."""
     check_name("topic", topic)
     letters = read(database, _letters_of, "looking for the topic", topic)
-    # Before anything is changed, as all that is only read: one that is declared meanwhile is not among them.
+    # Read before anything is changed. A schedule that is declared meanwhile is missing here.
     published_by = tuple(read(database, schedules.of_topic, "listing schedules", topic))
     names = sorted(read(database, groups.readers, "reading groups", topic))
     owners = {
@@ -199,7 +200,7 @@ def delete_topic(database: Database, topic: str, *, dry_run: bool) -> TopicDelet
             tally.add(unsettled=sum(unsettled.values()))
             for group in names:
                 _clear(database, GroupTopic(topic=topic, group=group), list(owners[group].rows))
-        # Before the lanes: what is moved into the log meanwhile leaves with its lane.
+        # Before the lanes: a message that is moved into the log meanwhile is deleted with its lane.
         waiting = read(database, scheduled.count, "counting", topic) if dry_run else delete_all(database, topic)
         tally.add(scheduled=0 if dry_run else waiting)
         lanes, messages = 0, 0
@@ -222,7 +223,7 @@ def delete_topic(database: Database, topic: str, *, dry_run: bool) -> TopicDelet
 
 
 def _may_delete_topics(cx: Executor) -> None:
-    """As `_may_delete_groups`."""
+    """Do what `_may_delete_groups` does, for all tables of a topic."""
     _may_delete_groups(cx)
     may_delete(cx)
     scheduled.delete(cx, "", [("", "")])
@@ -241,7 +242,7 @@ def _count(database: Database, topic: str, heads: Mapping[str, int]) -> tuple[in
 
 
 def _empty(database: Database, topic: str, keys: Sequence[str]) -> tuple[int, int]:
-    """Delete the messages of these lanes, and then the lanes; how many of both."""
+    """Delete the messages of these lanes, then the lanes. Return the numbers of lanes and messages."""
     lanes, messages, left = 0, 0, list(keys)
     for _ in range(ROUNDS):
         released = repeated(database, _release, "releasing messages", database, topic, left)
@@ -255,7 +256,7 @@ def _empty(database: Database, topic: str, keys: Sequence[str]) -> tuple[int, in
 
 
 def _release(database: Database, topic: str, keys: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """Raise the floors to the heads; (deleted through, floor) by key."""
+    """Raise the floors to the heads. Return (deleted through, floor) by key."""
     with database.transaction() as cx:
         partitions.share_topic(cx, topic)
         _nobody_reads(cx, topic)
@@ -266,7 +267,7 @@ def _release(database: Database, topic: str, keys: Sequence[str]) -> dict[str, t
 
 
 def _nobody_reads(cx: Executor, topic: str) -> None:
-    """With the topic row locked, nobody can begin to."""
+    """Refuse if a group is registered. While the topic row is locked, none can be registered."""
     readers = groups.readers(cx, topic)
     if readers:
         raise ConfigurationError(
@@ -275,7 +276,7 @@ def _nobody_reads(cx: Executor, topic: str) -> None:
 
 
 def _drop(database: Database, topic: str, keys: Sequence[str]) -> list[str]:
-    """Remove the lanes that are empty; those that were published to meanwhile are left."""
+    """Delete the lanes that are empty. Return the keys of those that were published to meanwhile."""
     with database.transaction() as cx:
         partitions.lock_topic(cx, topic)
         _nobody_reads(cx, topic)

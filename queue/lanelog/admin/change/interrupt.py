@@ -1,19 +1,21 @@
-"""What a living owner had in flight when its lane was taken away: it is delivered again, and nobody counts a crash.
+"""The deliveries that a living owner had in flight when its lane was taken away: they wait again, and are no crash.
 
-Owns these rows and that judgement; never takes a lane away itself. Called by skip, release and purge, behind
-`lease_takeover` and inside their transactions.
+Owns these rows and this judgement. Never takes a lane away itself: it works inside the transaction of the verb, after
+`lease_takeover`.
 
-The next owner of a lane believes that whatever an earlier epoch had in flight died with its process: it counts as a
-crash, runs alone before its last attempt, and under a policy of one attempt it goes to the dead letters. A message that
-merely ran when an operator took its lane gets a waiting row instead: its attempt counts, and one more is granted
-whatever caps the deliveries, because it was the operator who ended this one. What its handler settles later is refused.
+The next owner of a lane believes that everything in flight under an earlier epoch died with its process. It counts a
+crash, runs the last attempt alone, and under a policy of one attempt it writes a dead letter. That would be wrong for a
+message that merely ran when an operator took the lane. So the message gets a waiting row: its attempt counts, and one
+more attempt is granted whatever caps the deliveries, because the operator ended this one. What its handler settles
+later is refused.
 
-An owner that is dead leaves what it had in flight as it is: that is a crash, and stays one. What dies between this
-judgement and the COMMIT is released nevertheless, and gets the one attempt more. An owner whose server lock is free
-only for the moment in which it logs in again is taken for dead.
+A dead owner's deliveries stay as they are: they are crashes. An owner that dies between this judgement and the COMMIT
+is treated as living, and its messages get one attempt more. An owner that is just logging in again, whose liveness lock
+is free for that moment, is treated as dead.
 
-Lock order: leases X (held by the caller) → delivery (`interrupt`) → offsets (`unmark`). With the lease locked and its
-epoch raised nobody else writes these rows. Bounded by what one owner may have in flight: `prefetch` messages.
+Lock order: leases X (held by the caller) → delivery (`interrupt`) → offsets (`unmark`). No other transaction writes
+these rows while the lease is locked and its epoch is raised. Bounded by `prefetch`, the messages that one owner may
+have in flight.
 """
 
 from __future__ import annotations
@@ -33,13 +35,18 @@ if TYPE_CHECKING:
     from lanelog._stores.leases import Held
 
 INTERRUPTED = "an operator took the lane away while it was handed out"
-"""`last_error` of an attempt that ended so."""
+"""`last_error` of an interrupted attempt."""
 
 
 def interrupt(cx: Executor, at: GroupTopic, held: Mapping[str, Held]) -> list[str]:
-    """Write down what the living among these owners had in flight; the keys whose run marks are void by that.
+    """Write waiting rows for the deliveries in flight of living owners.
 
-    `held`: the leases by key, as they were before they were taken away.
+    Return the keys whose run marks that makes void.
+
+    Args:
+        cx: The open transaction.
+        at: The group and its topic.
+        held: The leases by key, as they were before they were taken away.
     """
     if not any(lease.owner for lease in held.values()):
         return []
@@ -67,7 +74,7 @@ def interrupt(cx: Executor, at: GroupTopic, held: Mapping[str, Held]) -> list[st
 
 
 def _again(key: str, row: DeliveryRow) -> DeliveryWrite:
-    """A redelivery in flight, waiting again; a crash that it had before stays one."""
+    """Return the write that lets a redelivery in flight wait again. A crash that it had before stays counted."""
     return DeliveryWrite(
         key=key,
         offset=row.offset,
@@ -82,7 +89,7 @@ def _again(key: str, row: DeliveryRow) -> DeliveryWrite:
 
 
 def _first(key: str, offset: int, age: float) -> DeliveryWrite:
-    """A first delivery that only the run mark knew of."""
+    """Return the write for a first delivery, which only the run mark recorded so far."""
     return DeliveryWrite(
         key=key,
         offset=offset,
@@ -95,7 +102,7 @@ def _first(key: str, offset: int, age: float) -> DeliveryWrite:
 
 
 def _uncovered(rows: Iterable[DeliveryRow], low: int, high: int) -> Iterator[int]:
-    """The offsets above `low` and up to `high` that no row covers."""
+    """Yield the offsets above `low` and up to `high` that no row covers."""
     at = low + 1
     for row in sorted(rows, key=lambda row: row.offset):
         yield from range(at, min(row.offset, high + 1))

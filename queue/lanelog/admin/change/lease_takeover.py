@@ -1,11 +1,10 @@
-"""What every verb does that changes a group's place in a lane: it takes the lane away from its owner first.
+"""How a verb takes a lane away from its owner before it changes the group's place in it.
 
-Owns how a lane is taken away; never decides where a watermark goes. Seek, skip, release and purge
-call it inside their transactions.
+Owns the take-over alone. Never decides where a watermark goes. It runs inside the transaction of the verb.
 
 Lock order: topic row S → groups S → floors → leases X → delivery → offsets. The floor keeps collection and the purge of
-the lane out; topic row and group are there because a lease row may be born here. With the lease's epoch raised, no
-settlement of its old owner can be committed any more: every one of them share-locks that row and compares.
+the lane out. Topic row and group are locked because a lease row may be born here. Once the lease's epoch is raised, the
+old owner can commit no settlement any more: each settlement share-locks the lease row and compares the epoch.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def begin(cx: Executor, at: GroupTopic) -> int:
-    """Hold topic row and group until the transaction ends; the epoch of lease rows that are born in it."""
+    """Lock topic row and group until the transaction ends. Return the epoch for lease rows that are born in it."""
     row = partitions.share_topic(cx, at.topic)
     if row is None:
         raise no_topic(at.topic)
@@ -34,12 +33,12 @@ def begin(cx: Executor, at: GroupTopic) -> int:
 
 
 def take_away(cx: Executor, at: GroupTopic, keys: Iterable[str], epoch: int) -> None:
-    """Leave these lanes to nobody; `epoch` is that of rows that are born."""
+    """Leave these lanes without an owner. A lease row that is born here gets `epoch`."""
     leases.take_away(cx, [at.lane(key) for key in keys], epoch)
 
 
 def settled_between(rows: Iterable[DeliveryRow], low: int, high: int) -> int:
-    """How many offsets above `low` and up to `high` the acked rows of a lane cover."""
+    """Return how many offsets above `low` and up to `high` the acked rows of a lane cover."""
     return sum(
         max(0, min(row.through, high) - max(row.offset - 1, low)) for row in rows if row.acked and row.through > low
     )

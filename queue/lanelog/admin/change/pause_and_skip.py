@@ -1,14 +1,14 @@
-"""Pause, resume, skip and release: steering a group, a lane or one message of it.
+"""Pause, resume, skip and release, for a group, a lane or one message.
 
-Owns these transactions; never touches the log, nor another group. Called by `Admin`.
+Owns these transactions. Never touches the log, nor another group.
 
-A pause is a flag: the owners read it, hand out nothing more, let handlers finish and give the lanes back. Skip and
-release fence the owner, because memory and tables would disagree otherwise: topic row S → groups S (skip alone) → floor
-S → lease X → delivery → offsets → history (skip alone), see `lease_takeover`; what the owner had in flight there is
+A pause is a flag: owners read it, hand out nothing more, let handlers finish and give their lanes back. Skip and
+release fence the owner, because its memory would contradict the tables: topic row S → groups S (skip alone) → floor S →
+lease X → delivery → offsets → history (skip alone), see `lease_takeover`. The owner's deliveries in flight are
 delivered again, see `interrupt`.
 
 Dies right before a COMMIT: nothing has happened. Right after, or with an unanswered COMMIT: the repetition finds it
-done and returns `changed=False`. Two at once: the second waits for the first's row and finds it done.
+done and returns `changed=False`. Two at once: the second waits for the row of the first, and finds it done.
 """
 
 from __future__ import annotations
@@ -99,10 +99,13 @@ def _set(
     *,
     dry_run: bool,
 ) -> tuple[Pause, int]:
-    """One transaction; the pause as it was, and the database's clock, which is when a pause begins."""
+    """Set or end a pause in one transaction.
+
+    Return the earlier pause, and the database's clock, at which a pause begins.
+    """
     with database.transaction() as cx:
-        # groups X → floor S → offsets; a group's pause takes its row alone. The floor keeps the purge of the lane away,
-        # which would take the flag with it.
+        # groups X → floor S → offsets; a group's pause locks the group's row alone. The locked floor keeps the purge of
+        # the lane away, which would delete the flag.
         before = groups.lock_pause(cx, at)
         if before is None:
             raise no_group(at)
@@ -211,7 +214,7 @@ def _skip(
 
 
 def _settle(cx: Executor, lane: LaneId, offset: int, watermark: int, rows: list[DeliveryRow]) -> None:
-    """The next one raises the watermark, over what is settled ahead of it; any other gets an acked row."""
+    """Settle one message: behind the watermark, by raising it over all settled messages; elsewhere, by an acked row."""
     reached = deliveries.advanced(rows, watermark)
     if offset != reached + 1:
         deliveries.settle(cx, lane, offset)
@@ -222,7 +225,7 @@ def _settle(cx: Executor, lane: LaneId, offset: int, watermark: int, rows: list[
 
 
 def _standing(cx: Executor, lane: LaneId, offset: int) -> message_state.Standing:
-    """What the message is for the group before it is skipped, whether or not it has expired."""
+    """Return where the message stands for the group before it is skipped, even if it has expired."""
     group, topic, key = lane.columns
     body = message_state.Body(key, offset, created_at=0, expires_at=0, target_group="")
     facts = lane_totals.load(cx, topic, [group], [key])[(group, key)]

@@ -1,17 +1,17 @@
-"""Purge: messages leave the log by an operator's will, whether or not every group has settled them.
+"""Purge: an operator deletes messages, even if a group has not settled them.
 
-Owns the transactions that release them and the deletes behind; never removes a lane (collection does, once it is
-drained). Called by `Admin`, and by `delete` for a whole topic.
+Owns the transactions that release messages, and the deletes that follow. Never removes a lane: collection does, once
+the lane is drained.
 
-One transaction for a number of lanes: topic row S → floors X (those that somebody holds are tried again later) → leases
-X of every group that is behind → delivery → offsets. It takes those lanes away (what a living owner has in flight there
-behind the purged is delivered again, see `interrupt`), raises the groups' watermarks and the floors; then the messages
-are deleted by exact keys, in bounded batches of their own. With the topic row shared, no group can be registered or
-deleted meanwhile.
+One transaction releases some lanes: topic row S → floors X → leases X of every group that is behind → delivery →
+offsets. A lane whose floor is locked is tried again later. The transaction takes the lanes away from owners that are
+behind; deliveries in flight above the purged messages are delivered again, see `interrupt`. It raises the groups'
+watermarks and the floors. Then the messages are deleted by exact keys, in bounded batches of their own. While the topic
+row is locked, no group can be registered or deleted.
 
 Dies right before the COMMIT: nothing has happened to these lanes. Right after, in the middle of the deletes, or with an
-unanswered COMMIT: what is released and not deleted yet is deleted by the repetition, or by the next collection, because
-the floor row says how far the deletion got. Two at once: floor by floor, the higher one stands.
+unanswered COMMIT: the repetition or the next collection deletes the rest, because the floor row says how far the
+deletion got. Two at once: the higher floor stands, lane by lane.
 """
 
 from __future__ import annotations
@@ -44,19 +44,20 @@ if TYPE_CHECKING:
 
 LANES_A_TRANSACTION = 100
 FLOOR_HELD = 0.02
-"""Seconds before a lane whose floor somebody holds is tried again."""
+"""Seconds before a lane whose floor is locked is tried again."""
 
 
 @frozen
 class ReleasedLanes:
-    """What one transaction released: how far each lane was deleted and may be deleted, and who had not settled it."""
+    """What one transaction released. `lanes`: (deleted through, floor) by key."""
 
     lanes: Mapping[str, tuple[int, int]]
     held: Mapping[str, int]
-    """Messages to delete, by key, in lanes whose floor somebody holds."""
+    """Messages to delete, by key, in lanes whose floor is locked."""
     unsettled: Mapping[str, int] = field(factory=dict)
+    """By group, the messages that it had not settled."""
     lost: int = 0
-    """The same, summed over groups, also where the COMMIT that released them was not answered."""
+    """The same, summed over groups. It includes a COMMIT that released messages and was not answered."""
 
 
 def purge(database: Database, topic: str, *, before: datetime | int, dry_run: bool) -> Purged:
@@ -98,12 +99,15 @@ def purge(database: Database, topic: str, *, before: datetime | int, dry_run: bo
 
 
 def may_delete(cx: Executor) -> None:
-    """Refuse who may not delete messages before any is released; there is none in the lane without names."""
+    """Refuse an account that may not delete messages, before any is released.
+
+    The lane without a name has none to delete.
+    """
     moves.delete(cx, "", [("", 0)])
 
 
 def _targets(topic: str, before: object) -> Callable[[Executor, Mapping[str, int]], dict[str, int]]:
-    """What tells the last offset to delete, by key, from the lanes' heads."""
+    """Return a function that finds the last offset to delete, by key, from the heads of lanes."""
     if isinstance(before, datetime):
         start_ms = milliseconds(aware("before", before))
         return lambda cx, heads: instants(cx, topic, list(heads), start_ms)
@@ -114,7 +118,7 @@ def _targets(topic: str, before: object) -> Callable[[Executor, Mapping[str, int
 
 
 def _released(database: Database, topic: str, wanted: Mapping[str, int], *, dry_run: bool) -> Iterator[ReleasedLanes]:
-    """Release these lanes; those whose floors somebody holds are tried again for `publish_timeout`."""
+    """Release these lanes. Lanes with a locked floor are tried again for `publish_timeout` seconds."""
     pause = Event()
     until = time.monotonic() + database.config.publish_timeout
     keys: Iterable[str] = wanted
@@ -147,7 +151,7 @@ def _transaction(
             floors = {key: FloorRow(row.offset_acked, row.marked_through) for key, row in loaded.items()}
         else:
             floors = offsets.try_lock_floors(cx, topic, list(wanted))
-        # What is not there at all has been purged.
+        # A lane without a floor has been purged.
         missing = offsets.load_floors(cx, topic, [key for key in wanted if key not in floors])
         held = {key: max(0, wanted[key] - row.marked_through) for key, row in missing.items()}
         targets = {key: wanted[key] for key, row in floors.items() if wanted[key] > row.floor}
@@ -182,7 +186,7 @@ def _transaction(
 def _places(
     cx: Executor, topic: str, readers: Sequence[str], floors: Mapping[str, FloorRow]
 ) -> dict[tuple[str, str], int]:
-    """Where each group is in each lane; one without a row is at the floor."""
+    """Return where each group is in each lane. A group without a row is at the floor."""
     if not readers or not floors:
         return {}
     marks = offsets.watermarks(cx, topic, readers, list(floors))
@@ -200,7 +204,10 @@ def _pass(
     *,
     dry_run: bool,
 ) -> tuple[int, dict[str, int]]:
-    """Take a group past what is purged: how much of it it had not settled, and its new watermarks by key."""
+    """Take a group past the purged messages.
+
+    Return how many of them it had not settled, and its new watermarks by key.
+    """
     rows = deliveries.load(cx, at, keys)
     unsettled, reached, points = 0, {}, []
     for key in keys:
@@ -214,7 +221,7 @@ def _pass(
 
 
 def _forget_settled_letters(cx: Executor, topic: str, targets: Mapping[str, int]) -> None:
-    """The rows of the reserved group '' last as long as the dead letters that they settle."""
+    """Delete the rows of the reserved group '' for dead letters that are purged."""
     letters = GroupTopic.reserved(topic)
     rows = deliveries.load(cx, letters, list(targets))
     points = [(key, row.offset) for key, found in rows.items() for row in found if row.through <= targets[key]]
@@ -222,6 +229,6 @@ def _forget_settled_letters(cx: Executor, topic: str, targets: Mapping[str, int]
 
 
 def delete_released(database: Database, topic: str, lanes: Mapping[str, tuple[int, int]]) -> int:
-    """Delete what is released, (deleted through, floor) by key, a bounded number at a time; how many that was."""
+    """Delete released messages, (deleted through, floor) by key, in bounded batches. Return their number."""
     spans = {key: Span(deleted=deleted, floor=floor) for key, (deleted, floor) in lanes.items()}
     return sum(read(database, step, "deleting messages") for step in collection.deletion(topic, spans))

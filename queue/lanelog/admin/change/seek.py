@@ -1,16 +1,15 @@
-"""Seek: where a group goes on in its lanes.
+"""Seek: set where a group goes on in its lanes.
 
-Owns the choice of the new watermarks and the transactions that set them; never deletes a message. Called by `Admin`.
+Owns the choice of the new watermarks, and the transactions that set them. Never deletes a message.
 
 One transaction for each page of lanes: topic row S → groups S → floors S → leases X → delivery → offsets, see
-`lease_takeover`. It takes the lanes away from their owners, deletes what the group remembers of single messages and
-sets watermark and run mark, so that the next owner finds a lane in which nothing is out and nothing is settled behind
-the new place. A settlement of an owner from before either commits first, and is undone, or finds another epoch, and is
-refused.
+`lease_takeover`. It takes the lanes away from their owners, deletes the delivery rows, and sets watermark and run mark.
+So the next owner finds a lane in which nothing is in flight, and nothing is settled behind the new place. A settlement
+of the former owner either commits first, and is undone, or finds another epoch, and is refused.
 
 Dies right before a COMMIT: nothing of that page has happened. Right after, between two pages, or with an unanswered
-COMMIT: some lanes are set; the same seek again sets the others, and sets the first ones once more (to "latest", to the
-head by then). Two at once: lane by lane, the later one stands. Lease lost: that is what it does to the owner.
+COMMIT: some lanes are set. The same seek again sets the others, and sets the first ones once more ("latest": to the
+head of that time). Two at once: lane by lane, the later one stands.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from lanelog._stores.deliveries import DeliveryRow
 
 LANES_A_TRANSACTION = 200
-"""Lanes that one transaction takes away: their owners' flushes wait for it."""
+"""Lanes that one transaction takes away. Their owners' flushes wait for it."""
 
 MOVED_SHOWN = 1000
 MAX_OFFSET = 1 << 62
@@ -95,7 +94,7 @@ def seek(
 
 
 def _target(to: object, key: str | None) -> tuple[str | int | datetime, str]:
-    """What to seek to, checked, and as text."""
+    """Return the checked target, and its text."""
     if isinstance(to, str) and to in ("earliest", "latest"):
         return to, to
     if isinstance(to, datetime):
@@ -122,9 +121,11 @@ def _pages(database: Database, topic: str, key: str | None) -> Iterator[Sequence
 def _places(
     database: Database, topic: str, keys: Sequence[str], target: str | int | datetime
 ) -> Mapping[str, int | None]:
-    """The wanted watermark of each lane, before it is bounded by floor and head; None: the head, whatever it is then.
+    """Return the wanted watermark of each lane, before floor and head bound it.
 
-    An instant is looked for before anything is locked: what is published meanwhile is behind it.
+    None: the head at the time of the change.
+
+    An instant is searched before anything is locked: messages that are published meanwhile are written later.
     """
     if target == "latest":
         return dict.fromkeys(keys)
@@ -137,7 +138,7 @@ def _places(
 
 
 def instants(cx: Executor, topic: str, keys: Sequence[str], start_ms: int) -> dict[str, int]:
-    """The last offset written before an instant, by key; of a lane that is gone: 0."""
+    """Return the last offset written before an instant, by key. For a lane that is gone: 0."""
     heads = partitions.heads(cx, topic, keys)
     floors = offsets.load_floors(cx, topic, keys)
     found = dict.fromkeys(keys, 0)
@@ -156,7 +157,7 @@ def _page(
     *,
     dry_run: bool,
 ) -> list[_Move]:
-    """One transaction; a lane without a floor has been purged and is left out."""
+    """Seek in one page of lanes, in one transaction. A lane without a floor has been purged and is left out."""
     with unanswered.attempt(), database.transaction() as cx:
         if dry_run:
             floors = {key: row.offset_acked for key, row in offsets.load_floors(cx, at.topic, list(places)).items()}
@@ -167,7 +168,7 @@ def _page(
         moves = _plan(cx, at, floors, places)
         if not dry_run:
             unanswered.plan(sum(move.passed for move in moves))
-            # Nobody else can write these rows now: whoever wants to share-locks the leases first.
+            # No other transaction can write these rows now: it would have to share-lock the leases first.
             deliveries.delete(cx, at, [(move.key, offset) for move in moves for offset in move.rows])
             offsets.move_watermarks(cx, at, {move.key: move.after for move in moves})
     return moves

@@ -1,7 +1,7 @@
-"""What administration deletes, and what it lets groups pass, is told: one event for each call.
+"""The events of administration: one for each call that deleted messages, or took a group past messages.
 
-Owns these events; what they count was committed. A dry run tells nothing, and neither does a call that found nothing to
-do. A call that fails in its middle tells what it had committed, and the error. Called by the rooms that delete.
+Owns these events. They count what was committed. A dry run writes no event, and neither does a call that changed
+nothing. A call that fails in its middle writes what it had committed, and the error.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = get_logger("admin")
 
 @frozen(kw_only=True)
 class Act:
-    """What is done, on what, and why: in names and choices, never in payloads."""
+    """What is done, to what, and why. It holds names and choices, never payloads."""
 
     verb: str
     topic: str
@@ -34,7 +34,7 @@ class Act:
     why: str = "an operator's decision"
 
     def values(self) -> dict[str, object]:
-        """As an event has them, without those that there are none of."""
+        """Return the fields of the event, without those that are empty."""
         given = {"verb": self.verb, "topic": self.topic, "group": self.group, "key": self.key, "why": self.why}
         return {name: value for name, value in given.items() if value}
 
@@ -45,14 +45,14 @@ class Tally:
 
     messages: int = 0
     unsettled: int = 0
-    """Of these, or beside them: messages that a group had not settled and does not get any more, summed over groups."""
+    """Messages that a group had not settled and does not get any more, summed over groups."""
     scheduled: int = 0
     """Messages that were not due yet."""
     done: bool = False
-    """Whether anything was committed that is to be told, be it no message."""
+    """Whether anything was committed that the event must tell, even if it was no message."""
 
     def add(self, *, messages: int = 0, unsettled: int = 0, scheduled: int = 0) -> None:
-        """Count what was committed."""
+        """Count messages that were committed."""
         self.messages += messages
         self.unsettled += unsettled
         self.scheduled += scheduled
@@ -61,7 +61,7 @@ class Tally:
 
 @contextmanager
 def deleting(database: Database, act: Act) -> Iterator[Tally]:
-    """Tell at the end of the block, however it ends, what was deleted in it."""
+    """At the end of the block, however it ends, write the event of what was deleted in it."""
     tally = Tally()
     try:
         yield tally
@@ -75,7 +75,7 @@ def deleting(database: Database, act: Act) -> Iterator[Tally]:
 
 @contextmanager
 def passing(database: Database, act: Act) -> Iterator[Tally]:
-    """The same for messages that stay, but that a group is taken past without handling them."""
+    """At the end of the block, write the event of messages that stay, but that a group passed without handling them."""
     tally = Tally()
     try:
         yield tally
@@ -94,18 +94,18 @@ def _values(database: Database, act: Act, tally: Tally) -> dict[str, object]:
 
 @define(eq=False)
 class Unanswered:
-    """What a transaction was about to commit when its COMMIT was not answered: the repetition may find it done."""
+    """The count of a transaction whose COMMIT was not answered: the repetition may find that it is done."""
 
     lost: int = field(default=0, init=False)
     _planned: int = field(default=0, init=False)
 
     def plan(self, count: int) -> None:
-        """Note what the transaction is about to commit."""
+        """Note how many messages the transaction is about to commit."""
         self._planned = count
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
-        """One attempt, its COMMIT included."""
+        """Run one attempt, its COMMIT included."""
         self._planned = 0
         try:
             yield
@@ -115,5 +115,5 @@ class Unanswered:
             raise
 
     def committed(self, count: int) -> int:
-        """What was done in all, by the attempt that was answered and the one before it."""
+        """Return the count of what was done: by the answered attempt, or by an unanswered one before it."""
         return max(count, self.lost)

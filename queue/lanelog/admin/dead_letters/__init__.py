@@ -1,4 +1,4 @@
 """Dead letters: list, choose, redrive, delete.
 
-Owns these queries and transactions. Never reads a payload into this process to redrive it. `Admin` calls them.
+Owns these queries and transactions. Never reads a payload into this process to redrive it.
 """

@@ -1,11 +1,11 @@
 """The deletion of dead letters: they are settled for every group, and leave the log with the next collection.
 
-Owns these transactions; never deletes a message itself. Called by `Admin`.
+Owns these transactions. Never deletes a message itself.
 
-Lock order: floors S of their lanes, which keep collection away, → delivery. Dies right before a COMMIT: nothing of the
-batch has happened. Right after, or with an unanswered COMMIT: the repetition finds them settled, and counts those that
-bear the mark of this call. Beside a redrive: whoever inserts a dead letter's row first has it, the other meets a
-duplicate and looks again.
+Lock order: floors S of their lanes, which keep collection away → delivery. Dies right before a COMMIT: nothing of the
+batch has happened. Right after, or with an unanswered COMMIT: the repetition finds the dead letters settled, and counts
+those that bear the mark of this call. Beside a redrive: the first to insert a dead letter's row settles it; the other
+meets a duplicate and looks again.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def delete_dead_letters(
                 settled = repeated(database, _Settling(database, batch, by).attempt, "deleting dead letters")
                 tally.add(messages=settled)
                 count += settled
-    if not any_letter:  # a group that was deleted may have left some: only one that nobody knows is refused
+    if not any_letter:  # a deleted group may have left dead letters: only a group without any is refused
         read(database, known_group, "looking for the group", GroupTopic(topic=original, group=group))
     return Deleted(
         topic=original,
@@ -78,7 +78,7 @@ def delete_dead_letters(
 
 @define(eq=False)
 class _Settling:
-    """One batch, of one dead letter topic, until it is known what became of it."""
+    """One batch of one dead letter topic, with its repetitions."""
 
     database: Database
     letters: Sequence[Letter]

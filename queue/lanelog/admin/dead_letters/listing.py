@@ -1,7 +1,7 @@
-"""Dead letters, looked at: one by one, and counted by reason.
+"""Lists of dead letters: one by one, and counted by reason.
 
-Owns these queries; changes nothing, and takes from `selection` what a reason is. Called by `Admin`. They walk the dead
-letters of a topic in key order, past those that are settled; never a backlog.
+Owns these queries. Changes nothing. They walk the dead letters of a topic in key order, the settled ones too; never a
+backlog.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ REASONS_MAX = 1000
 """The most reasons that are told apart."""
 
 REASON = f"LEFT(SUBSTRING_INDEX(COALESCE(m.last_error, ''), CHAR(10 USING utf8mb4), 1), {REASON_MAX})"
-"""`reason_of` the error of a dead letter `m`, in SQL."""
+"""The SQL of `reason_of`, for the error of a dead letter `m`."""
 
 _UNSETTLED = """
 LEFT JOIN queue_delivery_state d FORCE INDEX (PRIMARY)
@@ -56,9 +56,9 @@ GROUP BY m.topic, m.failed_group, reason ORDER BY letters DESC, m.failed_group, 
 
 
 def holders(cx: Executor, topic: str) -> tuple[list[str], str]:
-    """Where the dead letters of a topic are, and the original topic they must have come from ('': any).
+    """Return the topics that hold a topic's dead letters, and the original topic that these must have ('': any).
 
-    For an original topic its dead letter topics; for a dead letter topic itself.
+    For an original topic, its dead letter topics. For a dead letter topic, itself.
     """
     known_topic(cx, topic)
     found = names(cx, topic)
@@ -68,14 +68,14 @@ def holders(cx: Executor, topic: str) -> tuple[list[str], str]:
 
 
 def dead_letters(database: Database, topic: str, group: str | None, *, limit: int) -> list[DeadLetterInfo]:
-    """Dead letters by topic, key and offset."""
+    """See `Admin.dead_letters`."""
     limit_of(limit)
     rows = _rows(database, topic, group, LETTERS, limit)
     return [_info(row) for row in rows[:limit]]
 
 
 def dead_letter_reasons(database: Database, topic: str, group: str | None) -> list[DeadLetterReason]:
-    """Dead letters by reason."""
+    """See `Admin.dead_letter_reasons`."""
     rows = _rows(database, topic, group, REASONS, REASONS_MAX)
     rows.sort(key=lambda row: (-row[3], row[0], row[1], row[2]))
     return [
@@ -110,7 +110,7 @@ def _rows(database: Database, topic: str, group: str | None, sql: str, limit: in
 
 
 def _check_group(cx: Executor, where: Sequence[str], original: str, group: str | None) -> None:
-    """Refuse a group that is not the original topic's; one that was deleted may have left dead letters."""
+    """Refuse a group that is not registered for the original topic and has no dead letters there."""
     if group is None:
         return
     if original and not any(cx.query(LETTERS, (each, original, original, group, group, 1)) for each in where):

@@ -1,17 +1,17 @@
-"""Redrive: dead letters become messages again, for the group that gave them up and for nobody else.
+"""Redrive: dead letters become messages again, for the group that gave them up and for no other.
 
-Owns these transactions; never reads a payload into this process. Called by `Admin`.
+Owns these transactions. Never reads a payload into this process.
 
-Lock order: groups S → floors S of the dead letters' lanes → heads X of the lanes they go to (those that somebody holds
-are left for later, with everything of their key, so that order is kept) → the dead letters' delivery rows → messages,
-or the schedule. A batch inserts the rows that settle its dead letters (group '') and their copies and moves the heads
-in one transaction. The floors keep collection away: a dead letter that is there stays there until its row stands beside
-it.
+Lock order: groups S → floors S of the dead letters' lanes → heads X of the target lanes → the dead letters' delivery
+rows → messages, or scheduled messages. A locked head is skipped. All dead letters of its key wait then, so that their
+order is kept. One transaction inserts the rows that settle a batch of dead letters (group '') and their copies, and
+moves the heads. The locked floors keep collection away until then: a dead letter that the transaction sees is not
+deleted before its row is there.
 
-Dies right before the COMMIT: nothing of the batch has happened. Right after, or with an unanswered COMMIT: the dead
-letters are settled, the repetition finds them so, and counts those that bear the mark of this call. In the middle:
-whole batches are done. Two redrives at once: the second waits for a head or meets the first's row (1062), and looks
-again. A dead letter that was settled is never redriven again, and once collected it is not there.
+Dies right before the COMMIT: nothing of the batch has happened. Right after, or with an unanswered COMMIT: the
+repetition finds the dead letters settled, and counts those that bear the mark of this call. In the middle: whole
+batches are done. Two redrives at once: the second waits for a head or meets the first's row (1062), and looks again. A
+settled dead letter is never redriven again, and a collected one does not exist.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ MAX_DELIVERIES = 1_000_000
 
 BATCH = 500
 BATCH_BYTES = 8 * 1024 * 1024
-"""The most messages and payload bytes of one transaction, as far as one message alone is not more."""
+"""The most payload bytes of one transaction; a larger message goes alone. `BATCH` is the most messages."""
 
 RATED_BATCH = 0.1
-"""With a rate, a batch is what may go in so many seconds."""
+"""Seconds: with a rate, a batch holds what may go in this time."""
 
 HEAD_HELD = 0.02
-"""Seconds before a lane whose head somebody holds is tried again."""
+"""Seconds before a lane whose head is locked is tried again."""
 
 
 def redrive(
@@ -120,7 +120,7 @@ def redrive(
 def _check(
     rate: float | None, delay: Duration, ttl: Duration | None, max_deliveries: int | None, to_topic: str | None
 ) -> Timing:
-    """When the copies are due and for how long they live, if all of the options are right."""
+    """Check the options. Return when the copies are due and how long they live."""
     if rate is not None:
         check_number("rate", rate, above=True)
     if max_deliveries is not None:
@@ -138,7 +138,7 @@ class _Redrive:
     topic: str
     group: str
     target: str
-    home: bool  # the target is the original topic, where the group must be registered
+    home: bool  # whether the target is the original topic: then the group must be registered there
     rate: float | None
     timing: Timing
     max_deliveries: int | None
@@ -148,9 +148,9 @@ class _Redrive:
     keys: set[str] = field(factory=set)
     named: set[str] = field(factory=set)
     held: dict[tuple[str, str], deque[Letter]] = field(factory=dict)
-    """What waits for a head that somebody holds, and whatever of the same lane comes behind it."""
+    """By dead letter topic and key: the dead letters that wait for a locked head, in order."""
     by: str = field(factory=lambda: f"redriven by call {uuid.uuid4().hex}")
-    _unknown: bool = False  # whether the batch was committed by the last attempt
+    _unknown: bool = False  # an attempt's COMMIT was not answered: the batch may be done
     _not_before: float = 0.0
     _pause: Event = field(factory=Event)
 
@@ -159,7 +159,7 @@ class _Redrive:
         return GroupTopic(topic=self.target, group=self.group)
 
     def check_target(self, cx: Executor) -> None:
-        """Refuse a topic or a group that is not there."""
+        """Refuse a target topic or a group that does not exist."""
         if self.home:
             known_group(cx, self._at)
             return
@@ -167,7 +167,7 @@ class _Redrive:
         self.target_group(cx)
 
     def target_group(self, cx: Executor) -> str:
-        """The only group that the copies are for, held in place; '' for every group, where it is not registered."""
+        """Lock and return the only group that the copies are for; '' for every group, if it is not registered there."""
         if groups.lock_shared(cx, self._at) is not None:
             return self.group
         if self.home:
@@ -179,14 +179,14 @@ class _Redrive:
         return ""
 
     def choose(self, choice: Choice, letters: Sequence[Letter]) -> None:
-        """Count what was chosen."""
+        """Count chosen dead letters."""
         self.chosen += len(letters)
         self.keys.update(letter.key for letter in letters)
         for letter in letters:
             self.named.update(choice.named(letter))
 
     def put_back(self, letters: Sequence[Letter]) -> None:
-        """Redrive these, which belong to one dead letter topic and are in order; what cannot go now is held."""
+        """Redrive dead letters of one dead letter topic, given in order. Those that cannot go now are held."""
         free = []
         for letter in letters:
             waiting = self.held.get((letter.dead_topic, letter.key))
@@ -203,7 +203,7 @@ class _Redrive:
                     self.held.setdefault(place, deque()).append(letter)
 
     def finish(self) -> None:
-        """Try what is held again, until nothing is or nothing has moved for `publish_timeout`."""
+        """Try again what is held, until nothing is, or until nothing has moved for `publish_timeout` seconds."""
         patience = self.database.config.publish_timeout
         until = time.monotonic() + patience
         while self.held and time.monotonic() < until:
@@ -231,7 +231,7 @@ class _Redrive:
             yield batch
 
     def _move(self, letters: Sequence[Letter]) -> set[str]:
-        """One batch; the keys whose heads somebody holds."""
+        """Redrive one batch. Return the keys whose heads are locked."""
         if self.rate is not None:
             wait = self._not_before - time.monotonic()
             if wait > 0:
@@ -260,7 +260,7 @@ class _Redrive:
         if self._unknown:
             points = [(letter.key, letter.offset) for letter in letters]
             done = deliveries.letters_settled_by(cx, dead_topic, points, self.by)
-            if done:  # it was; what is left of the batch was left by it, for somebody's lock or to somebody's call
+            if done:  # the COMMIT succeeded. It left the rest of the batch: its lane was locked, or it was settled
                 return len(done), {key for key, _ in set(points) - done}
         heads = partitions.lock_heads(cx, self.target, keys, wait=False)
         points = [
@@ -286,7 +286,7 @@ class _Redrive:
     def _copy(
         self, cx: Executor, dead_topic: str, points: Points, for_group: str, heads: Mapping[str, int]
     ) -> tuple[int, bool]:
-        """To the ends of their lanes; how many, and whether every head could be moved."""
+        """Copy to the ends of the lanes. Return the number of copies, and whether every head was moved."""
         copied = moves.redrive(
             cx,
             dead_topic,
@@ -301,7 +301,10 @@ class _Redrive:
         return copied, partitions.advance(cx, self.target, counts) == len(counts)
 
     def _copy_later(self, cx: Executor, dead_topic: str, points: Points, for_group: str) -> int:
-        """Into the schedule, with the heads locked as by whoever publishes; how many."""
+        """Copy to the scheduled messages, with the heads locked as a publisher locks them.
+
+        Return the number of copies.
+        """
         return scheduled.redrive(
             cx,
             dead_topic,

@@ -1,8 +1,7 @@
-"""The dead letters that a verb was asked to redrive or delete: which there are, in order, and which are chosen.
+"""The choice of dead letters to redrive or delete, and reading them in order.
 
-Owns the choice, the reading of dead letters without their payloads, a bounded piece at a time, and the rows that settle
-them; never decides in which transaction. Called by `redrive` and `delete`. What `letters` yields may be settled by
-somebody else a moment later: both look again, under their locks.
+Owns the choice, and the reading of dead letters in bounded pieces, without payloads. Never decides in which transaction
+they are settled. Another call may settle a dead letter that `letters` yielded, so callers look again under their locks.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ WHERE m.topic = %s AND (m.partition_key, m.`offset`) IN ({points}) AND d.message
 """
 
 OWN_ID = re.compile("dl-[0-9a-f]{64}")
-"""How the dead letters' own ids look, see `derived_id`."""
+"""The form of a dead letter's own id, see `derived_id`."""
 
 OFFSETS_A_READ = 2000
 POINTS_A_READ = 1000
@@ -67,11 +66,11 @@ LANES_A_READ = 50
 
 
 REASON_MAX = 200
-"""Characters of a reason."""
+"""The most characters of a reason."""
 
 
 def reason_of(error: str | None) -> str:
-    """What dead letters are grouped by: the first line of the error, cut."""
+    """Return the reason that dead letters are grouped by: the first line of the error, cut."""
     return (error or "").partition("\n")[0][:REASON_MAX]
 
 
@@ -90,30 +89,30 @@ class Letter:
 
 @frozen
 class Choice:
-    """Which dead letters: those with these ids (their own, or their original messages'), this reason, or all."""
+    """Which dead letters: those with these ids (their own, or of their original messages), with this reason, or all."""
 
     ids: frozenset[str] | None
     reason: str | None
 
     @property
     def own_ids(self) -> tuple[str, ...]:
-        """The ids, if all of them look like dead letters' own."""
+        """The ids, if all of them have the form of dead letters' own ids."""
         ids = self.ids or ()
         return tuple(sorted(ids)) if all(OWN_ID.fullmatch(each) for each in ids) else ()
 
     def takes(self, letter: Letter) -> bool:
-        """Whether it is one of them."""
+        """Return whether the dead letter is chosen."""
         if self.ids is not None:
             return letter.id in self.ids or letter.original_id in self.ids
         return self.reason is None or letter.reason == self.reason
 
     def named(self, letter: Letter) -> Iterable[str]:
-        """Which of the ids mean it."""
+        """Return the given ids that name the dead letter."""
         return () if self.ids is None else self.ids & {letter.id, letter.original_id or ""}
 
 
 def choice(ids: Iterable[str] | None, reason: str | None, *, everything: bool) -> Choice:
-    """The choice, checked: exactly one of the three."""
+    """Check the arguments, of which exactly one is given, and return the choice."""
     if not isinstance(everything, bool):
         raise ConfigurationError(f"all must be True or False, not {type(everything).__name__}")
     if (ids is not None) + (reason is not None) + everything != 1:
@@ -134,7 +133,7 @@ def choice(ids: Iterable[str] | None, reason: str | None, *, everything: bool) -
 
 
 def dead_topics(database: Database, topic: str) -> tuple[str, tuple[str, ...]]:
-    """The original topic and its dead letter topics, for the name of either."""
+    """Return the original topic and its dead letter topics, for the name of either."""
 
     def look(cx: Executor) -> tuple[str, tuple[str, ...]]:
         known_topic(cx, topic)
@@ -154,10 +153,11 @@ def dead_topics(database: Database, topic: str) -> tuple[str, tuple[str, ...]]:
 def letters(
     database: Database, dead_topics: Sequence[str], topic: str, group: str, choice: Choice
 ) -> Iterator[list[Letter]]:
-    """The unsettled dead letters of a group that are chosen, some at a time; those of one key in their order.
+    """Yield the chosen unsettled dead letters of a group, some at a time; those of one key in their order.
 
-    An empty list says that the group has some which are not chosen. Dead letters' own ids are looked up; if one of them
-    is not found, it may be that of an original message, and like those it is looked for among all of the group's.
+    An empty list says that the group has dead letters which are not chosen. Ids that look like dead letters' own are
+    looked up. If one is not found, it may be the id of an original message. For such ids all dead letters of the group
+    are read.
     """
     own = choice.own_ids
     if own:
@@ -176,7 +176,7 @@ def letters(
 
 
 def _some(database: Database, dead_topic: str, topic: str, group: str, own: Sequence[str]) -> Iterator[list[Letter]]:
-    """Of one dead letter topic all of the group's, or perhaps only those with these ids of their own."""
+    """Yield the group's dead letters in one dead letter topic; with `own`, perhaps only those with these ids."""
     for page in pages(database, dead_topic, PAGE):
         floors = read(
             database,
@@ -200,7 +200,7 @@ def _some(database: Database, dead_topic: str, topic: str, group: str, own: Sequ
 
 
 def _pieces(lanes: Iterable[tuple[str, int, int]]) -> Iterator[list[tuple[str, int, int]]]:
-    """(key, behind, through) in key order, cut so that one read looks at a bounded number of lanes and messages."""
+    """Yield (key, behind, through) in key order, cut so that one read covers a bounded number of lanes and messages."""
     taken: list[tuple[str, int, int]] = []
     room = OFFSETS_A_READ
     for key, floor, head in lanes:
@@ -243,7 +243,7 @@ def _letters(dead_topic: str, rows: Iterable[tuple[Any, ...]]) -> list[Letter]:
 
 
 def unsettled(cx: Executor, dead_topic: str, points: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Those of the dead letters (key, offset) that are there and not settled, in order."""
+    """Return those of the dead letters (key, offset) that exist and are not settled, in order."""
     found: list[tuple[str, int]] = []
     for chunk in chunked(points):
         sql = UNSETTLED.format(points=",".join(["(%s, %s)"] * len(chunk)))
@@ -252,7 +252,7 @@ def unsettled(cx: Executor, dead_topic: str, points: Sequence[tuple[str, int]]) 
 
 
 def settled_meanwhile(error: DatabaseError) -> DatabaseError:
-    """What a failed `settle` means: a duplicate was settled between look and insert, which looking again sees."""
+    """Return the error to raise when settling failed. A duplicate means: settled since the look. It may be retried."""
     if error.code != codes.DUPLICATE:
         return error
     return DatabaseError("a dead letter was settled meanwhile", code=codes.DUPLICATE, retriable=True)

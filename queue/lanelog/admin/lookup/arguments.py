@@ -1,7 +1,6 @@
-"""Arguments of the verbs, checked before any SQL, and times as they are shown.
+"""Checks of the verbs' arguments, before any SQL.
 
-Owns the bounds of `limit` and of offsets; never asks the database anything (`known` does). Called by the rooms that
-look, and by `Admin`.
+Owns the bounds of `limit` and of offsets. Never asks the database anything (`known` does).
 """
 
 from __future__ import annotations
@@ -24,38 +23,38 @@ _LAST_YEAR = 9998
 
 
 def limit_of(value: object) -> int:
-    """A limit of 1 to 10,000."""
+    """Return a limit, if it is 1 to 10,000."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LIMIT_MAX:
         raise ConfigurationError(f"limit must be an int of 1 to {LIMIT_MAX}, not {value!r}")
     return value
 
 
 def offset_of(value: object, what: str = "offset") -> int:
-    """An offset, from 1 on."""
+    """Return an offset, if it is 1 or more."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= OFFSET_MAX:
         raise ConfigurationError(f"{what} must be an int, 1 or more: offsets begin at 1, not at {value!r}")
     return value
 
 
 def decided(dry_run: object) -> bool:
-    """Whether a verb only shows what it would do: nothing that merely counts as false may let it destroy."""
+    """Return `dry_run`, if it is a bool: a value that merely counts as false must not let a verb destroy."""
     if not isinstance(dry_run, bool):
         raise ConfigurationError(f"dry_run must be True or False, not {dry_run!r}")
     return dry_run
 
 
 def optional(kind: str, value: object) -> str | None:
-    """A name, or None for all."""
+    """Return a checked name, or None."""
     return None if value is None else check_name(kind, value)
 
 
 def when(milliseconds: int | None) -> datetime | None:
-    """An aware UTC datetime; None for 0 and NULL, which mean never."""
+    """Return an aware UTC datetime; None for 0 and NULL, which mean never."""
     return utc_from_ms(milliseconds) if milliseconds else None
 
 
 def aware(what: str, moment: datetime) -> datetime:
-    """The same instant in UTC; refuse one without a time zone, or out of the range of the columns."""
+    """Return the same instant in UTC. Refuse a datetime without a time zone, or out of the range of the columns."""
     if moment.utcoffset() is None:
         raise ConfigurationError(f"{what} must be an aware datetime: add tzinfo=datetime.UTC")
     if moment < _EPOCH or moment.year > _LAST_YEAR:
@@ -64,14 +63,14 @@ def aware(what: str, moment: datetime) -> datetime:
 
 
 def milliseconds(moment: datetime) -> int:
-    """The first millisecond that is not before the instant: what was written in an earlier one was before it."""
+    """Return the first millisecond at or after the instant. What has an earlier one was written before the instant."""
     whole = moment - _EPOCH
     microseconds = (whole.days * 86_400 + whole.seconds) * 1_000_000 + whole.microseconds
     return -(-microseconds // 1000)
 
 
 def check_text(what: str, value: object, most: int, *, empty: bool = True) -> str:
-    """Return `value` if it is a str that its column can hold."""
+    """Return `value`, if it is a str that its column can hold."""
     if not isinstance(value, str):
         raise ConfigurationError(f"{what} must be a str, not {type(value).__name__}")
     if len(value) > most or not (empty or value.strip()):

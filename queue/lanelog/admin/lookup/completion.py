@@ -1,6 +1,6 @@
-"""The database's clock, and what there is of topics, groups and keys that begin with a text.
+"""The database's clock, and the names of topics, groups and keys that begin with a text.
 
-Owns these small answers, which a terminal asks for while somebody types; changes and locks nothing. Called by `Admin`.
+Owns these small answers, which a shell asks for while a command is typed. Changes and locks nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Whether what a changing verb names is there, and how often the verb is tried.
+"""Whether the names that a verb was given exist, and how a verb's steps are repeated.
 
-Owns the refusals of unknown topics, groups and keys; never changes or locks anything. Called by the changing rooms,
-before their transactions, and inside them for what may have gone meanwhile.
+Owns the refusals of unknown topics, groups and keys. Never changes or locks anything. A verb looks before its
+transaction, and inside it for names that may have gone meanwhile.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PAGE = 1000
 
 
 def repeated(database: Database, op: Callable[P, T], what: str, *args: P.args, **kwargs: P.kwargs) -> T:
-    """`op(…)`, a whole transaction that may be repeated, until it succeeds or `publish_timeout` has passed."""
+    """Return `op(…)`, a whole transaction, repeated until it succeeds or `publish_timeout` seconds have passed."""
 
     def once() -> T:
         migrations.admit(database)
@@ -42,7 +42,7 @@ def repeated(database: Database, op: Callable[P, T], what: str, *args: P.args, *
 def read(
     database: Database, op: Callable[Concatenate[Executor, P], T], what: str, *args: P.args, **kwargs: P.kwargs
 ) -> T:
-    """`op(cx, …)` on a connection on which every statement commits by itself, repeated like `repeated`."""
+    """Return `op(cx, …)`, repeated as in `repeated`, on a connection on which every statement commits by itself."""
 
     def once() -> T:
         with database.autocommit() as cx:
@@ -52,19 +52,19 @@ def read(
 
 
 def known_topic(cx: Executor, topic: str) -> None:
-    """Refuse a topic that nobody has published to or subscribed to."""
+    """Refuse a topic that was never published or subscribed to."""
     if "" not in partitions.heads(cx, topic, [""]):
         raise no_topic(topic, [name for name, _ in names(cx)])
 
 
 def no_topic(topic: str, there: Sequence[str] | None = None) -> ConfigurationError:
-    """The refusal of a topic that is not there; `there`: those that are, if they were looked up."""
+    """Return the refusal of an unknown topic. `there`: the topics that exist, if they were looked up."""
     meant = "" if there is None else f"{hint(topic, there)}; "
     return ConfigurationError(f"no topic {topic!r}: {meant}`lanelog topics` lists those there are")
 
 
 def known_group(cx: Executor, at: GroupTopic) -> GroupRow:
-    """The registration of a group; refuse one that is not registered for the topic."""
+    """Return the registration of a group. Refuse a group that is not registered for the topic."""
     known_topic(cx, at.topic)
     row = groups.get(cx, at)
     if row is None:
@@ -73,7 +73,7 @@ def known_group(cx: Executor, at: GroupTopic) -> GroupRow:
 
 
 def no_group(at: GroupTopic, there: Sequence[str] | None = None) -> ConfigurationError:
-    """The refusal of a group that is not registered; `there`: those that are, if they were looked up."""
+    """Return the refusal of a group that is not registered. `there`: the registered ones, if they were looked up."""
     meant = "" if there is None else f"{hint(at.group, there)}; "
     return ConfigurationError(
         f"no group {at.group!r} is registered for topic {at.topic!r}: {meant}"
@@ -82,7 +82,7 @@ def no_group(at: GroupTopic, there: Sequence[str] | None = None) -> Configuratio
 
 
 def known_lane(cx: Executor, topic: str, key: str) -> int:
-    """The head of a lane; refuse a key that was never published under, or whose drained lane was purged."""
+    """Return the head of a lane. Refuse a key that was never published under, or whose drained lane was purged."""
     head = partitions.heads(cx, topic, [key]).get(key)
     if head is None:
         known_topic(cx, topic)
@@ -91,13 +91,16 @@ def known_lane(cx: Executor, topic: str, key: str) -> int:
 
 
 def no_lane(topic: str, key: str, there: Sequence[str] | None = None) -> ConfigurationError:
-    """The refusal of a key without a lane; `there`: some that have one, if they were looked up."""
+    """Return the refusal of a key without a lane. `there`: some keys with one, if they were looked up."""
     meant = "" if there is None else f"; {hint(key, there)}"
     return ConfigurationError(f"topic {topic!r} has no lane {key!r}: nothing is published under this key{meant}")
 
 
 def pages(database: Database, topic: str, size: int = PAGE) -> Iterator[list[tuple[str, int]]]:
-    """(key, head) of all lanes of a topic, in key order, page by page; what appears behind a page is met later."""
+    """Yield pages of (key, head) of all lanes of a topic, in key order.
+
+    A lane that is created meanwhile is met if its key is behind the pages read so far.
+    """
     after = ""
     while True:
         page = read(database, partitions.page, "listing lanes", topic, after, size)

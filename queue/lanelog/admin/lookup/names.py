@@ -1,7 +1,6 @@
-"""What there is, by name: topics and groups, and how a wrong name is answered.
+"""The names of topics and groups, and the hint that answers a wrong name.
 
-Owns these two queries and that half-sentence; never refuses anything (`known` does). Called by the rooms of this
-package.
+Owns two queries and the hint. Never refuses a name (`known` does).
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     from lanelog._database import Executor
 
 LAST = "\U0010ffff"
-"""The last character there is: a name that begins with some text is not behind that text and this."""
+"""The last character of Unicode: every name that begins with a text is at or before that text followed by this."""
 
 SHOWN = 5
 
@@ -33,12 +32,12 @@ WHERE topic >= %s AND topic <= %s ORDER BY topic, consumer_group
 
 
 def names(cx: Executor, beginning: str = "") -> list[tuple[str, bool]]:
-    """Topics whose name begins so, and whether they hold dead letters."""
+    """Return the topics whose name begins with `beginning`, and whether they hold dead letters."""
     return [(name, bool(holds)) for name, holds in cx.query(NAMES, (beginning, beginning + LAST))]
 
 
 def readers(cx: Executor, topic: str | None = None) -> dict[str, list[str]]:
-    """The groups of one topic, or of every topic that has any, in order of their names."""
+    """Return the groups of one topic, or of every topic that has any, in order of their names."""
     found: dict[str, list[str]] = {}
     for name, group in cx.query(READERS, ("", LAST) if topic is None else (topic, topic)):
         found.setdefault(name, []).append(group)
@@ -46,7 +45,7 @@ def readers(cx: Executor, topic: str | None = None) -> dict[str, list[str]]:
 
 
 def hint(wrong: str, there: Sequence[str]) -> str:
-    """What somebody who gave a wrong name may have meant."""
+    """Suggest the name that was meant, or say which names exist."""
     close = difflib.get_close_matches(wrong, there, n=1)
     if close:
         return f"did you mean {close[0]!r}?"

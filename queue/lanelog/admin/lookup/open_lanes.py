@@ -1,11 +1,11 @@
-"""The number of a topic's open lanes, over which its messages without a key are spread: read it, and change it.
+"""The number of a topic's open lanes: read it, and change it.
 
-Owns these transactions; makes and removes no lane: publishers create those that are missing, and the janitor removes
-those that are too many when they are drained. Called by `Admin`, and where an id's lane is asked for.
+Owns these transactions. Makes and removes no lane: publishers create missing ones, and the janitor purges surplus ones
+when they are drained.
 
 Lock order: the topic row, and nothing else. Dies before the COMMIT: nothing has happened. After it, or with an
 unanswered COMMIT: the repetition finds it done and returns `changed=False`. Two at once: the last one counts.
-Publishers that have not read the new number yet go by the old one, to lanes that are consumed all the same.
+Publishers that have not read the new number yet use the old one, and publish to lanes that are consumed all the same.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def lane_of(database: Database, topic: str, message_id: str) -> str:
-    """The key of the open lane that an id of a topic goes to, as many as there are now."""
+    """Return the key of the open lane that an id belongs to, by the present number of open lanes."""
     return _open_lanes.lane_of(message_id, read(database, _count, "reading the number of open lanes", database, topic))
 
 
@@ -54,7 +54,7 @@ def _count(cx: Executor, database: Database, topic: str) -> int:
 
 
 def _set(database: Database, topic: str, lanes: int, *, dry_run: bool) -> int:
-    """One transaction; the number as it was."""
+    """Set the number in one transaction. Return the earlier number."""
     with database.transaction() as cx:
         if partitions.lock_topic(cx, topic) is None:
             raise no_topic(topic)

@@ -1,9 +1,9 @@
 """The examination of a server: whether lanelog can work on it, and keep its promises there.
 
-Owns the checks, one function each, and their remedies; never changes anything, unless it is to repair: privileges are
-tried by EXPLAIN, which needs the same ones and executes nothing. Called by `Admin`.
+Owns the checks, one function each, and their remedies. Changes nothing, except to repair. Privileges are tried by
+EXPLAIN, which needs the same privileges and executes nothing.
 
-`error` means that something does not work or a promise is broken, `warning` that it is worth knowing: both have a
+`error` means that something does not work or a promise is broken, `warning` that it is worth knowing. Both have a
 remedy. A check that the account may not make is a warning.
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from lanelog._database import Database, Executor
     from lanelog._engine.contradictions import Contradiction
 
-# Settings of the server and of this session; those it does not know have no row.
+# Settings of the server and of this session; an unknown setting has no row.
 VARIABLES = "SHOW {scope} VARIABLES WHERE Variable_name IN ({names})"
 _GLOBAL: Final = (
     "binlog_format",
@@ -55,7 +55,7 @@ NOW = f"SELECT {NOW_MS}"
 OLDEST = """SELECT trx_mysql_thread_id, TIMESTAMPDIFF(SECOND, trx_started, NOW()) FROM information_schema.innodb_trx
 WHERE trx_mysql_thread_id <> 0 AND trx_mysql_thread_id <> CONNECTION_ID() ORDER BY trx_started LIMIT 1"""
 
-# What would be done to no row at all: EXPLAIN asks for the privilege and does nothing.
+# Statements that would change no row: EXPLAIN needs their privilege and executes nothing.
 TRIALS: Final = {
     "SELECT": "EXPLAIN SELECT 1 FROM {table} WHERE 1 = 0",
     "INSERT": "EXPLAIN INSERT INTO {table} SELECT * FROM {table} WHERE 1 = 0",
@@ -72,13 +72,13 @@ IS_USED = "SELECT IS_USED_LOCK(%s)"
 _NEWEST_MYSQL, _NEWEST_MARIADB = (9, 7), (11, 8)
 _CLOCK_OFF, _CLOCK_BACK = 60.0, 5.0  # seconds
 _OLD_TRANSACTION = 300  # seconds
-_CONTRADICTIONS, _SHOWN = 1000, 5  # that are looked for, and named
-_HEX_AND_ROOM = 2, 65_536  # a payload's share of a packet: two bytes for each of its own, and the statement around it
+_CONTRADICTIONS, _SHOWN = 1000, 5  # the most to look for, and the most to name
+_HEX_AND_ROOM = 2, 65_536  # packet bytes: two for each byte of payload, which travels as hex, and the statement
 
 
 @frozen
 class _Patient:
-    """What all checks look at."""
+    """The server that all checks look at."""
 
     database: Database
     cx: Executor
@@ -87,12 +87,12 @@ class _Patient:
     repair: bool
 
     def on(self, name: str) -> bool:
-        """Whether a setting of the server is on; one that it does not know is off."""
+        """Return whether a setting of the server is on. A setting that the server does not know is off."""
         return self.settings.get(name, "OFF").upper() in {"ON", "1", "YES"}
 
 
 def doctor(database: Database, *, repair: bool = False) -> list[Finding]:
-    """See `Admin.doctor`; if the server cannot be reached, that is the only finding."""
+    """See `Admin.doctor`."""
     try:
         facts = database.facts()
         with database.autocommit() as cx:
@@ -111,7 +111,7 @@ def doctor(database: Database, *, repair: bool = False) -> list[Finding]:
 
 
 def _made(check: Callable[[_Patient], Finding], patient: _Patient) -> Finding:
-    """One check; that it could not be made is its finding."""
+    """Make one check. If it cannot be made, that is its finding."""
     name = check.__name__.strip("_").replace("_", " ")
     try:
         return check(patient)
@@ -200,7 +200,7 @@ def _privileges(patient: _Patient) -> Finding:
 
 
 def _lacking(cx: Executor, privileges: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """What of a role's privileges the account does not have."""
+    """Return the privileges of a role that the account does not have."""
     tables = [*declared_tables()]
     missing: list[str] = []
     for target, verbs in privileges.items():
@@ -216,7 +216,7 @@ def _may(cx: Executor, verb: str, table: str) -> bool:
         if error.code not in codes.DENIED_ANYWHERE:
             raise
         return False
-    except SchemaError:  # no such table: the check of the tables says so
+    except SchemaError:  # no such table: `_schema` reports it
         return True
     return True
 

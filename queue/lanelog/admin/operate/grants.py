@@ -1,7 +1,6 @@
 """The statements that grant a role its privileges.
 
-Owns their form: the command `lanelog grants` and the README come from it, the roles are those of `_roles`. Never talks
-to a database, and knows no password. Called by the command line.
+Owns their form; `_roles` says which privileges a role has. Never talks to a database, and knows no password.
 """
 
 from __future__ import annotations
@@ -16,7 +15,10 @@ _NAME_MAX, _HOST_MAX, _DATABASE_MAX = 80, 255, 64
 
 
 def grants(role: str, *, database: str = "jobs", user: str | None = None, host: str = "%") -> str:
-    """The statements for one role, after a comment that says what it is for. Raises ConfigurationError."""
+    """Return the GRANT statements for one role, below a comment that says what the role is for.
+
+    Raises ConfigurationError.
+    """
     if role not in ROLES:
         raise ConfigurationError(f"no role {role!r}: there are {', '.join(ROLES)}")
     chosen = ROLES[role]
@@ -29,7 +31,10 @@ def grants(role: str, *, database: str = "jobs", user: str | None = None, host: 
 
 
 def _schema(name: str, *, pattern: bool) -> str:
-    """The database as the statement names it: where a grant is for all tables, `_` and `%` in it are wildcards."""
+    """Return the database's name as the statement needs it.
+
+    In a grant for all tables, `_` and `%` in it are wildcards.
+    """
     _quotable("database", name, _DATABASE_MAX)
     if _PLAIN.fullmatch(name):
         return name
@@ -38,7 +43,7 @@ def _schema(name: str, *, pattern: bool) -> str:
 
 
 def _quotable(what: str, value: str, most: int) -> str:
-    """Refuse what would end a quotation; no account or database is named so."""
+    """Refuse a name that would end a quotation."""
     if not 0 < len(value) <= most or not value.isprintable() or any(mark in value for mark in "'`\\\""):
         raise ConfigurationError(f"{what} must have 1 to {most} characters, and no quotes, backslashes or line breaks")
     return value

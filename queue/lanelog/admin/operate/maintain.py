@@ -1,12 +1,12 @@
-"""Maintenance, once: what running subscribers do all the time, for topics that nobody consumes.
+"""One round of maintenance: what running subscribers do all the time, for topics that no process consumes.
 
-Owns the order of the duties and their sum; how each is done is the engine's (`collection`, `purge`). Called by `Admin`,
-and so by cron; as often as wanted, beside running subscribers, and by several processes at once: who meets another's
-lock leaves the lane to it.
+Owns the order of the duties and their sum. The engine does each duty, here as in a subscriber. Safe as often as wanted,
+beside running subscribers, and in several processes at once: a lane that is locked is left to the process that locked
+it.
 
-Each duty works in bounded batches, one transaction or one statement each. Dies anywhere, or a COMMIT that was not
-answered: what is done is done, and the next call goes on. What stops one topic (a lock, a missing privilege) is
-reported for that topic, and the others are done.
+Each duty works in bounded batches, one transaction or one statement each. Dies anywhere, or after an unanswered COMMIT:
+committed batches stay, and the next call goes on. An error that ends the work on one topic (a lock, a missing
+privilege) is reported for that topic, and the other topics are done.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from lanelog._engine.cleanup.collection import Collected
 
 SCHEDULES = "(schedules)"
-"""Where `failed` says why schedules could not be fired, instead of a topic."""
+"""The key of `Maintained.failed` for an error of schedules, in place of a topic."""
 
 LANES_A_TRANSACTION = 200
 PURGES_A_PAGE = 100
 
 HISTORY_KEPT_MS = 7 * 24 * 3600 * 1000
-"""For how long rows of history stay whose group is gone, or keeps no history any more."""
+"""How long rows of history stay if their group is gone, or keeps no history any more."""
 
 
 def maintain(
@@ -82,14 +82,14 @@ def maintain(
             failed[topic] = str(error)
             refusal = None if error.retriable else error
     for group, topic in read(database, history.kept, "looking for history"):
-        if topics is None or topic in dict(wanted):  # without topics: of deleted ones, too
+        if topics is None or topic in dict(wanted):  # None: deleted topics, too
             try:
                 outcomes += _purge_history(database, GroupTopic(topic=topic, group=group))
             except DatabaseError as error:
                 failed.setdefault(topic, str(error))
     done = mended or appended or expired or collected or letters or lanes or heartbeats or fired or outcomes
     if refusal is not None and not done and failed.keys() >= dict(wanted).keys():
-        raise refusal  # an account that may do nothing of it
+        raise refusal  # the account may do nothing of all this
     return Maintained(
         topics=tuple(topic for topic, _ in wanted),
         mended=mended,
@@ -112,7 +112,7 @@ def _fire(
     published: Callable[[str], None],
     failed: dict[str, str],
 ) -> int:
-    """Publish what schedules are due for, of some topics or of all; how many messages that were."""
+    """Publish for the schedules that are due, of some topics or of all. Return the number of messages."""
     session = database.session("maintenance")
     firing = RecurringSchedules(database, ensure_lanes, published)
     try:
@@ -127,7 +127,7 @@ def _fire(
 
 
 def _mend(database: Database, topic: str) -> int:
-    """Look for lanes whose tables contradict each other; how many contradictions were mended."""
+    """Mend lanes whose tables contradict each other. Return the number of contradictions."""
     session = database.session("maintenance")
     try:
         return len(repeated(database, auditing.audit_topic, "looking for contradictions", session, topic).mended)
@@ -141,11 +141,11 @@ def _append(
     ensure_lanes: Callable[[str, Sequence[str]], None],
     published: Callable[[str], None],
 ) -> int:
-    """Move what is due into the log, but for lanes that somebody holds; how many messages that was."""
+    """Move messages that are due into the log, except into locked lanes. Return their number."""
     session = database.session("maintenance")
     try:
         appending, moved, nothing = DelayedMessages(session, ensure_lanes, published), 0, 0
-        while nothing <= 1:  # the first time it may have met taken lanes, or made missing ones: there may be more
+        while nothing <= 1:  # an empty first round may have met locked lanes, or created missing ones: try once more
             some = repeated(database, appending.append, "appending what is due", [topic])
             moved += some
             nothing = 0 if some else nothing + 1
@@ -155,7 +155,7 @@ def _append(
 
 
 def _chosen(database: Database, topics: Collection[str] | None) -> list[tuple[str, bool]]:
-    """The topics by name, and whether they hold dead letters; every one of those given must exist."""
+    """Return the topics by name, and whether they hold dead letters. Refuse a given topic that does not exist."""
     if topics is None:
         return sorted(read(database, names, "listing topics"))
     if isinstance(topics, str | bytes):
@@ -171,7 +171,7 @@ def _chosen(database: Database, topics: Collection[str] | None) -> list[tuple[st
 
 
 def _originals(database: Database) -> dict[str, str]:
-    """The topic that each dead letter topic belongs to."""
+    """Return the original topic of each dead letter topic."""
     there = read(database, names, "listing topics")
     plain = [topic for topic, holds_letters in there if not holds_letters]
     return {dead: topic for topic, found in dead_letter_topics(plain, there).items() for dead in found}
@@ -190,7 +190,7 @@ def _bury_expired(
     ensure_lanes: Callable[[str, Sequence[str]], None],
     published: Callable[[str], None],
 ) -> int:
-    """Bury what has expired in the lanes of groups that nobody consumes; how many messages that were."""
+    """Make dead letters of what has expired for groups that no process consumes. Return the number of messages."""
     if database.tables_version < VERSION_WITH_DEAD_LETTER_TOPIC:
         return 0
     undertaker = Undertaker(topic, database.autocommit, database.transaction, ensure_lanes, published)
@@ -203,7 +203,7 @@ def _bury_expired(
 
 
 def _collect(database: Database, topic: str, release: Callable[[list[str]], Collected], *, letters: bool) -> int:
-    """Release and delete lane by lane, page by page; how many messages that were."""
+    """Release and delete messages, page by page of lanes. Return the number of messages deleted."""
     deleted = 0
     for page in pages(database, topic, LANES_A_TRANSACTION):
         keys = [key for key, _ in page]
@@ -225,7 +225,7 @@ def _release_letters(
 
 
 def _purge_history(database: Database, at: GroupTopic) -> int:
-    """Delete the group's old rows, batch by batch; how many."""
+    """Delete the group's old rows, batch by batch. Return their number."""
     row = read(database, groups.get, "reading the group", at)
     retention_ms = HISTORY_KEPT_MS if row is None or not row.history_ms else row.history_ms
     gone = 0
@@ -243,7 +243,7 @@ def _release(database: Database, topic: str, keys: list[str]) -> Collected:
 
 
 def _purge(database: Database, topic: str) -> int:
-    """Remove the lanes that have been drained and idle for long; how many that were."""
+    """Remove lanes that are drained and have been idle for `lane_idle_purge` seconds. Return their number."""
     session = database.session("maintenance")
     try:
         purge, gone, after = Purge(session), 0, ""

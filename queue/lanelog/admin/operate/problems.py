@@ -1,7 +1,7 @@
-"""What is wrong, told from what administration shows: since when, who has it, and the command that mends it.
+"""What is wrong, judged from what administration shows: since when, which owner has it, and the command that mends it.
 
-Owns these judgements, as plain functions of values; asks no database, and changes nothing. No command that it names
-destroys anything or delivers it again before it has shown what it would do.
+Owns these judgements, as plain functions of values. Asks no database, and changes nothing. A command that it names
+never destroys or redelivers anything before it has shown what it would do.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from lanelog.admin.types.topology import GroupInfo, LaneInfo, TopicInfo
 
 GRACE: Final = 30.0
-"""Seconds for which a state may last before it is called wrong: workers that restart take up their lanes meanwhile."""
+"""Seconds before some states are called wrong: meanwhile workers that restart take their lanes again."""
 
 SLOW: Final = 60.0
-"""Seconds after which a running attempt, or a backlog, is worth a line."""
+"""Seconds after which a running attempt, or a backlog, is reported."""
 JOB_RESTS: Final = 86_400.0
-"""Seconds for which the archive may be behind without a word: it may well run once a day."""
+"""Seconds for which an archive or a replay may be behind while no process runs it: an archive often runs once a day."""
 REASONS: Final = 3
 """Reasons of dead letters that are shown for each topic; `dlq list --reasons` shows all."""
 
 
 class Rank(IntEnum):
-    """How bad a problem is: problems are shown in this order, those of one rank by age."""
+    """How bad a problem is. Problems are shown in this order, and within one rank by age."""
 
     STUCK = 1
     NOBODY = 2
@@ -47,12 +47,12 @@ _JOBS: Final = {
     "archive": (Rank.BEHIND, "not archived", "run `lanelog archive`"),
     "replay": (Rank.BEHIND, "replay unfinished", "run the same `lanelog replay` again"),
 }
-"""By order of the group: what reads the log without being a subscriber, and takes no lanes."""
+"""By order of the group: jobs that read the log, are no subscribers, and take no lanes."""
 
 
 @frozen(kw_only=True)
 class Problem:
-    """One thing that is wrong, as `status` found it; `lines()` is how the command line shows it."""
+    """One thing that is wrong, found by `status`. `lines()` returns it as the command line shows it."""
 
     rank: Rank
     what: str
@@ -62,18 +62,21 @@ class Problem:
     key: str | None = None
     offset: int | None = None
     seconds: float | None = None
-    """How old the oldest message that it holds back is, or how long it has lasted."""
+    """Age of the oldest message that it holds back, or how long it has lasted."""
     since: str | None = None
-    """The instant, where that is known instead."""
+    """When it began, if that is known."""
     owner: str | None = None
     detail: str
     cause: str | None = None
-    """The error, where there is one: what lanes that fail alike have in common."""
+    """The error, if there is one: lanes that fail alike have the same."""
     command: str
-    """What mends it, or shows more: for a shell. What would destroy something only shows what it would do."""
+    """The shell command that mends it, or shows more.
+
+    A command that would destroy something only shows what it would do.
+    """
 
     def lines(self) -> list[str]:
-        """As people read it: three lines."""
+        """Return it as people read it: three lines."""
         where = [shown(self.topic), shown(self.group)] + ([] if self.key is None else [shown(self.key)])
         if self.offset is not None:
             where.append(f"offset {self.offset}")
@@ -88,7 +91,7 @@ class Problem:
 
 
 def command(verb: str, *arguments: str, options: Iterable[str] = ()) -> str:
-    """The command line, quoted for a shell; a name that looks like an option comes behind `--`."""
+    """Return the command line, quoted for a shell. A name that looks like an option comes behind `--`."""
     dashes = ["--"] if any(argument.startswith("-") for argument in arguments) else []
     parts = [*options, *dashes, *arguments] if dashes else [*arguments, *options]
     return f"lanelog {verb} {' '.join(map(shlex.quote, parts)).replace(shlex.quote('--'), '--')}"
@@ -98,7 +101,12 @@ def command(verb: str, *arguments: str, options: Iterable[str] = ()) -> str:
 
 
 def of_group(group: GroupInfo, growth: float | None) -> list[Problem]:
-    """What is wrong with a group as a whole. `growth`: messages a second by which its lag grows, if that is known."""
+    """Return what is wrong with a group as a whole.
+
+    Args:
+        group: The group.
+        growth: Messages a second by which its lag grows. None: not known.
+    """
     names = (group.topic, group.group)
 
     def problem(rank: Rank, what: str, detail: str, mend: str, *, since: str | None = None) -> list[Problem]:
@@ -143,7 +151,13 @@ def of_group(group: GroupInfo, growth: float | None) -> list[Problem]:
 
 
 def of_lane(lane: LaneInfo, group: GroupInfo, running: float | None) -> Problem | None:
-    """What is wrong with a lane that its group's problem does not say. `running`: seconds of its attempt in flight."""
+    """Return what is wrong with a lane, unless its group's problem says it.
+
+    Args:
+        lane: The lane.
+        group: Its group.
+        running: Seconds that its attempt in flight has run. None: none is in flight, or it is young.
+    """
     if group.order in _JOBS or lane.group_paused or (not lane.lag and lane.paused_at is None):
         return None
     offset = lane.watermark + 1 if lane.lag else None
@@ -195,7 +209,7 @@ def of_lane(lane: LaneInfo, group: GroupInfo, running: float | None) -> Problem 
 
 
 def _may_pass(lane: LaneInfo, group: GroupInfo) -> bool:
-    """Whether the lane's state is so young that it is likely to pass by itself, as after a restart of a worker."""
+    """Return whether the lane's state is so young that it is likely to pass by itself, as when a worker restarts."""
     if lane.owner_state not in (None, OwnerState.ALIVE):
         return lane.owner_silent is not None and lane.owner_silent <= GRACE
     if lane.owner is None and group.members_unchanged <= GRACE:
@@ -204,7 +218,10 @@ def _may_pass(lane: LaneInfo, group: GroupInfo) -> bool:
 
 
 def of_contradiction(wrong: Contradiction) -> Problem:
-    """Tables that contradict each other about a lane: what is published there may be swallowed, or refused."""
+    """Return the problem of tables that contradict each other.
+
+    Messages published there may be lost for groups, or refused.
+    """
     return Problem(
         rank=Rank.STUCK,
         what="contradiction",
@@ -221,7 +238,7 @@ def of_contradiction(wrong: Contradiction) -> Problem:
 
 
 def of_letters(topic: TopicInfo, reasons: Iterable[DeadLetterReason] | None) -> list[Problem]:
-    """The dead letters of a topic, by their most frequent reasons; None: they are too many to be looked through."""
+    """Return the dead letters of a topic, by their most frequent reasons. None: there are too many to look through."""
     look = command("dlq list", topic.topic, options=["--reasons"])
     if reasons is None:
         detail = f"{plural(topic.dead_letters, 'dead letter')}; why:"
@@ -253,5 +270,5 @@ def _letters(topic: TopicInfo, group: str, detail: str, mend: str, *, since: str
 
 
 def worst_first(found: Iterable[Problem]) -> list[Problem]:
-    """By rank, and the oldest of each rank first."""
+    """Sort by rank, and the oldest of each rank first."""
     return sorted(found, key=lambda each: (each.rank, -(each.seconds or 0), each.topic, each.group, each.key or ""))

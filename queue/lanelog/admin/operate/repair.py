@@ -1,10 +1,10 @@
-"""Lanes whose tables contradict each other, of all topics: listed for `status` and `doctor`, mended for `--repair`.
+"""Lanes whose tables contradict each other, in all topics: found, and mended on request.
 
-Owns the way through topics and keys; what is wrong and what becomes of it is the engine's (`contradictions`), and so
-are the locks. A suspect is judged by reads of one snapshot, so that a lane that is purged and born again meanwhile is
-none. Called by `Admin` and `doctor`.
+Owns the way through topics and keys. The engine's `contradictions` judges, mends and takes the locks. A suspect is
+judged by reads of one snapshot, so that a lane that is purged and born again meanwhile is not taken for a
+contradiction.
 
-Dies anywhere, or two at once: each lane is a transaction of its own, and the next call finds what is left.
+Dies anywhere, or two at once: each lane is a transaction of its own, and the next call finds the rest.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ AT_ONCE: Final = 200
 """Gaps between known names that one statement looks into."""
 
 BEYOND: Final = LAST * 255
-"""Behind every key."""
+"""A text behind every key."""
 
-# A key between two others under which the log holds something; many gaps joined by UNION ALL (PRIMARY).
+# The first key between two others that has messages; many gaps joined by UNION ALL (PRIMARY).
 KEY_BETWEEN = """(SELECT %s, partition_key FROM queue_messages FORCE INDEX (PRIMARY)
  WHERE topic = %s AND partition_key > %s AND partition_key < %s ORDER BY partition_key LIMIT 1)"""
 
-# A topic between two others of which the log holds something; many gaps joined by UNION ALL (PRIMARY).
+# The first topic between two others that has messages; many gaps joined by UNION ALL (PRIMARY).
 TOPIC_BETWEEN = """(SELECT %s, topic FROM queue_messages FORCE INDEX (PRIMARY)
  WHERE topic > %s AND topic < %s ORDER BY topic LIMIT 1)"""
 
@@ -42,7 +42,10 @@ TOPIC_BETWEEN = """(SELECT %s, topic FROM queue_messages FORCE INDEX (PRIMARY)
 def listed(
     database: Database, limit: int, *, everywhere: bool = False, heads: int | None = None
 ) -> list[Contradiction]:
-    """See `Admin.contradictions`; `everywhere`: also messages of which no lane knows, in a look for each 200 lanes."""
+    """See `Admin.contradictions`.
+
+    `everywhere`: also messages that belong to no lane; one statement looks into 200 gaps.
+    """
     found: list[Contradiction] = []
     for topic in _topics(database, everywhere=everywhere):
         for key in _suspects(database, topic, limit - len(found), everywhere=everywhere, heads=heads):
@@ -53,7 +56,10 @@ def listed(
 
 
 def repaired(database: Database) -> list[Contradiction]:
-    """Mend all there are; what was wrong. Raises DatabaseError for a lane that somebody holds for publish_timeout."""
+    """Mend all contradictions, and return them.
+
+    Raises DatabaseError for a lane that stays locked for `publish_timeout` seconds.
+    """
     mended: list[Contradiction] = []
     session = database.session("repair")
     try:
@@ -97,13 +103,13 @@ def _suspects(database: Database, topic: str, limit: int, *, everywhere: bool, h
 
 
 def _topics(database: Database, *, everywhere: bool) -> list[str]:
-    """The topics that there are; `everywhere`: also those of which only the log knows."""
+    """Return the topics. `everywhere`: also those that only the log has."""
     known = [name for name, _ in read(database, names, "listing topics")]
     return sorted([*known, *(_between(database, TOPIC_BETWEEN, (), known, PAGE) if everywhere else ())])
 
 
 def _between(database: Database, sql: str, where: tuple[str, ...], known: Sequence[str], most: int) -> list[str]:
-    """At most so many names in the log that are not among the known ones."""
+    """Return names in the log that are not among the known ones; about `most` of them."""
     ordered = ["", *sorted(known, key=str.encode)]  # as the server sorts them
     gaps = list(zip(ordered, [*ordered[1:], BEYOND], strict=True))
     found: list[str] = []

@@ -1,7 +1,7 @@
-"""Status: the ten-second view. What is stuck, since when, who has it, and the command that mends it.
+"""Status: what is stuck, since when, which owner has it, and the command that mends it.
 
-Owns what is asked for it, which is bounded however large the backlog is; judges nothing (`problems` does), and changes
-nothing. Each part is true of its own moment: what moves meanwhile is seen where it was, or is.
+Owns the look-ups for it; their number is bounded, however large the backlog is. Judges nothing (`problems` does), and
+changes nothing. Each look-up has a snapshot of its own, so the parts of an answer may differ by a moment.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ if TYPE_CHECKING:
     from lanelog.admin.types.topology import LaneInfo, TopicInfo
 
 LANES: Final = 100
-"""Lanes of each lagging group that are looked at: the oldest."""
+"""Lanes of each lagging group that are looked at: those with the oldest messages."""
 RUNNING: Final = 20
-"""Lanes of each group whose attempt in flight is looked at, which costs a statement for each."""
+"""Lanes of each group whose attempt in flight is looked at. Each costs a statement."""
 LETTERS: Final = 10_000
-"""Dead letters of one topic that are looked through for their reasons."""
+"""Dead letters of one topic that are read for their reasons. If there are more, none is read."""
 CONTRADICTIONS: Final = 20
-"""Lanes whose tables contradict each other that are named."""
+"""Contradictions between tables that are shown."""
 TOPICS: Final = 1000
 """Topics that are looked at, unless they are named."""
 HEADS: Final = 1000
-"""Lanes of each topic whose head is compared with the log; `doctor` looks at all."""
+"""Lanes of each topic whose head is compared with the log; `doctor` compares all."""
 
 
 @frozen(kw_only=True)
 class Status:
-    """What is wrong, and sums over all topics and groups that were looked at."""
+    """What is wrong, and sums over the topics and groups that were looked at."""
 
     at: datetime
-    """When it was looked, by the database's clock."""
+    """The database's clock at the beginning of the look."""
     topics: int
     groups: tuple[GroupInfo, ...]
     lag: int
@@ -111,9 +111,11 @@ def _of_lanes(database: Database, group: GroupInfo) -> Iterator[Problem]:
 
 
 def _running(database: Database, lane: LaneInfo) -> float | None:
-    """Seconds since the attempt in flight of a lane's first message began; None: none is, or it is young.
+    """Return for how many seconds the attempt in flight of a lane's first message has run.
 
-    Told by the database's clock: the message's age is now minus the time at which it was written.
+    None: none does, or it is young.
+
+    All times are the database's: the message's age is now minus the time at which it was written.
     """
     if lane.state is not MessageState.PROCESSING or (lane.oldest_age or 0) <= SLOW:
         return None
@@ -129,7 +131,7 @@ def _running(database: Database, lane: LaneInfo) -> float | None:
 
 
 def _growth(groups: list[GroupInfo], at: datetime, since: Status) -> dict[tuple[str, str], float]:
-    """Messages a second by which lags grew since an earlier look."""
+    """Return by how many messages a second lags grew since an earlier look."""
     seconds = (at - since.at).total_seconds()
     if seconds <= 0:  # the clock went back
         return {}

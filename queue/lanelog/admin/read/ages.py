@@ -1,13 +1,13 @@
-"""How old the unsettled messages are: which lanes hold the oldest, and how old the oldest of a group is.
+"""The age of unsettled messages: which lanes hold the oldest, and how old the oldest message of a group is.
 
-Owns the choice of the lanes whose message is looked at; never a list of messages. Called by `lanes` and `topics`.
+Owns the choice of the lanes to look into. Never lists messages.
 
-The age of a lane is that of the message right behind its watermark, one look-up by primary key: 10,000 of them take 0.3
-to 0.5 s with a backlog of three times the server's memory. So the oldest of a group is exact as long as one answer
-needs no more look-ups than that. Beyond it, and for lists, at most `CANDIDATES` lanes are looked into, those in which
-nothing was settled for longest: since the first attempt of what is being retried there, or else since the offsets row
-changed, or the lane was made. A lane that makes progress through a backlog older than any of those may be missed then,
-and the answer says that it is a lower bound.
+The age of a lane is the age of the message right behind its watermark: one look-up by primary key. 10,000 of them take
+0.3 to 0.5 s, with a backlog of three times the server's memory. So the oldest age of a group is exact as long as one
+answer needs no more look-ups than that. Otherwise, and for lists, at most `CANDIDATES` lanes are looked into: those in
+which nothing was settled for longest. That time counts from the first attempt of a message that is being retried there,
+or else from the last change of the offsets row, or from the birth of the lane. A lane that makes progress through an
+older backlog may then be missed, and the answer says that the age is a lower bound.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from lanelog._database import Executor
 
 EXACT_LANES = 10_000
-"""Lanes of all groups in one answer whose message is looked at, so that the oldest of each group is exact."""
+"""Lanes of all groups in one answer that are looked into, so that the oldest age of each group is exact."""
 
 CANDIDATES = 500
-"""Lanes whose message is looked at, unless more are asked for."""
+"""Lanes that are looked into, unless more are asked for."""
 
 # Lanes with something unsettled, those first in which nothing was settled for longest (all PRIMARY).
 LONGEST_STILL = f"""
@@ -64,7 +64,7 @@ WHERE topic = %s AND partition_key > '' ORDER BY partition_key LIMIT %s
 
 
 def oldest(cx: Executor, at: GroupTopic, limit: int) -> list[str]:
-    """Keys of at most `limit` lanes: those with the oldest message first, then those that have none."""
+    """Return keys of at most `limit` lanes: those with the oldest message first, then lanes in which all is settled."""
     ages = _ages(cx, at, max(limit, CANDIDATES))
     keys = [key for key, _ in sorted(ages.items(), key=lambda item: (-item[1], item[0]))][:limit]
     if len(keys) < limit:
@@ -73,7 +73,10 @@ def oldest(cx: Executor, at: GroupTopic, limit: int) -> list[str]:
 
 
 def oldest_age(cx: Executor, at: GroupTopic, *, exact: bool) -> float | None:
-    """Seconds since the oldest message right behind a watermark was written, or a lower bound; None: there is none."""
+    """Return the age in seconds of the oldest message right behind a watermark, or a lower bound.
+
+    None: there is no message.
+    """
     if exact:
         row = cx.one(OLDEST, at.columns)
         return None if row is None or row[0] is None else int(row[0]) / 1000
@@ -82,7 +85,7 @@ def oldest_age(cx: Executor, at: GroupTopic, *, exact: bool) -> float | None:
 
 
 def _ages(cx: Executor, at: GroupTopic, candidates: int) -> dict[str, int]:
-    """Milliseconds by key; a hole counts as new."""
+    """Return milliseconds by key. A hole counts as new."""
     rows = cx.query(LONGEST_STILL, (*at.columns, at.group, candidates))
     created = {body.key: body.created_at for body in bodies_at(cx, at.topic, {key: mark + 1 for key, mark, _ in rows})}
     return {key: max(0, now - created.get(key, now)) for key, _, now in rows}

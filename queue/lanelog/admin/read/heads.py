@@ -1,6 +1,6 @@
-"""The heads of a topic's lanes: what somebody who follows a topic compares from look to look.
+"""The heads of a topic's lanes: a follower of the topic compares them from look to look.
 
-Owns only this list; reads one row per lane and no message. Called by `Admin`, for `lanelog tail`.
+Owns this list. Reads one row for each lane, and no message.
 """
 
 from __future__ import annotations

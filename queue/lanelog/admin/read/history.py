@@ -1,6 +1,6 @@
 """The history: how messages left a group that keeps it.
 
-Owns this query and its filters; the rows are written by what settles a message. Called by `Admin`.
+Owns this query and its filters. Never writes a row of it: the transactions that settle messages do.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ FROM queue_history"""
 _FILTERS = """finished_at >= %s AND finished_at <= %s AND (%s = '' OR id = %s) AND (%s = '' OR outcome = %s)"""
 _NEVER: Final = (1 << 63) - 1
 
-# What left a group last, in a span of time (by_finished).
+# The messages that left a group last, in a span of time (by_finished).
 HISTORY = f"""SELECT {_LEFT} FORCE INDEX (by_finished)
 WHERE consumer_group = %s AND topic = %s AND {_FILTERS} ORDER BY finished_at DESC LIMIT %s
 """
 
-# What left a group in one lane, from its end (PRIMARY).
+# The messages that left a group in one lane, the highest offset first (PRIMARY).
 HISTORY_OF = f"""SELECT {_LEFT} FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s AND partition_key = %s AND {_FILTERS} ORDER BY message_offset DESC LIMIT %s
 """
@@ -69,7 +69,7 @@ def history(
     def look() -> list[HistoryInfo]:
         with database.snapshot() as cx:
             rows = cx.query(sql, args)
-            if not rows:  # history outlives its group
+            if not rows:  # history outlives its group, so the group is only looked up if there is none
                 known_group(cx, GroupTopic(topic=topic, group=group))
         return [_left(topic, group, *row) for row in rows]
 

@@ -1,11 +1,16 @@
-"""What the tables say of some lanes for some groups, and the arithmetic that turns it into lag, in flight and waiting.
+"""The rows of some lanes for some groups, and the arithmetic that turns them into lag, in flight and waiting.
 
-Owns these look-ups, all by exact primary key, and the sums over the exceptions; never chooses lanes, never judges
-owners. Called by the reading rooms, inside a snapshot, or the sums would not fit the watermarks.
+Owns these look-ups, all by exact primary key, and the sums over delivery rows. Never chooses lanes, never judges
+owners. Call it inside a snapshot: otherwise the sums would not fit the watermarks.
 
-A message above the watermark is settled ahead (an acked run), covered by a row of its own (in flight under the lane's
-present epoch; anything else waits), under the run mark (in flight if the mark is of the present epoch; else its process
-died and it waits), or untouched. So the lag is head - watermark - settled ahead, whatever the size of the backlog.
+A message above the watermark is in one of four places:
+
+* settled ahead: an acked row covers it;
+* under a row of its own: in flight if the row has the lane's present epoch, else waiting;
+* under the run mark: in flight if the mark has the present epoch, else waiting, because its process died;
+* untouched.
+
+So the lag is head - watermark - settled ahead, and needs no look at the backlog.
 """
 
 from __future__ import annotations
@@ -23,7 +28,7 @@ if TYPE_CHECKING:
 
     from lanelog._database import Executor
 
-_ZERO = "CAST(0 AS UNSIGNED)"  # a plain 0 is signed, and what is signed or unsigned becomes a DECIMAL
+_ZERO = "CAST(0 AS UNSIGNED)"  # a plain 0 is signed; signed and unsigned together would become a DECIMAL
 WATERMARK = f"GREATEST(COALESCE(o.offset_acked, {_ZERO}), COALESCE(f.offset_acked, {_ZERO}))"
 """Where a group is in a lane: `o` is its offsets row, `f` the floor's."""
 
@@ -52,15 +57,15 @@ WHERE consumer_group IN ({groups}) AND topic = %s AND partition_key IN ({keys})
 
 _FLYING = f"(d.acked = 0 AND d.lease_epoch <> 0 AND d.lease_epoch = COALESCE(l.lease_epoch, {_ZERO}))"
 _FIRST = f"GREATEST(d.message_offset, {WATERMARK} + 1)"
-# What a delivery row keeps from being handed out by the run mark.
+# How many offsets under the run mark a delivery row covers.
 _COVERED = (
     f"IF(o.marked_through > {WATERMARK} AND d.message_offset <= o.marked_through,"
     f" LEAST(d.through_offset, o.marked_through) + 1 - {_FIRST}, 0)"
 )
 _MARK_LIVES = f"(o.marked_epoch <> 0 AND o.marked_epoch = COALESCE(l.lease_epoch, {_ZERO}))"
 
-# Sums over the delivery rows above the watermark: settled ahead, in flight, waiting, and what a run mark of the present
-# epoch, or of a dead one, does not cover because it has a row.
+# Sums over the delivery rows above the watermark: settled ahead, in flight, waiting, and the offsets that rows cover
+# under a run mark of the present epoch, and under one of an earlier epoch.
 _SUMS = f"""
        COALESCE(SUM(IF(d.acked, d.through_offset + 1 - {_FIRST}, 0)), 0),
        COALESCE(SUM({_FLYING}), 0),
@@ -76,7 +81,7 @@ LEFT JOIN queue_partition_leases l FORCE INDEX (PRIMARY)
        ON l.consumer_group = d.consumer_group AND l.topic = d.topic AND l.partition_key = d.partition_key
 """
 
-# The exceptions of some lanes, added up lane by lane (all PRIMARY).
+# The delivery rows of some lanes, added up lane by lane (all PRIMARY).
 EXCEPTIONS = f"""
 SELECT d.consumer_group, d.partition_key, {_SUMS}
 WHERE d.consumer_group IN ({{groups}}) AND d.topic = %s AND d.partition_key IN ({{keys}})
@@ -84,14 +89,14 @@ WHERE d.consumer_group IN ({{groups}}) AND d.topic = %s AND d.partition_key IN (
 GROUP BY d.consumer_group, d.partition_key
 """
 
-# The exceptions of a whole group, added up: as many rows as messages failed or were settled ahead (all PRIMARY).
+# The delivery rows of a whole group, added up: as many rows as messages failed or were settled ahead (all PRIMARY).
 GROUP_EXCEPTIONS = f"""
 SELECT {_SUMS}
 WHERE d.consumer_group = %s AND d.topic = %s AND d.through_offset > {WATERMARK}
 """
 
-# A group's lanes, added up: lanes, paused, lagging, unsettled but for what is settled ahead, under run marks of the
-# present epoch, and under those of dead ones (all PRIMARY).
+# A group's lanes, added up: lanes, paused, lagging, messages above the watermark, under run marks of the present epoch,
+# and under run marks of earlier ones (all PRIMARY).
 GROUP_LANES = f"""
 SELECT COUNT(*), COALESCE(SUM(o.paused_at > 0), 0), COALESCE(SUM(p.head_offset > {WATERMARK}), 0),
        COALESCE(SUM(GREATEST(p.head_offset, {WATERMARK}) - {WATERMARK}), 0),
@@ -110,7 +115,7 @@ WHERE p.topic = %s AND p.partition_key <> ''
 
 @frozen
 class Place:
-    """A group's offsets row; times in milliseconds."""
+    """A group's offsets row. Times in milliseconds."""
 
     acked: int
     marked_through: int = 0
@@ -147,7 +152,7 @@ class LaneFacts:
     floor: int
     deleted_through: int
     now: int
-    """The database's clock, milliseconds."""
+    """The database's clock, in milliseconds."""
     place: Place = NOWHERE
     owner: str = ""
     epoch: int = 0
@@ -180,7 +185,7 @@ class LaneFacts:
 
     @property
     def waiting(self) -> int:
-        """Messages that had an attempt, or were postponed, and wait for the next."""
+        """Messages that had an attempt, or were postponed, and wait for the next one."""
         return self.sums.waiting + (0 if self.mark_lives else self._marked)
 
 
@@ -197,7 +202,10 @@ class GroupFacts:
 
 
 def load(cx: Executor, topic: str, groups: Sequence[str], keys: Sequence[str]) -> dict[tuple[str, str], LaneFacts]:
-    """By (group, key), for every one of `groups` and those of `keys` that have a lane; a thousand points at a time."""
+    """Return the facts by (group, key), for each of `groups` and those of `keys` that have a lane.
+
+    One statement looks up at most a thousand rows.
+    """
     found: dict[tuple[str, str], LaneFacts] = {}
     for some in chunked(groups, 10):
         for chunk in chunked(keys, 100 if len(some) > 1 else 1000):
@@ -233,7 +241,7 @@ def _load(
 
 
 def total(cx: Executor, at: GroupTopic) -> GroupFacts:
-    """All lanes added up by the server."""
+    """Return all lanes of a group, added up by the server."""
     row = cx.one(GROUP_LANES, (at.group, *at.columns))
     exceptions = cx.one(GROUP_EXCEPTIONS, at.columns)
     assert row is not None  # noqa: S101 - a sum always has a row

@@ -1,8 +1,8 @@
-"""Lanes, offsets and leases: lists of lanes as groups see them.
+"""Lists of lanes, offsets and leases, as groups see them.
 
-Owns the choice and the order of the lanes; what is said of each comes from `lane_totals`, `owners` and `message_state`.
-Called by `Admin`. Each list is one snapshot, held for milliseconds: watermark, exceptions and lease of a lane belong
-together.
+Owns the choice and the order of the lanes. The values of each lane come from `lane_totals`, `owners` and
+`message_state`. Each list is read in one snapshot, held for milliseconds, so that watermark, delivery rows and lease of
+a lane fit together.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LEFT JOIN queue_offsets f FORCE INDEX (PRIMARY)
        ON f.consumer_group = '' AND f.topic = p.topic AND f.partition_key = p.partition_key
 """
 
-# Keys with the most unsettled messages; settled ahead is added up lane by lane (all PRIMARY).
+# Keys with the most unsettled messages; messages settled ahead are added up lane by lane (all PRIMARY).
 BY_LAG = f"""
 SELECT p.partition_key {_LANES}
 WHERE p.topic = %s AND p.partition_key <> ''
@@ -70,7 +70,7 @@ WHERE consumer_group = %s AND topic = %s AND leased_by IN ({{owners}}) ORDER BY 
 
 
 def lanes(database: Database, topic: str, group: str, *, order_by: str, limit: int) -> list[LaneInfo]:
-    """Lanes of a topic as a group sees them."""
+    """See `Admin.lanes`."""
     check_name("topic", topic)
     check_name("group", group)
     limit_of(limit)
@@ -137,7 +137,7 @@ def _lane(
 
 
 def offsets(database: Database, topic: str, group: str | None, key: str | None, limit: int) -> list[OffsetInfo]:
-    """Places of groups in lanes, by key and group."""
+    """See `Admin.offsets`."""
     check_name("topic", topic)
     optional("group", group)
     optional("key", key)
@@ -150,7 +150,7 @@ def offsets(database: Database, topic: str, group: str | None, key: str | None, 
                 known_lane(cx, topic, key)
                 keys = [key]
             else:
-                # Every lane has a place for every group: so many lanes are enough.
+                # Every lane has a watermark for every group: this number of lanes is enough.
                 lanes = -(-limit // max(1, len(groups)))
                 keys = [found for (found,) in cx.query(BY_KEY, (topic, lanes))]
             facts = lane_totals.load(cx, topic, groups, keys)
@@ -192,7 +192,7 @@ def _groups_of(cx: Executor, topic: str, group: str | None) -> list[str]:
 def list_leases(
     database: Database, topic: str | None, group: str | None, *, stale: bool, limit: int
 ) -> list[LeaseInfo]:
-    """Leases by topic, group and key; one snapshot for each topic and group."""
+    """See `Admin.leases`. One snapshot for each topic and group."""
     optional("topic", topic)
     optional("group", group)
     limit_of(limit)

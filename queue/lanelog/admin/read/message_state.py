@@ -1,7 +1,6 @@
-"""Where a message stands for a group: the one place that turns rows into a `MessageState`.
+"""Where a message stands for a group: rows become a `MessageState`.
 
-Owns that judgement and the look-ups of single delivery rows and messages; never lists lanes. Called by `_lanes` (for
-the message that a lane waits for) and `messages`.
+Owns that judgement, and the look-ups of single delivery rows and messages. Never lists lanes.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ WHERE consumer_group = %s AND topic = %s AND partition_key = %s AND message_offs
 ORDER BY message_offset DESC LIMIT 1
 """
 
-# When the messages at exact offsets were written, when they expire and whom they are for (PRIMARY).
+# When the messages at exact offsets were written, when they expire and which group they are for (PRIMARY).
 MESSAGES_AT = """
 SELECT partition_key, `offset`, created_at, expires_at, target_group FROM queue_messages FORCE INDEX (PRIMARY)
 WHERE topic = %s AND (partition_key, `offset`) IN ({points})
@@ -47,12 +46,12 @@ WHERE topic = %s AND partition_key = %s AND `offset` > %s ORDER BY `offset` LIMI
 """
 
 STEPS = 50
-"""Settled runs that are stepped over in search of the first unsettled message; the settler merges neighbours."""
+"""Settled runs to step over in search of the first unsettled message. There are few: the settler merges neighbours."""
 
 
 @frozen
 class Row:
-    """A delivery row; times in milliseconds."""
+    """A delivery row. Times in milliseconds."""
 
     key: str
     offset: int
@@ -69,7 +68,7 @@ class Row:
 
 @frozen
 class Body:
-    """What a message itself says about its delivery; times in milliseconds."""
+    """The columns of a message that decide about its delivery. Times in milliseconds."""
 
     key: str
     offset: int
@@ -80,7 +79,7 @@ class Body:
 
 @frozen(kw_only=True)
 class Standing:
-    """Where one message is for one group; times in milliseconds, 0 for never or not known."""
+    """Where one message stands for one group. Times in milliseconds; 0: never, or not known."""
 
     state: MessageState
     attempts: int = 0
@@ -93,7 +92,7 @@ class Standing:
 
 @frozen
 class First:
-    """The message that a lane waits for; `age_ms` None: the log does not have it."""
+    """The first unsettled message of a lane. `age_ms` None: the log does not have it."""
 
     offset: int
     age_ms: int | None
@@ -104,11 +103,14 @@ COMPLETED = Standing(state=MessageState.COMPLETED)
 
 
 def judge(group: str, body: Body, row: Row | None, facts: LaneFacts) -> Standing:
-    """Where a message is, whether or not a dead letter of it exists; `row` is the one that covers it."""
+    """Return where a message stands, without regard to a dead letter of it.
+
+    `row` is the delivery row that covers it.
+    """
     if body.offset <= facts.watermark or (row is not None and row.acked) or body.target_group not in ("", group):
         return COMPLETED
     found = _unsettled(body.offset, row, facts)
-    # What a handler has had once is delivered again, however late.
+    # A message that a handler has had once is delivered again, however late.
     untouched = not (found.attempts or found.postponed)
     if untouched and 0 < body.expires_at <= facts.now:
         return evolve(found, state=MessageState.EXPIRED, next_attempt_in=None)
@@ -125,7 +127,7 @@ def _unsettled(offset: int, row: Row | None, facts: LaneFacts) -> Standing:
         # Its process died, or lost the lane; the next owner counts the attempt.
         return Standing(state=MessageState.RETRYABLE, attempts=1, next_attempt_in=0.0, first_at=at, last_at=at)
     flying = row.epoch != 0 and row.epoch == facts.epoch
-    # No longer than was asked for: the clock may have been ahead when the row was written.
+    # The wait is no longer than was asked for, even if the clock was ahead when the row was written.
     wait = 0.0 if row.epoch else max(0, row.invisible_until - max(facts.now, row.last_at)) / 1000
     if flying:
         state = MessageState.PROCESSING
@@ -145,19 +147,19 @@ def _unsettled(offset: int, row: Row | None, facts: LaneFacts) -> Standing:
 
 
 def covering(cx: Executor, lane: LaneId, offset: int) -> Row | None:
-    """The delivery row of a message, or the acked run that it is in."""
+    """Return the delivery row of a message, or the acked run that it is in. None: no row covers it."""
     found = cx.one(ROW_COVERING, (*lane.columns, offset))
     row = None if found is None else Row(*found)
     return row if row is not None and row.through >= offset else None
 
 
 def firsts(cx: Executor, topic: str, group: str, lanes: Mapping[str, LaneFacts]) -> dict[str, First]:
-    """By key, the first unsettled message of each lane that has one."""
+    """Return the first unsettled message of each lane that has one, by key."""
     at = {key: facts.watermark + 1 for key, facts in lanes.items() if facts.watermark < facts.head}
     rows: dict[str, Row] = {}
     looking = set(at)
     for _ in range(STEPS):
-        # Right behind the watermark a run can be settled for the moment until the next flush raises the watermark.
+        # A run right behind the watermark can be settled for a moment, until the next flush raises the watermark.
         found = {row.key: row for row in _rows_at(cx, topic, group, {key: at[key] for key in looking})}
         rows.update(found)
         looking = {key for key, row in found.items() if row.acked}
@@ -185,7 +187,7 @@ def _rows_at(cx: Executor, topic: str, group: str, at: Mapping[str, int]) -> Ite
 
 
 def bodies_at(cx: Executor, topic: str, at: Mapping[str, int]) -> Iterable[Body]:
-    """What the messages at these offsets, one by key, say of themselves; a hole is left out."""
+    """Yield the messages at these offsets, one by key. A hole is left out."""
     for chunk in chunked(sorted(at.items())):
         args = [value for point in chunk for value in point]
         for row in cx.query(MESSAGES_AT.format(points=_points(len(chunk))), (topic, *args)):
@@ -193,7 +195,7 @@ def bodies_at(cx: Executor, topic: str, at: Mapping[str, int]) -> Iterable[Body]
 
 
 def _next_body(cx: Executor, topic: str, key: str, offset: int) -> Body | None:
-    """A hole stands here (a crash of the server can leave one): what follows it is what the lane waits for."""
+    """Return the message behind a hole, which a crash of the server can leave: the lane waits for that message."""
     row = cx.one(NEXT_MESSAGE, (topic, key, offset))
     return None if row is None else Body(*row)
 

@@ -1,7 +1,7 @@
-"""Messages: one message with its state for every group, a stretch of a lane.
+"""Messages: one message with its state for every group, and a stretch of a lane.
 
-Owns these queries; the judgement of states is `message_state`'. Called by `Admin`. Lists are bounded in rows and in
-bytes of payload before any payload is read.
+Owns these queries. `message_state` judges the states. A list is bounded in rows and in bytes of payload, before any
+payload is read.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ SELECT message_offset FROM queue_delivery_state FORCE INDEX (PRIMARY)
 WHERE consumer_group = '' AND topic = %s AND partition_key = %s AND message_offset IN ({offsets})
 """
 
-# A dead letter by its derived id (by_id).
+# A dead letter by its own id (by_id).
 LETTER = """
 SELECT `offset`, id, failure_count, failed_at, last_error FROM queue_messages FORCE INDEX (by_id)
 WHERE topic = %s AND partition_key = %s AND id = %s
@@ -82,7 +82,7 @@ WHERE m.topic = %s AND m.partition_key = %s AND m.`offset` > %s AND m.failed_gro
       AND m.original_offset >= %s AND d.message_offset IS NULL ORDER BY m.`offset` DESC
 """
 LETTERS_BACK = 1000
-"""How far back in a dead letter lane the letter of a message is looked for that was redriven and failed again."""
+"""A message may have been redriven, and have failed again: how far back its dead letter is searched from the head."""
 ORIGINAL_ID = "lanelog.original_id"
 
 
@@ -100,7 +100,7 @@ class _Letter:
 def message(
     database: Database, topic: str, key: str, *, message_id: str | None, offset: int | None
 ) -> MessageInfo | None:
-    """One message with its states."""
+    """See `Admin.message`."""
     check_name("topic", topic)
     check_name("key", key)
     optional("id", message_id)
@@ -125,7 +125,7 @@ def message(
 
 
 def messages(database: Database, topic: str, key: str, *, from_offset: int | None, limit: int) -> list[MessageInfo]:
-    """A stretch of a lane."""
+    """See `Admin.messages`."""
     check_name("topic", topic)
     check_name("key", key)
     limit_of(limit)
@@ -134,7 +134,7 @@ def messages(database: Database, topic: str, key: str, *, from_offset: int | Non
     def look() -> list[MessageInfo]:
         with database.snapshot() as cx:
             known_lane(cx, topic, key)
-            # From below the floor the server would walk what collection deleted and has not purged yet.
+            # Below that offset the server would walk rows that are deleted and still in the index.
             floor = offsets.load_floors(cx, topic, [key]).get(key)
             first = start if floor is None else max(start, floor.marked_through + 1)
             sizes = cx.query(SIZES, (topic, key, first, limit))
@@ -196,7 +196,7 @@ def _dead_letter(
 
 
 def _states_of(cx: Executor, row: tuple[Any, ...]) -> tuple[GroupState, ...]:
-    """For every registered group; a handful of look-ups by exact key for each."""
+    """Return the states for every registered group, with a few look-ups by exact key for each."""
     topic, key, offset = row[:3]
     body = message_state.Body(key, offset, created_at=row[8], expires_at=row[9], target_group=row[10])
     registered = readers(cx, topic).get(topic, [])
@@ -216,10 +216,10 @@ def _states_of(cx: Executor, row: tuple[Any, ...]) -> tuple[GroupState, ...]:
 
 
 def _letter(cx: Executor, dead_topics: Collection[str], group: str, row: tuple[Any, ...]) -> _Letter | None:
-    """The dead letter of a message, or of what became of it: it may have been redriven, and have failed again.
+    """Return the dead letter of a message, or of its copy: the message may have been redriven, and have failed again.
 
-    That one's id is derived from those of every letter and copy before, which may be collected by now; its first id is
-    in its metadata. A letter that lies further back than `LETTERS_BACK` and is not the first is not found.
+    The id of that later dead letter is derived from every dead letter and copy before it, which may be collected by
+    now. Its metadata holds the first id. A later dead letter that lies further back than `LETTERS_BACK` is not found.
     """
     topic, key, offset, message_id = row[:4]
     first_id = decode_metadata(row[6]).get(ORIGINAL_ID, message_id)

@@ -1,7 +1,6 @@
-"""Who is alive: the owners of a group as their heartbeats and the server's locks show them.
+"""Which owners of a group are alive, judged from their heartbeats and the server's locks.
 
-Owns that judgement for everything administration shows; never takes a lane, which is the keeper's own, slower decision.
-Called by the reading rooms and by `release`.
+Owns this judgement for administration. Never takes a lane: that is the keeper's own, slower decision.
 """
 
 from __future__ import annotations
@@ -30,13 +29,16 @@ _UPTIME = "SHOW GLOBAL STATUS LIKE 'Uptime'"
 
 @frozen
 class Owners:
-    """The heartbeat rows of a group on a topic, judged; and when the server started, if any lock was found free."""
+    """The heartbeat rows of a group on a topic, and when the server started.
+
+    The start is only read if a lock was found free.
+    """
 
     rows: Mapping[str, HeartbeatRow]
     _server: Incarnation = field(default=UNKNOWN)
 
     def state(self, owner: str) -> OwnerState:
-        """What is known of an owner."""
+        """Return what is known of an owner."""
         row = self.rows.get(owner)
         if row is None:
             return OwnerState.MISSING
@@ -49,33 +51,33 @@ class Owners:
         return OwnerState.ALIVE
 
     def alive(self, owner: str) -> bool:
-        """Whether it is."""
+        """Return whether the owner is alive."""
         return self.state(owner) is OwnerState.ALIVE
 
     def left(self, owner: str) -> float:
-        """Seconds until its leases may be taken by expiry."""
+        """Return the seconds until the owner's leases may be taken by expiry."""
         row = self.rows.get(owner)
         return 0.0 if row is None or row.deregistered_at else max(0, row.expires_at - row.now) / 1000
 
     def silent(self, owner: str) -> float | None:
-        """Seconds since it stopped, or gave its last sign of life; None without a row."""
+        """Return the seconds since the owner stopped, or since its last sign of life. None: it has no row."""
         row = self.rows.get(owner)
         return None if row is None else max(0, row.now - (row.deregistered_at or row.heartbeat_at)) / 1000
 
     def unchanged(self) -> float:
-        """Seconds since the last of those that are not alive was heard of; infinite where there is none."""
+        """Return the seconds since the last sign of life of an owner that is not alive; infinite if there is none."""
         gone = [self.silent(owner) for owner in self.rows if not self.alive(owner)]
         return min((seconds for seconds in gone if seconds is not None), default=inf)
 
     def counted(self, lanes: Mapping[str, int]) -> tuple[int, int]:
-        """How many of these lanes, counted by owner, have one that is alive, and how many one that is not."""
+        """Split lanes, counted by owner: how many have a living owner, and how many one that is not alive."""
         owned = sum(count for owner, count in lanes.items() if owner and self.alive(owner))
         return owned, sum(count for owner, count in lanes.items() if owner) - owned
 
 
 def load(cx: Executor, at: GroupTopic) -> Owners:
     """Read the owners of a group."""
-    # What every version of the tables has is enough here: when the server started that granted a lock.
+    # The columns of version 1 of the tables are enough here: they say when the server that granted a lock started.
     found = heartbeats.members(cx, at, tables=1)
     rows = {row.owner: row for row in sorted(found, key=lambda row: row.owner.encode())}
     doubtful = any(row.lock_free and not row.deregistered and row.expires_at > row.now for row in found)
@@ -83,6 +85,6 @@ def load(cx: Executor, at: GroupTopic) -> Owners:
 
 
 def uptime(cx: Executor) -> float:
-    """Seconds since the server started; infinite if it would not say."""
+    """Return the seconds since the server started; infinite if the server does not say."""
     row = cx.one(_UPTIME)
     return inf if row is None else max(0, signed(int(row[1])))

@@ -1,7 +1,7 @@
-"""Tail: the end of a lane, and what is published from then on.
+"""Tail: the end of a lane, and the messages published from then on.
 
-Owns how far it has been read; never settles, locks or registers anything: who looks is no consumer.
-Each look is one statement for the heads of a topic, and one for every page of messages of a lane that has moved.
+Owns how far it has read. Never settles, locks or registers anything. Each look is one statement for the heads of a
+topic, and one for every page of messages of a lane that has moved.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def tail(
         raise ConfigurationError("without a key there is only follow=True, from now on")
     check_integer("lines", lines, least=0, most=LINES_MAX)
     pause = check_duration("interval", interval, least=INTERVAL_LEAST)
-    # Where it begins is looked up at the call, and a topic or lane that is not there refused.
+    # The beginning is looked up at the call, which refuses an unknown topic or lane there and then.
     return _messages(database, topic, key, _start(database, topic, key, lines), pause if follow else None)
 
 
@@ -50,23 +50,23 @@ def _messages(
 
 
 def rest(seconds: float) -> None:
-    """Wait, where Ctrl-C is heard."""
+    """Wait. An Event's wait hears Ctrl-C."""
     Event().wait(seconds)
 
 
 def _start(database: Database, topic: str, key: str | None, lines: int) -> dict[str, int]:
-    """What is taken as seen: offsets by key."""
+    """Return the offsets that count as read, by key."""
     if key is None:
         return heads.heads(database, topic, LANES_MAX)
     known = heads.heads(database, topic, LANES_MAX)
-    if key not in known:  # refuses a lane that is not there; one beyond the first 10,000 is read from its beginning
+    if key not in known:  # this refuses an unknown lane; a lane beyond the first 10,000 is read from its beginning
         oldest = messages.messages(database, topic, key, from_offset=None, limit=1)
         return {key: oldest[0].offset - 1 if oldest else 0}
     return {key: max(0, known[key] - lines)}
 
 
 def _new(database: Database, topic: str, key: str | None, seen: dict[str, int]) -> Iterator[MessageInfo]:
-    """What is behind `seen`, which it moves on; in a lane that was purged meanwhile there is nothing."""
+    """Yield the messages behind `seen`, and advance it. A lane that was purged meanwhile has none."""
     if key is None:
         keys = [name for name, head in heads.heads(database, topic, LANES_MAX).items() if head > seen.get(name, 0)]
     else:

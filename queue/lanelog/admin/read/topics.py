@@ -1,7 +1,7 @@
-"""Topics, groups and members: what there is, and how far it is, added up.
+"""Topics, groups and members, with sums over their lanes.
 
-Owns these queries; no list of lanes, no message. Called by `Admin`. What one answer adds up comes from one snapshot,
-held for milliseconds, so that sums of several queries fit each other.
+Owns these queries. Lists no lanes and no messages. The sums of one answer come from one snapshot, held for
+milliseconds, so that they fit each other.
 """
 
 from __future__ import annotations
@@ -88,12 +88,12 @@ class _Sums:
 
     @property
     def there(self) -> bool:
-        """Whether anybody would miss it: the row of a deleted topic stays, its offsets must not come again."""
+        """Whether the topic is shown. The row of a deleted topic stays, because its offsets must not be used again."""
         return self.lanes > 0 or self.holds_dead_letters
 
 
 def topics(database: Database, limit: int) -> list[TopicInfo]:
-    """Every topic, up to `limit`."""
+    """See `Admin.topics`."""
     limit_of(limit)
 
     def look() -> list[TopicInfo]:
@@ -109,7 +109,7 @@ def topics(database: Database, limit: int) -> list[TopicInfo]:
 
 
 def topic(database: Database, name: str) -> TopicInfo:
-    """One topic."""
+    """See `Admin.topic`."""
     check_name("topic", name)
 
     def look() -> TopicInfo:
@@ -127,7 +127,7 @@ def topic(database: Database, name: str) -> TopicInfo:
 
 
 def groups(database: Database, topic: str | None) -> list[GroupInfo]:
-    """Registered groups, each with a snapshot of its own."""
+    """See `Admin.groups`. Each group has a snapshot of its own."""
     optional("topic", topic)
 
     def look() -> tuple[list[tuple[Any, ...]], float]:
@@ -159,7 +159,7 @@ def lag(database: Database, topic: str | None, group: str | None) -> list[GroupI
 
 
 def members(database: Database, topic: str, group: str) -> list[MemberInfo]:
-    """Subscribers with a heartbeat row."""
+    """See `Admin.members`."""
     check_name("topic", topic)
     check_name("group", group)
 
@@ -189,16 +189,19 @@ def members(database: Database, topic: str, group: str) -> list[MemberInfo]:
 
 
 def dead_letter_topics(topics: Sequence[str], names: Sequence[tuple[str, bool]]) -> dict[str, tuple[str, ...]]:
-    """For each of `topics` those that hold its dead letters, judged by the names of all topics, in their order.
+    """Return the dead letter topics of each of `topics`, in order.
 
-    A dead letter topic's name is its topic's and a suffix. It belongs to the longest name that it begins with: those of
-    `merge_fast` are not `merge`'s.
+    `names` are all topics, and whether they hold dead letters.
+
+    A dead letter topic's name is its topic's name and a suffix. It belongs to the longest name that it begins with:
+    those of `merge_fast` are not `merge`'s.
     """
     found: dict[str, list[str]] = {topic: [] for topic in topics}
     plain = sorted(name for name, holds in names if not holds)
     for name, holds in names:
         if holds:
-            # In order, the names that this one begins with stand before it, the longest last, perhaps among others.
+            # In the sorted list, the names that this one begins with stand before it, the longest last. Other names
+            # may stand between them.
             at = bisect_right(plain, name)
             while at and not name.startswith(plain[at - 1]):
                 at -= 1
@@ -247,7 +250,14 @@ def _complete(
 
 
 def _group(database: Database, row: tuple[Any, ...], room: int, uptime: float) -> GroupInfo:
-    """One group; `room`: so many lanes may be looked into one by one; `uptime`: the server's, in seconds."""
+    """Return one group.
+
+    Args:
+        database: The database.
+        row: Its registration.
+        room: How many lanes may be looked into one by one.
+        uptime: Seconds since the server started.
+    """
     topic, group, order, start, retention_ms, created_at, paused_at, paused_by, pause_reason, now = row
 
     def look() -> tuple[lane_totals.GroupFacts, float | None, bool, Owners, dict[str, int]]:

@@ -1,11 +1,11 @@
-"""Messages that are not due yet: which there are, taking one back, and deleting those of a topic.
+"""Messages that are not in the log yet: list them, take one back, delete those of a topic.
 
-Owns these queries; never appends one (the engine does, see `Admin.maintain`). Called by `Admin`, by `delete`, and by
-the client, whose `cancel_scheduled` it is.
+Owns these queries. Never appends such a message to the log: the engine does, and `Admin.maintain` through it.
 
-Cancelling deletes one row, and waits for whoever is moving it into the log: the one who comes second finds no row. Dies
-before the COMMIT: it is scheduled still. After it: cancelled. Two at once: one of them has cancelled it. If the COMMIT
-is not answered, a repetition that finds neither the row nor the message in the log knows that it was cancelled.
+Cancelling deletes one row. It waits for a transaction that is moving the message into the log; the second of the two
+finds no row. Dies before the COMMIT: the message is still scheduled. After it: it is cancelled. Two at once: one of
+them cancels it. After an unanswered COMMIT, a repetition that finds neither the row nor the message in the log knows
+that it was cancelled.
 """
 
 from __future__ import annotations
@@ -76,13 +76,13 @@ def _info(row: tuple[Any, ...]) -> ScheduledInfo:
 
 @define
 class _Attempt:
-    """What an earlier attempt may have done, though nobody knows."""
+    """Whether an earlier attempt deleted the row with a COMMIT that was not answered."""
 
     deleted: bool = False
 
 
 def cancel(database: Database, topic: str, key: str | None, message_id: str, *, dry_run: bool = False) -> bool:
-    """See `Admin.cancel_scheduled`; of a topic that is not there, nothing is."""
+    """See `Admin.cancel_scheduled`. In a topic that does not exist, no message waits: the answer is False."""
     check_name("topic", topic)
     optional("key", key)
     check_name("id", message_id)
@@ -102,7 +102,7 @@ def _cancel(database: Database, topic: str, key: str, message_id: str, attempt: 
     deleted = False
     try:
         with database.transaction() as cx:
-            # scheduled, and nothing else
+            # Locks the row in queue_scheduled, and nothing else.
             deleted = scheduled.cancel(cx, topic, key, message_id)
             if not deleted and attempt.deleted:
                 return not messages.find_in_log(cx, topic, [(key, message_id)])
@@ -113,7 +113,7 @@ def _cancel(database: Database, topic: str, key: str, message_id: str, attempt: 
 
 
 def delete_all(database: Database, topic: str) -> int:
-    """Delete what a topic has scheduled, in bounded batches; how many that was."""
+    """Delete the scheduled messages of a topic in bounded batches. Return their number."""
     deleted = 0
     while True:
         found, gone = repeated(database, _delete_some, "deleting what is scheduled", database, topic)

@@ -1,12 +1,12 @@
-"""Schedules: declare, look at, pause, resume, remove and preview them.
+"""Schedules: declare, list, pause, resume, remove and preview them.
 
-Owns these transactions and what is checked before them; never publishes anything (`_engine.firing` does). Called by
-`Admin`, and by the client for declaring.
+Owns these transactions and the checks before them. Never publishes anything (`_engine.scheduling.recurring` does).
 
 Lock order: one row of `queue_schedules`, by its primary key, and nothing else. Dies before a COMMIT: nothing has
-happened. After it, or with an unanswered COMMIT: the repetition finds it done. Declared by two at once, in whatever
-versions: one statement each, the last writer wins. Sleeps between reading the clock and declaring: the times meanwhile
-are due and are fired, but none twice, because nothing is fired up to the last fired time.
+happened. After it, or with an unanswered COMMIT: the repetition finds it done. Two processes declare at once, perhaps
+of different versions: each sends one statement, and the last writer wins. A process sleeps between reading the clock
+and declaring: the times that passed meanwhile are due and fire. None fires twice, because times up to the last fired
+one never fire again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from lanelog._database import Database, Executor
 
 NAME_MAX = 200
-"""The most characters of a schedule's name: with a time behind it, it must fit into a message's id."""
+"""The most characters of a schedule's name: the name and a fire time must fit into a message's id."""
 COUNT_MAX = 1000
 FIRST_YEAR, LAST_YEAR = 1970, 9998
 
@@ -84,8 +84,8 @@ def declare(
             f"max_allowed_packet is {database.max_packet()}: raise it there, or publish a reference"
         )
 
-    # Without a key it keeps to one open lane: its runs follow each other, whoever declares it. The row names the lane,
-    # because processes of older versions fire it, too.
+    # Without a key, all messages of the schedule go to one open lane, so that they keep their order. The row names the
+    # lane, because processes of older versions fire it, too.
     lane = draft.key if key is not None else open_lanes.lane_of(database, topic, name)
 
     def once(cx: Executor) -> ScheduleRow:
@@ -104,7 +104,7 @@ def declare(
             expression_at=now,
         )
         schedules.declare(cx, row)
-        return schedules.get(cx, name) or row  # somebody may have removed it meanwhile
+        return schedules.get(cx, name) or row  # it may have been removed meanwhile
 
     return _info(read(database, once, "declaring a schedule"))
 
@@ -198,7 +198,7 @@ def remove(database: Database, name: str, *, dry_run: bool) -> ScheduleRemoved:
 
     def once() -> ScheduleRow:
         with database.transaction() as cx:
-            # After an attempt whose outcome is unknown, that it is gone is that attempt's doing.
+            # After an attempt with an unanswered COMMIT: a missing row means that the attempt removed it.
             row = attempts[0] if attempts and schedules.lock(cx, name) is None else _locked(cx, name)
             attempts.append(row)
             if not dry_run:

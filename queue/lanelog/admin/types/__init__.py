@@ -1,5 +1,4 @@
 """The values that administration returns.
 
-Owns their fields and units. No SQL, and no behaviour but what follows from the fields. Import them from
-`lanelog.admin`.
+Owns their fields and units. No SQL; only behaviour that follows from the fields. Import them from `lanelog.admin`.
 """

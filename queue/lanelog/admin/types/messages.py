@@ -1,6 +1,6 @@
-"""What is seen of messages: their states, those that wait, how they left, and dead letters. Times are aware UTC.
+"""Values about messages: states, scheduled messages, history and dead letters. Times are aware UTC.
 
-Owns these values alone; the rooms that look fill them in.
+Owns these values. Units are as in `topology`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @frozen(kw_only=True)
 class GroupState:
-    """Where one message is for one group."""
+    """Where one message stands for one group."""
 
     group: str
     state: MessageState
@@ -28,18 +28,18 @@ class GroupState:
     postponed: int
     """How often its handler postponed it."""
     next_attempt_in: float | None
-    """Seconds until it is delivered again, 0 when it is due; None unless retryable or postponed."""
+    """Seconds until it is delivered again, 0 when it is due; None unless it is retryable or postponed."""
     first_attempt_at: datetime | None
     last_attempt_at: datetime | None
     last_error: str | None
     owner: str | None
-    """Who has the lane; None: nobody."""
+    """The owner of the lane; None: it has none."""
     paused: bool
     """Whether an operator paused the group or this lane."""
     dead_letter_topic: str | None
-    """Where its dead letter is; None unless failed."""
+    """The topic of its dead letter; None unless it failed."""
     dead_letter_id: str | None
-    """What `redrive(ids=…)` and `delete_dead_letters(ids=…)` take; None unless failed."""
+    """The id that `redrive(ids=…)` and `delete_dead_letters(ids=…)` take; None unless it failed."""
 
 
 @frozen(kw_only=True)
@@ -54,23 +54,24 @@ class MessageInfo:
     payload_bytes: int
     metadata: Mapping[str, str] = field(repr=False)
     published_at: datetime
-    """When it was first published; a copy keeps it."""
+    """When it was first published. A redriven copy keeps it."""
     created_at: datetime
     """When this row was written."""
     expires_at: datetime | None
+    """When it expires; None: never."""
     target_group: str | None
-    """The only group it is meant for (it was redriven); None: every group."""
+    """The only group it is for, because it was redriven; None: every group."""
     dead_letter: DeadLetter | None
-    """Where it comes from, if it is a dead letter."""
+    """Its origin, if it is a dead letter; otherwise None."""
     settled: bool
-    """Whether it is a dead letter that was redriven or deleted and waits to be collected."""
+    """Whether it is a dead letter that was redriven or deleted and waits for collection."""
     states: tuple[GroupState, ...] = ()
-    """Per registered group, in order of their names; only `message()` fills it."""
+    """One for each registered group, in order of their names. Only `message()` fills it."""
 
 
 @frozen(kw_only=True)
 class ScheduledInfo:
-    """One message that is not due yet, or is about to go into the log."""
+    """One message that is not in the log yet."""
 
     topic: str
     key: str
@@ -83,7 +84,7 @@ class ScheduledInfo:
     due_in: float
     """Seconds until then, 0 when it is due."""
     ttl: float | None
-    """Seconds, from when it is due, after which no handler starts on it any more; None: it stays."""
+    """Seconds from `deliver_at` after which no handler starts on it any more; None: no limit."""
 
 
 @frozen(kw_only=True)
@@ -103,31 +104,36 @@ class HistoryInfo:
     finished_at: datetime
     owner: str
     error: str | None
+    """The error of the last attempt, or the reason of a skip; None if there is none."""
 
 
 @frozen(kw_only=True)
 class DeadLetterInfo:
-    """One dead letter that was neither redriven nor deleted; its payload: `message(dead_letter_topic, key, id=id)`."""
+    """One dead letter that was neither redriven nor deleted.
+
+    `message(dead_letter_topic, key, id=id)` returns its payload.
+    """
 
     dead_letter_topic: str
     key: str
     offset: int
     """Its offset in the dead letter topic."""
     id: str
-    """Its id in the dead letter topic: what `ids=` of redrive and delete takes."""
+    """Its id in the dead letter topic: `ids=` of redrive and delete takes it."""
     original_topic: str
     original_offset: int
     original_id: str
+    """The id under which the message was first published."""
     group: str
-    """Which group gave it up."""
+    """The group that gave it up."""
     reason: str
-    """First line of `last_error`, cut: what `dead_letter_reasons` groups by and `reason=` takes."""
+    """First line of `last_error`, cut to 200 characters: `dead_letter_reasons` groups by it and `reason=` takes it."""
     last_error: str
     failure_count: int
     """Attempts that failed."""
     failed_at: datetime
     published_at: datetime
-    """When the original was first published."""
+    """When the original message was first published."""
     payload_bytes: int
 
 
@@ -138,7 +144,7 @@ class DeadLetterReason:
     dead_letter_topic: str
     group: str
     reason: str
-    """First line of their `last_error`, cut."""
+    """First line of their `last_error`, cut to 200 characters."""
     count: int
     keys: int
     """How many different keys are among them."""

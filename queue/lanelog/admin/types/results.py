@@ -1,7 +1,6 @@
-"""The values that administration returns when it changes something, or with `dry_run` would have changed it.
+"""The values of verbs that change something, or with `dry_run` would change it.
 
-Owns their fields and units; no SQL, no behaviour. Made by the changing rooms of this package and by `doctor`, read by
-applications and the command line; import them from `lanelog.admin`. Units as in `topology`.
+Owns their fields and units. No SQL, no behaviour. Import them from `lanelog.admin`. Units are as in `topology`.
 """
 
 from __future__ import annotations
@@ -19,36 +18,36 @@ if TYPE_CHECKING:
 
 @frozen(kw_only=True)
 class Redriven:
-    """What `redrive` put back."""
+    """What `redrive` put back. With `dry_run`: what it would put back; so for all values of this module."""
 
     topic: str
     """The dead letters' original topic."""
     group: str
     to_topic: str
-    """Where they went: the original topic, unless another was given."""
+    """The topic they went to: the original one, unless another was given."""
     messages: int
-    """Dead letters that are messages again."""
+    """Dead letters that were put back."""
     keys: int
-    """Keys among them."""
+    """Different keys among them."""
     missing: int
-    """Given ids that are no dead letter of this group (any more): redriven or deleted before, or never there."""
+    """Given ids that name no dead letter of this group: redriven or deleted before, or never one."""
     remaining: int
-    """Chosen dead letters that are still there, because the call ended early; call again."""
+    """Chosen dead letters that were left because their lanes stayed locked; call again."""
     delay: float
-    """Seconds for which they wait before they are delivered."""
+    """Seconds that the copies wait before they go into the log."""
     dry_run: bool
 
 
 @frozen(kw_only=True)
 class Deleted:
-    """What `delete_dead_letters` settled; the rows leave with the next collection."""
+    """What `delete_dead_letters` settled. The rows stay until the next collection."""
 
     topic: str
     group: str
     messages: int
     keys: int
     missing: int
-    """Given ids that are no dead letter of this group (any more)."""
+    """Given ids that name no dead letter of this group: redriven or deleted before, or never one."""
     dry_run: bool
 
 
@@ -58,9 +57,9 @@ class SoughtLane:
 
     key: str
     before: int
-    """Its watermark before."""
+    """Its earlier watermark."""
     after: int
-    """Its watermark now: the next message is the one behind it."""
+    """Its new watermark. The next message has the offset above it."""
 
 
 @frozen(kw_only=True)
@@ -70,7 +69,7 @@ class Sought:
     topic: str
     group: str
     key: str | None
-    """None: all lanes."""
+    """The one lane; None: all lanes."""
     to: str
     """The target, as text: `earliest`, `latest`, an instant in UTC or an offset."""
     lanes: int
@@ -80,7 +79,7 @@ class Sought:
     passed: int
     """Unsettled messages that will not be delivered to this group."""
     clamped: int
-    """Lanes whose target was not there, below the floor (collected) or beyond the head: set to the nearest place."""
+    """Lanes whose target is below the floor (collected) or above the head: they were set to the nearest place."""
     moved: tuple[SoughtLane, ...] = field(repr=False)
     """The lanes whose watermark changed, at most 1,000 of them, in key order."""
     dry_run: bool
@@ -93,9 +92,9 @@ class Paused:
     topic: str
     group: str
     key: str | None
-    """None: the whole group."""
+    """The one lane; None: the whole group."""
     changed: bool
-    """False: it was paused already (by, reason and since when are the old ones')."""
+    """False: it was paused already; `paused_at`, `by` and `reason` are those of the earlier pause."""
     paused_at: datetime
     by: str
     reason: str
@@ -106,7 +105,7 @@ class Paused:
 
 @frozen(kw_only=True)
 class Resumed:
-    """What `resume` set going again."""
+    """What `resume` ended."""
 
     topic: str
     group: str
@@ -114,7 +113,7 @@ class Resumed:
     changed: bool
     """False: it was not paused."""
     paused_at: datetime | None
-    """Since when it had been paused."""
+    """Since when it had been paused; None: it was not."""
     by: str
     reason: str
     dry_run: bool
@@ -126,11 +125,11 @@ class OpenLanes:
 
     topic: str
     before: int
-    """How many open lanes the topic had."""
+    """The earlier number of open lanes."""
     lanes: int
-    """How many it has now."""
+    """The new number of open lanes."""
     changed: bool
-    """False: it had as many."""
+    """False: the number was the same."""
     dry_run: bool
 
 
@@ -143,16 +142,16 @@ class Skipped:
     key: str
     offset: int
     id: str | None
-    """The message's id; None: there is no message at this offset any more."""
+    """The message's id; None: the log does not hold this offset any more."""
     changed: bool
     """False: it was settled for this group already."""
     state: MessageState
-    """What it was before."""
+    """Its state before."""
     attempts: int
-    """Attempts started before."""
+    """Attempts that had started."""
     reason: str
     owner: str | None
-    """Whose lease was fenced off; None: nobody had the lane."""
+    """The owner that was fenced; None: the lane had none, or nothing was changed."""
     dry_run: bool
 
 
@@ -164,30 +163,33 @@ class Released:
     group: str
     key: str
     changed: bool
-    """False: nobody had the lane."""
+    """False: the lane had no owner."""
     owner: str | None
-    """Who had it."""
+    """The owner that lost the lane."""
     owner_state: OwnerState | None
     epoch: int
-    """The new fencing token: everything written under a smaller one is refused."""
+    """The new fencing token. Writes under a smaller one are refused."""
     dry_run: bool
 
 
 @frozen(kw_only=True)
 class GroupDeleted:
-    """What `delete_group` removed, and what collection may delete because of it."""
+    """What `delete_group` deleted, and what collection may delete because of it."""
 
     topic: str
     group: str
     lanes: int
-    """Lanes in which it had a place."""
+    """Lanes in which it had a row."""
     lag: int
     """Messages that it had not settled and will not get any more."""
     members: int
-    """Subscribers that were alive: their subscriptions become `failed`."""
+    """Subscribers that were alive. Their subscriptions become `failed`."""
     collectable: int
-    """Messages that only this group held back and that collection will delete, once they are older than the retention
-    of the groups that are left; 0 when no group is left, because then nothing is collected."""
+    """Messages that only this group held back.
+
+    Collection deletes them once they are older than the retention of the other
+    groups. 0 when no group is left: then nothing is collected.
+    """
     groups_left: tuple[str, ...]
     dry_run: bool
 
@@ -204,15 +206,15 @@ class Purged:
     lanes: int
     """Lanes they were in."""
     unsettled: Mapping[str, int]
-    """Per group: messages among them that it had not settled and will not get any more."""
+    """By group: messages among them that it had not settled and does not get any more."""
     remaining: int
-    """Messages that are older and still there, because somebody held their lane; call again."""
+    """Messages that should be deleted and are still there, because their lane's floor was locked; call again."""
     dry_run: bool
 
 
 @frozen(kw_only=True)
 class TopicDeleted:
-    """What `delete_topic` removed."""
+    """What `delete_topic` deleted."""
 
     topic: str
     lanes: int
@@ -220,13 +222,13 @@ class TopicDeleted:
     scheduled: int
     """Messages that were not due yet."""
     groups: tuple[str, ...]
-    """Groups that were registered for it and are gone."""
+    """Groups that were registered for it."""
     unsettled: Mapping[str, int]
-    """Per group: messages that it had not settled."""
+    """By group: messages that it had not settled."""
     dead_letter_topics: tuple[str, ...]
-    """Its dead letter topics, which stay; delete them by their own names."""
+    """Its dead letter topics. They stay; delete them by their own names."""
     schedules: tuple[str, ...]
-    """Schedules that publish to it, which stay and make it anew; remove them by their own names."""
+    """Schedules that publish to it. They stay, and create its lanes again; remove them by their own names."""
     dry_run: bool
 
 
@@ -236,46 +238,46 @@ class SchedulePaused:
 
     name: str
     changed: bool
-    """False: it was paused already (by, reason and since when are the old ones')."""
+    """False: it was paused already; `paused_at`, `by` and `reason` are those of the earlier pause."""
     paused_at: datetime
     by: str
     reason: str
     next_fire_at: datetime
-    """The time that would have been next."""
+    """The time at which it would fire next."""
     dry_run: bool
 
 
 @frozen(kw_only=True)
 class ScheduleResumed:
-    """What `resume_schedule` set going again."""
+    """What `resume_schedule` ended."""
 
     name: str
     changed: bool
     """False: it was not paused."""
     paused_at: datetime | None
-    """Since when it had been paused."""
+    """Since when it had been paused; None: it was not."""
     by: str
     reason: str
     next_fire_at: datetime
-    """When it fires next; what it would have fired while it was paused is skipped."""
+    """When it fires next. Times during the pause are skipped."""
     dry_run: bool
 
 
 @frozen(kw_only=True)
 class ScheduleRemoved:
-    """What `remove_schedule` removed; the messages it published stay."""
+    """What `remove_schedule` removed. The messages that it published stay."""
 
     name: str
     topic: str
     key: str
     fired: int
-    """Messages it had published."""
+    """Messages that it had published."""
     dry_run: bool
 
 
 @frozen(kw_only=True)
 class Maintained:
-    """What `maintain` cleared up."""
+    """What one round of `maintain` did."""
 
     topics: tuple[str, ...]
     """Topics that were looked at."""
@@ -284,21 +286,24 @@ class Maintained:
     appended: int
     """Delayed messages that were due and are in the log now."""
     expired: int
-    """Messages that had expired where nobody consumes, and are dead letters now."""
+    """Messages that had expired for a group without members, and are dead letters now."""
     collected: int
-    """Messages deleted that every group was past."""
+    """Messages deleted that every group had settled."""
     dead_letters: int
     """Dead letters deleted: redriven, deleted or past their retention."""
     lanes_purged: int
-    """Drained lanes removed."""
+    """Drained and idle lanes removed."""
     fired: int
     """Messages published for schedules that were due."""
     history: int
     """History rows past their retention that were deleted."""
     heartbeats: int
-    """Heartbeat rows of subscribers long gone that were deleted."""
+    """Heartbeat rows deleted, of subscribers that left or fell silent at least ten minutes ago."""
     failed: Mapping[str, str]
-    """Per topic: the error that ended its turn; the others were done."""
+    """By topic: the error that ended the work on it; the other topics are done.
+
+    Schedules have the key `(schedules)`.
+    """
 
 
 @frozen(kw_only=True)
@@ -306,10 +311,10 @@ class Finding:
     """One check of `doctor`."""
 
     check: str
-    """What was looked at: `reachable`, `version`, `clock`."""
+    """The name of the check: `reachable`, `version`, `clock`, …"""
     status: str
     """`ok`, `warning` or `error`."""
     detail: str
-    """What was found, one line."""
+    """What it found, in one line."""
     remedy: str
-    """What to do about it, one line; empty when it is ok."""
+    """What to do about it, in one line; empty if the status is `ok`."""

@@ -1,10 +1,9 @@
-"""The values that administration returns when it looks.
+"""The values of verbs that look: topics, groups, members, lanes, leases, schedules.
 
-Owns their fields and units; no SQL, no behaviour but what follows from the fields. Made by the reading rooms of this
-package, read by applications and the command line; import them from `lanelog.admin`.
+Owns their fields and units. No SQL; only behaviour that follows from the fields. Import them from `lanelog.admin`.
 
-Durations and ages are float seconds, times aware UTC datetimes of the database's clock, offsets and counts int. None
-means "there is none", never "not looked at".
+Durations and ages are float seconds. Times are aware UTC datetimes of the database's clock. Offsets and counts are int.
+None means "there is none", never "not looked at".
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ if TYPE_CHECKING:
 
 
 class MessageState(StrEnum):
-    """Where a message is in its life, for one group."""
+    """Where a message stands for one group."""
 
     SCHEDULED = "scheduled"
-    """Published, not due yet: `Admin.scheduled` lists these, which are in no group's lane so far."""
+    """Published, and not in the log yet. `Admin.scheduled` lists these."""
     PENDING = "pending"
-    """Not handed to anybody yet."""
+    """Not handed out yet."""
     PROCESSING = "processing"
     """Handed out by the present owner of the lane and not settled."""
     RETRYABLE = "retryable"
@@ -36,7 +35,7 @@ class MessageState(StrEnum):
     POSTPONED = "postponed"
     """Its handler postponed it; it starts again as attempt 1."""
     COMPLETED = "completed"
-    """Settled: handled, or passed by this group (skipped, or meant for another group)."""
+    """Settled: handled, skipped, or not for this group."""
     FAILED = "failed"
     """Given up: a dead letter of this group exists."""
     EXPIRED = "expired"
@@ -49,11 +48,11 @@ class OwnerState(StrEnum):
     ALIVE = "alive"
     """Its heartbeat is valid."""
     DEAD = "dead"
-    """Its process is gone: the lock that it holds at the server is free. Others take its lanes within seconds."""
+    """Its process is gone: its liveness lock is free. Others take its lanes within seconds."""
     EXPIRED = "expired"
     """Its heartbeat ran out: others may take its lanes."""
     STOPPED = "stopped"
-    """It ended in order and said so."""
+    """It ended in order, and its row says so."""
     MISSING = "missing"
     """It holds a lease and has no heartbeat row: it counts as expired."""
 
@@ -63,27 +62,27 @@ class OwnerState(StrEnum):
 
 @frozen(kw_only=True)
 class TopicInfo:
-    """One topic. Sums over its lanes; a lane that was purged counts no more."""
+    """One topic, with sums over its lanes. Purged lanes do not count."""
 
     topic: str
     lanes: int
-    """Keys that have a lane."""
+    """Number of its lanes."""
     messages: int
-    """Messages in the log: offsets above what collection deleted, summed over lanes."""
+    """Messages in the log: offsets that collection has not deleted, summed over lanes."""
     head: int
-    """Heads of all lanes, summed: everything ever published to the lanes that exist."""
+    """Heads of all lanes, summed: all messages that were ever published to these lanes."""
     floor: int
-    """Floors of all lanes, summed: what every group is past and collection has released."""
+    """Floors of all lanes, summed: messages that were released for collection."""
     dead_letters: int
-    """Dead letters in `dead_letter_topics` that are not settled; for a dead letter topic itself: those it holds."""
+    """Unsettled dead letters in `dead_letter_topics`; of a dead letter topic: in itself."""
     groups: tuple[str, ...]
     """Registered groups, in order of their names."""
     dead_letter_topics: tuple[str, ...]
-    """Topics that hold dead letters and whose name begins with this one's, and with no longer name of a topic."""
+    """Topics that hold dead letters and whose name begins with this name, and with no longer name of a topic."""
     holds_dead_letters: bool
     """Whether this is a dead letter topic."""
     newest_lane_at: datetime | None
-    """When its youngest lane was created; None without lanes."""
+    """When its newest lane was created; None without lanes."""
 
 
 @frozen(kw_only=True)
@@ -93,7 +92,7 @@ class GroupInfo:
     topic: str
     group: str
     order: str
-    """`strict`, `serial` or `concurrent`; `archive` or `replay`: these jobs, which are no subscribers."""
+    """`strict`, `serial` or `concurrent`; of the jobs that are no subscribers: `archive` or `replay`."""
     start: str
     """Where it began: `earliest`, `latest` or an instant in UTC. Of an archive's group: the archive's identity."""
     retention: float
@@ -106,41 +105,47 @@ class GroupInfo:
     members: int
     """Subscribers that are alive."""
     members_unchanged: float
-    """Seconds for which no member is known to have gone: since the last one that is not alive stopped or gave its last
-    sign of life, since the group was registered, or since the server started, whichever is the least."""
+    """Seconds for which no member is known to have gone.
+
+    The least of: since the last sign of life of a member that is not alive, since the group was registered, since the
+    server started.
+    """
     lanes: int
     """Lanes of the topic."""
     owned_lanes: int
-    """Lanes with an owner that is alive."""
+    """Lanes with a living owner."""
     stale_lanes: int
     """Lanes whose owner is dead, expired, stopped or missing."""
     paused_lanes: int
-    """Lanes paused one by one."""
+    """Lanes that were paused by themselves."""
     lagging_lanes: int
     """Lanes whose watermark is below their head."""
     lag: int
-    """Messages not settled by this group, exactly, over all lanes."""
+    """Messages not settled by this group, over all lanes; exact."""
     oldest_age: float | None
-    """Seconds since the oldest of the messages right behind a watermark was written; None: there is none."""
+    """Seconds since the oldest of the messages right behind a watermark was written; None: all is settled."""
     oldest_age_exact: bool
-    """False: there may be an older one. So many lanes lag, more than 10,000 in all groups of one answer, that only the
-    500 were looked into in which nothing was settled for longest."""
+    """False: there may be an older message.
+
+    More than 10,000 lanes lag, in all groups of one answer; then only 500 lanes are
+    looked into, those in which nothing was settled for longest.
+    """
     waiting: int
-    """Messages with a failed, postponed or crashed attempt that wait for the next one."""
+    """Messages that wait for the next attempt, after one that failed, crashed or was postponed."""
     in_flight: int
-    """Messages handed out and not settled, also by a dead owner whose lanes nobody took yet."""
+    """Messages handed out and not settled, also by a dead owner whose lanes are not taken yet."""
 
 
 @frozen(kw_only=True)
 class MemberInfo:
-    """One subscriber of a group: a process's subscription to a topic."""
+    """One subscriber of a group: the subscription of one process to a topic."""
 
     topic: str
     group: str
     name: str
-    """Owner as leases name it: the subscription's name and a random incarnation."""
+    """The owner as leases name it: the subscription's name and a random part."""
     state: OwnerState
-    """Never `missing`."""
+    """What is known of it; never `missing`."""
     lanes: int
     """Lanes leased to it."""
     heartbeat_at: datetime
@@ -149,6 +154,7 @@ class MemberInfo:
     lease_left: float
     """Seconds until its leases may be taken by expiry; 0 when it expired or stopped."""
     stopped_at: datetime | None
+    """When it ended in order; None: it did not."""
     server_started_at: datetime | None
     """Start of the server that granted its liveness lock; None: it holds none."""
 
@@ -158,39 +164,42 @@ class MemberInfo:
 
 @frozen(kw_only=True)
 class LaneInfo:
-    """One lane (topic, key) as one group sees it."""
+    """One lane as one group sees it."""
 
     topic: str
     group: str
     key: str
     watermark: int
-    """Everything up to here is settled; the floor where the group has no row yet."""
+    """All messages up to this offset are settled. If the group has no row yet: the floor."""
     head: int
-    """Highest offset published."""
+    """The highest offset published."""
     floor: int
-    """Highest offset released for collection."""
+    """The highest offset released for collection."""
     lag: int
-    """Messages not settled: head - watermark - settled ahead of it."""
+    """Messages not settled: head - watermark - `acked_ahead`."""
     acked_ahead: int
-    """Messages above the watermark that are settled already."""
+    """Messages above the watermark that are settled."""
     oldest_age: float | None
-    """Seconds since the message right behind the watermark was written; None: nothing is unsettled."""
+    """Seconds since the first unsettled message was written; None: all is settled, or the log does not have it."""
     owner: str | None
+    """The owner of its lease; None: it has none."""
     owner_state: OwnerState | None
     """None without an owner."""
     owner_silent: float | None
-    """Seconds since the owner stopped, or gave its last sign of life; None without an owner or its row, which stays for
-    ten minutes."""
+    """Seconds since the owner stopped, or since its last sign of life; None without an owner or its heartbeat row.
+
+    A heartbeat row stays for at least ten minutes.
+    """
     lease_left: float | None
     """Seconds until the owner's leases may be taken by expiry, 0 when they may; None without an owner."""
     lease_epoch: int
-    """Fencing token of the lane's last owner; 0: it never had one."""
+    """Fencing token of the last owner; 0: it never had one."""
     in_flight: int
-    """Messages that are handed out and not settled: under the run mark or a row, of the last epoch."""
+    """Messages handed out and not settled, under the present epoch."""
     waiting: int
     """Messages that wait for another attempt."""
     state: MessageState | None
-    """Of the message right behind the watermark, the one the others wait for; None when there is none."""
+    """Of the first unsettled message, for which the others wait; None: all is settled."""
     attempts: int
     """Attempts started of that message."""
     last_error: str | None
@@ -198,7 +207,7 @@ class LaneInfo:
     next_attempt_in: float | None
     """Seconds until that message is delivered again, 0 when it is due; None unless it waits."""
     paused_at: datetime | None
-    """Since when an operator has paused this lane; None: it runs (see also `group_paused`)."""
+    """Since when an operator has paused this lane; None: it is not paused by itself (see `group_paused`)."""
     paused_by: str
     pause_reason: str
     group_paused: bool
@@ -207,7 +216,7 @@ class LaneInfo:
 
 @frozen(kw_only=True)
 class OffsetInfo:
-    """A group's place in a lane: its offsets row, or the floor where it has none yet."""
+    """Where a group is in a lane: its offsets row, or the floor if it has none yet."""
 
     topic: str
     group: str
@@ -216,11 +225,11 @@ class OffsetInfo:
     head: int
     floor: int
     deleted_through: int
-    """How far collection has deleted."""
+    """The highest offset that collection has deleted."""
     lag: int
     acked_ahead: int
     marked_through: int
-    """The run mark: handed out up to here; equal to or below `watermark`: nothing is."""
+    """The run mark: offsets above `watermark` and up to here are handed out."""
     marked_epoch: int
     marked_at: datetime | None
     paused_at: datetime | None
@@ -230,26 +239,26 @@ class OffsetInfo:
 
 @frozen(kw_only=True)
 class LeaseInfo:
-    """Who may work a lane for a group."""
+    """The lease of one lane for a group."""
 
     topic: str
     group: str
     key: str
     owner: str | None
-    """None: it was released, nobody has it."""
+    """The owner; None: it was released."""
     owner_state: OwnerState | None
     epoch: int
     """Fencing token."""
     leased_at: datetime | None
     """When the owner got it; None without an owner."""
     heartbeat_at: datetime | None
-    """The owner's last sign of life; None without an owner or a heartbeat row."""
+    """The owner's last sign of life; None without an owner or its heartbeat row."""
     lease_left: float | None
     """Seconds until it may be taken by expiry, 0 when it may; None without an owner."""
 
     @property
     def stale(self) -> bool:
-        """Whether it names an owner that is dead, expired, stopped or missing."""
+        """Whether its owner is dead, expired, stopped or missing."""
         return self.owner is not None and self.owner_state is not OwnerState.ALIVE
 
 
@@ -258,7 +267,7 @@ class LeaseInfo:
 
 @frozen(kw_only=True)
 class ScheduleInfo:
-    """One schedule: a message that is published again and again."""
+    """One schedule: a message that is published at every time of a cron expression."""
 
     name: str
     expression: str
@@ -268,15 +277,15 @@ class ScheduleInfo:
     key: str
     payload: bytes = field(repr=False)
     metadata: Mapping[str, str] = field(repr=False)
-    """As declared; each message also has `lanelog.schedule` and `lanelog.fire_time`."""
+    """As declared. Each message also has `lanelog.schedule` and `lanelog.fire_time`."""
     ttl: float | None
-    """Seconds that each message may be delivered for."""
+    """Seconds in which each message may be delivered; None: no limit."""
     catch_up: str
     """`latest`, `all` or `none`."""
     next_fire_at: datetime | None
-    """The earliest time that is not fired yet; None while it is paused."""
+    """The earliest time that has not fired yet; None while it is paused."""
     last_fire_at: datetime | None
-    """The latest time that a message was published for."""
+    """The latest time that has fired; None: none has."""
     fired: int
     """Messages published so far."""
     paused_at: datetime | None
@@ -285,4 +294,4 @@ class ScheduleInfo:
     created_at: datetime
     """When it was first declared."""
     updated_at: datetime
-    """When it was declared last."""
+    """When it was last declared."""

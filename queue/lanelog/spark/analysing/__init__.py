@@ -1,4 +1,4 @@
-"""The figures of an analysis, computed on Spark from an archive or a live log.
+"""The figures of an analysis, computed on Spark from an archive and a live log.
 
-Owns these DataFrames. Never draws. `lanelog.spark.analyze` calls it.
+Owns these DataFrames. Never draws.
 """

@@ -1,17 +1,20 @@
 """One analysis: archive and live log read once each, up to one cut-off, and every table computed from that.
 
-Owns the order of reading, which loses nothing and counts nothing twice while others publish, consume, archive and
-collect; never writes anything but Spark's own temporary data, and no file. Called by `analyze`.
+Owns the order of reading. It loses no message and counts none twice, while other processes publish, consume, archive
+and collect. Never writes a file; Spark's own temporary data excepted.
 
-First the cut-off, by the database's clock. Then the live log, pinned in the executors: what is computed from it sees
-one log. Then the archive's manifest: what collection removed from the log meanwhile was archived before that,
-so it is found there; what was there before the look is found in both and counted once. Delivery rows are read before
-watermarks: what is settled between the two looks is covered by the one or the other. Groups are read before both and
-after both, and only those count that were there both times: of one that is registered or deleted in between, some of
-the rows are there and some not.
+The order is:
 
-Not seen is what was written before the cut-off in a transaction that had not committed when its lane was read. A lane
-that is drained and then purged while this reads, after `lane_idle_purge` at the least, can show a lag that it has not.
+1. The cut-off, by the database's clock.
+2. The live log, pinned in the executors, so that all figures come from one look. Delivery rows are read before
+   watermarks: a message that is settled between the two reads is then covered by one of them. Groups are read before
+   and after both. Only groups that exist both times count, because of others only some rows are read.
+3. The manifest of the archive. A message that collection removed from the log before step 2 was archived before that,
+   so it is found here. A message that is in both is counted once.
+
+Two things are not seen. A message that was written before the cut-off in a transaction that had not committed when its
+lane was read is missing. A lane that is drained and purged during the reading (after `lane_idle_purge` at the least)
+can show a lag that it does not have.
 """
 
 from __future__ import annotations
@@ -68,56 +71,57 @@ ORDER: Final[Mapping[str, tuple[str, ...]]] = {
     "lag": ("consumer_group", "topic"),
     "stalled_lanes": ("consumer_group", "topic", "key"),
 }
-"""The tables, and how each is sorted: the same log gives the same files."""
+"""The tables, and the columns by which each is sorted: the same log gives the same files."""
 
 LONG: Final = ("dead_letters", "stalled_lanes")
-"""Tables that can have a row for every error or lane: only the foremost `MOST_ROWS` leave Spark."""
+"""Tables that can have a row for every error or lane. Only their first `MOST_ROWS` rows leave Spark."""
 
 
 @frozen(kw_only=True)
 class Wanted:
-    """What is to be analysed. `path` or `place` may be None, for the live log or the archive alone."""
+    """What to analyse. `path` or `place` may be None: then only the live log or only the archive is read."""
 
     path: str | None
     place: DatabasePlace | None = field(repr=False)
     topics: Sequence[str]
-    """Empty: all of them."""
+    """Empty: all."""
     until: datetime | None
-    """The cut-off; None: now, by the database's clock if it is read."""
+    """The cut-off. None: now, by the database's clock if the database is read."""
     stalled_after_ms: int
-    """Of lanes without progress, milliseconds."""
+    """Milliseconds without progress after which a lane stalls."""
     files: str
-    """The tables' format, for the report."""
+    """The format of the tables, for the report."""
 
 
 @frozen(kw_only=True)
 class Analysis:
-    """What came out."""
+    """The result."""
 
     facts: Facts
     tables: Mapping[str, pa.Table] = field(repr=False)
     """By name, sorted by `ORDER`."""
     page: Mapping[str, pa.Table] = field(repr=False)
-    """What the page has instead: those in `LONG` with the foremost first; `topics` added up; a few of them by
-    `timeline`."""
+    """More tables for the page: those in `LONG`, sorted otherwise; `topics`, the sums; `timeline` of a few topics."""
 
 
 @frozen(kw_only=True)
 class _Look:
-    """What the first look found: the cut-off, and topics of the live log."""
+    """The cut-off, and the topics of the live log."""
 
     cutoff_ms: int
     topics: set[str] = field(factory=set)
     deleted: set[str] = field(factory=set)
-    """Those of which there is nothing but their rows, and outcomes until these are purged: they count as there only if
-    the archive has them."""
+    """Deleted topics: only their rows are left, and outcomes until these are purged.
+
+    They count only if the archive has them.
+    """
     letters: set[str] = field(factory=set)
-    """Those that hold dead letters of topics that were asked for."""
+    """Topics that hold dead letters of the topics that were asked for."""
 
 
 @frozen(kw_only=True)
 class _Live:
-    """The live log, pinned. `groups`: those that were there all the time."""
+    """The live log, pinned. `groups` are those that existed the whole time."""
 
     messages: DataFrame
     states: DataFrame
@@ -131,11 +135,11 @@ def analysed(spark: SparkSession, wanted: Wanted) -> Analysis:
     look = _looked(wanted)
     cutoff_ms = look.cutoff_ms
     topics = _chosen(spark, wanted, look)
-    # Of a deleted topic that the archive has, the live log may still have outcomes that it has not.
+    # The live log may still have outcomes of a deleted topic, which the archive does not have.
     live = _live(spark, wanted, sorted(set(topics) & (look.topics | look.deleted)), cutoff_ms)
     beyond = datetime.fromtimestamp((cutoff_ms + 1) / 1000, UTC)
 
-    def archived(table: str) -> DataFrame:  # looks at the manifest when it is called: after the live log was pinned
+    def archived(table: str) -> DataFrame:  # reads the manifest when it is called: after the live log was pinned
         if wanted.path is None:
             return spark.createDataFrame([], COLUMNS[table])
         return read_archive(spark, wanted.path, table, topics=topics, until=beyond)
@@ -202,7 +206,7 @@ def _foremost(frame: DataFrame, name: str, *by: Column) -> pa.Table:
 
 
 def _totals(letters: DataFrame, stalled: DataFrame) -> dict[str, int]:
-    """What is counted of all rows of two tables, of which the files hold the foremost."""
+    """Count all rows of two tables. The files hold only the first ones."""
     counted = letters.agg(
         F.count("*").alias("dead_letter_rows"),
         F.sum("dead_letters").alias("dead_letters"),
@@ -215,7 +219,7 @@ def _totals(letters: DataFrame, stalled: DataFrame) -> dict[str, int]:
 
 
 def step_for(first: datetime | None, last: datetime | None) -> int:
-    """Milliseconds of a step of the time axis, so that there are not too many of them."""
+    """Return the milliseconds of a step of the time axis, so that there are not too many steps."""
     if first is None or last is None:
         return analytics.HOUR_MS
     span_ms = (last - first).total_seconds() * 1000
@@ -223,7 +227,7 @@ def step_for(first: datetime | None, last: datetime | None) -> int:
 
 
 def _looked(wanted: Wanted) -> _Look:
-    """Look at the clock and at the topics; without a live log, at this machine's clock."""
+    """Look at the clock and at the topics. Without a live log, the clock is this machine's."""
     if wanted.place is None:
         return _Look(cutoff_ms=_cutoff_ms(wanted, round(datetime.now(UTC).timestamp() * 1000)))
     database = Database(wanted.place.config())
@@ -247,7 +251,7 @@ def _cutoff_ms(wanted: Wanted, clock_ms: int) -> int:
 
 
 def _deleted(cx: Executor, found: Sequence[tuple[str, bool]]) -> set[str]:
-    """The topics that are no more, as `admin.topics()` judges it: nobody reads them, and they have no lane."""
+    """Return the deleted topics, judged as `admin.topics()` does: they have no group and no lane."""
     reading = readers(cx)
     unread = (name for name, holds_dead_letters in found if not holds_dead_letters and name not in reading)
     return {name for name in unread if not partitions.page(cx, name, "", 1)}
@@ -267,9 +271,9 @@ def _manifest(wanted: Wanted) -> Manifest | None:
 
 
 def _chosen(spark: SparkSession, wanted: Wanted, look: _Look) -> list[str]:
-    """The topics that are read: those asked for, and where dead letters of them lie.
+    """Return the topics to read: those asked for, and those that hold their dead letters.
 
-    The live log was looked into before: what left it since is in the archive.
+    The live log was looked at before, so a message that has left it since is in the archive.
     """
     live, letters, manifest = look.topics, look.letters, _manifest(wanted)
     archived = {file.topic for file in manifest.files} if manifest else set()
@@ -287,7 +291,7 @@ def _chosen(spark: SparkSession, wanted: Wanted, look: _Look) -> list[str]:
 
 
 def _live(spark: SparkSession, wanted: Wanted, topics: Sequence[str], cutoff_ms: int) -> _Live:
-    """The live log of these topics; empty without a database, or without any of them in it."""
+    """Read the live log of these topics. It is empty without a database, or without topics."""
 
     def read_now(table: str) -> DataFrame:
         return _pinned(spark, wanted, topics, cutoff_ms, table)
@@ -305,7 +309,7 @@ def _live(spark: SparkSession, wanted: Wanted, topics: Sequence[str], cutoff_ms:
 
 
 def _pinned(spark: SparkSession, wanted: Wanted, topics: Sequence[str], cutoff_ms: int, table: str) -> DataFrame:
-    """A table of the live log as it is now; of messages and outcomes what the analyses need, up to the cut-off."""
+    """Read a table of the live log as it is now: of messages and outcomes the needed columns, up to the cut-off."""
     if wanted.place is None or not topics:
         frame = spark.createDataFrame([], TABLES[table])
     else:
@@ -313,7 +317,8 @@ def _pinned(spark: SparkSession, wanted: Wanted, topics: Sequence[str], cutoff_m
         if wanted.place.password_env is not None:
             options["passwordEnv"] = wanted.place.password_env
         if table == "messages":
-            options |= {"includePayload": "false", "failOnDataLoss": "false"}  # collected meanwhile: archived before
+            # A message that is collected meanwhile was archived before.
+            options |= {"includePayload": "false", "failOnDataLoss": "false"}
         frame = spark.read.format(FORMAT).options(**options).load()
     if table == "messages":
         frame = analytics.slim(frame.where(F.unix_millis("created_at") <= cutoff_ms))

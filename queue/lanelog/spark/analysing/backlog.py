@@ -1,10 +1,10 @@
-"""What is still to do: lag and age per group, lanes that stall, dead letters left. DataFrames in, a DataFrame out.
+"""What is still to do: lag and age by group, stalled lanes, dead letters left. DataFrames in, a DataFrame out.
 
-Owns the arithmetic of what is unsettled; never reads anything and asks no clock. `analytics` shows its functions.
+Owns the arithmetic of unsettled messages. Never reads anything, and asks no clock. `analytics` exports its functions.
 
-`messages` is the live log up to the cut-off (an unsettled message is always there, archived or not); `groups`,
-`offsets` and `states` are the tables `groups`, `offsets` and `delivery_state` of `spark.read.format("lanelog")`. They
-must be read later than the messages, and `states` before `offsets`: what is settled meanwhile is then never counted.
+`messages` is the live log up to the cut-off; it holds every unsettled message, archived or not. `groups`, `offsets` and
+`states` are the tables `groups`, `offsets` and `delivery_state` of `spark.read.format("lanelog")`. They must be read
+after the messages, and `states` before `offsets`: then a message that is settled meanwhile never counts as unsettled.
 """
 
 from __future__ import annotations
@@ -20,28 +20,34 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 CONSUMER: Final = "consumer"
-"""The role of a group that handlers read; an archive's and a replay's have their `delivery_order` as their role."""
+"""The role of a group with handlers. The role of an archive's or a replay's group is its `delivery_order`."""
 _OWN: Final = (ARCHIVE, REPLAY)
 POSTPONED: Final = "postponed"
-"""The state of a stalled lane that is still because its handler wants it so."""
+"""The state of a stalled lane whose handler postponed the oldest message."""
 
 ERROR_MAX: Final = 500
-"""Characters of an error that a row of a table holds."""
+"""The most characters of an error in a row."""
 
 _LANE = ["topic", "key"]
 _PLACE = ["consumer_group", "topic", "key"]
 
 
 def backlog(messages: DataFrame, groups: DataFrame, offsets: DataFrame, states: DataFrame) -> DataFrame:
-    """What each group has not settled, lane by lane; a lane without lag has no row.
+    """Return what each group has not settled, lane by lane. A lane without lag has no row.
 
-    Unsettled is a message above the group's watermark, or the lane's floor if that is higher, which no acked row of
-    the group covers.
+    A message is unsettled if it is above the group's watermark and above the lane's floor, and no acked row of the
+    group covers it.
 
     Columns: consumer_group, topic, key STRING; lag BIGINT (messages); oldest_offset BIGINT; oldest_at TIMESTAMP (when
     the oldest of them was written); registered_at TIMESTAMP (when the group was); moved_at TIMESTAMP (when the group's
     row of the lane last changed; NULL: never); paused BOOLEAN (the group, or the lane for it); role STRING (as in
     `lag`).
+
+    Args:
+        messages: The live log, through `slim`.
+        groups: The table `groups`.
+        offsets: The table `offsets`.
+        states: The table `delivery_state`.
     """
     floors = offsets.where("consumer_group = ''").select(*_LANE, F.col("offset_acked").alias("floor"))
     places = offsets.where("consumer_group <> ''").select(
@@ -85,11 +91,16 @@ def backlog(messages: DataFrame, groups: DataFrame, offsets: DataFrame, states: 
 
 
 def lag(unsettled: DataFrame, groups: DataFrame, cutoff_ms: int) -> DataFrame:
-    """How far behind each group is, from its `backlog`; a group that has settled everything has a row too.
+    """Return how far behind each group is, from its `backlog`. A group that has settled everything has a row, too.
 
     Columns: consumer_group, topic STRING; lanes BIGINT (that have lag); lag BIGINT (messages); oldest_ms BIGINT (age
     of the oldest at the cut-off, milliseconds; NULL: nothing is unsettled); paused BOOLEAN (the whole group); role
     STRING: `consumer`, `archive` (behind until it runs again) or `replay` (never moves).
+
+    Args:
+        unsettled: The result of `backlog`.
+        groups: The table `groups`.
+        cutoff_ms: The cut-off, epoch milliseconds.
     """
     known = groups.select("consumer_group", "topic", F.col("paused_at").isNotNull().alias("paused"), role())
     summed = unsettled.groupBy("consumer_group", "topic").agg(
@@ -107,22 +118,28 @@ def lag(unsettled: DataFrame, groups: DataFrame, cutoff_ms: int) -> DataFrame:
 
 
 def stalled_lanes(unsettled: DataFrame, states: DataFrame, cutoff_ms: int, still_ms: int) -> DataFrame:
-    """The lanes that stall, from `backlog`: something is unsettled, and nothing was settled for `still_ms`.
+    """Return the lanes that stall, from `backlog`: they have unsettled messages, and settled nothing for `still_ms`.
 
-    Still since: when the group's row of the lane last changed, or when the first attempt at the oldest unsettled
-    message began if that was earlier (a failed attempt changes the row too, and settles nothing); but not before that
-    message was written, nor before the group was registered. A lane that is still at least `still_ms` before the
-    cut-off stalls. So one long-running handler stalls its lane, and so does a message that fails again and again, also
-    where others of its lane overtake it. Lanes of an archive or a replay do not stall.
+    The time counts from the last change of the group's row of the lane. If the first attempt at the oldest unsettled
+    message began earlier, it counts from there, because a failed attempt changes the row, too, and settles nothing. It
+    never counts from before that message was written, or before the group was registered. So a lane stalls when a
+    handler runs for long, and when a message fails again and again, even if others of its lane overtake it. Lanes of an
+    archive or a replay do not stall.
 
     Columns: consumer_group, topic, key STRING; lag BIGINT (messages); still_ms BIGINT (milliseconds); state STRING:
     `paused` by an operator, `postponed` (the oldest, by its handler, until after the cut-off), `retrying` (the oldest
     has failed before), else `waiting` (for its handler, or for an owner); attempts BIGINT (started so far for the
-    oldest) and last_error STRING (of the oldest's last attempt, one line of at most 500 characters; NULL: there is
-    none, or the next attempt runs).
+    oldest); last_error STRING (of the oldest's last attempt, one line of at most 500 characters; NULL: there is none,
+    or the next attempt runs).
+
+    Args:
+        unsettled: The result of `backlog`.
+        states: The table `delivery_state`.
+        cutoff_ms: The cut-off, epoch milliseconds.
+        still_ms: Milliseconds without progress, at the cut-off, after which a lane stalls.
     """
-    moved = F.when(F.col("moved_at").isNotNull(), F.least("moved_at", "first_attempt_at"))  # the least that is there
-    since = F.greatest("oldest_at", "registered_at", moved)  # likewise
+    moved = F.when(F.col("moved_at").isNotNull(), F.least("moved_at", "first_attempt_at"))  # least() ignores NULL
+    since = F.greatest("oldest_at", "registered_at", moved)  # so does greatest()
     oldest = states.where("not acked").select(
         *_PLACE,
         F.col("message_offset").alias("oldest_offset"),
@@ -156,9 +173,9 @@ def stalled_lanes(unsettled: DataFrame, states: DataFrame, cutoff_ms: int, still
 
 
 def outstanding(messages: DataFrame, states: DataFrame) -> DataFrame:
-    """The dead letters of the live log that nobody has redriven or deleted: those that wait for somebody.
+    """Return the dead letters of the live log that are neither redriven nor deleted.
 
-    One that left by its group's retention is in no log, and waits for nobody any more.
+    A dead letter that left by its group's retention is not in the log, and so not among them.
 
     Columns: topic, key STRING; offset BIGINT.
     """
@@ -168,12 +185,12 @@ def outstanding(messages: DataFrame, states: DataFrame) -> DataFrame:
 
 
 def first_line(text: str) -> Column:
-    """The first line that is not blank of the text in that column; NULL stays NULL."""
+    """Return the first line that is not blank of a column of texts; NULL stays NULL."""
     return F.trim(F.regexp_extract(F.col(text), r"\A\s*([^\r\n]*)", 1))
 
 
 def role() -> Column:
-    """The role of a group of the table `groups`."""
+    """Return the role of a group of the table `groups`."""
     order = F.col("delivery_order")
     return F.when(order.isin(*_OWN), order).otherwise(CONSUMER).alias("role")
 

@@ -1,10 +1,9 @@
-"""Data files of an archive: rows of a DataFrame written as one segment, looked into, merged, read.
+"""Data files of an archive: a DataFrame written as one segment, examined, merged, read.
 
-Owns the layout of a segment and what is told of its files; never decides which files count, which the manifest says.
-Called by the archive job and by `read_archive`.
+Owns the layout of a segment, and the description of its files. Never decides which files count: the manifest does.
 
-A segment is a directory of its own, with a directory per topic and day (UTC) in it. What is told of it is read from the
-files themselves, after they were written: the manifest then names what is there, not what was meant to be.
+A segment is a directory with a directory for each topic and day (UTC) in it. The description is read from the files
+after they were written, so that the manifest names what is there, not what should be there.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _PLAIN_TOPIC = "^[A-Za-z0-9._-]{1,100}$"
 
 @frozen(kw_only=True)
 class Segment:
-    """What was written: files, and for messages the offsets of each lane, sorted."""
+    """What was written: the files, and for messages the sorted offsets of each lane."""
 
     files: tuple[DataFile, ...]
     lanes: Mapping[str, Mapping[str, Sequence[int]]] = field(factory=dict, repr=False)
@@ -51,7 +50,7 @@ class Segment:
         return {topic: {key: offsets[-1] for key, offsets in keys.items()} for topic, keys in self.lanes.items()}
 
     def holes(self, topic: str, archived: Callable[[str, str], int]) -> list[Hole]:
-        """What is missing between what was archived before and the last offset here."""
+        """Return the offsets that are missing between the archived ones and the last offset here."""
         return [
             Hole(key=key, first=first, last=last)
             for key, offsets in self.lanes[topic].items()
@@ -60,7 +59,7 @@ class Segment:
 
 
 def write(rows: DataFrame, root: Path, table: str, segment: str, parts: int) -> Segment:
-    """Write rows as a segment in `parts` tasks, flush it to the disk, and tell what it holds."""
+    """Write rows as a segment in `parts` tasks, flush it to the disk, and describe it."""
     from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own documentation gives it
 
     directory = root / table / segment
@@ -73,14 +72,17 @@ def write(rows: DataFrame, root: Path, table: str, segment: str, parts: int) -> 
         .sortWithinPartitions(_BY_TOPIC, _BY_DATE, *order)
         .write.partitionBy(_BY_TOPIC, _BY_DATE)
         .option("compression", "zstd")
-        .mode("error")  # each attempt has a directory of its own: a version may name what is there
+        .mode("error")  # each attempt has a directory of its own: a version may name the files of an earlier one
         .parquet(_uri(directory))
     )
     return _looked_into(root, table, directory)
 
 
 def merge(spark: SparkSession, root: Path, files: Sequence[DataFile], segment: str) -> tuple[DataFile, ...]:
-    """Write the rows of these files of one table again, in one file per topic and day. Raises if any row got lost."""
+    """Write the rows of these files of one table again, as one file for each topic and day.
+
+    Raises if a row got lost.
+    """
     table = files[0].table
     from pyspark.sql import functions as F  # noqa: N812 - as above
 
@@ -103,7 +105,7 @@ def merge(spark: SparkSession, root: Path, files: Sequence[DataFile], segment: s
 
 
 def read(spark: SparkSession, root: Path, table: str, files: Iterable[DataFile]) -> DataFrame:
-    """The rows of these files, and of no others."""
+    """Return the rows of these files, and of no others."""
     paths = [_uri(root / file.path) for file in files]
     if not paths:
         return spark.createDataFrame([], COLUMNS[table])
@@ -118,7 +120,7 @@ def _counted(files: Iterable[DataFile]) -> dict[tuple[str, str], int]:
 
 
 def _directory_name(topic: Column) -> Column:
-    """The topic as a directory may be called: a name that is long or unusual is cut, and told apart by a hash."""
+    """Return a directory name for the topic. A long or unusual name is cut, and gets a hash to tell it apart."""
     from pyspark.sql import functions as F  # noqa: N812 - as above
 
     cut = F.regexp_replace(F.substring(topic, 1, 60), "[^A-Za-z0-9._-]", "_")
@@ -128,18 +130,18 @@ def _directory_name(topic: Column) -> Column:
 
 
 def _date(when: Column) -> Column:
-    """The day in UTC, whatever the session's time zone is."""
+    """Return the day in UTC, whatever the session's time zone is."""
     from pyspark.sql import functions as F  # noqa: N812 - as above
 
     return F.date_add(F.lit("1970-01-01").cast("date"), F.floor(F.unix_millis(when) / _DAY_MS).cast("int"))
 
 
 def _uri(path: Path) -> str:
-    return f"file://{path}"  # not percent-encoded: Hadoop takes it as it is
+    return f"file://{path}"  # not percent-encoded, because Hadoop does not decode it
 
 
 def remove(root: Path, table: str, segment: str) -> None:
-    """Remove a segment that no version names; what cannot be removed is left to a later sweep."""
+    """Remove a segment that no version names. Files that cannot be removed are left to a later sweep."""
     shutil.rmtree(root / table / segment, ignore_errors=True)
 
 
@@ -147,7 +149,7 @@ def _looked_into(root: Path, table: str, directory: Path) -> Segment:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    if not directory.is_dir():  # Spark makes it, also for no rows
+    if not directory.is_dir():  # Spark makes it even if there is no row
         raise LanelogError(f"{directory} is gone, where Spark has just written: somebody has removed it")
     found: list[DataFile] = []
     places: list[pa.Table] = []

@@ -1,6 +1,6 @@
-"""Making files and their names survive a power failure.
+"""Flushing files and their names to the disk, so that they survive a power failure.
 
-It never decides what must survive: the manifest and the data files of an archive do, and call it.
+Never decides what must survive.
 """
 
 from __future__ import annotations

@@ -1,21 +1,21 @@
-"""The archive as a consumer group: registered, one job at a time, and its watermarks.
+"""The archive as a consumer group: its registration, its topic leases, and its watermarks.
 
-Owns the topic leases of the group, the rise of its watermarks and the look for holes; never reads a payload and never
-decides what is archived, which the manifest says. Called by `archive`.
+Owns the topic leases of the group, the raising of its watermarks, and the check of holes. Never reads a payload, and
+never decides what is archived: the manifest says it.
 
-The group is registered with the order "archive", so that nobody can subscribe to it: a watermark that somebody else
-raised would let collection delete what the archive does not hold. Instead of single lanes a job leases a whole topic,
-by the lease row of the empty key, which is no lane. Its epoch is the fencing token: a job raises watermarks only while
-the row has its name and epoch, so that one which was stopped and goes on when another has taken over changes nothing.
-The group's row names the archive that the topic goes to (`start_at`, which means nothing for it): what was archived to
-one place is not in another.
+The group is registered with the order "archive", so that no subscriber can join it. A subscriber would raise
+watermarks, and collection would delete messages that the archive does not hold. A job leases whole topics instead of
+lanes, by the lease row of the empty key, which is no lane. The lease's epoch is the fencing token: a job raises
+watermarks only while the row has its name and epoch. So a job that was stopped, and goes on after another has taken
+over, changes nothing. The group's row names the archive that the topic goes to, in `start_at`, which has no other
+meaning for it. So a topic is never archived in parts to two places.
 
-A seek of the group needs no fence of its own. What counts is the manifest: a seek back holds collection until the job
-raises the watermark again to what the manifest holds, some minutes later, and nothing is archived twice; a seek forward
-lets collection have what lies between, and what is gone then is a hole.
+A seek of the group needs no fence of its own, because the manifest counts. After a seek back, collection waits until
+the job raises the watermark again, some minutes later; nothing is archived twice. After a seek forward, collection may
+delete the messages in between; those that are gone by then are a hole.
 
-Every transaction that raises watermarks may be repeated: they only grow. Dies before its COMMIT, or its answer never
-arrives: the next start raises them from the manifest.
+Every transaction that raises watermarks may be repeated: they only grow. Dies before its COMMIT, or the COMMIT is not
+answered: the next start raises the watermarks from the manifest.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ if TYPE_CHECKING:
 ORDER: Final = "archive"
 """`delivery_order` of an archive's group."""
 LEASE: Final = ""
-"""The key of a topic's lease: the empty one is no lane's."""
+"""The key of a topic's lease. No lane has the empty key."""
 LANES_A_TRANSACTION: Final = 500
 _RANGES_A_STATEMENT: Final = 100
 
-# The first message behind one offset and up to another, if there is any, many ranges joined by UNION ALL (PRIMARY).
+# The first message behind one offset and up to another; many ranges joined by UNION ALL (PRIMARY).
 BETWEEN = """(SELECT partition_key, `offset` FROM queue_messages FORCE INDEX (PRIMARY)
  WHERE topic = %s AND partition_key = %s AND `offset` > %s AND `offset` <= %s ORDER BY `offset` LIMIT 1)"""
 
-# When the tables were created, which tells one database from another (PRIMARY).
+# When the tables were created: this identifies a database (PRIMARY).
 BORN = "SELECT applied_at FROM queue_schema WHERE version = 1"
 
 _CLOCK = f"SELECT {NOW_MS}"
@@ -63,7 +63,7 @@ log = get_logger("spark")
 
 @frozen(kw_only=True)
 class Hole:
-    """Offsets `first` to `last` of a lane, which were not among what was read."""
+    """Offsets `first` to `last` of a lane, which were not among the messages read."""
 
     key: str
     first: int
@@ -71,7 +71,7 @@ class Hole:
 
 
 class PassedOver(LanelogError):
-    """What is in the log was not read: it is read again from where the archive ends."""
+    """A message that is in the log was not read: it is read again from where the archive ends."""
 
     retriable = True
 
@@ -93,17 +93,17 @@ class ArchiveGroup:
     def take(self, topic: str, presence: Presence) -> None:
         """Register the group for a topic and hold it, for this archive.
 
-        Raises ConfigurationError while a living job has it, and if the group has archived it to another place.
+        Raises ConfigurationError while a living job holds the topic, and if the group has archived it to another place.
         """
         register(self.database, self._at(topic), SubscriptionConfig(), order=ORDER)
-        presence.beat([topic])  # before the lease says so, or another job would take us for dead
+        presence.beat([topic])  # first: another job would take an owner without a heartbeat for dead
         self.epochs[topic] = repeated(self.database, self._take, "taking a topic for the archive", topic)
 
     def _at(self, topic: str) -> GroupTopic:
         return GroupTopic(topic=topic, group=self.group)
 
     def _take(self, topic: str) -> int:
-        # topic row X -> groups X -> leases X. The topic row keeps two jobs that start at once apart.
+        # topic row X -> groups X -> leases X. The topic row makes two jobs that start at once take turns.
         with self.database.transaction() as cx:
             row = partitions.lock_topic(cx, topic)
             if row is None or groups.lock(cx, self._at(topic)) is None:
@@ -122,13 +122,16 @@ class ArchiveGroup:
             return taken.epoch
 
     def registered(self, topic: str) -> bool:
-        """Whether the group is there for a topic, so that collection waits for it."""
+        """Return whether the group is registered for a topic, so that collection waits for it."""
         return read(self.database, lambda cx: groups.get(cx, self._at(topic)) is not None, "looking for the group")
 
     def leave(self, named: Container[str]) -> None:
-        """Give the topics back that the manifest has `named`, which tells other archives to keep away from them.
+        """Give back the topics in `named`, those that the manifest names.
 
-        Of the others, and once the database does not answer, the next job finds out that this one is gone.
+        Their released lease keeps other archives away.
+
+        The lease of another topic stays as it is, and so do all if the database does not answer. The next job finds
+        their owner dead.
         """
         for topic, epoch in self.epochs.items():
             if topic not in named:
@@ -137,7 +140,7 @@ class ArchiveGroup:
                 repeated(self.database, self._leave, "leaving a topic", topic, epoch)
             except DatabaseError as error:
                 log.warning("archive.leave_failed", topic=topic, group=self.group, error=error)
-                if error.retriable:  # it was waited for: each of the others would wait as long
+                if error.retriable:  # we waited for the database: each other topic would wait as long
                     break
         self.epochs.clear()
 
@@ -146,7 +149,10 @@ class ArchiveGroup:
             leases.release(cx, self._at(topic), self.owner, [(LEASE, epoch)])
 
     def paused(self) -> str | None:
-        """A topic for which an operator has paused the group; None: it runs. LeaseLost if the group is gone."""
+        """Return a topic for which an operator has paused the group; None: it runs.
+
+        Raises LeaseLost if the group is gone.
+        """
 
         def look(cx: Executor) -> str | None:
             found = None
@@ -160,17 +166,17 @@ class ArchiveGroup:
         return read(self.database, look, "looking for a pause")
 
     def with_outcomes(self) -> list[str]:
-        """Those of the topics that are held of which some group has outcomes."""
+        """Return the held topics for which a group has outcomes."""
         found = {topic for _, topic in read(self.database, history.kept, "looking for outcomes")}
         return sorted(found & self.epochs.keys())
 
     # -- watermarks ----------------------------------------------------------------------------------------------------
 
     def recover(self, topic: str, archived: Mapping[str, int]) -> list[str]:
-        """Raise the watermarks to what the manifest holds: the last job may have died before it did.
+        """Raise the watermarks to what the manifest holds: the last job may have died before it did so.
 
-        Returns lanes whose watermark is above it: what lies between may have been collected. Raises ConfigurationError
-        if the manifest holds more than was ever published.
+        Returns the lanes whose watermark is above that: messages in between may have been collected. Raises
+        ConfigurationError if the manifest holds more than was ever published.
         """
         above: list[str] = []
         for page in pages(self.database, topic):
@@ -186,27 +192,27 @@ class ArchiveGroup:
         return above
 
     def lanes(self, topic: str) -> set[str]:
-        """The keys of a topic that have a lane."""
+        """Return the keys of a topic that have a lane."""
         return {key for page in pages(self.database, topic) for key, _ in page}
 
     def advance(self, topic: str, through: Mapping[str, int]) -> None:
-        """Raise watermarks to what the manifest holds. Raises LeaseLost when another job has the topic."""
+        """Raise watermarks to what the manifest holds. Raises LeaseLost if another job has the topic."""
         for keys in chunked(sorted(through, key=str.encode), LANES_A_TRANSACTION):
             marks = {key: through[key] for key in keys}
             repeated(self.database, self._advance, "raising the archive's watermarks", topic, marks)
 
     def _advance(self, topic: str, through: Mapping[str, int]) -> None:
-        # floors S -> leases S -> delivery -> offsets. A lane without a floor was purged: it gets no row again.
+        # floors S -> leases S -> delivery -> offsets. A lane without a floor was purged, and gets no offsets row.
         with self.database.transaction() as cx:
             floors = offsets.share_floors(cx, topic, list(through))
             held = leases.fence(cx, self._at(topic), self.owner, [LEASE]).epochs
             if topic not in self.epochs or held.get(LEASE) != self.epochs[topic]:
                 raise self._lost(topic)
             heads = partitions.heads(cx, topic, list(floors))
-            for key in floors:  # of a running job: the tables were set back under it
+            for key in floors:  # a head below the archive: the tables were set back while the job ran
                 if through[key] > heads.get(key, through[key]):
                     raise self._older(topic, key, heads[key], through[key])
-            # What an operator skipped ahead of the watermark, one by one, has rows.
+            # Messages that an operator skipped above the watermark have rows.
             rows = deliveries.load(cx, self._at(topic), list(floors))
             marks = {
                 key: deliveries.advanced(rows.get(key, ()), max(through[key], floors[key].floor)) for key in floors
@@ -217,7 +223,7 @@ class ArchiveGroup:
             offsets.raise_watermarks(cx, self._at(topic), marks)
 
     def _older(self, topic: str, key: str, head: int, archived: int) -> ConfigurationError:
-        """The end of a job that would raise watermarks above heads, and so swallow what is published up to there."""
+        """Log and return the error of a job whose watermarks would pass the heads, and so swallow later messages."""
         log.error("archive.above_head", topic=topic, key=key, group=self.group, offset=archived, head=head)
         return ConfigurationError(
             f"lane {key!r} of topic {topic!r} is at offset {head} and the archive holds {archived}: the "
@@ -230,10 +236,10 @@ class ArchiveGroup:
     # -- holes ---------------------------------------------------------------------------------------------------------
 
     def check(self, topic: str, holes: Sequence[Hole]) -> None:
-        """Judge what is missing between what was archived before and what was read now.
+        """Judge holes between the archived messages and those read now.
 
-        Raises PassedOver if it is in the log: whoever read has passed it over. What is gone from the log
-        although nobody released it is an ERROR event, as for any consumer, and the job goes on.
+        Raises PassedOver if the log holds a message of a hole: the reader has passed it over. A message that is gone
+        from the log and was never released is an ERROR event, as for any consumer, and the job goes on.
         """
         if holes:
             read(self.database, self._check, "looking into a hole", topic, holes)
@@ -243,7 +249,7 @@ class ArchiveGroup:
         places = offsets.load(cx, self._at(topic), keys)
         for chunk in chunked(holes, _RANGES_A_STATEMENT):
             args: list[object] = []
-            for hole in chunk:  # what is released is still there for a moment, and nobody reads it
+            for hole in chunk:  # released messages stay in the log for a moment, and are not read any more
                 floor = places["", hole.key].offset_acked if ("", hole.key) in places else 0
                 args += (topic, hole.key, max(hole.first - 1, floor), hole.last)
             found = cx.query(" UNION ALL ".join([BETWEEN] * len(chunk)), args)
@@ -257,7 +263,7 @@ class ArchiveGroup:
         for hole in holes:
             marks = [places[group, hole.key].offset_acked for group in ("", self.group) if (group, hole.key) in places]
             if deliveries.advanced(rows.get(hole.key, ()), max([hole.first - 1, *marks])) >= hole.last:
-                continue  # an operator has let it go, or it left before the archive began
+                continue  # an operator skipped or purged it, or it was collected before the archive began
             log.error("archive.hole", topic=topic, key=hole.key, group=self.group, offset=hole.first, through=hole.last)
 
 
@@ -267,8 +273,8 @@ def refuse_elsewhere(database: Database, at: GroupTopic, archive: str) -> None:
 
 
 def _refuse_elsewhere(cx: Executor, at: GroupTopic, archive: str) -> None:
-    # Has archived: there are watermarks, or the topic was given back, which a job does once its manifest names it. One
-    # that died before that has left nothing, and nothing stands in the way of another place.
+    # The group has archived a topic if it has watermarks there, or if the topic was given back: a job gives back only
+    # topics that its manifest names. A job that died before that has archived nothing, so another place may begin.
     bound = groups.start(cx, at)
     if bound is None or bound == archive:
         return
@@ -299,20 +305,20 @@ def _at_work(topic: str, group: str, owner: str) -> ConfigurationError:
 
 
 def born(database: Database) -> int:
-    """When the tables of a database were created, in its milliseconds. Raises DatabaseError, SchemaError."""
+    """Return when the tables of a database were created, in epoch milliseconds. Raises DatabaseError, SchemaError."""
     row = read(database, lambda cx: cx.one(BORN), "looking at the tables")
     return 0 if row is None else int(row[0])
 
 
 def now_ms(database: Database) -> int:
-    """The database's clock."""
+    """Return the database's clock, in epoch milliseconds."""
     row = read(database, lambda cx: cx.one(_CLOCK), "reading the clock")
     assert row is not None  # noqa: S101 - it has no table that could be empty
     return int(row[0])
 
 
 def holes_of(archived: int, found: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Ranges, first and last, that are missing between the highest offset archived and these, which are sorted."""
+    """Yield ranges, first and last, that are missing between the highest archived offset and these sorted offsets."""
     last = archived
     for offset in found:
         if offset > last + 1:

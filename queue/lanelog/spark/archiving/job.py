@@ -1,20 +1,25 @@
-"""The archive job: what becomes of a micro-batch, of outcomes, and of small files.
+"""The archive job: what happens to a micro-batch, to outcomes, and to small files.
 
-Owns the order of the steps, and with it that the archive holds every (topic, key, offset) once; never plans what is
-read. `archive` runs it under a streaming query.
+Owns the order of the steps. By this order the archive holds every (topic, key, offset) once. Never plans what is read.
 
-For each micro-batch: leave out what the manifest holds; write the rest as a segment of Parquet files, flushed to the
-disk; look into the holes; prove by a heartbeat that what was read is durable and that the server has not restarted
-since; make the next version of the manifest; raise the watermarks of the group to it. Dies
+The steps for each micro-batch:
 
-* before the manifest: the files have no name in it. The batch is read again, and a later sweep removes them.
-* between manifest and watermarks: the next start raises the watermarks.
-* after the watermarks: the next start goes on behind them.
+1. Leave out what the manifest holds.
+2. Write the rest as a segment of Parquet files, and flush it to the disk.
+3. Check the holes.
+4. Prove by a heartbeat that the messages read are durable, and that the server has not restarted since.
+5. Make the next version of the manifest.
+6. Raise the watermarks of the group to it.
 
-Each query starts where the manifest ends, whatever a checkpoint says: one that is ahead of the manifest, as when the
-archive was restored, or the server lost what was read, would leave something out. A query that has lost its connection
-to the server is such a case, and is begun anew. Two jobs at once: a lease for each topic, a look at all topics of the
-manifest before a run, and the manifest itself, in which only the highest version counts, and is made once.
+Dies before step 5: no version names the files. The batch is read again, and a later sweep removes them. Dies between
+steps 5 and 6: the next start raises the watermarks. Dies after step 6: the next start goes on behind them.
+
+Each query starts where the manifest ends, whatever a checkpoint says. A checkpoint can be ahead of the manifest, after
+the archive was restored or the server lost messages that were read; it would leave messages out. After a lost
+connection to the server the query is begun anew for the same reason.
+
+Two jobs at once are kept apart by a lease for each topic, by a look at all topics of the manifest before a run, and by
+the manifest itself: only the highest version counts, and each version is made once.
 """
 
 from __future__ import annotations
@@ -44,12 +49,17 @@ if TYPE_CHECKING:
     from lanelog.spark.archiving.presence import Presence
 
 LATE_MS: Final = 900_000
-"""Outcomes are read again from this long before the last time on, because they may become visible late: a settlement
-that waited for its database. What is archived already is left out."""
+"""Milliseconds before the last time from which outcomes are read again.
+
+An outcome may become visible late, if its settlement waited for the database. Archived ones are left out.
+"""
 TEND_EVERY: Final = 300.0
-"""Seconds between two looks at outcomes, and at files and lanes, while the job runs on."""
+"""Seconds between two looks at outcomes, files and lanes, while the job runs on."""
 FORGET_FROM: Final = 10_000
-"""So many lanes that were purged are forgotten at once: the manifest is written anew with every batch."""
+"""Purged lanes are forgotten once there are this many.
+
+Forgetting keeps the manifest small, as each batch writes it anew.
+"""
 PAUSE_LOOKS: Final = 1.0
 _MERGED_AT_ONCE: Final = 64
 
@@ -58,9 +68,9 @@ log = get_logger("spark")
 
 @define(eq=False)
 class ArchiveJob:
-    """One run of the archive; `process` is called by Spark's query, in one thread, the rest by the job's main thread.
+    """One run of the archive. Spark's query calls `process` in a thread; the job's main thread calls the rest.
 
-    `topics` names what is to be archived, as it is now.
+    `topics` returns the topics to archive that exist now.
     """
 
     spark: SparkSession
@@ -71,43 +81,43 @@ class ArchiveJob:
     presence: Presence
     topics: Callable[[], list[str]]
     outcomes: Callable[[list[str], int], DataFrame]
-    """The outcomes of some topics that finished since then (epoch milliseconds)."""
+    """Returns the outcomes of some topics that finished at or after a time (epoch milliseconds)."""
     writer: str
-    """Hexadecimal; names the segments of this run."""
+    """A hexadecimal text that names the segments of this run."""
     parts: int
     grace_ms: int
     stopping: threading.Event = field(factory=threading.Event)
     error: LanelogError | None = field(default=None, init=False)
-    """Why the job cannot go on; what else fails may be tried again."""
+    """Why the job cannot go on. After any other failure the query is repeated."""
     failure: Exception | None = field(default=None, init=False)
-    """How the last batch that did not end well failed, which Spark tells at length."""
+    """The error of the last failed batch. Spark's own text of it is long."""
     failed_from: float = field(default=0.0, init=False)
     """When that batch began (monotonic)."""
     archived: int = field(default=0, init=False)
-    """Messages, by this run."""
+    """Messages archived by this run."""
     archived_outcomes: int = field(default=0, init=False)
-    _lock: threading.Lock = field(factory=threading.Lock, init=False)  # one step to the next version at a time
+    _lock: threading.Lock = field(factory=threading.Lock, init=False)  # held by the step that makes a version
     _taking: threading.Lock = field(factory=threading.Lock, init=False)
     _closed: bool = field(default=False, init=False)
     _connection: int | None = field(default=None, init=False)
-    """The connection before anything of the query was read; None: no query was opened yet."""
+    """The connection before anything of the query was read. None: no query was opened yet."""
     _behind: dict[str, dict[str, int]] = field(factory=dict, init=False)
-    """Watermarks that are still to be raised to what the manifest holds, by topic and key."""
+    """Watermarks that must still be raised to what the manifest holds, by topic and key."""
     _tend_at: float = field(default=0.0, init=False)
 
     # -- topics --------------------------------------------------------------------------------------------------------
 
     def hold(self, topics: Iterable[str]) -> None:
-        """Take the topics that are not held yet, and raise their watermarks to what the manifest holds."""
+        """Take topics that are not held yet, and raise their watermarks to what the manifest holds."""
         with self._taking:
             for topic in topics:
                 if topic not in self.group.epochs:
-                    self.presence.beat([])  # many topics, each of which may wait: the connection must not idle away
+                    self.presence.beat([])  # taking many topics may last long: the idle connection would be dropped
                     at = GroupTopic(topic=topic, group=self.group.group)
                     refuse_elsewhere(self.group.database, at, self.manifest.archive)
                     if topic in self.manifest.lanes and not self.group.registered(
                         topic
-                    ):  # collection may have had what is not archived
+                    ):  # collection may have deleted messages that are not archived
                         log.error("archive.group_was_deleted", topic=topic, group=self.group.group)
                     self._take(topic)
                     log.info("archive.topic", topic=topic, group=self.group.group)
@@ -117,24 +127,24 @@ class ArchiveJob:
         try:
             above = self.group.recover(topic, self.manifest.lanes.get(topic, {}))
         except LanelogError:
-            del self.group.epochs[topic]  # held only when both are done: it is taken and recovered again
+            del self.group.epochs[topic]  # held only when taken and recovered: both are done again
             raise
-        if above:  # it was sought forward, or the archive restored
+        if above:  # an operator sought forward, or the archive was restored
             log.error("archive.watermark_ahead", topic=topic, group=self.group.group, lanes=len(above), key=above[0])
 
     def _recover(self) -> None:
-        """As at the start: a seek back, or a server that has lost commits, may have changed the watermarks."""
+        """Raise the watermarks as at the start: a seek back, or a server that lost commits, may have lowered them."""
         for topic in list(self.group.epochs):
             self.group.recover(topic, self.manifest.lanes.get(topic, {}))
 
     def look(self) -> None:
-        """Take what has appeared: from its registration on, collection waits for the archive."""
+        """Take topics that have appeared. From the registration on, collection waits for the archive."""
         self.hold(self.topics())
 
     # -- messages ------------------------------------------------------------------------------------------------------
 
     def process(self, batch: DataFrame, _batch_id: int) -> None:
-        """Archive a micro-batch: what Spark calls."""
+        """Archive a micro-batch. Spark calls it."""
         began = time.monotonic()
         try:
             self._wait_while_paused()
@@ -152,9 +162,11 @@ class ArchiveJob:
             raise
 
     def begin(self) -> None:
-        """Make the first version of a new archive, which holds nothing; of an older one, remove what is over.
+        """Make the first version of a new archive, which holds nothing.
 
-        Before another commit, which then names none of the files that are gone. Every topic that is held is named.
+        In an older archive, remove files that are over.
+
+        That is done before another commit: no version then names a file that is gone. Every held topic is named.
         """
         with self._lock:
             if not self.manifest.version:
@@ -163,7 +175,7 @@ class ArchiveJob:
             self._name_topics()
 
     def open(self) -> None:
-        """Let the batches of a new query begin; nothing of it may have been read before."""
+        """Let the batches of a new query begin. Call it before anything of the query is read."""
         self.failure = None
         with self._lock:
             connection = self.presence.beat(list(self.group.epochs))
@@ -172,9 +184,9 @@ class ArchiveJob:
             self._connection, self._closed = connection, False
 
     def close(self) -> None:
-        """Wait for the batch that is under way, and let no other one begin: each is refused at once.
+        """Wait for the batch that runs, and refuse every later one.
 
-        The lock must not be held while Spark stops the query: it waits for the batch that waits for the lock.
+        The lock must not be held while Spark stops the query: Spark waits for the batch, which waits for the lock.
         """
         with self._lock:
             self._closed = True
@@ -206,7 +218,7 @@ class ArchiveJob:
             self.hold(segment.lanes)
             for topic in segment.lanes:
                 self.group.check(topic, segment.holes(topic, manifest.archived))
-            self._prove(self._connection)  # also of nothing: what was planned may be gone, and come again
+            self._prove(self._connection)  # even for no rows: the planned messages may be gone, and come again
             if not segment.files:
                 return
             self._commit(manifest.extended(segment.files, segment.through))
@@ -217,17 +229,16 @@ class ArchiveJob:
         log.info("archive.batch", version=self.manifest.version, messages=rows, files=len(segment.files))
 
     def _raise_watermarks(self) -> None:
-        """Let collection have what is archived; also what an attempt that failed behind its commit has left."""
+        """Raise the watermarks to what is archived, also for an attempt that failed after its commit."""
         for topic in list(self._behind):
             self.group.advance(topic, self._behind[topic])
             del self._behind[topic]
 
     @contextmanager
     def _attempt(self, table: str) -> Iterator[str]:
-        """The name of a segment, of which nothing stays unless the version that may name it was made.
+        """Give the name of a segment. Its files are removed at the end, unless a version that may name them was made.
 
-        Otherwise a disk that is full would get fuller with each attempt. Where a version may yet appear, a later sweep
-        decides.
+        Otherwise each attempt would fill a full disk further. If a version may still appear, a later sweep decides.
         """
         name, version, unsettled = self.manifest.next_segment(self.writer), self.manifest.version, False
         try:
@@ -240,7 +251,7 @@ class ArchiveJob:
                 files.remove(self.root, table, name)
 
     def _prove(self, connection: int | None) -> None:
-        """Raise unless what was read since `connection` was noted cannot be lost any more."""
+        """Raise unless the messages read since `connection` was noted are durable."""
         if self.presence.beat(list(self.group.epochs)) != connection:
             raise DatabaseError(
                 "the connection was lost while a batch was read: the server may have restarted, it is read again",
@@ -253,14 +264,17 @@ class ArchiveJob:
         self.manifest = manifest
 
     def _name_topics(self) -> None:
-        """Name what is held: an operator's act on a topic without a message must not look like another archive's."""
+        """Name the held topics in the manifest, also those without a message.
+
+        Otherwise an operator's skip or seek there would look like the work of another archive.
+        """
         if not set(self.group.epochs) <= self.manifest.lanes.keys():
             self._commit(evolve(self.manifest, version=self.manifest.version + 1))
 
     # -- outcomes ------------------------------------------------------------------------------------------------------
 
     def tend_if_due(self) -> None:
-        """Name topics that have appeared; archive outcomes, tidy up and undo seeks back, every now and then."""
+        """Name topics that have appeared. Now and then, archive outcomes, tidy up, and undo seeks back."""
         with self._lock:
             self._name_topics()
         if time.monotonic() >= self._tend_at:
@@ -271,7 +285,7 @@ class ArchiveJob:
                 self._recover()
 
     def archive_outcomes(self) -> None:
-        """Archive the outcomes of the topics that are held, each (group, topic, key, offset, finished_at) once."""
+        """Archive the outcomes of the held topics, each (group, topic, key, offset, finished_at) once."""
         with self._lock:
             before = now_ms(self.group.database)
             connection = self.presence.beat([])
@@ -291,7 +305,7 @@ class ArchiveJob:
                 segment = files.write(rows, self.root, OUTCOMES, name, self.parts)
                 count = sum(file.rows for file in segment.files)
                 if not count and known == topics:
-                    return  # nothing new: the next look reads these few again
+                    return  # nothing new: the next look reads the same few outcomes again
                 self._prove(connection)
                 self._commit(manifest.with_outcomes(segment.files, dict.fromkeys(topics, before)))
             self.archived_outcomes += count
@@ -312,14 +326,14 @@ class ArchiveJob:
     # -- files ---------------------------------------------------------------------------------------------------------
 
     def tidy(self) -> None:
-        """Merge and remove files, and forget lanes that were purged."""
+        """Forget purged lanes, and merge and remove files."""
         with self._lock:
             self._name_topics()
             self._forget_purged()
             self._merge()
 
     def _forget_purged(self) -> None:
-        # Under the lock: what comes back meanwhile is not archived before the manifest without it stands.
+        # The lock is held: a lane that comes back meanwhile is archived only after the manifest has forgotten it.
         lanes = {topic: keys for topic, keys in self.manifest.lanes.items() if topic in self.group.epochs}
         if sum(map(len, lanes.values())) < FORGET_FROM:
             return
@@ -330,7 +344,7 @@ class ArchiveJob:
             log.info("archive.forgot", version=self.manifest.version, lanes=gone)
 
     def _merge(self) -> None:
-        """Merge small files, and remove what has been replaced for longer than the grace."""
+        """Merge small files, and remove files that were replaced longer ago than the grace."""
         small = self.manifest.small_files()[:_MERGED_AT_ONCE]
         for table in (MESSAGES, OUTCOMES):
             old = [file for chosen in small if chosen[0].table == table for file in chosen]
@@ -346,7 +360,7 @@ class ArchiveJob:
 
 
 def _new(batch: DataFrame, manifest: Manifest) -> DataFrame:
-    """The rows that the manifest does not hold."""
+    """Return the rows that the manifest does not hold."""
     if not any(manifest.lanes.values()):
         return batch
     from pyspark.sql import functions as F  # noqa: N812 - as above

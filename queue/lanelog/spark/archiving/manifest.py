@@ -1,22 +1,24 @@
 """The manifest of an archive: which files it is made of, and how far each lane is archived.
 
-Owns the format, the atomic step from one version to the next, and the removal of files that no version names any more;
-never reads or writes a data file, and talks to neither Spark nor a database. Called by the archive job and its readers.
+Owns the format, the atomic step from one version to the next, and the removal of files that no version names any more.
+Never reads or writes a data file. Talks to neither Spark nor a database.
 
-A version is one file, `_manifest/0000000013.json.gz`, written beside, flushed to the disk and then linked to its name.
-Linking refuses a name that is taken, so that of two writers who both go on from version 12 one alone makes version 13.
-Old versions are removed, which frees their names: who is still at 12 when others have made 25 can link a 13 again.
-So a writer looks whether its version is the highest, which is never removed; one that is not stands for nothing.
-A version is never changed. A reader opens the highest and sees exactly its files, whatever is written meanwhile.
+A version is one file, `_manifest/0000000013.json.gz`. It is written under another name, flushed to the disk and then
+linked to its own name. A link fails if the name exists. So if two writers go on from version 12, only one of them makes
+version 13. Old versions are removed, and their names are free again: a writer that is still at 12 when others have made
+25 can link a 13. So a writer looks whether its version is the highest, which is never removed. A version that is not
+the highest when it is made does not count. A version is never changed: a reader opens the highest one and sees exactly
+its files, whatever is written meanwhile.
 
-Data files lie in directories that are named after the version that will name them first, their writer and the attempt:
-no directory is written twice. What is found in a directory of version 13 or lower, while 13 is the highest, and is not
-named by it, was left by a writer that died: no later version can name it.
+Data files lie in directories that are named after the version that will name them, their writer and the attempt. So no
+directory is written twice. A directory of version 13 or lower that version 13, the highest, does not name was left by a
+writer that died: no later version can name it.
 
-Dies before the link: a file without a name, removed by a later sweep. After it: the version stands, and so it does
-when flushing its name fails; that writer goes on from the version before, and is told that its next one was made
-already. Two at once: see above. The power fails: file and directory were flushed before, and data files are flushed by
-the caller before that. What a writer that died has not flushed, the next one flushes before it relies on it.
+Dies before the link: the unlinked file is removed by a later sweep. After it: the version counts. It also counts if
+flushing its name fails; that writer goes on from the version before, and learns at its next commit that this version
+exists. Two writers at once: see above. The power fails: file and directory were flushed before, and the caller flushed
+the data files before that. A version whose name was not flushed by a dead writer is flushed by the next writer, before
+it relies on it.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
 
 FORMAT: Final = "lanelog archive"
 SCHEMA_VERSION: Final = 1
-"""Of manifest and data files together; another one is refused."""
+"""The version of the format of manifest and data files. Another version is refused."""
 
 MESSAGES: Final = "messages"
 OUTCOMES: Final = "outcomes"
@@ -54,10 +56,12 @@ VERSIONS_KEPT: Final = 10
 """Old versions that stay, for readers that have listed the directory and not opened a version yet."""
 
 SMALL_BYTES: Final = 128 * 1024 * 1024
-"""Files from this size on are never merged again."""
+"""Files of this size or more are not merged again."""
 MERGED_AT_ONCE: Final = 8
-"""So many files of one topic, date and size class are merged into one; size classes grow by this factor, so that a
-byte is rewritten once per class and not once per merge."""
+"""The number of files of one topic, date and size class that are merged into one.
+
+Size classes grow by this factor: a byte is then written again once for each class, and not once for each merge.
+"""
 
 _NAME = re.compile(r"([0-9]{10})\.json\.gz")
 _SEGMENT = re.compile(r"([0-9]{10})-[0-9a-f]+")
@@ -68,7 +72,7 @@ _LOOKS = 5
 
 @frozen(kw_only=True)
 class DataFile:
-    """One Parquet file; `path` is relative to the archive, times are epoch milliseconds of what it holds."""
+    """One Parquet file. `path` is relative to the archive. Times are epoch milliseconds of its first and last row."""
 
     table: str
     path: str
@@ -82,7 +86,7 @@ class DataFile:
 
 @frozen(kw_only=True)
 class Retired:
-    """A file that a merge has replaced, kept for readers of earlier versions; `at_ms`: when."""
+    """A file that a merge has replaced. It is kept for readers of earlier versions; `at_ms`: replaced then."""
 
     path: str
     at_ms: int
@@ -92,18 +96,19 @@ class Retired:
 class Manifest:
     """One version of an archive. Times are milliseconds.
 
-    `lanes`: the highest offset archived, by topic and key; a key that is not there has none that may be in the log.
+    `lanes`: the highest archived offset, by topic and key. Of a missing key nothing is archived that the log may still
+    hold.
     """
 
     archive: str
-    """Its identity: whoever makes an archive anew at the same path makes another one."""
+    """The archive's identity. An archive that is made anew at the same path has another one."""
     database: int
-    """Which database it is the archive of: when the tables there were created."""
+    """The archived database: when its tables were created."""
     group: str
     version: int = 0
     lanes: Mapping[str, Mapping[str, int]] = field(factory=dict, repr=False)
     outcomes: Mapping[str, int] = field(factory=dict, repr=False)
-    """By topic: outcomes that finished before are archived."""
+    """By topic: all outcomes that finished before this time are archived."""
     files: tuple[DataFile, ...] = field(default=(), repr=False)
     retired: tuple[Retired, ...] = field(default=(), repr=False)
 
@@ -113,13 +118,13 @@ class Manifest:
         return sum(file.rows for file in self.files if file.table == MESSAGES)
 
     def archived(self, topic: str, key: str) -> int:
-        """The highest offset of a lane that is archived; 0: none."""
+        """Return the highest archived offset of a lane; 0: none."""
         return self.lanes.get(topic, {}).get(key, 0)
 
     def chosen(
         self, table: str, topics: Iterable[str] | None = None, since_ms: int | None = None, until_ms: int | None = None
     ) -> list[DataFile]:
-        """Files of a table that may hold rows of these topics from `since_ms` to before `until_ms`."""
+        """Return the files of a table that may hold rows of these topics, from `since_ms` to before `until_ms`."""
         wanted = None if topics is None else set(topics)
         return [
             file
@@ -131,7 +136,7 @@ class Manifest:
         ]
 
     def extended(self, files: Iterable[DataFile], lanes: Mapping[str, Mapping[str, int]]) -> Manifest:
-        """The next version, with these files of messages and with these lanes archived further."""
+        """Return the next version, with these files of messages, and these lanes archived up to these offsets."""
         merged = {topic: dict(keys) for topic, keys in self.lanes.items()}
         for topic, keys in lanes.items():
             known = merged.setdefault(topic, {})
@@ -140,12 +145,15 @@ class Manifest:
         return evolve(self, version=self.version + 1, files=(*self.files, *files), lanes=merged)
 
     def with_outcomes(self, files: Iterable[DataFile], before: Mapping[str, int]) -> Manifest:
-        """The next version, with these files of outcomes; of each topic those that finished before are archived."""
+        """Return the next version, with these files of outcomes.
+
+        `before`, by topic: those that finished earlier are archived.
+        """
         merged = {**self.outcomes, **before}
         return evolve(self, version=self.version + 1, files=(*self.files, *files), outcomes=merged)
 
     def merged(self, old: Iterable[DataFile], new: Iterable[DataFile], at_ms: int) -> Manifest:
-        """The next version, with `new` in the place of `old`, which holds the same rows."""
+        """Return the next version, with `new` in place of `old`; both hold the same rows."""
         gone = {file.path for file in old}
         return evolve(
             self,
@@ -155,10 +163,10 @@ class Manifest:
         )
 
     def without_purged(self, there: Mapping[str, AbstractSet[str]]) -> Manifest:
-        """The next version, that forgets lanes of the topics in `there` whose keys are not: what they held stays.
+        """Return the next version, which forgets lanes whose keys are not in `there`. Their archived messages stay.
 
-        Their messages are gone from the log, and a lane that comes back continues above them: nothing of it can be read
-        a second time.
+        Only the topics in `there` are looked at. The messages of a purged lane are gone from the log. If the lane comes
+        back, its offsets continue above them. So no message can be read a second time.
         """
         lanes = {
             topic: {key: through for key, through in keys.items() if topic not in there or key in there[topic]}
@@ -167,11 +175,14 @@ class Manifest:
         return evolve(self, version=self.version + 1, lanes=lanes)
 
     def naming(self, topics: Iterable[str]) -> Manifest:
-        """The same version, that names these topics: of those it did not name, nothing is archived."""
+        """Return the same version, which also names these topics.
+
+        Of a topic that it did not name, nothing is archived.
+        """
         return evolve(self, lanes={**{topic: {} for topic in topics}, **self.lanes})
 
     def small_files(self) -> list[list[DataFile]]:
-        """Files to be merged, each list into one: `MERGED_AT_ONCE` or more of one topic, date and size class."""
+        """Return lists of files to merge, each into one: `MERGED_AT_ONCE` or more of one topic, date and size class."""
         classes: dict[tuple[str, str, str, int], list[DataFile]] = {}
         for file in self.files:
             if file.bytes < SMALL_BYTES:
@@ -180,27 +191,27 @@ class Manifest:
         return [files for files in classes.values() if len(files) >= MERGED_AT_ONCE]
 
     def next_segment(self, writer: str) -> str:
-        """A new directory for files that the next version will name, written by `writer` (hexadecimal).
+        """Return a new directory for files that the next version will name. `writer` is hexadecimal.
 
-        Another one for each attempt: what failed may have failed when the version that names its files was made.
+        Each attempt has another one: a failed attempt may have made the version that names its files.
         """
         return f"{self.version + 1:010d}-{writer}{secrets.token_hex(4)}"
 
 
 class Unsettled(OSError):
-    """The disk failed when a version was given its name: it may stand, or appear yet."""
+    """The disk failed when a version got its name: the version may exist, or may still appear."""
 
 
 def new_manifest(*, database: int, group: str) -> Manifest:
-    """The manifest of an archive that holds nothing yet."""
+    """Return the manifest of an archive that holds nothing yet."""
     return Manifest(archive=secrets.token_hex(16), database=database, group=group)
 
 
 def local_path(path: str | os.PathLike[str]) -> Path:
-    """The directory of an archive. Raises ConfigurationError for what is no path of a mounted file system.
+    """Return the directory of an archive. Raises ConfigurationError for a path that is not on a mounted file system.
 
-    A version is made by a link that refuses a name that is taken. Object stores and HDFS are refused, because renaming
-    there either is no single step or replaces what is there.
+    Making a version needs a link that fails if the name exists. Object stores and HDFS are refused: there, renaming is
+    either not one step, or replaces an existing file.
     """
     text = os.fspath(path)
     if text.startswith("file:"):
@@ -222,14 +233,14 @@ class ManifestStore:
     root: Path
 
     def latest(self) -> Manifest | None:
-        """The highest version; None: there is no archive. Raises ConfigurationError for one that cannot be read."""
+        """Return the highest version; None: there is no archive. Raises ConfigurationError if it cannot be read."""
         for _ in range(_LOOKS):
             versions = self._versions()
             if not versions:
                 return None
             try:
                 data = self._file(versions[-1]).read_bytes()
-            except FileNotFoundError:  # so many versions were made since the directory was listed
+            except FileNotFoundError:  # many versions were made since the directory was listed, and this one removed
                 continue
             except OSError as exc:
                 raise ConfigurationError(f"the manifest of {str(self.root)!r} cannot be read: {exc.strerror}") from exc
@@ -237,7 +248,7 @@ class ManifestStore:
         raise ConfigurationError(f"the manifest of {str(self.root)!r} changes faster than it can be read: try again")
 
     def required(self) -> Manifest:
-        """The highest version; ConfigurationError where there is no archive."""
+        """Return the highest version. Raises ConfigurationError if there is no archive."""
         found = self.latest()
         if found is None:
             raise ConfigurationError(f"there is no archive at {str(self.root)!r}: `lanelog archive` makes one")
@@ -254,9 +265,9 @@ class ManifestStore:
             raise ConfigurationError(f"{str(self.root)!r} cannot hold an archive: {exc.strerror}") from exc
 
     def prepare(self) -> None:
-        """Make the directories, and see that a version can be made there. Raises ConfigurationError.
+        """Make the directories, and test that a version can be made there. Raises ConfigurationError.
 
-        Before anything is done about what `latest` has told: its name may not have been flushed by who made it.
+        Call it before relying on `latest`: its writer may not have flushed the version's name. This does.
         """
         directory = self.root / DIRECTORY
         tried = directory / self._unfinished()
@@ -270,8 +281,8 @@ class ManifestStore:
                 tried.unlink(missing_ok=True)
             flush_directory(directory)
             flush_directory(self.root)
-            for each in above:  # where the archive's own directory, and what leads there, got its name
-                with contextlib.suppress(PermissionError):  # it may be closed to us
+            for each in above:  # the directories that hold the names of the archive's own directory and of its parents
+                with contextlib.suppress(PermissionError):  # we may not be allowed to open it
                     flush_directory(each)
         except OSError as exc:
             raise ConfigurationError(f"{str(self.root)!r} cannot hold an archive: {exc.strerror}") from exc
@@ -280,7 +291,7 @@ class ManifestStore:
         linked = tried.with_name(self._unfinished())
         try:
             os.link(tried, linked)
-        except FileNotFoundError:  # swept: another job is at work here, which has made its versions by links
+        except FileNotFoundError:  # swept by another job at work here. It makes versions by links, so links work
             return
         except OSError as exc:
             raise ConfigurationError(
@@ -289,9 +300,9 @@ class ManifestStore:
         linked.unlink(missing_ok=True)
 
     def commit(self, manifest: Manifest) -> None:
-        """Make a version that follows the highest one; LeaseLost if that was made already.
+        """Make the version after the highest one. Raises LeaseLost if it exists already.
 
-        Raises OSError where the disk fails, which is Unsettled where the version may stand: it must not be relied upon.
+        Raises OSError if the disk fails, and Unsettled if the version may then exist: it must not be relied upon.
         """
         unfinished = self.root / DIRECTORY / self._unfinished()
         try:
@@ -301,15 +312,15 @@ class ManifestStore:
                 os.fsync(file.fileno())
             self._name(unfinished, manifest.version)
         finally:
-            with contextlib.suppress(OSError):  # left to a later sweep: what is known of the version counts
+            with contextlib.suppress(OSError):  # a later sweep removes it; an error here must not hide the outcome
                 unfinished.unlink()
 
     def _name(self, unfinished: Path, version: int) -> None:
         try:
             os.link(unfinished, self._file(version))
-            ours = self.highest() == version  # or the name was free because others have gone far beyond it
+            ours = self.highest() == version  # False: the name was free because others have gone far beyond it
             flush_directory(self.root / DIRECTORY)
-        except (FileExistsError, FileNotFoundError):  # it is there, or whoever made it has swept ours
+        except (FileExistsError, FileNotFoundError):  # the version exists, or its writer has swept our file
             ours = False
         except OSError as exc:
             raise Unsettled(str(exc)) from exc
@@ -320,7 +331,7 @@ class ManifestStore:
             )
 
     def highest(self) -> int:
-        """The highest version's number; 0: there is none."""
+        """Return the number of the highest version; 0: there is none."""
         return max(self._versions(), default=0)
 
     @staticmethod
@@ -328,10 +339,12 @@ class ManifestStore:
         return f"{_UNFINISHED}{secrets.token_hex(8)}"
 
     def sweep(self, manifest: Manifest, now_ms: int, grace_ms: int) -> Manifest:
-        """Remove what `manifest`, the highest version, does not need: for its writer alone, right after its commit.
+        """Remove files that `manifest`, the highest version, does not need.
 
-        That is: files retired longer ago than the grace, files left by writers that died, and versions before the last
-        few. Returns the manifest without the retired files that are gone, for the next commit.
+        Only its writer calls this, right after its commit.
+
+        These are files retired longer ago than the grace, files left by dead writers, and versions before the last few.
+        Returns the manifest without the retired files that were removed, for the next commit.
         """
         kept = tuple(each for each in manifest.retired if now_ms - each.at_ms < grace_ms)
         for each in set(manifest.retired).difference(kept):
@@ -354,7 +367,7 @@ class ManifestStore:
                     shutil.rmtree(self.root / table / directory, ignore_errors=True)
 
     def _remove_empty(self, directory: Path) -> None:
-        """A segment directory goes with its last file; what Spark wrote beside the data is not missed."""
+        """Remove a segment directory after its last file. The other files that Spark wrote there are not needed."""
         while directory.parent not in (self.root, directory):
             if any(not name.startswith((".", "_")) for name in self._listed(directory)):
                 return
@@ -393,7 +406,7 @@ class ManifestStore:
 
 
 def encoded(manifest: Manifest) -> bytes:
-    """A version as it is stored."""
+    """Return a version as it is stored."""
     fields: dict[str, Any] = {each.name: getattr(manifest, each.name) for each in attrs_fields(Manifest)}
     fields |= {which: [asdict(file) for file in fields[which]] for which in ("files", "retired")}
     fields = {"format": FORMAT, "schema": SCHEMA_VERSION, **fields}

@@ -1,4 +1,4 @@
-"""The options of the archive job, checked. It never talks to a database. Called by `archive` and the command line."""
+"""The options of the archive job, checked. Never talks to a database."""
 
 from __future__ import annotations
 
@@ -18,25 +18,30 @@ GROUP: Final = "_archive"
 
 @frozen(kw_only=True)
 class ArchiveOptions:
-    """What is archived, from where to where; durations in seconds or as a timedelta. Raises ConfigurationError."""
+    """What to archive, from where to where. Durations are seconds or a timedelta. Raises ConfigurationError."""
 
     path: str
+    """Directory of the archive, which driver and executors share."""
     url: str | None = None
+    """The database. None: LANELOG_URL."""
     password_env: str | None = None
+    """Environment variable with the password of the URL's user."""
     topics: tuple[str, ...] = ()
-    """Empty: those that match `pattern`."""
+    """Topics by name. Empty: those that match `pattern`."""
     pattern: str = ".*"
+    """A regular expression that the whole name of a topic matches; topics that appear later count, too."""
     group: str = GROUP
+    """The consumer group that the archive is."""
     checkpoint: str | None = None
-    """Default: in the archive."""
+    """Directory of Spark's checkpoint. None: in the archive."""
     once: bool = True
-    """End when everything is archived that was there at the start; else go on."""
+    """True: end when everything is archived that was there at the start. False: go on."""
     interval: float = field(default=10.0, converter=seconds, validator=duration())
-    """Between the starts of two micro-batches, if it goes on."""
+    """Seconds between the starts of two micro-batches, if the job goes on."""
     max_messages: int = 100_000
-    """Of one micro-batch."""
+    """The most messages of one micro-batch."""
     grace: float = field(default=3600.0, converter=seconds, validator=duration())
-    """How long files stay that were merged into others: longer than any reader reads."""
+    """Seconds for which merged files stay: longer than any reader reads."""
 
     def __attrs_post_init__(self) -> None:
         for topic in self.topics:
@@ -50,16 +55,16 @@ class ArchiveOptions:
 
     @property
     def source(self) -> dict[str, str]:
-        """Options of the data source that say where the database is."""
+        """The options of the data source that say where the database is."""
         given = {"url": self.url, "passwordEnv": self.password_env}
         return {name: value for name, value in given.items() if value is not None}
 
     @property
     def selection(self) -> dict[str, str]:
-        """Options of the data source that say which topics."""
+        """The options of the data source that say which topics."""
         return {"subscribePattern": one_of(self.topics) if self.topics else self.pattern}
 
 
 def one_of(topics: Iterable[str]) -> str:
-    """A pattern that exactly these topics match: their names may hold commas."""
+    """Return a pattern that exactly these topics match. A list would not do: their names may hold commas."""
     return "|".join(re.escape(topic) for topic in topics)

@@ -1,12 +1,13 @@
-"""The archive job as a living member of its group: heartbeat, liveness lock, and new topics as they appear.
+"""The archive job as a living member of its group: its heartbeat and its liveness lock.
 
-Owns one connection and the thread that keeps it; never leases a topic and never moves a watermark. Made by `archive`,
-asked by `group`. While it beats, `lanelog status` and `lanelog members` show the job as any other subscriber,
-and when its process dies, the server frees its lock at once, so that the next job need not wait.
+Owns one connection and the thread that uses it. Never leases a topic, and never moves a watermark. While it beats,
+`lanelog status` and `lanelog members` show the job like a subscriber. When its process dies, the server frees its lock
+at once, so that the next job need not wait.
 
-The connection is also what tells whether the server has restarted: commits are visible before they are durable, so a
-message that was read may be gone after a crash, and its offset another message's. A heartbeat that commits on a
-connection from before the message was read proves that the message is durable, because its commit came first.
+The connection also shows whether the server has restarted. Commits are visible before they are durable. After a crash
+of the server, a message that was read may be gone, and its offset may be given to another. A heartbeat that commits on
+a connection from before the message was read proves that the message is durable, because the message's commit came
+first.
 """
 
 from __future__ import annotations
@@ -29,12 +30,14 @@ if TYPE_CHECKING:
     from lanelog._database import Database, Session
 
 TURN: Final = 5.0
-"""Seconds between two heartbeats and two looks for topics: far less than a retention, and than the server's time-out
-for idle sessions of the library."""
-DURATION: Final = 30.0
-"""Seconds after which a job that cannot be asked for its lock counts as gone."""
+"""Seconds between two heartbeats, and between two looks for topics.
 
-# The liveness lock, fresh for each session: a half-open session of ours may still hold the last one.
+It is far less than a retention, and less than the time after which the server drops an idle session of the library.
+"""
+DURATION: Final = 30.0
+"""Seconds without a heartbeat after which a job counts as gone, if its lock does not tell."""
+
+# The liveness lock. Each session has a new one, because a half-open session of ours may still hold the last one.
 _GET_LOCK = "SELECT GET_LOCK(%s, 0)"
 
 log = get_logger("spark")
@@ -42,7 +45,7 @@ log = get_logger("spark")
 
 @define(eq=False)
 class Presence:
-    """Heartbeats of `owner`; its thread runs from `start` to `stop`."""
+    """Heartbeats of `owner`. The thread runs from `start` to `stop`."""
 
     database: Database
     group: str
@@ -59,9 +62,9 @@ class Presence:
     def start(
         self, topics: Callable[[], list[str]], look: Callable[[], None], failed: Callable[[BaseException], None]
     ) -> None:
-        """From now on beat for every topic that `topics` names, and `look` for new ones after each beat.
+        """From now on beat for every topic that `topics` returns, and call `look` after each beat.
 
-        `failed` is told the error when that does not get through.
+        `failed` gets the error if five turns in a row fail with an error that is not retriable.
         """
 
         def turn(_now: float) -> float:
@@ -73,7 +76,7 @@ class Presence:
         self._loop.start()
 
     def stop(self, topics: list[str]) -> None:
-        """Beat no more, say so for these topics, and give the lock back."""
+        """End the heartbeats, deregister from these topics, and free the lock."""
         if self._loop is not None:
             self._loop.stop()
         with self._lock:
@@ -85,7 +88,7 @@ class Presence:
             self._session.close()
 
     def beat(self, topics: list[str]) -> int:
-        """Beat for these topics; the number of the connection, which changes when it was lost.
+        """Beat for these topics. Return the number of the connection, which changes when the connection was lost.
 
         Raises DatabaseError.
         """
@@ -109,6 +112,6 @@ class Presence:
             return
         name = f"lanelog:{uuid.uuid4().hex}"
         got = self._session.one(_GET_LOCK, (name,))
-        # Refused: others then fall back to the heartbeat's expiry.
+        # Without the lock, others go by the heartbeat's expiry.
         self._lock_name = name if got is not None and got[0] == 1 else ""
         self._generation = self._session.generation

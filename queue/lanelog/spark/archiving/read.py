@@ -1,6 +1,6 @@
 """Reading an archive: a DataFrame over exactly the files that its manifest names.
 
-It never changes an archive. Applications call `read_archive`; so do replay and analytics.
+Never changes an archive.
 """
 
 from __future__ import annotations
@@ -28,13 +28,21 @@ def read_archive(
     since: datetime | None = None,
     until: datetime | None = None,
 ) -> DataFrame:
-    """The rows of an archive as it is at this moment, with the columns of `spark.read.format("lanelog")`.
+    """Return the rows of an archive as it is now, with the columns of `spark.read.format("lanelog")`.
 
-    `table`: `messages` or `outcomes` (those of table=history). `topics`, `since` and `until` (aware; by created_at or
-    finished_at, until excluded) choose files by what the manifest says of them, and the rows in them.
+    The DataFrame reads exactly the files that the manifest names now. Files that are merged later stay for the grace of
+    the archive job.
 
-    Reads exactly the files that the manifest names now, however long it takes; files that are merged meanwhile stay for
-    the grace of the archive job. Raises ConfigurationError for what is no archive, or one of another schema version.
+    Args:
+        spark: The session.
+        path: Directory of the archive.
+        table: `messages`, or `outcomes` with the columns of table=history.
+        topics: Only rows of these topics. None: all.
+        since: Only rows written (`created_at`) or finished (`finished_at`) then or later (aware datetime).
+        until: Only rows written or finished before then (aware datetime).
+
+    Raises:
+        ConfigurationError: There is no archive, it has another schema version, or an argument is wrong.
     """
     from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own documentation gives it
 

@@ -1,4 +1,4 @@
 """From an archive back into the log.
 
-Owns which rows are published again, under which ids. Never changes an archive. `lanelog.spark.replay` calls it.
+Owns which rows are published again, and under which ids. Never changes an archive.
 """

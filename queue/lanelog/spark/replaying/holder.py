@@ -1,19 +1,18 @@
-"""The group that keeps what a replay has published in the log until the replay is over, and who may publish for it.
+"""The group that keeps replayed messages in the log until the replay is over, and the right to publish for the replay.
 
-Owns registration and deletion of that group and its leases; never publishes and keeps no account. `replay` calls it,
-and its tasks ask its fence.
+Owns registration and deletion of that group, and its leases. Never publishes, and keeps no account.
 
-The group starts behind what is there and never moves, so that nothing of the replay is collected, and all of it is
+The group starts behind all messages of the log and never moves. So no message of the replay is collected, and each is
 found under its id. One run at a time: a run leases each topic, by the lease row of the empty key, as an archive job
-does, and every transaction that publishes shares that row and compares its epoch. Two runs at once would mix their rows
-within a lane, and who goes on when another has finished, and deleted the group, would deliver twice what was collected
-since.
+does. Every transaction that publishes share-locks that row and compares its epoch. Two runs at once would mix their
+rows within a lane. A run that goes on when another one has finished, and has deleted the group, would deliver collected
+messages a second time.
 
 Dies before it has taken every topic, or at any later step: its liveness lock is free, and the next run takes over at
-once; tasks that live on publish nothing from then on. Fails, or is interrupted: it gives the topics back, with the same
-effect. Sleeps: after `Presence.DURATION` the next run takes over, and when it wakes its tasks find another epoch, or no
-group. Two start at once: the topic row keeps them apart, and the second is refused. The answer to a COMMIT never
-arrives: it is repeated, and finds itself the owner, or the group gone.
+once; tasks that still run publish nothing from then on. Fails, or is interrupted: it gives the topics back, with the
+same effect. Sleeps: after `Presence.DURATION` the next run takes over, and the tasks of the first find another epoch,
+or no group. Two start at once: they take turns at the topic row, and the second is refused. A COMMIT is not answered:
+it is repeated, and finds that it is the owner, or that the group is gone.
 """
 
 from __future__ import annotations
@@ -48,14 +47,14 @@ log = get_logger("spark")
 
 @frozen
 class ReplayFence:
-    """What lets a task publish: the epochs of a run's leases, by topic. Sent to the executors."""
+    """The right of a task to publish: the epochs of a run's leases, by topic. It is sent to the executors."""
 
     group: str
     owner: str
     epochs: Mapping[str, int]
 
     def check(self, cx: Executor, topic: str) -> None:
-        """Hold the lease in place until the transaction ends. Raises LeaseLost if it is not this run's any more."""
+        """Share-lock the lease until the transaction ends. Raises LeaseLost if it is not this run's any more."""
         at = GroupTopic(topic=topic, group=self.group)
         if leases.fence(cx, at, self.owner, [LEASE]).epochs.get(LEASE) != self.epochs[topic]:
             raise LeaseLost(
@@ -66,7 +65,7 @@ class ReplayFence:
 
 @define(eq=False)
 class Holder:
-    """The group of a replay, as one run of it holds it."""
+    """The group of a replay, held by one run."""
 
     database: Database
     group: str
@@ -75,16 +74,16 @@ class Holder:
 
     @property
     def fence(self) -> ReplayFence:
-        """For the tasks of this run."""
+        """The fence for the tasks of this run."""
         return ReplayFence(self.group, self.owner, dict(self.epochs))
 
     def take(self, topics: Sequence[str], presence: Presence) -> None:
         """Register the group for these topics and hold them. Raises ConfigurationError while another run is alive."""
-        for topic in topics:  # before anything is registered for a run that will be refused
+        for topic in topics:  # first, so that a run that is refused registers nothing
             read(self.database, self._refuse_second, "looking for other runs", topic)
         for topic in topics:
             register(self.database, self._at(topic), SubscriptionConfig(start="latest"), order=ORDER)
-            presence.beat([topic])  # before the lease says so, or another run would take this one for dead
+            presence.beat([topic])  # first: another run would take an owner without heartbeat for dead
             self.epochs[topic] = repeated(self.database, self._take, "taking a topic for the replay", topic)
 
     def _at(self, topic: str) -> GroupTopic:
@@ -97,8 +96,8 @@ class Holder:
                 raise self._at_work(topic, owner)
 
     def _take(self, topic: str) -> int:
-        # topic row X -> groups S -> leases X. The topic row keeps two runs that start at once apart: the first to have
-        # it takes the lease, and the second finds the lease's owner alive.
+        # topic row X -> groups S -> leases X. Two runs that start at once take turns at the topic row: the first takes
+        # the lease, and the second finds the lease's owner alive.
         with self.database.transaction() as cx:
             row = partitions.lock_topic(cx, topic)
             if row is None or groups.lock_shared(cx, self._at(topic)) is None:
@@ -115,9 +114,9 @@ class Holder:
             return held.epoch + 1
 
     def leave(self) -> None:
-        """Give the topics back: tasks of this run that live on publish nothing more.
+        """Give the topics back. Tasks of this run that still run publish nothing more.
 
-        Where the database does not answer, they may publish until the next run takes over.
+        If the database does not answer, they may publish until the next run takes over.
         """
         for topic, epoch in self.epochs.items():
             try:
@@ -139,10 +138,13 @@ class Holder:
 
 
 def let_go(database: Database, group: str, but: str = "") -> None:
-    """Collection waits no more, unless a run other than `but` holds the group: that one deletes it.
+    """Delete the group, so that collection does not wait any more.
 
-    Its own heartbeats may look alive for a while, when a server that has restarted could not be told that it stopped.
-    A run that died before this is made up for by the next one. One that begins right now loses the group, and says so.
+    If a run other than `but` holds it, that run deletes it.
+
+    The heartbeat of `but` itself is ignored: it may look alive for a while, if a restarted server did not learn that
+    the run stopped. If a run dies before this, the next one deletes the group. A run that begins right now loses the
+    group, and fails with LeaseLost.
     """
     for topic, names in read(database, readers, "looking for the group").items():
         if group not in names:

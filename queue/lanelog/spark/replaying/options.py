@@ -1,6 +1,6 @@
-"""What a replay is: which messages of an archive go where, for whom and how fast; checked.
+"""The options of a replay, checked: which messages of an archive go where, for which group, and how fast.
 
-It never talks to a database or to Spark. Called by `replay` and the command line.
+Never talks to a database or to Spark.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 ORDER: Final = "replay"
-"""`delivery_order` of the group that keeps what is replayed in the log."""
+"""`delivery_order` of the group that keeps replayed messages in the log."""
 NAME_MAX: Final = 200
 _FASTEST: Final = 1e9
 
@@ -32,7 +32,7 @@ def _names(kind: str, values: Sequence[str] | None) -> tuple[str, ...]:
 
 @frozen(kw_only=True)
 class ReplayOptions:
-    """One replay; a filter that is empty or None lets everything pass. See `replay`."""
+    """One replay. An empty filter, or None, lets everything pass. See `replay`."""
 
     path: str
     topics: tuple[str, ...]
@@ -46,17 +46,17 @@ class ReplayOptions:
     rate: float | None
     given_name: str | None
     source: int = 0
-    """Which database the archive is of, and `target`, which one it is replayed into: when the tables were created."""
+    """The archived database, and `target`, the one to publish to: when their tables were created."""
     target: int = 0
 
     @property
     def name(self) -> str:
-        """The one that was given, or one that follows from everything else."""
+        """The given name, or one that follows from all other options."""
         return self.digest if self.given_name is None else self.given_name
 
     @property
     def digest(self) -> str:
-        """What is replayed where, as a short text; how fast is left out."""
+        """A short text for what is replayed where. The rate is not part of it."""
         return _digest(
             self.source,
             self.target,
@@ -72,15 +72,18 @@ class ReplayOptions:
 
     @property
     def holder(self) -> str:
-        """The group that keeps what was replayed in the log until the replay is over.
+        """The group that keeps the replayed messages in the log until the replay is over.
 
-        Another one for each archived database, though somebody gives two replays the same name.
+        It differs for each archived database, even if two replays were given the same name.
         """
         return f"_replay-{self.name}" if self.given_name is None else f"_replay-{self.name}-{self.digest}"
 
     @property
     def state_file(self) -> str:
-        """What is told of this replay in the archive; a name may hold what no file name may."""
+        """The file of the replay's account in the archive.
+
+        It is a hash: a name may hold characters that a file name cannot.
+        """
         return f"{hashlib.sha256(self.name.encode()).hexdigest()[:32]}.json"
 
 
@@ -99,7 +102,7 @@ def checked(
     rate: float | None,
     name: str | None,
 ) -> ReplayOptions:
-    """The options of a replay. Raises ConfigurationError."""
+    """Return the options of a replay. Raises ConfigurationError."""
     chosen = _names("topic", topics)
     if dead_letters_of is not None:
         check_name("dead_letters_of", dead_letters_of)

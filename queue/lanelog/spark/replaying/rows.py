@@ -1,14 +1,14 @@
-"""The rows of a replay: chosen from an archive, in the order in which they are published, and published.
+"""The rows of a replay: chosen from an archive, sorted, and published.
 
-Owns the choice and the derived ids; never registers a group and keeps no account of the replay. Called by `replay`.
+Owns the choice and the derived ids. Never registers a group, and keeps no account of the replay.
 
-All rows of a key are one task's, in the order in which they were written, so that a task that is run again, or a whole
-replay, meets the messages that are there already in their order, under their ids, and goes on behind them.
+All rows of a key belong to one task, in the order in which they were written. So a task or a replay that runs again
+meets the published messages in their order, under their ids, and goes on behind them.
 
-Every message is replayed once: what repeats another one that is archived is left out. That is a message with a mark of
-a replay or for one group alone, for what it repeats lies in the archive too. A dead letter inherits the marks of what
-died and is none of these. Of several of one message, which was put back and died again, the last counts, and none if
-that one was redriven and its copy is archived.
+Every message is replayed once. A row that repeats another archived one is left out: a message with the mark of a
+replay, or for one group alone. A dead letter inherits the marks of its message, and does not count as such a
+repetition. If one message has several dead letters, because it was put back and failed again, the last counts; and none
+counts if that one was redriven and its copy is archived.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ if TYPE_CHECKING:
     Publish = Callable[[str, Sequence[Outgoing]], list[Receipt]]
 
 ORIGINAL_ID: Final = "lanelog.original_id"
-"""In the metadata of a replayed message: the id under which it was first published. Dead letters have it too."""
+"""Metadata of a replayed message: the id under which it was first published. Dead letters have it, too."""
 REPLAY: Final = "lanelog.replay"
-"""Likewise: the name of the replay."""
+"""Metadata of a replayed message: the name of the replay."""
 _OWN: Final = (ORIGINAL_ID, REPLAY, CAP)
-"""What a replayed message does not take over: of these it has its own. An operator's cap ends with what it was for."""
+"""Metadata that a replayed message does not copy: it has its own. An operator's cap was for one redrive only."""
 REDRIVEN: Final = "rd-"
-"""How the ids of redriven dead letters begin, see `admin._redrive`."""
+"""The beginning of the ids of redriven dead letters, see `_stores._redriven`."""
 
 ROWS: Final = 1_000
 """The most messages of one transaction."""
 BYTES: Final = 4 * 1024 * 1024
 """Payload bytes after which a transaction is full."""
 _SEPARATOR: Final = "\x1f"
-"""Names hold no control characters."""
+"""A control character, which no name contains."""
 
 
 def chosen(spark: SparkSession, options: ReplayOptions) -> DataFrame:
-    """What is to be replayed: the archive's columns, with the metadata that a copy has, and `to_topic`."""
+    """Return the rows to replay: the archive's columns, with the metadata of the copy, and `to_topic`."""
     from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own documentation gives it
 
     letters = options.dead_letters_of
@@ -87,10 +87,11 @@ def chosen(spark: SparkSession, options: ReplayOptions) -> DataFrame:
 
 
 def _last_letters(spark: SparkSession, rows: DataFrame, options: ReplayOptions) -> DataFrame:
-    """The last dead letter of each message, unless it was redriven since and what became of it is archived.
+    """Return the last dead letter of each message, unless it was redriven since and its copy is archived.
 
-    A message is told by key, first id and payload: an id may come again when its message was collected. Letters of what
-    this very replay has put back are not looked at: it would be put back twice, by a run that died and the next one.
+    A message is identified by key, first id and payload, because an id may be used again after its message was
+    collected. Dead letters of messages that this very replay has published are left out. Otherwise a run that died, and
+    the next one, would put a message back twice.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812 - as above
@@ -113,9 +114,9 @@ def _last_letters(spark: SparkSession, rows: DataFrame, options: ReplayOptions) 
 
 
 def counted(rows: DataFrame) -> list[dict[str, Any]]:
-    """By topic that it would go to: messages, keys, bytes, and when the first and the last were written (ms).
+    """Return, by target topic: messages, keys, bytes, and when the first and the last was written (epoch milliseconds).
 
-    Raises ConfigurationError if one cannot be published: it would be met again in each run.
+    Raises ConfigurationError if one of them cannot be published: every run would meet it again.
     """
     from pyspark.sql import functions as F  # noqa: N812 - as above
 
@@ -148,7 +149,7 @@ def counted(rows: DataFrame) -> list[dict[str, Any]]:
 def publish(
     rows: DataFrame, options: ReplayOptions, place: DatabasePlace, fence: ReplayFence, parts: int
 ) -> tuple[int, int]:
-    """Publish them, in `parts` tasks; how many were published, and how many were there already."""
+    """Publish the rows in `parts` tasks. Return how many were published, and how many existed already."""
     from pyspark.sql import functions as F  # noqa: N812 - as above
 
     share = None if options.rate is None else options.rate / parts
@@ -159,13 +160,13 @@ def publish(
         .sortWithinPartitions("to_topic", "key", "created_at", "topic", "offset")
         .select("to_topic", "key", F.col("derived").alias("id"), "value", "metadata")
     )
-    # Not mapInArrow, which asks for pandas; publishing takes longer than what rows cost.
+    # Not mapInArrow, which needs pandas. Publishing takes longer than the conversion of rows.
     done = chosen.rdd.mapPartitions(task.run).collect()
     return sum(published for published, _ in done), sum(duplicates for _, duplicates in done)
 
 
 def _marked(name: str) -> Column:
-    """The metadata of a copy."""
+    """Return the metadata of a copy."""
     from pyspark.sql import functions as F  # noqa: N812 - as above
 
     marks = F.create_map(F.lit(ORIGINAL_ID), _first_id(), F.lit(REPLAY), F.lit(name))
@@ -174,21 +175,21 @@ def _marked(name: str) -> Column:
 
 
 def _first_id() -> Column:
-    """The id under which a message was first published."""
+    """Return the id under which a message was first published."""
     from pyspark.sql import functions as F  # noqa: N812 - as above
 
     return F.coalesce(F.element_at("metadata", F.lit(ORIGINAL_ID)), F.col("id"))
 
 
 def _mark() -> Column:
-    """The name of the replay that has published a message, or what a dead letter was; NULL for none."""
+    """Return the name of the replay that published a message, or the message of a dead letter; NULL for none."""
     from pyspark.sql import functions as F  # noqa: N812 - as above
 
     return F.element_at("metadata", F.lit(REPLAY))
 
 
 def _redriven_id() -> Column:
-    """The id that a dead letter's copy has when it is redriven: as in `admin._redrive`."""
+    """Return the id that the copy of a dead letter has after a redrive, as `_stores._redriven` makes it."""
     from pyspark.sql import functions as F  # noqa: N812 - as above
 
     source = F.concat_ws(_SEPARATOR, "id", F.col("offset").cast("string"))
@@ -196,9 +197,9 @@ def _redriven_id() -> Column:
 
 
 def _derived_id(options: ReplayOptions) -> Column:
-    """The same for the same archived message in the same replay; different in any other.
+    """Return an id that is the same for one archived message in one replay, and different in any other replay.
 
-    The message is told by its place in the database that was archived: another one has the same places.
+    The message is identified by its place and by the archived database: places in two databases may be the same.
     """
     from pyspark.sql import functions as F  # noqa: N812 - as above
 
@@ -217,7 +218,7 @@ def _derived_id(options: ReplayOptions) -> Column:
 
 @frozen
 class Task:
-    """Publishes the rows of one task; sent to the executors. `rate`: messages a second, None for no bound."""
+    """Publishes the rows of one task. It is sent to the executors. `rate`: messages a second; None: no bound."""
 
     place: DatabasePlace
     fence: ReplayFence
@@ -225,7 +226,10 @@ class Task:
     rate: float | None
 
     def run(self, rows: Iterable[Row]) -> Iterator[tuple[int, int]]:
-        """In an executor: publish every row (to_topic, key, id, value, metadata); how many, and how many were there."""
+        """Publish every row (to_topic, key, id, value, metadata), in an executor.
+
+        Yield the numbers published and existing.
+        """
         with clear():
             database = Database(self.place.config())
             publisher = Publisher(database, lambda _topic: None)
@@ -241,9 +245,9 @@ class Task:
 
     def _publishing(self, database: Database, publisher: Publisher) -> Publish:
         def fenced(topic: str, items: Sequence[Outgoing]) -> list[Receipt]:
-            # lease S here, held while the other connection of the pool, which has two for this thread, has: heads X ->
-            # messages. Whoever takes the replay over waits for it, holding the topic row, which a lane's birth needs:
-            # so lanes are born before.
+            # This connection: lease S. Meanwhile the second connection of the pool: heads X -> messages. A run that
+            # takes over waits for the lease and holds the topic row. The birth of a lane would need that row, so lanes
+            # are born before this transaction.
             with database.transaction() as cx:
                 self.fence.check(cx, topic)
                 return publisher.publish_many(topic, items, target_group=self.target_group)
@@ -258,7 +262,7 @@ class Task:
 
 @define(eq=False)
 class Publishing:
-    """Rows on their way: collected into transactions of one topic, in their order, not faster than the rate."""
+    """Rows on their way: collected into transactions of one topic, in order, not faster than the rate."""
 
     publish: Publish
     rate: float | None
@@ -271,7 +275,7 @@ class Publishing:
     _pause: threading.Event = field(factory=threading.Event, kw_only=True)
 
     def take(self, topic: str, key: str, message_id: str, value: bytes, metadata: Mapping[str, str]) -> None:
-        """Take a row, and publish what fills a transaction."""
+        """Take a row, and publish a transaction when it is full."""
         if topic != self._topic:
             self.flush()
             self._topic = topic
@@ -282,7 +286,7 @@ class Publishing:
             self.flush()
 
     def flush(self) -> None:
-        """Publish what is waiting, in one transaction."""
+        """Publish the waiting rows in one transaction."""
         if not self._waiting:
             return
         self._pause.wait(max(0.0, self._free_at - time.monotonic()))
@@ -291,11 +295,11 @@ class Publishing:
         duplicates = sum(receipt.duplicate for receipt in receipts)
         self.duplicates += duplicates
         self.published += len(receipts) - duplicates
-        if self.rate is not None:  # what was there already costs no worker anything
+        if self.rate is not None:  # duplicates are not delivered, and do not count
             self._free_at = began + (len(receipts) - duplicates) / self.rate
         self._waiting, self._bytes = [], 0
 
 
 def topics_of(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Where `counted` rows would go."""
+    """Return the target topics of `counted` rows."""
     return [row["to_topic"] for row in rows]

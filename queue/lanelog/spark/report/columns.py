@@ -1,6 +1,6 @@
-"""The columns of the report's tables: a head, and the cell that a row has below it.
+"""The columns of the report's tables: a head, and the cell for a row.
 
-Owns how a row of `analyze` becomes cells, and where a table is cut; chooses no column. `sections` does.
+Owns how a row of `analyze` becomes cells, and where a table is cut. Chooses no column: `sections` does.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from lanelog.spark.report.parts import MOST_ROWS, Cell, ReportTable, Row
 from lanelog.spark.report.text import count, plain
 
 SHOWN: Final = 15
-"""Rows of a table that the report shows; the files hold more."""
+"""The most rows of a table that the report shows; the files hold more."""
 
 
 @frozen
@@ -28,7 +28,7 @@ class ReportColumn:
 
 
 def text(head: str, column: str) -> ReportColumn:
-    """Text of somebody else's, as it may be shown."""
+    """Make a column of text from the log, escaped for display."""
     return ReportColumn(head, lambda row: Cell(plain(row[column])))
 
 
@@ -39,14 +39,17 @@ def number(
     *,
     of: float | None = None,
 ) -> ReportColumn:
-    """A number in its form. `of`: what a full bar beside it means; None or 0: no bar."""
+    """Make a column of numbers in their form. `of`: the number that a full bar stands for; None or 0: no bar."""
     return ReportColumn(head, lambda row: Cell(form(row[column]), row[column] / of if of else None), number=True)
 
 
 def table(
     columns: Sequence[ReportColumn], rows: Sequence[Row], *, most: int = SHOWN, of: int | None = None
 ) -> list[ReportTable]:
-    """No table where there is no row; `of`: how many there are, if not all of them are in `rows`."""
+    """Return a table of the first rows; none if there are no rows.
+
+    `of`: the number of all rows, if `rows` are not all.
+    """
     if not rows:
         return []
     there = len(rows) if of is None else of

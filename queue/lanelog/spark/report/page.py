@@ -1,7 +1,7 @@
-"""The HTML report of an analysis: one file with everything in it, which loads nothing and runs nothing.
+"""The HTML report of an analysis: one file with everything in it, which loads nothing and runs no script.
 
-Owns the page and the figures at its top; computes nothing but sums of what it shows, and reads no log. Text of the log
-reaches the page through the template alone, which escapes all of it. Called by `analyze`.
+Owns the page and the figures at its top. Computes nothing but sums of the values it shows, and reads no log. Text of
+the log reaches the page through the template alone, which escapes it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TOPICS_NAMED: Final = 12
 
 
 def render(facts: Facts, tables: Mapping[str, Sequence[Row]]) -> str:
-    """The page. `tables` are those of `analyze`, by name, as lists of rows; of long ones the first rows."""
+    """Return the page. `tables` are those of `analyze`, by name, as lists of rows; of long ones the first rows."""
     environment = Environment(
         loader=PackageLoader("lanelog.spark.report", "."),
         autoescape=True,

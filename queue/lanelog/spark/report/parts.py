@@ -1,6 +1,6 @@
-"""What a report is made of: facts, tables, plots, sections. Values only.
+"""The parts of a report: facts, tables, plots, sections. Values only.
 
-They know neither HTML nor Spark. `sections` makes them, `page` hands them to the template.
+They know neither HTML nor Spark.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from markupsafe import Markup
 from lanelog.spark.report.text import UNKNOWN
 
 MOST_ROWS: Final = 10_000
-"""Of tables that can be longer, dead letters and stalled lanes, the files hold so many rows: the foremost."""
+"""The most rows of the tables `dead_letters` and `stalled_lanes` in the files: the first ones."""
 
 _SHORT: Final = 14
 
@@ -25,7 +25,7 @@ Row = Mapping[str, Any]
 
 @frozen(kw_only=True)
 class Facts:
-    """What was read, up to which instant. `archive` and `live` are names for people, None where it was not read."""
+    """What was read, and sums. `archive` and `live` are names for people; None: not read."""
 
     archive: str | None
     live: str | None
@@ -37,26 +37,26 @@ class Facts:
     first: datetime | None
     last: datetime | None
     step_ms: int
-    """Of the table `timeline`."""
+    """Milliseconds of a step of the table `timeline`."""
     stalled_after_ms: int
     keeps_history: bool
-    """Whether any group of consumers does."""
+    """Whether any group of consumers keeps history."""
     dead_letters: int
     outstanding: int | None
-    """Dead letters that nobody has redriven or deleted; None: the live log was not read."""
+    """Dead letters that are neither redriven nor deleted; None: the live log was not read."""
     reasons: int
-    """Of the dead letters, different ones."""
+    """Different reasons of the dead letters."""
     stalled: int
-    """Stalled lanes, but for the postponed ones."""
+    """Stalled lanes, without the postponed ones."""
     counted: Mapping[str, int]
-    """All rows that there are for `dead_letters` and `stalled_lanes`, of which only the foremost are in the tables."""
+    """The number of all rows of `dead_letters` and `stalled_lanes`, of which the tables only hold the first."""
     files: str
-    """Which files hold the tables: `parquet` or `csv`."""
+    """The format of the tables' files: `parquet` or `csv`."""
 
 
 @frozen
 class Cell:
-    """One place of a table: text, and how long its bar is (0 to 1), if it has one."""
+    """One cell of a table: text, and the length of its bar (0 to 1; None: no bar)."""
 
     text: str
     bar: float | None = None
@@ -64,18 +64,18 @@ class Cell:
 
     @property
     def short(self) -> bool:
-        """Whether it is better not broken: hyphens in names are no places to break them at."""
+        """Whether a line break in it is unwanted: browsers break names at their hyphens."""
         return len(self.text) <= _SHORT
 
     @property
     def absent(self) -> bool:
-        """Whether there is nothing in it, so that a phone need not show it."""
+        """Whether it is empty, so that a phone need not show it."""
         return self.text == UNKNOWN
 
 
 @frozen(kw_only=True)
 class ReportTable:
-    """Heads and rows; `numbers` are heads whose cells are aligned to the right."""
+    """Heads and rows. `numbers` are the heads whose cells are aligned to the right."""
 
     heads: tuple[str, ...]
     rows: Sequence[Sequence[Cell]]
@@ -85,13 +85,13 @@ class ReportTable:
 
 @frozen(kw_only=True)
 class Plot:
-    """A plot, what it shows, and the names of its colours."""
+    """A plot, its title, and the names of its colours."""
 
     svg: Markup = field(repr=False)
     title: str
     note: str = ""
     legend: Sequence[tuple[int, str]] = ()
-    """Number of the colour, from 1, and what has it."""
+    """Number of a colour, from 1, and the name of the series in it."""
 
 
 @frozen(kw_only=True)
@@ -104,7 +104,7 @@ class Section:
     plots: Sequence[Plot] = ()
     tables: Sequence[ReportTable] = ()
     nothing: str = ""
-    """Said instead, where there is nothing to show."""
+    """Shown instead, if there is nothing to show."""
 
 
 @frozen
@@ -118,5 +118,5 @@ class Tile:
 
 
 def total(rows: Iterable[Row], column: str) -> int:
-    """The sum of a column."""
+    """Return the sum of a column."""
     return sum(row[column] or 0 for row in rows)

@@ -1,11 +1,11 @@
-"""The report's plots: SVG that takes its colours and its font from the page, so that it is right in light and dark.
+"""The report's plots: SVG that takes its colours and its font from the page, so that it fits light and dark.
 
-Owns lines, bars and axes; never draws a word of the log (names stand in the page, where they are escaped), reads
-nothing, and keeps no state: the same figures give the same bytes. Called by `page`.
+Owns lines, bars and axes. Never draws a word of the log: names stand in the page, which escapes them. Reads nothing,
+and keeps no state: the same figures give the same bytes.
 
-matplotlib is told placeholder colours, which become variables of the style sheet: --ink, --rule and --c1 … --c6. Sizes
-of text become multiples of --em, a unit of the drawing. Its margins are right for a phone; where a plot is shown wider,
-the style sheet makes text smaller against the lines.
+matplotlib gets placeholder colours, which become variables of the style sheet: --ink, --rule and --c1 … --c6. Sizes of
+text become multiples of --em, a unit of the drawing. The margins fit a phone. If a plot is shown wider, the style sheet
+makes its text smaller against its lines.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 COLOURS: Final = 6
-"""How many series a plot can tell apart."""
+"""The most series that a plot can tell apart."""
 
-_WIDTH, _HEIGHT = 370.0, 215.0  # points: little more than the pixels that a phone has
+_WIDTH, _HEIGHT = 370.0, 215.0  # points: little more than the pixels of a phone
 _POINTS_PER_INCH = 72
 _INK, _RULE = "#00000a", "#00000b"
 _SERIES = tuple(f"#0000c{n}" for n in range(1, COLOURS + 1))
 _MOST_ATTEMPTS = 10
-_LOG_FROM = 30  # a tallest bar so many times the lowest is drawn on a logarithmic axis
+_LOG_FROM = 30  # if the tallest bar is this many times the lowest, the axis is logarithmic
 _CURVE_POINTS = 200
 _FEWEST_STEPS = 12
 _BYTE_TICKS = 4
@@ -52,7 +52,7 @@ _TICKS = (
 )
 _MOST_TICKS = 5
 _MOST_SECONDS, _MOST_FRACTIONS = 4, 3  # their labels are longer
-_STYLE: Any = {  # of matplotlib's own names, which are a type of their own
+_STYLE: Any = {  # Any: matplotlib types its names as literals
     "svg.fonttype": "none",
     "svg.hashsalt": "lanelog",
     "font.family": "sans-serif",
@@ -83,10 +83,14 @@ _STYLE: Any = {  # of matplotlib's own names, which are a type of their own
 def over_time(
     points: Sequence[tuple[int, int]], step_ms: int, within: tuple[int, int], *, colour: int = 0, sizes: bool = False
 ) -> str:
-    """Bars over time. `points`: beginning of each step in epoch milliseconds, and what was counted in it.
+    """Draw bars over time.
 
-    `within`: the first and the last moment of the log, the same for all topics of a report. `sizes`: bytes were
-    counted.
+    Args:
+        points: Beginning of each step in epoch milliseconds, and its count.
+        step_ms: Milliseconds of a step.
+        within: The first and the last moment of the log, the same for all topics of a report.
+        colour: Number of the colour, from 0.
+        sizes: Whether bytes were counted.
     """
     begin, end = axis_of(within, step_ms)
 
@@ -111,14 +115,14 @@ def over_time(
 
 
 def axis_of(within: tuple[int, int], step_ms: int) -> tuple[int, int]:
-    """Where the axis begins and ends: whole steps, with room at both sides."""
+    """Return the beginning and the end of the axis: whole steps, with room at both sides."""
     first, last = within[0] - within[0] % step_ms, within[1] - within[1] % step_ms + step_ms
-    room = max(step_ms // 2, (_FEWEST_STEPS * step_ms - (last - first)) // 2)  # a lonely bar is no wall
+    room = max(step_ms // 2, (_FEWEST_STEPS * step_ms - (last - first)) // 2)  # a single bar must not fill the plot
     return first - room, last + room
 
 
 def ticks_within(begin_ms: int, end_ms: int) -> list[tuple[int, str]]:
-    """Round moments from `begin_ms` to `end_ms`, five at most, as they are written at an axis, UTC."""
+    """Return round moments from `begin_ms` to `end_ms`, five at most, and their labels at an axis, UTC."""
     step = next((each for each in _TICKS if (end_ms - begin_ms) / each <= _most_ticks(each)), _TICKS[-1])
     within = "%H:%M:%S" if step < _MINUTE else "%H:%M"
     midnight = "%d %b" if step < 200 * _DAY else "%b %Y"
@@ -137,21 +141,21 @@ def _most_ticks(step_ms: int) -> int:
 
 
 def byte_ticks(highest: int) -> list[int]:
-    """Nought, and at most four multiples of a power of two, up to so many bytes."""
+    """Return zero, and at most four multiples of a power of two, up to `highest` bytes."""
     step = 1 << max(0, ((highest - 1) // _BYTE_TICKS).bit_length())
     return list(range(0, highest + 1, step))
 
 
 def days_of(begin_ms: int, end_ms: int) -> str:
-    """The day, or the first and the last of several: `2026-06-01 to 2026-06-04`."""
+    """Return the day, or the first and the last of several: `2026-06-01 to 2026-06-04`."""
     days = [f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d}" for ms in (begin_ms, end_ms)]
     return " to ".join(dict.fromkeys(days))
 
 
 def spread(curves: Sequence[tuple[int, Sequence[tuple[int, int]]]]) -> str:
-    """Cumulated shares over a logarithmic time.
+    """Draw cumulated shares over a logarithmic time.
 
-    A curve: its colour, and upper bounds of classes in ms, ascending, with their counts.
+    A curve: its colour, and upper bounds of classes in milliseconds, ascending, with their counts.
     """
 
     def draw(axes: Axes) -> None:
@@ -178,9 +182,9 @@ def spread(curves: Sequence[tuple[int, Sequence[tuple[int, int]]]]) -> str:
 
 
 def tries(series: Sequence[tuple[int, Mapping[int, int]]]) -> str:
-    """Bars side by side: how many messages needed how many attempts; the last bar holds all that needed more.
+    """Draw bars side by side: how many messages needed how many attempts. The last bar holds all that needed more.
 
-    Of a series: its colour, and messages by attempts.
+    A series: its colour, and messages by attempts.
     """
 
     def draw(axes: Axes) -> None:
@@ -206,13 +210,13 @@ def tries(series: Sequence[tuple[int, Mapping[int, int]]]) -> str:
 
 
 def is_logarithmic(series: Sequence[Mapping[int, int]]) -> bool:
-    """Whether `tries` draws them on a logarithmic axis, which its reader must be told."""
+    """Return whether `tries` draws the series on a logarithmic axis, which the page must say."""
     values = [value for heights in _bars(series)[1] for value in heights if value]
     return max(values) >= _LOG_FROM * min(values)
 
 
 def _bars(series: Sequence[Mapping[int, int]]) -> tuple[list[str], list[list[int]]]:
-    """The names of the bars, and their heights in each series."""
+    """Return the names of the bars, and their heights in each series."""
     highest = max(max(each) for each in series)
     last = min(highest, _MOST_ATTEMPTS)
     bars = range(min(last, *(min(each) for each in series)), last + 1)
@@ -223,12 +227,15 @@ def _bars(series: Sequence[Mapping[int, int]]) -> tuple[list[str], list[list[int
 
 
 def unevenness(curves: Sequence[Sequence[tuple[int, int]]]) -> str:
-    """Lorenz curves: which share of the messages the smallest lanes hold. A curve: sizes, ascending, and lanes."""
+    """Draw Lorenz curves: the share of the messages that the smallest lanes hold.
+
+    A curve: sizes, ascending, and lanes.
+    """
 
     def draw(axes: Axes) -> None:
         for colour, curve in zip(_SERIES, curves, strict=False):
             axes.plot(*zip(*lorenz(curve), strict=True), color=colour, linewidth=2)
-        # Above the curves: that of an even topic lies on it.
+        # Drawn above the curves, because the curve of an even topic lies on it.
         axes.plot([0, 100], [0, 100], color=_INK, linewidth=1, linestyle=(0, (4, 4)), zorder=3)
         axes.set_xlim(0, 100)
         axes.xaxis.set_major_locator(FixedLocator([0, 25, 50, 75, 100]))
@@ -241,7 +248,7 @@ def unevenness(curves: Sequence[Sequence[tuple[int, int]]]) -> str:
 
 
 def lorenz(sizes: Sequence[tuple[int, int]], most: int = _CURVE_POINTS) -> list[tuple[float, float]]:
-    """Points of a Lorenz curve in per cent, from (0, 0) to (100, 100), at most about `most` of them."""
+    """Return points of a Lorenz curve in per cent, from (0, 0) to (100, 100), about `most` of them at most."""
     lanes, messages = sum(n for _, n in sizes), sum(size * n for size, n in sizes)
     points, seen, held = [(0.0, 0.0)], 0, 0
     for size, number in sizes:
@@ -268,7 +275,7 @@ def _per_cent(axes: Axes) -> None:
 
 
 def _svg(draw: Any) -> str:
-    """An SVG element without a size of its own, without metadata, and with the page's colours and font."""
+    """Return an SVG element without a size of its own, without metadata, and with the page's colours and font."""
     out = io.StringIO()
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(_WIDTH / _POINTS_PER_INCH, _HEIGHT / _POINTS_PER_INCH), layout="constrained")
@@ -283,7 +290,7 @@ def _svg(draw: Any) -> str:
     svg = re.sub(r"<svg [^>]*?viewBox", '<svg aria-hidden="true" viewBox', svg, count=1)
     svg = re.sub(r"(viewBox=\"[^\"]*\")[^>]*>", r"\1>", svg, count=1)
     svg = re.sub(r"<style[^>]*>.*?</style>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r"<g id=\"[^\"]*\"", "<g", svg)  # the same names in every plot of a page
+    svg = re.sub(r"<g id=\"[^\"]*\"", "<g", svg)  # ids would be the same in every plot of a page
     svg = re.sub(r"font-family: [^;\"]*", "font-family: var(--font)", svg)
     svg = re.sub(r"font-size: ([0-9.]+)px", r"font-size: calc(\1 * var(--em))", svg)
     svg = svg.replace("xlink:href", "href")

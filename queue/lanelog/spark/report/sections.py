@@ -1,8 +1,7 @@
-"""The sections of the report: what is said of each analysis, in which order, with which plot.
+"""The sections of the report: their text, their order, their tables and plots.
 
-Owns words, order and cuts; computes nothing but sums and shares of what it shows. Text of the log goes into cells and
-legends, which the template escapes; plots are made of numbers alone, and are what it does not escape. Called by
-`page`.
+Owns words, order and cuts. Computes nothing but sums and shares of the values it shows. Text of the log goes into cells
+and legends, which the template escapes. Plots are made of numbers alone; the template does not escape them.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from lanelog.spark.report.parts import Cell, Facts, Plot, Row, Section, total
 from lanelog.spark.report.text import count, duration, hour, moment, plain, share, size, span
 
 TOPICS_DRAWN: Final = 3
-"""Topics whose time line the report draws, the largest first."""
+"""Topics whose timeline the report draws, the largest first."""
 _LANES_SHOWN: Final = 5
 _TONES: Final = {"retrying": "warn", "postponed": "muted"}
 
 
 def sections(facts: Facts, tables: Mapping[str, Sequence[Row]]) -> list[Section]:
-    """All of them."""
+    """Return all sections."""
     return [make(facts, tables) for make in _SECTIONS]
 
 
@@ -294,7 +293,7 @@ _SECTIONS: Final[tuple[Callable[[Facts, Mapping[str, Sequence[Row]]], Section], 
 def _plot(
     draw: Callable[[Any], str], series: Sequence[Any], *, title: str, note: str, legend: Sequence[tuple[int, str]] = ()
 ) -> list[Plot]:
-    """No plot where there is nothing to draw."""
+    """Draw a plot; none if there is nothing to draw."""
     if not series:
         return []
     svg = Markup(draw(series))  # noqa: S704 - a plot is made of numbers alone
@@ -302,7 +301,10 @@ def _plot(
 
 
 def _ranks(tables: Mapping[str, Sequence[Row]]) -> dict[tuple[str, str], int]:
-    """Groups and topics of which outcomes are known, those with most first: their colours in every plot."""
+    """Return the places of groups and topics with known outcomes, those with most first.
+
+    The place is the colour in all plots.
+    """
     known = {_pair(row): row["samples"] for row in tables["latency"] if row["samples"]}
     for pair, rows in _by(tables["attempts"], "consumer_group", "topic").items():
         known[pair] = total(rows, "messages")
@@ -310,7 +312,7 @@ def _ranks(tables: Mapping[str, Sequence[Row]]) -> dict[tuple[str, str], int]:
 
 
 def _by(rows: Iterable[Row], *columns: str) -> dict[Any, list[Row]]:
-    """Rows by one column, or by a tuple of several; in the order in which they come."""
+    """Return rows by one column, or by a tuple of several, in their order."""
     found: dict[Any, list[Row]] = {}
     for row in rows:
         name = tuple(row[column] for column in columns) if len(columns) > 1 else row[columns[0]]

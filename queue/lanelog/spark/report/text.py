@@ -1,7 +1,7 @@
-"""How the report writes numbers, sizes, times and other people's text.
+"""How the report writes numbers, sizes, times and text of the log.
 
-Owns the form alone: numbers carry their units, and text of the log is on one line, cut, and free of what would steer a
-reader's eye (control characters, marks that turn the writing direction). The template escapes it. Called by `page`.
+Owns the form. Numbers carry their units. Text of the log is on one line, cut, and free of characters that mislead a
+reader (control characters, marks that turn the writing direction). The template escapes it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _THOUSAND: Final = 1000
 
 
 def count(value: int | None) -> str:
-    """`1,234,567`."""
+    """Return a number with separators: `1,234,567`."""
     return UNKNOWN if value is None else f"{value:,}"
 
 
 def short_count(value: float) -> str:
-    """For an axis: `0`, `250`, `1.5k`, `20k`, `3M`."""
+    """Return a number for an axis: `0`, `250`, `1.5k`, `20k`, `3M`."""
     for bound, letter in ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k")):
         if value >= bound:
             return f"{value / bound:.3g}{letter}"
@@ -35,7 +35,7 @@ def short_count(value: float) -> str:
 
 
 def size(value: int | None) -> str:
-    """Bytes: `0 bytes`, `1 byte`, `999 bytes`, `1.5 KiB`, `117 MiB`."""
+    """Return bytes: `0 bytes`, `1 byte`, `999 bytes`, `1.5 KiB`, `117 MiB`."""
     if value is None:
         return UNKNOWN
     if value < _STEP:
@@ -47,7 +47,7 @@ def size(value: int | None) -> str:
 
 
 def short_size(value: float) -> str:
-    """For an axis: `0`, `512 bytes`, `64 KiB`, `1.5 MiB`."""
+    """Return bytes for an axis: `0`, `512 bytes`, `64 KiB`, `1.5 MiB`."""
     power = 0
     while value >= _STEP and power < len(_UNITS) - 1:
         value, power = value / _STEP, power + 1
@@ -55,7 +55,7 @@ def short_size(value: float) -> str:
 
 
 def duration(ms: int | None) -> str:
-    """Milliseconds: `7 ms`, `1.25 s`, `59.9 s`, `3 min 05 s`, `5 min`, `2 h 07 min`, `4 d 02 h`; rounded down."""
+    """Return milliseconds as text, rounded down: `7 ms`, `1.25 s`, `59.9 s`, `3 min 05 s`, `2 h 07 min`, `4 d 02 h`."""
     if ms is None:
         return UNKNOWN
     if ms < _SECOND:
@@ -76,7 +76,7 @@ def _in_two(ms: int, unit: int, name: str, part: int, part_name: str) -> str:
 
 
 def span(ms: int) -> str:
-    """A step of a time axis in words: `200 ms`, `second`, `10 seconds`, `hour`, `7 days`."""
+    """Return a step of a time axis in words: `200 ms`, `second`, `10 seconds`, `hour`, `7 days`."""
     if ms < _SECOND:
         return f"{ms} ms"
     for unit, name in ((_DAY, "day"), (_HOUR, "hour"), (_MINUTE, "minute")):
@@ -86,26 +86,26 @@ def span(ms: int) -> str:
 
 
 def share(value: float | None) -> str:
-    """A part of 1 as per cent: `0 %`, `0.05 %`, `< 0.01 %`, `12.5 %`, `100 %`."""
+    """Return a part of 1 as per cent: `0 %`, `0.05 %`, `< 0.01 %`, `12.5 %`, `100 %`."""
     if value is None:
         return UNKNOWN
     per_cent = value * 100
     if 0 < per_cent < 0.01:  # noqa: PLR2004 - the last digit shown
         return "< 0.01 %"
-    digits = 2 if 0 < per_cent < 1 else 1 if per_cent < 100 else 0  # noqa: PLR2004 - all of it
+    digits = 2 if 0 < per_cent < 1 else 1 if per_cent < 100 else 0  # noqa: PLR2004 - 100 %
     return f"{per_cent:.{digits}f} %".replace(".0 %", " %")
 
 
 def moment(value: datetime | None) -> str:
-    """A time to the second: `2026-06-01 10:00:00 UTC`."""
+    """Return a time to the second: `2026-06-01 10:00:00 UTC`."""
     return UNKNOWN if value is None else f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def hour(value: datetime) -> str:
-    """The hour that begins then: `2026-06-01 10:00 UTC`."""
+    """Return the hour that begins at a time: `2026-06-01 10:00 UTC`."""
     return f"{value.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def plain(text: str | None, most: int = _TEXT_MAX) -> str:
-    """Text of somebody else's: one line, at most so many characters, with what does not print as its escape."""
+    """Return text of the log on one line, at most `most` characters, with unprintable ones escaped."""
     return UNKNOWN if text is None else printable(text, most)

@@ -1,14 +1,14 @@
-"""Where a stream is: the positions in all lanes, how they advance, and their JSON in the checkpoint.
+"""The positions of a stream in all lanes, how they advance, and their JSON in the checkpoint.
 
-Pure: positions and what the database shows go in, positions come out. `stream` calls it.
+Pure: it gets positions and values of the database, and returns positions.
 
-The JSON is `{"": 1, "topic": {"": 1700000000000, "key": 7}}`: the next offset to be read in each lane, as the option
-startingOffsets takes it. The reserved name "" holds the form's version, and per topic the creation time (epoch
-milliseconds) of the youngest lane known: a lane that is younger than that and yet known was purged and came back.
+The JSON is `{"": 1, "topic": {"": 1700000000000, "key": 7}}`: the next offset to read in each lane, in the form of the
+option startingOffsets. The reserved name "" holds the version of the form, and for each topic the creation time (epoch
+milliseconds) of the youngest known lane. A known lane that is younger than that was purged and came back.
 
-A lane is first **pinned**, to the offset it starts at, and read by a later step only. So every range of offsets that is
-ever read stands in the checkpoint with both its ends, before it is read: a restart reads the same messages, or says
-which of them are gone. A lane that was purged leaves the positions, and is pinned anew when it comes back.
+A lane is first **pinned** to its first offset, and read by a later step. So both ends of every range of offsets stand
+in the checkpoint before the range is read: a restart reads the same messages, or says which of them are gone. A purged
+lane leaves the positions, and is pinned anew when it comes back.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _OURS = ""
 
 @frozen
 class LaneExtent:
-    """What the database shows of a lane."""
+    """What the database holds of a lane."""
 
     head: int
     """The highest offset published."""
@@ -42,15 +42,15 @@ class LaneExtent:
 
 
 Lanes = dict[str, dict[str, LaneExtent]]
-"""Topic → key → what the database shows."""
+"""Topic → key → extent."""
 
 
 @frozen
 class TopicState:
-    """What the database shows of a topic."""
+    """What the database holds of a topic."""
 
     purged: int
-    """The highest offset that a purged lane ended with: no lane began above it, because it never falls."""
+    """The highest offset at which a purged lane ended. It never falls, so no lane of now began above it."""
     created_ms: int
 
 
@@ -60,12 +60,12 @@ class Positions:
 
     lanes: dict[str, dict[str, int]] = field(factory=dict)
     youngest_ms: dict[str, int] = field(factory=dict)
-    """By topic."""
+    """By topic: the creation time of the youngest known lane."""
     begun: bool = True
-    """Whether the start has been pinned."""
+    """Whether the start was pinned."""
 
     def json(self) -> dict[str, Any]:
-        """For the checkpoint: equal positions are equal texts."""
+        """Return the JSON for the checkpoint. Equal positions are equal texts."""
         topics = {
             topic: {_OURS: self.youngest_ms[topic], **{key: lanes[key] for key in sorted(lanes)}}
             for topic, lanes in sorted(self.lanes.items())
@@ -74,7 +74,7 @@ class Positions:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Positions:
-        """Read what `json` wrote. Raises ConfigurationError for a checkpoint of another version."""
+        """Read the JSON of `json`. Raises ConfigurationError for a checkpoint of another version."""
         if not raw:
             return NOTHING
         if raw.get(_OURS) != FORM:
@@ -88,11 +88,11 @@ class Positions:
 
 
 NOTHING: Final = Positions(begun=False)
-"""Before the start is pinned; the same in every run, because Spark asks for it more than once."""
+"""The positions before the start is pinned. They are the same in every run, because Spark asks more than once."""
 
 
 def pinned(starts: Mapping[str, Mapping[str, int]], seen: Lanes) -> Positions:
-    """The first positions: the given next offsets of all lanes seen."""
+    """Return the first positions: the given next offsets of all lanes seen."""
     return Positions(
         {topic: dict(starts[topic]) for topic in seen},
         {topic: _youngest(lanes) for topic, lanes in seen.items()},
@@ -106,9 +106,9 @@ def advance(
     limit: int | None = None,
     watermarks: Mapping[str, Mapping[str, int]] | None = None,
 ) -> Positions:
-    """As far as the lanes go, by at most `limit` messages; `start` itself if there is nothing to do.
+    """Return the positions after at most `limit` more messages; `start` itself if there is nothing to do.
 
-    A new lane is pinned to its oldest message; those of a new topic to what follows `watermarks`, if that is more.
+    A new lane is pinned to its oldest message. A lane of a new topic is pinned behind its watermark, if that is higher.
     """
     known: dict[str, dict[str, int]] = {}
     behind: dict[tuple[str, str], int] = {}
@@ -122,7 +122,7 @@ def advance(
             elif not came_back(start, topic, lane):
                 known[topic][key] = old[key]
                 behind[topic, key] = lane.head + 1 - old[key]
-    # Grows by the limit with every step that is cut short, whatever is published meanwhile.
+    # A number that grows by the limit with every step that is cut short, whatever is published meanwhile.
     turn = sum(following for lanes in start.lanes.values() for following in lanes.values())
     for (topic, key), rows in admit(behind, limit, turn).items():
         known[topic][key] += rows
@@ -132,9 +132,10 @@ def advance(
 
 
 def ahead(start: Positions, seen: Lanes) -> list[LaneRange]:
-    """What was read, or passed over, and the log has not got: it ends before, since a failover or a restored backup.
+    """Return ranges that the stream has passed and the log does not have: the log ends before them.
 
-    Nobody can tell any more once as many have been published again. A replica that is behind looks the same.
+    That is so after a failover or a restored backup; a replica that is behind looks the same. Once as many messages are
+    published again, it cannot be seen any more.
     """
     return [
         LaneRange(topic, key, lane.head, following - 1)
@@ -147,7 +148,10 @@ def ahead(start: Positions, seen: Lanes) -> list[LaneRange]:
 
 
 def lowered(start: Positions, lost: Iterable[LaneRange]) -> Positions:
-    """`start` without what the log has lost, and will number anew. A step to it reads nothing, as a pin."""
+    """Return `start` without the lost offsets, which the log will give out again.
+
+    A step to it reads nothing, as a pin.
+    """
     lanes = {topic: dict(found) for topic, found in start.lanes.items()}
     for each in lost:
         lanes[each.topic][each.key] = each.after + 1
@@ -155,16 +159,16 @@ def lowered(start: Positions, lost: Iterable[LaneRange]) -> Positions:
 
 
 def came_back(start: Positions, topic: str, lane: LaneExtent) -> bool:
-    """Whether a lane that `start` knows was purged since, and born again further up."""
+    """Return whether a known lane was purged since `start`, and born again with higher offsets."""
     return lane.created_ms > start.youngest_ms.get(topic, 0)
 
 
 def skipped(start: Positions, seen: Lanes, topics: Mapping[str, TopicState]) -> LaneRange | None:
-    """Messages of a new lane that pinning it to its oldest one would pass over for certain.
+    """Return messages of a new lane that pinning it to its oldest message would certainly pass over; None: none known.
 
-    New is what was born after `start`: whatever a lane was given since its birth, the stream has not read. It was born
-    with head and floor where the purged lanes of its topic ended, which is not above where they end now; so a floor
-    above that has been raised over messages. One that is not may have been, too: nobody can tell any more.
+    A lane is new if it was born after `start`: the stream has read none of its messages. At its birth, head and floor
+    were where the purged lanes of its topic had ended, so not above where they end now. A floor above that was raised
+    over messages. A lower floor may have been raised, too, but that cannot be seen any more.
     """
     for topic, state in topics.items():
         for key, lane in seen[topic].items():
@@ -174,9 +178,10 @@ def skipped(start: Positions, seen: Lanes, topics: Mapping[str, TopicState]) -> 
 
 
 def admit(behind: Mapping[tuple[str, str], int], limit: int | None, turn: int) -> dict[tuple[str, str], int]:
-    """How many messages of each lane, at most `limit` together: short lanes wholly, long ones share the rest evenly.
+    """Return how many messages of each lane to read, at most `limit` together.
 
-    With fewer messages than lanes, one of each of the next lanes in order, beginning with number `turn`.
+    Short lanes are read completely, long ones share the rest evenly. If `limit` is less than the number of lanes, one
+    message is read of each of the next `limit` lanes in order, beginning with number `turn`.
     """
     waiting = {lane: rows for lane, rows in behind.items() if rows > 0}
     total = sum(waiting.values())
@@ -195,7 +200,7 @@ def admit(behind: Mapping[tuple[str, str], int], limit: int | None, turn: int) -
 
 
 def up_to(seen: Lanes, target: Lanes) -> Lanes:
-    """What is seen, without what came after `target` was seen."""
+    """Return the lanes seen, without messages published after `target` was seen."""
     return {
         topic: {
             key: LaneExtent(min(lane.head, target[topic][key].head), lane.floor, lane.deleted, lane.created_ms)
@@ -208,7 +213,7 @@ def up_to(seen: Lanes, target: Lanes) -> Lanes:
 
 
 def ranges(start: Positions, end: Positions) -> Iterator[LaneRange]:
-    """The messages between two positions; a lane that only one of them knows has none."""
+    """Yield the messages between two positions. A lane that only one of them knows has none."""
     for topic in sorted(end.lanes):
         old = start.lanes.get(topic, {})
         for key, after in sorted(end.lanes[topic].items()):

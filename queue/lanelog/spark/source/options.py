@@ -1,7 +1,7 @@
-"""The options of the data source: parsed, checked and typed; names mean what they mean in Spark's Kafka connector.
+"""The options of the data source: parsed, checked and typed. Their names mean the same as in Spark's Kafka connector.
 
-It never talks to a database and reads the environment only where a password or LANELOG_URL is asked for; the password
-is in no repr and no error of it. `source` calls it, on the driver, before anything is read or written.
+Never talks to a database. Reads the environment only for a password and LANELOG_URL. No repr and no error shows the
+password.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 FORMAT: Final = "lanelog"
 TABLES: Final = ("messages", "delivery_state", "offsets", "leases", "groups", "history")
 EARLIEST: Final = -2
-"""In a JSON of offsets: what the lane's oldest message has, as in the Kafka connector."""
+"""In a JSON of offsets: the lane's oldest message, as in the Kafka connector."""
 LATEST: Final = -1
 """In a JSON of offsets: behind the lane's newest message."""
 
 Bound = Literal["earliest", "latest"]
 Offsets = dict[str, dict[str, int]]
-"""Topic → key → the next offset: the first to be read, or the first not to be."""
+"""Topic → key → offset: the first to be read, or the first not to be read."""
 
 _PLACE = ("url", "passwordEnv")
 _TOPICS = ("subscribe", "subscribePattern", "groupId", "table")
@@ -46,24 +46,27 @@ _MESSAGES = (
 _BATCH = ("endingOffsets",)
 _STREAM = ("maxOffsetsPerTrigger",)
 _SPARKS = ("checkpointLocation", "queryName")
-"""What Spark hands to a sink among its options, and reads itself."""
+"""Options that Spark passes to a sink and reads itself."""
 _BOOLEANS = {"true": True, "false": False}
 _LONGEST = 2**63 - 1
 
 
 @frozen(kw_only=True)
 class DatabasePlace:
-    """Where the database is; made on the driver, and sent to the tasks without the password if that has a variable."""
+    """The place of the database.
+
+    It is made on the driver and sent to the tasks; with a variable, without the password.
+    """
 
     url: str = field(repr=False)
     password_env: str | None = None
 
     def config(self) -> ConnectConfig:
-        """Settings of a connection, for this process, with the fastest driver that is installed.
+        """Return the settings of a connection for this process, with the fastest installed driver.
 
-        Raises ConfigurationError, also for a variable that is not set here.
+        Raises ConfigurationError, also if the variable is not set in this process.
         """
-        # What is in a log was let in by its publishers: whoever copies it sets no bound of its own.
+        # The publishers of a message have checked its size already. A copy needs no bound of its own.
         config = ConnectConfig.from_url(self.url, driver=fastest(), pool_size=2, max_payload_bytes=PAYLOAD_MAX)
         if self.password_env is None:
             return config
@@ -80,7 +83,7 @@ class DatabasePlace:
 
 @frozen(kw_only=True)
 class ReadOptions:
-    """What is read, from where to where."""
+    """What to read, from where to where."""
 
     place: DatabasePlace
     table: str
@@ -104,7 +107,12 @@ def parse_write(options: Mapping[str, str]) -> DatabasePlace:
 
 
 def parse_read(options: Mapping[str, str], *, streaming: bool | None = None) -> ReadOptions:
-    """Check the options of a read; `streaming` None: it is not known yet which. Raises ConfigurationError."""
+    """Check the options of a read. Raises ConfigurationError.
+
+    Args:
+        options: Names and values, as Spark passes them.
+        streaming: Whether it is a stream. None: not known yet.
+    """
     table = _choice("table", {key.lower(): value for key, value in options.items()}.get("table", "messages"), TABLES)
     known: tuple[str, ...] = (*_PLACE, *_TOPICS)
     if table == "messages":
@@ -145,7 +153,7 @@ def parse_read(options: Mapping[str, str], *, streaming: bool | None = None) -> 
 
 
 def _known(options: Mapping[str, str], known: tuple[str, ...], what: str) -> dict[str, str]:
-    """The options by their proper names, which Spark has written in lower case."""
+    """Return the options by their proper names. Spark has written them in lower case."""
     proper = {name.lower(): name for name in known}
     given: dict[str, str] = {}
     for option, value in options.items():
@@ -221,7 +229,7 @@ def _integer(given: Mapping[str, str], name: str, *, least: int) -> int | None:
 
 
 def _offsets(name: str, text: str) -> Any:
-    """`earliest`, `latest`, or offsets from JSON; a stream's own JSON of offsets, from its checkpoint, is one too."""
+    """Return `earliest`, `latest`, or offsets from JSON. The JSON of a stream's checkpoint is accepted, too."""
     if text.lower() in {"earliest", "latest"}:
         return text.lower()
     wrong = ConfigurationError(
@@ -236,11 +244,11 @@ def _offsets(name: str, text: str) -> Any:
         raise wrong
     offsets: Offsets = {}
     for topic, lanes in parsed.items():
-        if not topic:  # a checkpoint's mark of its form
+        if not topic:  # the version of a checkpoint's form
             continue
         if not isinstance(lanes, dict):
             raise wrong
-        named = {key: offset for key, offset in lanes.items() if key}  # the empty key is a checkpoint's mark, too
+        named = {key: offset for key, offset in lanes.items() if key}  # the empty key: a creation time of a checkpoint
         if not all(map(_is_offset, named.values())):
             raise wrong
         offsets[check_name(f"topic in {name}", topic)] = {

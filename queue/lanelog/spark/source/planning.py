@@ -1,7 +1,6 @@
 """What the driver finds out before a task runs: which topics, which lanes, from which offset to which.
 
-Heads and floors come from one snapshot, held for the time of reading them; nothing is locked and nothing written.
-`source` plans a batch with it and `stream` every micro-batch.
+Heads and floors come from one snapshot, held while they are read. Locks nothing, and writes nothing.
 """
 
 from __future__ import annotations
@@ -36,16 +35,16 @@ class Seen:
 
     lanes: Lanes
     watermarks: Mapping[str, Mapping[str, int]]
-    """Of the options' group; empty without one."""
+    """Watermarks of the options' group by topic and key; empty without a group."""
     topics: Mapping[str, TopicState]
-    """The same topics."""
+    """The state of the same topics."""
     unregistered: frozenset[str]
     """Topics that match the pattern and are left out, because the options' group is not registered for them."""
 
 
 @define(eq=False)
 class Planner:
-    """Looks at the log for one reader; its connection is closed by `close`."""
+    """Looks at the log for one reader. `close` closes its connection."""
 
     options: ReadOptions
     _database: Database = field(init=False)
@@ -59,19 +58,22 @@ class Planner:
         self._database.close()
 
     def look(self) -> Seen:
-        """Heads, floors and the group's watermarks, as they are at one moment.
+        """Return heads, floors and the group's watermarks, all of one moment.
 
-        Raises ConfigurationError for a topic that does not exist, or a group that is not registered for a topic that is
-        named, SchemaError, DatabaseError.
+        Raises ConfigurationError if a topic does not exist, or if the group is not registered for a named topic;
+        SchemaError, DatabaseError.
         """
         return self._repeat(self._look, "reading the heads")
 
     def pairs(self) -> list[tuple[str, str]]:
-        """The (group, topic) whose rows of the table are to be read. Raises as `look`, also for an unknown group."""
+        """Return the (group, topic) whose rows of the table are to be read.
+
+        Raises as `look`, also for an unknown group.
+        """
         return self._repeat(self._pairs, "reading the groups")
 
     def starts(self, seen: Seen) -> Offsets:
-        """The first offset to be read in each lane: the options' starting point, or the group's watermark.
+        """Return the first offset to read in each lane: the options' starting point, or behind the group's watermark.
 
         Raises ConfigurationError for starting offsets of a topic that is not read, or beyond the end of a lane, and
         DataLost.
@@ -94,13 +96,13 @@ class Planner:
         }
 
     def refuse_unregistered(self, topics: Iterable[str]) -> None:
-        """Raise ConfigurationError if there is any of these, which the group is not registered for."""
+        """Raise ConfigurationError if there is a topic among these: the group is not registered for them."""
         topic = min(topics, default=None)
         if topic is not None:
             raise ConfigurationError(f"group {self.options.group!r} is not registered for topic {topic!r}")
 
     def ranges(self) -> list[LaneRange]:
-        """What a batch reads."""
+        """Return the ranges that a batch reads."""
         seen = self.look()
         self.refuse_unregistered(seen.unregistered)
         starts = self.starts(seen)
@@ -152,15 +154,15 @@ class Planner:
         return {topic: found[topic] for topic in names if topic in found}
 
     def _since(self, topic: str, lanes: Mapping[str, LaneExtent]) -> dict[str, int]:
-        """The first offset written at or after the starting timestamp, by binary search in all lanes at once."""
-        # Everything up to low is before; everything above high is not.
+        """Return the first offset written at or after the starting timestamp, by binary search in all lanes at once."""
+        # Offsets up to low were written before the instant; offsets above high were not.
         low = {key: lane.floor for key, lane in lanes.items()}
         high = {key: lane.head for key, lane in lanes.items()}
         while open_lanes := [key for key in lanes if low[key] < high[key]]:
             places = [(key, (low[key] + high[key] + 1) // 2) for key in open_lanes]
             written = self._repeat(lambda at=places: self._written(topic, at), "looking for an instant")  # type: ignore[misc]
             for key, middle in places:
-                # Missing: collected just now, so older than what is left.
+                # A missing message was collected just now, so it is older than the rest.
                 if key not in written or written[key] < (self.options.starting_ms or 0):
                     low[key] = middle
                 else:
@@ -173,7 +175,7 @@ class Planner:
 
 
 def _all_read(option: str, offsets: str | Offsets, seen: Seen) -> None:
-    """Offsets of a topic that is not read would be passed over, and the topic that was meant read wholly."""
+    """Refuse offsets of a topic that is not read. Otherwise a misspelt topic would be read from its default."""
     unread = offsets.keys() - seen.lanes.keys() if isinstance(offsets, dict) else set()
     if unread:
         raise ConfigurationError(
@@ -182,7 +184,7 @@ def _all_read(option: str, offsets: str | Offsets, seen: Seen) -> None:
 
 
 def _start(topic: str, key: str, lane: LaneExtent, starting: Bound | Offsets, *, strict: bool) -> int:
-    """The first offset to be read; a lane that the options do not name starts at its oldest message."""
+    """Return the first offset to read. A lane that the options do not name starts at its oldest message."""
     if starting == "latest":
         return lane.head + 1
     given = EARLIEST if starting == "earliest" else starting.get(topic, {}).get(key, EARLIEST)
@@ -198,6 +200,6 @@ def _start(topic: str, key: str, lane: LaneExtent, starting: Bound | Offsets, *,
 
 
 def _end(topic: str, key: str, lane: LaneExtent, ending: str | Offsets) -> int:
-    """The last offset to be read; a lane that the options do not name ends at its newest message."""
+    """Return the last offset to read. A lane that the options do not name ends at its newest message."""
     given = ending.get(topic, {}).get(key, 0) if isinstance(ending, dict) else 0
     return min(lane.head, given - 1) if given > 0 else lane.head

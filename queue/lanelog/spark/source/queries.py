@@ -1,6 +1,6 @@
-"""The SELECTs of the data source: heads and floors for the driver, pages of the log and of the tables for the tasks.
+"""The SELECTs of the data source: heads and floors for the driver, pages of messages and other tables for the tasks.
 
-It never writes and never locks. `planning` and `reading` call it.
+Never writes, and never locks.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 PAGE: Final = 2_000
 """Rows of one page of lanes, or of a table."""
 TOPICS: Final = 200
-"""The most topics that share a page of lanes, and the rows in which the next names are looked for."""
+"""The most topics that share a page of lanes, and the rows of one look for the next names of topics."""
 
-# The names of topics, from the next rows behind one of them: many small topics at once, and of one with many lanes no
-# more than that (PRIMARY).
+# The topics of the next rows behind a topic: many small topics at once, and a bounded number of rows of a large one
+# (PRIMARY).
 NAMES = """SELECT topic FROM queue_partitions FORCE INDEX (PRIMARY)
 WHERE topic > %s ORDER BY topic LIMIT %s"""
 
-# Which of these topics are there, since when, and where have their purged lanes ended? (PRIMARY)
+# Which of these topics exist, since when, and the highest offset of their purged lanes (PRIMARY).
 STATES = """SELECT topic, head_offset, created_at FROM queue_partitions FORCE INDEX (PRIMARY)
 WHERE topic IN ({topics}) AND partition_key = ''"""
 
-# Heads and floors of topics, behind a place in one of them and of the others, in order (both PRIMARY). A topic's own
-# row is no lane.
+# Heads and floors of the lanes of topics, in order: of one topic those behind a key, of the others all (both PRIMARY).
+# A topic's own row is no lane.
 LANES = """SELECT p.topic, p.partition_key, p.head_offset, COALESCE(f.offset_acked, 0), COALESCE(f.marked_through, 0),
  p.created_at
 FROM queue_partitions p FORCE INDEX (PRIMARY)
@@ -47,19 +47,19 @@ WATERMARKS = """SELECT topic, partition_key, offset_acked FROM queue_offsets FOR
 WHERE consumer_group = %s AND ((topic = %s AND partition_key > %s) OR (topic IN ({topics}) AND partition_key > ''))
 ORDER BY topic, partition_key LIMIT %s"""
 
-# What is the group registered for? (PRIMARY, prefix)
+# The topics that the group is registered for (PRIMARY, prefix).
 REGISTERED = "SELECT topic FROM queue_groups FORCE INDEX (PRIMARY) WHERE consumer_group = %s"
 
 # The groups of the topics in a range (by_topic).
 READERS = """SELECT topic, consumer_group FROM queue_groups FORCE INDEX (by_topic)
 WHERE topic >= %s AND topic <= %s ORDER BY topic, consumer_group"""
 
-# When were the messages at these places written? (PRIMARY)
+# When the messages at these places were written (PRIMARY).
 WRITTEN_AT = """SELECT partition_key, `offset`, created_at FROM queue_messages FORCE INDEX (PRIMARY)
 WHERE topic = %s AND (partition_key, `offset`) IN ({points})"""
 
-# A range of one lane; what is too large comes as its size, many lanes are joined by UNION ALL (PRIMARY, both bounds).
-# What most rows do not have comes as NULL, which costs nothing on the way: another created_at, all of a dead letter.
+# A range of one lane; many are joined by UNION ALL (PRIMARY, both bounds). A payload that is too large comes as NULL.
+# Values that most rows do not have come as NULL, which costs little: a different created_at, those of a dead letter.
 MESSAGES = """(SELECT %s AS lane, `offset`, id, IF(payload_bytes <= %s, payload, NULL) AS payload, payload_bytes,
  metadata, published_at, NULLIF(created_at, published_at) AS written_at,
  IF(failed_at = 0 AND target_group = '', NULL,
@@ -72,7 +72,7 @@ MESSAGES = """(SELECT %s AS lane, `offset`, id, IF(payload_bytes <= %s, payload,
 PAYLOADS = """SELECT partition_key, `offset`, payload FROM queue_messages FORCE INDEX (PRIMARY)
 WHERE topic = %s AND (partition_key, `offset`) IN ({points})"""
 
-# A group's exceptions in a topic, in order, behind a place (PRIMARY).
+# A group's delivery rows in a topic, in order, behind a place (PRIMARY).
 DELIVERY_STATE = """SELECT consumer_group, topic, partition_key, message_offset, through_offset, acked, invisible_until,
  retry_count, postponed, crashed, alone, released, lease_epoch, first_attempt_at, last_attempt_at, last_error
 FROM queue_delivery_state FORCE INDEX (PRIMARY)
@@ -115,7 +115,7 @@ _KEY, _OFFSET, _FINISHED = 2, 3, 9
 
 
 def topics(cx: Executor) -> Iterator[str]:
-    """Every topic, in order."""
+    """Yield every topic, in order."""
     last = ""
     while True:
         page = [topic for (topic,) in cx.query(NAMES, (last, TOPICS))]
@@ -126,7 +126,7 @@ def topics(cx: Executor) -> Iterator[str]:
 
 
 def states(cx: Executor, names: Sequence[str]) -> dict[str, TopicState]:
-    """Those of the topics that somebody has published to, or registered for."""
+    """Return the state of those topics that were published to or subscribed to."""
     found: dict[str, TopicState] = {}
     for chunk in chunked(names, TOPICS):
         rows = cx.query(STATES.format(topics=placeholders(chunk)), chunk)
@@ -135,7 +135,7 @@ def states(cx: Executor, names: Sequence[str]) -> dict[str, TopicState]:
 
 
 def lanes(cx: Executor, names: Sequence[str]) -> Lanes:
-    """Every lane of the topics."""
+    """Return every lane of the topics."""
     found: Lanes = {topic: {} for topic in names}
     for topic, key, *numbers in _of_topics(cx, LANES, (), names):
         found[topic][key] = LaneExtent(*map(int, numbers))
@@ -143,7 +143,7 @@ def lanes(cx: Executor, names: Sequence[str]) -> Lanes:
 
 
 def watermarks(cx: Executor, group: str, names: Sequence[str]) -> dict[str, dict[str, int]]:
-    """How far the group is in the topics, for the lanes that it has a row in."""
+    """Return the group's watermarks in the topics, for the lanes in which it has a row."""
     found: dict[str, dict[str, int]] = {topic: {} for topic in names}
     for topic, key, acked in _of_topics(cx, WATERMARKS, (group,), names):
         found[topic][key] = int(acked)
@@ -151,10 +151,10 @@ def watermarks(cx: Executor, group: str, names: Sequence[str]) -> dict[str, dict
 
 
 def _of_topics(cx: Executor, sql: str, group: tuple[str, ...], names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    """The rows of `sql`, which begin with topic and key, page by page."""
+    """Yield the rows of `sql`, which begin with topic and key, page by page."""
     for chunk in chunked(names, TOPICS):
         topic, key = "", ""
-        others = dict.fromkeys(["", *chunk])  # the empty name is no topic's, and IN () would be no SQL
+        others = dict.fromkeys(["", *chunk])  # no topic has the empty name; it avoids IN (), which is not SQL
         while True:
             page = cx.query(sql.format(topics=placeholders(list(others))), (*group, topic, key, *others, PAGE))
             yield from page
@@ -166,12 +166,12 @@ def _of_topics(cx: Executor, sql: str, group: tuple[str, ...], names: Sequence[s
 
 
 def registered(cx: Executor, group: str) -> set[str]:
-    """The topics in which collection waits for the group."""
+    """Return the topics that the group is registered for."""
     return {topic for (topic,) in cx.query(REGISTERED, (group,))}
 
 
 def readers(cx: Executor, names: Sequence[str]) -> dict[str, list[str]]:
-    """The groups of each of the topics, in order."""
+    """Return the groups of each of the topics, in order."""
     found: dict[str, list[str]] = {topic: [] for topic in names}
     for topic, group in cx.query(READERS, (min(names), max(names))) if names else ():
         if topic in found:
@@ -180,7 +180,10 @@ def readers(cx: Executor, names: Sequence[str]) -> dict[str, list[str]]:
 
 
 def written_at(cx: Executor, topic: str, places: Sequence[tuple[str, int]]) -> dict[str, int]:
-    """By key, when the message at that offset of its lane was written, epoch milliseconds; a missing one is absent."""
+    """Return when the message at the offset of each lane was written, by key, epoch milliseconds.
+
+    A missing one is absent.
+    """
     found: dict[str, int] = {}
     for chunk in chunked(places):
         sql = WRITTEN_AT.format(points=",".join(["(%s,%s)"] * len(chunk)))
@@ -190,7 +193,7 @@ def written_at(cx: Executor, topic: str, places: Sequence[tuple[str, int]]) -> d
 
 
 def messages(cx: Executor, page: Sequence[LaneRange], largest: int) -> list[tuple[Any, ...]]:
-    """The rows of a page; `lane` is the range's place in it. Payloads above `largest` bytes stay behind."""
+    """Return the rows of a page. `lane` is the place of the range in it. Payloads above `largest` bytes are NULL."""
     args: list[object] = []
     for place, each in enumerate(page):
         args += (place, largest, each.topic, each.key, each.after, each.through, each.rows)
@@ -198,7 +201,7 @@ def messages(cx: Executor, page: Sequence[LaneRange], largest: int) -> list[tupl
 
 
 def payloads(cx: Executor, topic: str, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], bytes]:
-    """The payloads at these places, at most a thousand."""
+    """Return the payloads at these places, at most a thousand."""
     sql = PAYLOADS.format(points=",".join(["(%s,%s)"] * len(places)))
     rows = cx.query(sql, (topic, *(value for place in places for value in place)))
     return {(key, int(offset)): payload for key, offset, payload in rows}
@@ -207,7 +210,7 @@ def payloads(cx: Executor, topic: str, places: Sequence[tuple[str, int]]) -> dic
 def table_pages(
     query: Any, table: str, group: str, topic: str, since_ms: int | None
 ) -> Iterator[list[tuple[Any, ...]]]:
-    """The rows of one group and topic, page by page; `query(sql, args)` runs one statement."""
+    """Yield the rows of one group and topic, page by page. `query(sql, args)` runs one statement."""
     if table == "groups":
         yield query(GROUPS, (group, topic))
         return
@@ -230,7 +233,10 @@ def table_pages(
 
 
 def pairs(cx: Executor, names: Sequence[str], group: str | None, table: str) -> list[tuple[str, str]]:
-    """Every (group, topic) that a table may have rows of; the reserved group '' has the floors, and settled letters."""
+    """Return every (group, topic) of which a table may have rows.
+
+    The reserved group '' has the floors, and the rows of settled dead letters.
+    """
     if group is not None:
         return [(group, topic) for topic in names]
     if table == "history":  # outcomes outlive their group

@@ -1,7 +1,7 @@
 """What a task does: read its part of the log or of a table, page by page, as Arrow batches.
 
-It holds one connection and no transaction: every page is one statement of bounded rows and bytes that commits by
-itself, and is repeated alone if the connection is lost. Called by `source` and `stream`, in the executors.
+Holds one connection and no transaction. Every page is one statement of bounded rows and bytes that commits by itself.
+It is repeated alone if the connection is lost.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from lanelog.spark.source.splits import LaneRange
 
 PAGE_BYTES: Final = 32 * 1024 * 1024
-"""Payload bytes that a page brings along; a larger payload than its share is read by another statement."""
+"""Payload bytes of a page. A payload that is larger than its share is read by another statement."""
 _LARGEST: Final = PAGE_BYTES // PAGE_ROWS
 _NONE: Final = -1
 
-# Places in a row of `_store.MESSAGES`.
+# Places in a row of `queries.MESSAGES`.
 _LANE, _OFFSET, _ID, _PAYLOAD, _BYTES, _METADATA, _PUBLISHED, _WRITTEN, _DEAD = range(9)
 _DEAD_PARTS: Final = 7
 
@@ -68,7 +68,7 @@ class DataLost(LanelogError):
 
 @frozen(kw_only=True)
 class Reading:
-    """How a task reads; sent along with it."""
+    """How a task reads. It is sent to the executors."""
 
     place: DatabasePlace
     fail_on_data_loss: bool = True
@@ -93,7 +93,10 @@ class TableSplit(InputPartition):
 
 
 def read_split(reading: Reading, split: InputPartition) -> Iterator[pa.RecordBatch]:
-    """What Spark calls in an executor; where a batch has nothing to read, Spark sends a split of its own making."""
+    """Read a split, in an executor.
+
+    If a batch has nothing to read, Spark passes a split of its own, which has no rows.
+    """
     with clear():
         if isinstance(split, MessageSplit):
             yield from read_messages(reading, split.ranges)
@@ -102,7 +105,10 @@ def read_split(reading: Reading, split: InputPartition) -> Iterator[pa.RecordBat
 
 
 def read_messages(reading: Reading, ranges: Sequence[LaneRange]) -> Iterator[pa.RecordBatch]:
-    """The messages of the ranges, each lane's in order. Raises DataLost, DatabaseError, ConfigurationError."""
+    """Yield the messages of the ranges, those of each lane in order.
+
+    Raises DataLost, DatabaseError, ConfigurationError.
+    """
     with _connection(reading.place) as connection:
         for page in pages(ranges):
             rows = connection.query(lambda cx, page=page: queries.messages(cx, page, _largest(reading)))
@@ -115,7 +121,7 @@ def read_messages(reading: Reading, ranges: Sequence[LaneRange]) -> Iterator[pa.
 def read_table(
     reading: Reading, table: str, pairs: Sequence[tuple[str, str]], since_ms: int | None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a table for these (group, topic). Raises DatabaseError, ConfigurationError."""
+    """Yield the rows of a table for these (group, topic). Raises DatabaseError, ConfigurationError."""
     with _connection(reading.place) as connection:
 
         def query(sql: str, args: Sequence[object]) -> list[tuple[Any, ...]]:
@@ -134,7 +140,10 @@ def read_table(
 
 @define(eq=False)
 class _Connection:
-    """One connection that is there for each statement, however long Spark took with the last rows."""
+    """One connection, made anew before a statement if it was lost.
+
+    Spark may take long with the rows of the last one.
+    """
 
     _database: Database
     _session: Session
@@ -174,8 +183,8 @@ class _Part:
 def _parts(
     connection: _Connection, page: Sequence[LaneRange], rows: list[tuple[Any, ...]], reading: Reading
 ) -> Iterator[_Part]:
-    """The page's rows in order, in one part, or in more of them if large payloads are to be read as well."""
-    rows.sort(key=lambda row: row[:2])  # each SELECT is ordered; UNION ALL alone does not promise to stay so
+    """Yield the page's rows in order: in one part, or in several if large payloads must be read."""
+    rows.sort(key=lambda row: row[:2])  # each SELECT is ordered, but UNION ALL does not promise to keep the order
     missing: Counter[int] = Counter()
     if len(rows) != sum(each.rows for each in page):
         missing.update({lane: each.rows for lane, each in enumerate(page)})
@@ -195,7 +204,7 @@ def _parts(
 def _filled(
     connection: _Connection, page: Sequence[LaneRange], rows: list[tuple[Any, ...]], missing: Counter[int]
 ) -> _Part:
-    """The rows with the payloads that they lack; one that was collected meanwhile is missing."""
+    """Return the rows with their missing payloads. A message that was collected meanwhile is counted as missing."""
     topic = page[0].topic
     places = [(page[row[_LANE]].key, row[_OFFSET]) for row in rows if row[_PAYLOAD] is None]
     found = connection.query(lambda cx: queries.payloads(cx, topic, places)) if places else {}
@@ -256,14 +265,17 @@ def _metadata(texts: Sequence[str | None], kind: pa.DataType) -> pa.Array:
 
 
 def _pairs(text: str) -> list[tuple[bytes, bytes]]:
-    """What a subscriber is given; half a surrogate pair, which is JSON to MariaDB, is no UTF-8: a question mark."""
+    """Return the metadata as a subscriber gets it.
+
+    A lone surrogate, which MariaDB accepts as JSON, becomes a question mark.
+    """
     return [
         (name.encode(errors="replace"), value.encode(errors="replace")) for name, value in decode_metadata(text).items()
     ]
 
 
 def _dead_letters(texts: Sequence[str | None], schema: pa.Schema) -> list[pa.Array]:
-    """The columns from original_topic to target_group, which share one JSON array on the way, or NULL."""
+    """Return the columns from original_topic to target_group. They come as one JSON array, or NULL."""
     import pyarrow as pa
 
     kinds = [field.type for field in list(schema)[-_DEAD_PARTS:]]
@@ -284,7 +296,7 @@ def _letter(parts: list[Any]) -> tuple[Any, ...]:
 
 
 def _instants(milliseconds: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Epoch milliseconds as the schema's points in time, which count microseconds."""
+    """Convert epoch milliseconds to the schema's timestamps, which count microseconds."""
     from pyarrow import compute
 
     return compute.multiply(milliseconds, 1000).cast(kind)

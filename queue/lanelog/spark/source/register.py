@@ -1,4 +1,4 @@
-"""Makes the format `lanelog` known to a session; nothing else. Called by applications, and by our own programs."""
+"""Registers the format `lanelog` with a session; nothing else."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Register the format `lanelog` with a session; harmless where Spark has found it by itself.
+    """Register the format `lanelog` with a session. It does no harm if Spark has found the format already.
 
-    It does where lanelog is installed. In what `--py-files` sends along it does not look for formats.
+    Spark finds it by itself if lanelog is installed. It does not find it in files of `--py-files`.
+
+    Args:
+        spark: The session.
     """
     spark.dataSource.register(LanelogSource)

@@ -1,16 +1,16 @@
-"""The columns: of messages and of the other tables, as Spark and as Arrow have them.
+"""The columns of messages and of the other tables, for Spark and for Arrow.
 
-It never reads anything. `source` tells Spark the schema, `reading` builds Arrow batches of exactly that.
+Never reads anything.
 
 Messages (`MESSAGES`): topic, key STRING; offset BIGINT; id STRING; value BINARY (NULL with includePayload=false);
 metadata MAP<STRING,STRING> (NULL: none); timestamp (when it was first published), created_at TIMESTAMP (when this row
-was written, never falling within a lane); payload_bytes INT. Of a dead letter, otherwise NULL: original_topic STRING,
+was written; it never falls within a lane); payload_bytes INT. For dead letters, otherwise NULL: original_topic STRING,
 original_offset BIGINT, failed_group STRING, failed_at TIMESTAMP, failure_count INT, last_error STRING. target_group
-STRING (the only group it is meant for; NULL: every group).
+STRING (the only group it is for; NULL: every group).
 
-The other tables have the columns of `schema/`, with `key` for `partition_key`, flags as BOOLEAN, and points in time as
-TIMESTAMP, NULL where the log has 0. Unsigned numbers are BIGINT; the log never comes near its end. Left out is what has
-no meaning outside of the library: lane_pauses of the groups.
+The other tables have the columns of `schema/`, with `key` for `partition_key`, flags as BOOLEAN, and times as
+TIMESTAMP, NULL where the log has 0. Unsigned numbers are BIGINT, whose range the log never uses up. lane_pauses of the
+groups is left out, because it has no meaning outside of the library.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _TYPES: Final[dict[str, DataType]] = {
 
 
 def _struct(columns: str) -> StructType:
-    """From lines of `type: column, column …`, kept in their order; `?` behind a column: it may be NULL."""
+    """Build a schema from lines of `type: column, column …`, in their order. `?` behind a column: it may be NULL."""
     fields = []
     for line in columns.strip().splitlines():
         kind, _, names = line.partition(":")
@@ -127,7 +127,7 @@ TABLES: Final[dict[str, StructType]] = {
 
 @cache
 def arrow_schema(table: str) -> pa.Schema:
-    """The Arrow schema that Spark compares batches with, field by field."""
+    """Return the Arrow schema that Spark compares batches with, field by field."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return to_arrow_schema(TABLES[table], timezone="UTC")

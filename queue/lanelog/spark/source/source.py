@@ -1,10 +1,10 @@
-"""The data source `lanelog`: what Spark creates for `spark.read`, `readStream`, `write` and `writeStream`.
+"""The data source `lanelog`: the classes behind `spark.read`, `readStream`, `write` and `writeStream`.
 
-It never talks to a database itself: `planning` does on the driver, `reading` and `writer` in the tasks. `register`
-gives it to a session, and Spark finds it by itself through `pyspark_lanelog`.
+Never talks to a database itself: `planning` does on the driver, `reading` and `writer` in the tasks. Spark finds the
+source through the package `pyspark_lanelog`, or through `register`.
 
-Filters are not pushed down into it: Spark 4.3 keeps one plan per source, and a filter of one query would then change
-what another one reads. Restrict what is read by the options.
+Filters are not pushed down: Spark 4.3 keeps one plan for each source, so a filter of one query would change what
+another query reads. Restrict a read by its options.
 """
 
 from __future__ import annotations
@@ -34,34 +34,34 @@ if TYPE_CHECKING:
 
 
 class LanelogSource(DataSource):
-    """Format `lanelog`; see the package's docstring for options and columns."""
+    """Format `lanelog`. See the package's docstring for options and columns."""
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
+        """Return the format's name."""
         return FORMAT
 
     def schema(self) -> StructType:
-        """The columns of the table that is read."""
+        """Return the columns of the table that is read."""
         with clear():
             return TABLES[parse_read(self.options).table]
 
     def reader(self, schema: StructType) -> LanelogReader:
-        """For `spark.read`."""
+        """Return the reader for `spark.read`."""
         with clear():
             options = parse_read(self.options, streaming=False)
             _check_schema(options, schema)
             return LanelogReader(options)
 
     def streamReader(self, schema: StructType) -> LanelogStreamReader:  # noqa: N802 - Spark's name
-        """For `spark.readStream`."""
+        """Return the reader for `spark.readStream`."""
         with clear():
             options = parse_read(self.options, streaming=True)
             _check_schema(options, schema)
             return LanelogStreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> LanelogWriter:  # noqa: FBT001 - Spark's signature
-        """For `df.write`."""
+        """Return the writer for `df.write`."""
         with clear():
             place = parse_write(self.options)
             check_columns(schema)
@@ -70,7 +70,7 @@ class LanelogSource(DataSource):
             return LanelogWriter(place)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> LanelogStreamWriter:  # noqa: FBT001, N802 - Spark's
-        """For `df.writeStream`."""
+        """Return the writer for `df.writeStream`."""
         with clear():
             place = parse_write(self.options)
             check_columns(schema)
@@ -91,7 +91,7 @@ class LanelogReader(DataSourceReader):
         )
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Look at the log, and cut what is to be read into splits. Raises as the planner does."""
+        """Look at the log, and cut the ranges to read into splits. Raises as the planner does."""
         options = self._options
         with clear():
             planner = Planner(options)
@@ -108,7 +108,7 @@ class LanelogReader(DataSourceReader):
                 planner.close()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """In an executor: one split."""
+        """Read one split, in an executor."""
         return read_split(self._reading, partition)
 
 

@@ -1,6 +1,6 @@
 """How much of the log one task reads, and one statement: many small lanes together, a long lane cut by offset.
 
-Pure: it takes numbers and returns numbers. The driver plans splits with it, a task plans its pages.
+Pure: it takes numbers and returns numbers. The driver plans splits, a task plans its pages.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 SPLIT_ROWS: Final = 50_000
-"""About so many messages are one task's, unless minPartitions asks for smaller ones."""
+"""About this many messages belong to one task, unless minPartitions asks for smaller splits."""
 PAGE_ROWS: Final = 5_000
 """The most messages of one statement."""
 PAGE_LANES: Final = 250
 """The most lanes of one statement."""
 TABLE_SPLITS: Final = 8
-"""The most tasks of a table: one costs more than hundreds of (group, topic) with few rows, as most of them are."""
+"""The most tasks of a table. A task costs more than hundreds of (group, topic) with few rows, as most of them are."""
 
 
 @frozen
@@ -33,14 +33,14 @@ class LaneRange:
 
     @property
     def rows(self) -> int:
-        """How many messages that is: offsets are dense."""
+        """The number of these messages. Offsets are dense."""
         return self.through - self.after
 
 
 def plan_splits(ranges: Iterable[LaneRange], *, min_partitions: int = 1) -> list[tuple[LaneRange, ...]]:
-    """Cut the ranges, in their order, into splits of the same size: together exactly the ranges, each message once.
+    """Cut the ranges, in their order, into splits of the same size. Together they are exactly the ranges.
 
-    As many as SPLIT_ROWS and `min_partitions` ask for, but none without a message.
+    There are as many as SPLIT_ROWS and `min_partitions` ask for, but none without a message.
     """
     kept = [each for each in ranges if each.rows > 0]
     total = sum(each.rows for each in kept)
@@ -49,7 +49,7 @@ def plan_splits(ranges: Iterable[LaneRange], *, min_partitions: int = 1) -> list
 
 
 def _cut(ranges: Sequence[LaneRange], ends: Sequence[int]) -> Iterator[list[LaneRange]]:
-    """One list for each end, counted in messages from the beginning; the ends grow."""
+    """Yield one list for each end. Ends are counted in messages from the beginning, and grow."""
     split: list[LaneRange] = []
     at, place = 0, 0
     for each in ranges:
@@ -65,13 +65,13 @@ def _cut(ranges: Sequence[LaneRange], ends: Sequence[int]) -> Iterator[list[Lane
 
 
 def split_pairs(pairs: Sequence[tuple[str, str]], most: int = TABLE_SPLITS) -> list[tuple[tuple[str, str], ...]]:
-    """Cut the (group, topic) of a table, in their order, into at most so many even parts; none of them is empty."""
+    """Cut the (group, topic) of a table, in their order, into at most `most` even parts; none of them is empty."""
     total, count = len(pairs), min(len(pairs), most)
     return [tuple(pairs[total * n // count : total * (n + 1) // count]) for n in range(count)]
 
 
 def pages(ranges: Iterable[LaneRange]) -> Iterator[list[LaneRange]]:
-    """The ranges of a split, statement by statement: at most PAGE_ROWS messages of PAGE_LANES lanes of one topic."""
+    """Yield the ranges of one statement each: at most PAGE_ROWS messages of PAGE_LANES lanes of one topic."""
     page: list[LaneRange] = []
     room = PAGE_ROWS
     for each in ranges:

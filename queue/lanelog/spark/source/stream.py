@@ -1,7 +1,7 @@
 """The streaming read: where a query starts, how far each micro-batch goes, and what it reads.
 
-It keeps nothing but Spark's checkpoint (see `offsets`), and advances no group. Spark runs one of it in a process of
-the driver, and `read` in the executors.
+Keeps no state but Spark's checkpoint (see `offsets`), and advances no group. Spark runs one reader in a process of the
+driver, and its `read` in the executors.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
     from lanelog.spark.source.splits import LaneRange
 
 REST: Final = 0.1
-"""Seconds between two looks that find nothing, at least; Spark itself asks a hundred times a second."""
+"""The least seconds between two looks that find nothing; Spark itself asks a hundred times a second."""
 SHARE: Final = 20
-"""Of the time, looks that find nothing take one part in so many."""
+"""Looks that find nothing take at most one part in this many of the time."""
 REST_MOST: Final = 5.0
-"""Seconds between two looks, at most: the longest that Spark waits for a new message."""
+"""The most seconds between two looks: the longest that Spark waits for a new message."""
 
 
 class LanelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -60,40 +60,46 @@ class LanelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             fail_on_data_loss=options.fail_on_data_loss,
             include_payload=options.include_payload,
         )
-        # Made when the driver first looks: what goes to the executors has no connection.
+        # Made when the driver first looks, so that the copies for the executors have no connection.
         self._planner: Planner | None = None
         self._target: Lanes | None = None
         self._rest_until = 0.0
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Nothing: Spark asks in every run, and the first micro-batch pins the start in the checkpoint once."""
+        """Return no positions. Spark asks in every run; the first micro-batch pins the start in the checkpoint once."""
         return NOTHING.json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """What maxOffsetsPerTrigger says."""
+        """Return the limit of maxOffsetsPerTrigger."""
         limit = self._options.max_offsets
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Remember the heads: messages that come later are another run's."""
+        """Remember the heads. Later messages belong to another run."""
         with clear():
             self._target = self._look().look().lanes
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """How far the next micro-batch goes, `start` if there is nothing new. Raises DataLost, and as the planner."""
+        """Return the end of the next micro-batch; `start` if there is nothing new.
+
+        Raises DataLost, and as the planner does.
+        """
         with clear():
             positions = Positions.from_json(start)
             end = self._next(positions, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
             return start if end is positions else end.json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The splits of a micro-batch, from its two positions alone: a restart plans the same messages."""
+        """Return the splits of a micro-batch.
+
+        They follow from its two positions alone: a restart plans the same messages.
+        """
         with clear():
             found = ranges(Positions.from_json(start), Positions.from_json(end))
             return [MessageSplit(split) for split in plan_splits(found, min_partitions=self._options.min_partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """In an executor: the messages of one split."""
+        """Read the messages of one split, in an executor."""
         return read_split(self._reading, partition)
 
     def stop(self) -> None:
@@ -111,15 +117,15 @@ class LanelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         began = time.monotonic()
         planner = self._look()
         seen = planner.look()
-        # A topic that appears is left out until the group is registered there. But what was read must not go missing,
-        # and a group that is registered nowhere at the start is a name that was spelt wrong.
+        # A new topic is left out until the group is registered there. There are two refusals: a topic that was read
+        # must not go missing, and a group that is registered nowhere at the start is a misspelt name.
         planner.refuse_unregistered(
             seen.unregistered & start.lanes.keys() if start.begun or seen.lanes else seen.unregistered
         )
         lost = ahead(start, seen.lanes)
         if self._options.fail_on_data_loss and start.begun:
             _check(start, seen.lanes, self._followed(start, seen), lost)
-        if lost:  # by the heads as they are, not by those of a target: a lane may be pinned above that
+        if lost:  # judged by the present heads, not by those of a target: a lane may be pinned above the target
             for each in lost:
                 warnings.warn(f"lanelog: {_went_back(each)}", RuntimeWarning, stacklevel=2)
             return lowered(start, lost)
@@ -134,10 +140,11 @@ class LanelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end
 
     def _followed(self, start: Positions, seen: Seen) -> dict[str, TopicState]:
-        """The topics whose new lanes the stream was to read from their first message on.
+        """Return the topics whose new lanes the stream has to read from their first message on.
 
-        Those that it knows; and those that appear, if it reads all that match: a name was added to the options, a group
-        starts at its watermark, and a topic older than what the stream knows was there under another pattern.
+        These are the known topics, and new topics if the stream reads all that match a pattern. New topics do not count
+        in three cases: with topics by name, the name was added to the options; with a group, it starts at its
+        watermark; and a topic older than all known lanes existed under another pattern.
         """
         appear = self._options.pattern is not None and self._options.group is None
         youngest = max(start.youngest_ms.values(), default=0)

@@ -1,13 +1,13 @@
-"""Publishing from a DataFrame, batch or stream: each task publishes its rows in their order, in bounded transactions.
+"""Publishing from a DataFrame, batch or stream: each task publishes its rows in order, in bounded transactions.
 
-Spark runs a task again when it fails, and a stream a micro-batch again when its driver dies: rows that are there
-already under their id, in their lane, take no offset again. So nothing is lost and nothing is there twice, for as long
-as the log keeps the messages. It never removes anything: what a failed job published stays, and the next run goes on.
+Spark runs a task again when it fails, and a micro-batch again when its driver dies. A row whose id is in its lane
+already takes no offset again. So no row is lost, and none is there twice, for as long as the log keeps the messages.
+Never removes anything: messages that a failed job published stay, and the next run goes on.
 
-A task that dies in the middle of a transaction has published none of it; one that died right after the commit, or
+A task that dies in the middle of a transaction has published none of it. A task that died right after the commit, or
 never got its answer, publishes the same ids again, and all of them are duplicates. Two attempts at once take turns at
-the heads of the lanes. What keeps a row from being published (a missing value, an oversized payload) fails the task,
-behind the transactions that were committed before it.
+the heads of the lanes. A row that cannot be published (a missing value, an oversized payload) fails the task;
+transactions that were committed before stay.
 """
 
 from __future__ import annotations
@@ -45,20 +45,23 @@ log = get_logger("spark")
 
 @frozen
 class Written(WriterCommitMessage):
-    """What a task published."""
+    """How much a task published."""
 
     published: int
     duplicates: int
 
 
 class _Task:
-    """What batch and stream have in common; sent to the executors."""
+    """The common part of batch and stream. It is sent to the executors."""
 
     def __init__(self, place: DatabasePlace) -> None:
         self._place = place
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """In an executor: publish every row. Raises ConfigurationError for a row that cannot be, DatabaseError."""
+        """Publish every row, in an executor.
+
+        Raises ConfigurationError for a row that cannot be published, DatabaseError.
+        """
         with clear(), Client(self._place.config()) as client:
             publishing = _Publishing(client)
             for batch in iterator:
@@ -68,23 +71,23 @@ class _Task:
 
 
 class LanelogWriter(_Task, DataSourceArrowWriter):
-    """For `df.write`."""
+    """The writer for `df.write`."""
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Say what was done."""
+        """Log how much was published."""
         _tell(messages)
 
 
 class LanelogStreamWriter(_Task, DataSourceStreamArrowWriter):
-    """For `df.writeStream`; a micro-batch is written at least once, and its ids make that once."""
+    """The writer for `df.writeStream`. A micro-batch is written at least once; the ids make that exactly once."""
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Say what was done."""
+        """Log how much was published."""
         _tell(messages, batch_id=batchId)
 
 
 def check_columns(schema: StructType) -> None:
-    """Raise ConfigurationError unless the rows have what a message needs, and nothing that would not be kept."""
+    """Raise ConfigurationError unless the rows have the columns of a message, and no others."""
     found = {field.name: field.dataType for field in schema.fields}
     missing = [name for name in _REQUIRED if name not in found]
     if missing:
@@ -108,7 +111,7 @@ def check_columns(schema: StructType) -> None:
 
 
 class _Publishing:
-    """Collects rows by topic, in their order, and publishes them transaction by transaction."""
+    """Collects rows by topic, in order, and publishes them transaction by transaction."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -130,7 +133,7 @@ class _Publishing:
         sizes = pyarrow.compute.binary_length(batch.column(names.index("value"))).to_pylist()  # bytes, of text too
         rows = zip(*(columns[name] for name in _REQUIRED), metadata, sizes, strict=True)
         for topic, key, value, message_id, pairs, size in rows:
-            # Text as its bytes: the content type of a row is what its metadata says, or none.
+            # Text is published as bytes, because the content type of a row comes from its metadata alone.
             payload = value.encode() if isinstance(value, str) else value
             self._waiting.setdefault(topic, []).append(Outgoing(key, payload, message_id, _mapping(pairs)))
             self._rows += 1
@@ -139,7 +142,7 @@ class _Publishing:
                 self.flush()
 
     def flush(self) -> None:
-        """Publish what is waiting: one transaction a topic."""
+        """Publish the waiting rows: one transaction for each topic."""
         for topic, items in self._waiting.items():
             receipts = self._client.publish_many(topic, items)
             duplicates = sum(receipt.duplicate for receipt in receipts)
