@@ -111,7 +111,7 @@ class Engine:
                 member.fetching.look_soon()
 
     def schedule(self, *, committed: bool) -> None:
-        """This process has scheduled a message, or will have when its transaction commits. Wake the scheduler."""
+        """Start and wake the scheduler: this process has scheduled a message, or will when a transaction commits."""
         if not committed:
             self._scheduler.attend()
         with self._lock:

@@ -70,7 +70,7 @@ class Ground:
             self._changed.notify_all()
 
     def confirmed(self, asked_at: float) -> None:
-        """The keeper's session is unbroken since the load. Asked at `asked_at`, it has named the same server."""
+        """The keeper's session, unbroken since the load, was asked at `asked_at` and has named the same server."""
         with self._changed:
             self._answered_at = asked_at
             self._changed.notify_all()

@@ -1,5 +1,7 @@
-"""What leaves the database: settled messages, drained lanes, old history, what expired where nobody consumes.
+"""Cleanup: it deletes settled messages, drained lanes, old history and old dead letters, and mends lanes.
 
-Owns the janitor and its duties. Never delivers a message, and changes a group's rows only where no member can.
-The engine starts the janitor; administration uses its duties for one round of maintenance.
+It also moves expired messages of groups without a living member to the dead letters.
+
+Owns the janitor and its duties. Never delivers a message. It changes the rows of a group's lane only under locks.
+The engine starts the janitor. Administration uses its duties for one round of maintenance.
 """

@@ -1,8 +1,7 @@
-"""Auditing: the full pass through a topic's lanes for tables that contradict each other, whoever owns the lanes.
+"""Auditing: the full pass through a topic's lanes, in search of tables that contradict each other.
 
-Owns when a topic is looked through; what is wrong and what becomes of it is `contradictions`'. A group that nobody runs
-has its watermarks looked after, too: else later messages would reach them, and nothing would tell that they are wrong.
-Called by the janitor, on its session, and by `admin.maintain()`.
+Owns the times of these passes. `contradictions` judges and mends. A pass looks at the lanes of all groups, also of
+groups without a living member. Otherwise later messages would reach a wrong watermark, and hide that it was wrong.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ if TYPE_CHECKING:
     from lanelog._engine.member.member import Member
 
 SUSPECTS: Final = 1000
-"""Lanes that one pass looks into: after a restore they may be all of them."""
+"""How many suspicious lanes one pass looks into. After a restore, all lanes may be suspicious."""
 
 SHARE: Final = 99.0
 """A pass may take a hundredth of the time: after one of d seconds, the next is 99 d later at the earliest."""
 
 AGAIN: Final = 5.0
-"""Seconds until lanes are looked at again that somebody held."""
+"""Seconds until a pass looks again at lanes that other transactions held."""
 
 
 @define(eq=False)
@@ -42,23 +41,23 @@ class Passes:
 
 @frozen(kw_only=True)
 class Audited:
-    """What one pass did."""
+    """The result of one pass."""
 
     mended: Sequence[Contradiction]
     busy: int
-    """Suspects that somebody held for too long."""
+    """How many suspicious lanes other transactions held for too long."""
     more: bool
-    """Whether there may be suspects that it has not looked into."""
+    """Whether there may be more suspicious lanes than this pass looked into."""
 
 
 def audit(session: Session, member: Member, passes: Passes, now: float) -> bool:
-    """Look through the topic and its dead letters when that is due; True when more is to be mended at once."""
+    """Look through the topic and its dead letters when that is due. True when more can be mended at once."""
     duration, dead_topic = member.config.lease_duration, member.config.dead_letter_topic(member.topic)
     more = False
     for topic in sorted({member.topic, dead_topic or member.topic}):
         if now < passes.due_at.get(topic, 0.0):
             continue
-        passes.due_at[topic] = now + duration  # also if it raises
+        passes.due_at[topic] = now + duration  # this holds if the pass raises
         began = time.monotonic()
         done = audit_topic(session, topic)
         pause = max(duration * random.uniform(0.8, 1.0), SHARE * (time.monotonic() - began))
@@ -71,7 +70,7 @@ def audit(session: Session, member: Member, passes: Passes, now: float) -> bool:
 
 
 def audit_topic(session: Session, topic: str) -> Audited:
-    """Find suspects in a few statements, however many lanes there are, and mend those that are wrong."""
+    """Find suspicious lanes, and mend those that are wrong. The search needs few statements, even for many lanes."""
     suspects = lane_rows.suspects(session, topic, list(groups.readers(session, topic)), SUSPECTS)
     mended: list[Contradiction] = []
     busy = 0

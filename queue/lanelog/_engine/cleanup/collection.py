@@ -1,12 +1,11 @@
-"""Collection: what leaves the log, step by step, for whoever has a connection.
+"""Collection: messages leave the log in two steps.
 
-Owns the transactions' insides and the deletes behind them; never decides when, and remembers nothing from one call to
-the next. Called by the janitor, on its session, and by `admin.maintain()` for topics that nobody consumes.
+Owns the statements of both steps. Never decides when they run, and remembers nothing between two calls.
 
-Step 1 raises floors, in a transaction of the caller: topic row S → floors X (SKIP LOCKED: who is collecting there
-already does the work) → nothing else. Step 2 deletes what lies between how far the deletion got and the floor, by exact
-keys, with no other lock held, and notes it in the floor rows. Whoever dies between the two leaves released messages in
-the log; the next pass deletes them, because the floor row says how far the deletion got.
+Step 1 raises floors, in a transaction of the caller: topic row S → floors X (SKIP LOCKED: another collector has the
+lane) → nothing else. Step 2 deletes the released messages up to the floor, by exact keys, with no other lock held. It
+notes its progress in the floor rows. A crash between the two leaves released messages in the log. The next pass deletes
+them, because the floor row says how far the deletion got.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ if TYPE_CHECKING:
     from lanelog._stores.moves import LetterAge
 
 STEP = 1000
-"""Offsets of one lane that one pass may release."""
+"""How many offsets of one lane one pass may release."""
 
 HEARTBEATS_KEPT = 600.0
 
 
 @frozen(kw_only=True)
 class Span:
-    """One lane after step 1: deleted up to `deleted`, released up to `floor`; `risen`: by this step."""
+    """One lane after step 1: deleted up to `deleted`, released up to `floor`. `risen`: this step raised the floor."""
 
     deleted: int
     floor: int
@@ -44,20 +43,20 @@ class Span:
 
     @property
     def full(self) -> bool:
-        """Whether this pass took all that it may: there may be more to release at once."""
+        """Whether this pass took as much as it may, so that more may be ready at once."""
         return self.floor - self.deleted >= STEP
 
 
 @frozen(kw_only=True)
 class Collected:
-    """What step 1 found: the lanes whose floors could be had; `unread`: nobody reads the topic, nothing is released."""
+    """The result of step 1: the lanes whose floors it could lock. `unread`: the topic has no group to release for."""
 
     lanes: Mapping[str, Span] = field(factory=dict)
     dead_letters: bool = False
-    """The topic holds dead letters, which `release_letters` is for."""
+    """Whether this step is not for the topic: it holds dead letters (see `release_letters`), or has no row."""
     unread: bool = False
     aged: int = 0
-    """Dead letters that nobody settled, and that are released because their retention is over."""
+    """How many dead letters were released only because their retention is over."""
 
     @property
     def more(self) -> bool:
@@ -66,11 +65,11 @@ class Collected:
 
 
 def release(cx: Executor, topic: str, keys: Sequence[str], retention_ms: int) -> Collected:
-    """Step 1: raise the floors of these lanes to what every group is past and what is older than the retention.
+    """Step 1: raise the floors of these lanes over messages that all groups have settled and that are old enough.
 
-    The watermarks are read in a second statement, without locks: READ COMMITTED gives it a new snapshot, stale is safe
-    because only seek lowers a watermark, and seek holds the floor. In one statement with the lock it lost messages
-    against a concurrent seek.
+    The watermarks are read in a second statement, without locks. READ COMMITTED gives it a new snapshot. A stale
+    watermark is safe: only seek lowers one, and seek holds the floor. In one statement with the lock, the snapshot
+    could be older than a concurrent seek, and messages would be lost.
     """
     topic_row = partitions.share_topic(cx, topic)
     if topic_row is None or topic_row.holds_dead_letters:
@@ -97,15 +96,15 @@ def release(cx: Executor, topic: str, keys: Sequence[str], retention_ms: int) ->
 
 
 def release_letters(cx: Executor, topic: str, keys: Sequence[str], kept: Mapping[tuple[str, str], int]) -> Collected:
-    """Step 1 for a dead letter topic: raise the floors over what was redriven, deleted, or is past its retention.
+    """Step 1 for a dead letter topic: raise the floors over letters that were redriven, deleted, or are old enough.
 
-    `kept`: for how many milliseconds the dead letters of each (original topic, group) are kept; those of any other stay
-    for ever. Each dead letter has its own group's retention, but they leave a lane in order: one that stays holds those
-    behind it. Retention releases only what every group that reads the dead letter topic is past. What was redriven or
-    deleted waits for no reader: that was an operator's decision.
+    `kept`: for how many milliseconds the dead letters of each (original topic, group) are kept. Those of any other pair
+    stay for ever. Each letter has the retention of its own group. But letters leave a lane in order, so one that stays
+    keeps all behind it. Retention releases a letter only when every group that reads the dead letter topic has settled
+    it. A redriven or deleted letter waits for no reader, because an operator has decided.
 
-    A reader's registration locks the topic row: either it was committed before, and its group counts here, or it begins
-    above the raised floors. Watermarks as in `release`: stale is safe.
+    The registration of a reader locks the topic row. Either it was committed before, and its group counts here, or it
+    begins above the raised floors. A stale watermark is safe, as in `release`.
     """
     topic_row = partitions.share_topic(cx, topic)
     if topic_row is None:
@@ -133,7 +132,7 @@ def release_letters(cx: Executor, topic: str, keys: Sequence[str], kept: Mapping
 
 
 def _read_by_all(cx: Executor, topic: str, floors: Mapping[str, FloorRow]) -> dict[str, int]:
-    """How far every registered group is in these lanes, by key; nothing where none is registered."""
+    """The lowest watermark of all registered groups in each of these lanes. Empty when no group is registered."""
     readers = list(groups.readers(cx, topic))
     if not readers:
         return {}
@@ -148,9 +147,9 @@ def _advanced(
     floor: int,
     read: int,
 ) -> tuple[int, list[int]]:
-    """The floor, over what follows it and is settled, or old and read by all; and the done that are old.
+    """The floor, advanced over letters that are settled, or old and read by all; and the offsets of the old ones.
 
-    What the log does not hold between two letters is gone.
+    An offset between two letters that is not in the log is gone, so the floor passes it.
     """
     old = []
     settled = sorted((row for row in rows if row.acked), key=lambda row: row.offset)
@@ -171,20 +170,20 @@ def _advanced(
 
 
 def delete(cx: Executor, topic: str, lanes: Mapping[str, Span], *, letters: bool = False) -> int:
-    """Step 2, on a connection on which every statement commits by itself; how many messages were deleted."""
+    """Step 2, on a connection where every statement commits by itself. Returns how many messages were deleted."""
     return sum(step(cx) for step in deletion(topic, lanes, letters=letters))
 
 
 def deletion(topic: str, lanes: Mapping[str, Span], *, letters: bool = False) -> Iterator[Callable[[Executor], int]]:
-    """Step 2 as single statements, each bounded, and harmless to repeat; each returns how many messages it deleted.
+    """Step 2 as single statements. Each is bounded, can be repeated, and returns how many messages it deleted.
 
-    `letters`: with the rows of the reserved group '' that settle dead letters, which last as long as these.
+    `letters`: delete also the rows of the reserved group '' that settle dead letters. They last as long as the letters.
     """
     for batch in _batches(lanes):
         yield partial(moves.delete, topic=topic, points=batch)
         if letters:
             yield partial(_forget_letters, topic=topic, points=batch)
-        yield partial(_note, topic=topic, through=dict(batch))  # in order: the last offset of each key stands
+        yield partial(_note, topic=topic, through=dict(batch))  # the dict keeps the last, highest offset of each key
 
 
 def _forget_letters(cx: Executor, topic: str, points: Sequence[tuple[str, int]]) -> int:
@@ -210,10 +209,10 @@ def _batches(lanes: Mapping[str, Span]) -> Iterator[list[tuple[str, int]]]:
 
 
 def forget_members(cx: Executor, at: GroupTopic, own: str = "") -> int:
-    """Delete the heartbeats of members, but for `own`, that left or fell silent long ago; how many that was."""
+    """Delete the heartbeats of members that left or fell silent long ago, except `own`. Returns how many."""
     gone = heartbeats.purge_left(cx, at, own, HEARTBEATS_KEPT)
     for owner in heartbeats.silent(cx, at, own, HEARTBEATS_KEPT):
-        # Its row, with its lock, is the quick proof that it is dead: without, a take-over lasts a lease duration.
+        # The row names the lock, which is the quick proof of death. Without it, a take-over lasts a lease duration.
         if not leases.holds(cx, at, owner):
             gone += heartbeats.purge_silent(cx, at, owner, HEARTBEATS_KEPT)
     return gone

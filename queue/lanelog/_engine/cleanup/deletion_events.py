@@ -1,6 +1,6 @@
-"""Who deletes: the words in which deletions are told, by administration and by retention.
+"""The log events of deletions: their common fields, and the event of retention.
 
-Owns the event of retention and nothing that is deleted. Called by the janitor and by `maintain`, after their commits.
+Owns these words, and deletes nothing. The events come after the commits.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ log = get_logger("janitor")
 
 
 def who(account: str) -> dict[str, object]:
-    """Who acts, as far as the library knows: the account at the server, the machine and the process."""
+    """The actor, as far as the library knows it: the account at the server, the machine and the process."""
     return {"account": account, "host": socket.gethostname(), "pid": os.getpid()}
 
 
 def tell_aged(account: str, topic: str, released: Collected) -> None:
-    """Tell that retention released dead letters that nobody had redriven or deleted, if it did."""
+    """Log how many dead letters retention has released, if there were any."""
     if released.aged:
         why = "dead_letter_retention"
         log.info("dead_letters.deleted", topic=topic, messages=released.aged, why=why, **who(account))

@@ -1,10 +1,13 @@
-"""The janitor: collection of what everybody has acked, purge of drained lanes, old heartbeats, history, dead letters.
+"""The janitor: collection, purge of drained lanes, old heartbeats, history and dead letters, expired messages, audits.
 
-Owns when that is done and which lanes are looked at (`collection`, `lane_purge`, `retention` and `auditing` say how);
-never touches a group's own rows but when it purges a lane that everybody has drained, mends one whose tables contradict
-each other, deletes old history, and buries what has expired where nobody consumes. One thread and one connection of a
-client; several clients may do this at once: they skip each other's locks, or find nothing left to be done. Where the
-account may not delete, it says so once and leaves that to the clients of other accounts.
+Owns the times of these duties and the choice of lanes. `collection`, `lane_purge`, `retention`, `unattended` and
+`auditing` do the work. It writes a group's own rows in five cases only: it purges a lane that all groups have drained,
+mends a lane whose tables contradict each other, deletes old history, deletes old heartbeats, and dead-letters expired
+messages of a group without a living member.
+
+It is one thread and one connection of a client. Several clients may do this at once: they skip each other's locks, or
+find nothing left to do. If the account may not delete, the janitor logs that once, and leaves the work to the clients
+of other accounts.
 """
 
 from __future__ import annotations
@@ -36,30 +39,29 @@ if TYPE_CHECKING:
 TURN = 1.0
 LANES_A_PASS = 200
 LONGEST_WAIT = 60.0
-"""Seconds until a lane that another group holds back is looked at again."""
+"""The longest wait, in seconds, before the next look at a lane that another group holds back."""
 
 PURGES_A_PASS = 100
 HEARTBEATS_EVERY = 60.0
 EXPIRED_EVERY = 60.0
-"""Seconds between two looks for groups of a topic that nobody consumes."""
+"""Seconds between two passes for the groups of a topic that have no living member."""
 BURYING = 0.2
-"""Seconds of a turn that are spent on one of them: what else the janitor does, and the end of the process, may wait."""
+"""Seconds of a turn that one such group may take. The other duties, and the end of the process, wait so long."""
 
-"""The server's errors for a privilege that the account lacks on a table or column."""
 DENIED_WAIT = 600.0
-"""Seconds until it is tried again whether the account may delete by now."""
+"""Seconds until a duty is tried again for which the account lacked a privilege."""
 
 log = get_logger("janitor")
 
 
 @define(eq=False)
 class Topic:
-    """What the janitor remembers of one topic, so that an idle one costs no statement."""
+    """The janitor's memory of one topic. It saves statements for lanes that have not moved."""
 
-    ready: list[str] = field(factory=list)  # lanes that were found to have moved, and are collected page by page
+    ready: list[str] = field(factory=list)  # lanes whose watermark has moved; they are collected page by page
     collected: dict[str, int] = field(factory=dict)  # key -> highest floor seen
     not_before: dict[str, float] = field(factory=dict)  # key -> when its oldest message is old enough (monotonic)
-    waits: dict[str, float] = field(factory=dict)  # key -> how long it was put off the last time
+    waits: dict[str, float] = field(factory=dict)  # key -> the length of its last wait (seconds)
     purge_at: float = 0.0
     purge_after: str = ""
     kept: retention.TopicSchedule = field(factory=retention.TopicSchedule)
@@ -70,12 +72,12 @@ class Topic:
     denied_until: dict[str, float] = field(factory=dict)  # duty -> when it is tried again (monotonic)
 
     def put_off(self, key: str) -> None:
-        """Nothing can be released: look again ever later, so that waiting for a sleeping group costs little."""
+        """Nothing of this lane can be released now. Each wait is longer, so that a sleeping group costs little."""
         wait = self.waits[key] = min(LONGEST_WAIT, 2 * self.waits.get(key, TURN / 2))
         self.not_before[key] = time.monotonic() + wait
 
     def forget(self, key: str) -> None:
-        """The lane is gone."""
+        """Forget a lane."""
         for remembered in (self.collected, self.not_before, self.waits):
             remembered.pop(key, None)
 
@@ -99,13 +101,13 @@ class Janitor:
         more = False
         if self._generation != self.context.ground.generation:
             if self._generation:
-                self._topics.clear()  # what needed no look on the server before may need one on this
+                self._topics.clear()  # this memory was true for the server before
             self._generation = self.context.ground.generation
         topics = {member.topic for member in self.context.members()}
         for gone in self._topics.keys() - topics:
             del self._topics[gone]
         if topics:
-            self.session.ensure()  # one that goes without says so, also while nothing is to be collected
+            self.session.ensure()  # a missing connection must show, even while nothing is to be collected
         for member in self.context.members():
             with self.context.watch(member, "janitor", self.session):
                 state = self._topics.setdefault(member.topic, Topic())
@@ -126,7 +128,7 @@ class Janitor:
 
     @staticmethod
     def _if_allowed(duty: str, state: Topic, member: Member, work: Callable[[Member, Topic], bool]) -> bool:
-        """Do it, unless the account may not: a consumer that deletes nothing is a role of its own, and no fault."""
+        """Do a duty, unless the account lacks the privilege. That is no fault: a consumer's account need not delete."""
         now = time.monotonic()
         if now < state.denied_until.get(duty, 0.0):
             return False
@@ -141,7 +143,7 @@ class Janitor:
             return False
 
     def _collect(self, member: Member, state: Topic) -> bool:
-        """Release and delete for lanes whose watermark has moved; True when more is ready at once."""
+        """Release and delete messages of lanes whose watermark has moved. True when more may be ready at once."""
         now = time.monotonic()
         if not state.ready:
             state.ready = [
@@ -162,12 +164,12 @@ class Janitor:
             collection.delete(self.session, topic, released.lanes)
         except BaseException:
             for key in released.lanes:
-                state.forget(key)  # the floor is raised, the deletion is to be repeated
+                state.forget(key)  # the floors are raised, and the deletion must be repeated
             raise
         return bool(state.ready) or released.more
 
     def _old_enough(self, topic: str, keys: list[str], state: Topic, retention_ms: int, now: float) -> list[str]:
-        """Lanes whose oldest message is beyond the retention; for the others it is noted when it will be."""
+        """The lanes whose oldest message is beyond the retention. For the others it notes when that will be."""
         floors = offsets.load_floors(self.session, topic, keys)
         lanes = [(key, floors[key].offset_acked) for key in keys if key in floors]
         ages = moves.ages(self.session, topic, lanes)
@@ -175,19 +177,19 @@ class Janitor:
         for key in keys:
             age = ages.get(key)
             if age is None or age * 1000 >= retention_ms:
-                ripe.append(key)  # without a message behind the floor there is nothing to wait for
+                ripe.append(key)  # age None: there is no message above the floor to wait for
             else:
                 state.not_before[key] = now + retention_ms / 1000 - age
         return ripe
 
     def _release(self, topic: str, keys: list[str], state: Topic, retention_ms: int) -> Collected:
-        """Raise floors, and remember which lanes need not be looked at before something changes."""
+        """Raise floors, and remember which lanes need no look before their watermark changes."""
         with self.session.transaction() as cx:
             released = collection.release(cx, topic, keys, retention_ms)
         if released.dead_letters:
             state.collected.update(dict.fromkeys(keys, 1 << 62))  # dead letters leave by their own retention
         if released.dead_letters or released.unread:
-            return released  # unread: the member's own registration is gone; its keeper says so
+            return released  # unread: the member's own group was deleted, and its keeper reports that
         for key in keys:
             span = released.lanes.get(key)
             if span is None:
@@ -197,11 +199,11 @@ class Janitor:
             if span.risen:
                 state.waits.pop(key, None)
             else:
-                state.put_off(key)  # some other group is behind
+                state.put_off(key)  # another group is behind
         return released
 
     def _purge_drained(self, member: Member, state: Topic, now: float) -> bool:
-        """Remove lanes that have been drained and idle for long, page by page through the topic."""
+        """Purge lanes that are drained and have been idle for long, one page a turn. True when more pages follow."""
         idle = self.context.database.config.lane_idle_purge
         if now < state.purge_at:
             return False
@@ -217,7 +219,7 @@ class Janitor:
         return bool(state.purge_after)
 
     def _forget_others(self, topic: str, state: Topic) -> None:
-        """What this client owns no more may have been purged by another; one that comes back is looked at once more."""
+        """Forget the lanes that this client does not own. Another client may have purged them."""
         members = [each for each in self.context.members() if each.topic == topic]
         owned = {key for each in members for key, _ in each.writing.flushed_watermarks()}
         for key in (state.collected.keys() | state.not_before.keys() | state.waits.keys()) - owned:
@@ -236,11 +238,14 @@ class Janitor:
         return retention.release_letters(self.session, member, state.kept, now, self.context.database.config.user)
 
     def _bury_expired(self, member: Member, state: Topic, now: float) -> bool:
-        """Bury what has expired where nobody consumes, a page of lanes a turn; True when more is ready in this one."""
+        """Dead-letter expired messages of groups without a living member, a page of lanes a turn.
+
+        True when time was too short for this page.
+        """
         if now < state.expired_at or self.context.database.tables_version < VERSION_WITH_DEAD_LETTER_TOPIC:
             return False
         topic, context = member.topic, self.context
-        # A member of ours that has just registered may not have given its first sign of life.
+        # A group that was registered just now by this process may have no heartbeat yet.
         ours = {each.group for each in context.members() if each.topic == topic}
         unattended = [each for each in groups.unattended(self.session, topic) if each.group not in ours]
         page = partitions.page(self.session, topic, state.expired_after, LANES_A_PASS) if unattended else []

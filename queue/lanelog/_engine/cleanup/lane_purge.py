@@ -1,10 +1,10 @@
-"""The purge of one lane that everybody has drained.
+"""The purge of one lane that every group has drained.
 
-Owns that transaction; never waits for a lock, and gives up when anybody uses the lane. Called by the janitor.
+Owns that transaction. Never waits for a lock, and gives up when a row of the lane is locked.
 
 Lock order: topic row X → floor → head → leases → offsets, all SKIP LOCKED. The topic row keeps the highest offset and
-epoch, so that a lane which comes back continues above: neither offsets nor fencing tokens are ever used twice.
-What is scheduled for a lane waits outside of the log and does not keep it: the lane comes back when that is due.
+epoch. A lane that comes back continues above them, so no offset and no epoch is used twice. A scheduled message waits
+outside of the log and does not keep its lane. The lane comes back when the message is due.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 def removable(cx: Executor, topic: str, keys: Sequence[str], *, tables: int) -> list[str]:
-    """Those of the lanes that may be purged when they are drained: all but the open lanes that publishers choose from.
+    """The lanes that may be purged when they are drained: all but the open lanes that publishers choose from.
 
-    These would come back within the minute, each time with a lease to be taken anew. One that was added this moment,
-    and is purged all the same, comes back with its next message. `tables`: the version that there is.
+    An open lane would come back within the minute, and its lease must be acquired each time. One that was added just
+    now may be purged all the same, and comes back with its next message. `tables`: the version of the tables.
     """
     if not any(map(is_open, keys)):
         return list(keys)
@@ -41,7 +41,7 @@ class Purge:
     session: Session
 
     def drained(self, topic: str, key: str) -> bool:
-        """Remove the lane if head = floor = what was deleted, for every registered group; False when it stays."""
+        """Remove the lane if head, floor, deletion and all groups' watermarks are equal. False when it stays."""
         with self.session.transaction() as cx:
             return self._purge(cx, topic, key)
 

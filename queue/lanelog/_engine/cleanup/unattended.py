@@ -1,17 +1,17 @@
-"""What has expired in the lanes of groups that nobody consumes: it goes to the dead letters all the same.
+"""Expired messages of unattended groups, which have no living member, go to the dead letters, too.
 
-Owns that move, a lane at a time, and the search for such lanes. Never touches a group that has a living member or is
-paused, nor a message that a handler may have seen: those are its consumers'. Called by the janitor, and by
-administration.
+Owns that move, one lane at a time, and the search for such lanes. Never touches a group that has a living member or is
+paused, nor a message that a handler may have seen.
 
-Only the messages right behind the watermark are taken, as far as each of them has expired: what waits behind one that
-has not expired waits for its consumer.
+Only expired messages right behind the watermark are taken. The first message that has not expired ends the search: it
+and all behind it wait for a consumer.
 
 Lock order: dead letter head X (skipped when locked) → topic row S → group S → lease X → delivery → offsets → messages →
-history. The lease's epoch is raised: an owner that only slept is fenced by it, as by a steal. A consumer that registers
-meanwhile takes the lease before or after: before, and its heartbeat is seen; after, and it loads what is committed.
-Dies right before the COMMIT: nothing has happened. Right after, or with an unanswered COMMIT: the watermark is past
-them, and the next look finds nothing. Two at once: the second waits for the lease, and looks again.
+history. The lease's epoch is raised: it fences an owner that only slept, as a steal does. A consumer may register
+meanwhile. If it takes the lease before, its heartbeat is seen here. If it takes the lease after, it loads the committed
+rows. A crash right before the COMMIT: nothing has happened. A crash right after it, or an unanswered COMMIT: the
+watermark has passed the messages, and the next look finds nothing. Two at once: the second waits for the lease, and
+looks again.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ if TYPE_CHECKING:
     from lanelog._stores.moves import Expired
 
 BATCH = 100
-"""Messages of one transaction."""
+"""How many messages one transaction moves at most."""
 
 log = get_logger("janitor")
 
 
 @frozen
 class Buried:
-    """What one call has done."""
+    """The result of one call."""
 
     messages: int
     complete: bool = True
-    """Whether nothing is left in these lanes; False: the time was over."""
+    """False: the time was over before all these lanes were done."""
 
 
 @frozen
 class Undertaker:
-    """Buries what has expired in the lanes of one topic's unattended groups."""
+    """Moves expired messages of one topic's unattended groups to the dead letters."""
 
     topic: str
     autocommit: Callable[[], AbstractContextManager[Executor]]
@@ -67,10 +67,10 @@ class Undertaker:
     _prepared: set[tuple[str, str]] = field(factory=set, init=False)
 
     def bury(self, group: Unattended, keys: Sequence[str], *, seconds: float = math.inf) -> Buried:
-        """Bury what has expired right behind the watermarks of some lanes, for `seconds` at most."""
+        """Move the expired messages right behind the watermarks of these lanes, for `seconds` at most."""
         with self.autocommit() as cx:
             ripe = moves.expired_lanes(cx, self._at(group), keys)
-        buried, until = 0, time.monotonic() + seconds  # from here: however slow the look was, a lane gets its turn
+        buried, until = 0, time.monotonic() + seconds  # counted from here: after a slow search, a lane gets its turn
         for key in ripe:
             done = BATCH
             while done == BATCH:
@@ -91,7 +91,7 @@ class Undertaker:
         except DatabaseError as error:
             if error.code != codes.DUPLICATE:
                 raise
-            return 0  # the head of the dead letters' lane contradicts the log: who mends such lanes comes by
+            return 0  # the head of the dead letter lane contradicts the log: an audit mends it
         if gone and dead_topic:
             self.published(dead_topic)
         for message in gone:
@@ -122,7 +122,7 @@ class Undertaker:
         if row is None or groups.lock_shared(cx, at) is None:
             return []
         leases.lock_owners(cx, at, [key])
-        if groups.unattended_now(cx, at) != group:  # somebody came, or paused it
+        if groups.unattended_now(cx, at) != group:  # a member came, or an operator paused the group
             return []
         places = offsets.load(cx, at, [key])
         place, floor = places.get((at.group, key)), places.get(("", key))
@@ -152,7 +152,7 @@ class Undertaker:
         return gone
 
     def _copy(self, cx: Executor, group: Unattended, key: str, message: Expired, head: int) -> int:
-        """One dead letter behind the locked head; 0: a letter of this failure is there, though the watermark is not."""
+        """Copy one message behind the locked head. 0: its letter exists already, although the watermark lags behind."""
         dead_topic = group.dead_letter_topic
         copy_id = derived_id(group.group, message.id, message.offset)
         while (at := moves.buried(cx, dead_topic, key, copy_id)) is not None:
@@ -174,7 +174,7 @@ class Undertaker:
 
 
 def _unseen(messages: Iterable[Expired], watermark: int, marked: int, rows: Sequence[DeliveryRow]) -> list[Expired]:
-    """Those right behind the watermark, up to the first that is not there, or that a handler may have seen."""
+    """The messages right behind the watermark, up to the first one that is missing, or that a handler may have seen."""
     fresh = {row.offset for row in rows if _counts_nothing(row)}
     known = {row.offset for row in rows}
     found: list[Expired] = []
@@ -187,6 +187,6 @@ def _unseen(messages: Iterable[Expired], watermark: int, marked: int, rows: Sequ
 
 
 def _counts_nothing(row: DeliveryRow) -> bool:
-    """Whether it says only that a message was handed out and taken back: no handler has seen it."""
+    """Whether the row says only that a message was handed out and taken back, so that no handler has seen it."""
     started = row.retry_count or row.crashed or row.postponed or row.lease_epoch
     return not (row.acked or started or row.first_age is not None)

@@ -33,7 +33,7 @@ DIGEST_PAYS = 0.5
 """A share of the time that a look takes. When the digest of all heads takes more, the look is made without it."""
 
 LOOKS_REMEMBERED = 5
-"""The cost of a look is the cheapest of so many. One that was slow by chance must not delay the next by seconds."""
+"""A look costs as much as the cheapest of so many. One that was slow by chance must not delay the next by seconds."""
 
 LANES_A_FETCH = 40
 IDLE = 2.0
@@ -200,7 +200,8 @@ class Fetcher:
             complete = self._with_payload(member, row, first=not whole)
             if complete is None:
                 if not whole:
-                    member.fetching.still_needs_fetch(lane)  # before the evicted lanes: it must be first in the queue
+                    # This comes before the eviction: the lane must stand before the evicted lanes in the queue.
+                    member.fetching.still_needs_fetch(lane)
                     self._make_room(member)
                 break
             whole.append(complete)
@@ -251,7 +252,7 @@ class Fetcher:
                     continue
                 complete = self._with_payload(member, row, first=not rows)
                 if complete is None:
-                    member.fetching.still_needs_payload([lane])  # the next read begins with it
+                    member.fetching.still_needs_payload([lane])  # the next read begins with this payload
                     if not rows:
                         self._make_room(member)
                     break

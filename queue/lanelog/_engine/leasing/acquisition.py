@@ -75,7 +75,7 @@ def _create(session: Session, member: Member, missing: int, kind: Kind) -> int:
 
 
 def deregister_dead(session: Session, member: Member, dead: Sequence[DeadOwner], known: set[DeadOwner]) -> None:
-    """Deregister dead owners that hold no lane. Otherwise a server restart, which voids the proof, gives them a share.
+    """Deregister dead owners that hold no lane. Otherwise a server restart voids the proof, and gives them a share.
 
     `known`: the owners that are deregistered already. The others are added to it.
     """

@@ -297,7 +297,7 @@ class Coordinator:
         self._claim_at = 0.0  # a claim that raises is repeated in the next turn; five in a row fail the member
         page = min(PAGE, max(FIRST_PAGE, len(member.leasing.lanes)))
         if claim:
-            self._read_back.forget()  # what is taken is loaded in this turn, or it would be planned without it
+            self._read_back.forget()  # lanes taken now must be loaded in this turn, so that the next plan counts them
         taken = self._claim(claim, page, now)
         if taken:
             self.beat_if_due()

@@ -1,10 +1,10 @@
-"""What a schedule publishes at a given moment, and when its next time is: arithmetic alone, without I/O or clock.
+"""The times for which a schedule publishes now, and its next time. Pure arithmetic, without I/O or clock.
 
-Owns what counts as missed, and what `catch_up` makes of it. Called by `recurring`.
+Owns the rule for missed times, and the effect of `catch_up` on them.
 
-As long as the oldest time that is due is late by no more than the schedule's own period (at least 5 s, at most 60 s),
-nothing was missed: whatever is due is published, in order. Later than that, nobody was there to publish, and all that
-is due by now was missed.
+A due time may be late by the schedule's own period, but by at least 5 s and at most 60 s. While the oldest due time is
+late by no more than that, nothing was missed: all due times are published, in order. If it is later, no scheduler was
+there to publish, and all due times were missed.
 """
 
 from __future__ import annotations
@@ -24,33 +24,34 @@ MOST_GRACE_MS: Final = 60_000
 
 
 class CatchUp(StrEnum):
-    """What becomes of times at which nobody was there to publish."""
+    """The treatment of missed times."""
 
     LATEST = "latest"
     """The most recent one is published."""
     ALL = "all"
     """Each of them is published, in order."""
     NONE = "none"
-    """None of them is."""
+    """None of them is published."""
 
 
 @frozen(kw_only=True)
 class DueTimes:
-    """What to publish now; epoch milliseconds."""
+    """The times of a schedule to publish now, in epoch milliseconds."""
 
     times: Sequence[int]
     """The times to publish a message for, in order."""
     next_at: int
-    """The earliest time that is not dealt with then; it may be due as well, when `most` has cut `times` short."""
+    """The earliest time after them. It may be due already, when `most` has cut `times` short."""
     missed: bool
-    """Whether nobody was there when it became due."""
+    """Whether the due times were missed."""
 
 
 def dues(cron: Cron, catch_up: str, *, first_ms: int, since_ms: int, last_ms: int, now_ms: int, most: int) -> DueTimes:
-    """Plan a schedule whose earliest time that is not fired, `first_ms`, is due; at most `most` times at once.
+    """Plan a schedule that is due: at most `most` times at once.
 
-    `since_ms`: when the expression was declared; `first_ms` may be older, and still of the one before. `last_ms`: the
-    latest time that was fired; whatever the rest says, nothing up to there is fired again.
+    `first_ms`: the earliest time that was not fired. `since_ms`: when the expression was declared; `first_ms` may be
+    older, and come from the expression before. `last_ms`: the latest time that was fired. No time up to there is fired
+    again.
     """
     then = max(first_ms, since_ms)
     grace = min(MOST_GRACE_MS, max(LEAST_GRACE_MS, cron.after(then) - first_ms))

@@ -1,15 +1,13 @@
-"""Moves messages that have become due from the schedule to the end of their lanes.
+"""Delayed messages: those that are due move from the schedule to the end of their lanes.
 
-Owns that transaction and which lanes it leaves alone for a moment; never decides when to look. Called by the scheduler,
-on its session, and by `admin.maintain()`.
+Owns that transaction, and the choice of lanes that it leaves alone for a moment. Never decides when to look.
 
-One transaction for what is due of one topic, a bounded number of messages: heads X (SKIP LOCKED: a lane that somebody
-holds is left for later) → messages → scheduled, exact rows (SKIP LOCKED: what is being cancelled is left alone). Ids
-are looked up in the log under the heads' locks: a row whose id is there already is dropped. No payload leaves the
-server.
+One transaction moves a bounded number of due messages of one topic: heads X (SKIP LOCKED: a locked lane is left for
+later) → messages → scheduled, exact rows (SKIP LOCKED: a message that is being cancelled is left alone). Ids are looked
+up in the log under the heads' locks. A row whose id is in the log already is dropped. No payload leaves the server.
 
-Dies before the COMMIT, or sleeps in the middle until the server ends its session: nothing has happened, heads and rows
-are free. After it, or with an unanswered COMMIT: the rows are gone, and the next look does not find them. Two at once:
+A crash before the COMMIT, or a sleep until the server ends the session: nothing has happened, and heads and rows are
+free. A crash after it, or an unanswered COMMIT: the rows are gone, and the next look does not find them. Two at once:
 one has a lane's head, the other skips the lane. A lane that was purged meanwhile is created again, above its old end.
 """
 
@@ -35,22 +33,22 @@ if TYPE_CHECKING:
     from lanelog._stores.scheduled import DueRow
 
 PAGE: Final = 1000
-"""Messages that one look finds."""
+"""How many messages one look finds at most."""
 
 BYTES_A_TRANSACTION: Final = 16 * 1024 * 1024
 """Payload bytes after which a transaction takes no further message."""
 
 LEAST_WAIT: Final = 0.025
 MOST_WAIT: Final = 0.25
-"""Seconds until a lane that somebody holds is tried again, the first time and in the end."""
+"""Seconds until a locked lane is tried again: the first time, and at most."""
 
 STUCK_WAIT: Final = 5.0
-"""The same for a lane whose head could be had, and which could not be written to all the same."""
+"""Seconds until a lane is tried again that could not be written to, although its head was free."""
 
 
 @frozen
 class Moved:
-    """What one transaction did: how many messages it moved, and whose lanes it could not have."""
+    """The result of one transaction: the number of moved messages, the busy lanes, and the missing lanes."""
 
     messages: int
     busy: set[str]
@@ -65,7 +63,7 @@ class _Wait:
 
 @define(eq=False)
 class DelayedMessages:
-    """Moves due messages; remembers for a moment which lanes are busy."""
+    """Moves due messages. Remembers for a moment which lanes are busy."""
 
     session: Session
     ensure_lanes: Callable[[str, Sequence[str]], None]
@@ -73,11 +71,11 @@ class DelayedMessages:
     _waits: dict[tuple[str, str], _Wait] = field(factory=dict)
 
     def append(self, topics: Sequence[str] = (), *, everything: bool = True) -> int:
-        """Move one page of what is due, of these topics if any are given; how many messages that was.
+        """Move one page of due messages, of these topics or of all. Returns how many were moved.
 
-        `everything`: also what has been due for more than a minute.
+        `everything`: also messages that have been due for more than a minute.
 
-        Raises DatabaseError, after the other lanes had their turn if only some could not be written to.
+        Raises DatabaseError. If only some lanes could not be written to, the other lanes have their turn first.
         """
         now = time.monotonic()
         busy = [lane for lane, wait in self._waits.items() if wait.until > now][: MAX_POINTS - 1]
@@ -95,11 +93,11 @@ class DelayedMessages:
             try:
                 moved += self._append(topic, points)
             except DatabaseError as error:
-                taken = error.code == codes.DUPLICATE  # ids were looked up: it is an offset
+                taken = error.code == codes.DUPLICATE  # ids were looked up before, so an offset is the duplicate
                 if not ((error.retriable or taken) and self.session.connected):
                     raise
-                # Not a head, but say a gap in an index, by a caller that is SERIALIZABLE. Whichever lane that concerns,
-                # the others go on: each by itself.
+                # The lock is not on a head. It may be on a gap of an index, held by a SERIALIZABLE transaction of a
+                # user. Each lane is tried by itself, so that the other lanes go on.
                 by_key = _by_key(points)
                 if len(by_key) > 1:
                     todo.extend((topic, points) for points in by_key.values())
@@ -115,17 +113,17 @@ class DelayedMessages:
 
     @property
     def held_up(self) -> bool:
-        """Whether messages wait for lanes that somebody has."""
+        """Whether messages wait for lanes that were busy."""
         return bool(self._waits)
 
     def wait(self) -> float | None:
-        """Seconds until what is due is to be looked for again, as lanes are busy; None: none is. For any thread."""
+        """Seconds until the next look for busy lanes. None: no lane is busy. Any thread may call it."""
         now = time.monotonic()
         waits = [wait.until - now for wait in list(self._waits.values()) if wait.until > now]
         return max(LEAST_WAIT / 2, min([*waits, MOST_WAIT])) if waits else None
 
     def _mended(self, topic: str, key: str) -> bool:
-        """Whether a lane's head was seen to, by us or by somebody else a moment ago; False: somebody holds the lane."""
+        """Whether a lane was checked, and mended if necessary. False: another transaction holds the lane."""
         return contradictions.mend(self.session, topic, key) is not None
 
     def _append(self, topic: str, points: Sequence[tuple[str, str]]) -> int:
@@ -134,14 +132,14 @@ class DelayedMessages:
         if moved.messages:
             self.published(topic)
         held = moved.busy if self._created(topic, moved.missing) else moved.busy | moved.missing
-        # One for all: lanes that somebody holds together are tried again together.
+        # All lanes get the same jitter: lanes that one transaction holds are tried again together.
         now, jitter = time.monotonic(), random.uniform(0.5, 1.0)
         for key in {key for key, _ in points}:
             self._remember((topic, key), now, jitter, held=key in held)
         return moved.messages
 
     def _created(self, topic: str, keys: set[str]) -> bool:
-        """Create lanes that were purged; False: somebody holds what that needs."""
+        """Create lanes that were purged. False: that failed for now, say because of a lock."""
         try:
             if keys:
                 self.ensure_lanes(topic, sorted(keys))
@@ -167,7 +165,7 @@ class DelayedMessages:
         absent = keys - heads.keys()
         existing = partitions.existing(cx, topic, absent) if absent else set()
         rows = _bounded(scheduled.lock(cx, topic, [point for point in points if point[0] in heads])) if heads else []
-        # A lane of which nothing could be had: its messages are being cancelled, or another process has moved them.
+        # A lane without a locked row is busy, too: its messages are being cancelled, or another process moves them.
         busy = existing | (heads.keys() - {row.key for row in rows})
         if rows:
             _write(cx, topic, rows, heads)
@@ -182,7 +180,7 @@ def _by_key(points: Sequence[tuple[str, str]]) -> dict[str, list[tuple[str, str]
 
 
 def _bounded(rows: list[DueRow]) -> list[DueRow]:
-    """In order, as many as one transaction should have, and one at least: of each lane, those that come first."""
+    """The first rows in order, as many as one transaction should move, and at least one."""
     rows.sort()
     size = 0
     for at, row in enumerate(rows):
@@ -193,7 +191,7 @@ def _bounded(rows: list[DueRow]) -> list[DueRow]:
 
 
 def _write(cx: Executor, topic: str, rows: Sequence[DueRow], heads: dict[str, int]) -> None:
-    """Append what is not in the log yet, and take all of it out of the schedule."""
+    """Append the messages that are not in the log yet, and delete all these rows of the schedule."""
     points = [(row.key, row.id) for row in rows]
     logged = messages.find_in_log(cx, topic, points)
     moves: Counter[str] = Counter()

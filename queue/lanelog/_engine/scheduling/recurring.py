@@ -1,15 +1,14 @@
-"""Fires schedules: the messages of every time that is due, and the next time, in one transaction.
+"""Recurring schedules: one transaction publishes the messages of all due times, and sets the next time.
 
-Owns that transaction; never decides when to look (the scheduler does) nor what a time is (`_cron` and `catch_up` do).
-Called by the scheduler's loop and by `Admin.maintain`, each on a connection of its own; several processes at once skip
-each other's locks.
+Owns that transaction. Never decides when to look (the scheduler does), nor computes times (`_cron` and `catch_up` do).
 
-Lock order: schedules X, by name → heads X, by topic and key → messages. All are taken with SKIP LOCKED: a schedule or a
-lane that somebody else has is left for a later turn, and holds up no other.
+Lock order: schedules X, by name → heads X, by topic and key → messages. Schedules and heads are taken with SKIP LOCKED:
+a locked schedule or lane is left for a later turn, and holds up no other.
 
-Dies before the COMMIT: nothing was fired, and whoever comes next fires it. Dies after it, or the COMMIT is not
-answered: the row says what was fired; if it were lost, the messages' ids, made of name and time, would tell. Sleeps in
-the middle: the server ends the silent session and undoes it. Two at once: the row's lock, then its next time.
+A crash before the COMMIT: nothing was fired, and the next look of any process fires it. A crash after it, or an
+unanswered COMMIT: the row says which times were fired. If the row were lost, the ids of the messages, made of name and
+time, would still show it. A sleep in the middle: the server ends the silent session and rolls back. Two at once: one
+skips the other's locked row, and finds a later next time after the COMMIT.
 """
 
 from __future__ import annotations
@@ -41,12 +40,11 @@ MESSAGES_A_TRANSACTION: Final = 500
 BYTES_A_TRANSACTION: Final = 8 * 1024 * 1024
 
 FAULTY_WAIT: Final = 60.0
-"""Seconds until a schedule that cannot be fired for a reason of its own is tried again by this process."""
-
-"""The server's errors for a privilege that the account lacks, for any schedule, on a table or column."""
+"""Seconds until this process tries a schedule again that failed for a reason of its own."""
 
 CLOCK_BACK_MS: Final = 5_000
-"""A clock that is back by no more is waited for: servers that take over from each other differ by so much."""
+"""When the clock went back by no more than this, the schedules wait for it. The clocks of two servers, of which one
+takes over from the other, may differ by so much."""
 
 SCHEDULE: Final = "lanelog.schedule"
 FIRE_TIME: Final = "lanelog.fire_time"
@@ -56,7 +54,7 @@ log = get_logger("scheduler")
 
 
 def fire_time(ms: int) -> str:
-    """A time as it stands in ids and metadata: `2026-11-21T10:05:00Z`."""
+    """The form of a time in ids and metadata: `2026-11-21T10:05:00Z`."""
     return utc_from_ms(ms).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -67,7 +65,7 @@ def metadata_of(name: str, ms: int, given: str | None) -> str | None:
 
 @frozen
 class _Fire:
-    """A schedule with what it is to publish now."""
+    """A schedule with the times to publish now."""
 
     row: ScheduleRow
     dues: DueTimes
@@ -75,24 +73,24 @@ class _Fire:
 
 @define
 class _Outcome:
-    """What one transaction did, and what it left."""
+    """The result of one transaction, and the work that it left."""
 
     published: dict[str, int] = field(factory=lambda: defaultdict(int))  # messages by topic
     missed: list[_Fire] = field(factory=list)
-    advanced: int = 0  # schedules that have gone on to their next time
-    behind: bool = False  # whether the next time of one of those is due as well
-    cut: bool = False  # whether schedules were left because it was enough for one transaction
+    advanced: int = 0  # schedules that were moved to their next time
+    behind: bool = False  # whether the next time of such a schedule is due, too
+    cut: bool = False  # whether schedules were left, because the transaction was full
     missing: dict[str, set[str]] = field(factory=lambda: defaultdict(set))  # keys without a lane, by topic
-    homeless: list[str] = field(factory=list)  # the schedules that publish there
+    homeless: list[str] = field(factory=list)  # the schedules of these keys
 
 
 @define
 class _Turn:
-    """What is left to try, and what came of the rest."""
+    """The schedules that are left to try, and the results so far."""
 
     todo: deque[Sequence[str]]
     housed: set[str] = field(factory=set)  # schedules whose lane was created in this turn
-    mended: set[str] = field(factory=set)  # schedules whose lane was put right in this turn
+    mended: set[str] = field(factory=set)  # schedules whose lane was mended in this turn
     advanced: bool = False
     behind: bool = False
     failure: LanelogError | None = None
@@ -100,21 +98,21 @@ class _Turn:
 
 @define(eq=False)
 class RecurringSchedules:
-    """Fires what is due, for one loop; it remembers which schedules are faulty."""
+    """Fires due schedules. Remembers which schedules are faulty."""
 
     database: Database
     ensure_lanes: Callable[[str, Sequence[str]], None]
     published: Callable[[str], None]
-    fired: int = 0  # messages, since it was made
-    held: bool = False  # whether the last call left what is due because somebody has it: worth another try soon
+    fired: int = 0  # messages published since this object was made
+    held: bool = False  # whether the last call met due schedules that are not faulty: try again soon
     _faulty: dict[str, float] = field(factory=dict)  # name -> when it is tried again (monotonic)
 
     def fire_due(self, session: Session, topics: Sequence[str] | None = None) -> bool:
-        """Fire schedules that are due, a bounded number, of some topics or of all; outside of any transaction.
+        """Fire a bounded number of due schedules, of these topics or of all. The session must be in no transaction.
 
-        True: more is due and can be fired at once. False: nothing is, or only what must wait for an ordinary turn,
-        because somebody has its row or its lane, or because it is faulty. Raises DatabaseError, after all others had
-        their turn.
+        True: more is due and can be fired at once. False: nothing more is due, or only schedules that must wait for an
+        ordinary turn: their row or lane is locked, or they are faulty. Raises DatabaseError after all other schedules
+        had their turn.
         """
         now = time.monotonic()
         found = schedules.due(session, SCHEDULES_A_TURN)
@@ -140,11 +138,11 @@ class RecurringSchedules:
         return turn.behind or (turn.advanced and len(found) == SCHEDULES_A_TURN)
 
     def set_back(self, session: Session, topics: Sequence[str] | None = None) -> None:
-        """Let schedules go on whose next time is not the next one: the clock was ahead, and was set back.
+        """Correct schedules whose next time is too far ahead: the clock was ahead, and was set back.
 
-        They would be silent until it is as late again. What was published for times to come is in the log under their
-        ids, and is published once more only if it has been collected by then. Two at once: the row's lock decides. Dies
-        before the COMMIT: the next look does it.
+        They would be silent until the clock is there again. Messages that were published for future times are in the
+        log under their ids. They are published again only if they have been collected by then. Two at once: the row's
+        lock decides. A crash before the COMMIT: the next look does it.
         """
         for row in schedules.to_come(session):
             if _is_ahead(row) and (topics is None or row.topic in topics):
@@ -169,7 +167,7 @@ class RecurringSchedules:
         outcome = self._transact(session, names)
         turn.advanced |= outcome.advanced > 0
         turn.behind |= outcome.behind or (outcome.cut and outcome.advanced > 0)
-        if outcome.cut and not outcome.advanced:  # by one whose lane is taken
+        if outcome.cut and not outcome.advanced:  # the planned ones were stuck, so each is tried alone
             turn.todo.extend([name] for name in names)
         elif outcome.homeless and turn.housed.isdisjoint(outcome.homeless):
             turn.housed.update(outcome.homeless)
@@ -179,13 +177,13 @@ class RecurringSchedules:
 
     @staticmethod
     def _mended(session: Session, name: str, error: LanelogError) -> bool:
-        """Whether an offset was taken, as ids were looked up, and the lane's head was seen to."""
+        """Whether the error was a duplicate offset, and the lane was checked and mended. Ids were looked up before."""
         taken = isinstance(error, DatabaseError) and error.code == codes.DUPLICATE
         row = schedules.get(session, name) if taken else None
         return row is not None and contradictions.mend(session, row.topic, row.key) is not None
 
     def _failed(self, names: Sequence[str], error: LanelogError, turn: _Turn) -> None:
-        """One schedule's fault, or somebody's lock on something of its lane, must not stop the others."""
+        """Note a failure. One schedule's fault, or a lock in its lane, must not stop the others."""
         own = not error.retriable
         if isinstance(error, DatabaseError) and error.code in codes.DENIED:
             turn.failure = error
@@ -200,7 +198,7 @@ class RecurringSchedules:
 
     def _transact(self, session: Session, names: Sequence[str]) -> _Outcome:
         outcome = _Outcome()
-        # schedules X, by name → heads X, by topic and key → messages; nothing waits.
+        # Lock order: schedules X, by name → heads X, by topic and key → messages.
         with session.transaction() as cx:
             by_topic: dict[str, list[_Fire]] = defaultdict(list)
             for fire in self._planned(cx, names, outcome):
@@ -224,12 +222,12 @@ class RecurringSchedules:
         return outcome
 
     def _planned(self, cx: Executor, names: Sequence[str], outcome: _Outcome) -> list[_Fire]:
-        """Lock the schedules, and say what each of those that are still due is to publish."""
+        """Lock the schedules, and plan those that are still due."""
         planned: list[_Fire] = []
         left, size = MESSAGES_A_TRANSACTION, BYTES_A_TRANSACTION
         for row in schedules.try_lock(cx, names):
             if row.paused_at or row.next_fire_at > row.now:
-                continue  # somebody was faster
+                continue  # another process was faster
             if planned and (left <= 0 or size <= 0):
                 outcome.cut = True
                 break
@@ -289,18 +287,18 @@ class RecurringSchedules:
 
 
 def _last(row: ScheduleRow) -> int:
-    """The latest time that was fired; one in the future was fired by a clock that went back, and holds nothing up."""
+    """The latest time that was fired. A time in the future, from a clock that was set back, does not count."""
     return row.last_fire_at if row.last_fire_at <= row.now + CLOCK_BACK_MS else min(row.next_fire_at, row.now) - 1
 
 
 def _is_ahead(row: ScheduleRow | ToCome) -> bool:
-    """Whether a schedule waits for longer than until its next time."""
+    """Whether a schedule waits longer than until its next time by the present clock."""
     late = row.now + CLOCK_BACK_MS
     return row.next_fire_at > late and row.next_fire_at > _cron.parse(row.expression, row.timezone).after(late)
 
 
 def _chunks(found: Sequence[Due]) -> Iterator[list[str]]:
-    """The names, as many as one transaction should lock, and whose payloads it should read."""
+    """The names in groups, each as large as one transaction should lock and read."""
     names: list[str] = []
     size = 0
     for due in found:

@@ -1,12 +1,13 @@
-"""The scheduler: messages whose time has come, delayed ones and those of schedules.
+"""The scheduler: it publishes delayed messages and the messages of schedules when they are due.
 
-Owns when that is looked for; `delayed` and `recurring` do it. Never touches a group's rows. One thread and one
-connection of a client, started with its first subscription or the first thing that it schedules; any number of clients
-do this at once and skip each other's locks. Where the account may not, it says so once and leaves that to the clients
-of other accounts.
+Owns the times of its looks. `delayed` and `recurring` do the work. Never touches a group's rows. It is one thread and
+one connection of a client. It starts with the first subscription, or when the client first schedules a message. Any
+number of clients do this at once, and skip each other's locks. If the account lacks a privilege, the scheduler logs
+that once, and leaves the work to the clients of other accounts.
 
-One statement a second tells when the next message is due. What this process schedules wakes the loop; what others do is
-seen within a second, or within a keeper's turn where the client subscribes, whose look at its group asks as well.
+One statement a second tells when the next message is due. A message that this process schedules wakes the loop. A
+message of another process is seen within about a second. In a client that subscribes, it is seen within a keeper's
+turn, because the keeper reads the same when it looks at its group.
 """
 
 from __future__ import annotations
@@ -36,27 +37,27 @@ TURN = 1.0
 
 ATTENTIVE_TURN = 0.2
 ATTENTION = 10.0
-"""The same, for so long after something was scheduled in a transaction of whose end only the server hears."""
+"""Seconds between two looks, and for how many seconds, after a message was scheduled in a user's own transaction. The
+library does not learn when that commits."""
 
 ALL_EVERY = 30.0
-"""Seconds between two looks that begin with the oldest message: none is that old but where nobody was there to move it,
-where somebody held its lane, or where the transaction that scheduled it was open for more than a minute."""
+"""Seconds between full looks. The usual look sees the last minute. Older messages exist only after downtime, after a
+lock on their lane, or after a long transaction that scheduled them."""
 
 HELD = 0.25
-"""Seconds until it is tried again what somebody holds."""
+"""Seconds until a locked schedule is tried again."""
 
 SOON = 0.01
-"""A look that is that near need not be brought forward."""
+"""Seconds. A look that is so near need not come earlier."""
 
-"""The server's errors for a privilege that the account lacks on a table or column."""
 DENIED_WAIT = 600.0
-"""Seconds until it is tried again whether the account may by now."""
+"""Seconds until a duty is tried again for which the account lacked a privilege."""
 
 CLOCK_BACK_MS = 1000
-"""The server's clock went back if it lost that much against ours, which only goes on: a slow answer looks so, too."""
+"""The server's clock went back if it lost so much against our monotonic clock. A slow answer may look the same."""
 
-# Milliseconds until the next delayed message is due, of all or of the recent ones, and until a schedule is; NULL: none
-# is, soon (by_due, by_next). And the clock.
+# Milliseconds until the next delayed message is due (of all or of the recent ones), and until the next schedule is due
+# (by_due, by_next). NULL: none is due soon. The third column is the server's clock.
 NEXT = f"SELECT ({scheduled.NEXT_DUE}), ({schedules.NEXT_DUE}), {NOW_MS}"
 
 log = get_logger("scheduler")
@@ -70,9 +71,9 @@ class Scheduler:
     session: Session = field(init=False)
     _appending: DelayedMessages = field(init=False)
     _firing: RecurringSchedules = field(init=False)
-    _all_at: float = 0.0  # when everything is looked at again (monotonic)
+    _all_at: float = 0.0  # when the next full look is due (monotonic)
     _attentive_until: float = 0.0  # (monotonic)
-    _look_at: float = 0.0  # when the next turn is planned (monotonic); 0: one is under way
+    _look_at: float = 0.0  # when the next turn is planned (monotonic); 0: a turn is under way
     _denied_until: dict[str, float] = field(factory=dict)  # duty -> when it is tried again (monotonic)
     _lead: int | None = None  # by how many milliseconds the server's clock is ahead of ours; None: not known yet
 
@@ -83,7 +84,7 @@ class Scheduler:
         self._firing = RecurringSchedules(context.database, context.ensure_lanes, context.published)
 
     def turn(self, now: float) -> float:
-        """Append and fire what is due, a bounded number; the seconds until the next turn."""
+        """Publish a bounded number of due messages. Returns the seconds until the next turn."""
         self._look_at = 0.0
         everything = now >= self._all_at or self._appending.held_up
         asked = time.monotonic()
@@ -107,13 +108,13 @@ class Scheduler:
             elif due_ms is not None:
                 waits.append(self._if_allowed(duty, work, failures))
         if failures:
-            raise failures[0]  # when the other duty has had its turn
+            raise failures[0]  # the other duty has had its turn
         delay = min(waits)
         self._look_at = time.monotonic() + delay
         return delay
 
     def attend(self) -> None:
-        """Look more often for a while: somebody else will commit something."""
+        """Look more often for a while: a user's transaction will commit a scheduled message."""
         self._attentive_until = time.monotonic() + ATTENTION
 
     def is_late_for(self, seconds: float) -> bool:
@@ -137,7 +138,7 @@ class Scheduler:
         more = self._firing.fire_due(self.session)
         if more or self._firing.fired > before:
             return 0.0
-        return HELD if self._firing.held else TURN  # one that is faulty is due all the time
+        return HELD if self._firing.held else TURN  # a faulty schedule stays due, but waits for an ordinary turn
 
     def _set_back(self, lead: int) -> float:
         self._firing.set_back(self.session)
@@ -145,7 +146,7 @@ class Scheduler:
         return TURN
 
     def _if_allowed(self, duty: str, work: Callable[[], float], failures: list[LanelogError]) -> float:
-        """Do it, unless the account may not: that is a role of its own, and no fault."""
+        """Do a duty, unless the account lacks the privilege. That is no fault: other accounts may have this role."""
         now = time.monotonic()
         if now < self._denied_until.get(duty, 0.0):
             return TURN

@@ -124,7 +124,7 @@ class Settler:
     def _write(
         self, cx: Executor, member: Member, writes: Sequence[LaneWrite]
     ) -> tuple[list[LaneWrite], list[LaneWrite]]:
-        """Write in the transaction. Returns the writes that were made, and those whose lane is not ours any more."""
+        """Write inside the transaction. Returns the writes that were made, and those whose lane is ours no more."""
         at = member.at
         keys = [write.term.key for write in writes]
         refused: list[LaneWrite] = []

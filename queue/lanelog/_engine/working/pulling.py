@@ -60,7 +60,7 @@ class Puller:
         return None
 
     def drain(self) -> None:
-        """Give back the runs that nobody has pulled."""
+        """Give back the runs that were not pulled."""
         while True:
             try:
                 item = self.runs.get_nowait()

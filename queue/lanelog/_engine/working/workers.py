@@ -1,8 +1,8 @@
-"""The threads that run handlers, lane by lane.
+"""The threads that run handlers.
 
-Owns worker threads and what they are doing; never sends SQL (only `message.transaction()` does, from within a
-handler) and never decides what comes next. Runs come through a queue, marked by the settler or, if they are late, to
-be marked by whoever takes them; the keeper supervises by the clock.
+Owns the worker threads and their current work. Never sends SQL: only `message.transaction()` does, from within a
+handler. Never decides which message is next. Runs come through a queue. The settler has marked them, or they are late,
+and the worker that takes one has it marked. The keeper's thread calls `supervise`.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ if TYPE_CHECKING:
     from lanelog.message import Message
 
 RUN_LIMIT = 3 * RUN_SECONDS
-"""A run that takes longer than planned is cut: what it has done is flushed, the rest is marked anew."""
+"""Seconds after which a run is cut. Its outcomes are flushed, and its other messages go out in a new run."""
 
 RELIEF = 0.25
-"""After so long in one handler, what its run has done is settled without it."""
+"""Seconds in one handler after which the earlier outcomes of its run are settled without it."""
 
 log = get_logger("worker")
 
 
 class _After(Enum):
-    """What a worker does after a message."""
+    """The next step of a worker after a message."""
 
     GO_ON = "go on"
     STOP = "stop"  # the rest of the run must not start
-    DETACHED = "detached"  # the message is the user's: the run ends when it is settled
+    DETACHED = "detached"  # the message is in the user's hands: the run ends when it is settled
 
 
 @define(eq=False)
 class Worker:
-    """One thread and what it is doing."""
+    """One thread and its current work."""
 
     number: int
     thread: threading.Thread | None = None
@@ -77,7 +77,7 @@ def _call(layer: Callable[..., object], call_next: Callable[[Message], object], 
 
 
 def run_hook(hook: Callable[[], object]) -> None:
-    """Call a user's hook; what it raises is logged and changes nothing."""
+    """Call a user's hook. An exception is logged and changes nothing."""
     try:
         hook()
     except BaseException as error:
@@ -99,7 +99,7 @@ class Workers:
     _started: int = 0
 
     def start(self) -> None:
-        """Start the threads; idempotent."""
+        """Start the threads. Idempotent."""
         with self._lock:
             if not self._workers and not self._stopped:
                 for _ in range(self.config.workers):
@@ -115,7 +115,7 @@ class Workers:
         worker.thread.start()
 
     def stop(self) -> None:
-        """Ask every thread to end after what it is doing; does not wait."""
+        """Ask every thread to end after its current run. Does not wait."""
         with self._lock:
             if self._stopped:
                 return
@@ -137,7 +137,7 @@ class Workers:
         return sum(1 for worker in list(self._workers) if worker.attempt is not None and not worker.abandoned)
 
     def supervise(self, now: float) -> None:
-        """One look by the clock: relieve slow runs, extend living handlers, give up what timed out."""
+        """Check the clock: relieve slow runs, extend handlers' deadlines, and give up attempts that timed out."""
         for worker in list(self._workers):
             attempt, run, member = worker.attempt, worker.run, worker.member
             if attempt is None or run is None or member is None or worker.abandoned:
@@ -156,7 +156,7 @@ class Workers:
                 self._abandon(worker, member, attempt, now)
 
     def cut_off(self) -> None:
-        """Let go of the threads whose handlers' attempts went back: they end with their handlers, or the process."""
+        """Abandon the threads whose messages went back. They end with their handlers, or with the process."""
         for worker in list(self._workers):
             attempt = worker.attempt
             if attempt is not None and attempt.state is State.SUPERSEDED and not worker.abandoned:
@@ -171,7 +171,7 @@ class Workers:
             return
         log.warning("handler.abandoned", **member.about(attempt), seconds=now - attempt.started)
         if worker.passage is not None:
-            worker.passage.leave()  # decided: it must not keep a suspect, or everybody else, waiting for ever
+            worker.passage.leave()  # the attempt is decided: its handler must not keep the isolation waiting for ever
         with self._lock:
             worker.abandoned = True
             self._workers.remove(worker)
@@ -210,10 +210,10 @@ class Workers:
             if run.late and inside:
                 marked = member.attempts.mark(run)
                 if marked is None:
-                    self.runs.put((member, run))  # who takes it next waits on, when he is let in
+                    self.runs.put((member, run))  # the next worker waits for the same mark
                     return
                 inside = marked
-                began = time.monotonic()  # a slow flush is not the run's: it would be cut before its first message
+                began = time.monotonic()  # the wait for the flush must not count against the run's time
             worker.member, worker.run, worker.passage = member, run, passage
             while inside and passage is not None and self._may_go_on(member, run, began):
                 now = time.monotonic()
@@ -237,7 +237,7 @@ class Workers:
     def _may_go_on(self, member: Member, run: Run, began: float) -> bool:
         now = time.monotonic()
         if member.rules.ack_first:
-            return True  # acked already: it runs, or it is lost
+            return True  # the messages are acked already: they must run, or they are lost
         return member.attempts.may_start(run.term, now) and now - began < RUN_LIMIT
 
     def _handle(self, member: Member, run: Run, attempt: Attempt, leave: Callable[[], None]) -> _After:
@@ -248,7 +248,7 @@ class Workers:
         error: BaseException | None = None
         try:
             self.handler(message_of(attempt, member, self.context))
-        except BaseException as raised:  # noqa: BLE001 - whatever a handler raises is a failed attempt
+        except BaseException as raised:  # noqa: BLE001 - any exception of a handler is a failed attempt
             error = raised
         left = attempt.state is State.CLAIMED and member.attempts.leave_claimed(attempt, leave)
         if left or (not is_open(attempt) and attempt.state is not State.SUPERSEDED):
