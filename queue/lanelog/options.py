@@ -63,6 +63,9 @@ class ConnectOptions(TypedDict, total=False):
     driver: Literal["pymysql", "mysqlclient"]
     """The database driver; `mysqlclient` comes with the extra of that name. Default: the one that the URL names, as
     `mysql+pymysql://` and `mysql+mysqldb://` do, else `pymysql`."""
+    wake: bool
+    """Tell subscribers in other processes of this host at once what was published, and be told; see
+    docs/explanation/hints.md. Default: True."""
     codec: Codec | None
     """Encodes every payload but bytes, and decodes for `message.decode()`; see `lanelog.Codec`. Default: None."""
 

@@ -23,6 +23,10 @@ from lanelog.errors import DatabaseError
 T = TypeVar("T")
 
 
+def _nobody(_topic: str) -> None:
+    """Default for `created`: does nothing."""
+
+
 @define(eq=False)
 class _Shared:
     """A session that threads take turns with; each turn is a few short statements."""
@@ -57,6 +61,8 @@ class LaneCreator:
     """Tells which lanes are missing and creates them; usable by any thread, which waits its turn."""
 
     _database: Database
+    created: Callable[[str], None] = _nobody
+    """Called with the topic when lanes were created in it."""
     _reading: _Shared = field(init=False, repr=False)
     # A second one: creating may wait for locks, and those who only look must not wait for that.
     _writing: _Shared = field(init=False, repr=False)
@@ -116,6 +122,7 @@ class LaneCreator:
                     raise DatabaseError(f"the topic row of {topic!r} was removed meanwhile", retriable=True)
                 offsets.create_floors(cx, topic, keys, begin)
                 partitions.create_heads(cx, topic, keys, begin)
+        self.created(topic)
 
     def _retry(self, op: Callable[[], T], deadline: float, what: str) -> T:
         return self._database.retry(op, deadline=deadline, what=what)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 from lanelog._engine.leasing.coordinator import Coordinator
+from lanelog._hints.allowance import Allowance
 from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError
 
@@ -65,6 +66,7 @@ class Keeper:
     _check_at: float = 0.0  # when the server's identity is checked again (monotonic)
     _stood_on: Incarnation | None = None  # the server that memory was last loaded from
     _keepers: dict[Member, Coordinator] = field(factory=dict)
+    _allowance: Allowance = field(factory=Allowance)  # for turns that hints ask for
 
     def __attrs_post_init__(self) -> None:
         self.session = self.context.database.session("keeper")
@@ -72,6 +74,19 @@ class Keeper:
     def turn(self, now: float) -> float:
         """Supervise, then look after each member once."""
         self.supervise(now)
+        try:
+            self._look_after_all()
+        finally:
+            ended = time.monotonic()
+            self._allowance.spend(ended, ended - now)
+        return TURN * random.uniform(0.8, 1.0)
+
+    def may_hurry(self) -> bool:
+        """Whether a hint of new lanes may wake the keeper now. Else the next turn finds them."""
+        now = time.monotonic()
+        return self._allowance.free_at(now) <= now
+
+    def _look_after_all(self) -> None:
         try:
             self._hold_ground()
             with self.session.pinned():  # another connection may lead to another server
@@ -86,7 +101,6 @@ class Keeper:
         self.context.raise_deferred("heartbeat")
         for gone in self._keepers.keys() - set(self.context.members()):
             del self._keepers[gone]
-        return TURN * random.uniform(0.8, 1.0)
 
     def _look_after(self, member: Member) -> None:
         with self.context.watch(member, "keeper", self.session):

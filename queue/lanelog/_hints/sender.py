@@ -1,0 +1,131 @@
+"""The publisher's side: it tells the subscribers of a topic that messages were committed.
+
+Owns who is told, as the heartbeats say, and how often. It never waits for a subscriber and raises nothing. It is called
+after the commit, and sends at once to the places that it knows. Once a second at most, such a call also reads them
+anew, after it has sent; what has come in new is told then. Sending takes no more than a share of the time, so that many
+subscribers cost a publisher little: what is committed in between is found by the looks that follow a hint.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+from attrs import define, field
+
+from lanelog._database.fork import register_shared
+from lanelog._hints.allowance import SHARE
+from lanelog._hints.datagram import Hint, number_of
+from lanelog._hints.host import own_host
+from lanelog._stores import heartbeats
+from lanelog._telemetry import get_logger
+from lanelog.errors import LanelogError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from lanelog._database import Database
+    from lanelog._stores.heartbeats import WakePlace
+
+REFRESH: Final = 1.0
+"""Seconds between two readings of the places."""
+
+FORGET: Final = 10.0
+"""A topic in which nothing was published for so many seconds is not read again."""
+
+TOPICS: Final = 100
+"""The most topics that are read at once, those published to last."""
+
+log = get_logger("hints")
+
+
+@define(eq=False)
+class _Audience:
+    """Who is told of one topic."""
+
+    places: frozenset[WakePlace] = frozenset()
+    told_at: float = 0.0
+    quiet_until: float = 0.0
+
+
+@define(eq=False)
+class Sender:
+    """Sends hints; usable by any thread."""
+
+    _database: Database
+    _own: Callable[[], WakePlace]
+    """The place of this process's own receiver, which needs no hint."""
+    sent: int = field(default=0, init=False)
+    lost: int = field(default=0, init=False)
+    """Hints that could not be sent: the subscriber is gone, or has not read those before."""
+    _audiences: dict[str, _Audience] = field(factory=dict, init=False)
+    _grown: set[str] = field(factory=set, init=False)  # topics with lanes that nobody was told of
+    _refresh_at: float = field(default=0.0, init=False)
+    _failing: bool = field(default=False, init=False)
+    _refreshing: threading.Lock = field(factory=threading.Lock, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        register_shared(self)
+
+    def abandon(self) -> None:
+        """In a forked child: the lock may be held by nobody."""
+        self._refreshing = threading.Lock()
+
+    def grown(self, topic: str) -> None:
+        """The topic has lanes that were not there before. The next hint says so."""
+        self._grown.add(topic)
+
+    def tell(self, topic: str) -> None:
+        """Something was committed in the topic."""
+        if not own_host() or self._database.tables_version < heartbeats.VERSION_WITH_WAKE_PLACE:
+            return
+        new_lanes = topic in self._grown
+        self._grown.discard(topic)
+        hint, now = Hint(number_of(topic), new_lanes), time.monotonic()
+        audience = self._audiences.setdefault(topic, _Audience())
+        before, audience.told_at = audience.places, now
+        if new_lanes or now >= audience.quiet_until:
+            self._send(audience, before, hint)
+        if now >= self._refresh_at and self._refreshing.acquire(blocking=False):
+            try:
+                self._refresh(now)
+            finally:
+                self._refreshing.release()
+            self._send(audience, audience.places - before, hint)
+
+    def _refresh(self, now: float) -> None:
+        self._refresh_at = now + REFRESH
+        recent = sorted(self._audiences.items(), key=lambda each: each[1].told_at, reverse=True)
+        recent = [each for each in recent if each[1].told_at > now - FORGET][:TOPICS]
+        self._audiences = dict(recent)
+        own = self._own()
+        try:
+            with self._database.autocommit(wait=0.0) as cx:
+                found = heartbeats.wake_places(cx, [topic for topic, _ in recent])
+        except LanelogError as error:
+            if not self._failing:
+                log.warning("hints.places_unread", error=error)
+            self._failing = True
+            return
+        self._failing = False
+        for topic, audience in recent:
+            audience.places = frozenset(
+                place for place in found[topic] if place.host == own_host() and place.token != own.token
+            )
+
+    def _send(self, audience: _Audience, places: Iterable[WakePlace], hint: Hint) -> None:
+        if not places:
+            return
+        began = time.monotonic()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as line:
+            for place in places:
+                try:
+                    line.sendto(hint.packed(place.token), f"\0{place.address}")
+                except OSError:
+                    self.lost += 1
+                else:
+                    self.sent += 1
+        ended = time.monotonic()
+        audience.quiet_until = ended + (ended - began) / SHARE
