@@ -90,7 +90,7 @@ class SubscriptionOptions(TypedDict, total=False):
     prefetch_bytes: int
     """The most payload bytes that wait in memory. Default: 64 MiB."""
     poll_interval: Duration
-    """The time between two looks when idle; what this process publishes is noticed at once. Default: 0.1 s."""
+    """The time between two looks when idle; what this host's processes publish is noticed at once. Default: 0.1 s."""
     visibility_timeout: Duration
     """A delivery neither settled nor extended for so long is given up, and delivered again. Default: 60 s."""
     auto_extend: bool

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 TURN = 0.25
 """Seconds between two turns. The first message of a new key waits about so long for an owner."""
 
+HURRY_SHARE = 1 / 10
+"""Hints of new lanes wake the keeper as long as its turns take no more of the time."""
+
 UNASKED = 5.0
 """Seconds between two checks of the server's identity, while no member has a heartbeat to write."""
 
@@ -66,7 +69,7 @@ class Keeper:
     _check_at: float = 0.0  # when the server's identity is checked again (monotonic)
     _stood_on: Incarnation | None = None  # the server that memory was last loaded from
     _keepers: dict[Member, Coordinator] = field(factory=dict)
-    _allowance: Allowance = field(factory=Allowance)  # for turns that hints ask for
+    _allowance: Allowance = field(factory=lambda: Allowance(HURRY_SHARE))  # for turns that hints ask for
 
     def __attrs_post_init__(self) -> None:
         self.session = self.context.database.session("keeper")
