@@ -51,13 +51,14 @@ def no_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_hint_makes_a_subscriber_look(lanelog_client: Client, other: Client) -> None:
     """Nothing but the hint can have told it: the next look by itself is ten minutes away."""
     handled = Record()
-    lanelog_client.subscribe("t", "g", handled, poll_interval=NEVER)
+    subscription = lanelog_client.subscribe("t", "g", handled, poll_interval=NEVER)
     other.publish("t", "k", b"x")
     handled.wait(1)
     for count in (2, 3, 4):
         other.publish("t", "k", b"x")
         handled.wait(count)
     assert sender(other).sent >= 3
+    assert subscription.stats().hints >= 3
 
 
 @pytest.mark.usefixtures("no_looks")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from attrs import define, field
 
 from lanelog._database.fork import register_shared
-from lanelog._hints.allowance import SHARE
+from lanelog._hints.allowance import Allowance
 from lanelog._hints.datagram import Hint, number_of
 from lanelog._hints.host import own_host
 from lanelog._stores import heartbeats
@@ -47,7 +47,6 @@ class _Audience:
 
     places: frozenset[WakePlace] = frozenset()
     told_at: float = 0.0
-    quiet_until: float = 0.0
 
 
 @define(eq=False)
@@ -62,6 +61,9 @@ class Sender:
     """Hints that could not be sent: the subscriber is gone, or has not read those before."""
     _audiences: dict[str, _Audience] = field(factory=dict, init=False)
     _grown: set[str] = field(factory=set, init=False)  # topics with lanes that nobody was told of
+    _allowance: Allowance = field(
+        factory=Allowance, init=False
+    )  # two threads at once may forget to pay for one of them
     _refresh_at: float = field(default=0.0, init=False)
     _failing: bool = field(default=False, init=False)
     _refreshing: threading.Lock = field(factory=threading.Lock, init=False)
@@ -86,14 +88,14 @@ class Sender:
         hint, now = Hint(number_of(topic), new_lanes), time.monotonic()
         audience = self._audiences.setdefault(topic, _Audience())
         before, audience.told_at = audience.places, now
-        if new_lanes or now >= audience.quiet_until:
-            self._send(audience, before, hint)
+        if new_lanes or self._allowance.free_at(now) <= now:
+            self._send(before, hint)
         if now >= self._refresh_at and self._refreshing.acquire(blocking=False):
             try:
                 self._refresh(now)
             finally:
                 self._refreshing.release()
-            self._send(audience, audience.places - before, hint)
+            self._send(audience.places - before, hint)
 
     def _refresh(self, now: float) -> None:
         self._refresh_at = now + REFRESH
@@ -115,7 +117,7 @@ class Sender:
                 place for place in found[topic] if place.host == own_host() and place.token != own.token
             )
 
-    def _send(self, audience: _Audience, places: Iterable[WakePlace], hint: Hint) -> None:
+    def _send(self, places: Iterable[WakePlace], hint: Hint) -> None:
         if not places:
             return
         began = time.monotonic()
@@ -128,4 +130,4 @@ class Sender:
                 else:
                     self.sent += 1
         ended = time.monotonic()
-        audience.quiet_until = ended + (ended - began) / SHARE
+        self._allowance.spend(ended, ended - began)

@@ -26,6 +26,7 @@ class FetchingSide:
     state: MemberState
     _ahead: list[Lane] = field(factory=list)  # lanes whose head in memory is higher than the last look found
     _look_wanted: bool = True
+    hints: int = 0  # that were heard from other processes
     _hinted: bool = False
 
     def wanted(self, now: float) -> bool:
@@ -76,6 +77,7 @@ class FetchingSide:
 
     def hinted(self) -> None:
         """A hint says that a message was published: look as soon as the share of looks allows."""
+        self.hints += 1
         self._hinted = True
         self.state.signals.wake_fetcher()
 
