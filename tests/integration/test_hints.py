@@ -120,6 +120,8 @@ def test_a_subscriber_that_is_gone_costs_a_lost_hint(lanelog_client: Client, oth
     )
     other.publish("t", "k", b"x")
     assert (sender(other).sent, sender(other).lost) == (1, 1)
+    (finding,) = (each for each in other.admin.doctor() if each.check == "hints")
+    assert finding.detail == "2 of 2 subscriptions want them; on this host 2, reached 1"
 
 
 def test_places_of_other_hosts_are_told_nothing(lanelog_client: Client, other: Client, raw: Any) -> None:

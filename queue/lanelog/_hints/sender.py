@@ -11,6 +11,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from attrs import define, field
@@ -24,7 +25,7 @@ from lanelog._telemetry import get_logger
 from lanelog.errors import LanelogError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection
 
     from lanelog._database import Database
     from lanelog._stores.heartbeats import WakePlace
@@ -117,17 +118,23 @@ class Sender:
                 place for place in found[topic] if place.host == own_host() and place.token != own.token
             )
 
-    def _send(self, places: Iterable[WakePlace], hint: Hint) -> None:
+    def _send(self, places: Collection[WakePlace], hint: Hint) -> None:
         if not places:
             return
         began = time.monotonic()
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as line:
-            for place in places:
-                try:
-                    line.sendto(hint.packed(place.token), f"\0{place.address}")
-                except OSError:
-                    self.lost += 1
-                else:
-                    self.sent += 1
+        sent = deliver(places, hint)
+        self.sent += sent
+        self.lost += len(places) - sent
         ended = time.monotonic()
         self._allowance.spend(ended, ended - began)
+
+
+def deliver(places: Collection[WakePlace], hint: Hint) -> int:
+    """Send a hint to each of these places on this host, and wait for none. How many took it."""
+    taken = 0
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as line:
+        for place in places:
+            with suppress(OSError):  # the subscriber is gone, or has not read those before
+                line.sendto(hint.packed(place.token), f"\0{place.address}")
+                taken += 1
+    return taken

@@ -70,6 +70,14 @@ STRAIGHT_JOIN queue_subscriber_heartbeats h FORCE INDEX (PRIMARY)
 WHERE g.topic IN ({{topics}}) AND h.wake_address <> '' AND h.deregistered_at = 0 AND h.expires_at >= {NOW_MS}
 """
 
+# Where a thousand subscribers want their hints, and whether they live (PRIMARY).
+ALL_WAKE_PLACES = f"""SELECT s.wake_host, s.wake_address, s.wake_token FROM (
+  SELECT wake_host, wake_address, wake_token, deregistered_at, expires_at
+  FROM queue_subscriber_heartbeats FORCE INDEX (PRIMARY) WHERE consumer_group > ''
+  ORDER BY consumer_group, topic, subscriber_name LIMIT 1000) s
+WHERE s.deregistered_at = 0 AND s.expires_at >= {NOW_MS}
+"""
+
 # An owner leaves; the row stays a while so that others see it go (PRIMARY).
 DEREGISTER = f"""
 UPDATE queue_subscriber_heartbeats SET deregistered_at = {NOW_MS}
@@ -209,6 +217,11 @@ def wake_places(cx: Executor, topics: Sequence[str]) -> dict[str, list[WakePlace
     for topic, host, address, token in cx.query(WAKE_PLACES.format(topics=marks), topics):
         found[topic].append(WakePlace(host, address, int(token)))
     return found
+
+
+def all_wake_places(cx: Executor) -> list[WakePlace]:
+    """Return where the first thousand subscribers want their hints, those that live. For tables with such columns."""
+    return [WakePlace(host, address, int(token)) for host, address, token in cx.query(ALL_WAKE_PLACES)]
 
 
 def deregister(cx: Executor, at: GroupTopic, owner: str) -> None:
