@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from attrs import frozen
+from benchmarks.bench import PAYLOAD, TOPIC
 
 import lanelog
-from benchmarks.bench import PAYLOAD, TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,14 +31,16 @@ class Neighbour:
     def on(cls, url: str, *, wake: bool) -> Iterator[Neighbour]:
         """Start it, and end it afterwards."""
         command = [sys.executable, "-m", "benchmarks.neighbour", url, str(int(wake))]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        with subprocess.Popen(  # noqa: S603 - this module, with arguments of our own
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as process:
             yield cls(process)
             process.communicate()
 
     def publish(self, key: str) -> float:
         """Have it publish; when it began."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
+        assert self._process.stdin is not None  # noqa: S101 - for the type checker: they are pipes
+        assert self._process.stdout is not None  # noqa: S101 - the same
         self._process.stdin.write(key + "\n")
         self._process.stdin.flush()
         return float(self._process.stdout.readline())

@@ -35,7 +35,7 @@ TURN = 0.25
 """Seconds between two turns. The first message of a new key waits about so long for an owner."""
 
 HURRY_SHARE = 1 / 10
-"""Hints of new lanes wake the keeper as long as its turns take no more of the time."""
+"""Hints of new lanes wake the keeper as long as those turns take no more of the time."""
 
 UNASKED = 5.0
 """Seconds between two checks of the server's identity, while no member has a heartbeat to write."""
@@ -70,6 +70,7 @@ class Keeper:
     _stood_on: Incarnation | None = None  # the server that memory was last loaded from
     _keepers: dict[Member, Coordinator] = field(factory=dict)
     _allowance: Allowance = field(factory=lambda: Allowance(HURRY_SHARE))  # for turns that hints ask for
+    _hurried: bool = False  # a hint asked for the next turn
 
     def __attrs_post_init__(self) -> None:
         self.session = self.context.database.session("keeper")
@@ -80,14 +81,16 @@ class Keeper:
         try:
             self._look_after_all()
         finally:
-            ended = time.monotonic()
-            self._allowance.spend(ended, ended - now)
+            if self._hurried:
+                self._hurried, ended = False, time.monotonic()
+                self._allowance.spend(ended, ended - now)
         return TURN * random.uniform(0.8, 1.0)
 
     def may_hurry(self) -> bool:
-        """Whether a hint of new lanes may wake the keeper now. Else the next turn finds them."""
+        """Whether a hint of new lanes may wake the keeper now. The turn is paid for. Else the next turn finds them."""
         now = time.monotonic()
-        return self._allowance.free_at(now) <= now
+        self._hurried = self._hurried or self._allowance.free_at(now) <= now
+        return self._hurried
 
     def _look_after_all(self) -> None:
         try:
