@@ -2,8 +2,8 @@
 
 Owns who is told, as the heartbeats say, and how often. It never waits for a subscriber and raises nothing. It is called
 after the commit, and sends at once to the places that it knows. Once a second at most, such a call also reads them
-anew, after it has sent; what has come in new is told then. Sending takes no more than a share of the time, so that many
-subscribers cost a publisher little: what is committed in between is found by the looks that follow a hint.
+anew, after it has sent; what has come in new is told then. A publisher pays for what its hints make the subscribers do,
+and leaves hints out when it has spent its share of the time. The looks find what is committed in between.
 """
 
 from __future__ import annotations
@@ -38,6 +38,9 @@ FORGET: Final = 10.0
 
 TOPICS: Final = 100
 """The most topics that are read at once, those published to last."""
+
+PRICE: Final = 0.001
+"""Seconds that a publisher pays for each hint: about what waking a subscriber and its look cost the machine."""
 
 log = get_logger("hints")
 
@@ -121,12 +124,10 @@ class Sender:
     def _send(self, places: Collection[WakePlace], hint: Hint) -> None:
         if not places:
             return
-        began = time.monotonic()
         sent = deliver(places, hint)
         self.sent += sent
         self.lost += len(places) - sent
-        ended = time.monotonic()
-        self._allowance.spend(ended, ended - began)
+        self._allowance.spend(time.monotonic(), PRICE * len(places))
 
 
 def deliver(places: Collection[WakePlace], hint: Hint) -> int:
