@@ -73,8 +73,8 @@ class RetryPolicy:
 
     Args:
         stop: Whether to give the message up. Default: never; `max_attempts` decides.
-        wait: The wait before the next attempt, in seconds or as a timedelta. Default: 1, 2, 4, 8 s and so on, at most
-            60 s, each plus up to a second of jitter.
+        wait: The wait before the next attempt, in seconds or as a timedelta. Default: 1, 2, 4, 8 s and so on, plus up
+            to a second of jitter, 60 s at most.
         retry: Whether to try again after this exception. Default: after any.
         max_attempts: The most attempts, the first one included. Default: 5, or None if there is a `stop`. With both,
             the first limit that is reached counts.
@@ -107,7 +107,7 @@ class RetryPolicy:
         Args:
             attempt: The number of the attempt that failed, from 1.
             since_first: Seconds since the first attempt began.
-            error: The exception. None after a nack or a time-out: `retry` has nothing to judge and is not asked.
+            error: The exception. None after a nack: `retry` has nothing to judge and is not asked.
 
         Raises:
             ConfigurationError: One of the objects raised, or the wait is no number of seconds, and `stop` does not give

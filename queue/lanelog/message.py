@@ -33,6 +33,8 @@ _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", "
 class Reject(Exception):
     """Raised by a handler: the message can never succeed. It goes to the dead letters at once.
 
+    A message that is a dead letter itself is tried again instead.
+
     Args:
         reason: The text of the error that the dead letter keeps.
     """
