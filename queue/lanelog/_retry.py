@@ -107,7 +107,7 @@ class RetryPolicy:
         Args:
             attempt: The number of the attempt that failed, from 1.
             since_first: Seconds since the first attempt began.
-            error: The exception. None after a nack: `retry` has nothing to judge and is not asked.
+            error: The exception. None after a nack or `Retry`: there is nothing to judge, and `retry` is not asked.
 
         Raises:
             ConfigurationError: One of the objects raised, or the wait is no number of seconds, and `stop` does not give
