@@ -218,9 +218,7 @@ def test_publishers_of_lanes_that_exist_do_not_wait_for_a_registration(stage: St
     [
         ("before COMMIT following messages.INSERT", "latest"),
         *thorough(("before COMMIT following messages.INSERT", "earliest")),
-        *thorough(
-            ("before COMMIT following messages.INSERT", "instant"), ("after partitions.NEXT_OFFSET", "latest")
-        ),
+        *thorough(("before COMMIT following messages.INSERT", "instant"), ("after partitions.NEXT_OFFSET", "latest")),
     ],
 )
 def test_a_registration_under_an_open_publish_does_not_wait_and_the_group_gets_the_message(

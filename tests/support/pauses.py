@@ -163,7 +163,10 @@ class Pauses:
 
         def taken_apart(wire: Wire, statements: Sequence[Statement]) -> list[int]:
             # What the server runs one by one is sent one by one, so that it can be stopped in between.
-            return [*(int(paused_run(wire, one.sql, one.args).lastrowid or 0) for one in statements), paused_commit(wire)]
+            return [
+                *(int(paused_run(wire, one.sql, one.args).lastrowid or 0) for one in statements),
+                paused_commit(wire),
+            ]
 
         Wire._run, Wire.commit, Wire.rollback = paused_run, paused_commit, forgetful_rollback  # type: ignore[method-assign]
         Wire.commit_with = taken_apart  # type: ignore[method-assign]
