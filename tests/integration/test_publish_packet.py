@@ -14,6 +14,7 @@ from lanelog.config import ConnectConfig
 from lanelog.errors import DatabaseError, SchemaError
 from lanelog.message import decode_metadata
 from lanelog.publisher import Publisher, packet
+from lanelog.publisher.draft import make_draft
 from support.proxy import Proxy, proxy_to
 from support.publishing import hold, publisher_at
 from support.sql import one, rows, stored
@@ -79,6 +80,8 @@ def test_a_busy_lane_holds_up_nobody_else(publisher: Publisher, raw: Any, open_r
     """The packet does not wait; the message waits for its lane as ever, and is there once."""
     holder = open_raw()
     hold(holder, "k")
+    drafted = make_draft("t", "k", b"x", message_id=None, metadata=None, codec=None, max_payload_bytes=1)
+    assert packet.publish(publisher._database, drafted) is None  # one that waits ends in a lock time-out
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(publisher.publish, "t", "k", b"x")
         for offset in range(1, 4):
