@@ -69,6 +69,8 @@ class Line:
     """By key; each has a holder."""
     holders: dict[str, Waiter] = field(factory=dict)
     """By key; a holder need not be in the queue any more."""
+    max_batch: int = MAX_BATCH
+    """The most messages of one transaction."""
 
     @property
     def empty(self) -> bool:
@@ -88,7 +90,7 @@ class Line:
 
     def take(self) -> list[Waiter]:
         """Return the next batch, in order of arrival, for the leader to commit."""
-        return _take(self.ready)
+        return _take(self.ready, self.max_batch)
 
     def park(self, members: Iterable[Waiter]) -> list[Waiter]:
         """Queue members whose lanes turned out to be busy, and whoever is ready for the same ones; wake the result.
@@ -124,7 +126,7 @@ class Line:
 
     def claim(self, key: str) -> list[Waiter]:
         """Return the batch that has gathered for a busy lane, for its holder, who has the lane by now."""
-        return _take(self.busy[key])
+        return _take(self.busy[key], self.max_batch)
 
     def unclaim(self, key: str, members: Iterable[Waiter]) -> None:
         """Return a batch to the front of its busy lane, for the holder, who lost the lane before it was committed."""
@@ -174,10 +176,10 @@ def _unclaimed(members: Iterable[Waiter]) -> list[Waiter]:
     return waiting
 
 
-def _take(queue: deque[Waiter]) -> list[Waiter]:
+def _take(queue: deque[Waiter], most: int) -> list[Waiter]:
     batch: list[Waiter] = []
     size = 0
-    while queue and len(batch) < MAX_BATCH and (not batch or size + queue[0].draft.wire_bytes <= MAX_BATCH_BYTES):
+    while queue and len(batch) < most and (not batch or size + queue[0].draft.wire_bytes <= MAX_BATCH_BYTES):
         member = queue.popleft()
         member.claimed = True
         size += member.draft.wire_bytes
