@@ -13,12 +13,13 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Protocol
 
-from attrs import define, field
+from attrs import define, field, frozen
 
 from lanelog._engine.cleanup.janitor import Janitor
 from lanelog._engine.context import EngineContext
 from lanelog._engine.fetching.fetcher import Fetcher
 from lanelog._engine.leasing.keeper import Keeper
+from lanelog._engine.leasing.pace import KeeperPace
 from lanelog._engine.member.rules import Signals
 from lanelog._engine.scheduling.scheduler import Scheduler
 from lanelog._engine.settling.settler import Settler
@@ -48,6 +49,13 @@ class Supervised(Protocol):
         """Check the running handlers against the clock."""
 
 
+@frozen(kw_only=True)
+class Pace:
+    """How often the parts of an engine do their work."""
+
+    keeper: KeeperPace = field(factory=KeeperPace)
+
+
 @define(eq=False)
 class Engine:
     """See the module."""
@@ -55,6 +63,7 @@ class Engine:
     database: Database
     ensure_lanes: Callable[[str, Sequence[str]], None]
     published: Callable[[str], None]
+    pace: Pace = field(factory=Pace)
     context: EngineContext = field(init=False)
     signals: Signals = field(init=False)
     _supervised: list[Supervised] = field(factory=list)
@@ -65,7 +74,7 @@ class Engine:
 
     def __attrs_post_init__(self) -> None:
         self.context = context = EngineContext(self.database, self.ensure_lanes, self.published)
-        keeper = Keeper(context, self._supervise)
+        keeper = Keeper(context, self._supervise, self.pace.keeper)
         fetcher, settler, janitor = Fetcher(context), Settler(context), Janitor(context)
         self._scheduler = scheduler = Scheduler(context)
         self._loops = [
