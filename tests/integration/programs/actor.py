@@ -19,7 +19,8 @@ import attrs
 from saying import CONFIG, say, say_what_is_logged
 
 import lanelog
-from lanelog._engine.cleanup import auditing, janitor
+from lanelog._engine.cleanup import auditing
+from lanelog._engine.cleanup.janitor import JanitorPace
 from lanelog._engine.cleanup.lane_purge import Purge
 from lanelog._engine.leasing.pace import KeeperPace
 from lanelog._engine.leasing.registration import register
@@ -31,10 +32,13 @@ from support import elapsed
 from support.pace import paced
 from support.pauses import IN_THE_BLOCK, Pauses
 
-janitor.TURN = CONFIG.get("janitor_turn", 0.1)
 if CONFIG.get("trusting"):
     elapsed.trust_heartbeats_at_once(setattr)
-client = paced(lanelog.connect(CONFIG["url"], **CONFIG.get("connect", {})), keeper=KeeperPace(claim=0.2))
+client = paced(
+    lanelog.connect(CONFIG["url"], **CONFIG.get("connect", {})),
+    keeper=KeeperPace(claim=0.2),
+    janitor=JanitorPace(turn=CONFIG.get("janitor_turn", 0.1)),
+)
 pauses = Pauses(say)
 subscriptions: list[lanelog.Subscription] = []
 waited: set[tuple[str, int]] = set()
