@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import pytest
-from attrs import define
+from attrs import define, evolve
 
 import lanelog
 from lanelog import Client, ConfigurationError, Outgoing, Receipt
@@ -464,17 +464,16 @@ def test_a_lane_gets_its_messages_in_the_order_in_which_they_are_due(
 
 
 def test_a_page_that_cuts_a_lane_and_a_payload_bound_keep_the_order(
-    publisher: Publisher, appending: DelayedMessages, raw: Any, monkeypatch: pytest.MonkeyPatch
+    publisher: Publisher, appending: DelayedMessages, raw: Any
 ) -> None:
     """Each transaction takes what comes first of every lane."""
-    monkeypatch.setattr("lanelog._engine.scheduling.delayed.PAGE", 7)
-    monkeypatch.setattr("lanelog._engine.scheduling.delayed.BYTES_A_TRANSACTION", 1000)
+    small = evolve(appending, page=7, bytes_a_transaction=1000)
     ids = [f"{n:02}" for n in range(20)]
     publisher.publish_many(
         "t", [Outgoing(f"k{n % 2}", b"x" * (400 if n % 3 else 1), ids[n], delay=3600) for n in range(20)]
     )
     make_due(raw)
-    moved = [appending.append() for _ in range(20)]
+    moved = [small.append() for _ in range(20)]
     assert sum(moved) == 20
     assert max(moved) <= 5
     assert log(raw, "k0") == ids[0::2]
