@@ -56,6 +56,9 @@ class Pace:
     keeper: KeeperPace = field(factory=KeeperPace)
     janitor: JanitorPace = field(factory=JanitorPace)
     scheduler: SchedulerPace = field(factory=SchedulerPace)
+    tells: float = 5.0
+    """Seconds after which a thread that waits for the end of a subscription is told, again and again, what it waits
+    for."""
 
 
 @define(eq=False)
