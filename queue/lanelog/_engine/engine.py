@@ -50,7 +50,7 @@ class Supervised(Protocol):
 
 
 @frozen(kw_only=True)
-class Pace:
+class EnginePace:
     """How often the parts of an engine do their work."""
 
     keeper: KeeperPace = field(factory=KeeperPace)
@@ -68,7 +68,7 @@ class Engine:
     database: Database
     ensure_lanes: Callable[[str, Sequence[str]], None]
     published: Callable[[str], None]
-    pace: Pace = field(factory=Pace)
+    pace: EnginePace = field(factory=EnginePace)
     context: EngineContext = field(init=False)
     signals: Signals = field(init=False)
     _supervised: list[Supervised] = field(factory=list)
