@@ -79,7 +79,10 @@ class Topic:
     denied_until: dict[str, float] = field(factory=dict)  # duty -> when it is tried again (monotonic)
 
     def put_off(self, key: str, first: float) -> None:
-        """Nothing of this lane can be released now. Each wait is longer, so that a sleeping group costs little."""
+        """Nothing of this lane can be released now. The first wait takes `first` seconds, and each other one is longer.
+
+        So a sleeping group costs little.
+        """
         wait = self.waits[key] = min(LONGEST_WAIT, 2 * self.waits.get(key, first / 2))
         self.not_before[key] = time.monotonic() + wait
 
