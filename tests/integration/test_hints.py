@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 import lanelog
 from lanelog import Client
 from lanelog._engine.fetching import fetcher
-from lanelog._engine.leasing import keeper
 from lanelog._hints.host import own_host
 from lanelog._hints.sender import Sender
 from lanelog.migrations.steps import STEPS
@@ -75,17 +75,15 @@ def test_messages_that_become_due_are_hinted(lanelog_client: Client, other: Clie
     handled.wait(2)
 
 
-def test_a_hint_of_new_lanes_wakes_the_keeper(
-    lanelog_client: Client, other: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hint_of_new_lanes_wakes_the_keeper(lanelog_client: Client, other: Client) -> None:
     """Nothing but the hint can have told it: its next turn is ten minutes away."""
     handled = Record()
     subscription = lanelog_client.subscribe("t", "g", handled)
     other.publish("t", "k", b"x")
     handled.wait(1)
-    monkeypatch.setattr(keeper, "TURN", NEVER)
     engine = lanelog_client._engine
     assert engine is not None
+    engine._keeper.pace = evolve(engine._keeper.pace, turn=NEVER)
     turned = threading.Event()
     supervise = engine._keeper.supervise
     engine._keeper.supervise = lambda now: (supervise(now), turned.set())

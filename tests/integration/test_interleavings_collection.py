@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from lanelog._engine.cleanup import janitor
+from lanelog._engine.cleanup.janitor import JanitorPace
+from support.pace import paced
 from support.situations import Situations
 from support.sql import audit, rows
 from support.stage import DIES, Actor, Stage, thorough
@@ -26,12 +27,12 @@ FLUSHING = "before COMMIT following offsets.FLUSH"
 
 
 @pytest.fixture(autouse=True)
-def _two_groups(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _two_groups(stage: Stage) -> Iterator[None]:
     """Lane k: five messages, all of them acked by group fast, two by group slow; no floor rises above what both acked.
 
     Every rise is noted by the server, with the lowest watermark of that moment.
     """
-    monkeypatch.setattr(janitor, "TURN", 0.1)
+    paced(stage.client, janitor=JanitorPace(turn=0.1))
     stage.client.publish_many("t", [("k", b"{}")] * LAST)
     for group, acked in (("fast", LAST), ("slow", ACKED_BY_SLOW)):
         stage.register(group)
@@ -113,7 +114,9 @@ def test_a_publish_does_not_wait_for_a_collection_of_its_lane(stage: Stage, poin
     wait_for_the_rest(stage)
 
 
-@pytest.mark.parametrize("point", ["before COMMIT following messages.INSERT", *thorough("after partitions.ADVANCE")])
+@pytest.mark.parametrize(
+    "point", ["before COMMIT following messages.INSERT", *thorough("after partitions.ADVANCE_TO_NEXT")]
+)
 def test_a_collection_does_not_wait_for_an_open_publish_to_its_lane(stage: Stage, point: str) -> None:
     """All that may leave has left while the publisher is paused; its message is not missed by anybody afterwards."""
     publishing = stage.stopped(point, "publish", topic="t", key="k")

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 from lanelog._engine.leasing.coordinator import Coordinator
+from lanelog._engine.leasing.pace import KeeperPace
 from lanelog._hints.allowance import Allowance
 from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
     from lanelog._database import Incarnation, Session
     from lanelog._engine.context import EngineContext
     from lanelog._engine.member.member import Member
-
-TURN = 0.25
-"""Seconds between two turns. The first message of a new key waits about so long for an owner."""
 
 HURRY_SHARE = 1 / 10
 """Hints of new lanes wake the keeper as long as those turns take no more of the time."""
@@ -62,6 +60,7 @@ class Keeper:
 
     context: EngineContext
     supervise: Callable[[float], None]  # the workers' clock
+    pace: KeeperPace
     session: Session = field(init=False)
     _lock_name: str = ""
     _generation: int = 0
@@ -84,7 +83,7 @@ class Keeper:
             if self._hurried:
                 self._hurried, ended = False, time.monotonic()
                 self._allowance.spend(ended, ended - now)
-        return TURN * random.uniform(0.8, 1.0)
+        return self.pace.turn * random.uniform(0.8, 1.0)
 
     def may_hurry(self) -> bool:
         """Whether a hint of new lanes may wake the keeper now. The turn is paid for. Else the next turn finds them."""
@@ -208,7 +207,7 @@ class Keeper:
     def _keeper_of(self, member: Member) -> Coordinator:
         keeper = self._keepers.get(member)
         if keeper is None:
-            keeper = self._keepers[member] = Coordinator(self.context, member, self.session)
+            keeper = self._keepers[member] = Coordinator(self.context, member, self.session, self.pace)
             if self._stood_on is not None:
                 keeper.new_session(self.session, self._lock_name, self._stood_on)
         return keeper

@@ -126,7 +126,7 @@ def topic(database: Database, name: str) -> TopicInfo:
     return repeated(database, look, "reading a topic")
 
 
-def groups(database: Database, topic: str | None) -> list[GroupInfo]:
+def groups(database: Database, topic: str | None, breadth: ages.Breadth = ages.USUAL) -> list[GroupInfo]:
     """See `Admin.groups`. Each group has a snapshot of its own."""
     optional("topic", topic)
 
@@ -139,10 +139,10 @@ def groups(database: Database, topic: str | None) -> list[GroupInfo]:
             return cx.query(GROUPS_OF, (topic, GROUPS_MAX)), uptime
 
     found: list[GroupInfo] = []
-    room = ages.EXACT_LANES
+    room = breadth.exact
     rows, uptime = repeated(database, look, "listing groups")
     for row in rows:
-        found.append(_group(database, row, room, uptime))
+        found.append(_group(database, row, room, breadth, uptime))
         room -= found[-1].lagging_lanes if found[-1].oldest_age_exact else 0
     return found
 
@@ -249,13 +249,14 @@ def _complete(
     ]
 
 
-def _group(database: Database, row: tuple[Any, ...], room: int, uptime: float) -> GroupInfo:
+def _group(database: Database, row: tuple[Any, ...], room: int, breadth: ages.Breadth, uptime: float) -> GroupInfo:
     """Return one group.
 
     Args:
         database: The database.
         row: Its registration.
         room: How many lanes may be looked into one by one.
+        breadth: How many lanes are looked into if there are more.
         uptime: Seconds since the server started.
     """
     topic, group, order, start, retention_ms, created_at, paused_at, paused_by, pause_reason, now = row
@@ -264,10 +265,10 @@ def _group(database: Database, row: tuple[Any, ...], room: int, uptime: float) -
         with database.snapshot() as cx:
             at = GroupTopic(topic=topic, group=group)
             facts = lane_totals.total(cx, at)
-            exact = facts.lagging <= max(room, ages.CANDIDATES)
+            exact = facts.lagging <= max(room, breadth.candidates)
             return (
                 facts,
-                ages.oldest_age(cx, at, exact=exact),
+                ages.oldest_age(cx, at, breadth, exact=exact),
                 exact,
                 _owners.load(cx, at),
                 leases.counts(cx, at),
