@@ -1,7 +1,8 @@
 """Topics, groups and members, with sums over their lanes.
 
 Owns these queries. Lists no lanes and no messages. The sums of one answer come from one snapshot, held for
-milliseconds, so that they fit each other.
+milliseconds, so that they fit each other. Where more than a thousand lanes lag, the age of the oldest message is looked
+for right behind that snapshot.
 """
 
 from __future__ import annotations
@@ -259,21 +260,20 @@ def _group(database: Database, row: tuple[Any, ...], room: int, uptime: float) -
         uptime: Seconds since the server started.
     """
     topic, group, order, start, retention_ms, created_at, paused_at, paused_by, pause_reason, now = row
+    at = GroupTopic(topic=topic, group=group)
 
-    def look() -> tuple[lane_totals.GroupFacts, float | None, bool, Owners, dict[str, int]]:
+    def look() -> tuple[lane_totals.GroupFacts, bool, list[str], float | None, Owners, dict[str, int]]:
         with database.snapshot() as cx:
-            at = GroupTopic(topic=topic, group=group)
             facts = lane_totals.total(cx, at)
             exact = facts.lagging <= max(room, ages.CANDIDATES)
-            return (
-                facts,
-                ages.oldest_age(cx, at, exact=exact),
-                exact,
-                _owners.load(cx, at),
-                leases.counts(cx, at),
-            )
+            # The snapshot must not be held while thousands of messages are looked at.
+            borders = ages.borders(cx, topic, facts.lanes) if exact and facts.lagging > ages.MANY else []
+            oldest = None if borders else ages.oldest_age(cx, at, exact=exact)
+            return facts, exact, borders, oldest, _owners.load(cx, at), leases.counts(cx, at)
 
-    facts, oldest_age, exact, owners, lanes = repeated(database, look, "reading a group")
+    facts, exact, borders, oldest_age, owners, lanes = repeated(database, look, "reading a group")
+    if borders:
+        oldest_age = ages.oldest_of_many(database, at, borders)
     owned, stale = owners.counted(lanes)
     return GroupInfo(
         topic=topic,
