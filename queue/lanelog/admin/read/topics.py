@@ -61,14 +61,20 @@ GROUP BY d.topic
 
 _REGISTRATION = f"""topic, consumer_group, delivery_order, start_at, retention_ms, created_at, paused_at, paused_by,
        pause_reason, {NOW_MS}
-FROM queue_groups FORCE INDEX (by_topic)
+FROM queue_groups
 """
 
 # Registrations, in order of topic and name (by_topic).
-GROUPS = f"SELECT {_REGISTRATION} WHERE topic > '' ORDER BY topic, consumer_group LIMIT %s"
+GROUPS = f"SELECT {_REGISTRATION} FORCE INDEX (by_topic) WHERE topic > '' ORDER BY topic, consumer_group LIMIT %s"
 
 # Registrations of one topic (by_topic).
-GROUPS_OF = f"SELECT {_REGISTRATION} WHERE topic = %s ORDER BY consumer_group LIMIT %s"
+GROUPS_OF = f"SELECT {_REGISTRATION} FORCE INDEX (by_topic) WHERE topic = %s ORDER BY consumer_group LIMIT %s"
+
+# Registrations of one name, in order of topic (PRIMARY).
+GROUPS_NAMED = f"SELECT {_REGISTRATION} FORCE INDEX (PRIMARY) WHERE consumer_group = %s ORDER BY topic LIMIT %s"
+
+# One registration (PRIMARY).
+GROUP = f"SELECT {_REGISTRATION} FORCE INDEX (PRIMARY) WHERE consumer_group = %s AND topic = %s"
 
 
 @frozen
@@ -127,17 +133,17 @@ def topic(database: Database, name: str) -> TopicInfo:
     return repeated(database, look, "reading a topic")
 
 
-def groups(database: Database, topic: str | None) -> list[GroupInfo]:
+def groups(database: Database, topic: str | None, group: str | None = None) -> list[GroupInfo]:
     """See `Admin.groups`. Each group has a snapshot of its own."""
     optional("topic", topic)
+    optional("group", group)
 
     def look() -> tuple[list[tuple[Any, ...]], float]:
         with database.snapshot() as cx:
             uptime = _owners.uptime(cx)
-            if topic is None:
-                return cx.query(GROUPS, (GROUPS_MAX,)), uptime
-            known_topic(cx, topic)
-            return cx.query(GROUPS_OF, (topic, GROUPS_MAX)), uptime
+            if topic is not None:
+                known_topic(cx, topic)
+            return _registrations(cx, topic, group), uptime
 
     found: list[GroupInfo] = []
     room = ages.EXACT_LANES
@@ -150,8 +156,7 @@ def groups(database: Database, topic: str | None) -> list[GroupInfo]:
 
 def lag(database: Database, topic: str | None, group: str | None) -> list[GroupInfo]:
     """See `Admin.lag`."""
-    optional("group", group)
-    found = [each for each in groups(database, topic) if group in (None, each.group)]
+    found = groups(database, topic, group)
     if group is not None and not found:
         where = "any topic" if topic is None else f"topic {topic!r}"
         listing = "`lanelog groups`" if topic is None else f"`lanelog groups {topic}`"
@@ -248,6 +253,12 @@ def _complete(
         )
         for each in shown
     ]
+
+
+def _registrations(cx: Executor, topic: str | None, group: str | None) -> list[tuple[Any, ...]]:
+    if topic is None:
+        return cx.query(GROUPS, (GROUPS_MAX,)) if group is None else cx.query(GROUPS_NAMED, (group, GROUPS_MAX))
+    return cx.query(GROUPS_OF, (topic, GROUPS_MAX)) if group is None else cx.query(GROUP, (group, topic))
 
 
 def _group(database: Database, row: tuple[Any, ...], room: int, uptime: float) -> GroupInfo:
