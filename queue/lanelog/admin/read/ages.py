@@ -69,7 +69,7 @@ LEFT JOIN queue_offsets f FORCE INDEX (PRIMARY)
        ON f.consumer_group = '' AND f.topic = p.topic AND f.partition_key = p.partition_key
 LEFT JOIN queue_messages m FORCE INDEX (PRIMARY)
        ON m.topic = p.topic AND m.partition_key = p.partition_key AND m.`offset` = {WATERMARK} + 1
-WHERE p.topic = %s AND p.partition_key > %s AND p.partition_key <= %s AND p.head_offset > {WATERMARK}
+WHERE p.topic = %s AND p.partition_key > '' AND p.partition_key {{within}} AND p.head_offset > {WATERMARK}
 """
 
 # The key of the lane that is so many lanes behind another (PRIMARY).
@@ -110,7 +110,7 @@ def borders(cx: Executor, topic: str, lanes: int) -> list[str]:
     """Return the keys that cut the lanes of a topic, of which there are about so many, into `PARTS` parts."""
     found: list[str] = []
     while len(found) < PARTS - 1:
-        row = cx.one(BORDER, (topic, found[-1] if found else "", lanes // PARTS))
+        row = cx.one(BORDER, (topic, found[-1] if found else "", lanes // PARTS - 1))
         if row is None:
             break
         found.append(str(row[0]))
@@ -118,16 +118,19 @@ def borders(cx: Executor, topic: str, lanes: int) -> list[str]:
 
 
 def oldest_of_many(database: Database, at: GroupTopic, borders: Sequence[str]) -> float | None:
-    """Return what `oldest_age` does, exactly. Each part between two of the borders has a snapshot of its own."""
+    """Return what `oldest_age` does, exactly. Each part, from one border to the next, has a snapshot of its own.
+
+    A lane on a border is in two parts, which changes nothing.
+    """
     parts = zip(["", *borders], [*borders, _BEYOND], strict=True)
     looks = [partial(read, database, _oldest_within, "looking for the oldest message", at, *part) for part in parts]
     found = [age for age in together(looks) if age is not None]
     return max(found) / 1000 if found else None
 
 
-def _oldest_within(cx: Executor, at: GroupTopic, after: str, through: str) -> int | None:
+def _oldest_within(cx: Executor, at: GroupTopic, first: str, last: str) -> int | None:
     """Return the age in milliseconds of the oldest message right behind a watermark, in a range of keys."""
-    row = cx.one(OLDEST, (*at.columns, after, through))
+    row = cx.one(OLDEST.format(within="BETWEEN %s AND %s"), (*at.columns, first, last))
     return None if row is None or row[0] is None else int(row[0])
 
 
