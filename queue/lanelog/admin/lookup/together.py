@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 @define(eq=False)
-class _Task:
+class _Taken:
     """One look, its answer, and the error instead of one."""
 
     look: Callable[[], object]
@@ -39,7 +39,7 @@ def together(looks: Sequence[Callable[[], T]]) -> list[T]:
 
     If some raise, the error of the first of them is raised, once all have ended.
     """
-    tasks = [_Task(look) for look in looks]
+    tasks = [_Taken(look) for look in looks]
     threads = [threading.Thread(target=task.run, name="lanelog-look", daemon=True) for task in tasks[:-1]]
     for thread in threads:
         thread.start()
