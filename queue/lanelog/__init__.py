@@ -1,7 +1,7 @@
 """lanelog: a partitioned message log inside the MySQL or MariaDB that a team already runs.
 
-Publishers append messages under a key; each key is a lane handled in order by one worker at a time; consumer groups
-read the same log independently; a crash resumes exactly where it stopped.
+Publishers append messages under a key. Each key is a lane, with one order and one owner per group. Consumer groups read
+the same log independently. After a crash, another process continues from the rows that were committed.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ _LATER = {
     "SubscriptionState": "lanelog.subscriber",
     "SubscriptionStats": "lanelog.subscriber",
 }
-"""Names that only some processes need, and their modules."""
+"""Names that only some processes need, by module."""
 
 
 def __getattr__(name: str) -> object:
-    """Give a name that is not imported yet, or the version that is installed: `import lanelog` must stay light."""
+    """Import a name at its first use, because `import lanelog` must stay light. `__version__`: the installed one."""
     if name == "__version__":
         from importlib.metadata import version
 

@@ -1,4 +1,4 @@
-"""`python -m lanelog` is the command line. It does nothing of its own; the interpreter calls it."""
+"""`python -m lanelog`: the command line."""
 
 from lanelog.cli import main
 

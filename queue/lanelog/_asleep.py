@@ -1,7 +1,6 @@
-"""Sleep: for how long this machine has been suspended, which its monotonic clock does not count.
+"""Sleep: for how long this machine has been suspended. Its monotonic clock does not count that time.
 
-Leases and retentions go on meanwhile, by the database's clock: what was true before need not be true afterwards. Owns
-that one reading. Called by a member, for its authority, and by publishers, for what they are in doubt about.
+Leases and retentions go on meanwhile, by the database's clock.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ _CLOCKS = (getattr(time, "CLOCK_BOOTTIME", None), getattr(time, "CLOCK_MONOTONIC
 
 
 def suspended() -> float:
-    """Seconds since the boot in which the machine slept; 0 where the system has no clock that tells."""
+    """Seconds of sleep since the boot. 0 where the system has no clock that tells."""
     boot, monotonic = _CLOCKS
     if boot is None or monotonic is None:
         return 0.0

@@ -1,6 +1,6 @@
-"""How long to wait after failures in a row: twice as long each time, within bounds, and at random.
+"""The wait after failures in a row: twice as long each time, within bounds, and random.
 
-Owns the arithmetic alone; it never waits. Loops and whoever repeats a transaction ask it.
+Owns the arithmetic alone. Never waits.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from typing import Final
 
 from attrs import frozen
 
-_DOUBLINGS: Final = 10  # after which every bound is reached
+_DOUBLINGS: Final = 10  # after so many, every bound is reached
 
 
 @frozen(kw_only=True)
 class Backoff:
-    """Bounds of the waits, in seconds. They are drawn at random: those who collided must not meet again."""
+    """Bounds of the waits, in seconds. A wait is random: transactions that collided must not collide again."""
 
     least: float
     first: float
@@ -24,12 +24,12 @@ class Backoff:
     """The longest wait of all."""
 
     def after(self, failures: int) -> float:
-        """Return the seconds to wait after that many failures in a row, counted from 1."""
+        """Return the seconds to wait after so many failures in a row, from 1."""
         return random.uniform(self.least, min(self.most, self.first * 2.0 ** min(failures - 1, _DOUBLINGS)))
 
 
 OF_LOOPS: Final = Backoff(least=0.05, first=0.1, most=2.0)
-"""For a background loop, whose next turn has time."""
+"""For a background loop. Nothing waits for its next turn."""
 
 OF_TRANSACTIONS: Final = Backoff(least=0.001, first=0.02, most=1.0)
-"""For a transaction that somebody waits for."""
+"""For a transaction that a caller waits for."""

@@ -1,7 +1,6 @@
-"""The checks of everything a caller hands in: names, numbers, durations, callables.
+"""The checks of arguments: names, numbers, durations, callables.
 
-It never touches a database, a clock or the environment, and never puts a value that may be a secret into a message.
-`config`, `message` and the publisher call it before any SQL is sent.
+Never touches a database, a clock or the environment. Never puts a value that may be a secret into an error.
 """
 
 from __future__ import annotations
@@ -24,22 +23,22 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 Duration: TypeAlias = float | timedelta
-"""Seconds, or a timedelta: what every duration may be given as. Inside, durations are seconds."""
+"""Seconds, or a timedelta. A caller may give any duration as either. Inside, durations are seconds."""
 
 NAME_MAX = 255
-"""The most characters a topic, key, group or id may have; the width of their columns."""
+"""The most characters of a topic, key, group or id, as wide as their columns."""
 
 MAX_SECONDS = 3_155_760_000.0
-"""A hundred years: the longest duration; its milliseconds added to any date fit the BIGINT columns."""
+"""A hundred years, the longest duration. Its milliseconds, added to any date, fit the BIGINT columns."""
 
-_UNWRAP_LIMIT = 32  # decorators around decorators; an object that answers every attribute would never end
+_UNWRAP_LIMIT = 32  # an object that answers every attribute looks like decorators without end
 
 
 def check_name(kind: str, value: object) -> str:
-    """Return `value` as a plain str if it can name a topic, key, group or id: the `kind` that an error calls it by.
+    """Return `value` as a plain str if it can name a topic, key, group or id. Otherwise raise ConfigurationError.
 
-    Names are compared byte for byte by the servers, which pad trailing spaces and order by code point: what could look
-    equal to one side and different to the other is refused here.
+    `kind` says in the error what it should name. Servers compare names by code point, but pad trailing spaces. Names
+    that are equal to one side and different to the other are refused here.
     """
     if not isinstance(value, str):
         raise ConfigurationError(f"{kind} must be a str, not {type(value).__name__}")
@@ -49,7 +48,7 @@ def check_name(kind: str, value: object) -> str:
     # isprintable() is False for every control character, surrogate and white space but the plain blank.
     if not (value.isprintable() and value[0] != " " and value[-1] != " "):
         _check_unusual_name(kind, value)
-    # Not str(value): that gives the name of the member, not its value, for an Enum that inherits from str.
+    # Not str(value): for an Enum that inherits from str, that gives the name of the member, not its value.
     return value if type(value) is str else str.__str__(value)
 
 
@@ -66,7 +65,10 @@ def _check_unusual_name(kind: str, value: str) -> None:
 def check_number(
     what: str, value: object, *, least: float = 0.0, above: bool = False, most: float = MAX_SECONDS
 ) -> float:
-    """Return `value` as a float if it is a finite number of `least` (or `above` it) to `most`; a bool is no number."""
+    """Return `value` as a float if it is a finite number from `least` to `most`. A bool is no number.
+
+    `above`: it must be more than `least`.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ConfigurationError(f"{what} must be a number, not {type(value).__name__}")
     return _in_range(what, value, least=least, above=above, most=most)
@@ -81,14 +83,14 @@ def seconds(value: Duration | None) -> float | None: ...
 
 
 def seconds(value: Any) -> Any:
-    """Turn a timedelta into seconds; anything else stays as it is, for a check that knows its name to judge."""
+    """Turn a timedelta into seconds. Any other value stays as it is: a later check knows its name."""
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 
 def check_duration(
     what: str, value: object, *, least: float = 0.0, above: bool = False, most: float = MAX_SECONDS
 ) -> float:
-    """Return the seconds of `value`, a number or a timedelta, if they are finite and in range; see `check_number`."""
+    """Return the seconds of `value`, a number or a timedelta, if they are finite and in range. See `check_number`."""
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -97,12 +99,12 @@ def check_duration(
 
 
 def check_timeout(what: str, value: object) -> float | None:
-    """Return the seconds to wait, None for as long as it takes; what is over already, a negative one, is no wait."""
+    """Return the seconds to wait. None: as long as it takes. A negative time-out is over already: 0."""
     return None if value is None else max(0.0, check_duration(what, value, least=-MAX_SECONDS))
 
 
 def _in_range(what: str, value: Any, *, least: float, above: bool, most: float) -> float:
-    # An int too large for a float is compared as an int; nan and the infinities fail the comparison.
+    # An int too large for a float is compared as an int. nan and the infinities fail the comparison.
     fits = least < value <= most if above else least <= value <= most
     if not fits:
         bound = f"more than {least:g}" if above else f"at least {least:g}"
@@ -112,7 +114,7 @@ def _in_range(what: str, value: Any, *, least: float, above: bool, most: float) 
 
 
 def check_integer(what: str, value: object, *, least: int, most: int) -> int:
-    """Return `value` if it is an int of `least` to `most`; a bool is no number."""
+    """Return `value` if it is an int from `least` to `most`. A bool is no number."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise ConfigurationError(f"{what} must be an int, not {type(value).__name__}")
     if not least <= value <= most:
@@ -121,7 +123,7 @@ def check_integer(what: str, value: object, *, least: int, most: int) -> int:
 
 
 def check_callable(what: str, value: object) -> Callable[..., object]:
-    """Return `value` if calling it does work in this thread; refuse coroutine, generator and non-callable objects."""
+    """Return `value` if a call does its work in this thread. Refuse async functions, generators and non-callables."""
     if not callable(value):
         raise ConfigurationError(f"{what} must be callable, not {type(value).__name__}")
     if _is_deferred(value):
@@ -130,7 +132,7 @@ def check_callable(what: str, value: object) -> Callable[..., object]:
 
 
 def refuse_bare(decorator: Callable[P, T]) -> Callable[P, T]:
-    """Have a method that makes decorators say what is missing when it is used as one itself, `@client.subscriber`."""
+    """Make a method that returns decorators say what is missing when it is used as one: `@client.subscriber`."""
 
     @functools.wraps(decorator)
     def checked(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -145,13 +147,13 @@ def refuse_bare(decorator: Callable[P, T]) -> Callable[P, T]:
 
 
 def check_arguments(what: str, function: Callable[..., object], *names: str) -> None:
-    """Refuse a callable that cannot be called with these arguments, by position; one that hides its signature passes.
+    """Refuse a callable that does not take these arguments by position. A callable that hides its signature passes.
 
-    A decorator's own signature counts, not that of what it wraps: it may hand on more arguments than it takes.
+    A decorator's own signature counts, not the wrapped function's: it may hand on more arguments than it takes.
     """
     try:
         signature = inspect.signature(function, follow_wrapped=False)
-    except (TypeError, ValueError):  # many that are written in C, and objects with every attribute
+    except (TypeError, ValueError):  # many callables written in C, and objects that answer every attribute
         return
     reason = ""
     try:
@@ -160,12 +162,12 @@ def check_arguments(what: str, function: Callable[..., object], *names: str) -> 
         reason = str(exc)
     if reason:
         wanted = "one positional argument" if len(names) == 1 else f"{len(names)} positional arguments"
-        # Of the signature nothing is shown: the default of a parameter may be a secret.
+        # The error does not show the signature: the default of a parameter may be a secret.
         raise ConfigurationError(f"{what} must take {wanted}, {' and '.join(names)}: {reason}")
 
 
 def _is_deferred(function: Any) -> bool:
-    """Whether a call would return a coroutine or generator, as far as can be seen without calling."""
+    """Whether a call would return a coroutine or a generator, as far as it can be seen without a call."""
     for _ in range(_UNWRAP_LIMIT):
         if (
             inspect.iscoroutinefunction(function)
@@ -187,7 +189,7 @@ def _is_deferred(function: Any) -> bool:
 
 
 def check_options(what: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse the first option that is not known, and say which known one was probably meant."""
+    """Refuse the first option that is not known, and name the closest known one."""
     names = sorted(known)
     for option in given:
         if option not in names:
@@ -196,13 +198,13 @@ def check_options(what: str, given: Iterable[str], known: Iterable[str]) -> None
             raise ConfigurationError(f"unknown {what} {option!r}; {hint}")
 
 
-# Validators for attrs fields: the field's name is the name the caller knows.
+# Validators for attrs fields: the field's name is the name that the caller knows.
 
 
 def duration(
     *, least: float = 0.0, above: bool = False, most: float = MAX_SECONDS, optional: bool = False
 ) -> Callable[[Any, Attribute[Any], object], None]:
-    """A field that holds seconds, see `check_duration`; its converter is `seconds`."""
+    """Return a validator for seconds, see `check_duration`. The field's converter is `seconds`."""
 
     def validate(_: Any, attribute: Attribute[Any], value: object) -> None:
         if not (optional and value is None):
@@ -212,7 +214,7 @@ def duration(
 
 
 def integer(*, least: int, most: int, optional: bool = False) -> Callable[[Any, Attribute[Any], object], None]:
-    """A field that holds an int, see `check_integer`, or None if that is `optional`."""
+    """Return a validator for an int, see `check_integer`. `optional`: None is valid, too."""
 
     def validate(_: Any, attribute: Attribute[Any], value: object) -> None:
         if not (optional and value is None):
@@ -222,6 +224,6 @@ def integer(*, least: int, most: int, optional: bool = False) -> Callable[[Any, 
 
 
 def boolean(_: Any, attribute: Attribute[Any], value: object) -> None:
-    """A field that holds True or False, not something truthy."""
+    """Validate that a field holds True or False, and no other true or false value."""
     if not isinstance(value, bool):
         raise ConfigurationError(f"{attribute.name} must be True or False, not {type(value).__name__}")

@@ -1,8 +1,7 @@
-"""Which bytes a payload becomes, what their content type is, and the way back.
+"""The encoding of payloads, their content types, and the decoding.
 
-It never talks to a database. The publisher encodes with it, and `message.decode()` goes the way back; the default JSON
-is `_json`'s. Bytes are never encoded: redrive, replay and dead letters copy them along with their metadata, in which
-the content type stands.
+Never talks to a database. Bytes are never encoded: redrive, replay and dead letters copy them together with the
+metadata, which has the content type.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from attrs import Attribute
 
 CONTENT_TYPE: Final = "content-type"
-"""The name in the metadata that says what the payload is."""
+"""The name of the content type in the metadata."""
 
 JSON_TYPE: Final = "application/json"
 TEXT_TYPE: Final = "text/plain; charset=utf-8"
@@ -28,22 +27,22 @@ CONTENT_TYPE_MAX: Final = 255
 
 @runtime_checkable
 class Codec(Protocol):
-    """Turns payloads into bytes; given as `codec=` to `connect`, `publish`, `publish_many`, `schedule` or `Outgoing`.
+    """Turns payloads into bytes. Give it as `codec=` to `connect`, `publish`, `publish_many`, `schedule` or `Outgoing`.
 
-    It is asked for every payload but bytes, by any number of threads at once. What else it may have:
+    It encodes every payload except bytes. Any number of threads call it at once. It may also have:
 
-    `content_type`, a str such as `"application/x-msgpack"`: stored with each message, as metadata `content-type`.
-    Without it, messages have none, and whoever reads them must know.
+    `content_type`, a str such as `"application/x-msgpack"`. It is stored with each message, as metadata `content-type`.
+    Without it, messages have no content type, and their readers must know the encoding.
 
-    `decode(payload: bytes) -> object`: what `message.decode()` calls on the codec of the reading client.
+    `decode(payload: bytes) -> object`. `message.decode()` calls it on the codec of the reading client.
     """
 
     def encode(self, value: Any, /) -> bytes:
-        """Return the payload's bytes. What it raises reaches who publishes; nothing was written."""
+        """Return the payload's bytes. `publish` passes on any exception; nothing was written then."""
 
 
 def check_codec(codec: object) -> None:
-    """Refuse what is no codec. Raises ConfigurationError."""
+    """Raise ConfigurationError if this is no codec."""
     name = type(codec).__name__
     if not callable(getattr(codec, "encode", None)):
         raise ConfigurationError(f"codec must have a method encode(value) -> bytes; {name} has none")
@@ -54,20 +53,20 @@ def check_codec(codec: object) -> None:
 
 
 def codec_option(_: Any, __: Attribute[Any], value: object) -> None:
-    """A field that holds a codec, or None."""
+    """Validate a field that holds a codec, or None."""
     if value is not None:
         check_codec(value)
 
 
 def encode_payload(value: object, codec: Codec | None = None, *, given: str | None = None) -> tuple[bytes, str | None]:
-    """Return the bytes to store and their content type, None for none.
+    """Return the bytes to store, and their content type or None.
 
-    Without a codec: bytes as they are, str in UTF-8, all else as JSON. With one: all but bytes through it. `given` is
-    the content type in the caller's metadata, which only bytes may have: all else is what its encoder says.
-    Raises ConfigurationError; what the codec raises.
+    Bytes stay as they are. The codec encodes anything else. Without a codec, a str becomes UTF-8, and anything else
+    JSON. `given` is the content type in the caller's metadata. Only bytes may have it: for anything else the encoder
+    says the type. Raises ConfigurationError, and any exception of the codec.
     """
     if isinstance(value, bytes | bytearray | memoryview):
-        # Without any codec nobody will take bytes for its own, and they need no mark.
+        # Without a codec here, bytes need no mark. With one, a reader's codec would take them for its own.
         return bytes(value), given if given is not None or codec is None else BYTES_TYPE
     if given is not None:
         raise ConfigurationError(
@@ -83,10 +82,10 @@ def encode_payload(value: object, codec: Codec | None = None, *, given: str | No
 
 
 def decode_payload(payload: bytes, content_type: str | None, codec: Codec | None) -> Any:
-    """Return what was published, as far as its content type or, without one, `codec` tells.
+    """Return the payload as it was published, by its content type or, without one, by `codec`.
 
-    Raises ConfigurationError if it cannot be told; ValueError if the bytes are not what is said of them; what the
-    codec raises.
+    Raises ConfigurationError if no codec fits, ValueError if the bytes are not what the type says, and any exception of
+    the codec.
     """
     if content_type is None:
         return payload if codec is None else _decode_with(codec, payload)
@@ -100,7 +99,7 @@ def decode_payload(payload: bytes, content_type: str | None, codec: Codec | None
         return payload.decode()
     if wanted == BYTES_TYPE:
         return payload
-    if codec is not None and own is None:  # it may be for any
+    if codec is not None and own is None:  # a codec without a type may be for any type
         return _decode_with(codec, payload)
     shown = content_type if len(content_type) <= CONTENT_TYPE_MAX else f"{content_type[:CONTENT_TYPE_MAX]}…"
     has = "has no codec" if codec is None else f"has a codec for {own}"

@@ -1,7 +1,7 @@
 """The settings of a connection: the URL, the time-outs, the size of the pool.
 
-It never opens anything and reads LANELOG_URL only when asked; the password is in no repr, URL, error or traceback of
-it, however malformed the URL. `lanelog.connect` builds it, and `_database` reads it.
+Opens nothing, and reads LANELOG_URL only when there is no URL. The password stands in no repr, URL, error or traceback,
+even if the URL is malformed.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ _SCHEMES: Final = {
     "mysql+mysqldb": "mysqlclient",
     "mariadb+mysqldb": "mysqlclient",
 }
-"""What a URL may begin with, and the driver that it names; SQLAlchemy calls mysqlclient by its module, MySQLdb."""
+"""The allowed schemes, and the driver that each names. SQLAlchemy calls mysqlclient by its module, MySQLdb."""
 
 _CHARSET = "utf8mb4"
 _PARAMETERS = ("unix_socket", "ssl", "ssl_ca", "ssl_cert", "ssl_key", "ssl_verify", "charset")
 _BOOLEANS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 _DATABASE_MAX = 64
 PAYLOAD_MAX = 512 * 1024 * 1024
-"""Bytes: a payload travels as hex, and no packet is larger than 1 GiB."""
+"""Bytes. A payload travels as hex, and no packet is larger than 1 GiB."""
 _TIMEOUT_MAX = 31_536_000.0  # PyMySQL's own bound
 
 
 def _text(_: Any, attribute: Attribute[Any], value: object) -> None:
-    # The value is in no message: one of the fields is the password.
+    # No message quotes the value: one of the fields is the password.
     if not isinstance(value, str):
         raise ConfigurationError(f"{attribute.name} must be a str, not {type(value).__name__}")
     if any(character == "\0" or "\ud800" <= character <= "\udfff" for character in value):
@@ -77,10 +77,10 @@ def _driver(_: Any, __: Attribute[Any], value: object) -> None:
 
 @frozen(kw_only=True)
 class ConnectConfig:
-    """Where the database is and how patiently it is talked to; durations in seconds, given as such or as a timedelta.
+    """Where the database is, and how long its answers may take. Durations are seconds.
 
-    TLS is used if `tls` is true. It then verifies the server's certificate and name, against `ssl_ca` or the system's
-    authorities, unless `ssl_verify` is False.
+    If `tls` is true, the server's certificate and name are verified against `ssl_ca` or the system's authorities,
+    unless `ssl_verify` is False.
     """
 
     host: str = field(default="127.0.0.1", validator=_text)
@@ -111,34 +111,40 @@ class ConnectConfig:
 
     @property
     def tls(self) -> bool:
-        """Whether the connection is encrypted: `ssl`, `ssl_ca` or `ssl_cert` was given."""
+        """Whether the connection is encrypted: `ssl` is true, or `ssl_ca` or `ssl_cert` was given."""
         return self.ssl or self.ssl_ca is not None or self.ssl_cert is not None
 
     @classmethod
     def from_url(cls, url: str | None = None, **options: object) -> ConnectConfig:
-        """Read `mysql://user:password@host:3306/database?unix_socket=…&ssl_ca=…`, or LANELOG_URL if `url` is None.
+        """Read a URL.
 
-        The URL of an application that uses SQLAlchemy serves as well: `mysql+pymysql://` and `mysql+mysqldb://` (or
-        `mariadb+…`) choose the driver, unless `driver` is among the options, and `charset=utf8mb4`, which is what
-        lanelog speaks anyway, is taken. User, password, database and parameters are percent-decoded. `options` are the
-        keyword arguments of `lanelog.connect`. Raises ConfigurationError, which quotes no part of the URL but the name
-        of a parameter.
+        User, password, database and parameters are percent-decoded. A URL of SQLAlchemy is valid, too. Its
+        `mysql+pymysql://` or `mysql+mysqldb://` (or `mariadb+…`) chooses the driver, unless `driver` is among the
+        options. Its `charset=utf8mb4` has no effect, because lanelog always uses that.
+
+        Args:
+            url: `mysql://user:password@host:3306/database?unix_socket=…&ssl_ca=…`. None: the URL in LANELOG_URL.
+            **options: The keyword arguments of `lanelog.connect`.
+
+        Raises:
+            ConfigurationError: The URL or an option is not valid. The error quotes no part of the URL, except the name
+                of a parameter.
         """
         try:
             return cls(**cast("dict[str, Any]", {**_read(url, options), **options}))
         except ConfigurationError as exc:
-            # The frames behind it have URL and password among their locals, which error trackers show.
+            # Error trackers show the locals of its frames, and URL and password are among them.
             refused = exc.with_traceback(None)
         del url
         raise refused
 
     def address(self) -> str:
-        """Where connections go, for people: `127.0.0.1:3306`, or the path of the socket."""
+        """Return where connections go, for people: `127.0.0.1:3306`, or the path of the socket."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return self.unix_socket or f"{host}:{self.port}"
 
     def safe_url(self) -> str:
-        """The URL without the password, for people: `mysql://root@127.0.0.1:3306/jobs`."""
+        """Return the URL without the password, for people: `mysql://root@127.0.0.1:3306/jobs`."""
         user = f"{quote(self.user, safe='')}@" if self.user else ""
         host = f"[{self.host}]" if ":" in self.host else self.host
         parameters = [
@@ -173,7 +179,7 @@ def _read(url: object, options: Iterable[str]) -> dict[str, object]:
 
 
 def _parse(url: object) -> dict[str, object]:
-    """Take the URL apart; every error is raised outside an `except`, so that none carries the URL as its context."""
+    """Take the URL apart. Every error is raised outside of an `except`: otherwise its context would carry the URL."""
     if not isinstance(url, str):
         raise ConfigurationError(f"the URL must be a str, not {type(url).__name__}: write {_FORM}")
     if not url.isprintable() or " " in url:

@@ -1,16 +1,16 @@
 """Cron expressions: what they mean in a time zone, and when they fire.
 
-Owns the meaning of an expression; parsing and calendar are cronsim's, time zones zoneinfo's. Never reads a clock and
-never talks to a database. Called by administration, which declares and previews schedules, and by the engine, which
-fires them.
+Owns the meaning of an expression. cronsim parses it and knows the calendar, zoneinfo knows the time zones. Never reads
+a clock and never talks to a database.
 
-Five fields are minute, hour, day of the month, month and day of the week; six have the second in front. A job with a
-fixed minute and hour happens once on each of its days, also where daylight saving time begins or ends: at the first
-moment after the gap if its time is skipped, at the first of the two if its time comes twice. A job whose minute or hour
-field begins with `*` follows the clock on the wall: times that are skipped are left out, times that come twice fire
-twice. These are the rules of Debian's cron; a field of seconds changes nothing in them.
-One is not kept to the letter: on Lord Howe Island, whose clocks change by half an hour, such a job whose hour is the
-one after the change in autumn begins at half past on that day.
+Five fields are minute, hour, day of the month, month and day of the week. Six have the second in front. A job with a
+fixed minute and hour fires once on each of its days, also where daylight saving time begins or ends. If its time is
+skipped, it fires at the first moment after the gap. If its time comes twice, it fires at the first of the two. A job
+whose minute or hour field begins with `*` follows the clock on the wall: times that are skipped are left out, and times
+that come twice fire twice. These are the rules of Debian's cron. A field of seconds changes nothing in them.
+
+There is one exception. Clocks on Lord Howe Island change by half an hour. There a job with `*` whose hour is the one
+after the change in autumn begins at half past on that day.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 EXPRESSION_MAX: Final = 255
-"""The most characters of an expression: the width of its column."""
+"""The most characters of an expression, as wide as its column."""
 ZONE_MAX: Final = 64
 
 _WITH_SECONDS: Final = 6
@@ -42,24 +42,24 @@ _SECOND: Final = timedelta(seconds=1)
 _MINUTE: Final = timedelta(minutes=1)
 _MINUTE_MS: Final = 60_000
 _OF_THE_MACHINE: Final = frozenset({"localtime", "posixrules", "Factory"})
-"""Names that the system may know, and that mean something else on every machine."""
+"""Names that the system may know. They mean something else on every machine."""
 
 
 @frozen
 class Cron:
-    """An expression in a time zone; make it with `parse`. All times are whole seconds."""
+    """An expression in a time zone. Make it with `parse`. All times are whole seconds."""
 
     expression: str
-    """Its fields, one blank between them."""
+    """Its fields, with one blank between them."""
     timezone: str
     _minutes: str = field(repr=False)  # the five fields without the seconds
     _seconds: tuple[int, ...] = field(repr=False)
     _zone: tzinfo = field(repr=False)
 
     def times(self, after: datetime) -> Iterator[datetime]:
-        """The times later than `after` (aware), in order and in the expression's zone.
+        """Yield the times later than `after` (aware), in order and in the expression's zone.
 
-        Ends where there is none within fifty years.
+        It ends when none follows within fifty years.
         """
         last = after.astimezone(UTC)
         try:
@@ -68,7 +68,7 @@ class Cron:
                 begin = minute.astimezone(UTC)
                 for second in self._seconds:
                     at = begin + second * _SECOND
-                    # In the hour that comes twice, what already happened in the first one is offered once more.
+                    # In the hour that comes twice, cronsim gives the times of the first hour once more.
                     if at > last:
                         last = at
                         yield at.astimezone(self._zone)
@@ -76,18 +76,18 @@ class Cron:
             return
 
     def after(self, ms: int) -> int:
-        """The first time later than `ms`; both in epoch milliseconds. ConfigurationError if there is none."""
+        """Return the first time later than `ms`, both in epoch milliseconds. ConfigurationError if there is none."""
         found = next(self.times(_moment(ms)), None)
         if found is None:
             raise ConfigurationError(f"the cron expression {self.expression!r} never fires")
         return _ms(found)
 
     def between(self, after_ms: int, until_ms: int) -> Iterator[int]:
-        """The times later than the one and not later than the other, in order; epoch milliseconds."""
+        """Yield the times later than `after_ms`, up to `until_ms`, in order. Epoch milliseconds."""
         return takewhile(lambda at: at <= until_ms, map(_ms, self.times(_moment(after_ms))))
 
     def last(self, after_ms: int, until_ms: int) -> int | None:
-        """The latest of those that `between` gives, without going through all of them."""
+        """Return the last time of `between`, without going through all of them. None: there is none."""
         first_seconds = Cron(self.expression, self.timezone, self._minutes, self._seconds[:1], self._zone)
         reach = _MINUTE_MS
         while True:
@@ -101,7 +101,7 @@ class Cron:
 
 
 def parse(expression: str, timezone: str) -> Cron:
-    """An expression of five fields, or six with the second first. Raises ConfigurationError for it or its zone."""
+    """Parse an expression of five fields, or six with the second first. Raises ConfigurationError."""
     _check_text("the cron expression", expression, EXPRESSION_MAX)
     _check_text("the time zone", timezone, ZONE_MAX)
     return _parsed(expression, timezone)
@@ -135,7 +135,7 @@ def _zone(name: str) -> tzinfo:
 
 
 def _check_text(what: str, value: object, most: int) -> None:
-    """Refuse what is not a line of text that its column can hold."""
+    """Refuse anything but one line of plain text that fits into its column."""
     if not isinstance(value, str):
         raise ConfigurationError(f"{what} must be a str, not {type(value).__name__}")
     if not 0 < len(value) <= most:

@@ -1,8 +1,8 @@
-"""JSON as payloads are written when no codec is given: which types it takes, and what it says about those it does not.
+"""The JSON of payloads without a codec: which types it takes, and what it says about the others.
 
-`encode_json` is called for every such publish, so the encoder of the standard library goes first, and one quick look
-finds out whether all comes back as it was. Only what fails, or comes back different, is searched for the place to name.
-It never puts a value of the payload into an error or a warning: names of fields and types only.
+Every such publish needs it, so the standard library's encoder goes first, and a quick look checks that the payload
+comes back as it was. Only a payload that fails, or comes back different, is searched for the place to name. Errors and
+warnings name fields and types, and never a value of the payload.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _AS_TEXT: Final = frozenset({datetime, date, Decimal})
 """Types without parts that come back as documented."""
 _LEAVES: Final = _SAME | _AS_TEXT
 _PLACES: Final = 100
-"""How many places are named in warnings: Python remembers each text that it has shown, for as long as it runs."""
+"""How many places warnings may name. Python remembers the text of each warning as long as it runs."""
 _NAME: Final = 40
-"""The most characters of a key that is taken for the name of a field."""
+"""The most characters of a key that counts as the name of a field."""
 _PACKAGE: Final = __name__.partition(".")[0]
 
 _named: set[str] = set()
@@ -37,24 +37,24 @@ _named: set[str] = set()
 
 @attrs.frozen
 class _Finding:
-    """What is wrong at a place within a payload."""
+    """A fault at one place within a payload."""
 
     place: str
     problem: str
     refused: bool
-    """Whether it cannot be JSON at all; otherwise it comes back different."""
+    """Whether it cannot be JSON. Otherwise it comes back different."""
 
 
 def encode_json(value: object) -> bytes:
-    """Return compact JSON in UTF-8. Raises ConfigurationError, which names the place; warns if it comes back different.
+    """Return compact JSON in UTF-8. Warn if it comes back different. Raises ConfigurationError, which names the place.
 
-    Besides what JSON knows: datetime and date (ISO 8601), Decimal and UUID (text), Enum (its value), attrs classes and
-    dataclasses (objects of their fields).
+    Beyond JSON's own types it takes datetime and date (ISO 8601), Decimal and UUID (text), Enum (its value), attrs
+    classes and dataclasses (objects of their fields).
     """
     try:
         encoded = _JSON.encode(value).encode()
     except UnicodeEncodeError:
-        # Not chained: it carries the whole text.
+        # Not chained: that error carries the whole text.
         raise ConfigurationError(_refusal(value, "a lone surrogate")) from None
     except (TypeError, ValueError, AttributeError, RecursionError) as exc:
         raise ConfigurationError(_refusal(value, str(exc))) from exc
@@ -64,13 +64,13 @@ def encode_json(value: object) -> bytes:
 
 
 def _substitute(value: Any) -> object:
-    """What stands in JSON for a value that JSON does not know. Raises TypeError."""
+    """Return what stands in JSON for a value that JSON does not know. Raises TypeError."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, date):  # datetime is one
         return value.isoformat()
     if isinstance(value, Decimal):
-        # As for floats: other programs could not read it as a number.
+        # As for floats, other programs could not read it as a number.
         if not value.is_finite():
             raise TypeError("not a finite number")
         return str(value)
@@ -89,7 +89,7 @@ _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", "
 
 
 def _comes_back(value: object) -> bool:
-    """A quick look at what is JSON already: whether it comes back equal, or as documented. False: look closely."""
+    """Whether a quick look says that it comes back equal, or as documented. False: a closer look is needed."""
     try:
         return _leaves_only(value)
     except RecursionError:  # the encoder goes a little deeper
@@ -129,7 +129,7 @@ def _warn(value: object) -> None:
 
 
 def _callers_level() -> int:
-    """The stacklevel, for who calls this, of the first frame outside of this package."""
+    """Return the stacklevel, as the caller of this function counts, of the first frame outside of this package."""
     level, frame = 1, sys._getframe(1)  # noqa: SLF001 - inspect's way reads source files
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == _PACKAGE:
         level, frame = level + 1, frame.f_back
@@ -143,7 +143,7 @@ def _refusal(value: object, error: str) -> str:
 
 
 def _first(value: object, *, refused: bool) -> _Finding | None:
-    """The first finding of that kind; None if there is none, or if it lies too deep or in a circle."""
+    """Return the first finding of that kind. None: there is none, or it lies too deep or in a circle."""
     try:
         return next((found for found in _findings(value, "$") if found.refused is refused), None)
     except RecursionError:
@@ -151,7 +151,7 @@ def _first(value: object, *, refused: bool) -> _Finding | None:
 
 
 def _findings(value: object, place: str) -> Iterator[_Finding]:
-    """What is wrong, in the order in which the encoder meets it: so it has failed before a circle is entered."""
+    """Yield the faults in the order in which the encoder meets them. So the encoder's fault comes before any circle."""
     if isinstance(value, dict):
         for number, (key, item) in enumerate(value.items(), 1):
             yield from _about_key(key, place)
@@ -168,7 +168,7 @@ def _findings(value: object, place: str) -> Iterator[_Finding]:
             substitute = _substitute(value)
         except TypeError as exc:
             yield _Finding(place, f"is {exc}", refused=True)
-        except AttributeError as exc:  # an attrs class or a dataclass before its __init__ has set all
+        except AttributeError as exc:  # an attrs class or a dataclass whose __init__ has not set all fields yet
             yield _Finding(place, f"is incomplete: {exc}", refused=True)
         else:
             yield from _findings(substitute, place)
@@ -194,7 +194,7 @@ def _about_key(key: object, place: str) -> Iterator[_Finding]:
 
 
 def _step(key: object, number: int) -> str:
-    """What looks like the name of a field is shown; any other key may be a part of the data, and is counted."""
+    """Return the text for one step into an object. A key that is no identifier may be data: its number is shown."""
     named = isinstance(key, str) and len(key) <= _NAME and key.isascii() and key.isidentifier()
     return f".{key}" if named else f"[key {number}]"
 

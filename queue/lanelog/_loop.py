@@ -1,7 +1,6 @@
 """The background thread of a loop: its start, its waits, its stop, and its back-off when a turn fails.
 
-It never knows what a turn does, and never sleeps: it waits on an event that `wake` and `stop` set.
-Keeper, fetcher, settler, janitor and scheduler each hand it their `turn`; nothing else in the library starts a loop.
+Never knows what a turn does. Never sleeps: it waits on an event that `wake` and `stop` set.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ FAILURES_UNTIL_FAILED = 5
 class Loop:
     """One thread that repeats `turn(now) -> delay` until it is stopped.
 
-    `turn` gets the monotonic time and returns the seconds to wait, 0 for none. `failed` is told the error when five
-    turns in a row raised one that is no retriable LanelogError, once until a turn succeeds again. `finished` runs in
-    the thread when it ends, to close what the thread owned.
+    `turn` gets the monotonic time and returns the seconds to wait, 0 for none. `failed` gets the error of the fifth
+    failed turn, once until a turn succeeds. A turn that raised a retriable LanelogError does not count. `finished` runs
+    in the thread at its end, and closes what the thread owned.
     """
 
     name: str
@@ -44,8 +43,8 @@ class Loop:
     _woken: threading.Event = field(factory=threading.Event, init=False)
     # The rest is written by the loop's own thread alone.
     _failures: int = field(default=0, init=False)  # turns in a row that raised, of any kind
-    _counted: int = field(default=0, init=False)  # those among them that are no retriable LanelogErrors
-    _logged: set[tuple[object, ...]] = field(factory=set, init=False)  # the kinds of failure logged since a success
+    _counted: int = field(default=0, init=False)  # those of them that raised no retriable LanelogError
+    _logged: set[tuple[object, ...]] = field(factory=set, init=False)  # kinds of failure logged since the last success
     _log: BoundLogger = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -57,17 +56,17 @@ class Loop:
 
     @property
     def running(self) -> bool:
-        """Whether the thread is alive; after `stop` until its last turn has ended."""
+        """Whether the thread is alive. After `stop` it is, until its last turn has ended."""
         thread = self._thread
         return thread is not None and thread.is_alive()
 
     @property
     def stopping(self) -> bool:
-        """Whether `stop` was called: a long turn may look at it."""
+        """Whether `stop` was called. A long turn may look at it."""
         return self._stopping.is_set()
 
     def start(self) -> None:
-        """Start the thread if it does not run; one that is still stopping is refused with ClosedError."""
+        """Start the thread if it does not run. ClosedError: it is still stopping."""
         with self._lock:
             if self.running:
                 if self._stopping.is_set():
@@ -78,19 +77,19 @@ class Loop:
             self._thread = threading.Thread(target=self._run, name=f"lanelog-{self.name}", daemon=True)
             try:
                 self._thread.start()
-            except RuntimeError:  # no more threads: leave nothing behind that stop() would wait for
+            except RuntimeError:  # no more threads: stop() must not wait for this one
                 self._thread = None
                 raise
 
     def wake(self) -> None:
-        """Cut the current wait short; during a turn, the one after it. A back-off after a failure is not cut short."""
+        """End the current wait, or during a turn the wait after it. A back-off after a failure does not end."""
         self._woken.set()
 
     def stop(self, timeout: float | None = None) -> bool:
-        """Ask the loop to end after its turn and wait for that, at most `timeout` seconds; True when it has ended.
+        """Ask the loop to end after its turn, and wait for that, at most `timeout` seconds. True when it has ended.
 
-        From within the loop's own thread it only asks. Not for a signal handler, which may have interrupted a holder of
-        the same lock.
+        In the loop's own thread it only asks. A signal handler must not call it: it may have interrupted the thread
+        that holds the lock.
         """
         with self._lock:
             thread = self._thread
@@ -104,10 +103,10 @@ class Loop:
         return not thread.is_alive()
 
     def step(self, now: float) -> float:
-        """Take one turn with everything around it but the wait; return the seconds until the next."""
+        """Take one turn, without the wait after it. Return the seconds until the next."""
         try:
             delay = self._turn(now)
-        except BaseException as error:  # noqa: BLE001 - whatever it was, the loop must go on
+        except BaseException as error:  # noqa: BLE001 - the loop must go on after any error
             return self._after_failure(error)
         if self._failures:
             self._log.info("loop.recovered", failures=self._failures)
@@ -136,14 +135,14 @@ class Loop:
         self._logged.clear()
         try:
             while True:
-                # Cleared before the turn: whoever wakes during it has set the event for the wait that follows.
-                # stop() sets _stopping before _woken, so it cannot fall between the two lines.
+                # Cleared before the turn, so that a wake() during the turn ends the wait that follows. stop() sets
+                # _stopping before _woken, so no stop is lost between these two lines.
                 self._woken.clear()
                 if self._stopping.is_set():
                     return
                 delay = self.step(time.monotonic())
                 if delay > 0:
-                    # Waking a failing loop would turn a busy publisher into a storm of attempts.
+                    # If wake() ended a back-off, a busy publisher would cause a storm of attempts.
                     event = self._stopping if self._failures else self._woken
                     event.wait(min(delay, threading.TIMEOUT_MAX))
         finally:
@@ -153,5 +152,5 @@ class Loop:
     def _call(self, what: str, callback: Callable[[], None]) -> None:
         try:
             callback()
-        except BaseException as error:  # noqa: BLE001 - the loop outlives its listeners
+        except BaseException as error:  # noqa: BLE001 - a callback must not end the loop
             self._log.error("loop.callback_failed", callback=what, error=error, exc_info=error)

@@ -1,7 +1,6 @@
-"""Open lanes: the lanes that messages without a key spread over; their names, and which of them an id belongs to.
+"""Open lanes, for messages without a key: their names, and the lane of an id.
 
-It never talks to a database: how many there are stands in the topic row. The publisher chooses with it, the engine
-tells open lanes from others by it, administration checks the number.
+Never talks to a database. The topic row has their number.
 """
 
 from __future__ import annotations
@@ -14,22 +13,22 @@ from lanelog._checks import check_name
 from lanelog.errors import ConfigurationError
 
 PREFIX: Final = "open~"
-"""How the key of every open lane begins, and no other key."""
+"""The beginning of the key of every open lane, and of no other key."""
 
 DEFAULT: Final = 64
-"""How many a topic has unless it is told otherwise; the default of the column, too."""
+"""The number of open lanes by default; the default of the column, too."""
 
 MOST: Final = 1000
-"""The most that a topic can have; their names have three digits."""
+"""The most open lanes of a topic. Their names have three digits."""
 
 SINCE: Final = 3
-"""The version of the tables that tell the number; in older ones it is the default."""
+"""The first version of the tables that has the number. In older tables it is the default."""
 
 _NAME = re.compile(re.escape(PREFIX) + r"[0-9]{3}")
 
 
 def is_open(key: str) -> bool:
-    """Whether a lane is an open one, by its key."""
+    """Whether this is the key of an open lane."""
     return key.startswith(PREFIX)
 
 
@@ -46,7 +45,7 @@ def lane_keys(count: int) -> list[str]:
 def lane_of(message_id: str, count: int) -> str:
     """Return the key of the open lane of an id, the same in every process that knows the same number.
 
-    When the number changes from n to m, only the share |n - m| / max(n, m) of the ids changes its lane. (Lamping and
+    When the number changes from n to m, only a share |n - m| / max(n, m) of the ids gets another lane. (Lamping and
     Veach, A Fast, Minimal Memory, Consistent Hash Algorithm, 2014.)
     """
     seed = int.from_bytes(hashlib.blake2b(message_id.encode(), digest_size=8).digest())
@@ -61,7 +60,7 @@ def lane_of(message_id: str, count: int) -> str:
 def check_key(key: object) -> str:
     """Return `key` as a plain str if a message may be published under it. Raises ConfigurationError.
 
-    The name of an open lane means that lane: what was read there may be published there again, or copied.
+    The name of an open lane means that lane: a message that was read there may be published there again.
     """
     checked = check_name("key", key)
     if is_open(checked) and not _NAME.fullmatch(checked):

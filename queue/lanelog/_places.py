@@ -1,6 +1,6 @@
 """The names of a place in the log, as values: a group of a topic, and one lane of it.
 
-Owns nothing but the names. Fields are given by name only: topic and group, two strings, cannot change places unseen.
+Fields are given by name only, so that topic and group, two strings, cannot be mixed up.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ class GroupTopic:
 
     @classmethod
     def reserved(cls, topic: str) -> GroupTopic:
-        """The reserved group '' of a topic: the floors and the settled dead letters have their rows there."""
+        """The reserved group '' of a topic. It has the rows of floors and of settled dead letters."""
         return cls(topic=topic, group="")
 
     @property
     def columns(self) -> tuple[str, str]:
-        """The names as primary keys begin: consumer_group, topic."""
+        """The first columns of primary keys: consumer_group, topic."""
         return self.group, self.topic
 
     def lane(self, key: str) -> LaneId:
@@ -45,5 +45,5 @@ class LaneId:
 
     @property
     def columns(self) -> tuple[str, str, str]:
-        """The names as primary keys begin: consumer_group, topic, partition_key."""
+        """The first columns of primary keys: consumer_group, topic, partition_key."""
         return self.group, self.topic, self.key

@@ -1,7 +1,7 @@
-"""The retry policy: tenacity's stop, wait and retry objects, asked about an attempt that the database remembers.
+"""The retry policy: tenacity's stop, wait and retry objects decide about an attempt that the database remembers.
 
-It never sleeps, repeats nothing and has no state: tenacity sees a RetryCallState rebuilt from the number of the attempt
-and the time since the first. The engine calls `decide` once for each failure; `config` hands it on to users.
+Never sleeps, repeats nothing and has no state. tenacity sees a RetryCallState that is built from the number of the
+attempt and the time since the first one.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ if TYPE_CHECKING:
 
 
 ATTEMPTS = 5
-"""How often a message is tried by default."""
+"""The most attempts by default."""
 
 _ATTEMPTS_MAX = 1_000_000
 _NO_STOP = tenacity.stop_any()
-"""The default of `stop`: never says stop, and can be told from one that was given."""
+"""The default of `stop`. It never stops, and differs from every object that a user gives."""
 
 
 class _PastAttempt(tenacity.RetryCallState):
-    """The state of a call whose earlier attempts were made by other threads, or in other processes."""
+    """The state of a call whose earlier attempts ran in other threads or processes."""
 
     def __init__(self, policy: RetryPolicy, *, attempt: int, since_first: float, error: BaseException | None) -> None:
-        wait: Any = policy.wait  # for tenacity, which only keeps it for the objects to see, it returns seconds
+        wait: Any = policy.wait  # by tenacity's types it returns seconds only; tenacity itself never calls it here
         retrying = tenacity.Retrying(stop=policy.stop, wait=wait, retry=policy.retry)
         super().__init__(retrying, fn=None, args=(), kwargs={})
         self.attempt_number = max(attempt, 1)
         self._since_first = max(since_first, 0.0)
         self.outcome_timestamp = time.monotonic()
         self.start_time = self.outcome_timestamp - self._since_first
-        # The rows do not say how much of the time was spent waiting: this is the most it can be.
+        # The rows do not say how much of the time was a wait. This is the most that it can be.
         self.idle_for = self._since_first if self.attempt_number > 1 else 0.0
-        # TryAgain is tenacity's own sign for "the function asked for another attempt".
+        # TryAgain is tenacity's sign that the function has asked for another attempt.
         failure = tenacity.TryAgain() if error is None else error
         self.outcome = tenacity.Future.construct(self.attempt_number, failure, has_exception=True)
 
     @property
     def seconds_since_start(self) -> float:
-        # Not the difference of the two timestamps, which is off by a rounding error: stop_after_delay compares with >=.
+        # The difference of the two timestamps has a rounding error, and stop_after_delay compares with >=.
         return self._since_first
 
 
@@ -67,37 +67,51 @@ def _attempts(policy: RetryPolicy) -> int | None:
 
 @frozen(kw_only=True)
 class RetryPolicy:
-    """When a failed message is tried again, and when it is given up: any of tenacity's objects, or callables like them.
+    """When a failed message is tried again, and when it is given up. Takes tenacity's objects, or callables like them.
 
-    >>> RetryPolicy(stop=stop_after_attempt(10) | stop_after_delay(3600), wait=wait_fixed(1) + wait_random(0, 2))
+    All threads share the objects. `retry=5` at `subscribe` is short for `RetryPolicy(max_attempts=5)`.
 
-    `max_attempts`, or `retry=5` at subscribe, is the short form of a `stop`; with both, the first one to be reached
-    counts. By default: five attempts (as many as `stop` allows, where one is given), after any exception, waiting 1, 2,
-    4 and 8 s plus up to a second of jitter. The three objects are shared by all threads; a wait of one's own returns
-    seconds or a timedelta. Raises ConfigurationError.
+    Args:
+        stop: Whether to give the message up. Default: never; `max_attempts` decides.
+        wait: The wait before the next attempt, in seconds or as a timedelta. Default: 1, 2, 4, 8 s and so on, plus up
+            to a second of jitter, 60 s at most.
+        retry: Whether to try again after this exception. Default: after any.
+        max_attempts: The most attempts, the first one included. Default: 5, or None if there is a `stop`. With both,
+            the first limit that is reached counts.
+
+    Raises:
+        ConfigurationError: An argument is not valid.
+
+    Example::
+
+        RetryPolicy(stop=stop_after_attempt(10) | stop_after_delay(3600), wait=wait_fixed(1) + wait_random(0, 2))
     """
 
     stop: Callable[[tenacity.RetryCallState], bool] = field(default=_NO_STOP, validator=_object)
     wait: Callable[[tenacity.RetryCallState], Duration] = field(
         factory=lambda: tenacity.wait_exponential_jitter(1, 60), validator=_object
     )
-    # BaseException: a handler that calls sys.exit() has failed like any other.
+    # BaseException: a handler that calls sys.exit() has failed, too.
     retry: Callable[[tenacity.RetryCallState], bool] = field(
         factory=lambda: tenacity.retry_if_exception_type(BaseException), validator=_object
     )
-    # Not the decorator for a default, which pyright does not know: it would take the field for one that must be given.
+    # Not attrs' decorator for a default: pyright does not know it, and would take the field for a required one.
     max_attempts: int | None = field(
         default=Factory(_attempts, takes_self=True), validator=integer(least=1, most=_ATTEMPTS_MAX, optional=True)
     )
-    """The most attempts, the first one included; None: `stop` alone decides."""
+    """The most attempts, the first one included. None: `stop` alone decides."""
 
     def decide(self, *, attempt: int, since_first: float, error: BaseException | None) -> float | None:
-        """Return the seconds to wait before the next attempt, or None to give the message up.
+        """Return the seconds to wait before the next attempt. None: give the message up.
 
-        `attempt` is the number of the attempt that failed, from 1; `since_first` the seconds since the first one began.
-        Without an `error` (a nack, a time-out) there is nothing for `retry` to judge: only `stop` and `wait` are asked,
-        as tenacity does for TryAgain. Whatever the three objects raise, and a wait that is no number of seconds,
-        becomes a ConfigurationError that names the object; `stop` is honoured all the same.
+        Args:
+            attempt: The number of the attempt that failed, from 1.
+            since_first: Seconds since the first attempt began.
+            error: The exception. None after a nack or `Retry`: there is nothing to judge, and `retry` is not asked.
+
+        Raises:
+            ConfigurationError: One of the objects raised, or the wait is no number of seconds, and `stop` does not give
+                the message up. The error names the object.
         """
         state = _PastAttempt(self, attempt=attempt, since_first=since_first, error=error)
         fault: ConfigurationError | None = None
@@ -116,9 +130,9 @@ class RetryPolicy:
         return state.upcoming_sleep
 
     def would_retry(self, attempt: int, since_first: float) -> bool:
-        """Whether `stop` allows another attempt after this one; whatever its error, `retry` is not asked.
+        """Whether `stop` allows another attempt after this one. `retry` is not asked, because there is no error yet.
 
-        A stop or wait that raises counts as one that allows it: `decide` will say what is wrong with it.
+        A `stop` or `wait` that raises allows it: `decide` reports the fault later.
         """
         state = _PastAttempt(self, attempt=attempt, since_first=since_first, error=None)
         try:
@@ -140,7 +154,7 @@ def _ask(part: str, strategy: Callable[[tenacity.RetryCallState], Any], state: t
     try:
         answer = strategy(state)
         return answer if part == "wait" else bool(answer)
-    except BaseException as exc:  # an application's object must not end the thread that asks it
+    except BaseException as exc:  # an application's object must not end our thread
         raise ConfigurationError(f"the retry policy's {part}, {_label(strategy)}, raised {describe(exc)}") from exc
 
 
@@ -148,7 +162,7 @@ def _seconds(strategy: object, value: Any) -> float:
     wait: Any = seconds(value)
     if isinstance(wait, bool) or not isinstance(wait, int | float) or math.isnan(wait) or wait < 0:
         raise ConfigurationError(f"the retry policy's wait, {_label(strategy)}, returned {value!r} instead of seconds")
-    # tenacity's own upper bound, half of sys.maxsize, is more than the columns hold.
+    # tenacity's own upper bound, half of sys.maxsize, does not fit into the columns.
     return float(min(wait, MAX_SECONDS))
 
 

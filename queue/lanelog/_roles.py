@@ -1,7 +1,6 @@
-"""Which privileges each role needs: the one table of roles.
+"""The privileges that each role needs: the one table of roles.
 
-Owns the table, and who has what; writes no statement and talks to no database. Called by `admin._grants` for the
-statements, by `doctor`, and by `_database.translation` for what an account lacks.
+Writes no statement and talks to no database.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
 ALL_TABLES: Final = "*"
-"""In `Role.privileges`: every table of the database."""
+"""In `Role.privileges`, every table of the database."""
 
 _SELECT: Final = {ALL_TABLES: ("SELECT",)}
 _ROWS: Final = ("INSERT", "UPDATE", "DELETE")
@@ -42,7 +41,7 @@ _JANITOR: Final = {
 
 @frozen
 class Role:
-    """What somebody who uses the tables may do."""
+    """What an account may do with the tables."""
 
     name: str
     purpose: str
@@ -88,7 +87,7 @@ _LEAST_FIRST: Final = ("reader", "publisher", "consumer", "janitor", "admin", "o
 
 
 def roles_with(privileges: Collection[str], table: str) -> list[str]:
-    """Names of the roles that have all of these privileges on the table, the one that may least first."""
+    """Return the roles that have all these privileges on the table. The role with the fewest privileges comes first."""
     return [
         name
         for name in _LEAST_FIRST

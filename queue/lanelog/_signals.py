@@ -1,6 +1,6 @@
-"""The signals that end `client.run()`: the first one asks for the end, a second Ctrl-C does not wait for it.
+"""The signals that end `client.run()`: the first asks for the end, a second Ctrl-C does not wait for it.
 
-Owns the handlers while it runs and puts the application's back; it never knows what is ended.
+Owns the signal handlers inside a block. Puts the application's handlers back at its end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _INTERRUPTED: Final = 128 + signal.SIGINT
 """The exit status of a program that Ctrl-C has ended, as shells count."""
 _ANOTHER_PRESS: Final = 1.0
-"""Seconds after which a second SIGINT is a person's: a terminal and what runs in it may both send the first one."""
+"""Seconds after which a second SIGINT comes from a person. A terminal and a program in it may both send the first."""
 
 log = get_logger("client")
 
@@ -30,7 +30,7 @@ log = get_logger("client")
 def ending_by_signal(stop: Callable[[], None], hurry: Callable[[], None]) -> Iterator[None]:
     """Call `stop` at each SIGTERM or SIGINT inside the block, and `hurry` before a second SIGINT ends the program.
 
-    Does nothing outside of the main thread, which alone gets signals.
+    Does nothing outside of the main thread: only that thread gets signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,7 +1,7 @@
-"""What is behind a `Subscription`: one group's handlers in this process, from registration to the last release.
+"""The core of a `Subscription`: one group's handlers in this process, from registration to the last release.
 
-Owns the life cycle (start, pause, stop, state, statistics) and the members, one for each topic; leases, rows and
-settlements are the engine's. Made by the client. Users reach it through `Subscription` and `Deliveries` alone.
+Owns the life cycle (start, pause, stop, state, statistics) and the members, one for each topic. The engine owns leases,
+rows and settlements. Users never see the core.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 SHORTEST_WAIT = 0.05
 TELLS_EVERY = 5.0
-"""Seconds after which whoever waits for the end of a subscription is told, again and again, what it waits for."""
+"""Seconds between two events that say what the end of a subscription waits for."""
 
 log = get_logger("subscription")
 
@@ -61,7 +61,7 @@ class SubscriptionState(StrEnum):
 
 @frozen(kw_only=True)
 class SubscriptionStats:
-    """A subscription at one moment; counts since its start."""
+    """A subscription at one moment. `handled` and the fields after it count since its start."""
 
     state: SubscriptionState
     lanes: int
@@ -80,7 +80,7 @@ class SubscriptionStats:
 
 @define(eq=False, repr=False)
 class SubscriptionCore:
-    """One group's handler on one or more topics. `handler` None makes it a pulled one: its runs wait for `pull`."""
+    """One group's handler on one or more topics. `handler` None: the user pulls the messages."""
 
     group: str
     topics: tuple[str, ...]
@@ -138,21 +138,21 @@ class SubscriptionCore:
 
     @property
     def inherited(self) -> bool:
-        """Whether it was started in the parent of this process, and is of no use here."""
+        """Whether it was made in the parent of this process, and is of no use here."""
         return os.getpid() != self._pid
 
     @property
     def failure(self) -> BaseException | None:
-        """Why it failed, or None."""
+        """The error that made it fail, or None."""
         return self._failure
 
     @property
     def owner(self) -> str:
-        """The name under which its leases stand: `name` and a random incarnation."""
+        """The owner's name in its leases: `name` and a random part."""
         return self.members[0].owner
 
     def start(self) -> None:
-        """Register the group (committed when this returns) and start; idempotent while it runs."""
+        """Register the group, and start. The registration is committed when this returns. Idempotent while it runs."""
         self._engine.check_process()
         with self._lock:
             if self._state in (SubscriptionState.RUNNING, SubscriptionState.PAUSED):
@@ -175,7 +175,7 @@ class SubscriptionCore:
         self._engine.add(self)
 
     def pause(self) -> None:
-        """Hand out nothing more in this process."""
+        """Hand out no more messages in this process."""
         self._set_paused(paused=True)
 
     def resume(self) -> None:
@@ -194,10 +194,10 @@ class SubscriptionCore:
                 else:
                     member.leasing.resume()
         if not paused:
-            self._engine.signals.wake_keeper()  # it knows whether an operator paused the lane as well
+            self._engine.signals.wake_keeper()  # it reads whether an operator has paused the lane as well
 
     def stop(self, timeout: Duration | None = 30.0) -> bool:
-        """Drain and leave, within `timeout`; True when everything is released."""
+        """Drain, within `timeout`. True when everything is released."""
         allowed = check_timeout("timeout", timeout)
         self._engine.check_process()
         self.ask_to_stop()
@@ -222,15 +222,15 @@ class SubscriptionCore:
             if left <= 0:
                 return False
             if self.handler is None:
-                self.drain()  # a run that came to the queue when the iterator had ended
+                self.drain()  # a run may have come to the queue after the end of the iterator
                 member.attempts.hand_back(forgotten=True)
             member.ended.wait(left)
         return True
 
     def cut_off(self) -> None:
-        """Stop without waiting for handlers: what they have goes back, and whoever takes the lane has it at once.
+        """Stop without a wait for handlers. Their messages go back, and the next owner of the lane has them at once.
 
-        Dies right after it, before that is committed: the next owner takes what ran for a crash, as after a kill.
+        If the process dies before that is committed, the next owner counts the attempts as crashed, as after a kill.
         """
         now = time.monotonic()
         for member in self.members:
@@ -241,13 +241,13 @@ class SubscriptionCore:
             self._workers.cut_off()
 
     def _dismiss(self) -> None:
-        """Nothing is held any more: let the workers go."""
+        """Let the workers end. No message and no lane is held any more."""
         if self._workers is not None:
             self._workers.stop()
         self._engine.remove(self)
 
     def ask_to_stop(self) -> None:
-        """Begin to stop, without waiting."""
+        """Begin to stop. Does not wait."""
         with self._lock:
             if self._state is SubscriptionState.NEW:
                 self._state = SubscriptionState.STOPPED
@@ -261,7 +261,7 @@ class SubscriptionCore:
         self._engine.signals.wake_keeper()
 
     def stats(self) -> SubscriptionStats:
-        """What it holds and what it has done, over all its topics."""
+        """Return what it holds, and what it has done since its start, over all its topics."""
         self._engine.check_process()
         with self.members[0].lock:
             held = [member.held_locked() for member in self.members]
@@ -284,11 +284,11 @@ class SubscriptionCore:
             )
 
     def supervise(self, now: float) -> None:
-        """One look by the clock, by the keeper: handlers, and messages that are in the user's hands."""
+        """Check the deadlines of handlers, and of messages in the user's hands, once."""
         if self._workers is not None:
             self._workers.supervise(now)
         if self._state is not SubscriptionState.RUNNING and all(m.ended.is_set() for m in self.members):
-            self._dismiss()  # stop() had given up waiting for it
+            self._dismiss()  # a stop() has timed out before
         for member in self.members:
             for attempt in member.attempts.detached():
                 if now >= attempt.deadline:
@@ -300,7 +300,7 @@ class SubscriptionCore:
             log.warning("delivery.given_up", **member.about(attempt), seconds=now - attempt.started)
 
     def on_failure(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once when the subscription fails; at once if it has."""
+        """Call `callback` once when the subscription fails. If it has failed already, call it now."""
         self._on_failure = callback
         if self._failure is not None:
             callback()
@@ -315,7 +315,7 @@ class SubscriptionCore:
             self._on_failure()
 
     def pull(self, timeout: float | None) -> Message | None:
-        """Wait for the next message of a pulled subscription; None after `timeout` seconds, or when it ended."""
+        """Wait for the next message of a pulled subscription. None: `timeout` seconds passed, or it has ended."""
         self._engine.check_process()
         until = None if timeout is None else time.monotonic() + timeout
         message = self._puller.next(until, lambda: self.state in (SubscriptionState.RUNNING, SubscriptionState.PAUSED))
@@ -324,12 +324,12 @@ class SubscriptionCore:
         return message
 
     def drain(self) -> None:
-        """Give back what was planned for a pulled subscription and not taken."""
+        """Give back the runs that wait in the queue of a pulled subscription."""
         self._puller.drain()
 
 
 def checked_topics(topic: str | Sequence[str], config: SubscriptionConfig) -> tuple[str, ...]:
-    """One topic or several, each checked together with its dead letter topic's name."""
+    """Return the topics without repetition. Each is checked, and so is the name of its dead letter topic."""
     names = [topic] if isinstance(topic, str) else list(topic) if isinstance(topic, list | tuple) else [topic]
     if not names:
         raise ConfigurationError("topic must name at least one topic")

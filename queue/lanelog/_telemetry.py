@@ -1,8 +1,7 @@
 """The way out for log events: the stdlib loggers below "lanelog", one for each room.
 
-It never configures logging, renders only plain values (of anything else, the type), and never raises.
-Every room that does something takes its logger from `get_logger` and binds topic, group, key and subscriber to it. The
-events are listed in `_events`.
+Never configures logging, and never raises. Renders plain values, and of any other value the type only. `_events` lists
+the events.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ _LONGEST_VALUE = 2000  # characters; a last error may quote a whole payload
 
 @frozen(eq=False, repr=False)
 class BoundLogger:
-    """A logger with values that each of its events begins with; it costs a look-up while an event's level is off."""
+    """A logger with values that each of its events begins with. An event whose level is off costs one look-up."""
 
     _logger: logging.Logger
     _context: Mapping[str, object]
 
     def bind(self, **context: object) -> BoundLogger:
-        """The same logger, with more values."""
+        """Return the same logger with more values."""
         return BoundLogger(self._logger, {**self._context, **context})
 
     def debug(self, event: str, **values: Any) -> None:
-        """Log an event that only who debugs lanelog itself wants to see."""
+        """Log an event for the debugging of lanelog itself."""
         self._log(logging.DEBUG, event, values)
 
     def info(self, event: str, **values: Any) -> None:
@@ -44,11 +43,11 @@ class BoundLogger:
         self._log(logging.INFO, event, values)
 
     def warning(self, event: str, **values: Any) -> None:
-        """Log something that somebody may want to look at."""
+        """Log an event that an operator may want to look at."""
         self._log(logging.WARNING, event, values)
 
     def error(self, event: str, **values: Any) -> None:
-        """Log something that somebody must look at."""
+        """Log an event that an operator must look at."""
         self._log(logging.ERROR, event, values)
 
     def exception(self, event: str, **values: Any) -> None:
@@ -62,9 +61,9 @@ class BoundLogger:
         try:
             fields = {name: _plain(value) for name, value in {**self._context, **values}.items()}
             shown = " ".join(f"{name}={_text(value)}" for name, value in fields.items())
-            # The record's caller is whoever called debug() … exception(): two frames above this one.
+            # The caller in the record is the caller of debug() … exception(), two frames above this one.
             path, line, function, _ = self._logger.findCaller(stacklevel=3)
-            # The event is the template and the fields an argument: who groups records groups them by event.
+            # The event is the template, and the fields are an argument: tools that group records group by template.
             template, arguments = (f"{event} %s", (shown,)) if shown else (event, ())
             record = self._logger.makeRecord(
                 self._logger.name, level, path, line, template, arguments, exc_info, function
@@ -79,7 +78,7 @@ class BoundLogger:
 
 
 def _exc_info(given: object) -> ExcInfo | None:
-    """What `exc_info=` means: an exception, the triple of one, or True for the one that is being handled."""
+    """Resolve `exc_info=`: an exception, its triple, or True for the exception that is being handled."""
     if isinstance(given, BaseException):
         return type(given), given, given.__traceback__
     if isinstance(given, tuple):
@@ -89,9 +88,9 @@ def _exc_info(given: object) -> ExcInfo | None:
 
 
 def _attach(record: logging.LogRecord, fields: Mapping[str, object]) -> None:
-    """Make the fields attributes of the record, as `extra=` does; a name that is taken gets the prefix `lanelog_`.
+    """Make the fields attributes of the record, as `extra=` does. A name that is taken gets the prefix `lanelog_`.
 
-    An application's record factory may have taken names of its own: `extra=` would raise, and the event be lost.
+    An application's record factory may have taken names: `extra=` would raise then, and the event would be lost.
     """
     for name, value in fields.items():
         taken = name in record.__dict__ or name in {"message", "asctime"}
@@ -99,9 +98,9 @@ def _attach(record: logging.LogRecord, fields: Mapping[str, object]) -> None:
 
 
 def _make_writable(record: logging.LogRecord, exc_info: ExcInfo) -> None:
-    """Escape a lone surrogate in the traceback: no stream could be written with it, and the event would be lost.
+    """Escape a lone surrogate in the traceback. No stream could write it, and the event would be lost.
 
-    Any other traceback is left to the application's formatter.
+    The application's formatter renders any other traceback.
     """
     text = "".join(traceback.format_exception(*exc_info)).rstrip("\n")
     try:
@@ -111,12 +110,12 @@ def _make_writable(record: logging.LogRecord, exc_info: ExcInfo) -> None:
 
 
 def encodable(text: str) -> str:
-    """The same text with its lone surrogates escaped: neither UTF-8 nor a database has room for them."""
+    """Return the text with its lone surrogates escaped: neither UTF-8 nor a database can hold them."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _plain(value: object) -> object:
-    """A value that any formatter can render; only the type of what might hold a secret or be of any length."""
+    """Return a value that any formatter can render. Other objects might hold a secret: only their type is shown."""
     if isinstance(value, enum.Enum):
         value = value.value
     if isinstance(value, BaseException):
@@ -147,14 +146,14 @@ def describe(error: BaseException) -> str:
     """Return the class and text of an exception; never raises."""
     try:
         text = str(error)
-    except BaseException:  # noqa: BLE001 - the application's own exception class may fail to render
+    except BaseException:  # noqa: BLE001 - an application's exception may fail to render
         text = "(its text could not be rendered)"
     name = type(error).__name__
     return f"{name}: {text}" if text else name
 
 
 def _quoted(value: str) -> str:
-    # repr() escapes line breaks: one event stays one line, on any stream.
+    # repr() escapes line breaks, so that one event stays one line.
     plain = value.isprintable() and value and not any(character in value for character in " =\"'")
     return value if plain else repr(value)
 
@@ -162,6 +161,6 @@ def _quoted(value: str) -> str:
 def get_logger(room: str, **context: object) -> BoundLogger:
     """Return the logger `lanelog.<room>` with `context` bound to it: `log.info("lanes.acquired", lanes=3)`.
 
-    Events are static past-tense names, and stand in `_events`.
+    Events are static past-tense names from `_events`.
     """
     return BoundLogger(logging.getLogger(f"{LOGGER_NAME}.{room}"), context)

@@ -1,7 +1,7 @@
 """Names, ages, times and counts as people read them.
 
-Owns these words, so that what `status` says is the same in Python, in a terminal and in a report; lets no control
-character of a name or an error through.
+Owns these words, so that `status` says the same in Python, in a terminal and in a report. Lets no control character of
+a name or an error through.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ NOTHING: Final = "-"
 
 
 def shown(value: str | None, most: int = CELL_MAX) -> str:
-    """Text of somebody else's, on one line, cut, and without what would steer a terminal."""
+    """Return foreign text on one line, cut, and without characters that would steer a terminal."""
     return NOTHING if value is None else printable(value, most) or NOTHING
 
 
 def printable(value: str, most: int) -> str:
-    """One line of at most so many characters, and then escapes for those that do not print."""
+    """Return one line of at most `most` characters. Characters that do not print are escaped after the cut."""
     cut = value if len(value) <= most else value[: most - 1] + "…"
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in cut)
 
 
 def age(seconds: float | None, *, exact: bool = True) -> str:
-    """A duration as people read it: `0.3s`, `12s`, `3m05s`, `2h07m`, `4d02h`; `≥3m05s` if it is a lower bound."""
+    """Return a duration as people read it: `0.3s`, `12s`, `3m05s`, `2h07m`, `4d02h`. Not `exact`: `≥3m05s`."""
     if seconds is None:
         return NOTHING
     if not exact:
@@ -46,7 +46,7 @@ def age(seconds: float | None, *, exact: bool = True) -> str:
 
 
 def moment(value: datetime | None) -> str:
-    """A time in UTC, in the form that `seek` and `purge` take."""
+    """Return a time in UTC, in the form that `seek` and `purge` take."""
     return NOTHING if value is None else value.isoformat(timespec="seconds").replace("+00:00", "Z")
 
 

@@ -1,11 +1,11 @@
-"""Handlers that nobody started: says so when the process ends, because nothing else would.
+"""A warning at the end of a process whose decorated handlers were never started.
 
-Owns what is remembered until then, and the sentence; starts nothing and holds no client alive. The client calls it
-for every handler that a decorator registers.
+Owns the list of such handlers, and the warning. Starts nothing, and keeps no client alive.
 
-Meant is the program that registers handlers and forgets `client.run()`. Not meant is who merely imports a module with
-handlers: a web process, a test runner, a tool, a child of multiprocessing. So the program itself, the module
-`__main__`, must be a file that has the client before its eyes, and the client must never have tried to connect.
+The warning is for a program that registers handlers and forgets `client.run()`. It is not for a process that only
+imports a module with handlers: a web process, a test runner, a tool, a child of multiprocessing. So the program itself,
+the module `__main__`, must be a file that registers the handler or knows the client by a name. And the client must
+never have tried to connect.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PACKAGE: Final = __name__.partition(".")[0]
 
 @frozen
 class CallSite:
-    """A line of somebody's program."""
+    """A line of the user's program."""
 
     module: str
     file: str
@@ -53,7 +53,7 @@ class _Waiting:
     what: str
     place: CallSite
     script: bool
-    """Whether the program is a file, not `python -c` or somebody at a prompt."""
+    """Whether the program is a file, not `python -c` or a prompt."""
     pid: int = field(factory=os.getpid)
 
 
@@ -61,20 +61,20 @@ _waiting: list[_Waiting] = []
 
 
 def remember(client: object, started: Callable[[], bool], what: str, place: CallSite) -> None:
-    """Note that `client` has a handler, which `what` names, unless it has one already or has `started` something.
+    """Remember the first handler of `client`, named by `what`, unless the client has `started` something.
 
-    `started` is asked again when the process ends, and must not refer to the client.
+    `started` is called again when the process ends. It must not refer to the client.
     """
     _waiting[:] = [each for each in _waiting if not each.started()]
     if not started() and all(each.client() is not client for each in _waiting):
-        # Asked now: at the end Python has taken the name of its file from the program.
+        # Asked now: at the end of the process, Python has removed `__file__` from the program.
         script = hasattr(sys.modules.get("__main__"), "__file__")
         _waiting.append(_Waiting(weakref.ref(client), started, what, place, script))
 
 
 @atexit.register
 def _tell() -> None:
-    # A program that fails has said something more important already.
+    # A program that fails has shown a more important error already.
     if getattr(sys, "last_value", None) is not None:
         return
     for each in _waiting:

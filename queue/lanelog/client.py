@@ -1,10 +1,9 @@
-"""The client: the one object an application makes, and through which everything else is reached.
+"""The client: the one object that an application makes. It leads to everything else.
 
-Owns the database, the publisher and the subscriptions, and their common end; it does none of their work.
-`lanelog.connect` makes it.
+Owns the database, the publisher, the subscriptions, and their common end. Does none of their work.
 
-What a process that only publishes never needs (engine, administration, migrations) is imported where it is first used:
-`import lanelog` must stay light.
+A process that only publishes needs no engine, administration or migrations. They are imported at their first use,
+because `import lanelog` must stay light.
 """
 
 from __future__ import annotations
@@ -53,19 +52,32 @@ if TYPE_CHECKING:
     from lanelog.subscriber import Subscription
 
 LOOK_FOR_SIGNALS = 0.5
-"""Seconds between two looks: a signal handler runs in the main thread between them."""
+"""Seconds of one wait. A signal handler runs in the main thread between two waits."""
 LAST_WRITES = 5.0
-"""Seconds that what was decided gets to be committed, and the leases to be released, when `drain_timeout` is over."""
+"""Seconds for the last commits and the release of the leases, after `drain_timeout`."""
 
 log = get_logger("client")
 
 
 def connect(url: str | None = None, **options: Unpack[ConnectOptions]) -> Client:
-    """Make a client for the database at `url`, or at LANELOG_URL; no I/O happens here.
+    """Make a client. It does no I/O yet.
 
-    `url` is `mysql://user:password@host:3306/database`, with `?unix_socket=…` or `&ssl_ca=…` as needed; SQLAlchemy's
-    `mysql+pymysql://` and `mysql+mysqldb://` are the same and choose the driver. For the options see `ConnectOptions`.
-    Raises ConfigurationError.
+    Args:
+        url: `mysql://user:password@host:3306/database`, with `?unix_socket=…` or `?ssl_ca=…` where needed.
+            `mysql+pymysql://` and `mysql+mysqldb://`, as SQLAlchemy writes them, choose the driver. None: the URL in
+            the environment variable LANELOG_URL.
+        **options: See `ConnectOptions`.
+
+    Returns:
+        The client. Use it as a context manager, or call `close()`.
+
+    Raises:
+        ConfigurationError: There is no URL, or the URL or an option is not valid.
+
+    Example::
+
+        with lanelog.connect("mysql://app:secret@127.0.0.1:3306/shop") as client:
+            client.ping()
     """
     try:
         config = ConnectConfig.from_url(url, **options)
@@ -76,7 +88,7 @@ def connect(url: str | None = None, **options: Unpack[ConnectOptions]) -> Client
 
 @define(eq=False)
 class _Announcements:
-    """Tells this process's loops what it published; they must not keep the client alive, and so know it weakly."""
+    """Tells this process's loops what it published. Its reference is weak: a loop must not keep the client alive."""
 
     client: weakref.ref[Client]
     engine: Engine | None = None
@@ -86,13 +98,13 @@ class _Announcements:
             self.engine.announce(topic)
 
     def scheduled(self, *, committed: bool = True) -> None:
-        """Something with a time of its own was written: from now on somebody in this process looks after it."""
+        """Start or wake the scheduler: a delayed message or a schedule was written."""
         client = self.client()
         if client is not None:
             client._start_scheduler(committed=committed)  # noqa: SLF001 - a part of the client
 
     def abandon(self) -> None:
-        """In a forked child: threads did not come along, and locks may be held by nobody."""
+        """Forget threads and locks in a forked child. A fork copies no thread, and a copied lock may stay locked."""
         client = self.client()
         if client is not None:
             client._forget_inherited()  # noqa: SLF001 - a part of the client
@@ -100,10 +112,9 @@ class _Announcements:
 
 @define(eq=False, repr=False)
 class Client:
-    """Publishes, subscribes, and ends both; a context manager that closes it. Thread-safe.
+    """Publishes, subscribes and administers. A context manager, which closes it. Thread-safe.
 
-    After a fork the child's copy publishes on connections of its own; subscriptions of the parent raise ClosedError
-    there.
+    After a fork the child's copy publishes on its own connections. There, the parent's subscriptions raise ClosedError.
     """
 
     config: ConnectConfig
@@ -114,9 +125,9 @@ class Client:
     _subscriptions: list[SubscriptionCore] = field(factory=list, init=False)
     _lock: threading.Lock = field(factory=threading.Lock, init=False)
     _closed: bool = field(default=False, init=False)
-    _hurried: bool = field(default=False, init=False)  # by a second Ctrl-C: nothing is waited for any more
-    _ended: threading.Event = field(factory=threading.Event, init=False)  # whoever closed it first has done so
-    _closer: int = field(default=0, init=False)  # that thread
+    _hurried: bool = field(default=False, init=False)  # after a second Ctrl-C, close() does not wait
+    _ended: threading.Event = field(factory=threading.Event, init=False)  # set when the first close() has ended
+    _closer: int = field(default=0, init=False)  # the thread of the first close()
     _announcements: _Announcements = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -129,7 +140,7 @@ class Client:
         self._lock = threading.Lock()
         self._ended = threading.Event()
         if self._closed:
-            self._ended.set()  # who was closing it is not here
+            self._ended.set()  # the thread that was closing it is not in this process
         self._engine = self._announcements.engine = None
         self._subscriptions = []
 
@@ -154,18 +165,27 @@ class Client:
     # -- the database --------------------------------------------------------------------------------------------------
 
     def migrate(self) -> list[str]:
-        """Create or upgrade the tables; what was done, in words. Raises DatabaseError, SchemaError.
+        """Create or upgrade the tables.
 
-        Idempotent, and safe when many processes do it at once and while others work.
+        Idempotent. Many processes may do it at once, and others may work meanwhile.
+
+        Returns:
+            What was done, in words.
+
+        Raises:
+            DatabaseError: The database refused a statement, or could not be reached.
+            SchemaError: The tables cannot be upgraded by this version.
         """
         from lanelog import migrations
 
         return migrations.migrate(self._database)
 
     def ping(self) -> None:
-        """Check that the database answers and has tables that this version can work on, which may be older or newer.
+        """Check that the database answers, and that this version can work on its tables. They may be older or newer.
 
-        Raises DatabaseError, SchemaError.
+        Raises:
+            DatabaseError: The database could not be reached, or refused a statement.
+            SchemaError: The tables are missing, or this version cannot work on them.
         """
         from lanelog import migrations
 
@@ -173,7 +193,7 @@ class Client:
 
     @property
     def admin(self) -> Admin:
-        """See it and steer it: topics, lanes, messages, dead letters; pause, seek, redrive. See `lanelog.admin`."""
+        """Administration: it shows topics, lanes, messages and dead letters; it pauses, seeks and redrives."""
         from lanelog.admin import Admin
 
         if self._admin is None:
@@ -198,30 +218,48 @@ class Client:
         deliver_at: datetime | None = None,
         ttl: Duration | None = None,
     ) -> Receipt:
-        """Append one message to the lane of `key`; it is durable and visible when this returns.
+        """Append one message to the lane of `key`. Without `connection`, it is committed when this returns.
 
-        `key` None: the message needs no order. It goes to one of the topic's open lanes (64, see
-        `admin.set_open_lanes`), which any number of processes share evenly; an `id` always to the same one of them, as
-        long as their number stays. The receipt's `key` is the lane's.
+        A message with a delay waits outside of the log and holds nothing back. When it is due, it goes to the end of
+        its lane. Until then the offset in its receipt is 0, its id is taken, and `cancel_scheduled` takes it back. The
+        database's clock decides. From the first message with a delay on, the client has one more thread and connection.
 
-        `payload`: bytes, which are stored as they are; all else goes through `codec` or the client's, if there is one,
-        and otherwise a str becomes UTF-8, and dict, list, number, datetime, Decimal, UUID, Enum, attrs class or
-        dataclass JSON. `metadata` `content-type` says which, for `message.decode()`. A FutureWarning tells of JSON
-        that would come back different: tuples, and keys that are no str.
+        Args:
+            topic: The topic, 1 to 255 characters.
+            key: The unit of order, 1 to 255 characters. None: the message needs no order and goes to one of the topic's
+                open lanes, which all members of a group share. `admin.set_open_lanes` sets their number. Default: 64.
+            payload: Bytes are stored unchanged. A codec, if there is one, encodes anything else. Without a codec a str
+                becomes UTF-8, and a dict, list, number, datetime, date, Decimal, UUID, Enum, attrs class or dataclass
+                becomes JSON. The metadata `content-type` says which, for `message.decode()`. A FutureWarning names a
+                value that JSON would give back different, such as a tuple, or a key that is not a str.
+            id: Makes the publish idempotent within topic and key, until the first message is collected. Without a key,
+                an id keeps its open lane as long as the number of open lanes stays. None: a new id.
+            metadata: Names and texts that travel with the message, at most 65,535 bytes as JSON.
+            codec: Encodes this payload. None: the client's codec.
+            connection: An open DB-API connection within a transaction. The message is visible if and only if the caller
+                commits. The lane is locked until then, so publish last.
+            delay: The time until the message is due, in seconds or as a timedelta, at most ten years.
+            deliver_at: The time when the message is due, an aware datetime, at most ten years from now. In the past: it
+                is due at once. Give this or `delay`, not both.
+            ttl: The time after the publish, or after it was due, in which a handler may start on the message. Seconds
+                or a timedelta, at most ten years. None: without end.
 
-        `id` makes it idempotent within (topic, key): a second publish returns the first one's offset as a duplicate.
-        `connection`, an open DB-API connection in a transaction, makes it part of that transaction: visible if and only
-        if the caller commits; the lane is locked until then, so publish last.
+        Returns:
+            The receipt: offset, id, key of the lane, and whether the id was there before. A duplicate has the offset of
+            the first message.
 
-        `delay` (from now) or `deliver_at` (an aware datetime): it waits outside of the log, holding back nothing, and
-        goes to the end of its lane when it is due, at most ten years from now; one that is due already goes there at
-        once. Until then its receipt's offset is 0, its id counts as taken, and `cancel_scheduled` takes it back.
-        `ttl`: how long after the publish, or after it was due, a handler may start on it. Durations are seconds or a
-        timedelta. All three by the database's clock. From the first such message on the client has one more thread and
-        connection, until `close()`.
+        Raises:
+            ConfigurationError: An argument is not valid. Or this thread has a transaction of this client open, and
+                `connection` is missing. Nothing was written.
+            PayloadTooLarge: The payload or the metadata is too large. Nothing was written.
+            SchemaError: The tables are missing, or this version cannot work on them.
+            DatabaseError: The database refused the message, or it was not committed within `publish_timeout`. If
+                `outcome_unknown` is true, it may have been committed. A repetition with the same id is safe for the
+                longest retention of the topic's groups.
 
-        Raises ConfigurationError and PayloadTooLarge before anything is written, DatabaseError after `publish_timeout`
-        seconds without success; repeating it with the same id is safe.
+        Example::
+
+            receipt = client.publish("orders", "customer-17", {"order": 4711}, id="order-4711")
         """
         return self._publisher.publish(
             topic,
@@ -244,19 +282,38 @@ class Client:
         codec: Codec | None = None,
         connection: object | None = None,
     ) -> list[Receipt]:
-        """Append many messages in one transaction, all or nothing; receipts in the order of `items`.
+        """Append many messages in one transaction, all or none.
 
-        Items are (key, payload) pairs or `Outgoing`; otherwise as `publish`. Those without a key (None) share as many
-        open lanes as there are messages for.
+        Args:
+            topic: The topic of all of them.
+            items: Pairs (key, payload), or `Outgoing`. At least one. Messages without a key (None) go to open lanes,
+                about eight to a lane.
+            codec: Encodes their payloads, unless an `Outgoing` has its own. None: the client's codec.
+            connection: As for `publish`.
+
+        Returns:
+            One receipt for each item, in the order of `items`.
+
+        Raises:
+            LanelogError: As `publish`.
         """
         return self._publisher.publish_many(topic, items, codec=codec, connection=connection)
 
     def cancel_scheduled(self, topic: str, key: str | None, id: str) -> bool:  # noqa: A002 - the field's name
-        """Take back a message that is not due yet. True: it will not be delivered.
+        """Take back a message that is not due yet.
 
-        False: there is none, or it was due and is in the log already. `key`: as it was published, or its receipt's.
-        Raises ConfigurationError (also where this thread has a transaction of lanelog open, which it would wait for)
-        and DatabaseError.
+        Args:
+            topic: The topic.
+            key: The key that it was published under, or the key in its receipt.
+            id: The message's id.
+
+        Returns:
+            True: it will not be delivered. False: there is no such message, or it was due and is in the log already.
+
+        Raises:
+            ConfigurationError: An argument is not valid. Or this thread has a transaction of lanelog open: the call
+                would wait for it.
+            DatabaseError: The database refused a statement, or could not be reached.
         """
         from lanelog.admin.schedules.scheduled import cancel
 
@@ -276,26 +333,41 @@ class Client:
         ttl: Duration | None = None,
         codec: Codec | None = None,
     ) -> ScheduleInfo:
-        """Declare a message that is published at every time a cron expression names, once, by whichever process.
+        """Declare a recurring message. One process publishes it, once for each time that a cron expression names.
 
-        To be called by every process that starts: declared again, the schedule goes on where it is, with the payload,
-        `catch_up` and all else of the last one who declared it. With a changed expression or `timezone` it counts from
-        now; the oldest time that was due by then is still published. It stays until `admin.remove_schedule`, and pauses
-        by `admin.pause_schedule`. It is no part of a transaction that the caller has open.
+        Every process may declare it when it starts. A schedule that is declared again goes on where it is, with the
+        arguments of the last declaration. With another expression or time zone it counts from now. The oldest time that
+        was due by then is still published. The schedule stays until `admin.remove_schedule`. The declaration is no part
+        of a transaction that the caller has open.
 
-        `name`: 1 to 200 characters. `expression`: five fields, minute hour day-of-month month day-of-week, or six with
-        the second first, in an IANA time zone. Where clocks change, a fixed time of day fires once on each day (at the
-        end of the gap, or at the first of the two); what has a `*` for minute or hour follows the clock on the wall.
-        The id of each message is `name@2026-11-21T10:05:00Z`; its metadata has `lanelog.schedule` and
-        `lanelog.fire_time` besides what is given. `ttl`: seconds or a timedelta, from the publishing. `key` None: they
-        go to one open lane, the same one each time, so that one run does not overtake the one before.
+        Each message has the id `name@2026-11-21T10:05:00Z`. Its metadata has `lanelog.schedule` and `lanelog.fire_time`
+        besides the given ones. From the declaration on, the client has one more thread and connection.
 
-        `catch_up` says what is published of times at which no process was there: the most recent one (`"latest"`), each
-        of them (`"all"`) or nothing (`"none"`). Nothing is missed as long as the oldest time that is due is late by no
-        more than the schedule's period, at least 5 and at most 60 seconds: then all that is due is published.
+        Args:
+            name: The schedule's name, 1 to 200 characters.
+            expression: Five fields, minute hour day-of-month month day-of-week, or six with the second first. Where
+                clocks change, a fixed time of day fires once on each day: at the end of the gap, or at the first of the
+                two times. An expression whose minute or hour begins with `*` follows the clock on the wall.
+            topic: The topic.
+            key: The key. None: all messages of the schedule go to the same open lane, so that one run does not overtake
+                the run before.
+            payload: As for `publish`.
+            timezone: The IANA name of the expression's time zone.
+            catch_up: What is published of times that were missed: the most recent one (`"latest"`), each of them
+                (`"all"`), or nothing (`"none"`). A time is missed if the oldest due time is late by more than the
+                schedule's period, at least 5 and at most 60 seconds. Otherwise all due times are published.
+            metadata: As for `publish`.
+            ttl: The time after publication in which a handler may start on the message. Seconds or a timedelta. None:
+                without end.
+            codec: Encodes the payload. None: the client's codec.
 
-        From now on the client has one more thread and connection, until `close()`. Raises ConfigurationError and
-        PayloadTooLarge before anything is written, DatabaseError after `publish_timeout` seconds without success.
+        Returns:
+            The schedule as it is now.
+
+        Raises:
+            ConfigurationError: An argument is not valid. Nothing was written.
+            PayloadTooLarge: The payload or the metadata is too large. Nothing was written.
+            DatabaseError: The database refused it, or it was not committed within `publish_timeout`.
         """
         from lanelog.admin.schedules.schedules import declare
 
@@ -314,20 +386,25 @@ class Client:
         )
         try:
             self._announcements.scheduled()
-        except Exception:  # noqa: BLE001 - it is committed: nothing that happens here may make the caller believe otherwise
+        except Exception:  # noqa: BLE001 - it is committed, so the caller must not get an error
             log.bind(schedule=name).exception("publish.notification_failed", exc_info=True)
         return declared
 
     def transaction(self) -> AbstractContextManager[Any]:
-        """Give a DB-API connection with an open transaction: COMMIT at the end of the block, ROLLBACK if it raises.
+        """Return a context manager that gives a DB-API connection with an open transaction.
 
-        Pass it as `connection=` to publish along with the block's own writes.
+        The end of the block commits. An exception in the block rolls back. Pass the connection to `publish` as
+        `connection=`: the messages are committed together with the block's own writes.
+
+        Raises:
+            DatabaseError: When the block begins or ends: the database refused the transaction, or it ended inside the
+                block. If `outcome_unknown` is true, it may have been committed.
         """
         return self._publisher.transaction()
 
     # -- subscribing ---------------------------------------------------------------------------------------------------
 
-    # A checker says that this coroutine is never awaited, or has no method: the mistake, at the call that makes it.
+    # For an async handler a type checker reports the mistake at this call: the coroutine is never awaited.
     @overload
     def subscribe(  # type: ignore[overload-overlap]
         self,
@@ -345,11 +422,32 @@ class Client:
     def subscribe(
         self, topic: str | Sequence[str], group: str, handler: Handler, **options: Unpack[SubscriptionOptions]
     ) -> Any:
-        """Register the group, start handling, and return the running subscription.
+        """Register the group, and start to handle its messages in threads of this process.
 
-        `handler(message)` acks by returning; what raising means is decided by `ack_policy` and `retry`. For the options
-        see `SubscriptionOptions`. Raises ConfigurationError, also for a handler that is async or cannot take one
-        argument, DatabaseError, SchemaError.
+        Args:
+            topic: The topic, or several.
+            group: The consumer group, 1 to 255 characters.
+            handler: A plain function that takes a `Message`. Its return acks. The options `ack_policy` and `retry`
+                decide what an exception means.
+            **options: See `SubscriptionOptions`.
+
+        Returns:
+            The running subscription.
+
+        Raises:
+            ConfigurationError: A name or an option is not valid, the group has another order, or the handler is async
+                or cannot take one argument.
+            ClosedError: The client is closed.
+            SchemaError: The tables are missing, or this version cannot work on them.
+            DatabaseError: The group could not be registered within `publish_timeout`.
+
+        Example::
+
+            def handle(message: lanelog.Message) -> None:
+                print(message.key, message.offset, message.decode())
+
+            with client.subscribe("orders", "billing", handler=handle):
+                threading.Event().wait()
         """
         from lanelog.subscriber import Subscription
 
@@ -363,9 +461,19 @@ class Client:
 
     @refuse_bare
     def subscriber(self, topic: str | Sequence[str], group: str, **options: Unpack[SubscriptionOptions]) -> Register:
-        """Decorate a handler to be started by `run()` or `start()`; nothing is sent to the database before.
+        """Decorate a handler. `run()` or `start()` starts it. Nothing is sent to the database before.
 
-        Options and errors as with `subscribe`; the errors are raised where the handler is decorated.
+        Args:
+            topic: The topic, or several.
+            group: The consumer group, 1 to 255 characters.
+            **options: See `SubscriptionOptions`.
+
+        Returns:
+            The decorator. It gives the handler back unchanged.
+
+        Raises:
+            ConfigurationError: As `subscribe`, where the handler is decorated.
+            ClosedError: The client is closed.
         """
 
         def register(handler: Any) -> Any:
@@ -384,9 +492,23 @@ class Client:
         timeout: Duration | None = None,
         **options: Unpack[SubscriptionOptions],
     ) -> Deliveries:
-        """Iterate over messages that the caller settles; ends after a `timeout` without one (None: never).
+        """Return an iterator over messages that the caller settles.
 
-        Otherwise as `subscribe`; `visibility_timeout` runs for every message until it is settled or extended.
+        It registers the group and starts at its first message, or where its block begins. `visibility_timeout` runs for
+        each message until it is settled or extended.
+
+        Args:
+            topic: The topic, or several.
+            group: The consumer group, 1 to 255 characters.
+            timeout: The iterator ends after so long without a message. Seconds or a timedelta. None: never.
+            **options: See `SubscriptionOptions`.
+
+        Returns:
+            The iterator, which is a context manager, too.
+
+        Raises:
+            ConfigurationError: A name or an option is not valid.
+            ClosedError: The client is closed.
         """
         from lanelog.deliveries import Deliveries
 
@@ -414,7 +536,7 @@ class Client:
         return subscription
 
     def _made_engine(self) -> Engine:
-        """The engine, made at its first use; the lock is held."""
+        """Return the engine, made at its first use. The caller holds the lock."""
         from lanelog._engine.engine import Engine
 
         if self._engine is None:
@@ -429,26 +551,39 @@ class Client:
             engine.schedule(committed=committed)
 
     def start(self) -> None:
-        """Start every registered subscription that does not run yet."""
+        """Start every decorated handler that does not run yet.
+
+        Raises:
+            LanelogError: As `subscribe`.
+        """
         for subscription in list(self._subscriptions):
             if subscription.state == "new" and subscription.handler is not None:
                 subscription.start()
 
     def run(self, *, drain_timeout: Duration | None = None) -> None:
-        """Start every registered subscription and block until SIGTERM, SIGINT or `close()`; then drain and return.
+        """Start every decorated handler. Block until SIGTERM, SIGINT, `close()` or a failure. Then drain and return.
 
-        Draining waits for running handlers, and for a database that is away, `drain_timeout` seconds at most (None: as
-        long as it takes); every 5 s an event `subscription.waited` says for what. Whatever handler runs when that time
-        is over is cut off: its message goes back with an attempt that does not count, not even as a crash, and whoever
-        takes the lane over has it at once; each is a WARNING `handler.cut_off`. Its thread goes on until the process
-        ends, which should follow at once, and can settle nothing. Under `AckPolicy.ACK_FIRST` that message is lost. The
-        last writes take 5 more seconds at most; if the database is away for longer, the leases run out by themselves,
-        and what ran is taken for a crash.
+        The drain waits for running handlers, and for a database that is away. Every 5 s an event `subscription.waited`
+        says what it waits for.
 
-        A second SIGINT (Ctrl-C), a second or more after the first signal, does not wait: it raises SystemExit(130), so
-        that the program ends without a traceback, and `close()` waits no longer either. Where the application had a
-        SIGINT handler of its own before this call, that one is called instead. Raises ConfigurationError, and what made
-        a subscription fail, after draining the others. Signals are handled only in the main thread.
+        A handler that still runs after `drain_timeout` is cut off, with a WARNING `handler.cut_off`. Its message goes
+        back with an attempt that does not count, and the next owner of the lane has it at once. Under
+        `AckPolicy.ACK_FIRST` the message is lost. The handler's thread can settle nothing more. It goes on until the
+        process ends, which should follow at once. The last writes take 5 more seconds at most. If the database is away
+        for longer, the leases expire, and the attempts that ran count as crashed.
+
+        A second SIGINT (Ctrl-C), a second or more after the first signal, does not wait. It raises SystemExit(130), so
+        that the program ends without a traceback, and `close()` does not wait either. If the application had set its
+        own SIGINT handler before this call, that handler is called instead. Signals are handled only in the main
+        thread.
+
+        Args:
+            drain_timeout: How long the drain may take, in seconds or as a timedelta. None: as long as it takes.
+
+        Raises:
+            ConfigurationError: No handler is registered, or as `subscribe`.
+            BaseException: A subscription failed. It is the error that made it fail, raised after the others have
+                drained.
         """
         if not any(s.handler is not None for s in self._subscriptions):
             raise ConfigurationError("nothing to run: register a handler with @client.subscriber(topic, group) first")
@@ -481,12 +616,18 @@ class Client:
         return all(ended)
 
     def close(self, timeout: Duration | None = 30.0) -> bool:
-        """Stop every subscription, waiting at most `timeout` for handlers, and close all connections.
+        """Stop every subscription, and close all connections.
 
-        A pulled message that is not settled is waited for as well, as long as somebody holds it: it may be in another
-        thread. Close its iterator, or leave its block, to give it back at once.
-        A handler that still runs then keeps its lane, and the connections that protect it, until it ends; False.
-        Called again, it waits for the first call's outcome in the same way.
+        It waits for running handlers. It also waits for a pulled message that is not settled, as long as the program
+        has a reference to it: another thread may work on it. To give such a message back at once, close its iterator or
+        leave its block. A handler that still runs after `timeout` keeps its lane, and the connections that protect the
+        lane, until it ends. A second call waits for the outcome of the first in the same way.
+
+        Args:
+            timeout: How long to wait, in seconds or as a timedelta. None: as long as it takes.
+
+        Returns:
+            True: everything has ended. False: a handler still runs.
         """
         allowed = 0.0 if self._hurried else check_timeout("timeout", timeout)
         with self._lock:
@@ -495,7 +636,7 @@ class Client:
                 self._closer = threading.get_ident()
             engine, subscriptions = self._engine, list(self._subscriptions)
         if not first:
-            # From a signal handler that interrupted the first call: that one cannot go on before this returns.
+            # A signal handler may have interrupted the first call in this thread. That call cannot end before this one.
             return self._ended.wait(0.0 if self._closer == threading.get_ident() else allowed)
         drained = False
         try:

@@ -1,7 +1,6 @@
-"""The options of connections and subscriptions: their names, defaults and limits, checked when they are given.
+"""The options of a subscription: names, defaults, limits, and their checks.
 
-It never opens, reads or starts anything; a value that got past it needs no second check.
-The client builds these objects from keyword arguments; every other room only reads their fields.
+Never opens, reads or starts anything. A value that has passed needs no second check.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ __all__ = [
 ]
 
 SUBSCRIBER_NAME_MAX = 200
-"""The most characters of a subscriber's name: the random incarnation that is added must fit into the column, too."""
+"""The most characters of a subscriber's name. The random part that is added must fit into the column, too."""
 
 LANE_CONCURRENCY = 10
 _COUNT_MAX = 1_000_000
@@ -62,33 +61,33 @@ class Order(StrEnum):
     """In which order the messages of one key are handled."""
 
     STRICT = "strict"
-    """One at a time; a failing message holds its key back until it succeeds or is dead-lettered."""
+    """One message of a key at a time. A failing message holds its key back until it succeeds or is dead-lettered."""
     SERIAL = "serial"
-    """One at a time; a failing message steps aside while it waits."""
+    """One message of a key at a time. A failing message lets the next ones pass while it waits."""
     CONCURRENT = "concurrent"
-    """Up to `lane_concurrency` at a time, started in order."""
+    """Up to `lane_concurrency` messages of a key at a time, started in order."""
 
 
 class AckPolicy(Enum):
     """What becomes of a message when its handler returns or raises."""
 
     NACK_ON_ERROR = "nack_on_error"
-    """Returning acks; raising asks the retry policy."""
+    """A return acks. An exception asks the retry policy."""
     REJECT_ON_ERROR = "reject_on_error"
-    """Returning acks; raising dead-letters at once."""
+    """A return acks. An exception dead-letters the message at once."""
     ACK = "ack"
-    """Acked whatever happens."""
+    """A return acks, and an exception, too."""
     ACK_FIRST = "ack_first"
-    """Acked, and committed, before the handler runs: at most once."""
+    """The ack is committed before the handler runs: at most once."""
     MANUAL = "manual"
-    """Only the handler's explicit calls settle it."""
+    """Only explicit calls on the message settle it."""
 
 
 def check_handler(handler: object) -> Callable[..., object]:
-    """Return `handler` if a thread can call it with a message; refuse async def, generators and what is not callable.
+    """Return `handler` if a thread can call it with a message. Otherwise raise ConfigurationError.
 
-    What cannot take one positional argument is refused here, too: otherwise each message would become a dead letter.
-    Partials, bound methods, objects with `__call__` and decorators that keep `__wrapped__` are looked through.
+    A handler that cannot take one positional argument is refused here: later each message would become a dead letter.
+    An async function or a generator is also found behind partials, bound methods, `__call__` and `__wrapped__`.
     """
     checked = check_callable("the handler", handler)
     check_arguments("the handler", checked, "message")
@@ -96,9 +95,9 @@ def check_handler(handler: object) -> Callable[..., object]:
 
 
 def check_retention(retention: float, publish_timeout: float) -> None:
-    """Refuse a retention in which a repeated publish could miss the copy it must be deduplicated against.
+    """Refuse a retention so short that a repeated publish could miss the first copy.
 
-    It knows this client's `publish_timeout` alone: a publisher with a longer one looks after itself.
+    The check knows only this client's `publish_timeout`. A publisher with a longer one checks its own repetitions.
     """
     least = 2 * publish_timeout
     if 0 < retention < least:
@@ -127,7 +126,7 @@ def _start(value: str | datetime) -> str | datetime:
     if isinstance(value, datetime):
         if value.utcoffset() is None:
             raise ConfigurationError("start must be an aware datetime: add tzinfo=datetime.UTC")
-        if value < _EPOCH or value.year == MAXYEAR:  # the last could leave the range in UTC
+        if value < _EPOCH or value.year == MAXYEAR:  # in UTC, the last year could leave the range
             raise ConfigurationError("start must be between the years 1970 and 9998")
         return value.astimezone(UTC)
     if value not in ("earliest", "latest"):
@@ -177,9 +176,10 @@ def _hook(_: Any, attribute: Attribute[Any], value: object) -> None:
 
 @frozen(kw_only=True)
 class SubscriptionConfig:
-    """How a group's messages are handled by this process; durations in seconds, given as such or as a timedelta.
+    """The options of one subscription; `SubscriptionOptions` says what each means. Durations are seconds here.
 
-    Raises ConfigurationError for values out of their range, of another type, or that contradict each other.
+    Raises:
+        ConfigurationError: A value is out of range or of another type, or two values contradict each other.
     """
 
     name: str = field(default=None, converter=_name)
@@ -210,10 +210,9 @@ class SubscriptionConfig:
     middleware: tuple[Callable[..., object], ...] = field(default=(), converter=_middleware)
 
     def dead_letter_topic(self, topic: str) -> str | None:
-        """Where messages of a topic go that are given up; None: nowhere.
+        """Return the dead letter topic of a topic. None: there is none.
 
-        To a topic of dead letters whose name has no room for a second suffix: nobody but who publishes there himself
-        has messages that could be given up.
+        A dead letter topic is its own dead letter topic if its name has no room for a second suffix.
         """
         if self.dead_letter_suffix is None:
             return None
@@ -230,6 +229,6 @@ class SubscriptionConfig:
 
     @classmethod
     def from_options(cls, **options: object) -> SubscriptionConfig:
-        """Build it from the keyword arguments of `subscribe`; an unknown one is refused with the closest known name."""
+        """Build it from the keyword arguments of `subscribe`. The error for an unknown one names the closest known."""
         check_options("option of subscribe()", options, (attribute.name for attribute in fields(cls)))
         return cls(**cast("dict[str, Any]", options))

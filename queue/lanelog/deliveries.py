@@ -1,6 +1,6 @@
-"""The pull style: messages one by one, settled by whoever takes them.
+"""The pull style: an iterator over messages, which the caller settles.
 
-Owns the iterator and its end; everything else is its subscription's. Made by `client.deliveries()`.
+Owns the iterator and its end. Everything else belongs to its subscription.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def _timeout(value: Duration | None) -> float | None:
 
 @define(eq=False, repr=False)
 class Deliveries:
-    """Messages one by one, to be settled by whoever takes them; an iterator and a context manager.
+    """An iterator over messages that the caller settles, and a context manager.
 
-    A message that is neither settled nor extended within visibility_timeout is delivered again. The iterator ends after
-    `timeout` seconds without a message, and stops its subscription when it ends or its block is left.
+    A message that is neither settled nor extended within the visibility time-out is delivered again. The iterator ends
+    after `timeout` seconds without a message. Its end stops the subscription, and so does the end of its block.
     """
 
     _core: SubscriptionCore
@@ -49,7 +49,7 @@ class Deliveries:
 
     def __next__(self) -> Message:
         if self._core.state is SubscriptionState.NEW:
-            self._core.start()  # else it runs, or it has ended, and so has this iterator
+            self._core.start()  # in any other state it runs, or has ended, and with it this iterator
         message = self._core.pull(self._timeout)
         if message is None:
             self.close()
@@ -66,9 +66,9 @@ class Deliveries:
         self.close()
 
     def close(self) -> None:
-        """Give everything back that was not settled; idempotent."""
+        """Give back all messages that were not settled, and stop the subscription. Idempotent."""
         if self._core.inherited:
-            return  # the parent's: nothing of it is ours to give back
+            return  # its messages belong to the parent process
         self._core.ask_to_stop()
         for member in self._core.members:
             member.attempts.hand_back()

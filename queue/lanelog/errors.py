@@ -1,7 +1,6 @@
-"""The errors of lanelog: one tree under `LanelogError`, whose docstrings are their default messages.
+"""The errors of lanelog: one tree under `LanelogError`. The docstring of each is its default message.
 
-It never knows a driver: driver errors are mapped at one seam, in `_database`, and keep their number in `code`.
-Every room raises from here; callers catch from here, and ask `retriable` whether the same call may succeed later.
+Never knows a driver: `_database` maps the drivers' errors, and keeps their number in `code`.
 """
 
 from __future__ import annotations
@@ -42,13 +41,13 @@ class DatabaseError(LanelogError):
     ) -> None:
         super().__init__(message)
         self.code = code
-        """The server's or the driver's error number, None if there is none."""
+        """The error number of the server or the driver, or None."""
         self.retriable = retriable
         self.outcome_unknown = outcome_unknown
         """Whether the connection was lost during COMMIT, so that the transaction may have been committed."""
 
     def __reduce__(self) -> tuple[type[DatabaseError], tuple[object, ...], dict[str, object]]:
-        # The fields are keyword-only; without this a copy between processes would lose them.
+        # The fields are keyword-only. Without this, a copy between processes would lose them.
         return type(self), self.args, self.__dict__.copy()
 
 

@@ -1,8 +1,7 @@
-"""What goes into the log and comes out of it: messages, receipts, payloads, metadata, and the handler's control flow.
+"""Messages, receipts, metadata, and the exceptions by which a handler settles.
 
-It never talks to a database or to the engine: a message hands its settlement to the delivery it came with. Payloads are
-encoded and decoded by `_codec`. The publisher encodes metadata with it, the engine builds `Message` from rows, and
-handlers are given one.
+Never talks to a database or to the engine: a message hands its settlement to the delivery that it came with. `_codec`
+encodes and decodes payloads.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 METADATA_MAX_BYTES = 65_535
-"""The most bytes of metadata as JSON; metadata is for headers, data belongs into the payload."""
+"""The most bytes of metadata as JSON. Metadata is for headers; data belongs into the payload."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NO_METADATA: Mapping[str, str] = MappingProxyType({})
@@ -32,7 +31,13 @@ _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", "
 
 
 class Reject(Exception):
-    """Raised by a handler: the message can never succeed and goes to the dead letters at once."""
+    """Raised by a handler: the message can never succeed. It goes to the dead letters at once.
+
+    A message that is a dead letter itself is tried again instead.
+
+    Args:
+        reason: The text of the error that the dead letter keeps.
+    """
 
     def __init__(self, reason: str = "rejected by the handler") -> None:
         self.reason = _reason(reason)
@@ -40,7 +45,11 @@ class Reject(Exception):
 
 
 class Retry(Exception):
-    """Raised by a handler: try again, after `delay` seconds or, without one, after the wait of the retry policy."""
+    """Raised by a handler: the attempt failed, and the retry policy decides what comes next.
+
+    Args:
+        delay: The wait before the next attempt, in seconds or as a timedelta. None: the wait of the retry policy.
+    """
 
     def __init__(self, delay: Duration | None = None) -> None:
         self.delay = None if delay is None else check_duration("delay", delay)
@@ -51,7 +60,11 @@ class Retry(Exception):
 
 
 class Postpone(Exception):
-    """Raised by a handler: not a failure, but not now; the message starts again as attempt 1 after `delay` seconds."""
+    """Raised by a handler: no failure, but not now. The message starts again as attempt 1.
+
+    Args:
+        delay: The wait, in seconds or as a timedelta.
+    """
 
     def __init__(self, delay: Duration) -> None:
         self.delay = check_duration("delay", delay)
@@ -62,11 +75,11 @@ class Postpone(Exception):
 
 
 class DeliveryHandle(Protocol):
-    """What a message needs of the delivery it came with; the engine implements it."""
+    """What a message needs of the delivery that it came with."""
 
     @property
     def codec(self) -> Codec | None:
-        """The codec of the client that it came to."""
+        """The codec of the consumer's client."""
 
     def ack(self) -> None:
         """Settle as done."""
@@ -81,7 +94,7 @@ class DeliveryHandle(Protocol):
         """Settle as not yet due."""
 
     def extend(self, seconds: float) -> None:
-        """Keep the delivery for so many seconds from now."""
+        """Keep the delivery for that many seconds from now."""
 
     def transaction(self) -> AbstractContextManager[Any]:
         """Commit the handler's writes together with the ack."""
@@ -89,9 +102,9 @@ class DeliveryHandle(Protocol):
 
 @frozen
 class Outgoing:
-    """A message for `publish_many`: as the arguments of `publish`, without the topic. Its codec goes first.
+    """A message for `publish_many`. Its fields are the arguments of `publish`, without the topic.
 
-    `key` None: it needs no order, and goes to an open lane.
+    Its `codec` comes before the codec of the call, and that before the client's.
     """
 
     key: str | None
@@ -106,10 +119,10 @@ class Outgoing:
 
 @frozen
 class Receipt:
-    """What `publish` returns: the message's place in its lane, its id, and whether that id was there before.
+    """What `publish` returns: the message's offset and id, whether that id was there before, and the key of its lane.
 
-    `offset` 0: it is not in the log yet, because it, or the first message of that id, waits until it is due. `key` is
-    the lane's: the one that was given or, for a message without one, the open lane that it went to.
+    `offset` 0: the message, or the first message with that id, waits until it is due, and is not in the log yet. `key`
+    is the given key or, for a message without a key, its open lane's.
     """
 
     offset: int
@@ -120,7 +133,7 @@ class Receipt:
 
 @frozen(kw_only=True)
 class DeadLetter:
-    """Where a dead letter comes from, and why it was given up."""
+    """Where a dead letter comes from, and why its group gave it up."""
 
     original_topic: str
     original_offset: int
@@ -132,12 +145,20 @@ class DeadLetter:
 
 @define(eq=False, repr=False, kw_only=True)
 class Message:
-    """One delivery of a message to a handler.
+    """One delivery of a message to a handler or a puller.
 
-    `key` is the key that it was published under; of a message published without one, the open lane's (`open~007`).
+    `key` is the key that the message was published under. A message without a key has its open lane's, such as
+    `open~007`. `attempt` counts from 1. `fencing_token` is the epoch of the lane's lease, which grows with every owner:
+    a system that the handler writes to can refuse a smaller token. `dead_letter` is None for a message that is no dead
+    letter.
 
-    `fencing_token` grows with every owner of the key: a system that the handler writes to can refuse a smaller one.
-    `metadata` is read-only and `published_at` an aware UTC datetime; both are decoded when they are asked for.
+    Example::
+
+        def handle(message: lanelog.Message) -> None:
+            order = message.json()
+            if order["amount"] < 0:
+                raise lanelog.Reject("negative amount")
+            print(message.key, message.offset, message.attempt, order)
     """
 
     topic: str
@@ -155,8 +176,8 @@ class Message:
     _metadata: Mapping[str, str] | None = field(default=None, init=False, repr=False)
 
     def __repr__(self) -> str:
-        # Without payload and metadata: they may be large, or secret. rich, which does not ask for this text where it
-        # shows local variables, looks at the fields.
+        # Without payload and metadata: they may be large, or secret. Where rich shows local variables, it does not use
+        # this text but the fields, so these two have repr=False.
         return (
             f"<Message topic={self.topic!r} key={self.key!r} offset={self.offset} group={self.group!r} "
             f"attempt={self.attempt} id={self.id!r} {len(self.payload)} bytes>"
@@ -164,68 +185,120 @@ class Message:
 
     @property
     def metadata(self) -> Mapping[str, str]:
-        """What the publisher gave along, read-only."""
+        """The metadata that the publisher gave, read-only."""
         if self._metadata is None:
             self._metadata = decode_metadata(self._metadata_json)
         return self._metadata
 
     @property
     def published_at(self) -> datetime:
-        """When it was published, by the database's clock."""
+        """When it was published, by the database's clock. An aware datetime in UTC."""
         return utc_from_ms(self._published_at_ms)
 
     def json(self) -> Any:
-        """Return the payload parsed as JSON; ValueError if it is none."""
+        """Return the payload, parsed as JSON.
+
+        Raises:
+            ValueError: The payload is not JSON.
+        """
         return json.loads(self.payload)
 
     def decode(self) -> Any:
-        """Return what was published: a dict, list or number that was JSON, a str, bytes, or what a codec makes of it.
+        """Return the payload as it was published.
 
-        The metadata `content-type`, which `publish` has written, says how. Where there is none (bytes, messages of
-        older versions and of other programs), the client's codec decodes; without a codec it is the payload itself.
-        What JSON does not know comes back as JSON has it: a datetime as its text.
+        The metadata `content-type`, which `publish` writes, says how to decode it. A message may have none: bytes, or a
+        message of another program. Then the client's codec decodes it, if there is one.
 
-        Raises ConfigurationError for a content type that this client has no codec for, ValueError for a payload that is
-        not what is said of it, and what the codec raises.
+        Returns:
+            A dict, list or number from JSON, a str, bytes, or the codec's object. A type that JSON does not have comes
+            back as its JSON: a datetime as text.
+
+        Raises:
+            ConfigurationError: This client has no codec for the content type.
+            ValueError: The payload is not what its content type says.
+            Exception: The codec raised it.
         """
         return decode_payload(self.payload, self.metadata.get(CONTENT_TYPE), self._delivery.codec)
 
     def ack(self) -> None:
-        """Settle the message as done.
+        """Settle the message as done. Returns when that is committed.
 
-        This and the next three return when it is committed; they raise LeaseLost or AlreadySettled.
+        Raises:
+            LeaseLost: The delivery ended before. The lane has another owner, or the visibility time-out is over.
+                Nothing was written.
+            AlreadySettled: This delivery was settled before.
+            ClosedError: The client was closed before this was committed.
         """
         self._delivery.ack()
 
     def nack(self, delay: Duration | None = None, reason: str | None = None) -> None:
-        """Settle this attempt as failed: the retry policy decides, a `delay` replaces only its wait."""
+        """Settle this attempt as failed. The retry policy decides what comes next. Returns when that is committed.
+
+        Args:
+            delay: Replaces only the wait of the retry policy. Seconds or a timedelta.
+            reason: The text of the error. None: a default text.
+
+        Raises:
+            LeaseLost: As `ack`.
+            AlreadySettled: As `ack`.
+        """
         self._delivery.nack(
             None if delay is None else check_duration("delay", delay),
             None if reason is None else _reason(reason),
         )
 
     def reject(self, reason: str) -> None:
-        """Settle the message as one that can never succeed: it goes to the dead letters with this reason."""
+        """Settle the message as one that can never succeed. Returns when it is a dead letter, and that is committed.
+
+        Args:
+            reason: The text of the error that the dead letter keeps.
+
+        Raises:
+            LeaseLost: As `ack`.
+            AlreadySettled: As `ack`.
+        """
         self._delivery.reject(_reason(reason))
 
     def postpone(self, delay: Duration) -> None:
-        """Settle this attempt as no failure: the message starts again as attempt 1 after `delay` seconds."""
+        """Postpone the message. It starts again as attempt 1: this is no failure. Returns when that is committed.
+
+        Args:
+            delay: The wait, in seconds or as a timedelta.
+
+        Raises:
+            LeaseLost: As `ack`.
+            AlreadySettled: As `ack`.
+        """
         self._delivery.postpone(check_duration("delay", delay))
 
     def extend(self, seconds: Duration) -> None:
-        """Keep the delivery for so long from now, whatever visibility_timeout says. Raises LeaseLost."""
+        """Keep the delivery for a time from now, instead of the visibility time-out.
+
+        Args:
+            seconds: The time, in seconds or as a timedelta. More than 0.
+
+        Raises:
+            LeaseLost: As `ack`.
+        """
         self._delivery.extend(check_duration("seconds", seconds, above=True))
 
     def transaction(self) -> AbstractContextManager[Any]:
-        """Return a context manager that gives a DB-API connection and commits what was written there with the ack.
+        """Return a context manager that gives a DB-API connection with an open transaction.
 
-        Either all of it is committed, or none and the block raises: LeaseLost if the delivery was lost meanwhile.
+        The end of the block commits the block's writes together with the ack: all of it, or nothing.
+
+        Raises:
+            LeaseLost: As `ack`, when the block begins or ends. Nothing was committed, unless COMMIT was not answered
+                and the lane has another owner by now: the text of the error says so.
+            AlreadySettled: As `ack`.
+            DatabaseError: The database refused a statement or the COMMIT. Nothing was committed, unless
+                `outcome_unknown` is true.
         """
         return self._delivery.transaction()
 
 
 def encode_metadata(metadata: object, content_type: str | None = None) -> str | None:
-    """Return the JSON text to store, None for none, with the content type in it, if any.
+    """Return the JSON text to store, with the content type in it. None: there is neither.
 
     Raises ConfigurationError unless every key and value is a str, and PayloadTooLarge.
     """
@@ -258,12 +331,12 @@ def _only(content_type: str) -> str:
 
 
 def decode_metadata(text: str | bytes | None) -> Mapping[str, str]:
-    """Return the metadata of a row, read-only; what another program stored as other JSON is given as JSON text."""
+    """Return the metadata of a row, read-only. A value that is no str, from another program, comes as JSON text."""
     if not text:
         return _NO_METADATA
     try:
         return _texts(json.loads(text))
-    except ValueError:  # a number that Python cannot hold, or write: 1e400, or one of thousands of digits
+    except ValueError:  # a number that Python cannot hold or write: 1e400, or thousands of digits
         return _texts(json.loads(text, parse_int=str, parse_float=str))
 
 
@@ -276,7 +349,7 @@ def _texts(found: object) -> Mapping[str, str]:
 
 
 def utc_from_ms(milliseconds: int) -> datetime:
-    """Return the aware UTC datetime of epoch milliseconds, exactly."""
+    """Return the aware UTC datetime of epoch milliseconds, without rounding."""
     return _EPOCH + timedelta(milliseconds=milliseconds)
 
 

@@ -1,7 +1,7 @@
-"""The options of `connect` and `subscribe` as types, for editors and type checkers: names, types and what they mean.
+"""The options of `connect` and `subscribe` as types, for editors and type checkers.
 
-It checks nothing: at run time `ConnectConfig` and `SubscriptionConfig` have these fields, with defaults and limits.
-An application that hands options on uses these types: `def consume(**options: Unpack[SubscriptionOptions])`.
+Checks nothing: at run time `ConnectConfig` and `SubscriptionConfig` have these fields, with defaults and limits. An
+application that hands options on uses these types: `def consume(**options: Unpack[SubscriptionOptions])`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from lanelog.config import AckPolicy, Order
 from lanelog.message import Message
 
 Handler: TypeAlias = Callable[[Message], object]
-"""What handles a message: takes it as the only positional argument; what it returns is ignored."""
+"""A function that takes a message as its only positional argument. Its result is ignored."""
 
 AsyncHandler: TypeAlias = Callable[[Message], Coroutine[Any, Any, object]]
-"""What looks like a handler and is none: nobody awaits the coroutine that it returns."""
+"""Not a handler, though it looks like one: nothing awaits the coroutine that it returns."""
 
 Middleware: TypeAlias = Callable[[Message, Handler], object]
-"""Called with the message and with what it must call next, the handler in the end."""
+"""Called with the message and with the next callable, which it must call. The last one is the handler."""
 
 DeadLetterHook: TypeAlias = Callable[[Message, str], object]
 """Called with a dead-lettered message and the text of the error."""
@@ -32,11 +32,11 @@ H = TypeVar("H", bound=Handler)
 
 
 class AsyncHandlersAreNotSupported:
-    """Stands in what a checker says about an `async def` handler: nobody awaits it. At run time it is refused."""
+    """Its name stands in a type checker's error about an `async def` handler. At run time such a handler is refused."""
 
 
 class Register(Protocol):
-    """The decorator that `client.subscriber` returns; it leaves the handler as it is."""
+    """The decorator that `client.subscriber` returns. It gives the handler back unchanged."""
 
     @overload
     def __call__(self, handler: AsyncHandler, /) -> AsyncHandlersAreNotSupported: ...  # type: ignore[overload-overlap]
@@ -51,35 +51,36 @@ class ConnectOptions(TypedDict, total=False):
     pool_size: int
     """Connections shared by publishers and handlers' transactions, at least 2. Default: 8."""
     publish_timeout: Duration
-    """How long `publish` repeats what failed for a moment. Default: 30 s."""
+    """How long `publish` repeats a transaction that failed for a moment. Default: 30 s."""
     lane_idle_purge: Duration
-    """A drained lane that is idle for so long loses its rows; its offsets go on where they were. Default: 600 s."""
+    """A drained lane that is idle for so long loses its rows. Its offsets go on where they were. Default: 600 s."""
     max_payload_bytes: int
-    """Larger payloads are refused. Default: 1,048,576."""
+    """A payload with more bytes is refused. Default: 1,048,576."""
     connect_timeout: Duration
     """How long a new connection may take. Default: 5 s."""
     read_timeout: Duration
     """How long an answer of the server may take. Default: 30 s."""
     driver: Literal["pymysql", "mysqlclient"]
-    """The database driver; `mysqlclient` comes with the extra of that name. Default: the one that the URL names, as
-    `mysql+pymysql://` and `mysql+mysqldb://` do, else `pymysql`."""
+    """The database driver. `mysqlclient` comes with the extra of that name. Default: the driver that the URL names
+    (`mysql+pymysql://`, `mysql+mysqldb://`), otherwise `pymysql`."""
     codec: Codec | None
-    """Encodes every payload but bytes, and decodes for `message.decode()`; see `lanelog.Codec`. Default: None."""
+    """Encodes every payload except bytes, and decodes for `message.decode()`. See `lanelog.Codec`. Default: None."""
 
 
 class SubscriptionOptions(TypedDict, total=False):
     """The options of `subscribe`, `subscriber` and `deliveries`. Durations are seconds or a timedelta."""
 
     name: str | None
-    """Shown as the owner of lanes; a random part is added. At most 200 characters. Default: host and process."""
+    """The first part of the owner's name, at most 200 characters. A random part is added. Default: host and process
+    id."""
     workers: int
     """Handler threads of this subscription. Default: 8."""
     order: Order | Literal["strict", "serial", "concurrent"]
     """`strict`: one message of a key at a time, and a failing one holds its key back. `serial`: one at a time, and a
-    failing one steps aside while it waits. `concurrent`: several of a key at a time, started in order. The same for all
-    members of a group. Default: `strict`."""
+    failing one lets the next ones pass while it waits. `concurrent`: several of a key at a time, started in order. All
+    members of a group have the same order. Default: `strict`."""
     lane_concurrency: int
-    """How many messages of a key at a time, only for `concurrent`. Default: 10."""
+    """The most messages of a key at a time, only for `concurrent`. Default: 10."""
     batch_size: int
     """Messages read per lane and pass. Default: 100."""
     prefetch: int
@@ -87,23 +88,24 @@ class SubscriptionOptions(TypedDict, total=False):
     prefetch_bytes: int
     """The most payload bytes that wait in memory. Default: 64 MiB."""
     poll_interval: Duration
-    """The time between two looks when idle; what this process publishes is noticed at once. Default: 0.1 s."""
+    """The time between two looks when idle. A message that this process publishes is noticed at once. Default:
+    0.1 s."""
     visibility_timeout: Duration
-    """A delivery neither settled nor extended for so long is given up, and delivered again. Default: 60 s."""
+    """A delivery that is neither settled nor extended for so long is given up, and delivered again. Default: 60 s."""
     auto_extend: bool
-    """Extend deliveries while the handler's thread lives. Default: True."""
+    """Extend a delivery while its handler's thread lives. Default: True."""
     max_handler_time: Duration
-    """The longest time for which deliveries are extended automatically. Default: 3,600 s."""
+    """The longest time for which a delivery is extended automatically. Default: 3,600 s."""
     lease_duration: Duration
-    """After so long without a heartbeat the lanes of an owner are taken, if the liveness lock cannot tell. Default:
+    """An owner without a heartbeat for so long loses its lanes. The liveness lock usually tells earlier. Default:
     15 s."""
     lease_renewal: Duration
     """The time between two heartbeats, less than `lease_duration`. Default: 5 s."""
     retry: RetryPolicy | int
-    """When a failed message is tried again, and when it is given up; a number is the most attempts, the first one
-    included. Default: 5 attempts, waiting 1, 2, 4 and 8 s plus up to a second of jitter."""
+    """When a failed message is tried again, and when it is given up. A number is the most attempts, the first one
+    included. Default: 5 attempts, with waits of 1, 2, 4 and 8 s plus up to a second of jitter."""
     max_deliveries: int | None
-    """Caps any retry policy; None does not. Default: 20."""
+    """The most attempts under any retry policy. None: no limit. Default: 20."""
     ack_policy: (
         AckPolicy
         | Literal[
@@ -119,23 +121,23 @@ class SubscriptionOptions(TypedDict, total=False):
             "MANUAL",
         ]
     )
-    """What becomes of a message when its handler returns or raises; see `AckPolicy`. Default: NACK_ON_ERROR."""
+    """What a return and an exception of the handler mean. See `AckPolicy`. Default: NACK_ON_ERROR."""
     dead_letter_suffix: str | None
-    """Added to a topic's name, it names the topic of the dead letters. None: an exhausted message is acked with an
-    ERROR. Default: `_dlq`."""
+    """The name of the dead letter topic is the topic's name and this. None: a message that is given up is acked, with
+    an ERROR. Default: `_dlq`."""
     on_dead_letter: DeadLetterHook | None
-    """Called with each message that is dead-lettered, whose `attempt` is the number of attempts made, and the text of
-    the error. Default: None."""
+    """Called with each message that is dead-lettered, and the text of the error. The message's `attempt` is the number
+    of attempts made. Default: None."""
     start: Literal["earliest", "latest"] | datetime
-    """Where a new group begins; a datetime must be aware. Default: `earliest`."""
+    """Where a new group begins. A datetime must be aware. Default: `earliest`."""
     retention: Duration
     """How long messages stay at least, so that duplicates are found: 0, or at least twice `publish_timeout`. The
-    longest one of a topic's groups counts. Default: 300 s."""
+    longest retention of a topic's groups counts. Default: 300 s."""
     history: bool
-    """Keep a row of how each message left the group, see `lanelog history`. Default: False."""
+    """Keep a row of how each message left the group. See `lanelog history`. Default: False."""
     history_retention: Duration
     """How long such rows stay. Default: 7 days."""
     dead_letter_retention: Duration | None
-    """How long the dead letters of the group stay at least; None: until they are redriven or deleted. Default: None."""
+    """How long the dead letters of the group stay at least. None: until they are redriven or deleted. Default: None."""
     middleware: Sequence[Middleware]
-    """Callables `(message, call_next)` around the handler, the first one outermost; a tuple or a list. Default: ()."""
+    """Callables `(message, call_next)` around the handler, the first one outermost. A tuple or a list. Default: ()."""

@@ -1,7 +1,6 @@
-"""A subscription as its user sees it: start, pause, stop, its state and what it has done.
+"""A subscription as its user sees it: start, pause, stop, state and statistics.
 
-Owns nothing but these names; the work is its core's. Made by the client; `Deliveries` is the pull style of the same
-thing.
+Owns these names only. The core does the work.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ __all__ = ["Subscription", "SubscriptionState", "SubscriptionStats"]
 
 @define(eq=False, repr=False)
 class Subscription:
-    """One group's handler on one or more topics; a context manager that stops it at the end."""
+    """One group's handler on one or more topics. A context manager: it starts the subscription, and stops it."""
 
     _core: SubscriptionCore
 
@@ -42,12 +41,12 @@ class Subscription:
 
     @property
     def group(self) -> str:
-        """The group whose handler it is."""
+        """The consumer group."""
         return self._core.group
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """What it reads."""
+        """The topics that it reads."""
         return self._core.topics
 
     @property
@@ -62,43 +61,71 @@ class Subscription:
 
     @property
     def failure(self) -> BaseException | None:
-        """Why it failed, or None."""
+        """The error that made it fail, or None."""
         return self._core.failure
 
     @property
     def owner(self) -> str:
-        """The name under which its leases stand: `name` and a random incarnation."""
+        """The owner's name in its leases: `name` and a random part."""
         return self._core.owner
 
     def start(self) -> Self:
-        """Register the group (committed when this returns) and start; idempotent while it runs.
+        """Register the group, and start. The registration is committed when this returns. Idempotent while it runs.
 
-        Raises ConfigurationError when the group has another order, SchemaError when the tables are missing or do not
-        admit this version, ClosedError after a stop.
+        Raises:
+            ConfigurationError: The group has another order.
+            ClosedError: The subscription was stopped or has failed: subscribe anew.
+            SchemaError: The tables are missing, or this version cannot work on them.
+            DatabaseError: The group could not be registered within `publish_timeout`.
         """
         self._core.start()
         return self
 
     def pause(self) -> None:
-        """Hand out nothing more in this process; running handlers finish, leases are kept. Idempotent."""
+        """Hand out no more messages in this process. Running handlers end, and the leases are kept. Idempotent.
+
+        Raises:
+            ClosedError: The subscription does not run.
+        """
         self._core.pause()
 
     def resume(self) -> None:
-        """Go on after `pause`. Idempotent."""
+        """Go on after `pause`. Idempotent.
+
+        Raises:
+            ClosedError: The subscription does not run.
+        """
         self._core.resume()
 
     def stop(self, timeout: Duration | None = 30.0) -> bool:
-        """Drain and leave: no new handler starts, running ones end, their outcomes commit, the lanes are released.
+        """Drain: no new handler starts, running ones end, their outcomes are committed, and the lanes are released.
 
-        Waits at most `timeout` (None: as long as it takes); True when everything is released. A lane whose handler
-        still runs then is kept, and released when it ends. Idempotent, from any thread but a handler's own.
+        A lane whose handler still runs after `timeout` is kept. It is released when the handler ends. Idempotent. Call
+        it from any thread but a handler's own.
+
+        Args:
+            timeout: How long to wait, in seconds or as a timedelta. None: as long as it takes.
+
+        Returns:
+            Whether everything is released.
+
+        Raises:
+            ClosedError: This is a forked child of the process that started it.
         """
         return self._core.stop(timeout)
 
     def stats(self) -> SubscriptionStats:
-        """What it holds and what it has done, over all its topics. Raises ClosedError in a forked child."""
+        """Return what it holds, and what it has done since its start, over all its topics.
+
+        Raises:
+            ClosedError: This is a forked child of the process that started it.
+        """
         return self._core.stats()
 
     def on_failure(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once when the subscription fails; at once if it has."""
+        """Call `callback` once when the subscription fails. If it has failed already, call it now.
+
+        Args:
+            callback: Called without an argument, in a thread of lanelog. It replaces an earlier one.
+        """
         self._core.on_failure(callback)

@@ -68,6 +68,8 @@ PIECES = {
     "_stores.fetches._COLUMNS": "the columns of NEXT and EXACT",
     "_stores.messages.ROW": "one row of INSERT",
     "_stores.messages.EXPIRING_ROW": "the same",
+    "_stores.messages.NEXT_ROW": "the same",
+    "_stores.messages.EXPIRING_NEXT_ROW": "the same",
     "_stores.messages.TARGETED_ROW": "the same",
     "_stores.scheduled.ROW": "one row of INSERT",
     "_stores.schedules._COLUMNS": "the columns of GET, LIST and TRY_LOCK",

@@ -63,7 +63,7 @@ def test_a_callers_lock_holds_back_its_own_lane_and_no_other(stage: Stage, end: 
 
 
 @DIES
-@pytest.mark.parametrize("point", [BEFORE_COMMIT, *thorough("after partitions.TRY_LOCK_HEADS")])
+@pytest.mark.parametrize("point", [BEFORE_COMMIT, *thorough("after partitions.NEXT_OFFSET")])
 def test_a_caller_waits_for_a_group_commit_and_comes_behind_it(stage: Stage, point: str, dies: bool) -> None:
     """No other key waits; the caller's offset is the one after the leader's, or the leader's own if that dies."""
     stage.client.publish_many("t", [("k", b"0"), ("other", b"0")])

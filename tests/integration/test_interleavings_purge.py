@@ -117,7 +117,7 @@ def test_publish_many_and_a_caller_meet_the_same_purge(stage: Stage) -> None:
     ("step", "point"),
     [
         ("publish", "before COMMIT following messages.INSERT"),
-        *thorough(("publish", "after partitions.TRY_LOCK_HEADS"), ("publish_many", "after partitions.TRY_LOCK_HEADS")),
+        *thorough(("publish", "after partitions.NEXT_OFFSET"), ("publish_many", "after partitions.TRY_LOCK_HEADS")),
     ],
 )
 def test_a_purge_gives_up_at_once_when_a_publisher_has_the_head(stage: Stage, step: str, point: str) -> None:

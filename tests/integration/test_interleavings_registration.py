@@ -218,9 +218,7 @@ def test_publishers_of_lanes_that_exist_do_not_wait_for_a_registration(stage: St
     [
         ("before COMMIT following messages.INSERT", "latest"),
         *thorough(("before COMMIT following messages.INSERT", "earliest")),
-        *thorough(
-            ("before COMMIT following messages.INSERT", "instant"), ("after partitions.TRY_LOCK_HEADS", "latest")
-        ),
+        *thorough(("before COMMIT following messages.INSERT", "instant"), ("after partitions.NEXT_OFFSET", "latest")),
     ],
 )
 def test_a_registration_under_an_open_publish_does_not_wait_and_the_group_gets_the_message(
@@ -249,7 +247,7 @@ def test_a_registration_waits_for_the_birth_of_a_lane_and_begins_before_its_firs
     stage: Stage, point: str, start: str
 ) -> None:
     """The publisher's message comes after the registration, in a lane that came before it."""
-    second = "before partitions.ADVANCE"
+    second = "before messages.INSERT"
     publishing = stage.stopped(point, "publish", topic="t", key="k")
     publisher = publishing.actor.pause(second)
     registering = stage.waiting(stage.register, "late", start=start_of(stage, start))

@@ -158,7 +158,7 @@ def test_the_deletion_waits_for_a_registration_and_deletes_what_it_made(stage: S
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("point", ["before COMMIT following messages.INSERT", "after partitions.TRY_LOCK_HEADS"])
+@pytest.mark.parametrize("point", ["before COMMIT following messages.INSERT", "after partitions.NEXT_OFFSET"])
 def test_a_topic_is_not_deleted_from_under_an_open_publish(stage: Stage, point: str) -> None:
     """The deletion waits for the head; what was published then was published after it began, and may go or stay."""
     stage.client.publish_many("t", [("k", b"{}"), ("l", b"{}")])

@@ -31,7 +31,7 @@ def proxy(lanelog_url: str) -> Iterator[Proxy]:
 @pytest.fixture
 def distant(proxy: Proxy) -> Iterator[Publisher]:
     """A publisher that reaches the server through the proxy."""
-    with publisher_at(proxy.url, publish_timeout=20.0) as publisher:
+    with publisher_at(proxy.url, publish_timeout=40.0) as publisher:
         publisher.publish("t", "k", b"first")
         yield publisher
 
@@ -69,7 +69,7 @@ def test_a_connection_lost_before_the_commit_is_repeated(
 ) -> None:
     """Wherever in the transaction it is lost, the whole of it is repeated on another connection."""
     proxy.cut_at = statement
-    assert distant.publish("t", "k", b"x").offset == 2
+    assert distant.publish("t", "k", b"x", id="given").offset == 2
     assert proxy.cuts == 1
     assert rows(raw, "SELECT COUNT(*) FROM queue_messages") == [(2,)]
 

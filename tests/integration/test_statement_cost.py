@@ -102,7 +102,7 @@ def total(kinds: dict[str, int], times: int = 1) -> dict[str, int]:
 
 
 def test_a_single_publish_is_four_statements(client: Client, raw: Any) -> None:
-    """Lock, advance, insert, commit; with an id of the caller's, one more looks it up; a duplicate writes nothing."""
+    """Lock, insert, advance, commit; with an id of the caller's, one more looks it up; a duplicate writes nothing."""
     with counting(raw) as sent:
         for _ in range(10):
             client.publish("t", "k", b"x")
@@ -129,14 +129,15 @@ def test_a_publish_with_a_delay_is_three_statements(client: Client, raw: Any) ->
     publisher.close()
 
 
-def test_the_first_message_of_a_key_is_fourteen_statements(client: Client, raw: Any) -> None:
+def test_the_first_message_of_a_key_is_seventeen_statements(client: Client, raw: Any) -> None:
     """Once in the life of a lane: the head is missing, it is created with its floor, and the publish is repeated."""
     client.publish("t", "warm", b"x")  # the connection that creates lanes is open
     with counting(raw) as sent:
         client.publish("t", "new", b"x")
+    failed = {"select": 1, "insert": 1, "rollback": 1}  # one packet: without a head there is no offset to insert at
     missed = {"select": 2, "commit": 1}  # no head, and it is not that somebody has it
     created = {"select": 3, "begin": 1, "insert": 2, "commit": 1}  # still missing? topic row there? begin, share it
-    assert sent == total(dict(Counter(missed) + Counter(created) + Counter(PUBLISHED)))
+    assert sent == total(dict(Counter(failed) + Counter(missed) + Counter(created) + Counter(PUBLISHED)))
 
 
 def test_a_hundred_messages_at_once_cost_what_one_costs(client: Client, raw: Any) -> None:

@@ -24,6 +24,7 @@ from weakref import WeakKeyDictionary
 from attrs import define, field, frozen
 
 import lanelog._stores
+from lanelog._database import Statement
 from lanelog._database.wire import Wire
 
 COMMIT = "COMMIT"
@@ -148,18 +149,27 @@ class Pauses:
             pauses._meet(wire, run, before=False, what=name, sent=sent)
             return result
 
-        def paused_commit(wire: Wire) -> None:
+        def paused_commit(wire: Wire) -> int:
             sent = pauses._transaction(wire)
             pauses._meet(wire, run, before=True, what=COMMIT, sent=sent)
             commit(wire)
             pauses._end(wire)
             pauses._meet(wire, run, before=False, what=COMMIT, sent=sent)
+            return 0
 
         def forgetful_rollback(wire: Wire) -> None:
             pauses._end(wire)
             rollback(wire)
 
+        def taken_apart(wire: Wire, statements: Sequence[Statement]) -> list[int]:
+            # What the server runs one by one is sent one by one, so that it can be stopped in between.
+            return [
+                *(int(paused_run(wire, one.sql, one.args).lastrowid or 0) for one in statements),
+                paused_commit(wire),
+            ]
+
         Wire._run, Wire.commit, Wire.rollback = paused_run, paused_commit, forgetful_rollback  # type: ignore[method-assign]
+        Wire.commit_with = taken_apart  # type: ignore[method-assign]
 
     def _transaction(self, wire: Wire) -> _Transaction:
         with self._lock:

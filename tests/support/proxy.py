@@ -12,6 +12,8 @@ from lanelog.config import ConnectConfig
 
 DOOM = "SET @doomed = 1"
 """A connection that executed this never hears what became of its next COMMIT."""
+UNKNOWN_COMMAND = b"\x18\x00\x00\x01\xff" + (1047).to_bytes(2, "little") + b"#08S01Unknown command"
+"""What a server says to a command that it does not know."""
 
 
 @define(eq=False)
@@ -23,9 +25,16 @@ class Proxy:
     """The next request, of any connection, that ends with this is the last one of its connection."""
     deliver: bool = True
     """Whether the last request of a connection still reaches the server, which then answers nobody."""
+    keep: bool = False
+    """Whether the last request of a connection is kept instead, on its way, until `arrive`."""
+    refuse: bytes = b""
+    """Requests that begin with this command are unknown to the server."""
+    requests: int = 0
+    """How many there were, of all connections."""
     silent: bool = False
     """The host is gone: nothing is forwarded, and the server is not told that its connections have ended."""
     cuts: int = 0
+    _kept: list[tuple[socket.socket, bytes]] = field(factory=list, init=False)
     _listener: socket.socket = field(init=False)
     _open: list[socket.socket] = field(factory=list, init=False)
 
@@ -47,6 +56,15 @@ class Proxy:
         """Cut everything, and listen no more."""
         _end(self._listener)
         self.cut_all()
+
+    def arrive(self) -> None:
+        """What was kept reaches the server now; returns when it has ended the connection over it."""
+        while self._kept:
+            server, data = self._kept.pop()
+            server.sendall(data)
+            server.shutdown(socket.SHUT_WR)
+            while server.recv(65536):
+                pass
 
     def cut_all(self) -> None:
         """Cut every connection there is; new ones go to the target of this moment."""
@@ -72,6 +90,10 @@ class Proxy:
             while data := client.recv(65536):
                 if self.silent:
                     continue
+                self.requests += 1
+                if self.refuse and data[4:].startswith(self.refuse):
+                    client.sendall(UNKNOWN_COMMAND)
+                    continue
                 if data.endswith(DOOM.encode()):
                     ends_at = b"COMMIT"
                 if self.cut_at and data.endswith(self.cut_at):
@@ -79,6 +101,9 @@ class Proxy:
                 if ends_at and data.endswith(ends_at):
                     self.cuts += 1
                     client.shutdown(socket.SHUT_WR)  # what the server answers gets nowhere
+                    if self.keep:
+                        self._kept.append((server, data))
+                        return
                     if self.deliver:
                         server.sendall(data)
                     break

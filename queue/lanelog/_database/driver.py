@@ -31,6 +31,10 @@ LOCK_WAIT_SECONDS: Final = 5
 """Seconds a statement waits for a row lock; below any read time-out, or the server would go on working for nobody."""
 SILENCE_SECONDS: Final = 15
 """Seconds after which the server drops a silent session: a stopped process must not hold its locks for hours."""
+LATEST: Final = 2.0 * SILENCE_SECONDS
+"""Seconds after which the server runs no statement any more that was sent before and lost: it drops a session that is
+silent, by its own steady clock, before the first byte and between the others. A server that stands still runs what it
+has received when it goes on, as it runs what everybody else sends then."""
 
 _CHARSET: Final = "utf8mb4"
 _COLLATION: Final = "utf8mb4_bin"
@@ -52,6 +56,7 @@ _MEANING: Final = {
 }
 _SETTINGS = (
     f"sql_mode = '{SQL_MODE}', innodb_lock_wait_timeout = {LOCK_WAIT_SECONDS}, wait_timeout = {SILENCE_SECONDS}, "
+    f"net_read_timeout = {SILENCE_SECONDS}, "
     f"{', '.join(f'{name} = {value}' for name, value in _MEANING.items())}"
 )
 _SESSION = f"SET SESSION {_SETTINGS}, autocommit = "

@@ -20,6 +20,7 @@ from lanelog._database.blocking import LockHolder, holder
 from lanelog._database.driver import Driver, ServerFacts
 from lanelog._database.executor import Executor
 from lanelog._database.naming import Naming
+from lanelog._database.packet import Statement
 from lanelog._database.retries import with_retries
 from lanelog._database.session import Session
 from lanelog._database.wire import Wire
@@ -192,6 +193,9 @@ class Database:
         pool, pooled = self._borrow(wait)
         try:
             wire: Wire = pooled.dbapi_connection
+            if guarded:
+                wire.refuse_packets()
+                wire.ensure()
             transaction = Transaction(wire, Naming(wire, self.config.database) if guarded else None)
             pooled.begin()
             try:
@@ -205,6 +209,26 @@ class Database:
                 raise
         finally:
             self._give_back(pool, pooled, lent=guarded)
+
+    def commit_at_once(self, statements: Sequence[Statement]) -> list[int] | None:
+        """A transaction in one round trip, on a pooled connection: what its statements told by LAST_INSERT_ID(expr).
+
+        None: this server, or the proxy before it, takes one statement at a time, and nothing was sent. Raises
+        DatabaseError: nothing was committed, unless it has `outcome_unknown`. What was sent may then still be on its
+        way, for as long as `LATEST` says.
+        """
+        pool, pooled = self._borrow(None)
+        try:
+            wire: Wire = pooled.dbapi_connection
+            if not wire.takes_packets():
+                return None
+            try:
+                return wire.commit_with(statements)
+            except BaseException:
+                wire.rollback()
+                raise
+        finally:
+            self._give_back(pool, pooled)
 
     @contextmanager
     def snapshot(self, *, wait: float | None = None) -> Iterator[Executor]:

@@ -12,9 +12,10 @@ from typing import Any, Final
 
 from attrs import define, field
 
-from lanelog._database import fork
+from lanelog._database import fork, packet
 from lanelog._database.driver import Driver, OwnState, ServerFacts, silence
 from lanelog._database.incarnation import Incarnation, read_incarnation
+from lanelog._database.packet import Statement
 from lanelog._database.translation import (
     breaks_connection,
     breaks_transaction,
@@ -49,6 +50,8 @@ class Wire:
     """When it was made, or the last statement ended that took longer than `STALL`."""
     _used: float = field(default=0.0, init=False)
     _incarnation: Incarnation | None = field(default=None, init=False)
+    _several: bool | None = field(default=False, init=False)
+    """Whether the server takes several statements in a packet now; None: it does not know how."""
     _state: OwnState = field(init=False)  # while there is a connection
 
     def __repr__(self) -> str:
@@ -71,6 +74,7 @@ class Wire:
         self.doomed = None
         self.generation += 1
         self._incarnation = None
+        self._several = False
         self._used = self.connected_at = self.steady_since = time.monotonic()
         return True
 
@@ -137,6 +141,62 @@ class Wire:
                 raise
             raise translate(exc, committing=True) from exc
         self._used = time.monotonic()
+
+    def takes_packets(self) -> bool:
+        """Let the server take several statements in a packet; whether it does. Raises DatabaseError.
+
+        A connection that the server has closed meanwhile is made anew: what is sent to nobody had no outcome.
+        """
+        if self.raw is not None and packet.hung_up(self.raw):
+            self.drop()
+        self.ensure()
+        if self._several is False:
+            self._permit(several=True)
+        return self._several is True
+
+    def commit_with(self, statements: Sequence[Statement]) -> list[int]:
+        """Run statements and COMMIT, in one packet, which the server must take; what they told, as `packet.send` does.
+
+        Raises DatabaseError; if one of the statements was refused, none was committed. If the connection is lost, the
+        outcome is unknown, and the error says so. The caller rolls back after an error.
+        """
+        if self.doomed is not None:
+            raise self.doomed
+        raw = self._live()
+        told: list[int] = []
+        try:
+            packet.send(raw.cursor(self._state.cursorclass), statements, told)
+        except BaseException as exc:
+            if not comes_from_driver(exc):
+                self.drop()  # in the middle of what, nobody knows
+                raise
+            error = translate(exc)
+            if len(told) >= len(statements) or breaks_connection(error):
+                self.drop()
+                error = translate(exc, committing=True)
+            raise error from exc
+        finally:
+            self._used = time.monotonic()
+        return told
+
+    def refuse_packets(self) -> None:
+        """Before user code gets the connection: one statement in a packet, or the connection is closed."""
+        if self.raw is not None and self._several:
+            self._permit(several=False)
+
+    def _permit(self, *, several: bool) -> None:
+        try:
+            packet.permit(self._live(), several=several)
+        except BaseException as exc:
+            error = translate(exc) if comes_from_driver(exc) else None
+            if several and isinstance(error, DatabaseError) and not breaks_connection(error):
+                self._several = None  # a proxy that does not know the command
+                return
+            self.drop()
+            if error is None:
+                raise
+            raise error from exc
+        self._several = several
 
     def rollback(self) -> None:
         """ROLLBACK, which never fails: a connection that cannot is closed, and that rolls back, too."""

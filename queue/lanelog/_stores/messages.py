@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import field, frozen
 
-from lanelog._database import NOW_MS
+from lanelog._database import NOW_MS, Statement
 from lanelog._stores._points import chunked, exactly, fitting
 
 if TYPE_CHECKING:
@@ -24,6 +24,9 @@ INSERT = """INSERT INTO queue_messages
  target_group) VALUES """
 ROW = f"(%s,%s,%s,%s,%s,%s,%s,{NOW_MS},{NOW_MS},0,DEFAULT)"
 EXPIRING_ROW = f"(%s,%s,%s,%s,%s,%s,%s,{NOW_MS},{NOW_MS},{NOW_MS}+%s,DEFAULT)"
+# The same at the offset that `partitions.NEXT_OFFSET` has found: NULL is refused, so nothing happens without the lock.
+NEXT_ROW = f"(%s,%s,@lanelog_offset,%s,%s,%s,%s,{NOW_MS},{NOW_MS},0,DEFAULT)"
+EXPIRING_NEXT_ROW = f"(%s,%s,@lanelog_offset,%s,%s,%s,%s,{NOW_MS},{NOW_MS},{NOW_MS}+%s,DEFAULT)"
 TARGETED_ROW = f"(%s,%s,%s,%s,%s,%s,%s,{NOW_MS},{NOW_MS},0,%s)"
 
 # Append scheduled messages, whose rows are locked; the payload stays at the server (PRIMARY, one lookup a point).
@@ -95,6 +98,14 @@ def insert(cx: Executor, topic: str, rows: Sequence[NewMessage], max_packet: int
             elif row.target_group:
                 args.append(row.target_group)
         cx.execute(INSERT + ",".join(map(_form, part)), args)
+
+
+def insert_next(
+    topic: str, key: str, *, message_id: str, payload: bytes, metadata: str | None, ttl_ms: int
+) -> Statement:
+    """Append one row behind the head that `partitions.around_next` locks; `ttl_ms` as in `NewMessage`."""
+    args = (topic, key, message_id, payload, len(payload), metadata)
+    return Statement(INSERT + EXPIRING_NEXT_ROW, (*args, ttl_ms)) if ttl_ms else Statement(INSERT + NEXT_ROW, args)
 
 
 def append_scheduled(cx: Executor, topic: str, places: Sequence[tuple[str, str, int]]) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 from lanelog import _open_lanes
-from lanelog._database import NOW_MS
+from lanelog._database import NOW_MS, Statement
 from lanelog._stores._points import chunked, placeholders
 
 if TYPE_CHECKING:
@@ -35,6 +35,14 @@ TRY_LOCK_HEADS = LOCK_HEADS + " SKIP LOCKED"
 # Hand out so many offsets in each of some lanes whose heads are locked (PRIMARY).
 ADVANCE = """UPDATE queue_partitions FORCE INDEX (PRIMARY) SET head_offset = head_offset + %s
 WHERE topic = %s AND partition_key IN ({keys})"""
+
+# Lock the head of one lane and remember the offset behind it; NULL: it is missing, or somebody has it (PRIMARY).
+NEXT_OFFSET = """SELECT MAX(head_offset) + 1 INTO @lanelog_offset FROM queue_partitions FORCE INDEX (PRIMARY)
+WHERE topic = %s AND partition_key = %s FOR UPDATE SKIP LOCKED"""
+
+# Move the head there, and tell where that is (PRIMARY).
+ADVANCE_TO_NEXT = """UPDATE queue_partitions FORCE INDEX (PRIMARY) SET head_offset = LAST_INSERT_ID(@lanelog_offset)
+WHERE topic = %s AND partition_key = %s"""
 
 # Is there a topic row? (PRIMARY)
 TOPIC_EXISTS = "SELECT 1 FROM queue_partitions WHERE topic = %s AND partition_key = ''"
@@ -180,6 +188,15 @@ def advance(cx: Executor, topic: str, counts: Mapping[str, int]) -> int:
         for chunk in chunked(keys):
             moved += cx.execute(ADVANCE.format(keys=placeholders(chunk)), (count, topic, *chunk))
     return moved
+
+
+def around_next(topic: str, key: str, insert: Statement) -> tuple[Statement, ...]:
+    """Statements of one transaction: lock a lane's head, insert what belongs behind it, advance it and tell the offset.
+
+    None waits for the head. Where somebody has it, or nobody made it, `insert` fails, whose offset is NULL then.
+    """
+    at = (topic, key)
+    return Statement(NEXT_OFFSET, at), insert, Statement(ADVANCE_TO_NEXT, at)
 
 
 def create_topic(cx: Executor, topic: str) -> None:

@@ -1,15 +1,14 @@
 """Publishing: what `client.publish`, `publish_many` and `transaction` do.
 
-It never reads a message and holds no lock of a lane for longer than its own transaction. The client makes one
-`Publisher`.
+Never reads a message for delivery. Holds no lock of a lane for longer than its own transaction.
 
 Every way to publish is the same transaction: lock the heads of the lanes, give out the next offsets, insert, commit.
-The head's lock is held to the commit, so that nobody sees offset n + 1 of a lane before offset n. A message with a
+The head's lock is held to the commit, so that no reader sees offset n + 1 of a lane before offset n. A message with a
 delay goes into the schedule instead, under the same lock, which makes ids unique in both. `group` shares transactions
-between threads, `bulk` writes many messages in one, `caller` writes into somebody else's. `draft` and `timing` check a
-message before anything happens, `placing` gives offsets and writes, `doubt` says how long that may be repeated,
-`spread` gives messages without a key their lanes, `lanes` creates what is missing, `gate` bounds who waits, `locked`
-says who holds a lane.
+between threads, `bulk` writes many messages in one, `caller` writes into a caller's. `draft` and `timing` check a
+message before any SQL, `placing` gives offsets and writes, `doubt` bounds the time for repetitions, `spread` gives
+messages without a key their lanes, `lanes` creates missing lanes, `lock_waiters` bounds the connections that wait, and
+`locked` says which connection holds a lane.
 """
 
 from __future__ import annotations
@@ -50,25 +49,25 @@ log = get_logger("publisher")
 
 
 class OnScheduled(Protocol):
-    """Who is told that a message with a delay was published."""
+    """Called when a message with a delay was published."""
 
     def __call__(self, *, committed: bool) -> None:
-        """`committed` False: it will be there when somebody else commits, perhaps."""
+        """`committed` False: the message is in a caller's transaction, which may be committed later."""
 
 
 def _nobody(*, committed: bool) -> None:
-    """Whom to tell where no client is."""
+    """Default for `scheduled`: does nothing."""
 
 
 @define(eq=False)
 class Publisher:
-    """Publishes to one database; usable by any number of threads."""
+    """Publishes to one database. Thread-safe."""
 
     _database: Database
     _published: Any = field(repr=False)
-    """Called with the topic after every commit that this process knows of; wakes the local fetchers."""
+    """Called with the topic after every commit that this process knows of. It wakes the local fetchers."""
     _scheduled: OnScheduled = field(default=_nobody, repr=False)
-    """Called when a message with a delay was published; starts or wakes the local scheduler."""
+    """Called when a message with a delay was published. It starts or wakes the local scheduler."""
     lanes: LaneCreator = field(init=False)
     _spread: Spread = field(init=False, repr=False)
     _group: GroupCommit = field(init=False, repr=False)
@@ -99,14 +98,7 @@ class Publisher:
         deliver_at: datetime | None = None,
         ttl: Duration | None = None,
     ) -> Receipt:
-        """Append one message to the lane of `key`, or schedule it, and return its receipt when it is committed.
-
-        Without a key (None) it goes to one of the topic's open lanes. With `connection`, it becomes part of the
-        transaction that is open there. A message whose `id` is in the lane already is not stored again: the receipt has
-        the offset of the first. Raises ConfigurationError (PayloadTooLarge) before any SQL, and DatabaseError: if its
-        `outcome_unknown` is true, publish again with the same id, as long as the topic's longest `retention`. A
-        repetition of our own that comes later is refused.
-        """
+        """See `Client.publish`."""
         check_name("topic", topic)
         outgoing = Outgoing(key, payload, id, metadata, delay, deliver_at, ttl, codec)
         draft = self._draft(topic, outgoing, None)
@@ -125,10 +117,7 @@ class Publisher:
         codec: Codec | None = None,
         target_group: str = "",
     ) -> list[Receipt]:
-        """Append messages, `(key, payload)` or `Outgoing`, in one transaction: all or none. Receipts in their order.
-
-        `target_group` is for the replay of an archive: messages at once, which the other groups pass.
-        """
+        """See `Client.publish_many`. `target_group`: only this group gets the messages; the other groups pass them."""
         check_name("topic", topic)
         drafts = [self._draft(topic, _outgoing(item), codec) for item in _items(items)]
         for draft in drafts:
@@ -143,10 +132,7 @@ class Publisher:
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:
-        """A DB-API connection of ours with an open transaction: COMMIT at the end of the block, ROLLBACK if it raises.
-
-        Leave commit, rollback and autocommit to the block: it raises DatabaseError if the transaction ended inside it.
-        """
+        """See `Client.transaction`. DatabaseError: the transaction ended inside the block, say by a commit there."""
         self._admit()  # now: the block may hold the only connection
         with (
             self._database.transaction(guarded=True) as transaction,
@@ -161,19 +147,18 @@ class Publisher:
             self._tell_scheduler(committed=True)
 
     def ensure_lanes(self, topic: str, keys: Iterable[str], *, deadline: float | None = None) -> None:
-        """Create those of the lanes that are missing, on a connection of its own.
+        """Create the missing lanes on a connection of our own. Raises DatabaseError.
 
-        Tried until `deadline` on the monotonic clock, or for a moment: a loop has better things to do than to wait.
-        Raises DatabaseError.
+        It is tried until `deadline` (monotonic). None: for a moment only, because a loop must not wait here.
         """
         self.lanes.ensure(topic, set(keys), deadline=time.monotonic() + _MOMENT if deadline is None else deadline)
 
     def close(self) -> None:
-        """Close the connections that are not the pool's."""
+        """Close the connections that do not belong to the pool."""
         self.lanes.close()
 
     def _draft(self, topic: str, outgoing: Outgoing, codec: Codec | None) -> Draft:
-        """Check and encode it, with its own codec, that of the call or the client's."""
+        """Check and encode a message, with its own codec, the codec of the call or the client's."""
         if outgoing.codec is not None:
             codec = outgoing.codec
         return make_draft(
@@ -188,7 +173,7 @@ class Publisher:
         )
 
     def _publish_in(self, connection: Any, topic: str, drafts: Sequence[Draft]) -> list[Receipt]:
-        """Publish in the caller's transaction, of whose end only the server hears, unless it is one of ours."""
+        """Publish in the caller's transaction. We learn of its end only if it is one of ours."""
         self._prepare(topic, drafts)
         receipts = self._caller.publish(connection, topic, drafts)
         if find_open(connection) is None and any(draft.timing.scheduled for draft in drafts):
@@ -196,12 +181,12 @@ class Publisher:
         return receipts
 
     def _prepare(self, topic: str, drafts: Sequence[Draft]) -> None:
-        """What needs the database, and is done on a connection of our own also for a caller's transaction."""
+        """Do what needs the database before the transaction. It uses a connection of our own."""
         self._check_database(drafts)
         self._spread.place(topic, drafts, deadline=time.monotonic() + self._database.config.publish_timeout)
 
     def _check_database(self, drafts: Sequence[Draft]) -> None:
-        """The tables must admit this version; an oversized statement would look like a lost connection."""
+        """Check the tables' version and the size. Too large a packet would look like a lost connection."""
         self._admit()
         limit = largest_row(self._database.max_packet())
         for draft in drafts:
@@ -212,7 +197,7 @@ class Publisher:
                 )
 
     def _admit(self) -> None:
-        """Once in a process, on a connection of our own: not in the transaction of a caller."""
+        """Check once in a process that the tables admit this version. Not within a caller's transaction."""
         if not self._database.tables_version:
             deadline = time.monotonic() + self._database.config.publish_timeout
             what = "reading the tables' version"
@@ -233,7 +218,7 @@ class Publisher:
         if any(receipt.offset == SCHEDULED for receipt in receipts):
             self._tell_scheduler(committed=True)
 
-    # The message is committed: nothing that happens here may make its publisher believe otherwise.
+    # The message is committed, so its publisher must not get an error from here.
 
     def _tell(self, topic: str) -> None:
         try:

@@ -12,8 +12,8 @@ from attrs import define, frozen
 from lanelog._database import Database, codes
 from lanelog._stores import partitions
 from lanelog.message import Receipt
-from lanelog.publisher import doubt
-from lanelog.publisher.draft import Draft
+from lanelog.publisher import doubt, packet
+from lanelog.publisher.draft import SCHEDULED, Draft
 from lanelog.publisher.lanes import LaneCreator
 from lanelog.publisher.line import Waiter
 from lanelog.publisher.placing import note_attempt, write
@@ -39,17 +39,25 @@ class BatchWriter:
     _announce: Callable[[str, Sequence[Receipt]], None]
 
     def commit(
-        self, topic: str, keys: set[str], choose: Choose, *, wait: bool, persist: bool, deadline: float
+        self,
+        topic: str,
+        keys: set[str],
+        choose: Choose,
+        *,
+        wait: bool,
+        persist: bool,
+        deadline: float,
+        alone: Waiter | None = None,
     ) -> set[str]:
         """Write the members that `choose` returns, repeating what may pass; return the keys whose heads are taken.
 
-        `wait`: for heads that are locked. `persist`: after a lock time-out, too. Every member that is committed has its
-        receipt when this returns or raises.
+        `wait`: for heads that are locked. `persist`: after a lock time-out, too. `alone`: the only member there is.
+        Every member that is committed has its receipt when this returns or raises.
         """
         busy: set[str] = set()
         while keys:
             left = self._database.retry(
-                lambda wanted=keys: self._transact(topic, wanted, choose, wait=wait),  # type: ignore[misc]
+                lambda wanted=keys: self._attempt(topic, wanted, choose, wait=wait, alone=alone),  # type: ignore[misc]
                 deadline=deadline,
                 what="publishing",
                 unless=() if persist else (codes.LOCK_WAIT_TIMEOUT,),
@@ -59,6 +67,33 @@ class BatchWriter:
                 self._lanes.ensure(topic, left.missing, deadline=deadline)
             keys = left.missing
         return busy
+
+    def _attempt(self, topic: str, keys: set[str], choose: Choose, *, wait: bool, alone: Waiter | None) -> _Left:
+        if alone is not None and alone.waiting and packet.fits(self._database, alone.draft) and self._send(alone):
+            return _Left(set(), set())
+        return self._transact(topic, keys, choose, wait=wait)
+
+    def _send(self, member: Waiter) -> bool:
+        """Publish a member's message in one packet; whether it was committed."""
+        draft = member.draft
+        began = doubt.now()
+        try:
+            offset = packet.publish(self._database, draft)
+        except BaseException as exc:
+            # Nobody knows which offset it would have had: any that its id is found at is its own.
+            note_attempt([draft], [Receipt(SCHEDULED, draft.id, duplicate=False, key=draft.key)], exc, began)
+            draft.sent_at = draft.doubted_at
+            raise
+        if offset is None:
+            return False
+        self._settle(draft.topic, [member], [Receipt(offset, draft.id, duplicate=False, key=draft.key)])
+        return True
+
+    def _settle(self, topic: str, members: Sequence[Waiter], receipts: Sequence[Receipt]) -> None:
+        for member, receipt in zip(members, receipts, strict=True):
+            member.receipt = receipt
+            member.signal.set()
+        self._announce(topic, receipts)
 
     def _transact(self, topic: str, keys: set[str], choose: Choose, *, wait: bool) -> _Left:
         # heads X, in key order -> messages -> scheduled
@@ -77,9 +112,6 @@ class BatchWriter:
         except BaseException as exc:
             note_attempt(drafts, receipts, exc, began)
             raise
-        for member, receipt in zip(members, receipts, strict=True):
-            member.receipt = receipt
-            member.signal.set()
         if members:
-            self._announce(topic, receipts)
+            self._settle(topic, members, receipts)
         return _Left(existing, absent - existing)

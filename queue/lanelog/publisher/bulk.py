@@ -1,7 +1,7 @@
-"""`publish_many`: one transaction of its own for any number of messages and keys, all or nothing.
+"""`publish_many`: one transaction for any number of messages and keys, all or none.
 
-It never holds one head while it waits for another that somebody else had locked before: it waits for those first, in
-key order, and takes the others with SKIP LOCKED. `Publisher.publish_many` calls it.
+It waits first, in key order, for heads that were locked at the last try. Then it takes the others with SKIP LOCKED. So
+it never holds a free head while it waits for one that is known to be busy.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NEVER: Final = threading.Event()
 
 @frozen(kw_only=True)
 class _Result:
-    """The receipts, or why there are none."""
+    """The receipts, or the busy and the missing lanes."""
 
     receipts: list[Receipt]
     busy: set[str]
@@ -39,7 +39,7 @@ class _Result:
 
 @define(eq=False)
 class BulkWriter:
-    """Commits many messages at once; usable by any thread."""
+    """Commits many messages at once. Thread-safe."""
 
     _database: Database
     _lanes: LaneCreator
@@ -48,7 +48,10 @@ class BulkWriter:
     _announce: Callable[[str, Sequence[Receipt]], None]
 
     def publish(self, topic: str, drafts: Sequence[Draft]) -> list[Receipt]:
-        """Return one receipt for each draft when all are committed; after a DatabaseError none is, or it is unknown."""
+        """Return one receipt for each draft when all are committed.
+
+        After a DatabaseError none is committed, unless its `outcome_unknown` is true.
+        """
         deadline = time.monotonic() + self._database.config.publish_timeout
         busy: set[str] = set()
         refused = 0
@@ -85,7 +88,7 @@ class BulkWriter:
             busy &= {draft.key for draft in drafts}
 
     def _transact(self, topic: str, drafts: Sequence[Draft], first: set[str]) -> _Result:
-        # heads X: those that were busy, waiting, in key order; then the others, not waiting -> messages -> scheduled
+        # heads X: first the busy ones, in key order, with a wait; then the others without -> messages -> scheduled
         receipts: list[Receipt] = []
         keys = {draft.key for draft in drafts}
         began = doubt.now()

@@ -1,7 +1,7 @@
-"""Publishing in a transaction that somebody else commits: visible if and only if the caller commits.
+"""Publishing in a caller's transaction: the messages are visible if and only if the caller commits.
 
-It never commits, never retries and never creates a lane on the caller's connection, where our own creation would wait
-for the gap lock that the caller's search for the missing lane has left. `Publisher` calls it for `connection=`.
+Never commits, never retries and never creates a lane on the caller's connection. Lanes are created before, on another
+connection: later the creation would wait for the gap lock that the caller's search for the missing lane has left.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from lanelog.publisher.placing import append, place
 
 @define(eq=False)
 class CallerWriter:
-    """Publishes on connections that it is given, each of them used by one thread at a time as its driver demands."""
+    """Publishes on callers' connections. Thread-safe, if each connection is used by one thread at a time."""
 
     _database: Database
     _lanes: LaneCreator
     _locked: Locked
 
     def publish(self, connection: Any, topic: str, drafts: Sequence[Draft]) -> list[Receipt]:
-        """Append the drafts in the caller's open transaction; one receipt for each.
+        """Append the drafts in the caller's open transaction. Return one receipt for each.
 
         The lanes stay locked until the caller commits or rolls back. After an error nothing of this call is left in the
-        transaction, which may go on, unless the error says that the whole transaction is gone. Raises
-        ConfigurationError before anything is written if no transaction is open. The connection's current database may
-        be any of the server: the statements name ours.
+        transaction. The transaction may go on, unless the error says that all of it is gone. If no transaction is open,
+        ConfigurationError is raised before anything is written. The statements name our database, so another one of the
+        same server may be the connection's current one.
         """
         entry = find_open(connection)
         if entry is not None and entry.lost is not None:
@@ -46,15 +46,15 @@ class CallerWriter:
         cx.begin()
         cx.check_texts(text for draft in drafts for text in (topic, *draft.place, draft.metadata or ""))
         keys = {draft.key for draft in drafts}
-        # On another connection: not from the caller's snapshot, which may be old, and before his first lock of ours.
+        # On another connection: the caller's snapshot may be old. And before the caller holds a lock on our tables.
         deadline = time.monotonic() + self._database.config.publish_timeout
         self._lanes.ensure(topic, keys, deadline=deadline)
         try:
             receipts = self._write(cx, topic, drafts, deadline)
             cx.finish()
         except DatabaseError as exc:
-            # Of several lanes this transaction itself may have some: who is asked then would name it.
-            keys = {draft.key for draft in drafts}  # by now: some may have stepped aside
+            # This transaction may hold some of several lanes. The server would then name its own connection.
+            keys = {draft.key for draft in drafts}  # read again: some drafts may have stepped aside
             error = self._locked.explained(cx.undo(exc), topic, keys, ask=len(keys) == 1)
             if exc.code == codes.NO_SUCH_DATABASE:
                 raise self._elsewhere(exc) from exc
@@ -66,8 +66,8 @@ class CallerWriter:
         except SchemaError as exc:
             raise self._elsewhere(exc) from exc
         except Exception:
-            # That the connection cannot carry an id the driver notices at the insert: the heads have moved by then, and
-            # a caller who catches the error and commits would leave a hole.
+            # The driver may refuse a text at the insert, when the heads have moved. A caller that catches the error and
+            # commits would leave a hole.
             cx.undo_quietly()
             raise
         if entry is not None:
@@ -77,18 +77,18 @@ class CallerWriter:
         return receipts
 
     def _elsewhere(self, exc: LanelogError) -> ConfigurationError:
-        """The tables were there just now, as this client's own connection saw it, and this one does not see them."""
+        """Return the error for a connection that does not see the tables, although our own connection sees them."""
         return ConfigurationError(
             f"the connection's server has no tables of lanelog in {self._database.config.database!r}: connect to the "
             f"server of this client ({exc})"
         )
 
     def _write(self, cx: ForeignExecutor, topic: str, drafts: Sequence[Draft], deadline: float) -> list[Receipt]:
-        # heads X, in key order, then open lanes that nobody has, not waiting -> messages -> scheduled
+        # heads X, in key order, then free open lanes without a wait -> messages -> scheduled
         max_packet = self._database.max_packet()
         heads = self._heads(cx, topic, drafts)
-        # On the other connection, which sees what is committed, and takes no lock: with the heads in our hands nobody
-        # else can add an id to these lanes. What this transaction itself has published is met at the insert.
+        # On the other connection, which sees all committed rows. No lock is needed: while we hold the heads, no other
+        # transaction can add an id to these lanes. The insert meets the ids that this transaction itself has published.
         given = [draft.place for draft in drafts if draft.given]
         stored = self._lanes.find_ids(topic, given, deadline=deadline) if given else {}
         try:
@@ -97,8 +97,8 @@ class CallerWriter:
             if exc.code != codes.DUPLICATE:
                 raise
             cx.execute("ROLLBACK TO SAVEPOINT lanelog_publish")
-            # Only now is it looked up here: a locking read of an id that is not there locks a gap, under REPEATABLE
-            # READ, and two callers on neighbouring lanes would wait for each other.
+            # Only now it is looked up here. Under REPEATABLE READ, a locking read of an id that is not there locks a
+            # gap, and two callers on neighbouring lanes would wait for each other.
             asked = [draft for draft in drafts if draft.given and draft.place not in stored]
             found = self._find_here(cx, topic, asked)
             if not found:
@@ -107,7 +107,7 @@ class CallerWriter:
 
     @staticmethod
     def _find_here(cx: ForeignExecutor, topic: str, drafts: Sequence[Draft]) -> dict[tuple[str, str], int]:
-        """Where each could not be inserted: the log for what is due at once, the schedule for what is not."""
+        """Look for the ids in the table of the failed insert: the log, or the schedule for messages with a delay."""
         waiting = [draft.place for draft in drafts if draft.timing.scheduled]
         at_once = [draft.place for draft in drafts if not draft.timing.scheduled]
         found = messages.find_in_log(cx, topic, at_once, shared=True) if at_once else {}
@@ -116,9 +116,9 @@ class CallerWriter:
         return found
 
     def _heads(self, cx: ForeignExecutor, topic: str, drafts: Sequence[Draft]) -> Mapping[str, int]:
-        """Lock the heads, waiting; a message that may lie in any open lane waits for none as long as one is free.
+        """Lock the heads, with a wait. A message for any open lane waits for none as long as one is free.
 
-        Callers who each publish some of those, in any order, must not wait for each other in a circle.
+        Otherwise callers that publish such messages in any order could wait for each other in a circle.
         """
         anywhere = [draft for draft in drafts if draft.anywhere]
         fixed = {draft.key for draft in drafts if not draft.anywhere}

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from lanelog._asleep import suspended
+from lanelog._database import LATEST
 from lanelog._stores import groups
 from lanelog.errors import DatabaseError
 
@@ -36,6 +37,9 @@ def refuse_outdated(cx: Executor, topic: str, missing: Sequence[Draft]) -> None:
 
     Call it after the lookup, in the same transaction: a process that sleeps before the lookup is noticed, and one that
     sleeps after it holds the heads. Without a group nothing is collected. A retention of 0 gives deduplication up.
+
+    Raises a retriable one if what was sent in one packet may still arrive, and come so late that the copy written now
+    is collected by then: nothing would stop it. Whoever has the head has stopped it: it takes the head first.
     """
     doubted = [draft for draft in missing if draft.doubted_at is not None]
     if not doubted:
@@ -44,6 +48,13 @@ def refuse_outdated(cx: Executor, topic: str, missing: Sequence[Draft]) -> None:
     if not retention:
         return
     moment = now()
+    early = [draft for draft in doubted if _on_its_way(draft, moment) > SAFE * retention]
+    if early:
+        raise DatabaseError(
+            f"topic {topic!r}: the answer to the publish of {early[0].id!r} of key {early[0].key!r} was lost, what was "
+            f"sent may still arrive, and the longest retention of the topic's groups is only {retention:g} s",
+            retriable=True,
+        )
     outdated = [draft for draft in doubted if _seconds(draft, moment) > _bound(draft, retention)]
     if outdated:
         raise _unknown_for_good(topic, outdated, _seconds(outdated[0], moment), retention)
@@ -52,6 +63,11 @@ def refuse_outdated(cx: Executor, topic: str, missing: Sequence[Draft]) -> None:
 def _seconds(draft: Draft, moment: float) -> float:
     """For how long its outcome has been unknown."""
     return moment - (moment if draft.doubted_at is None else draft.doubted_at)
+
+
+def _on_its_way(draft: Draft, moment: float) -> float:
+    """For how many seconds from now what was sent for it may still arrive; not above 0: it may not."""
+    return 0.0 if draft.sent_at is None else draft.sent_at + LATEST - moment
 
 
 def _bound(draft: Draft, retention: float) -> float:

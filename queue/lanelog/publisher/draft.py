@@ -53,6 +53,8 @@ class Draft:
     """The offset it got in an attempt whose outcome is unknown, SCHEDULED for none yet; None: there was no attempt."""
     doubted_at: float | None = None
     """When (`doubt.now`) the first attempt began that may have stored it unnoticed; None: there was none."""
+    sent_at: float | None = None
+    """When (`doubt.now`) an attempt began whose packet may still be on its way; None: there was none."""
 
     @property
     def place(self) -> tuple[str, str]:

@@ -1,6 +1,6 @@
 """Statements on a connection that belongs to the caller: any DB-API connection with `%s` parameters.
 
-It never commits, rolls back or closes anything but its own cursors and savepoint. `caller` publishes with it.
+Never commits. Rolls back to its own savepoint only, and closes its own cursors only.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _OF_SQLALCHEMY: Final = {
     "Engine": "begin a transaction, `with engine.begin() as c`, and pass c.connection.dbapi_connection",
     "sessionmaker": "open a session of it, and pass session.connection().connection.dbapi_connection",
 }
-"""By the name of the class: how its DB-API connection is reached."""
+"""How to reach the DB-API connection, by the name of the class."""
 
 
 class ForeignExecutor:
-    """An Executor on a caller's connection, whatever its cursors return: tuples, dictionaries, buffered or not.
+    """An Executor on a caller's connection. Its cursors may return tuples or dictionaries, buffered or not.
 
-    Its statements name lanelog's `database`: the connection's current one may be another of the same server.
+    Its statements name lanelog's `database`, because the connection's current one may be another.
     """
 
     def __init__(self, connection: Any, database: str) -> None:
@@ -39,22 +39,22 @@ class ForeignExecutor:
         self._database = database
 
     def execute(self, sql: str, args: Sequence[object] = ()) -> int:
-        """Run a statement; return the number of rows it changed or, with CLIENT.FOUND_ROWS, matched."""
+        """Run a statement. Return the number of rows that it changed or, with CLIENT.FOUND_ROWS, matched."""
         return int(self._run(sql, args)[0])
 
     def query(self, sql: str, args: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """Run a query; return all its rows."""
+        """Run a query. Return all its rows."""
         return self._run(sql, args)[1]
 
     def one(self, sql: str, args: Sequence[object] = ()) -> tuple[Any, ...] | None:
-        """Run a query; return its first row, or None."""
+        """Run a query. Return its first row, or None."""
         rows = self.query(sql, args)
         return rows[0] if rows else None
 
     def begin(self) -> None:
-        """Set a savepoint, and raise ConfigurationError if it does not last: then no transaction is open.
+        """Set a savepoint. If it does not last, no transaction is open: raise ConfigurationError.
 
-        With autocommit on and no transaction, the head lock would end with each statement.
+        With autocommit on and no transaction, the head's lock would end with each statement.
         """
         try:
             self.execute("SAVEPOINT lanelog_publish")
@@ -68,10 +68,10 @@ class ForeignExecutor:
             ) from exc
 
     def check_texts(self, texts: Iterable[str]) -> None:
-        """Raise ConfigurationError if the server would take one of the texts for another.
+        """Raise ConfigurationError if the server would change one of the texts.
 
-        A driver sends the same bytes for both of MySQL's UTF-8s. Of the one with three bytes a character the server
-        makes question marks out of longer ones, without an error where the session's mode is not strict.
+        A driver sends the same bytes for both of MySQL's UTF-8 character sets. With utf8mb3 the server turns characters
+        of four bytes into question marks. Where the session's mode is not strict, that is no error.
         """
         if all(text.isascii() or max(text) <= "\uffff" for text in texts):
             return
@@ -82,7 +82,7 @@ class ForeignExecutor:
             )
 
     def undo(self, exc: DatabaseError) -> DatabaseError:
-        """Undo what was done since `begin`, so that the caller may go on; return the error to raise."""
+        """Undo the writes since `begin`, so that the caller may go on. Return the error to raise."""
         if exc.code not in codes.TRANSACTION_GONE - {codes.LOCK_WAIT_TIMEOUT}:
             try:
                 self.execute("ROLLBACK TO SAVEPOINT lanelog_publish")
@@ -97,12 +97,12 @@ class ForeignExecutor:
         )
 
     def undo_quietly(self) -> None:
-        """Undo what was done since `begin`, after an error that is not the server's."""
+        """Undo the writes since `begin`, after an error that did not come from the server."""
         with suppress(DatabaseError):
             self.execute("ROLLBACK TO SAVEPOINT lanelog_publish")
 
     def finish(self) -> None:
-        """Let go of the savepoint; the writes stay in the caller's transaction."""
+        """Release the savepoint. The writes stay in the caller's transaction."""
         self.execute("RELEASE SAVEPOINT lanelog_publish")
 
     def _run(self, sql: str, args: Sequence[object]) -> tuple[int, list[tuple[Any, ...]]]:
@@ -124,7 +124,7 @@ class TransactionGone(DatabaseError):
 
 
 def _refuse_sqlalchemy(connection: object) -> None:
-    """Say how the DB-API connection of an object of SQLAlchemy is reached; known by name, for it is not imported."""
+    """Refuse an object of SQLAlchemy, and say how to reach its DB-API connection. SQLAlchemy is not imported."""
     for cls in type(connection).__mro__:
         if cls.__module__.partition(".")[0] == "sqlalchemy" and cls.__name__ in _OF_SQLALCHEMY:
             remedy = _OF_SQLALCHEMY[cls.__name__]

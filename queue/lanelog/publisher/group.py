@@ -104,7 +104,8 @@ class GroupCommit:
 
         keys = {member.draft.key for member in batch}
         try:
-            busy = self._writer.commit(topic, keys, choose, wait=False, persist=False, deadline=deadline)
+            alone = batch[0] if len(batch) == 1 else None
+            busy = self._writer.commit(topic, keys, choose, wait=False, persist=False, deadline=deadline, alone=alone)
         except Exception as exc:  # noqa: BLE001 - every member raises it, or its own, in its own thread
             if isinstance(exc, DatabaseError) and exc.code == codes.LOCK_WAIT_TIMEOUT:
                 # Not a head was locked, but say a gap in an index, by a caller that is SERIALIZABLE. Whichever lane of

@@ -1,7 +1,6 @@
-"""Creates lanes: the topic row, the floor and the head of keys that nobody has published under, or that were purged.
+"""Creates lanes: the topic row, the floor and the head, for keys that are new or were purged.
 
-It never runs in a publisher's transaction and never on the shared pool, whose connections may all be waiting for it.
-Publishers call it when a head is missing, and the engine before it writes dead letters.
+Never runs in a publisher's transaction, and never on the shared pool: all its connections may wait for a lane.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ T = TypeVar("T")
 
 @define(eq=False)
 class _Shared:
-    """A session that threads take turns with; each turn is a few short statements."""
+    """A session that threads use in turn. Each turn is a few short statements."""
 
     session: Session
     _lock: threading.Lock = field(factory=threading.Lock, init=False, repr=False)
@@ -54,11 +53,11 @@ class _Shared:
 
 @define(eq=False)
 class LaneCreator:
-    """Tells which lanes are missing and creates them; usable by any thread, which waits its turn."""
+    """Finds missing lanes and creates them. Thread-safe: threads take turns."""
 
     _database: Database
     _reading: _Shared = field(init=False, repr=False)
-    # A second one: creating may wait for locks, and those who only look must not wait for that.
+    # A second session: creation may wait for locks, and a thread that only reads must not wait for that.
     _writing: _Shared = field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
@@ -66,7 +65,7 @@ class LaneCreator:
         self._writing = _Shared(self._database.session("creating lanes"))
 
     def ensure(self, topic: str, keys: Collection[str], *, deadline: float) -> None:
-        """Create those of the lanes that are missing, until `deadline` on the monotonic clock; raises DatabaseError."""
+        """Create the missing lanes. It is tried until `deadline` (monotonic). Raises DatabaseError."""
         missing = self.missing(topic, keys, deadline=deadline)
         if missing:
             self._retry(lambda: self._create(topic, missing, deadline), deadline, "creating lanes")
@@ -77,7 +76,7 @@ class LaneCreator:
         return sorted(set(keys) - found)
 
     def open_lanes(self, topic: str, *, deadline: float) -> int:
-        """Return how many open lanes the topic has, after creating those that are missing."""
+        """Create the missing open lanes of the topic. Return how many it has."""
         count = self._retry(lambda: self._open_lanes(topic, deadline), deadline, "reading the number of open lanes")
         self.ensure(topic, _open_lanes.lane_keys(count), deadline=deadline)
         return count
@@ -85,7 +84,7 @@ class LaneCreator:
     def find_ids(
         self, topic: str, places: Collection[tuple[str, str]], *, deadline: float
     ) -> dict[tuple[str, str], int]:
-        """Return the offsets of those (key, id) that are stored: what a caller's old snapshot may not show."""
+        """Return the offsets of the (key, id) that are stored. A caller's old snapshot may not show them."""
         return self._retry(lambda: self._stored(topic, places, deadline), deadline, "looking for ids")
 
     def close(self) -> None:
@@ -108,8 +107,8 @@ class LaneCreator:
     def _create(self, topic: str, keys: Sequence[str], deadline: float) -> None:
         with self._writing.turn(deadline) as session:
             partitions.create_topic(session, topic)
-            # topic row S -> floors -> heads. A purge takes the topic row exclusively, so that it cannot remove a lane
-            # between our reading where lanes begin and our inserting one there.
+            # topic row S -> floors -> heads. A purge locks the topic row exclusively. So it cannot remove a lane after
+            # our reading of `begin`, and before our insert.
             with session.transaction() as cx:
                 begin = partitions.hold_topic(cx, topic)
                 if begin is None:

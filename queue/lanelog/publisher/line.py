@@ -1,11 +1,12 @@
-"""Who waits for what when many threads publish to one topic: a pure plan, without I/O or threads.
+"""The plan for many threads that publish to one topic: which one leads, holds a lane, or waits. No I/O, no threads.
 
-It never blocks, and knows nothing of the database: every method is called under the group's lock, changes the plan, and
-returns whom to wake. `group` does what it says.
+Never blocks, and knows nothing of the database. Every method is called under the group's lock, changes the plan, and
+returns the members to wake.
 
-Who leads or holds is known here alone, and is always a thread that is there. A thread may leave while its message is
-part of somebody's transaction, and that may bring the message back: so whatever fills a queue leaves out those who have
-left, roles are given to members of queues only, and `withdraw`, the one way out, takes every role away.
+The roles, leader and holder, stand here alone. A member with a role always has a thread. A thread may leave while its
+message is part of another thread's transaction, and a failure may bring the message back. So a method that fills a
+queue leaves out members whose threads have left, and only members of queues get roles. `withdraw` is the one way out,
+and takes every role away.
 """
 
 from __future__ import annotations
@@ -25,36 +26,36 @@ MAX_BATCH_BYTES = 4 * 1024 * 1024
 
 
 class Duty(Enum):
-    """What a waiting thread is asked to do when it is woken."""
+    """The work of a waiting thread after it was woken."""
 
     LEAD = auto()
-    """Commit what is ready, its own message among it."""
+    """Commit the messages that are ready, its own among them."""
     HOLD = auto()
-    """Wait for its busy lane, then commit what has gathered for it."""
+    """Wait for its busy lane, then commit the messages that have gathered for it."""
 
 
 @define(eq=False)
 class Waiter:
-    """A thread that publishes one message, and waits until somebody, perhaps itself, has committed it."""
+    """A thread that publishes one message, and waits until a thread, perhaps itself, has committed it."""
 
     draft: Draft = field(repr=False)
     deadline: float
     signal: threading.Event = field(factory=threading.Event, repr=False)
     claimed: bool = False
-    """Whether it is part of a transaction that has been or is being tried."""
+    """Whether it is part of a transaction that was tried, or is tried now."""
     gone: bool = False
-    """Whether its thread has left, perhaps while somebody's transaction had it."""
+    """Whether its thread has left, perhaps while another thread's transaction had the message."""
     receipt: Receipt | None = None
     error: BaseException | None = None
 
     @property
     def done(self) -> bool:
-        """Whether its outcome is there."""
+        """Whether it has an outcome."""
         return self.receipt is not None or self.error is not None
 
     @property
     def waiting(self) -> bool:
-        """Whether its thread is there, and its outcome is not."""
+        """Whether its thread waits for an outcome."""
         return not (self.done or self.gone)
 
 
@@ -64,25 +65,25 @@ class Line:
 
     ready: deque[Waiter] = field(factory=deque)
     leader: Waiter | None = None
-    """There is one whenever somebody is ready."""
+    """There is one whenever a member is ready."""
     busy: dict[str, deque[Waiter]] = field(factory=dict)
-    """By key; each has a holder."""
+    """Queues by key. Each has a holder."""
     holders: dict[str, Waiter] = field(factory=dict)
-    """By key; a holder need not be in the queue any more."""
+    """By key. A holder may have left the queue."""
 
     @property
     def empty(self) -> bool:
-        """Whether nobody needs it."""
+        """Whether it has no members."""
         return not (self.ready or self.leader or self.busy)
 
     def role(self, member: Waiter) -> Duty | None:
-        """Return what a member is to do; None: to wait. A member may ask for its own without the lock."""
+        """Return the duty of a member. None: it waits. A member may read its own duty without the lock."""
         if self.holders.get(member.draft.key) is member:
             return Duty.HOLD
         return Duty.LEAD if self.leader is member else None
 
     def admit(self, member: Waiter) -> None:
-        """Let a member in: it leads if nobody does, and queues in memory if its lane is known to be busy."""
+        """Let a member in. It leads if there is no leader, and queues in memory if its lane is known to be busy."""
         self._queue(member)
         self._appoint()
 
@@ -91,7 +92,7 @@ class Line:
         return _take(self.ready)
 
     def park(self, members: Iterable[Waiter]) -> list[Waiter]:
-        """Queue members whose lanes turned out to be busy, and whoever is ready for the same ones; wake the result.
+        """Queue members whose lanes turned out to be busy, and ready members of the same lanes. Wake the result.
 
         A leader that queues leads no more.
         """
@@ -113,9 +114,9 @@ class Line:
         return holders + self._appoint()
 
     def part(self, members: Iterable[Waiter], busy: Collection[str]) -> list[Waiter]:
-        """Let members whose lanes turned out to be busy try others, if they may, and park the rest; wake the result.
+        """Let members whose lanes turned out to be busy try other lanes, if they may. Park the rest. Wake the result.
 
-        Those that try another lane are ready again, before the others.
+        Members that try another lane are ready again, before the others.
         """
         members = list(members)
         avoided = {*busy, *self.busy}
@@ -123,26 +124,26 @@ class Line:
         return self.put_back(moved) + self.park(member for member in members if member not in moved)
 
     def claim(self, key: str) -> list[Waiter]:
-        """Return the batch that has gathered for a busy lane, for its holder, who has the lane by now."""
+        """Return the batch that has gathered for a busy lane. Its holder has the lane now."""
         return _take(self.busy[key])
 
     def unclaim(self, key: str, members: Iterable[Waiter]) -> None:
-        """Return a batch to the front of its busy lane, for the holder, who lost the lane before it was committed."""
+        """Return a batch to the front of its busy lane. Its holder lost the lane before the commit."""
         self.busy[key].extendleft(reversed(_unclaimed(members)))
 
     def put_back(self, members: Iterable[Waiter]) -> list[Waiter]:
-        """Return a batch that failed to the front of those who are ready, to be tried again; wake the result."""
+        """Return a batch that failed to the front of the ready members, to be tried again. Wake the result."""
         self.ready.extendleft(reversed(_unclaimed(members)))
         return self._appoint()
 
     def hand_over(self, leader: Waiter) -> list[Waiter]:
-        """Let the next one lead, if it is this one who leads; wake the result."""
+        """If this member leads, let the next one lead. Wake the result."""
         if self.leader is leader:
             self.leader = None
         return self._appoint()
 
     def withdraw(self, member: Waiter) -> list[Waiter]:
-        """Forget a member whose thread leaves, for whatever reason, and pass its roles on; wake the result."""
+        """Forget a member whose thread leaves, and pass its roles on. Wake the result."""
         member.gone = True
         key = member.draft.key
         if not member.done:
@@ -167,7 +168,7 @@ class Line:
 
 
 def _unclaimed(members: Iterable[Waiter]) -> list[Waiter]:
-    """Return those that wait still, in no transaction any more; to the others it may have happened, or has."""
+    """Return the members that still wait. They are part of no transaction any more."""
     waiting = [member for member in members if member.waiting]
     for member in waiting:
         member.claimed = False

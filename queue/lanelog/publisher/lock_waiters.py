@@ -1,7 +1,7 @@
-"""How many connections may wait for busy lanes at once: one for each lane, and half of the pool in all.
+"""The bound of connections that wait for busy lanes: one for each lane, and half of the pool in all.
 
-It never waits itself: who is refused tries again without waiting at the server. Group commit and `publish_many` ask it,
-so that a slow transaction of somebody else costs the lanes it holds, and no other.
+Never waits. A thread that gets no place tries again without a wait at the server. So a slow transaction of another
+program delays the lanes that it holds, and no other.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Lane = tuple[str, str]
 
 @define(eq=False)
 class LockWaiters:
-    """Places for connections that wait for a head at the server; usable by any thread."""
+    """Places for connections that wait for a head at the server. Thread-safe."""
 
     places: int
     _lanes: set[Lane] = field(factory=set, init=False)
@@ -32,7 +32,7 @@ class LockWaiters:
 
     @contextmanager
     def enter(self, lanes: Collection[Lane]) -> Iterator[bool]:
-        """Take a place for one connection that may wait for these lanes; yields whether it got one."""
+        """Take a place for one connection that may wait for these lanes. Yields whether there was one."""
         wanted = set(lanes)
         with self._lock:
             entered = bool(wanted) and self._waiting < self.places and self._lanes.isdisjoint(wanted)
@@ -48,7 +48,7 @@ class LockWaiters:
                     self._lanes -= wanted
 
     def abandon(self) -> None:
-        """In a forked child nobody waits."""
+        """Forget all waits in a forked child: it has none of the threads."""
         self._lock = threading.Lock()
         self._lanes = set()
         self._waiting = 0

@@ -1,6 +1,6 @@
-"""What to say of a publish that found its lanes locked until its time was up: which lanes, and who holds them.
+"""The text of the error after a publish in vain: which lanes were locked, and which connection holds them.
 
-It never raises and never asks on the way to a success. `group`, `bulk` and `caller` call it for the errors they raise.
+Never raises, and asks the server only after a failure.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ASKED_FOR: Final = 2.0
 
 @define(eq=False)
 class Locked:
-    """Describes locked lanes; usable by any thread, of which one asks the server at a time and the others do not."""
+    """Describes locked lanes. Thread-safe. One thread at a time asks the server; the others do without an answer."""
 
     _database: Database
     _asking: threading.Lock = field(factory=threading.Lock, init=False, repr=False)
@@ -33,11 +33,11 @@ class Locked:
         register_shared(self)
 
     def abandon(self) -> None:
-        """In a forked child nobody asks."""
+        """Forget the lock in a forked child: it has none of the threads."""
         self._asking = threading.Lock()
 
     def explained(self, error: DatabaseError, topic: str, keys: Collection[str], *, ask: bool = True) -> DatabaseError:
-        """Return `error`, or if it is a lock time-out, a copy that says which lanes were locked, and by whom."""
+        """Return `error`. For a lock time-out, return a copy that names the locked lanes and, if `ask`, the holder."""
         if error.code != codes.LOCK_WAIT_TIMEOUT:
             return error
         explained = copy(error)
@@ -46,7 +46,7 @@ class Locked:
         return explained
 
     def holder(self, topic: str, keys: Collection[str]) -> str:
-        """` (now held by connection 17 (app@10.0.0.3:5123))`, or nothing where that cannot be found out soon."""
+        """Return ` (now held by connection 17 (app@10.0.0.3:5123))`, or nothing if the server does not tell soon."""
         if not self._asking.acquire(blocking=False):
             return ""
         try:
@@ -59,7 +59,7 @@ class Locked:
 
 
 def lanes(topic: str, keys: Collection[str]) -> str:
-    """`the lane of key 'k' of topic 't' was`, and so on for several."""
+    """Return `the lane of key 'k' of topic 't' was`, or the same for several."""
     named = ", ".join(repr(key) for key in sorted(keys)[:_NAMED])
     if len(keys) == 1:
         return f"the lane of key {named} of topic {topic!r} was"

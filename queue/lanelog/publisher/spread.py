@@ -1,7 +1,7 @@
-"""Gives messages without a key their open lanes: an id that was given always the same one, the others in turn.
+"""Gives messages without a key their open lanes. A given id always gets the same lane; other messages take turns.
 
-It never writes a message; it reads how many open lanes a topic has, and has those created that are missing, on a
-connection that is not the pool's. `Publisher` calls it before a draft goes anywhere else.
+Never writes a message. Reads how many open lanes a topic has, and creates missing ones on a connection that does not
+belong to the pool.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from lanelog.publisher.draft import Draft
 from lanelog.publisher.lanes import LaneCreator
 
 FRESH: Final = 10.0
-"""Seconds for which the number of a topic's open lanes is believed before it is read again."""
+"""Seconds until the number of a topic's open lanes is read again."""
 
 SHARE: Final = 8
-"""So many messages of one call go to one open lane, before another is locked for it."""
+"""How many messages of one call go to one open lane before it takes another."""
 
 
 @define(eq=False)
 class _Known:
-    """How many open lanes a topic has, and when (monotonic) that is to be read again."""
+    """How many open lanes a topic has, and when (monotonic) that is read again."""
 
     count: int
     until: float
@@ -35,7 +35,7 @@ class _Known:
 
 @define(eq=False)
 class Spread:
-    """Chooses open lanes; usable by any thread."""
+    """Chooses open lanes. Thread-safe."""
 
     _lanes: LaneCreator
     fresh: float = FRESH
@@ -44,10 +44,10 @@ class Spread:
     _turns: Iterator[int] = field(factory=lambda: itertools.count(random.randrange(_open_lanes.MOST)), init=False)
 
     def place(self, topic: str, drafts: Sequence[Draft], *, deadline: float) -> None:
-        """Set the keys of those drafts that were given none. Raises DatabaseError.
+        """Set the keys of drafts without a key. Raises DatabaseError.
 
-        A number that somebody has just changed is seen after `fresh` seconds; until then messages go by the old one,
-        to lanes that are consumed all the same.
+        A new number of open lanes is seen after `fresh` seconds. Until then the old number decides. Its lanes are
+        consumed, too.
         """
         unordered = [draft for draft in drafts if draft.unordered]
         if not unordered:
@@ -63,13 +63,13 @@ class Spread:
                 draft.key = _open_lanes.lane_key((first + place % width) % count)
 
     def count(self, topic: str, *, deadline: float) -> int:
-        """Return how many open lanes a topic has, as far as this process knows; all are there. Raises DatabaseError."""
+        """Return how many open lanes a topic has, as this process knows. They were created. Raises DatabaseError."""
         known = self._known.get(topic)
         now = time.monotonic()
         if known is not None and now < known.until:
             return known.count
         if known is not None:
-            known.until = now + self.fresh  # of several threads one reads, and the others go by the old number
+            known.until = now + self.fresh  # one thread reads, and the others use the old number meanwhile
         found = self._lanes.open_lanes(topic, deadline=deadline)
         self._known[topic] = _Known(found, time.monotonic() + self.fresh)
         return found

@@ -1,7 +1,6 @@
-"""When a message is due and for how long it lives: `delay`, `deliver_at` and `ttl`, checked.
+"""`delay`, `deliver_at` and `ttl`, checked: when a message is due, and how long it lives.
 
-It asks no clock for anything but the bound of ten years: when a message is due is decided by the database's.
-`Publisher` checks with it before any SQL is sent.
+The database's clock decides when a message is due. This machine's clock serves for the bound of ten years only.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from lanelog._checks import check_duration
 from lanelog.errors import ConfigurationError
 
 TEN_YEARS: Final = 10 * 366 * 86_400.0
-"""Seconds; the longest delay and the longest time to live."""
+"""The longest delay and the longest time to live, in seconds."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -41,7 +40,7 @@ AT_ONCE: Final = Timing()
 
 
 def make_timing(delay: object, deliver_at: object, ttl: object) -> Timing:
-    """Check what the caller gave; None is not given. Raises ConfigurationError."""
+    """Check the arguments of a publish. None: not given. Raises ConfigurationError."""
     if delay is None and deliver_at is None and ttl is None:
         return AT_ONCE
     if delay is not None and deliver_at is not None:
@@ -62,8 +61,8 @@ def _due_at(moment: object) -> int:
         raise ConfigurationError(f"deliver_at must be an aware datetime, not {type(moment).__name__}")
     if moment.utcoffset() is None:
         raise ConfigurationError("deliver_at must be an aware datetime: add tzinfo=datetime.UTC")
-    # A process whose clock is somewhat wrong sees the bound somewhat elsewhere; it is only to catch a slip.
+    # With a wrong clock, the bound is a little off. It is there to catch mistakes only.
     if moment - datetime.now(UTC) > timedelta(seconds=TEN_YEARS):
         raise ConfigurationError("deliver_at must be at most ten years from now")
-    # Rounded up: never before its time. What lies before the epoch is as due as what lies at it.
+    # Rounded up: a message must not be early. A time before the epoch becomes the epoch: both are due.
     return max(0, -((_EPOCH - moment) // timedelta(milliseconds=1)))

@@ -1,0 +1,64 @@
+"""Several statements, and the COMMIT behind them, in one packet: one round trip for a whole transaction.
+
+It never decides what may be sent that way, and never sends anything twice. `wire` calls it. The server runs the
+statements in order and stops at the first that fails, so a COMMIT that is the last of them commits all or nothing.
+
+Servers refuse such packets unless the session has permitted them. User code gets no connection that permits them: a
+text that it puts together carelessly would then be able to say more than one thing.
+"""
+
+from __future__ import annotations
+
+import select
+import struct
+from collections.abc import Sequence
+from typing import Any, Final
+
+from attrs import field, frozen
+
+COMMIT: Final = "COMMIT"
+
+# PyMySQL has no name for it; its argument is the option.
+_COM_SET_OPTION: Final = 0x1B
+_PERMITTED: Final = 0
+_REFUSED: Final = 1
+
+
+@frozen
+class Statement:
+    """A statement with `%s` parameters and its arguments."""
+
+    sql: str
+    args: Sequence[object] = field(repr=False)
+
+
+def permit(raw: Any, *, several: bool) -> None:
+    """Let the server take several statements in a packet, or only one. Raises what the driver raises."""
+    option = _PERMITTED if several else _REFUSED
+    if hasattr(raw, "set_server_option"):  # mysqlclient's
+        raw.set_server_option(option)
+        return
+    raw._execute_command(_COM_SET_OPTION, struct.pack("<H", option))  # noqa: SLF001 - there is no public way
+    raw._read_packet()  # noqa: SLF001 - as above
+
+
+def send(cursor: Any, statements: Sequence[Statement], told: list[int]) -> None:
+    """Send the statements and a COMMIT; append to `told` what each that was run has told by LAST_INSERT_ID(expression).
+
+    After an error, `told` says which statement it answers: as many as it has entries were run before. Raises what the
+    driver raises.
+    """
+    sql = ";\n".join([*(statement.sql for statement in statements), COMMIT])
+    cursor.execute(sql, [value for statement in statements for value in statement.args])
+    told.append(int(cursor.lastrowid or 0))
+    while cursor.nextset():
+        told.append(int(cursor.lastrowid or 0))
+
+
+def hung_up(raw: Any) -> bool:
+    """Whether the server is known to have closed the connection, asked of this machine alone."""
+    if not hasattr(select, "poll") or not hasattr(select, "POLLRDHUP"):
+        return False
+    asked = select.poll()
+    asked.register(raw._sock if hasattr(raw, "_sock") else raw, select.POLLRDHUP)  # noqa: SLF001 - as above
+    return bool(asked.poll(0))

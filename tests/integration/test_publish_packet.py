@@ -1,0 +1,265 @@
+"""A message that is published in one packet: what the server refuses, stands still over, or hears of too late."""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+
+import lanelog
+from lanelog._database import Database, Statement
+from lanelog.config import ConnectConfig
+from lanelog.errors import DatabaseError, SchemaError
+from lanelog.message import decode_metadata
+from lanelog.publisher import Publisher, packet
+from lanelog.publisher.draft import make_draft
+from support.proxy import Proxy, proxy_to
+from support.publishing import hold, publisher_at
+from support.sql import one, rows, stored
+from support.waiting import eventually
+
+DRIVERS = ["pymysql", *(["mysqlclient"] if find_spec("MySQLdb") else [])]
+HOSTILE = ["'); DROP TABLE queue_messages; -- ", "%s;%%", "a\\", '"`/*', "ä€𝄞;COMMIT;", "@lanelog_offset"]
+STALL = "DO GET_LOCK('stalled', 20), RELEASE_LOCK('stalled')"
+SET_OPTION = b"\x1b"
+
+
+@pytest.fixture
+def proxy(lanelog_url: str) -> Iterator[Proxy]:
+    with proxy_to(lanelog_url) as proxy:
+        yield proxy
+
+
+@pytest.fixture(params=DRIVERS)
+def publisher(request: pytest.FixtureRequest, proxy: Proxy) -> Iterator[Publisher]:
+    """A publisher that reaches the server through the proxy by each of the drivers, one connection and one lane."""
+    with publisher_at(proxy.url, driver=request.param, pool_size=2, publish_timeout=60.0, read_timeout=6.0) as one:
+        one.publish("t", "k", b"first")
+        one.publish("t", "k", b"second")  # the connection takes packets
+        yield one
+
+
+def log_of(raw: Any, key: str = "k") -> list[tuple[Any, ...]]:
+    """Offsets and payloads of a lane."""
+    sql = "SELECT `offset`, payload FROM queue_messages WHERE partition_key = %s ORDER BY `offset`"
+    return rows(raw, sql, key)
+
+
+def head_of(raw: Any) -> int:
+    return int(one(raw, "SELECT head_offset FROM queue_partitions WHERE partition_key = 'k'"))
+
+
+def test_one_round_trip(publisher: Publisher, proxy: Proxy, raw: Any) -> None:
+    """Lock, insert, advance and COMMIT; what it cannot do takes as many trips as before, and gives the same result."""
+    before = proxy.requests
+    assert publisher.publish("t", "k", b"x", ttl=60).offset == 3
+    assert proxy.requests == before + 1
+    assert publisher.publish("t", "k", b"x", id="given").offset == 4
+    assert proxy.requests == before + 6
+    assert publisher.publish("t", "k", b"x" * 20_000).offset == 5
+    assert proxy.requests >= before + 10  # a long statement may come in pieces
+    sql = (
+        "SELECT created_at = published_at, IF(expires_at, expires_at - created_at, 0), target_group FROM queue_messages"
+    )
+    assert rows(raw, f"{sql} WHERE `offset` IN (3, 4) ORDER BY `offset`") == [(1, 60_000, ""), (1, 0, "")]
+    assert head_of(raw) == 5
+
+
+def test_an_early_time_out_takes_no_packet(proxy: Proxy) -> None:
+    """Its caller might repeat a message that is still on its way."""
+    with publisher_at(proxy.url, publish_timeout=29.0) as publisher:
+        publisher.publish("t", "k", b"x")
+        before = proxy.requests
+        publisher.publish("t", "k", b"x")
+        assert proxy.requests == before + 4
+
+
+def test_a_busy_lane_holds_up_nobody_else(publisher: Publisher, raw: Any, open_raw: Any) -> None:
+    """The packet does not wait; the message waits for its lane as ever, and is there once."""
+    holder = open_raw()
+    hold(holder, "k")
+    drafted = make_draft("t", "k", b"x", message_id=None, metadata=None, codec=None, max_payload_bytes=1)
+    assert packet.publish(publisher._database, drafted) is None  # one that waits ends in a lock time-out
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(publisher.publish, "t", "k", b"x")
+        for offset in range(1, 4):
+            assert publisher.publish("t", "other", b"x").offset == offset
+        assert not waiting.done()
+        holder.rollback()
+        assert waiting.result(20).offset == 3
+    assert head_of(raw) == 3
+
+
+@pytest.mark.parametrize("deliver", [True, False])
+def test_a_lost_answer_is_followed_by_no_second_copy(
+    publisher: Publisher, proxy: Proxy, raw: Any, deliver: bool
+) -> None:
+    """Whether the server has it or not: it is there once, and its publisher is told no duplicate."""
+    proxy.cut_at, proxy.deliver = b"COMMIT", deliver
+    receipt = publisher.publish("t", "k", b"x")
+    assert (receipt.offset, receipt.duplicate) == (3, False)
+    assert proxy.cuts == 1
+    assert [offset for offset, _ in log_of(raw)] == [1, 2, 3]
+    assert head_of(raw) == 3
+
+
+def test_what_arrives_late_meets_its_copy(publisher: Publisher, proxy: Proxy, raw: Any) -> None:
+    """A packet that the network has kept until the publisher had repeated it changes nothing."""
+    proxy.cut_at, proxy.keep = b"COMMIT", True
+    assert publisher.publish("t", "k", b"x").offset == 3
+    assert publisher.publish("t", "k", b"y").offset == 4
+    proxy.arrive()
+    assert log_of(raw)[2:] == [(3, b"x"), (4, b"y")]
+    assert head_of(raw) == 4
+    assert publisher.publish("t", "k", b"z").offset == 5
+
+
+@pytest.mark.parametrize(
+    ("statement", "refuse", "allow", "kind"),
+    [
+        (
+            "lock",
+            "RENAME TABLE queue_partitions TO hidden",
+            "RENAME TABLE hidden TO queue_partitions",
+            SchemaError,
+        ),
+        ("insert", "BEFORE INSERT ON queue_messages", "DROP TRIGGER refuse", DatabaseError),
+        ("advance", "BEFORE UPDATE ON queue_partitions", "DROP TRIGGER refuse", DatabaseError),
+    ],
+)
+def test_a_statement_that_is_refused(
+    publisher: Publisher, proxy: Proxy, raw: Any, statement: str, refuse: str, allow: str, kind: type[Exception]
+) -> None:
+    """The error is the server's, its outcome is known, nothing is written, and the connection goes on."""
+    connections = one(raw, "SHOW GLOBAL STATUS LIKE 'Connections'")
+    if statement != "lock":
+        refuse = f"CREATE TRIGGER refuse {refuse} FOR EACH ROW SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'refused'"
+    rows(raw, refuse)
+    try:
+        with pytest.raises(kind, match="refused" if statement != "lock" else "tables are missing") as caught:
+            publisher.publish("t", "k", b"x")
+    finally:
+        rows(raw, allow)
+    assert not getattr(caught.value, "outcome_unknown", False)
+    assert stored(raw) == 2
+    before = proxy.requests
+    assert publisher.publish("t", "k", b"y").offset == 3
+    assert proxy.requests == before + 1
+    assert one(raw, "SHOW GLOBAL STATUS LIKE 'Connections'") == connections
+
+
+@pytest.mark.parametrize("statement", ["INSERT ON queue_messages", "UPDATE ON queue_partitions"])
+@pytest.mark.parametrize("end", ["goes on", "dies"])
+def test_a_server_that_stands_still_in_the_middle(
+    publisher: Publisher, raw: Any, open_raw: Any, statement: str, end: str
+) -> None:
+    """Its client gives up and repeats, waiting for the head; the packet goes on or dies, and it is there once."""
+    stalling = open_raw()
+    rows(raw, f"CREATE TRIGGER stall BEFORE {statement} FOR EACH ROW {STALL}")
+    assert one(stalling, "SELECT GET_LOCK('stalled', 0)") == 1
+    stalled = "SELECT id FROM information_schema.processlist WHERE state LIKE 'User lock%'"
+    with ThreadPoolExecutor(1) as threads:
+        try:
+            publishing = threads.submit(publisher.publish, "t", "k", b"x")
+            eventually(lambda: rows(raw, stalled))
+            [(number,)] = rows(raw, stalled)
+            if end == "dies":
+                rows(raw, f"KILL {number}")
+                eventually(lambda: (number,) not in rows(raw, stalled))
+            else:
+                # The client's patience ends: it drops the connection, and its repetition finds the head taken.
+                eventually(lambda: publisher._group._lines["t"].busy, within=20)
+        finally:
+            rows(stalling, "DO RELEASE_LOCK('stalled')")
+        receipt = publishing.result(30)
+    assert (receipt.offset, receipt.duplicate) == (3, False)
+    assert log_of(raw)[2:] == [(3, b"x")]
+    assert head_of(raw) == 3
+
+
+def test_hostile_text_stays_text(publisher: Publisher, proxy: Proxy, raw: Any) -> None:
+    """Whatever topic, key, metadata and payload say, they are stored as they are, in one packet."""
+    everything = bytes(range(256)) + "".join(HOSTILE).encode()
+    for text in HOSTILE:
+        name = text.strip()
+        publisher.ensure_lanes(name, [name])
+        before = proxy.requests
+        assert publisher.publish(name, name, everything, metadata={text: text}).offset == 1
+        assert proxy.requests == before + 1
+        sql = "SELECT payload, metadata FROM queue_messages WHERE topic = %s AND partition_key = %s"
+        [(payload, metadata)] = rows(raw, sql, name, name)
+        assert payload == everything
+        assert decode_metadata(metadata)[text] == text
+    assert one(raw, "SELECT COUNT(*) FROM queue_messages") == 2 + len(HOSTILE)
+
+
+def test_the_clock_of_a_lane_never_falls(lanelog_url: str, raw: Any) -> None:
+    """Publishers in turns, each in a packet of its own: a message is never older than the one before it."""
+    begin = threading.Barrier(4)
+
+    def publish() -> None:
+        with publisher_at(lanelog_url) as publisher:
+            publisher.publish("t", "k", b"x")
+            begin.wait(20)
+            for _ in range(100):
+                publisher.publish("t", "k", b"x")
+
+    with ThreadPoolExecutor(4) as threads:
+        for done in [threads.submit(publish) for _ in range(4)]:
+            done.result(60)
+    moments = [at for (at,) in rows(raw, "SELECT created_at FROM queue_messages ORDER BY `offset`")]
+    assert moments == sorted(moments)
+    assert len(moments) == 404
+
+
+def test_a_proxy_that_takes_one_statement_at_a_time(proxy: Proxy, raw: Any) -> None:
+    """It is asked once on each connection; everything is published in as many trips as it takes."""
+    proxy.refuse = SET_OPTION
+    with publisher_at(proxy.url, pool_size=2) as publisher:
+        assert publisher.publish("t", "k", b"1").offset == 1
+        before = proxy.requests
+        assert publisher.publish("t", "k", b"2").offset == 2
+        assert proxy.requests == before + 4
+    assert log_of(raw) == [(1, b"1"), (2, b"2")]
+
+
+def test_user_code_gets_a_connection_for_single_statements(publisher: Publisher) -> None:
+    """A text with two statements is refused in a transaction of the user's, before and after packets."""
+    for _ in range(2):
+        with publisher.transaction() as connection, pytest.raises(Exception, match="syntax"):
+            connection.cursor().execute("SELECT 1; SELECT 2")
+        publisher.publish("t", "k", b"x")
+
+
+def test_nothing_is_sent_to_a_server_that_has_hung_up(lanelog_url: str, raw: Any) -> None:
+    """A connection that ended while it was idle is replaced: nobody has to ask what became of the packet."""
+    database = Database(ConnectConfig.from_url(lanelog_url, pool_size=2))
+    try:
+        assert database.commit_at_once([Statement("DO LAST_INSERT_ID(%s)", (7,))]) is not None
+        with database.autocommit() as cx:
+            found = cx.one("SELECT CONNECTION_ID()")
+        assert found is not None
+        rows(raw, f"KILL {found[0]}")
+        sql = "SELECT COUNT(*) FROM information_schema.processlist WHERE id = %s"
+        eventually(lambda: one(raw, sql, found[0]) == 0)
+        assert database.commit_at_once([Statement("DO LAST_INSERT_ID(%s)", (7,))]) is not None
+    finally:
+        database.close()
+
+
+def test_what_may_still_arrive_is_waited_for_where_copies_leave_early(
+    proxy: Proxy, lanelog_url: str, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the copy may be collected before its packet arrives, nothing is written until it cannot arrive any more."""
+    monkeypatch.setattr(packet, "fits", lambda _database, draft: not draft.looked_up)
+    with lanelog.connect(lanelog_url, publish_timeout=1.0) as reader:
+        assert reader.subscribe("t", "g", lambda _: None, retention=2.0).stop(10)
+    with publisher_at(proxy.url, pool_size=2, publish_timeout=3.0) as publisher:
+        publisher.publish("t", "k", b"1")
+        proxy.cut_at, proxy.keep = b"COMMIT", True
+        with pytest.raises(DatabaseError, match="may still arrive") as caught:
+            publisher.publish("t", "k", b"2")
+    assert caught.value.outcome_unknown
+    assert log_of(raw) == [(1, b"1")]
