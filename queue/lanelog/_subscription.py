@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from lanelog.message import Message
 
 SHORTEST_WAIT = 0.05
-TELLS_EVERY = 5.0
-"""Seconds between two events that say what the end of a subscription waits for."""
 
 log = get_logger("subscription")
 
@@ -214,7 +212,7 @@ class SubscriptionCore:
     def _wait_for(self, member: Member, until: float | None) -> bool:
         began = told = time.monotonic()
         while not member.ended.is_set():
-            if time.monotonic() - told >= TELLS_EVERY:
+            if time.monotonic() - told >= self._engine.pace.tells:
                 told = time.monotonic()
                 away = self._engine.context.ground.incarnation is None
                 life.waited(member, told - began, away=away)

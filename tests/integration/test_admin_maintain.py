@@ -7,9 +7,9 @@ import pytest
 
 import lanelog
 from lanelog import Client
-from lanelog._engine.cleanup import collection
+from lanelog._engine.cleanup.collection import HEARTBEATS_KEPT, STEP
 from lanelog._engine.cleanup.janitor import Janitor
-from lanelog.admin.operate import maintain
+from lanelog.admin.operate.maintain import LANES_A_TRANSACTION
 from support.commits import every_commit_unanswered_once
 from support.dead_letters import give_up, refuse
 from support.situations import Situations, settle
@@ -30,24 +30,23 @@ def client(lanelog_url: str) -> Iterator[Client]:
         yield client
 
 
-def test_topics_without_a_subscriber_are_collected_and_purged(
-    client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_topics_without_a_subscriber_are_collected_and_purged(client: Client, raw: Any) -> None:
     """What every group is past leaves, in bounded steps; drained lanes go; what somebody needs stays."""
-    monkeypatch.setattr(collection, "STEP", 7)
-    monkeypatch.setattr(collection, "MAX_POINTS", 5)
-    monkeypatch.setattr(maintain, "LANES_A_TRANSACTION", 3)
+    lanes, long = LANES_A_TRANSACTION + 5, 2 * STEP + 5
+    count = lanes + long
     for topic in ("done", "behind", "unread"):
-        client.publish_many(topic, [(f"k{n % 10}", b"x") for n in range(250)])
-    settle(client, 250, topic="done", retention=0)
-    settle(client, 250, topic="behind", retention=0)
+        client.publish_many(topic, [*((f"k{n}", b"x") for n in range(lanes)), *[("long", b"x")] * long])
+    settle(client, count, topic="done", retention=0)
+    settle(client, count, topic="behind", retention=0)
     settle(client, 0, "slow", "behind", start="earliest", retention=0)
     done, rest = client.admin.maintain(), client.admin.maintain()
-    assert (done.collected, done.failed, rest.collected) == (250, {}, 0)
-    assert done.lanes_purged + rest.lanes_purged == 10  # one that was emptied in this millisecond is not idle yet
+    assert (done.collected, done.failed, rest.collected) == (count, {}, 0)
+    assert (
+        done.lanes_purged + rest.lanes_purged == lanes + 1
+    )  # one that was emptied in this millisecond is not idle yet
     assert done.topics == ("behind", "done", "unread")
-    assert (stored(raw, "done"), stored(raw, "behind"), stored(raw, "unread")) == (0, 250, 250)
-    assert rows(raw, "SELECT partition_key, head_offset FROM queue_partitions WHERE topic = 'done'") == [("", 25)]
+    assert (stored(raw, "done"), stored(raw, "behind"), stored(raw, "unread")) == (0, count, count)
+    assert rows(raw, "SELECT partition_key, head_offset FROM queue_partitions WHERE topic = 'done'") == [("", long)]
     again = client.admin.maintain()
     assert (again.collected, again.lanes_purged) == (0, 0)
 
@@ -94,7 +93,7 @@ def test_settled_dead_letters_leave_with_their_rows(client: Client, raw: Any) ->
 def test_heartbeats_of_members_long_gone_leave(lanelog_client: Client, raw: Any) -> None:
     """Those that left and those that fell silent, unless a lease still names them."""
     lanelog_client.publish("t", "k", b"x")
-    made, long = Situations(raw), collection.HEARTBEATS_KEPT + 60
+    made, long = Situations(raw), HEARTBEATS_KEPT + 60
     made.register()
     made.owner("silent", expires=-long)
     made.owner("left", stopped=True)  # in 1970

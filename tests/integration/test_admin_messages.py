@@ -9,6 +9,7 @@ import pytest
 import lanelog
 from lanelog import Client, Message
 from lanelog.admin import Admin, GroupState, MessageState
+from lanelog.admin.read.messages import messages
 from support.situations import Situations, around, fill
 from support.sql import one, rows
 from support.waiting import eventually
@@ -199,12 +200,11 @@ def test_messages_are_read_a_stretch_at_a_time(made: Situations, admin: Admin) -
     assert {message.states for message in admin.messages("t", "k")} == {()}
 
 
-def test_an_answer_is_bounded_in_bytes(lanelog_client: Client, admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_is_bounded_in_bytes(lanelog_client: Client, admin: Admin) -> None:
     """So many messages as fit, one at least; the next stretch goes on behind them."""
-    monkeypatch.setattr("lanelog.admin.read.messages.BYTES_MAX", 250)
     lanelog_client.publish_many("t", [("k", b"x" * size) for size in (100, 100, 100, 400, 50)])
     stretches, start = [], 1
-    while found := admin.messages("t", "k", from_offset=start):
+    while found := messages(admin._database, "t", "k", from_offset=start, limit=100, bytes_max=250):
         stretches.append([message.payload_bytes for message in found])
         start = found[-1].offset + 1
     assert stretches == [[100, 100], [100], [400], [50]]

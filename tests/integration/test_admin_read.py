@@ -7,8 +7,9 @@ import pytest
 
 import lanelog
 from lanelog import Client
-from lanelog.admin import Admin, GroupState, LaneInfo, MessageState, OwnerState
-from lanelog.admin.read import lane_totals
+from lanelog.admin import Admin, GroupInfo, GroupState, LaneInfo, MessageState, OwnerState
+from lanelog.admin.read import lane_totals, lanes, topics
+from lanelog.admin.read.ages import Breadth
 from lanelog.devserver import DevServer
 from support.shop import LOOKS, open_shop
 from support.situations import HOUR, Situations, around, fill
@@ -176,25 +177,27 @@ def test_lanes_come_in_the_order_asked_for(lanelog_client: Client, made: Situati
 
 
 def test_a_message_that_keeps_failing_is_among_the_oldest(
-    lanelog_client: Client, made: Situations, admin: Admin, monkeypatch: pytest.MonkeyPatch
+    lanelog_client: Client, made: Situations, admin: Admin
 ) -> None:
     """With more lanes behind than are looked into, it is chosen by its first attempt: its offsets row is always new."""
-    monkeypatch.setattr("lanelog.admin.read.ages.CANDIDATES", 2)
     for number in range(6):
         fill(lanelog_client, f"k{number}", 2)
         made.place(f"k{number}", 0, updated_at=1_000_000 + number)
     made.place("first", 0, updated_at=8 * HOUR)
     made.row("first", 1, retry_count=3, first_attempt_at=1000)
     made.written("first", 1, ago=900)
-    assert [lane.key for lane in admin.lanes("t", "g", limit=1)] == ["first"]
+    found = lanes.lanes(admin._database, "t", "g", order_by="age", limit=1, breadth=Breadth(candidates=2))
+    assert [lane.key for lane in found] == ["first"]
 
 
 def test_the_oldest_message_of_a_group_is_exact_or_said_to_be_a_lower_bound(
-    lanelog_client: Client, made: Situations, admin: Admin, monkeypatch: pytest.MonkeyPatch
+    lanelog_client: Client, made: Situations, admin: Admin
 ) -> None:
     """It is exact as long as one answer needs no more look-ups than there may be, over all groups together."""
-    monkeypatch.setattr("lanelog.admin.read.ages.CANDIDATES", 2)
-    monkeypatch.setattr("lanelog.admin.read.ages.EXACT_LANES", 9)
+
+    def groups(exact: int) -> list[GroupInfo]:
+        return topics.groups(admin._database, "t", Breadth(exact=exact, candidates=2))
+
     made.register("h")
     made.register("a")
     for group in ("a", "g", "h"):
@@ -205,28 +208,27 @@ def test_the_oldest_message_of_a_group_is_exact_or_said_to_be_a_lower_bound(
         made.place(f"k{number}", 1, group="h", updated_at=1_000_000 + number)
     made.written("k5", 1, ago=900)  # in the lane that has made progress last
     made.written("k5", 2, ago=800)
-    first, second, third = admin.groups("t")
+    first, second, third = groups(9)
     assert (first.group, first.lagging_lanes, first.oldest_age_exact) == ("a", 6, True)
     assert around(first.oldest_age, 900)
     assert (second.group, second.oldest_age_exact) == ("g", False)  # 6 of the 9 are used up
     assert around(second.oldest_age, 0)
     assert not third.oldest_age_exact
     made.lose("k5", 2)
-    monkeypatch.setattr("lanelog.admin.read.ages.EXACT_LANES", 18)
-    exact = admin.groups("t")
+    exact = groups(18)
     assert [each.oldest_age_exact for each in exact] == [True] * 3
     assert around(exact[1].oldest_age, 900)
     assert around(exact[2].oldest_age, 0)  # a hole counts as new
     for number in range(6):
         made.place(f"k{number}", 2, group="h")
-    assert admin.groups("t")[2].oldest_age is None
+    assert groups(18)[2].oldest_age is None
 
 
 def test_the_oldest_of_many_lanes_is_found_wherever_it_is(
-    lanelog_client: Client, made: Situations, admin: Admin, monkeypatch: pytest.MonkeyPatch
+    lanelog_client: Client, made: Situations, admin: Admin
 ) -> None:
     """Several connections look into a part of the lanes each; every lane belongs to one part."""
-    monkeypatch.setattr("lanelog.admin.read.ages.MANY", 2)
+    many = Breadth(many=2)
     made.place("first", 99)
     keys = [f"k{number}" for number in range(11)]
     for key in keys:
@@ -234,12 +236,12 @@ def test_the_oldest_of_many_lanes_is_found_wherever_it_is(
         made.place(key, 0)
     for number, key in enumerate(keys):
         made.written(key, 1, ago=1000 * (number + 1))
-        (group,) = admin.groups("t")
+        (group,) = topics.groups(admin._database, "t", many)
         assert (group.lagging_lanes, group.oldest_age_exact) == (11, True)
         assert around(group.oldest_age, 1000 * (number + 1))
     for key in keys:
         made.place(key, 1)
-    assert admin.groups("t")[0].oldest_age is None
+    assert topics.groups(admin._database, "t", many)[0].oldest_age is None
 
 
 # -- what must not happen ----------------------------------------------------------------------------------------------

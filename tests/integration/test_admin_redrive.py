@@ -13,7 +13,6 @@ import pytest
 import lanelog
 from lanelog import Client, Message, Reject
 from lanelog._database import NOW_MS
-from lanelog.admin.dead_letters import redrive
 from support.commits import every_commit_unanswered_once
 from support.dead_letters import give_up, letters, refuse
 from support.sql import delivery_rows, one, rows, watermark
@@ -187,16 +186,13 @@ def test_two_redrives_at_once_bring_each_back_once(lanelog_client: Client, lanel
 
 
 @pytest.mark.thorough
-def test_a_lane_that_somebody_holds_waits_and_keeps_its_order(
-    lanelog_client: Client, raw: Any, open_raw: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lane_that_somebody_holds_waits_and_keeps_its_order(lanelog_client: Client, raw: Any, open_raw: Any) -> None:
     """Other lanes go on; what is held goes once the head is free, the first dead letter first."""
-    monkeypatch.setattr(redrive, "BATCH", 3)
     give_up(lanelog_client, raw, [(key, str(n)) for n in range(10) for key in ("free", "held")])
     holder = open_raw()
     rows(holder, "SELECT 1 FROM queue_partitions WHERE topic = 't' AND partition_key = 'held' FOR UPDATE")
     with ThreadPoolExecutor(1) as pool:
-        call = pool.submit(lanelog_client.admin.redrive, "t", "a", all=True, dry_run=False)
+        call = pool.submit(lanelog_client.admin.redrive, "t", "a", all=True, rate=40, dry_run=False)  # 4 in a batch
         count = "SELECT COUNT(*) FROM queue_messages WHERE topic = 't' AND target_group = 'a' AND partition_key = %s"
         eventually(lambda: one(raw, count, "free") == 10)
         assert one(raw, count, "held") == 0
@@ -261,10 +257,9 @@ def test_an_unanswered_commit_adds_nothing(
     lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch, *, committed: bool, delay: float
 ) -> None:
     """Whether the COMMIT had been done or not, every dead letter is copied once and settled once; scheduled as well."""
-    monkeypatch.setattr(redrive, "BATCH", 4)
     give_up(lanelog_client, raw, [(f"k{n % 2}", str(n)) for n in range(20)])
     with every_commit_unanswered_once(monkeypatch, committed=committed) as lost:
-        redriven = lanelog_client.admin.redrive("t", "a", all=True, delay=delay, dry_run=False)
+        redriven = lanelog_client.admin.redrive("t", "a", all=True, rate=40, delay=delay, dry_run=False)  # 4 in a batch
     assert sum(lost) >= 3
     assert (redriven.messages, redriven.keys, redriven.remaining) == (20, 2, 0)
     order = ("queue_scheduled", "deliver_at, created_at, seq") if delay else ("queue_messages", "`offset`")

@@ -8,7 +8,6 @@ import pytest
 
 import lanelog
 from lanelog import Client, ConfigurationError, LeaseLost, Message, Reject
-from lanelog._engine.cleanup import collection
 from lanelog._places import GroupTopic
 from lanelog.admin.change import delete, purge_messages
 from support.commits import every_commit_unanswered_once
@@ -27,6 +26,13 @@ def left_of(raw: Any, group: str, topic: str = "t") -> int:
     return sum(int(one(raw, count.format(table), group, topic)) for table in tables)
 
 
+def leave_rows(raw: Any, group: str, key: str, first: int, count: int) -> None:
+    """Make so many delivery rows of a group, one for each offset from the first on."""
+    columns = "consumer_group, topic, partition_key, message_offset, through_offset"
+    values = ",".join(f"('{group}','t','{key}',{n},{n})" for n in range(first, first + count))
+    rows(raw, f"INSERT INTO queue_delivery_state ({columns}) VALUES {values}")
+
+
 def topic_row(raw: Any, topic: str = "t") -> tuple[int, int]:
     found = rows(
         raw, "SELECT head_offset, max_epoch FROM queue_partitions WHERE topic = %s AND partition_key = ''", topic
@@ -37,20 +43,15 @@ def topic_row(raw: Any, topic: str = "t") -> tuple[int, int]:
 # -- groups ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_deleted_group_holds_nothing_back_any_more(
-    lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_deleted_group_holds_nothing_back_any_more(lanelog_client: Client, raw: Any) -> None:
     """It says what collection will delete; its rows go, in batches; collection does delete that; others stay."""
-    monkeypatch.setattr(delete, "BATCH", 3)
     lanelog_client.publish_many("t", [(f"k{n % 10}", b"x") for n in range(50)])
     settle(lanelog_client, 50, "slow")
     lanelog_client.publish_many("t", [(f"k{n % 10}", b"x") for n in range(30)])
     other = lanelog_client.subscribe("t", "g", accept, retention=0)
     eventually(lambda: other.stats().acked == 80)
     eventually(lambda: sum(watermark(raw, "g", "t", f"k{n}") for n in range(10)) == 80)
-    columns = "consumer_group, topic, partition_key, message_offset, through_offset"
-    values = ",".join(f"('slow','t','k1',{n},{n})" for n in range(7, 15))
-    rows(raw, f"INSERT INTO queue_delivery_state ({columns}) VALUES {values}")
+    leave_rows(raw, "slow", "k1", 7, 2 * delete.BATCH)
     dry = lanelog_client.admin.delete_group("t", "slow", dry_run=True)
     assert left_of(raw, "slow") > 20
     deleted = lanelog_client.admin.delete_group("t", "slow", dry_run=False)
@@ -321,18 +322,18 @@ def test_a_group_that_comes_before_the_first_change_keeps_its_topic(
 def test_unanswered_commits_remove_nothing_twice(
     lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch, *, committed: bool
 ) -> None:
-    """Every verb of this file ends where it would have ended."""
-    monkeypatch.setattr(delete, "BATCH", 3)
-    monkeypatch.setattr(collection, "MAX_POINTS", 3)
-    lanelog_client.publish_many("t", [(f"k{n % 3}", b"x") for n in range(24)])
+    """Every verb of this file ends where it would have ended, with more rows than one batch has."""
+    each = delete.BATCH
+    lanelog_client.publish_many("t", [(key, b"x") for key in "abc" for _ in range(each)])
     for group in ("g", "h"):
-        settle(lanelog_client, 24, group)
+        settle(lanelog_client, 3 * each, group)
+    leave_rows(raw, "g", "a", each + 1, 2 * each)
     with every_commit_unanswered_once(monkeypatch, committed=committed) as lost:
         lanelog_client.admin.delete_group("t", "g", dry_run=False)
         assert left_of(raw, "g") == 0
         lanelog_client.admin.purge("t", before=5, dry_run=False)
-        assert stored(raw) == 12
+        assert stored(raw) == 3 * (each - 4)
         lanelog_client.admin.delete_topic("t", dry_run=False)
     assert sum(lost) > 5
     assert stored(raw) == 0
-    assert rows(raw, "SELECT partition_key, head_offset FROM queue_partitions WHERE topic = 't'") == [("", 8)]
+    assert rows(raw, "SELECT partition_key, head_offset FROM queue_partitions WHERE topic = 't'") == [("", each)]

@@ -118,16 +118,16 @@ def test_maintenance_appends_what_is_due(
 
 
 def test_a_topic_takes_what_it_has_scheduled_with_it(
-    lanelog_client: Client, publisher: Publisher, waiting: None, raw: Any, monkeypatch: pytest.MonkeyPatch
+    lanelog_client: Client, publisher: Publisher, waiting: None, raw: Any
 ) -> None:
     """In bounded batches; its own only, and it says how many that were."""
-    monkeypatch.setattr(scheduled, "BATCH", 2)
+    publisher.publish_many("t", [Outgoing("a", b"x", delay=HOUR) for _ in range(scheduled.BATCH)])
     publisher.publish("other", "a", b"x", id="x", delay=HOUR)
     publisher.publish("t", "a", b"x")
     dry = lanelog_client.admin.delete_topic("t", dry_run=True)
-    assert (dry.scheduled, dry.messages, dry.lanes) == (3, 1, 2)
+    assert (dry.scheduled, dry.messages, dry.lanes) == (scheduled.BATCH + 3, 1, 2)
     done = lanelog_client.admin.delete_topic("t", dry_run=False)
-    assert (done.scheduled, done.messages, done.lanes) == (3, 1, 2)
+    assert (done.scheduled, done.messages, done.lanes) == (scheduled.BATCH + 3, 1, 2)
     assert rows(raw, "SELECT topic FROM queue_scheduled") == [("other",)]
     make_due(raw)
     assert lanelog_client.admin.maintain().appended == 1

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import pytest
-from attrs import define
+from attrs import define, evolve
 
 import lanelog
 from lanelog import Client, ConfigurationError, Outgoing, Receipt
@@ -16,12 +16,13 @@ from lanelog._database import NOW_MS, Database, Session
 from lanelog._engine.context import EngineContext
 from lanelog._engine.scheduling import scheduler
 from lanelog._engine.scheduling.delayed import MOST_WAIT, STUCK_WAIT, DelayedMessages
-from lanelog._engine.scheduling.scheduler import Scheduler
+from lanelog._engine.scheduling.scheduler import Scheduler, SchedulerPace
 from lanelog._stores.scheduled import HORIZON_MS
 from lanelog.publisher import Publisher
 from support.clocks import clock, libfaketime
 from support.commands import commands_sent
 from support.memberships import Clock
+from support.pace import paced
 from support.processes import Fleet
 from support.sql import one, rows
 from support.waiting import Record, accept, events, eventually
@@ -129,7 +130,7 @@ def test_deliver_at_is_an_instant_and_one_in_the_past_is_due_at_once(lanelog_cli
     "subscribes", [pytest.param(True, marks=pytest.mark.thorough, id="subscriber"), pytest.param(False, id="publisher")]
 )
 def test_an_idle_client_looks_at_the_moment_at_which_a_message_is_due(
-    lanelog_client: Client, raw: Any, turns: Record, monkeypatch: pytest.MonkeyPatch, subscribes: bool
+    lanelog_client: Client, raw: Any, turns: Record, subscribes: bool
 ) -> None:
     """Whatever the delay: what it schedules wakes it, and each look plans the next one for then at the latest."""
     if subscribes:
@@ -140,7 +141,8 @@ def test_an_idle_client_looks_at_the_moment_at_which_a_message_is_due(
         late.append(lateness(raw, f"{number}", delay))
         if number == 0:  # the next look would be too late for the others, which are seen from here on
             assert all(wait < HORIZON_MS / 1000 for due_in_ms, wait in turns.items if due_in_ms is None)
-            monkeypatch.setattr(scheduler, "TURN", 100.0)
+            assert lanelog_client._engine is not None
+            lanelog_client._engine._scheduler.pace = SchedulerPace(turn=100.0)
     assert min(late) >= 0
     assert [due_in_ms for due_in_ms, _ in turns.items if due_in_ms is not None and due_in_ms > 0]
     assert all(wait * 1000 <= max(due_in_ms, 0) for due_in_ms, wait in turns.items if due_in_ms is not None)
@@ -167,10 +169,10 @@ def test_what_has_been_due_for_long_is_appended_by_whoever_comes(
 
 
 def test_a_subscriber_sees_what_a_process_that_is_gone_has_scheduled(
-    lanelog_client: Client, publisher: Publisher, raw: Any, monkeypatch: pytest.MonkeyPatch
+    lanelog_client: Client, publisher: Publisher, raw: Any
 ) -> None:
     """By its keeper's turns, of which there are four a second, although it looks for itself less often."""
-    monkeypatch.setattr(scheduler, "TURN", 100.0)
+    paced(lanelog_client, scheduler=SchedulerPace(turn=100.0))
     lanelog_client.subscribe("other", "g", accept)
     late = []
     for number in range(3):
@@ -336,10 +338,10 @@ def test_an_id_used_both_ways_in_one_transaction_of_a_caller_ends_in_one_message
 
 
 def test_our_own_transactions_wake_the_scheduler_when_they_commit(
-    lanelog_client: Client, raw: Any, turns: Record, monkeypatch: pytest.MonkeyPatch
+    lanelog_client: Client, raw: Any, turns: Record
 ) -> None:
     """`client.transaction()` and `message.transaction()`: it looks at once, whenever its next look would have been."""
-    monkeypatch.setattr(scheduler, "TURN", 100.0)
+    paced(lanelog_client, scheduler=SchedulerPace(turn=100.0))
     lanelog_client.publish("t", "k", b"x", delay=3600)
     turns.wait(1)
     with lanelog_client.transaction() as connection:
@@ -376,10 +378,10 @@ def test_what_becomes_visible_during_a_look_is_not_left_to_the_one_a_second_late
 
 
 def test_what_a_transaction_of_the_callers_own_has_scheduled_is_seen_when_it_commits(
-    lanelog_client: Client, by_hand: Scheduler, open_raw: Any, raw: Any, turns: Record, monkeypatch: pytest.MonkeyPatch
+    lanelog_client: Client, by_hand: Scheduler, open_raw: Any, raw: Any, turns: Record
 ) -> None:
     """Nobody tells the client that only publishes; it looks more often for a while, and then no more."""
-    monkeypatch.setattr(scheduler, "ATTENTION", 100.0)
+    paced(lanelog_client, scheduler=SchedulerPace(attention=100.0))
     mine = open_raw()
     lanelog_client.publish("t", "k", b"x", id="a", delay=0.1, connection=mine)
     turns.wait(4)
@@ -462,17 +464,16 @@ def test_a_lane_gets_its_messages_in_the_order_in_which_they_are_due(
 
 
 def test_a_page_that_cuts_a_lane_and_a_payload_bound_keep_the_order(
-    publisher: Publisher, appending: DelayedMessages, raw: Any, monkeypatch: pytest.MonkeyPatch
+    publisher: Publisher, appending: DelayedMessages, raw: Any
 ) -> None:
     """Each transaction takes what comes first of every lane."""
-    monkeypatch.setattr("lanelog._engine.scheduling.delayed.PAGE", 7)
-    monkeypatch.setattr("lanelog._engine.scheduling.delayed.BYTES_A_TRANSACTION", 1000)
+    small = evolve(appending, page=7, bytes_a_transaction=1000)
     ids = [f"{n:02}" for n in range(20)]
     publisher.publish_many(
         "t", [Outgoing(f"k{n % 2}", b"x" * (400 if n % 3 else 1), ids[n], delay=3600) for n in range(20)]
     )
     make_due(raw)
-    moved = [appending.append() for _ in range(20)]
+    moved = [small.append() for _ in range(20)]
     assert sum(moved) == 20
     assert max(moved) <= 5
     assert log(raw, "k0") == ids[0::2]
@@ -580,6 +581,7 @@ def test_an_account_that_may_not_delete_leaves_it_to_others(
     lanelog_client: Client, publisher: Publisher, raw: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     """One WARNING; its subscriptions go on."""
+    paced(lanelog_client, scheduler=SchedulerPace(denied=0.1))
     subscription = lanelog_client.subscribe("t", "g", accept)
     denied = lanelog.DatabaseError("DELETE command denied", code=1142)
 
@@ -589,7 +591,6 @@ def test_an_account_that_may_not_delete_leaves_it_to_others(
 
     tried = Record()
     monkeypatch.setattr(DelayedMessages, "append", append)
-    monkeypatch.setattr("lanelog._engine.scheduling.scheduler.DENIED_WAIT", 0.1)
     publisher.publish("t", "k", b"x", delay=0.01)
     tried.wait(3)
     assert len(events(caplog, "scheduling.denied")) == 1

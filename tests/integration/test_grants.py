@@ -11,11 +11,13 @@ import pymysql
 import pytest
 
 import lanelog
+from lanelog._engine.cleanup.janitor import JanitorPace
 from lanelog.devserver import DevServer
 from lanelog.migrations.steps import added
 from support.accounts import as_user
 from support.cli import TABLES
 from support.old_tables import set_back
+from support.pace import paced
 from support.readme import sql
 from support.sql import connect, one, rows
 from support.turns import collecting_turns
@@ -274,7 +276,7 @@ def test_the_consumer_consumes_and_deletes_nothing(
         client.publish_many("merge", WORK)
     record = Record()
     with lanelog.connect(role_urls["consumer"], lane_idle_purge=0) as client:
-        client.ping()
+        paced(client, janitor=JanitorPace(turn=0.05)).ping()
         with client.subscribe("merge", "builders", handle_some(client, record), retention=0) as subscription:
             eventually(lambda: count(role_urls["reader"], "queue_messages", "notify") == 12)
             eventually(lambda: count(role_urls["reader"], "queue_messages", "merge_dlq") == 3)

@@ -12,7 +12,7 @@ from tenacity import stop_after_attempt, wait_fixed
 import lanelog
 from lanelog import AckPolicy, Client, ConfigurationError, Message, Reject, RetryPolicy
 from lanelog._database.wire import Wire
-from lanelog._engine.cleanup import retention
+from lanelog._engine.cleanup.retention import LANES_A_PASS
 from lanelog._places import GroupTopic
 from lanelog._stores import history as store
 from lanelog.admin import HistoryInfo
@@ -28,6 +28,11 @@ from support.waiting import Record, accept, eventually
 
 ONCE = RetryPolicy(stop=stop_after_attempt(1), wait=wait_fixed(0.01))
 TWICE = RetryPolicy(stop=stop_after_attempt(2), wait=wait_fixed(0.01))
+
+
+def kept(raw: Any, group: str) -> int:
+    """How many rows a group has."""
+    return int(one(raw, "SELECT COUNT(*) FROM queue_history WHERE consumer_group = %s", group))
 
 
 def left(raw: Any, group: str = "g") -> list[tuple[Any, ...]]:
@@ -362,23 +367,20 @@ def test_history_is_filtered_by_outcome_id_and_time(lanelog_client: Client, lane
     assert "--since 'tomorrow' is no time" in command.refused("history", "t", "g", "--since", "tomorrow")
 
 
-def test_old_rows_leave_in_batches_and_young_ones_stay(
-    janitors: Janitors, lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_old_rows_leave_in_batches_and_young_ones_stay(janitors: Janitors, lanelog_client: Client, raw: Any) -> None:
     """The oldest first, and a full batch says that the next is due at once; other groups keep theirs."""
-    monkeypatch.setattr(retention, "BATCH", 4)
-    monkeypatch.setattr(store, "BATCH", 4)
-    lanelog_client.publish_many("t", [(f"k{n % 3}", b"x") for n in range(15)])
+    each, young = 3 * store.BATCH // 4, 2
+    lanelog_client.publish_many("t", [(key, b"x") for key in "abc" for _ in range(each + young)])
     for group in ("g", "h"):
         with lanelog_client.subscribe("t", group, accept, history=True):
-            eventually(lambda group=group: len(left(raw, group)) == 15)  # type: ignore[misc]
-    rows(raw, "UPDATE queue_history SET finished_at = finished_at - 3600000 WHERE message_offset < 5")
+            eventually(lambda group=group: kept(raw, group) == 3 * (each + young))  # type: ignore[misc]
+    rows(raw, "UPDATE queue_history SET finished_at = finished_at - 3600000 WHERE message_offset <= %s", each)
     with lanelog_client.subscribe("t", "g", accept, history=True, history_retention=600), commands_sent() as sent:
         janitors.work(janitors.own(lanelog_client))
     deletions = [command for command in sent if "DELETE" in command and "queue_history" in command]
-    assert [command.count("UNION ALL") + 1 for command in deletions] == [4, 4, 4]
-    assert [row[0] for row in left(raw)] == [5, 5, 5]
-    assert len(left(raw, "h")) == 15
+    assert [command.count("UNION ALL") + 1 for command in deletions] == [store.BATCH, store.BATCH, store.BATCH // 4]
+    assert [row[0] for row in left(raw)] == [each + 1, each + 2] * 3
+    assert kept(raw, "h") == 3 * (each + young)
 
 
 def test_a_message_dropped_for_a_lower_cap_had_the_attempts_that_were_started(lanelog_client: Client, raw: Any) -> None:
@@ -415,24 +417,23 @@ def test_a_row_that_was_written_anew_is_not_deleted_for_its_age(
 
 
 def test_maintenance_deletes_old_history_of_groups_that_are_gone(
-    janitors: Janitors, lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
+    janitors: Janitors, lanelog_client: Client, raw: Any
 ) -> None:
     """A registered group's by its own retention; of a deleted group, and of one that keeps none now, after 7 days."""
-    monkeypatch.setattr(store, "BATCH", 3)
-    monkeypatch.setattr("lanelog.admin.operate.maintain.BATCH", 3)
-    lanelog_client.publish_many("t", [("k", b"x")] * 10)
+    count = 2 * store.BATCH
+    lanelog_client.publish_many("t", [("k", b"x")] * count)
     for group in ("gone", "off", "on"):
         options = {"history_retention": 3600} if group == "on" else {}
         with lanelog_client.subscribe("t", group, accept, history=True, **options):
-            eventually(lambda group=group: len(left(raw, group)) == 10)  # type: ignore[misc]
+            eventually(lambda group=group: kept(raw, group) == count)  # type: ignore[misc]
     lanelog_client.subscribe("t", "off", accept).stop()
     lanelog_client.admin.delete_group("t", "gone", dry_run=False)
     for age, offset in ((2 * 3600, 4), (8 * 86400, 8)):
         rows(
             raw, "UPDATE queue_history SET finished_at = finished_at - %s WHERE message_offset > %s", age * 1000, offset
         )
-    assert lanelog_client.admin.maintain(topics=["t"]).history == 6 + 2 + 2
-    assert [len(left(raw, group)) for group in ("gone", "off", "on")] == [8, 8, 4]
+    assert lanelog_client.admin.maintain(topics=["t"]).history == 3 * count - 4 - 8 - 8
+    assert [kept(raw, group) for group in ("gone", "off", "on")] == [8, 8, 4]
     rows(raw, "UPDATE queue_history SET finished_at = 1000, topic = 'deleted' WHERE consumer_group = 'gone'")
     assert lanelog_client.admin.maintain().history == 8
 
@@ -498,17 +499,15 @@ def test_old_dead_letters_wait_for_whoever_reads_them(
     assert collect() == []
 
 
-def test_settled_dead_letters_leave_by_themselves(
-    janitors: Janitors, lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_settled_dead_letters_leave_by_themselves(janitors: Janitors, lanelog_client: Client, raw: Any) -> None:
     """Redriven or deleted, they and their rows go while somebody consumes the topic; there is no retention needed."""
-    monkeypatch.setattr(retention, "LANES_A_PASS", 2)
-    lanelog_client.publish_many("t", [(f"k{n}", b"x") for n in range(5)] * 2)
+    lanes = LANES_A_PASS + 5
+    lanelog_client.publish_many("t", [*((f"k{n}", b"x") for n in range(lanes)), ("k0", b"x"), ("k1", b"x")])
     with lanelog_client.subscribe("t", "g", rejects, retention=0):
-        eventually(lambda: len(letters(raw)) == 10)
-    ids = [each.id for each in lanelog_client.admin.dead_letters("t", "g")]
-    lanelog_client.admin.delete_dead_letters("t", "g", ids=ids[:6], dry_run=False)
-    lanelog_client.admin.redrive("t", "g", ids=ids[6:], dry_run=False)
+        eventually(lambda: len(letters(raw)) == lanes + 2)
+    ids = [each.id for each in lanelog_client.admin.dead_letters("t", "g", limit=6)]
+    lanelog_client.admin.delete_dead_letters("t", "g", ids=ids, dry_run=False)
+    lanelog_client.admin.redrive("t", "g", all=True, dry_run=False)
     with lanelog_client.subscribe("t", "g", accept, retention=0):
         janitors.turn(lanelog_client)
     assert letters(raw) == []

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from lanelog._engine.cleanup import janitor
+from lanelog._engine.cleanup.janitor import JanitorPace
+from support.pace import paced
 from support.situations import Situations
 from support.sql import audit, rows
 from support.stage import DIES, Actor, Stage, thorough
@@ -26,12 +27,12 @@ FLUSHING = "before COMMIT following offsets.FLUSH"
 
 
 @pytest.fixture(autouse=True)
-def _two_groups(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _two_groups(stage: Stage) -> Iterator[None]:
     """Lane k: five messages, all of them acked by group fast, two by group slow; no floor rises above what both acked.
 
     Every rise is noted by the server, with the lowest watermark of that moment.
     """
-    monkeypatch.setattr(janitor, "TURN", 0.1)
+    paced(stage.client, janitor=JanitorPace(turn=0.1))
     stage.client.publish_many("t", [("k", b"{}")] * LAST)
     for group, acked in (("fast", LAST), ("slow", ACKED_BY_SLOW)):
         stage.register(group)

@@ -10,7 +10,8 @@ import json
 import pytest
 
 from lanelog import Client
-from lanelog._engine.leasing import coordinator
+from lanelog._engine.leasing.pace import KeeperPace
+from support.pace import paced
 from support.settling import assert_nothing_left, create_effects, effects, settling
 from support.stage import Actor, Stage, thorough
 from support.waiting import Record, eventually
@@ -32,8 +33,8 @@ VISIBLE = 60.0
 
 
 @pytest.fixture(autouse=True)
-def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinator, "CLAIM_EVERY", 0.2)
+def _soon(stage: Stage) -> None:
+    paced(stage.client, keeper=KeeperPace(claim=0.2))
 
 
 def next_member(client: Client) -> Record:

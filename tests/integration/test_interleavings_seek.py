@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from lanelog._engine.cleanup import janitor
-from lanelog._engine.leasing import coordinator
+from lanelog._engine.cleanup.janitor import JanitorPace
+from lanelog._engine.leasing.pace import KeeperPace
+from support.pace import paced
 from support.situations import Situations
 from support.sql import one
 from support.stage import DIES, Actor, Call, Stage, thorough, wait_until_blocked
@@ -25,9 +26,8 @@ SEEKING = "before COMMIT following offsets.MOVE"
 
 
 @pytest.fixture(autouse=True)
-def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(janitor, "TURN", 0.1)
-    monkeypatch.setattr(coordinator, "CLAIM_EVERY", 0.2)
+def _soon(stage: Stage) -> None:
+    paced(stage.client, keeper=KeeperPace(claim=0.2), janitor=JanitorPace(turn=0.1))
 
 
 @pytest.fixture

@@ -9,8 +9,9 @@ import pytest
 
 import lanelog
 from lanelog import Client, Message, Reject
-from lanelog._engine.leasing import coordinator
+from lanelog._engine.leasing.pace import KeeperPace
 from support.elapsed import trust_heartbeats_at_once
+from support.pace import paced
 from support.settling import BEFORE_THE_FENCE, BEHIND_THE_FENCE, HANDLING, assert_nothing_left, effects, settling
 from support.sql import rows
 from support.stage import DIES, Actor, Stage, thorough, wait_until_blocked
@@ -29,9 +30,9 @@ HOW = pytest.mark.parametrize("how", ["return", *thorough("reject", "transaction
 
 
 @pytest.fixture
-def turns(monkeypatch: pytest.MonkeyPatch) -> Turns:
+def turns(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Turns:
     """Those of the heir's keeper: each tries to get what is its share, and trusts its eyes."""
-    monkeypatch.setattr(coordinator, "CLAIM_EVERY", 0.0)
+    paced(stage.client, keeper=KeeperPace(claim=0.0))
     trust_heartbeats_at_once(monkeypatch.setattr)
     return Turns(monkeypatch)
 

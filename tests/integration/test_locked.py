@@ -8,15 +8,14 @@ import pytest
 from lanelog.errors import DatabaseError
 from lanelog.publisher import Publisher
 from support.accounts import account
-from support.publishing import give_up_soon, hold, publisher_at
+from support.publishing import hold, publisher_at
 from support.sql import one, rows
 from support.waiting import eventually
 
 
 @pytest.fixture
-def number(publisher: Publisher, open_raw: Any, monkeypatch: pytest.MonkeyPatch) -> int:
-    """The number of a connection that holds lane k; publishers wait a second for it."""
-    give_up_soon(monkeypatch)
+def number(publisher: Publisher, open_raw: Any) -> int:
+    """The number of a connection that holds lane k."""
     publisher.publish("t", "k", b"1")
     holder = open_raw()
     hold(holder, "k")
@@ -27,7 +26,10 @@ def number(publisher: Publisher, open_raw: Any, monkeypatch: pytest.MonkeyPatch)
 def test_the_lane_and_its_holder_are_named(lanelog_url: str, number: int, many: bool) -> None:
     """By one message and by many, whether the server's time-out ends the wait or our own."""
     for seconds in (0.3, 1.2):
-        with publisher_at(lanelog_url, publish_timeout=seconds) as publisher, pytest.raises(DatabaseError) as caught:
+        with (
+            publisher_at(lanelog_url, impatient=True, publish_timeout=seconds) as publisher,
+            pytest.raises(DatabaseError) as caught,
+        ):
             if many:
                 publisher.publish_many("t", [("j", b"1"), ("k", b"2")])
             else:
@@ -51,7 +53,10 @@ def test_a_holder_is_told_from_those_who_wait_as_well(lanelog_url: str, number: 
             "%FOR UPDATE%",
         )
     )
-    with publisher_at(lanelog_url, publish_timeout=0.3) as publisher, pytest.raises(DatabaseError) as caught:
+    with (
+        publisher_at(lanelog_url, impatient=True, publish_timeout=0.3) as publisher,
+        pytest.raises(DatabaseError) as caught,
+    ):
         publisher.publish("t", "k", b"2")
     assert f"by connection {number} (" in str(caught.value)
     rows(raw, f"KILL {number}")
@@ -74,7 +79,7 @@ def test_who_may_not_see_the_holder_gets_the_lane(lanelog_url: str, number: int,
     granted = {"*": "SELECT, INSERT, UPDATE, DELETE"}
     with (
         account(raw, lanelog_url, granted) as url,
-        publisher_at(url, publish_timeout=0.3) as publisher,
+        publisher_at(url, impatient=True, publish_timeout=0.3) as publisher,
         pytest.raises(DatabaseError) as caught,
     ):
         publisher.publish("t", "k", b"2")

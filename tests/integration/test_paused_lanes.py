@@ -11,7 +11,8 @@ import pytest
 
 import lanelog
 from lanelog import Client, Message, Subscription
-from lanelog._engine.leasing import assignment, coordinator, keeper
+from lanelog._engine.leasing.pace import KeeperPace
+from support.pace import paced
 from support.processes import Fleet
 from support.sql import delivery_rows, leases, owners
 from support.traffic import shares
@@ -21,21 +22,16 @@ from support.waiting import Record, accept, eventually
 KEYS = [f"k{n}" for n in range(12)]
 PAUSED = KEYS[:6]
 SEVERAL = 10
-"""Turns after which whoever wanted a lane would have it: the periods below are shorter than as many turns."""
+"""Turns after which whoever wanted a lane would have it: the other periods are shorter than as many turns."""
+PACE = KeeperPace(turn=0.04, members=0.1, claim=0.1)
 
 Join = Callable[[str], Subscription]
 
 
 @pytest.fixture(autouse=True)
-def turns(monkeypatch: pytest.MonkeyPatch) -> Turns:
-    """Keepers that turn, look at each other and claim lanes many times a second."""
-    monkeypatch.setattr(keeper, "TURN", 0.04)
-    for module, period in (
-        (coordinator, "MEMBERS_EVERY"),
-        (coordinator, "CLAIM_EVERY"),
-        (assignment, "SECOND_LOOK"),
-    ):
-        monkeypatch.setattr(module, period, 0.1)
+def turns(lanelog_client: Client, monkeypatch: pytest.MonkeyPatch) -> Turns:
+    """Those of keepers that turn, look at each other and claim lanes many times a second."""
+    paced(lanelog_client, keeper=PACE)
     return Turns(monkeypatch)
 
 
@@ -51,7 +47,7 @@ def join(lanelog_url: str, seen: Record) -> Iterator[Join]:
     with ExitStack() as stack:
 
         def join(name: str) -> Subscription:
-            client = stack.enter_context(lanelog.connect(lanelog_url))
+            client = paced(stack.enter_context(lanelog.connect(lanelog_url)), keeper=PACE)
             return client.subscribe("t", "g", lambda m: seen((m.key, m.attempt)), name=name)
 
         yield join

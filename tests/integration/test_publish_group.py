@@ -17,7 +17,7 @@ from lanelog.publisher import Publisher, batch
 from lanelog.publisher.draft import Draft
 from lanelog.publisher.line import Waiter
 from lanelog.publisher.placing import write
-from support.publishing import REFUSED, give_up_soon, hold, publisher_at
+from support.publishing import REFUSED, hold, publisher_at
 from support.sql import rows
 from support.waiting import eventually
 
@@ -177,11 +177,10 @@ def test_many_held_lanes_leave_half_of_the_pool(
 
 
 def test_a_lane_held_for_too_long_is_a_retriable_error(
-    lanelog_url: str, open_raw: Any, raw: Any, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    lanelog_url: str, open_raw: Any, raw: Any, threads: ThreadPoolExecutor
 ) -> None:
     """After publish_timeout whoever waits for that lane, or queues behind, knows that its message is not stored."""
-    give_up_soon(monkeypatch)
-    with publisher_at(lanelog_url, publish_timeout=1.0) as publisher:
+    with publisher_at(lanelog_url, impatient=True, publish_timeout=1.0) as publisher:
         database = publisher._database
         publisher.ensure_lanes("t", ["held", "free"])
         impatient, patient = database.config, evolve(database.config, publish_timeout=PATIENCE)
@@ -226,11 +225,10 @@ def test_a_deadlock_is_repeated(publisher: Publisher, open_raw: Any, raw: Any, t
 
 @pytest.mark.thorough
 def test_a_gap_locked_by_a_caller_delays_other_lanes_at_most_once(
-    lanelog_url: str, open_raw: Any, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    lanelog_url: str, open_raw: Any, threads: ThreadPoolExecutor
 ) -> None:
     """A SERIALIZABLE reader blocks inserts, not heads: only the lanes it concerns wait until it ends."""
-    give_up_soon(monkeypatch)
-    with publisher_at(lanelog_url) as publisher:
+    with publisher_at(lanelog_url, impatient=True) as publisher:
         publisher.publish_many("t", [("m", b"x"), ("z", b"x")])
         reader = open_raw()
         rows(reader, "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE")

@@ -14,6 +14,7 @@ import lanelog
 from lanelog import Client, Message
 from lanelog.devserver import DevServer
 from support.cli import Command
+from support.pace import paced
 from support.processes import Program
 from support.waiting import Record, accept, events, eventually
 
@@ -134,10 +135,10 @@ def test_a_life_is_told(lanelog_client: Client, caplog: pytest.LogCaptureFixture
 
 
 def test_an_end_that_takes_long_says_what_it_waits_for(
-    lanelog_client: Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    lanelog_client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Every five seconds, here sooner: a handler."""
-    monkeypatch.setattr("lanelog._subscription.TELLS_EVERY", 0.1)
+    paced(lanelog_client, tells=0.1)
     held, go_on = threading.Event(), threading.Event()
 
     def handle(_message: Message) -> None:
@@ -155,12 +156,9 @@ def test_an_end_that_takes_long_says_what_it_waits_for(
     assert "waits_for='handlers, or messages that somebody holds' running=1 lanes=1" in said[0]
 
 
-def test_an_end_without_the_database_says_so(
-    private_server: DevServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_end_without_the_database_says_so(private_server: DevServer, caplog: pytest.LogCaptureFixture) -> None:
     """Whoever looks at the terminal after Ctrl-C learns that it is the database which is waited for."""
-    monkeypatch.setattr("lanelog._subscription.TELLS_EVERY", 0.1)
-    with lanelog.connect(private_server.url) as client:
+    with paced(lanelog.connect(private_server.url), tells=0.1) as client:
         client.migrate()
         client.publish("t", "k", b"1")
         subscription = client.subscribe("t", "g", accept)

@@ -17,8 +17,8 @@ LOCK_TIMEOUT = 1205
 
 
 @pytest.fixture(autouse=True)
-def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    give_up_soon(monkeypatch)
+def _soon(lanelog_client: Client) -> None:
+    give_up_soon(lanelog_client._database)
 
 
 @pytest.fixture

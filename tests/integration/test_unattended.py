@@ -8,9 +8,10 @@ import pytest
 
 from lanelog import Client
 from lanelog._database import NOW_MS
-from lanelog._engine.cleanup import janitor
+from lanelog._engine.cleanup.janitor import JanitorPace
 from support.commits import every_commit_unanswered_once
 from support.dead_letters import fates
+from support.pace import paced
 from support.sql import delivery_rows, one, rows, watermark
 from support.stage import DIES, Stage, thorough, wait_until_blocked
 from support.waiting import Record, accept, events, eventually
@@ -57,10 +58,9 @@ def test_without_dead_letters_it_is_passed(lanelog_client: Client, raw: Any, cap
     assert one(raw, "SELECT COUNT(*) FROM queue_partitions WHERE topic LIKE '%dlq'") == 0
 
 
-def test_another_groups_janitor_does_it(lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_groups_janitor_does_it(lanelog_client: Client, raw: Any) -> None:
     """As long as somebody reads the topic, the groups that nobody runs are looked after."""
-    monkeypatch.setattr(janitor, "EXPIRED_EVERY", 0.1)
-    monkeypatch.setattr(janitor, "TURN", 0.1)
+    paced(lanelog_client, janitor=JanitorPace(turn=0.1, expired=0.1))
     lanelog_client.subscribe("t", "gone", accept).stop()
     expired(lanelog_client, raw, 2, of=3)
     with lanelog_client.subscribe("t", "here", accept):

@@ -30,6 +30,7 @@ class Rules:
     strict: bool = True
     concurrency: int = 1
     batch_size: int = 100
+    max_waiting: int = 1000
     max_deliveries: int | None = None
     ack_first: bool = False
     history: bool = False

@@ -4,9 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import pytest
-
-from lanelog._database import Database, driver
+from lanelog._database import Database
 from lanelog.config import ConnectConfig
 from lanelog.publisher import Publisher
 from support.sql import rows
@@ -19,9 +17,11 @@ REFUSED = (
 
 
 @contextmanager
-def publisher_at(url: str, **options: Any) -> Iterator[Publisher]:
-    """A publisher with a pool of its own, closed with the block."""
+def publisher_at(url: str, *, impatient: bool = False, **options: Any) -> Iterator[Publisher]:
+    """A publisher with a pool of its own, closed with the block; see `give_up_soon`."""
     database = Database(ConnectConfig.from_url(url, **options))
+    if impatient:
+        give_up_soon(database)
     publisher = Publisher(database, lambda _: None)
     try:
         yield publisher
@@ -37,10 +37,6 @@ def hold(connection: Any, *keys: str) -> None:
         assert rows(connection, sql, key)
 
 
-def give_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sessions that are opened from now on wait for a lock one second, not five."""
-    shorter = driver._SESSION.replace(
-        f"innodb_lock_wait_timeout = {driver.LOCK_WAIT_SECONDS}", "innodb_lock_wait_timeout = 1"
-    )
-    assert shorter != driver._SESSION
-    monkeypatch.setattr(driver, "_SESSION", shorter)
+def give_up_soon(database: Database) -> None:
+    """The connections that it opens from now on wait for a lock one second, not five."""
+    database._driver.lock_wait = 1

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from lanelog import Subscription
-from lanelog._engine.cleanup import janitor
 from lanelog._engine.cleanup.janitor import Janitor
 from lanelog._engine.leasing.coordinator import Coordinator
 from support.waiting import Record
@@ -36,8 +35,8 @@ class Turns:
         self.ended.until(everybody, within=20, what="a turn of every keeper")
 
 
-def collecting_turns(monkeypatch: pytest.MonkeyPatch, *, every: float = 0.05) -> Record:
-    """Every turn of a janitor of this process, which from now on are so many seconds apart."""
+def collecting_turns(monkeypatch: pytest.MonkeyPatch) -> Record:
+    """Every turn of a janitor of this process, from now on."""
     turns, turn = Record(), Janitor.turn
 
     def counted(self: Janitor, now: float) -> float:
@@ -45,5 +44,4 @@ def collecting_turns(monkeypatch: pytest.MonkeyPatch, *, every: float = 0.05) ->
         return turn(self, now)
 
     monkeypatch.setattr(Janitor, "turn", counted)
-    monkeypatch.setattr(janitor, "TURN", every)
     return turns

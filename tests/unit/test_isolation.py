@@ -84,17 +84,10 @@ def waiting(isolation: Isolation, wanted: Callable[[], bool] | None = None) -> V
     return suspect
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Suspects look often, and hold others back for long."""
-    monkeypatch.setattr(module, "CHECK", 0.001)
-    monkeypatch.setattr(module, "PATIENCE", 1000.0)
-
-
 @pytest.fixture
-def isolation() -> Iterator[Isolation]:
-    """Of this test alone; nobody is left inside at the end."""
-    made = Isolation()
+def isolation(request: pytest.FixtureRequest) -> Iterator[Isolation]:
+    """Of this test alone; nobody is left inside at the end. Suspects look often, and hold others back for long."""
+    made = Isolation(**{"check": 0.001, "patience": 1000.0, **getattr(request, "param", {})})
     yield made
     assert repr(made) == "Isolation(inside=0, alone=False, held_back=False)"
 
@@ -152,9 +145,9 @@ def test_a_waiting_suspect_holds_back_who_comes_later(isolation: Isolation) -> N
     late.passes()
 
 
-def test_an_impatient_suspect_lets_others_pass(isolation: Isolation, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("isolation", [{"patience": 0.002}], indirect=True)
+def test_an_impatient_suspect_lets_others_pass(isolation: Isolation) -> None:
     """A suspect that waited long for a long handler lets others in meanwhile, and still gets its turn."""
-    monkeypatch.setattr(module, "PATIENCE", 0.002)
     inside = entered(isolation)
     suspect = waiting(isolation)
     late = Visitor(isolation)
@@ -165,11 +158,11 @@ def test_an_impatient_suspect_lets_others_pass(isolation: Isolation, monkeypatch
     suspect.passes()
 
 
+@pytest.mark.parametrize("isolation", [{"patience": 10.0}], indirect=True)
 def test_suspects_together_are_as_patient_as_one(isolation: Isolation, monkeypatch: pytest.MonkeyPatch) -> None:
     """While one suspect lets others pass, no other suspect holds them back: turn by turn they would stop everything."""
     clock = Clock()
     monkeypatch.setattr(module, "time", clock)
-    monkeypatch.setattr(module, "PATIENCE", 10.0)
     inside = entered(isolation)
     suspects = [waiting(isolation)]
     clock.now += 5
@@ -191,12 +184,11 @@ def test_suspects_together_are_as_patient_as_one(isolation: Isolation, monkeypat
     assert all(suspect.admitted for suspect in suspects)
 
 
+@pytest.mark.parametrize("isolation", [{"patience": 10.0, "most": 4}], indirect=True)
 def test_a_hold_in_vain_makes_the_next_one_twice_as_long(isolation: Isolation, monkeypatch: pytest.MonkeyPatch) -> None:
     """Handlers that always outlast a hold do not starve a suspect: it holds twice as long each time, up to a bound."""
     clock = Clock()
     monkeypatch.setattr(module, "time", clock)
-    monkeypatch.setattr(module, "PATIENCE", 10.0)
-    monkeypatch.setattr(module, "MOST", 4)
     inside = entered(isolation)
     suspect = Visitor(isolation, alone=True)
 

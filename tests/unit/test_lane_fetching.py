@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from lanelog._engine.lane import lane
 from support.lanes import World, row, serial
 
 
@@ -98,13 +97,12 @@ def test_a_message_that_vanished_while_its_row_was_written_leaves_no_row() -> No
 
 
 @pytest.mark.parametrize("new_owner", [False, True])
-def test_a_lane_with_too_many_waiting_fetches_no_new_ones(monkeypatch: pytest.MonkeyPatch, new_owner: bool) -> None:
+def test_a_lane_with_too_many_waiting_fetches_no_new_ones(new_owner: bool) -> None:
     """What is new stays in the database until some are through.
 
     A new owner reads up to what waits, however much that is: at the limit it must not stop before the first one.
     """
-    monkeypatch.setattr(lane, "MAX_WAITING", 20)
-    world = World(20, strict=False, batch_size=20)
+    world = World(20, strict=False, batch_size=20, max_waiting=20)
     world.work(*["nack"] * 20)
     assert len(world.lane.state.waiting) == 20
     world.publish(5)

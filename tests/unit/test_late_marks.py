@@ -9,7 +9,8 @@ import pytest
 
 from lanelog._engine.lane.flush_waiter import FlushWaiter
 from lanelog._engine.lane.policy import ACKED
-from lanelog._engine.member import attempts, isolation
+from lanelog._engine.member import isolation
+from lanelog._engine.member.attempts import Attempts
 from lanelog._engine.member.isolation import Isolation
 from lanelog._engine.member.rules import LONG_SECONDS, SubscriptionRules
 from lanelog._engine.working.workers import Worker, Workers
@@ -297,8 +298,8 @@ def test_a_mark_that_takes_too_long_is_asked_for_again(engine: Engine) -> None:
 def test_a_worker_whose_mark_is_not_written_holds_nobody_back(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the database is away a suspect of another client has its turn; the run goes back into the queue."""
     monkeypatch.setattr(isolation, "_process", [Isolation()])
-    monkeypatch.setattr(attempts, "PATIENCE", 0.01)
     m, handled = engine.member, threading.Event()
+    m.attempts = Attempts(m._state, patience=0.01)
     workers = Workers("builders", m.config, lambda _: handled.set(), engine.runs, cast("EngineContext", None))
     _, run = engine.runs.get_nowait()
     workers._work(Worker(0), m, run)

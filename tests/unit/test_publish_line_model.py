@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from lanelog.message import Receipt
-from lanelog.publisher import line as planning
 from lanelog.publisher.draft import Draft
 from lanelog.publisher.line import Duty, Line, Waiter
 
@@ -24,7 +23,7 @@ class LineMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.line = Line()
+        self.line = Line(max_batch=3)
         self.threads: list[Waiter] = []
         """Who is there, in the order of arrival."""
         self.out: dict[Waiter, list[Waiter]] = {}
@@ -171,7 +170,6 @@ class LineMachine(RuleBasedStateMachine):
 
 
 @pytest.mark.thorough
-def test_nobody_waits_for_a_thread_that_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_waits_for_a_thread_that_has_left() -> None:
     """If somebody waits, a living thread leads or holds for him, or has him in a transaction, whoever leaves when."""
-    monkeypatch.setattr(planning, "MAX_BATCH", 3)
     run_state_machine_as_test(LineMachine)

@@ -2,11 +2,9 @@
 
 from itertools import chain, groupby
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lanelog.spark.source import splits as _splits
 from lanelog.spark.source.splits import PAGE_LANES, PAGE_ROWS, LaneRange, pages, plan_splits, split_pairs
 
 LANE = st.tuples(st.integers(0, 50), st.integers(0, 400))
@@ -24,9 +22,7 @@ def messages(ranges: list[LaneRange]) -> list[tuple[str, str, int]]:
 def test_splits_together_are_the_ranges(lanes: list[tuple[int, int]], least: int, rows: int) -> None:
     """Every message is in one split, in the order given; sizes differ by one at most, and none is empty."""
     ranges = ranges_of(lanes)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_splits, "SPLIT_ROWS", rows)
-        splits = plan_splits(ranges, min_partitions=least)
+    splits = plan_splits(ranges, min_partitions=least, split_rows=rows)
     assert messages([each for split in splits for each in split]) == messages(ranges)
     sizes = [sum(each.rows for each in split) for split in splits]
     total = sum(sizes)

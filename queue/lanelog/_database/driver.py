@@ -55,11 +55,11 @@ _MEANING: Final = {
     "max_sort_length": 4096,  # more bytes than a name has: names are sorted whole
 }
 _SETTINGS = (
-    f"sql_mode = '{SQL_MODE}', innodb_lock_wait_timeout = {LOCK_WAIT_SECONDS}, wait_timeout = {SILENCE_SECONDS}, "
+    f"sql_mode = '{SQL_MODE}', innodb_lock_wait_timeout = {{lock_wait}}, wait_timeout = {SILENCE_SECONDS}, "
     f"net_read_timeout = {SILENCE_SECONDS}, "
     f"{', '.join(f'{name} = {value}' for name, value in _MEANING.items())}"
 )
-_SESSION = f"SET SESSION {_SETTINGS}, autocommit = "
+_SESSION = f"SET SESSION {_SETTINGS}, autocommit = {{autocommit}}"
 # For our last statements on a connection that user code had, whatever it has set in the transaction. (A timestamp of
 # its own stays until then: hardened servers refuse every SET of it.)
 _OURS_AGAIN = f"SET SESSION {_SETTINGS}, NAMES {_CHARSET} COLLATE {_COLLATION}"
@@ -196,6 +196,7 @@ class Driver:
     """Opens the connections of one configuration; usable by any thread."""
 
     config: ConnectConfig
+    lock_wait: int = LOCK_WAIT_SECONDS
     greeted: bool = field(default=False, init=False)
     """Whether a server has ever answered; if not, the settings are likelier to be wrong than the server down."""
     tried: bool = field(default=False, init=False)
@@ -212,7 +213,7 @@ class Driver:
         self.greeted = True
         try:
             cursor = raw.cursor()
-            cursor.execute(_SESSION + str(int(autocommit)))
+            cursor.execute(_SESSION.format(lock_wait=self.lock_wait, autocommit=int(autocommit)))
             cursor.execute(_FACTS)
             facts = ServerFacts.from_row(cursor.fetchone())
             facts.check()
@@ -232,7 +233,7 @@ class Driver:
             raw.set_character_set(_CHARSET, _COLLATION)
         for name, value in state.attributes.items():
             setattr(raw, name, copy(value))
-        raw.cursor().execute(_OURS_AGAIN)
+        raw.cursor().execute(_OURS_AGAIN.format(lock_wait=self.lock_wait))
 
     def restore(self, raw: Any, facts: ServerFacts, state: OwnState, *, autocommit: bool) -> None:
         """Make a connection as new after user code had it: two commands, outside of a transaction.
@@ -251,6 +252,7 @@ class Driver:
             raw.change_user(self.config.user, _SecretText(self.config.password), self.config.database)
         raw.cursor().execute(
             _AS_NEW.format(
+                lock_wait=self.lock_wait,
                 access="tx" if facts.mariadb and facts.version < _RENAMED_IN_MARIADB else "transaction",
                 database=facts.database.encode().hex().upper(),
                 autocommit=int(autocommit),

@@ -13,14 +13,15 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Protocol
 
-from attrs import define, field
+from attrs import define, field, frozen
 
-from lanelog._engine.cleanup.janitor import Janitor
+from lanelog._engine.cleanup.janitor import Janitor, JanitorPace
 from lanelog._engine.context import EngineContext
 from lanelog._engine.fetching.fetcher import Fetcher
 from lanelog._engine.leasing.keeper import Keeper
+from lanelog._engine.leasing.pace import KeeperPace
 from lanelog._engine.member.rules import Signals
-from lanelog._engine.scheduling.scheduler import Scheduler
+from lanelog._engine.scheduling.scheduler import Scheduler, SchedulerPace
 from lanelog._engine.settling.settler import Settler
 from lanelog._loop import Loop
 from lanelog._telemetry import get_logger
@@ -48,6 +49,18 @@ class Supervised(Protocol):
         """Check the running handlers against the clock."""
 
 
+@frozen(kw_only=True)
+class EnginePace:
+    """How often the parts of an engine do their work."""
+
+    keeper: KeeperPace = field(factory=KeeperPace)
+    janitor: JanitorPace = field(factory=JanitorPace)
+    scheduler: SchedulerPace = field(factory=SchedulerPace)
+    tells: float = 5.0
+    """Seconds after which a thread that waits for the end of a subscription is told, again and again, what it waits
+    for."""
+
+
 @define(eq=False)
 class Engine:
     """See the module."""
@@ -55,6 +68,7 @@ class Engine:
     database: Database
     ensure_lanes: Callable[[str, Sequence[str]], None]
     published: Callable[[str], None]
+    pace: EnginePace = field(factory=EnginePace)
     context: EngineContext = field(init=False)
     signals: Signals = field(init=False)
     _supervised: list[Supervised] = field(factory=list)
@@ -65,9 +79,9 @@ class Engine:
 
     def __attrs_post_init__(self) -> None:
         self.context = context = EngineContext(self.database, self.ensure_lanes, self.published)
-        keeper = Keeper(context, self._supervise)
-        fetcher, settler, janitor = Fetcher(context), Settler(context), Janitor(context)
-        self._scheduler = scheduler = Scheduler(context)
+        keeper, janitor = Keeper(context, self._supervise, self.pace.keeper), Janitor(context, self.pace.janitor)
+        fetcher, settler = Fetcher(context), Settler(context)
+        self._scheduler = scheduler = Scheduler(context, self.pace.scheduler)
         self._loops = [
             Loop(name, part.turn, failed=_goes_on if part is scheduler else self._failed, finished=part.close)
             for name, part in (

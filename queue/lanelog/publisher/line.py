@@ -70,6 +70,8 @@ class Line:
     """Queues by key. Each has a holder."""
     holders: dict[str, Waiter] = field(factory=dict)
     """By key. A holder may have left the queue."""
+    max_batch: int = MAX_BATCH
+    """The most messages of one transaction."""
 
     @property
     def empty(self) -> bool:
@@ -89,7 +91,7 @@ class Line:
 
     def take(self) -> list[Waiter]:
         """Return the next batch, in order of arrival, for the leader to commit."""
-        return _take(self.ready)
+        return _take(self.ready, self.max_batch)
 
     def park(self, members: Iterable[Waiter]) -> list[Waiter]:
         """Queue members whose lanes turned out to be busy, and ready members of the same lanes. Wake the result.
@@ -125,7 +127,7 @@ class Line:
 
     def claim(self, key: str) -> list[Waiter]:
         """Return the batch that has gathered for a busy lane. Its holder has the lane now."""
-        return _take(self.busy[key])
+        return _take(self.busy[key], self.max_batch)
 
     def unclaim(self, key: str, members: Iterable[Waiter]) -> None:
         """Return a batch to the front of its busy lane. Its holder lost the lane before the commit."""
@@ -175,10 +177,10 @@ def _unclaimed(members: Iterable[Waiter]) -> list[Waiter]:
     return waiting
 
 
-def _take(queue: deque[Waiter]) -> list[Waiter]:
+def _take(queue: deque[Waiter], most: int) -> list[Waiter]:
     batch: list[Waiter] = []
     size = 0
-    while queue and len(batch) < MAX_BATCH and (not batch or size + queue[0].draft.wire_bytes <= MAX_BATCH_BYTES):
+    while queue and len(batch) < most and (not batch or size + queue[0].draft.wire_bytes <= MAX_BATCH_BYTES):
         member = queue.popleft()
         member.claimed = True
         size += member.draft.wire_bytes

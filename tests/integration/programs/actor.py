@@ -19,22 +19,26 @@ import attrs
 from saying import CONFIG, say, say_what_is_logged
 
 import lanelog
-from lanelog._engine.cleanup import auditing, janitor
+from lanelog._engine.cleanup import auditing
+from lanelog._engine.cleanup.janitor import JanitorPace
 from lanelog._engine.cleanup.lane_purge import Purge
-from lanelog._engine.leasing import coordinator
+from lanelog._engine.leasing.pace import KeeperPace
 from lanelog._engine.leasing.registration import register
 from lanelog._engine.scheduling.delayed import DelayedMessages
 from lanelog._engine.scheduling.recurring import RecurringSchedules
 from lanelog._places import GroupTopic
 from lanelog.config import SubscriptionConfig
 from support import elapsed
+from support.pace import paced
 from support.pauses import IN_THE_BLOCK, Pauses
 
-janitor.TURN = CONFIG.get("janitor_turn", 0.1)
-coordinator.CLAIM_EVERY = 0.2
 if CONFIG.get("trusting"):
     elapsed.trust_heartbeats_at_once(setattr)
-client = lanelog.connect(CONFIG["url"], **CONFIG.get("connect", {}))
+client = paced(
+    lanelog.connect(CONFIG["url"], **CONFIG.get("connect", {})),
+    keeper=KeeperPace(claim=0.2),
+    janitor=JanitorPace(turn=CONFIG.get("janitor_turn", 0.1)),
+)
 pauses = Pauses(say)
 subscriptions: list[lanelog.Subscription] = []
 waited: set[tuple[str, int]] = set()

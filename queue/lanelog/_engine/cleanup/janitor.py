@@ -17,7 +17,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
-from attrs import define, field
+from attrs import define, field, frozen
 
 from lanelog._database import codes
 from lanelog._engine.cleanup import auditing, collection, retention
@@ -36,15 +36,12 @@ if TYPE_CHECKING:
     from lanelog._engine.context import EngineContext
     from lanelog._engine.member.member import Member
 
-TURN = 1.0
 LANES_A_PASS = 200
 LONGEST_WAIT = 60.0
 """The longest wait, in seconds, before the next look at a lane that another group holds back."""
 
 PURGES_A_PASS = 100
 HEARTBEATS_EVERY = 60.0
-EXPIRED_EVERY = 60.0
-"""Seconds between two passes for the groups of a topic that have no living member."""
 BURYING = 0.2
 """Seconds of a turn that one such group may take. The other duties, and the end of the process, wait so long."""
 
@@ -52,6 +49,16 @@ DENIED_WAIT = 600.0
 """Seconds until a duty is tried again for which the account lacked a privilege."""
 
 log = get_logger("janitor")
+
+
+@frozen(kw_only=True)
+class JanitorPace:
+    """The times of the janitor, in seconds."""
+
+    turn: float = 1.0
+    """Between two turns, when nothing more is ready."""
+    expired: float = 60.0
+    """Between two passes for the groups of a topic that have no living member."""
 
 
 @define(eq=False)
@@ -71,9 +78,12 @@ class Topic:
     heartbeats_at: dict[str, float] = field(factory=dict)  # group -> when its old members are looked for again
     denied_until: dict[str, float] = field(factory=dict)  # duty -> when it is tried again (monotonic)
 
-    def put_off(self, key: str) -> None:
-        """Nothing of this lane can be released now. Each wait is longer, so that a sleeping group costs little."""
-        wait = self.waits[key] = min(LONGEST_WAIT, 2 * self.waits.get(key, TURN / 2))
+    def put_off(self, key: str, first: float) -> None:
+        """Nothing of this lane can be released now. The first wait takes `first` seconds, and each other one is longer.
+
+        So a sleeping group costs little.
+        """
+        wait = self.waits[key] = min(LONGEST_WAIT, 2 * self.waits.get(key, first / 2))
         self.not_before[key] = time.monotonic() + wait
 
     def forget(self, key: str) -> None:
@@ -87,6 +97,7 @@ class Janitor:
     """Turns of the janitor."""
 
     context: EngineContext
+    pace: JanitorPace = field(factory=JanitorPace)
     session: Session = field(init=False)
     _purge: Purge = field(init=False)
     _topics: dict[str, Topic] = field(factory=dict)
@@ -120,7 +131,7 @@ class Janitor:
                 more |= self._if_allowed("mending", state, member, partial(self._audit, now=now))
         self.context.raise_deferred("janitor")
         self.session.ping_if_idle()
-        return 0.0 if more else TURN
+        return 0.0 if more else self.pace.turn
 
     def close(self) -> None:
         """Give the connection back."""
@@ -193,13 +204,13 @@ class Janitor:
         for key in keys:
             span = released.lanes.get(key)
             if span is None:
-                state.put_off(key)  # another collector has it
+                state.put_off(key, self.pace.turn)  # another collector has it
                 continue
             state.collected[key] = span.floor
             if span.risen:
                 state.waits.pop(key, None)
             else:
-                state.put_off(key)  # another group is behind
+                state.put_off(key, self.pace.turn)  # another group is behind
         return released
 
     def _purge_drained(self, member: Member, state: Topic, now: float) -> bool:
@@ -214,7 +225,7 @@ class Janitor:
                 state.forget(key)
         state.purge_after = keys[-1] if len(keys) == PURGES_A_PASS else ""
         if not state.purge_after:
-            state.purge_at = now + min(60.0, max(TURN, idle / 2))
+            state.purge_at = now + min(60.0, max(self.pace.turn, idle / 2))
             self._forget_others(member.topic, state)
         return bool(state.purge_after)
 
@@ -258,7 +269,7 @@ class Janitor:
         full = len(page) == LANES_A_PASS
         state.expired_after = page[-1][0] if full else ""
         if not full:
-            state.expired_at = now + EXPIRED_EVERY
+            state.expired_at = now + self.pace.expired
         return False
 
     def _audit(self, member: Member, state: Topic, now: float) -> bool:

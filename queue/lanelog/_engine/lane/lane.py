@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from lanelog._stores.deliveries import DeliveryRow
     from lanelog._stores.fetches import Fetched
 
-MAX_WAITING = 1000
-"""A lane with so many messages that wait for another attempt fetches no new ones until some are settled."""
-
 
 class Lane:
     """See the module."""
@@ -272,7 +269,7 @@ class Lane:
             return False
         if len(self.state.ready) > self.state.rules.batch_size // 2:
             return False
-        if len(self.state.waiting) >= MAX_WAITING and max(self.state.waiting) <= self.state.cursor:
+        if len(self.state.waiting) >= self.state.rules.max_waiting and max(self.state.waiting) <= self.state.cursor:
             return False  # when some lie above the cursor, after a load, the lane must read on to reach them
         # A strict lane that waits could not hand out the rows, and other lanes need the room.
         return not (self.state.rules.strict and self.state.waiting and min(self.state.waiting) <= self.state.cursor)

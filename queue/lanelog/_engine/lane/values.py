@@ -46,6 +46,7 @@ class Rules(Protocol):
     strict: bool
     concurrency: int  # runs out at once; 1 for strict and serial
     batch_size: int
+    max_waiting: int  # with so many messages that wait for another attempt, a lane fetches no new ones
     max_deliveries: int | None
     ack_first: bool
     history: bool  # a row is kept of every message that leaves the group

@@ -17,6 +17,7 @@ from lanelog._database import Incarnation
 from lanelog._engine import life
 from lanelog._engine.leasing import acquisition, loading
 from lanelog._engine.leasing.assignment import DeadOwner, LivenessMonitor, LivenessView, fair_share, fair_shares
+from lanelog._engine.leasing.pace import KeeperPace
 from lanelog._engine.leasing.read_back import Beaten, ReadBack
 from lanelog._engine.leasing.sharing import Kind, Plan, Sharing
 from lanelog._open_lanes import is_open
@@ -31,14 +32,8 @@ if TYPE_CHECKING:
     from lanelog._engine.context import EngineContext
     from lanelog._engine.member.member import Member
 
-MEMBERS_EVERY = 0.4
-"""Seconds between two looks at the members. While an owner's lock is free, every turn looks."""
-
 BEAT_AGAIN = 1.0
 """The longest time, in seconds, until a heartbeat that could not be written is tried again."""
-
-CLAIM_EVERY = 1.0
-"""Seconds between two tries to reach the fair share, when nothing has changed."""
 
 NEW_LANES_AGE = 5.0
 """Seconds that each look for new lanes goes back: more than any lane's creation takes to commit."""
@@ -63,6 +58,7 @@ class Coordinator:
     context: EngineContext
     member: Member
     session: Session
+    pace: KeeperPace = field(factory=KeeperPace)
     watch: LivenessMonitor = field(init=False)
     known: set[str] = field(factory=set)  # the lanes of the topic: those of the last full pass, and later ones
     _passed: partitions.HeadsDigest | None = None  # the digest before the last full pass
@@ -189,7 +185,7 @@ class Coordinator:
         """Judge which owners are alive. True when the view has changed."""
         if now < self._members_at and not self.watch.suspects:
             return False
-        self._members_at = now + MEMBERS_EVERY
+        self._members_at = now + self.pace.members
         member = self.member
         before = self.view
         try:
@@ -305,7 +301,7 @@ class Coordinator:
         if taken >= page:
             member.signals.wake_keeper()  # there may be more
         else:
-            self._claim_at = now + CLAIM_EVERY * random.uniform(0.8, 1.0)
+            self._claim_at = now + self.pace.claim * random.uniform(0.8, 1.0)
 
     def _plan(self, view: LivenessView, now: float) -> Plan:
         """The lanes to give back and to take, so that every member has its share of open and of keyed lanes."""

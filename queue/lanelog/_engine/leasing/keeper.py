@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 from lanelog._engine.leasing.coordinator import Coordinator
+from lanelog._engine.leasing.pace import KeeperPace
 from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError
 
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
     from lanelog._database import Incarnation, Session
     from lanelog._engine.context import EngineContext
     from lanelog._engine.member.member import Member
-
-TURN = 0.25
-"""Seconds between two turns. The first message of a new key waits about so long for an owner."""
 
 UNASKED = 5.0
 """Seconds between two checks of the server's identity, while no member has a heartbeat to write."""
@@ -58,6 +56,7 @@ class Keeper:
 
     context: EngineContext
     supervise: Callable[[float], None]  # the workers' clock
+    pace: KeeperPace
     session: Session = field(init=False)
     _lock_name: str = ""
     _generation: int = 0
@@ -86,7 +85,7 @@ class Keeper:
         self.context.raise_deferred("heartbeat")
         for gone in self._keepers.keys() - set(self.context.members()):
             del self._keepers[gone]
-        return TURN * random.uniform(0.8, 1.0)
+        return self.pace.turn * random.uniform(0.8, 1.0)
 
     def _look_after(self, member: Member) -> None:
         with self.context.watch(member, "keeper", self.session):
@@ -188,7 +187,7 @@ class Keeper:
     def _keeper_of(self, member: Member) -> Coordinator:
         keeper = self._keepers.get(member)
         if keeper is None:
-            keeper = self._keepers[member] = Coordinator(self.context, member, self.session)
+            keeper = self._keepers[member] = Coordinator(self.context, member, self.session, self.pace)
             if self._stood_on is not None:
                 keeper.new_session(self.session, self._lock_name, self._stood_on)
         return keeper

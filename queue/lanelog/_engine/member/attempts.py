@@ -38,6 +38,8 @@ class Attempts:
     """What workers and users may do with a member. A method whose name ends in `_locked` is called under its lock."""
 
     state: MemberState
+    patience: float = PATIENCE
+    """The longest wait, in seconds, for the commit of a mark or of an outcome."""
 
     def may_start(self, term: Term, now: float) -> bool:
         """Whether a handler may start on this lane: a recent read-back says it is ours, and nothing holds it back."""
@@ -59,7 +61,7 @@ class Attempts:
         nothing, so the next owner does not count the attempt. A flush of unknown outcome is no commit: it is written
         again.
 
-        None: the mark was not committed by `until` (monotonic), or within `PATIENCE`. The database is away, and a
+        None: the mark was not committed by `until` (monotonic), or within `patience`. The database is away, and a
         quarantined message of another client must not wait for it as well. The mark stays due, and a second call waits
         for it again. Only a quarantined message waits without limit: its row may say that it runs alone, so it must not
         let others in.
@@ -67,7 +69,7 @@ class Attempts:
         Between the commit and the handler the caller must ask `may_start`. A thread may sleep there until the lane is
         lost. Then the next owner has counted the attempt as a crash.
         """
-        longest = PATIENCE if until is None else min(PATIENCE, max(0.0, until - time.monotonic()))
+        longest = self.patience if until is None else min(self.patience, max(0.0, until - time.monotonic()))
         patience = None if run.alone else longest
         with self.state.lock:
             if run.waiter is None:
@@ -85,7 +87,7 @@ class Attempts:
             return False
 
     def wait_written(self, run: Run) -> None:
-        """Wait until the outcome of a quarantined message is committed, but not longer than `PATIENCE`.
+        """Wait until the outcome of a quarantined message is committed, but not longer than `patience`.
 
         Until then its row says that it runs alone. If another message ran now and killed the process, the quarantined
         one would be dead-lettered for that, even if its handler had returned.
@@ -100,7 +102,7 @@ class Attempts:
             self.state.after_change_locked(lane, time.monotonic())
         self.state.signals.wake_settler()
         with suppress(LanelogError):
-            waiter.wait(PATIENCE)
+            waiter.wait(self.patience)
 
     def finish(self, run: Run, *, seconds: float | None = None, complete: bool = True) -> None:
         """Apply the outcomes of a run to its lane. `complete`: the worker is done with the run, the rest goes back."""

@@ -30,7 +30,8 @@ CHECK = 0.25
 class Isolation:
     """Many at once, or one alone. Every method may be called from any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, patience: float = PATIENCE, most: int = MOST, check: float = CHECK) -> None:
+        self._patience, self._most, self._check = patience, most, check
         self._changed = threading.Condition(threading.Lock())
         self._inside = 0
         self._alone = False
@@ -47,7 +48,7 @@ class Isolation:
             while self._alone or self._held_back:
                 if wanted is not None and not wanted():
                     return False
-                self._changed.wait(None if wanted is None else CHECK)
+                self._changed.wait(None if wanted is None else self._check)
             self._inside += 1
             return True
 
@@ -67,7 +68,7 @@ class Isolation:
                     now = time.monotonic()
                     if not (holding or self._alone or self._held_back) and now >= self._pass_until:
                         holding = self._held_back = True
-                        turn_ends = now + PATIENCE * min(2**self._vain, MOST)
+                        turn_ends = now + self._patience * min(2**self._vain, self._most)
                     if self._inside == 0 and (holding or not self._held_back):
                         self._inside, self._alone = 1, True
                         self._vain = 0
@@ -75,10 +76,10 @@ class Isolation:
                     if holding and now >= turn_ends:
                         # Until `_pass_until`, no quarantined message may hold the others back, be it this or another.
                         holding = self._held_back = False
-                        self._pass_until = now + PATIENCE * min(2**self._vain, MOST)
+                        self._pass_until = now + self._patience * min(2**self._vain, self._most)
                         self._vain += 1
                         self._changed.notify_all()
-                    self._changed.wait(CHECK)
+                    self._changed.wait(self._check)
                 self._vain = 0  # this message waits no more: the next one begins with the shortest hold
                 return False
             finally:

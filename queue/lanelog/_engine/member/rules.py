@@ -33,6 +33,7 @@ class SubscriptionRules:
     config: SubscriptionConfig
     singly: bool  # one message a run: messages are pulled, settled by hand, or acked first
     seconds: float | None = None  # per message, smoothed; None until the first run was measured
+    max_waiting: int = 1000
     strict: bool = field(init=False)
     concurrency: int = field(init=False)
     batch_size: int = field(init=False)

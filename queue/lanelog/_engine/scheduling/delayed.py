@@ -32,12 +32,6 @@ if TYPE_CHECKING:
     from lanelog._database import Executor, Session
     from lanelog._stores.scheduled import DueRow
 
-PAGE: Final = 1000
-"""How many messages one look finds at most."""
-
-BYTES_A_TRANSACTION: Final = 16 * 1024 * 1024
-"""Payload bytes after which a transaction takes no further message."""
-
 LEAST_WAIT: Final = 0.025
 MOST_WAIT: Final = 0.25
 """Seconds until a locked lane is tried again: the first time, and at most."""
@@ -68,6 +62,10 @@ class DelayedMessages:
     session: Session
     ensure_lanes: Callable[[str, Sequence[str]], None]
     published: Callable[[str], None]
+    page: int = 1000
+    """How many messages one look finds at most."""
+    bytes_a_transaction: int = 16 * 1024 * 1024
+    """Payload bytes after which a transaction takes no further message."""
     _waits: dict[tuple[str, str], _Wait] = field(factory=dict)
 
     def append(self, topics: Sequence[str] = (), *, everything: bool = True) -> int:
@@ -80,7 +78,9 @@ class DelayedMessages:
         now = time.monotonic()
         busy = [lane for lane, wait in self._waits.items() if wait.until > now][: MAX_POINTS - 1]
         by_topic: dict[str, list[tuple[str, str]]] = defaultdict(list)
-        for topic, key, message_id in scheduled.due(self.session, busy, PAGE, everything=everything, topics=topics):
+        for topic, key, message_id in scheduled.due(
+            self.session, busy, self.page, everything=everything, topics=topics
+        ):
             by_topic[topic].append((key, message_id))
         if not by_topic and not busy:
             self._waits.clear()
@@ -157,14 +157,14 @@ class DelayedMessages:
         seconds = LEAST_WAIT if before is None else min(MOST_WAIT, 2 * before.seconds)
         self._waits[lane] = _Wait(now + seconds * jitter, seconds)
 
-    @staticmethod
-    def _move(cx: Executor, topic: str, points: Sequence[tuple[str, str]]) -> Moved:
+    def _move(self, cx: Executor, topic: str, points: Sequence[tuple[str, str]]) -> Moved:
         # heads X, in key order, SKIP LOCKED -> messages -> scheduled
         keys = {key for key, _ in points}
         heads = partitions.lock_heads(cx, topic, keys, wait=False)
         absent = keys - heads.keys()
         existing = partitions.existing(cx, topic, absent) if absent else set()
-        rows = _bounded(scheduled.lock(cx, topic, [point for point in points if point[0] in heads])) if heads else []
+        found = scheduled.lock(cx, topic, [point for point in points if point[0] in heads]) if heads else []
+        rows = _bounded(found, self.bytes_a_transaction)
         # A lane without a locked row is busy, too: its messages are being cancelled, or another process moves them.
         busy = existing | (heads.keys() - {row.key for row in rows})
         if rows:
@@ -179,13 +179,13 @@ def _by_key(points: Sequence[tuple[str, str]]) -> dict[str, list[tuple[str, str]
     return found
 
 
-def _bounded(rows: list[DueRow]) -> list[DueRow]:
-    """The first rows in order, as many as one transaction should move, and at least one."""
+def _bounded(rows: list[DueRow], most: int) -> list[DueRow]:
+    """The first rows in order: those with at most so many payload bytes, and at least one row."""
     rows.sort()
     size = 0
     for at, row in enumerate(rows):
         size += row.payload_bytes
-        if at and size > BYTES_A_TRANSACTION:
+        if at and size > most:
             return rows[:at]
     return rows
 

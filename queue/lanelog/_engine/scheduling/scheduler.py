@@ -17,7 +17,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from attrs import define, field
+from attrs import define, field, frozen
 
 from lanelog._database import NOW_MS, codes
 from lanelog._engine.scheduling.delayed import DelayedMessages
@@ -32,13 +32,8 @@ if TYPE_CHECKING:
     from lanelog._database import Session
     from lanelog._engine.context import EngineContext
 
-TURN = 1.0
-"""Seconds between two looks while nothing is due."""
-
 ATTENTIVE_TURN = 0.2
-ATTENTION = 10.0
-"""Seconds between two looks, and for how many seconds, after a message was scheduled in a user's own transaction. The
-library does not learn when that commits."""
+"""Seconds between two looks after a message was scheduled in a user's own transaction."""
 
 ALL_EVERY = 30.0
 """Seconds between full looks. The usual look sees the last minute. Older messages exist only after downtime, after a
@@ -50,9 +45,6 @@ HELD = 0.25
 SOON = 0.01
 """Seconds. A look that is so near need not come earlier."""
 
-DENIED_WAIT = 600.0
-"""Seconds until a duty is tried again for which the account lacked a privilege."""
-
 CLOCK_BACK_MS = 1000
 """The server's clock went back if it lost so much against our monotonic clock. A slow answer may look the same."""
 
@@ -63,11 +55,25 @@ NEXT = f"SELECT ({scheduled.NEXT_DUE}), ({schedules.NEXT_DUE}), {NOW_MS}"
 log = get_logger("scheduler")
 
 
+@frozen(kw_only=True)
+class SchedulerPace:
+    """The times of the scheduler, in seconds."""
+
+    turn: float = 1.0
+    """Between two looks while nothing is due."""
+    attention: float = 10.0
+    """The time with more looks, after a message was scheduled in a user's own transaction. The library does not learn
+    when that commits."""
+    denied: float = 600.0
+    """Until a duty is tried again for which the account lacked a privilege."""
+
+
 @define(eq=False)
 class Scheduler:
     """Turns of the scheduler."""
 
     context: EngineContext
+    pace: SchedulerPace = field(factory=SchedulerPace)
     session: Session = field(init=False)
     _appending: DelayedMessages = field(init=False)
     _firing: RecurringSchedules = field(init=False)
@@ -92,7 +98,7 @@ class Scheduler:
         message_ms, schedule_ms, clock_ms = (None, None, 0) if row is None else row
         if everything and (message_ms is None or message_ms > 0):
             self._all_at = now + ALL_EVERY
-        waits = [ATTENTIVE_TURN if now < self._attentive_until else TURN * random.uniform(1.0, 1.2)]
+        waits = [ATTENTIVE_TURN if now < self._attentive_until else self.pace.turn * random.uniform(1.0, 1.2)]
         failures: list[LanelogError] = []
         lead = int(clock_ms) - int(asked * 1000)
         if self._lead is None or lead < self._lead - CLOCK_BACK_MS:
@@ -115,7 +121,7 @@ class Scheduler:
 
     def attend(self) -> None:
         """Look more often for a while: a user's transaction will commit a scheduled message."""
-        self._attentive_until = time.monotonic() + ATTENTION
+        self._attentive_until = time.monotonic() + self.pace.attention
 
     def is_late_for(self, seconds: float) -> bool:
         """Whether its next turn would come too late for a message that is due in so many seconds."""
@@ -138,18 +144,18 @@ class Scheduler:
         more = self._firing.fire_due(self.session)
         if more or self._firing.fired > before:
             return 0.0
-        return HELD if self._firing.held else TURN  # a faulty schedule stays due, but waits for an ordinary turn
+        return HELD if self._firing.held else self.pace.turn  # a faulty schedule waits for an ordinary turn
 
     def _set_back(self, lead: int) -> float:
         self._firing.set_back(self.session)
         self._lead = lead
-        return TURN
+        return self.pace.turn
 
     def _if_allowed(self, duty: str, work: Callable[[], float], failures: list[LanelogError]) -> float:
         """Do a duty, unless the account lacks the privilege. That is no fault: other accounts may have this role."""
         now = time.monotonic()
         if now < self._denied_until.get(duty, 0.0):
-            return TURN
+            return self.pace.turn
         try:
             wait = work()
         except LanelogError as error:
@@ -157,10 +163,10 @@ class Scheduler:
                 if not self.session.connected:
                     raise
                 failures.append(error)
-                return TURN
+                return self.pace.turn
             if duty not in self._denied_until:
                 log.warning("scheduling.denied", duty=duty, error=error)
-            self._denied_until[duty] = now + DENIED_WAIT
-            return TURN
+            self._denied_until[duty] = now + self.pace.denied
+            return self.pace.turn
         self._denied_until.pop(duty, None)
         return wait

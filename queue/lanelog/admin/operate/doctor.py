@@ -71,7 +71,6 @@ IS_USED = "SELECT IS_USED_LOCK(%s)"
 
 _NEWEST_MYSQL, _NEWEST_MARIADB = (9, 7), (11, 8)
 _CLOCK_OFF, _CLOCK_BACK = 60.0, 5.0  # seconds
-_OLD_TRANSACTION = 300  # seconds
 _CONTRADICTIONS, _SHOWN = 1000, 5  # the most to look for, and the most to name
 _HEX_AND_ROOM = 2, 65_536  # packet bytes: two for each byte of payload, which travels as hex, and the statement
 
@@ -85,13 +84,15 @@ class _Patient:
     settings: Mapping[str, str]
     session: Mapping[str, str]
     repair: bool
+    old_after: float
+    """Seconds after which an open transaction is old."""
 
     def on(self, name: str) -> bool:
         """Return whether a setting of the server is on. A setting that the server does not know is off."""
         return self.settings.get(name, "OFF").upper() in {"ON", "1", "YES"}
 
 
-def doctor(database: Database, *, repair: bool = False) -> list[Finding]:
+def doctor(database: Database, *, repair: bool = False, old_after: float = 300.0) -> list[Finding]:
     """See `Admin.doctor`."""
     try:
         facts = database.facts()
@@ -102,6 +103,7 @@ def doctor(database: Database, *, repair: bool = False) -> list[Finding]:
                 settings=_variables(cx, "GLOBAL", _GLOBAL),
                 session=_variables(cx, "SESSION", _SESSION),
                 repair=repair,
+                old_after=old_after,
             )
             name = "MariaDB" if facts.mariadb else "MySQL"
             where = f"{name} {'.'.join(map(str, facts.version))} at {database.config.safe_url()}"
@@ -304,7 +306,7 @@ def _oldest_transaction(patient: _Patient) -> Finding:
     if row is None:
         return _ok("oldest transaction", "none is open")
     thread, seconds = int(row[0]), int(row[1])
-    if seconds > _OLD_TRANSACTION:
+    if seconds > patient.old_after:
         return _warning(
             "oldest transaction",
             f"connection {thread} has had one open for {seconds} s: until it ends, deleted rows stay in every index",

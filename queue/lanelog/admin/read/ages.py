@@ -5,7 +5,7 @@ Owns the choice of the lanes to look into. Never lists messages.
 The age of a lane is the age of the message right behind its watermark: one look-up by primary key. 10,000 of them take
 0.6 s, with a backlog of three times the server's memory: the server waits for its disk once for each. Four connections
 that look into a quarter of the lanes each take 0.3 s. So the oldest age of a group is exact as long as one answer needs
-no more look-ups than that. Otherwise, and for lists, at most `CANDIDATES` lanes are looked into: those in
+no more look-ups than that. Otherwise, and for lists, few lanes are looked into (`Breadth`): those in
 which nothing was settled for longest. That time counts from the first attempt of a message that is being retried there,
 or else from the last change of the offsets row, or from the birth of the lane. A lane that makes progress through an
 older backlog may then be missed, and the answer says that the age is a lower bound.
@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING, Final
+
+from attrs import frozen
 
 from lanelog._database import NOW_MS
 from lanelog._places import GroupTopic
@@ -29,16 +31,22 @@ if TYPE_CHECKING:
 
     from lanelog._database import Database, Executor
 
-EXACT_LANES = 10_000
-"""Lanes of all groups in one answer that are looked into, so that the oldest age of each group is exact."""
 
-CANDIDATES = 500
-"""Lanes that are looked into, unless more are asked for."""
+@frozen(kw_only=True)
+class Breadth:
+    """How many lanes one answer looks into."""
 
-MANY = 1000
-"""Lanes of a topic above which several connections look into them."""
+    exact: int = 10_000
+    """Lanes of all groups, so that the oldest age of each group is exact."""
+    candidates: int = 500
+    """Lanes of one group, unless more are asked for."""
+    many: int = 1000
+    """Lagging lanes of one group above which several connections look into them."""
 
-PARTS = 4
+
+USUAL = Breadth()
+
+PARTS: Final = 4
 """Connections that look into the lanes of one group."""
 
 _BEYOND: Final = LAST * 255
@@ -85,16 +93,16 @@ WHERE topic = %s AND partition_key > '' ORDER BY partition_key LIMIT %s
 """
 
 
-def oldest(cx: Executor, at: GroupTopic, limit: int) -> list[str]:
+def oldest(cx: Executor, at: GroupTopic, limit: int, breadth: Breadth) -> list[str]:
     """Return keys of at most `limit` lanes: those with the oldest message first, then lanes in which all is settled."""
-    ages = _ages(cx, at, max(limit, CANDIDATES))
+    ages = _ages(cx, at, max(limit, breadth.candidates))
     keys = [key for key, _ in sorted(ages.items(), key=lambda item: (-item[1], item[0]))][:limit]
     if len(keys) < limit:
         keys += [key for (key,) in cx.query(REST, (at.topic, limit)) if key not in ages]
     return keys[:limit]
 
 
-def oldest_age(cx: Executor, at: GroupTopic, *, exact: bool) -> float | None:
+def oldest_age(cx: Executor, at: GroupTopic, breadth: Breadth, *, exact: bool) -> float | None:
     """Return the age in seconds of the oldest message right behind a watermark, or a lower bound.
 
     None: there is no message.
@@ -102,7 +110,7 @@ def oldest_age(cx: Executor, at: GroupTopic, *, exact: bool) -> float | None:
     if exact:
         found = _oldest_within(cx, at, "", _BEYOND)
         return None if found is None else found / 1000
-    ages = _ages(cx, at, CANDIDATES)
+    ages = _ages(cx, at, breadth.candidates)
     return max(ages.values()) / 1000 if ages else None
 
 

@@ -69,7 +69,9 @@ WHERE consumer_group = %s AND topic = %s AND leased_by IN ({{owners}}) ORDER BY 
 """
 
 
-def lanes(database: Database, topic: str, group: str, *, order_by: str, limit: int) -> list[LaneInfo]:
+def lanes(
+    database: Database, topic: str, group: str, *, order_by: str, limit: int, breadth: ages.Breadth = ages.USUAL
+) -> list[LaneInfo]:
     """See `Admin.lanes`."""
     check_name("topic", topic)
     check_name("group", group)
@@ -82,7 +84,7 @@ def lanes(database: Database, topic: str, group: str, *, order_by: str, limit: i
             at = GroupTopic(topic=topic, group=group)
             paused = known_group(cx, at).paused
             if order_by == "age":
-                keys = ages.oldest(cx, at, limit)
+                keys = ages.oldest(cx, at, limit, breadth)
             elif order_by == "lag":
                 keys = [key for (key,) in cx.query(BY_LAG, (group, topic, group, limit))]
             else:

@@ -124,7 +124,9 @@ def message(
     return repeated(database, look, "reading a message")
 
 
-def messages(database: Database, topic: str, key: str, *, from_offset: int | None, limit: int) -> list[MessageInfo]:
+def messages(
+    database: Database, topic: str, key: str, *, from_offset: int | None, limit: int, bytes_max: int = BYTES_MAX
+) -> list[MessageInfo]:
     """See `Admin.messages`."""
     check_name("topic", topic)
     check_name("key", key)
@@ -139,7 +141,7 @@ def messages(database: Database, topic: str, key: str, *, from_offset: int | Non
             first = start if floor is None else max(start, floor.marked_through + 1)
             sizes = cx.query(SIZES, (topic, key, first, limit))
             wanted: list[int] = []
-            room = BYTES_MAX
+            room = bytes_max
             for offset, size in sizes:
                 room -= size
                 if room < 0 and wanted:

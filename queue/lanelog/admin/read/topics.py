@@ -133,7 +133,9 @@ def topic(database: Database, name: str) -> TopicInfo:
     return repeated(database, look, "reading a topic")
 
 
-def groups(database: Database, topic: str | None, group: str | None = None) -> list[GroupInfo]:
+def groups(
+    database: Database, topic: str | None, breadth: ages.Breadth = ages.USUAL, *, group: str | None = None
+) -> list[GroupInfo]:
     """See `Admin.groups`. Each group has a snapshot of its own."""
     optional("topic", topic)
     optional("group", group)
@@ -146,17 +148,17 @@ def groups(database: Database, topic: str | None, group: str | None = None) -> l
             return _registrations(cx, topic, group), uptime
 
     found: list[GroupInfo] = []
-    room = ages.EXACT_LANES
+    room = breadth.exact
     rows, uptime = repeated(database, look, "listing groups")
     for row in rows:
-        found.append(_group(database, row, room, uptime))
+        found.append(_group(database, row, room, breadth, uptime))
         room -= found[-1].lagging_lanes if found[-1].oldest_age_exact else 0
     return found
 
 
 def lag(database: Database, topic: str | None, group: str | None) -> list[GroupInfo]:
     """See `Admin.lag`."""
-    found = groups(database, topic, group)
+    found = groups(database, topic, group=group)
     if group is not None and not found:
         where = "any topic" if topic is None else f"topic {topic!r}"
         listing = "`lanelog groups`" if topic is None else f"`lanelog groups {topic}`"
@@ -261,13 +263,14 @@ def _registrations(cx: Executor, topic: str | None, group: str | None) -> list[t
     return cx.query(GROUPS_OF, (topic, GROUPS_MAX)) if group is None else cx.query(GROUP, (group, topic))
 
 
-def _group(database: Database, row: tuple[Any, ...], room: int, uptime: float) -> GroupInfo:
+def _group(database: Database, row: tuple[Any, ...], room: int, breadth: ages.Breadth, uptime: float) -> GroupInfo:
     """Return one group.
 
     Args:
         database: The database.
         row: Its registration.
         room: How many lanes may be looked into one by one.
+        breadth: How many lanes are looked into if there are more.
         uptime: Seconds since the server started.
     """
     topic, group, order, start, retention_ms, created_at, paused_at, paused_by, pause_reason, now = row
@@ -276,10 +279,10 @@ def _group(database: Database, row: tuple[Any, ...], room: int, uptime: float) -
     def look() -> tuple[lane_totals.GroupFacts, bool, list[str], float | None, Owners, dict[str, int]]:
         with database.snapshot() as cx:
             facts = lane_totals.total(cx, at)
-            exact = facts.lagging <= max(room, ages.CANDIDATES)
+            exact = facts.lagging <= max(room, breadth.candidates)
             # The snapshot must not be held while thousands of messages are looked at.
-            borders = ages.borders(cx, topic, facts.lanes) if exact and facts.lagging > ages.MANY else []
-            oldest = None if borders else ages.oldest_age(cx, at, exact=exact)
+            borders = ages.borders(cx, topic, facts.lanes) if exact and facts.lagging > breadth.many else []
+            oldest = None if borders else ages.oldest_age(cx, at, breadth, exact=exact)
             return facts, exact, borders, oldest, _owners.load(cx, at), leases.counts(cx, at)
 
     facts, exact, borders, oldest_age, owners, lanes = repeated(database, look, "reading a group")

@@ -37,14 +37,16 @@ class LaneRange:
         return self.through - self.after
 
 
-def plan_splits(ranges: Iterable[LaneRange], *, min_partitions: int = 1) -> list[tuple[LaneRange, ...]]:
+def plan_splits(
+    ranges: Iterable[LaneRange], *, min_partitions: int = 1, split_rows: int = SPLIT_ROWS
+) -> list[tuple[LaneRange, ...]]:
     """Cut the ranges, in their order, into splits of the same size. Together they are exactly the ranges.
 
-    There are as many as SPLIT_ROWS and `min_partitions` ask for, but none without a message.
+    There are as many as `split_rows` and `min_partitions` ask for, but none without a message.
     """
     kept = [each for each in ranges if each.rows > 0]
     total = sum(each.rows for each in kept)
-    count = min(total, max(min_partitions, -(-total // SPLIT_ROWS)))
+    count = min(total, max(min_partitions, -(-total // split_rows)))
     return [tuple(split) for split in _cut(kept, [total * n // count for n in range(1, count + 1)])]
 
 

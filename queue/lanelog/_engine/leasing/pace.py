@@ -1,0 +1,20 @@
+"""How often the keeper does each of its steps.
+
+Owns these times, in seconds. They are no options of a user: each default suits every subscription.
+"""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+
+@frozen(kw_only=True)
+class KeeperPace:
+    """The times of the keeper, in seconds."""
+
+    turn: float = 0.25
+    """Between two turns. The first message of a new key waits about so long for an owner."""
+    members: float = 0.4
+    """Between two looks at the members. While an owner's lock is free, every turn looks."""
+    claim: float = 1.0
+    """Between two tries to reach the fair share, when nothing has changed."""
