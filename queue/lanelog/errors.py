@@ -17,7 +17,7 @@ class LanelogError(Exception):
 
 
 class ConfigurationError(LanelogError):
-    """An argument, an option or a URL is not valid: correct it; nothing was sent to the database."""
+    """An argument, an option, a URL or a name is not valid: correct it; nothing was changed in the database."""
 
 
 class PayloadTooLarge(ConfigurationError):

@@ -44,6 +44,7 @@ REPEATED = {
     "ids": f"'{NAME}','b'",
     "offsets": "1,2",
     "like": "NOT LIKE",
+    "within": f"BETWEEN '{NAME}' AND 'lane-00009'",
     "lanes": f"('{NAME}',1),('lane-00002',2)",
     "cases": f"WHEN '{NAME}' THEN 1 WHEN 'lane-00002' THEN 2",
     "placed": f"SELECT '{NAME}' AS k, '{NAME}' AS i, 1 AS o UNION ALL SELECT 'lane-00002', 'b', 1",

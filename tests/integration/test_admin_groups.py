@@ -3,8 +3,11 @@
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+
 from lanelog import Client
 from lanelog.admin import Admin, OwnerState
+from support.refusing import refused
 from support.situations import HOUR, Situations, around, fill
 from support.sql import rows
 
@@ -42,6 +45,22 @@ def test_a_group_is_the_sum_of_its_lanes(lanelog_client: Client, made: Situation
     assert group.waiting == sum(lane.waiting for lane in lanes)
     assert (group.members, group.owned_lanes, group.stale_lanes) == (1, 1, 1)
     assert around(group.oldest_age, 5000)
+
+
+def test_the_lag_of_one_group_is_found_among_any_number_of_groups(
+    lanelog_client: Client, made: Situations, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The groups that are asked for count for the limit, and no others."""
+    monkeypatch.setattr("lanelog.admin.read.topics.GROUPS_MAX", 2)
+    fill(lanelog_client, "k", 3)
+    for name in ("a", "b", "z"):
+        made.register(name)
+    assert [each.group for each in admin.lag("t")] == ["a", "b"]
+    assert [(each.topic, each.group, each.lag) for each in admin.lag("t", "z")] == [("t", "z", 1 + 3)]
+    assert [(each.topic, each.group) for each in admin.lag(group="z")] == [("t", "z")]
+    assert "no group 'y' is registered for any topic" in refused(admin.lag, group="y")
+    assert "no group 'y' is registered for topic 't'" in refused(admin.lag, "t", "y")
+    assert "no topic 'other'" in refused(admin.lag, "other", "z")
 
 
 def test_owners_are_alive_dead_expired_stopped_or_missing(

@@ -224,6 +224,26 @@ def test_the_oldest_message_of_a_group_is_exact_or_said_to_be_a_lower_bound(
     assert groups(18)[2].oldest_age is None
 
 
+def test_the_oldest_of_many_lanes_is_found_wherever_it_is(
+    lanelog_client: Client, made: Situations, admin: Admin
+) -> None:
+    """Several connections look into a part of the lanes each; every lane belongs to one part."""
+    many = Breadth(many=2)
+    made.place("first", 99)
+    keys = [f"k{number}" for number in range(11)]
+    for key in keys:
+        fill(lanelog_client, key, 1)
+        made.place(key, 0)
+    for number, key in enumerate(keys):
+        made.written(key, 1, ago=1000 * (number + 1))
+        (group,) = topics.groups(admin._database, "t", many)
+        assert (group.lagging_lanes, group.oldest_age_exact) == (11, True)
+        assert around(group.oldest_age, 1000 * (number + 1))
+    for key in keys:
+        made.place(key, 1)
+    assert topics.groups(admin._database, "t", many)[0].oldest_age is None
+
+
 # -- what must not happen ----------------------------------------------------------------------------------------------
 
 

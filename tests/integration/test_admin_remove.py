@@ -293,6 +293,30 @@ def test_a_topic_that_is_being_read_is_not_deleted(lanelog_client: Client, raw: 
     seen.wait(2)
 
 
+def test_a_group_that_comes_before_the_first_change_keeps_its_topic(
+    lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The deletion has looked and has changed nothing yet: it refuses, and all stays; also what waits for its time."""
+    lanelog_client.publish_many("t", [("k", b"x"), ("l", b"x")])
+    lanelog_client.publish("t", "k", b"x", delay=3600)
+    settle(lanelog_client, 2, "g")
+    end = delete._end
+
+    def late(*args: Any, **options: Any) -> None:
+        lanelog_client.subscribe("t", "late", lambda _message: None).stop()
+        end(*args, **options)
+
+    monkeypatch.setattr(delete, "_end", late)
+    with pytest.raises(ConfigurationError, match=r"group 'late' was registered for topic 't'.*: nothing was changed"):
+        lanelog_client.admin.delete_topic("t", dry_run=False)
+    assert stored(raw) == 2
+    assert one(raw, "SELECT COUNT(*) FROM queue_scheduled") == 1
+    assert [each.group for each in lanelog_client.admin.groups("t")] == ["g", "late"]
+    monkeypatch.setattr(delete, "_end", end)
+    assert lanelog_client.admin.delete_topic("t", dry_run=False).groups == ("g", "late")
+    assert stored(raw) == 0
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("committed", [True, False])
 def test_unanswered_commits_remove_nothing_twice(

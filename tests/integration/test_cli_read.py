@@ -12,6 +12,7 @@ import lanelog
 from lanelog.admin.read import owners, tail
 from lanelog.cli import _verbs
 from support.cli import Command
+from support.refusing import refused
 from support.sql import rows
 from support.waiting import eventually
 
@@ -237,6 +238,18 @@ def test_tail_prints_the_last_messages_of_a_lane(command: Command, lanelog_clien
     lanelog_client.publish_many("merge", [("long", f"{n}") for n in range(1, 2501)])
     lines = command("tail", "merge", "long", "-n", "2400").stdout.splitlines()
     assert [line.split()[-1] for line in lines] == [f"{n}" for n in range(101, 2501)]
+
+
+def test_tail_of_a_lane_is_the_same_among_any_number_of_lanes(
+    lanelog_client: lanelog.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of one that is not among those that are followed without a key."""
+    monkeypatch.setattr(tail, "LANES_MAX", 2)
+    lanelog_client.publish_many("merge", [(key, f"m{n}") for key in ("a", "b", "z") for n in range(1, 6)])
+    for key in ("a", "z"):
+        assert [each.offset for each in lanelog_client.admin.tail("merge", key, lines=2)] == [4, 5]
+    assert "no lane 'y'" in refused(lanelog_client.admin.tail, "merge", "y")
+    assert "no topic 'other'" in refused(lanelog_client.admin.tail, "other", "a")
 
 
 def test_watch_looks_again_until_it_is_stopped(

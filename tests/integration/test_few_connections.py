@@ -9,6 +9,8 @@ import pytest
 import lanelog
 from lanelog._database.pool import Database
 from lanelog._database.worth import ORDER
+from lanelog.admin.read import topics
+from lanelog.admin.read.ages import Breadth
 from lanelog.errors import DatabaseError
 from support.accounts import account
 from support.sql import connect, one, rows
@@ -60,3 +62,20 @@ def test_a_connection_that_nobody_uses_is_closed_for_any_loop(lanelog_url: str, 
                     janitor.ensure()
                 eventually(lambda: purposes(raw, config.user) == 1)
                 assert janitor.ensure()
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_status_does_with_the_connections_there_are(lanelog_url: str, raw: Any, most: int) -> None:
+    """Looks that are meant to be taken at once wait for each other."""
+    with lanelog.connect(lanelog_url) as other:
+        other.subscribe("t", "g", lambda _message: None).stop()
+        other.publish_many("t", [(f"k{number}", b"x") for number in range(12)])
+    with account(raw, lanelog_url, {"*": "ALL"}) as url:
+        user = lanelog.config.ConnectConfig.from_url(url).user
+        rows(raw, f"ALTER USER '{user}'@'%' WITH MAX_USER_CONNECTIONS {most}")
+        for pool_size in (2, 8):
+            with lanelog.connect(url, pool_size=pool_size) as client:
+                found = client.admin.status()
+                assert (found.lag, found.oldest_age_exact, found.topics) == (12, True, 1)
+                (group,) = topics.groups(client._database, "t", Breadth(many=2))
+                assert (group.lag, group.oldest_age is None) == (12, False)

@@ -5,6 +5,7 @@ import os
 import re
 from typing import Any
 
+import click
 from attrs import frozen
 from click.testing import CliRunner, Result
 
@@ -24,6 +25,12 @@ TABLES = (
     "queue_schedules",
     "queue_schema",
 )
+
+
+def all_verbs() -> dict[str, click.Command]:
+    """Every verb of the command line, by name; their modules are imported now."""
+    context = click.Context(cli)
+    return {name: verb for name in cli.list_commands(context) if (verb := cli.get_command(context, name))}
 
 
 @frozen

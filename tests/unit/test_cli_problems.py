@@ -10,9 +10,9 @@ from rich.text import Text
 
 from lanelog.admin import DeadLetterReason, GroupInfo, LaneInfo, MessageState, OwnerState, TopicInfo
 from lanelog.admin.operate.problems import Problem, Rank, command, of_group, of_lane, of_letters, worst_first
-from lanelog.cli._main import cli
 from lanelog.cli._output import Line
 from lanelog.cli._problem_lines import told
+from support.cli import all_verbs
 
 WHEN = datetime(2026, 1, 31, 12, tzinfo=UTC)
 GROUP = GroupInfo(
@@ -152,7 +152,7 @@ def test_a_command_can_be_pasted(name: str) -> None:
     """A shell and click take it apart into the names it was made of, whatever they are."""
     words = shlex.split(command("skip", name, name, name, "7", options=["--reason", "…", "--execute"]))
     assert words[:2] == ["lanelog", "skip"]
-    verb = cli.commands["skip"]
+    verb = all_verbs()["skip"]
     params = verb.make_context("skip", words[2:]).params
     assert (params["topic"], params["group"], params["key"], params["offset"]) == (name, name, name, 7)
     assert (params["reason"], params["execute"]) == ("…", True)

@@ -1,6 +1,8 @@
 """Tables at the width of a terminal: no line is longer, no cell is folded, and what leaves is said."""
 
+import pkgutil
 from datetime import UTC, datetime, timedelta
+from importlib import import_module
 from io import StringIO
 from operator import attrgetter, itemgetter
 from typing import Any
@@ -14,6 +16,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 import lanelog.admin
+import lanelog.cli
 from lanelog.admin import MessageState, OwnerState
 from lanelog.cli import _columns, _columns_messages, _totals
 from lanelog.cli._cells import count, name, text, time, when, word
@@ -23,6 +26,7 @@ from lanelog.cli._output import Answer, on_screen
 from lanelog.cli._pattern import groups_of
 from lanelog.cli._table import Column, Table, Tone
 from lanelog.errors import ConfigurationError
+from support.cli import all_verbs
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 TABLES = {
@@ -207,8 +211,19 @@ def test_ids_are_for_show_and_programs() -> None:
 
 
 def verbs(command: Any = cli, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    below = getattr(command, "commands", {})
+    below = all_verbs() if command is cli else getattr(command, "commands", {})
     return [path, *(found for part, each in below.items() for found in verbs(each, (*path, part)))]
+
+
+def test_every_module_of_verbs_is_known_by_its_verbs() -> None:
+    """Otherwise a verb could not be found before its module is imported."""
+    names = {
+        room.name: import_module(f"lanelog.cli.{room.name}") for room in pkgutil.iter_modules(lanelog.cli.__path__)
+    }
+    found = {name: [verb.name for verb in room.VERBS] for name, room in names.items() if hasattr(room, "VERBS")}
+    assert {name: sorted(verbs) for name, verbs in cli.rooms.items()} == {
+        name: sorted(verbs) for name, verbs in found.items()
+    }
 
 
 @pytest.mark.parametrize("path", verbs(), ids=" ".join)
@@ -224,7 +239,7 @@ def test_help_fits_a_terminal(path: tuple[str, ...]) -> None:
 def test_help_groups_every_verb() -> None:
     """Each is in one section, and none in a section that it does not exist for."""
     named = [verb for lines in SECTIONS.values() for verb in lines]
-    assert sorted(named) == sorted(cli.commands)
+    assert sorted(named) == sorted(all_verbs())
     result = CliRunner().invoke(cli, ["--help"], terminal_width=80).stdout
     found = [line.removesuffix(":") for line in result.splitlines() if line.endswith(":") and not line.startswith(" ")]
     assert found == ["Options", *SECTIONS]

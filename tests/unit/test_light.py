@@ -27,6 +27,16 @@ def test_only_what_a_publisher_needs_is_imported() -> None:
     assert [name for name in rooms if name.startswith(unwanted)] == []
 
 
+def test_a_command_imports_no_other() -> None:
+    """Nor what only `--watch` and the progress of a long one need."""
+    code = "from lanelog.cli._main import cli; cli.get_command(None, 'status'); print(json.dumps(sorted(sys.modules)))"
+    rooms = answer(code)
+    assert isinstance(rooms, list)
+    unwanted = ("lanelog.cli._change", "lanelog.cli._archive", "lanelog.cli._watch", "rich.live", "rich.progress")
+    assert "lanelog.cli._status" in rooms
+    assert [name for name in rooms if name.startswith(unwanted)] == []
+
+
 def test_names_that_come_later_are_found() -> None:
     """Everything public is an attribute, in `dir()` and in a star import; a name that does not exist says so."""
     assert set(lanelog.__all__) <= set(dir(lanelog))

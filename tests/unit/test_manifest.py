@@ -24,9 +24,9 @@ from lanelog.spark.archiving.manifest import (
     ManifestStore,
     Unsettled,
     encoded,
-    local_path,
     new_manifest,
 )
+from lanelog.spark.archiving.path import local_path
 
 
 def data_file(path: str, **fields: object) -> DataFile:

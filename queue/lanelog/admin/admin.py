@@ -688,8 +688,9 @@ class Admin:
             dry_run: True: only show.
 
         Raises:
-            ConfigurationError: A member of one of its groups is alive; nothing was changed. Or a group was registered
-                meanwhile; what was not deleted by then stays. Or as the class says.
+            ConfigurationError: A member of one of its groups is alive, or a group was registered before the first
+                change; nothing was changed. Or a group was registered after it; its groups are deleted then, and what
+                else was not deleted by then stays. Or as the class says.
         """
         from lanelog.admin.change import delete
 

@@ -1,27 +1,12 @@
 """The command `lanelog` with all its verbs, and its help.
 
-Holds no verb itself. Imports no module that a verb only needs when it runs.
+Holds no verb itself. A verb's module is imported when the verb is asked for: `lanelog status` imports no other.
 """
 
 from __future__ import annotations
 
 import click
 
-from lanelog.cli import (
-    _analyze,
-    _archive,
-    _change,
-    _events,
-    _letters,
-    _messages,
-    _publish,
-    _read,
-    _schedule,
-    _scheduled,
-    _setup,
-    _status,
-)
-from lanelog.cli._names import give_types
 from lanelog.cli._verbs import Verbs
 
 EPILOG = """
@@ -94,21 +79,28 @@ def cli() -> None:
     """
 
 
-for _room in (
-    _status,
-    _read,
-    _messages,
-    _publish,
-    _scheduled,
-    _schedule,
-    _letters,
-    _change,
-    _archive,
-    _analyze,
-    _events,
-    _setup,
-):
-    for _verb in _room.VERBS:
-        cli.add_command(_verb)
 cli.sections = SECTIONS
-give_types(cli)
+cli.rooms = {
+    "_analyze": ("analyze",),
+    "_archive": ("archive", "replay"),
+    "_change": (
+        "seek",
+        "pause",
+        "resume",
+        "skip",
+        "release",
+        "open-lanes",
+        "delete-group",
+        "delete-topic",
+        "purge",
+    ),
+    "_events": ("events",),
+    "_letters": ("dlq",),
+    "_messages": ("show", "tail", "history"),
+    "_publish": ("publish",),
+    "_read": ("topics", "groups", "members", "lanes", "lag", "offsets", "leases"),
+    "_schedule": ("schedule",),
+    "_scheduled": ("scheduled",),
+    "_setup": ("dev-server", "migrate", "doctor", "grants", "maintain"),
+    "_status": ("status",),
+}

@@ -11,12 +11,13 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from importlib import import_module
 from typing import Any, Final, TypeVar
 
 import click
 
 from lanelog._text import age
-from lanelog.cli import _watch
+from lanelog.cli._names import give_types
 from lanelog.cli._output import Answer, print_answer
 from lanelog.errors import ConfigurationError, LanelogError
 
@@ -61,6 +62,21 @@ class Verbs(click.Group):
 
     sections: Mapping[str, Mapping[str, str]] = {}
     """Verbs by purpose, each with one line. Verbs in no section come last."""
+    rooms: Mapping[str, Sequence[str]] = {}
+    """Modules of this package, each with its verbs. A module is imported when one of its verbs is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all verbs, in order."""
+        return sorted({*super().list_commands(ctx), *(name for names in self.rooms.values() for name in names)})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a verb, and import its module if it is not there yet."""
+        for room, names in self.rooms.items():
+            if cmd_name in names and cmd_name not in self.commands:
+                for verb in import_module(f"lanelog.cli.{room}").VERBS:
+                    give_types(verb)
+                    self.add_command(verb)
+        return super().get_command(ctx, cmd_name)
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -78,7 +94,8 @@ class Verbs(click.Group):
         """Print the commands section by section."""
         names = self.list_commands(ctx)
         room = formatter.width - 6 - max(map(len, names), default=0)
-        left = {name: self.commands[name].get_short_help_str(room) for name in names}
+        verbs = {name: self.get_command(ctx, name) for name in names}
+        left = {name: verb.get_short_help_str(room) for name, verb in verbs.items() if verb is not None}
         for title, lines in self.sections.items():
             with formatter.section(title):
                 formatter.write_dl([(name, line) for name, line in lines.items() if left.pop(name, None) is not None])
@@ -122,6 +139,8 @@ def reading(function: Callable[..., Answer]) -> Callable[..., None]:
         with connect(url) as client:
             look = functools.partial(function, client.admin, **params)
             if watch:
+                from lanelog.cli import _watch
+
                 _watch.watch(look, interval, as_json=as_json, wide=wide, rest=rest)
             else:
                 finish(look(), as_json=as_json, wide=wide)

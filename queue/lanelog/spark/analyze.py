@@ -27,7 +27,8 @@ from lanelog._checks import check_name, duration, seconds
 from lanelog._connect import URL_VARIABLE
 from lanelog.errors import ConfigurationError, LanelogError, SchemaError
 from lanelog.spark.analysing.analysis import LONG, ORDER, Analysis, Wanted, analysed
-from lanelog.spark.archiving.manifest import ManifestStore, local_path
+from lanelog.spark.archiving.manifest import ManifestStore
+from lanelog.spark.archiving.path import local_path
 from lanelog.spark.errors import in_one_line
 from lanelog.spark.report.columns import SHOWN
 from lanelog.spark.report.page import render

@@ -33,8 +33,9 @@ from lanelog.admin.lookup.known import known_topic, read
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError, LeaseLost
 from lanelog.spark.archiving.group import ArchiveGroup, born, refuse_at_work, refuse_elsewhere
 from lanelog.spark.archiving.job import ArchiveJob
-from lanelog.spark.archiving.manifest import Manifest, ManifestStore, local_path, new_manifest
+from lanelog.spark.archiving.manifest import Manifest, ManifestStore, new_manifest
 from lanelog.spark.archiving.options import GROUP, ArchiveOptions, one_of
+from lanelog.spark.archiving.path import local_path
 from lanelog.spark.archiving.presence import Presence
 from lanelog.spark.errors import in_one_line, one_line
 from lanelog.spark.session import check_java, in_session

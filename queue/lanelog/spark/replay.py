@@ -29,7 +29,8 @@ from lanelog.admin.lookup.known import known_group, read
 from lanelog.errors import ConfigurationError, LanelogError
 from lanelog.spark.archiving.flush import flush_directory
 from lanelog.spark.archiving.group import born
-from lanelog.spark.archiving.manifest import ManifestStore, local_path
+from lanelog.spark.archiving.manifest import ManifestStore
+from lanelog.spark.archiving.path import local_path
 from lanelog.spark.archiving.presence import Presence
 from lanelog.spark.errors import in_one_line
 from lanelog.spark.replaying import rows

@@ -131,11 +131,20 @@ def _held_back(
     return sum((group, key) in marks for key in keys), held
 
 
-def _end(database: Database, topic: str, names: Sequence[str]) -> None:
-    """Delete the registrations and leases of these groups in one transaction."""
+def _end(database: Database, topic: str, names: Sequence[str], *, others: bool = True) -> None:
+    """Delete the registrations and leases of these groups in one transaction.
+
+    `others`: whether the topic may have other groups. If not, one that was registered meanwhile is refused.
+    """
     with database.transaction() as cx:
         if partitions.lock_topic(cx, topic) is None:
             raise no_topic(topic)
+        # A registration needs the topic row: those that are there now are all.
+        late = set() if others else set(groups.readers(cx, topic)).difference(names)
+        if late:
+            raise ConfigurationError(
+                f"group {min(late)!r} was registered for topic {topic!r} just now: nothing was changed"
+            )
         ordered = [GroupTopic(topic=topic, group=group) for group in sorted(names, key=str.encode)]
         for at in ordered:
             groups.lock(cx, at)
@@ -195,7 +204,7 @@ def delete_topic(database: Database, topic: str, *, dry_run: bool) -> TopicDelet
     with deleting(database, Act(verb="delete_topic", topic=topic)) as tally:
         if not dry_run:
             repeated(database, _try_to_delete, "looking for the privilege to delete", database, _may_delete_topics)
-            repeated(database, _end, "deleting groups", database, topic, names)
+            repeated(database, _end, "deleting groups", database, topic, names, others=False)
             tally.done = True
             tally.add(unsettled=sum(unsettled.values()))
             for group in names:

@@ -12,6 +12,7 @@ from attrs import frozen
 
 from lanelog.admin.dead_letters import listing
 from lanelog.admin.lookup import completion
+from lanelog.admin.lookup.together import together
 from lanelog.admin.operate import repair
 from lanelog.admin.operate.problems import SLOW, Problem, of_contradiction, of_group, of_lane, of_letters, worst_first
 from lanelog.admin.read import lanes, messages, topics
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from lanelog._database import Database
+    from lanelog._engine.contradictions import Contradiction
     from lanelog.admin.types.topology import LaneInfo, TopicInfo
 
 LANES: Final = 100
@@ -64,11 +66,7 @@ def status(database: Database, chosen: Collection[str] | None, since: Status | N
     if isinstance(chosen, str | bytes):
         raise ConfigurationError("topics must be a list of topics, not one of them")
     at = completion.now(database)
-    if chosen is None:
-        seen, groups = topics.topics(database, TOPICS), topics.groups(database, None)
-    else:
-        seen = [topics.topic(database, each) for each in chosen]
-        groups = [group for each in chosen for group in topics.groups(database, each)]
+    seen, groups, wrong = _seen(database, chosen)
     growth = {} if since is None else _growth(groups, at, since)
     ages = [group.oldest_age for group in groups if group.oldest_age is not None]
     return Status(
@@ -79,8 +77,33 @@ def status(database: Database, chosen: Collection[str] | None, since: Status | N
         oldest_age=max(ages, default=None),
         oldest_age_exact=all(group.oldest_age_exact for group in groups),
         dead_letters=sum(topic.dead_letters for topic in seen if not topic.holds_dead_letters),
-        problems=tuple(worst_first(_problems(database, seen, groups, growth, chosen))),
+        problems=tuple(worst_first(_problems(database, seen, groups, growth, wrong))),
     )
+
+
+def _seen(
+    database: Database, chosen: Collection[str] | None
+) -> tuple[list[TopicInfo], list[GroupInfo], list[Contradiction]]:
+    """Return topics, groups and contradictions. They are looked at together: each look reads all lanes."""
+    seen: list[TopicInfo] = []
+    groups: list[GroupInfo] = []
+    wrong: list[Contradiction] = []
+
+    def look_at_topics() -> None:
+        seen.extend(
+            topics.topics(database, TOPICS) if chosen is None else [topics.topic(database, each) for each in chosen]
+        )
+
+    def look_at_contradictions() -> None:
+        found = repair.listed(database, CONTRADICTIONS, heads=HEADS)
+        wrong.extend(each for each in found if chosen is None or each.topic in chosen)
+
+    def look_at_groups() -> None:
+        for each in (None,) if chosen is None else chosen:
+            groups.extend(topics.groups(database, each))
+
+    together([look_at_topics, look_at_contradictions, look_at_groups])
+    return seen, groups, wrong
 
 
 def _problems(
@@ -88,11 +111,9 @@ def _problems(
     seen: list[TopicInfo],
     groups: list[GroupInfo],
     growth: dict[tuple[str, str], float],
-    chosen: Collection[str] | None,
+    wrong: list[Contradiction],
 ) -> Iterator[Problem]:
-    for wrong in repair.listed(database, CONTRADICTIONS, heads=HEADS):
-        if chosen is None or wrong.topic in chosen:
-            yield of_contradiction(wrong)
+    yield from map(of_contradiction, wrong)
     for group in groups:
         yield from of_group(group, growth.get((group.topic, group.group)))
         if group.lag or group.paused_lanes:

@@ -10,6 +10,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Final
 
 from lanelog._checks import check_duration, check_integer
+from lanelog.admin.lookup.known import known_lane, read
 from lanelog.admin.read import heads, messages
 from lanelog.errors import ConfigurationError
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 LINES_MAX: Final = 10_000
 LANES_MAX: Final = 10_000
-"""Lanes of a topic that are followed."""
+"""Lanes of a topic that are followed without a key."""
 INTERVAL_LEAST: Final = 0.1
 _PAGE: Final = 1000
 
@@ -58,11 +59,7 @@ def _start(database: Database, topic: str, key: str | None, lines: int) -> dict[
     """Return the offsets that count as read, by key."""
     if key is None:
         return heads.heads(database, topic, LANES_MAX)
-    known = heads.heads(database, topic, LANES_MAX)
-    if key not in known:  # this refuses an unknown lane; a lane beyond the first 10,000 is read from its beginning
-        oldest = messages.messages(database, topic, key, from_offset=None, limit=1)
-        return {key: oldest[0].offset - 1 if oldest else 0}
-    return {key: max(0, known[key] - lines)}
+    return {key: max(0, read(database, known_lane, "looking for the lane", topic, key) - lines)}
 
 
 def _new(database: Database, topic: str, key: str | None, seen: dict[str, int]) -> Iterator[MessageInfo]:

@@ -1,7 +1,8 @@
 """Topics, groups and members, with sums over their lanes.
 
 Owns these queries. Lists no lanes and no messages. The sums of one answer come from one snapshot, held for
-milliseconds, so that they fit each other.
+milliseconds, so that they fit each other. Where more than a thousand lanes lag, the age of the oldest message is looked
+for right behind that snapshot.
 """
 
 from __future__ import annotations
@@ -60,14 +61,20 @@ GROUP BY d.topic
 
 _REGISTRATION = f"""topic, consumer_group, delivery_order, start_at, retention_ms, created_at, paused_at, paused_by,
        pause_reason, {NOW_MS}
-FROM queue_groups FORCE INDEX (by_topic)
+FROM queue_groups
 """
 
 # Registrations, in order of topic and name (by_topic).
-GROUPS = f"SELECT {_REGISTRATION} WHERE topic > '' ORDER BY topic, consumer_group LIMIT %s"
+GROUPS = f"SELECT {_REGISTRATION} FORCE INDEX (by_topic) WHERE topic > '' ORDER BY topic, consumer_group LIMIT %s"
 
 # Registrations of one topic (by_topic).
-GROUPS_OF = f"SELECT {_REGISTRATION} WHERE topic = %s ORDER BY consumer_group LIMIT %s"
+GROUPS_OF = f"SELECT {_REGISTRATION} FORCE INDEX (by_topic) WHERE topic = %s ORDER BY consumer_group LIMIT %s"
+
+# Registrations of one name, in order of topic (PRIMARY).
+GROUPS_NAMED = f"SELECT {_REGISTRATION} FORCE INDEX (PRIMARY) WHERE consumer_group = %s ORDER BY topic LIMIT %s"
+
+# One registration (PRIMARY).
+GROUP = f"SELECT {_REGISTRATION} FORCE INDEX (PRIMARY) WHERE consumer_group = %s AND topic = %s"
 
 
 @frozen
@@ -126,17 +133,19 @@ def topic(database: Database, name: str) -> TopicInfo:
     return repeated(database, look, "reading a topic")
 
 
-def groups(database: Database, topic: str | None, breadth: ages.Breadth = ages.USUAL) -> list[GroupInfo]:
+def groups(
+    database: Database, topic: str | None, breadth: ages.Breadth = ages.USUAL, *, group: str | None = None
+) -> list[GroupInfo]:
     """See `Admin.groups`. Each group has a snapshot of its own."""
     optional("topic", topic)
+    optional("group", group)
 
     def look() -> tuple[list[tuple[Any, ...]], float]:
         with database.snapshot() as cx:
             uptime = _owners.uptime(cx)
-            if topic is None:
-                return cx.query(GROUPS, (GROUPS_MAX,)), uptime
-            known_topic(cx, topic)
-            return cx.query(GROUPS_OF, (topic, GROUPS_MAX)), uptime
+            if topic is not None:
+                known_topic(cx, topic)
+            return _registrations(cx, topic, group), uptime
 
     found: list[GroupInfo] = []
     room = breadth.exact
@@ -149,8 +158,7 @@ def groups(database: Database, topic: str | None, breadth: ages.Breadth = ages.U
 
 def lag(database: Database, topic: str | None, group: str | None) -> list[GroupInfo]:
     """See `Admin.lag`."""
-    optional("group", group)
-    found = [each for each in groups(database, topic) if group in (None, each.group)]
+    found = groups(database, topic, group=group)
     if group is not None and not found:
         where = "any topic" if topic is None else f"topic {topic!r}"
         listing = "`lanelog groups`" if topic is None else f"`lanelog groups {topic}`"
@@ -249,6 +257,12 @@ def _complete(
     ]
 
 
+def _registrations(cx: Executor, topic: str | None, group: str | None) -> list[tuple[Any, ...]]:
+    if topic is None:
+        return cx.query(GROUPS, (GROUPS_MAX,)) if group is None else cx.query(GROUPS_NAMED, (group, GROUPS_MAX))
+    return cx.query(GROUPS_OF, (topic, GROUPS_MAX)) if group is None else cx.query(GROUP, (group, topic))
+
+
 def _group(database: Database, row: tuple[Any, ...], room: int, breadth: ages.Breadth, uptime: float) -> GroupInfo:
     """Return one group.
 
@@ -260,21 +274,20 @@ def _group(database: Database, row: tuple[Any, ...], room: int, breadth: ages.Br
         uptime: Seconds since the server started.
     """
     topic, group, order, start, retention_ms, created_at, paused_at, paused_by, pause_reason, now = row
+    at = GroupTopic(topic=topic, group=group)
 
-    def look() -> tuple[lane_totals.GroupFacts, float | None, bool, Owners, dict[str, int]]:
+    def look() -> tuple[lane_totals.GroupFacts, bool, list[str], float | None, Owners, dict[str, int]]:
         with database.snapshot() as cx:
-            at = GroupTopic(topic=topic, group=group)
             facts = lane_totals.total(cx, at)
             exact = facts.lagging <= max(room, breadth.candidates)
-            return (
-                facts,
-                ages.oldest_age(cx, at, breadth, exact=exact),
-                exact,
-                _owners.load(cx, at),
-                leases.counts(cx, at),
-            )
+            # The snapshot must not be held while thousands of messages are looked at.
+            borders = ages.borders(cx, topic, facts.lanes) if exact and facts.lagging > breadth.many else []
+            oldest = None if borders else ages.oldest_age(cx, at, breadth, exact=exact)
+            return facts, exact, borders, oldest, _owners.load(cx, at), leases.counts(cx, at)
 
-    facts, oldest_age, exact, owners, lanes = repeated(database, look, "reading a group")
+    facts, exact, borders, oldest_age, owners, lanes = repeated(database, look, "reading a group")
+    if borders:
+        oldest_age = ages.oldest_of_many(database, at, borders)
     owned, stale = owners.counted(lanes)
     return GroupInfo(
         topic=topic,

@@ -36,8 +36,9 @@ from lanelog.spark import analytics
 from lanelog.spark.analysing.backlog import POSTPONED
 from lanelog.spark.archiving.files import COLUMNS
 from lanelog.spark.archiving.group import born, now_ms
-from lanelog.spark.archiving.manifest import MESSAGES, OUTCOMES, Manifest, ManifestStore, local_path
+from lanelog.spark.archiving.manifest import MESSAGES, OUTCOMES, Manifest, ManifestStore
 from lanelog.spark.archiving.options import one_of
+from lanelog.spark.archiving.path import local_path
 from lanelog.spark.archiving.read import read_archive
 from lanelog.spark.report.parts import MOST_ROWS, Facts
 from lanelog.spark.report.sections import TOPICS_DRAWN

@@ -65,7 +65,6 @@ Size classes grow by this factor: a byte is then written again once for each cla
 
 _NAME = re.compile(r"([0-9]{10})\.json\.gz")
 _SEGMENT = re.compile(r"([0-9]{10})-[0-9a-f]+")
-_GLOB = re.compile(r"[*?\[\]{}\\]")
 _UNFINISHED = ".unfinished-"
 _LOOKS = 5
 
@@ -205,25 +204,6 @@ class Unsettled(OSError):
 def new_manifest(*, database: int, group: str) -> Manifest:
     """Return the manifest of an archive that holds nothing yet."""
     return Manifest(archive=secrets.token_hex(16), database=database, group=group)
-
-
-def local_path(path: str | os.PathLike[str]) -> Path:
-    """Return the directory of an archive. Raises ConfigurationError for a path that is not on a mounted file system.
-
-    Making a version needs a link that fails if the name exists. Object stores and HDFS are refused: there, renaming is
-    either not one step, or replaces an existing file.
-    """
-    text = os.fspath(path)
-    if text.startswith("file:"):
-        text = re.sub(r"^file:(//)?(?=/)", "", text)
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", text) or not text.isprintable() or not text:
-        raise ConfigurationError(
-            f"an archive lies in a directory of a mounted file system that driver and executors share: {text!r} is none"
-        )
-    found = Path(text).absolute()
-    if _GLOB.search(str(found)):
-        raise ConfigurationError(f"{str(found)!r} holds characters that Spark takes for a pattern: choose another path")
-    return found
 
 
 @frozen

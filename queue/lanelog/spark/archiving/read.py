@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from lanelog.errors import ConfigurationError
 from lanelog.spark.archiving import files
-from lanelog.spark.archiving.manifest import MESSAGES, ManifestStore, local_path
+from lanelog.spark.archiving.manifest import MESSAGES, ManifestStore
+from lanelog.spark.archiving.path import local_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
