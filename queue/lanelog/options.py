@@ -65,7 +65,7 @@ class ConnectOptions(TypedDict, total=False):
     (`mysql+pymysql://`, `mysql+mysqldb://`), otherwise `pymysql`."""
     wake: bool
     """Tell subscribers in other processes of this host at once what was published, and be told; see
-    docs/explanation/hints.md. Default: True."""
+    docs/explanation/hints.md. Default: False."""
     codec: Codec | None
     """Encodes every payload except bytes, and decodes for `message.decode()`. See `lanelog.Codec`. Default: None."""
 
@@ -91,7 +91,7 @@ class SubscriptionOptions(TypedDict, total=False):
     prefetch_bytes: int
     """The most payload bytes that wait in memory. Default: 64 MiB."""
     poll_interval: Duration
-    """The time between two looks when idle. A message that this host's processes publish is noticed at once. Default:
+    """The time between two looks when idle. A message that this process publishes is noticed at once. Default:
     0.1 s."""
     visibility_timeout: Duration
     """A delivery that is neither settled nor extended for so long is given up, and delivered again. Default: 60 s."""

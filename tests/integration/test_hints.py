@@ -28,9 +28,16 @@ PLACES = "SELECT COUNT(*) FROM queue_subscriber_heartbeats WHERE wake_address <>
 
 
 @pytest.fixture
+def lanelog_client(lanelog_url: str) -> Iterator[Client]:
+    """A client that hears hints, and sends them."""
+    with lanelog.connect(lanelog_url, wake=True) as client:
+        yield client
+
+
+@pytest.fixture
 def other(lanelog_client: Client, lanelog_url: str) -> Iterator[Client]:
     """A client that publishes, and knows nothing of the first one."""
-    with lanelog.connect(lanelog_url) as client:
+    with lanelog.connect(lanelog_url, wake=True) as client:
         yield client
 
 
@@ -96,7 +103,7 @@ def test_a_hint_of_new_lanes_wakes_the_keeper(lanelog_client: Client, other: Cli
 def test_without_wake_nothing_is_told(lanelog_url: str, lanelog_client: Client, raw: Any) -> None:
     """No socket, no place in the heartbeat, nothing sent; the looks find the messages."""
     handled = Record()
-    with lanelog.connect(lanelog_url, wake=False) as deaf, lanelog.connect(lanelog_url, wake=False) as mute:
+    with lanelog.connect(lanelog_url) as deaf, lanelog.connect(lanelog_url) as mute:
         deaf.subscribe("t", "g", handled)
         assert mute._announcements.hints is None
         mute.publish("t", "k", b"x")
@@ -133,7 +140,7 @@ def test_places_of_other_hosts_are_told_nothing(lanelog_client: Client, other: C
 
 def test_a_process_is_told_by_another(fleet: Fleet, lanelog_client: Client, raw: Any) -> None:
     """Each of them has a socket of its own; a killed one is lost, and its lanes go on elsewhere."""
-    workers = [fleet.worker(name) for name in ("a", "b")]
+    workers = [fleet.worker(name, connect={"wake": True}) for name in ("a", "b")]
     eventually(lambda: one(raw, PLACES) == 2)
     for number in range(20):
         lanelog_client.publish("t", f"k{number}", {})
@@ -150,7 +157,7 @@ def test_tables_without_the_columns_work_as_before(lanelog_client: Client, lanel
     """Nothing is told, and nothing else changes."""
     set_back(raw, STEPS[-1].version - 1)
     handled = Record()
-    with lanelog.connect(lanelog_url) as subscriber, lanelog.connect(lanelog_url) as publisher:
+    with lanelog.connect(lanelog_url, wake=True) as subscriber, lanelog.connect(lanelog_url, wake=True) as publisher:
         subscriber.subscribe("t", "g", handled)
         publisher.publish("t", "k", b"x")
         handled.wait(1)
