@@ -49,9 +49,9 @@ class Bench:
         """So many messages, scaled, and a multiple of 1,000."""
         return max(1000, round(count * self.scale / 1000) * 1000)
 
-    def other_client(self) -> lanelog.Client:
+    def other_client(self, *, wake: bool = True) -> lanelog.Client:
         """A client that knows nothing of the first one, as in another process; closed at the end of the step."""
-        return self._stack.enter_context(lanelog.connect(self.url))
+        return self._stack.enter_context(lanelog.connect(self.url, wake=wake))
 
     @contextmanager
     def raw(self, *, client_flag: int = 0) -> Iterator[pymysql.Connection[Any]]:

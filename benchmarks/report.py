@@ -70,7 +70,10 @@ def _figures() -> dict[str, Figure]:
     found["consume_open_lanes"] = Figure("consume, 64 open lanes")
     found["first_message_open_lanes"] = Figure("time to first, 64 open lanes", "ms")
     found["statements_per_message_open_lanes"] = Figure("statements a message, 64 open lanes", "")
-    for name in ("same_process", "other_process", "new_key"):
+    between = [
+        f"{name}{told}" for told in ("", "_1000_lanes", "_without_hints") for name in ("other_process", "new_key")
+    ]
+    for name in ("same_process", *between):
         for percentile in ("p50", "p99"):
             title = f"latency, {name.replace('_', ' ')}, {percentile}"
             found[f"latency_{name}_{percentile}"] = Figure(title, "ms")

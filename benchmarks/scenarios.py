@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks import looking, raw, sketch
 from benchmarks.bench import PAYLOAD, TOPIC
+from benchmarks.neighbour import Neighbour
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -80,28 +81,49 @@ def consume_open_lanes(bench: Bench) -> Iterator[tuple[str, float]]:
 
 
 def latency(bench: Bench) -> Iterator[tuple[str, float]]:
-    """Latency from publish to handler, idle."""
+    """Latency from publish to handler, idle: in one process, and between processes with hints and without."""
+    yield from _latencies(bench, wake=True, lanes=1)
+    yield from _latencies(bench, wake=True, lanes=1000)
+    yield from _latencies(bench, wake=False, lanes=1)
+
+
+def _latencies(bench: Bench, *, wake: bool, lanes: int) -> Iterator[tuple[str, float]]:
     arrived: queue.SimpleQueue[float] = queue.SimpleQueue()
 
     def handle(_message: lanelog.Message) -> None:
-        arrived.put(time.perf_counter())
+        arrived.put(time.monotonic())
 
-    other = bench.other_client()
-    with bench.client.subscribe(TOPIC, "latency", handle):
-        for client in (bench.client, other):
-            client.publish(TOPIC, "key", PAYLOAD)
+    def here(key: str) -> float:
+        began = time.monotonic()
+        client.publish(TOPIC, key, PAYLOAD)
+        return began
+
+    told = f"{'' if lanes == 1 else f'_{lanes}_lanes'}{'' if wake else '_without_hints'}"
+    with (
+        bench.other_client(wake=wake) as client,
+        client.subscribe(TOPIC, f"latency{told}", handle, start="latest"),
+        Neighbour.on(bench.url, wake=wake) as neighbour,
+    ):
+        client.publish_many(TOPIC, [(f"key-{number}", PAYLOAD) for number in range(lanes)])
+        neighbour.publish("key-0")
+        for _ in range(lanes + 1):
             arrived.get(timeout=PATIENCE)
-        # The same process wakes its own fetcher; another one is noticed by looking; a new key needs an owner first.
-        for name, publisher in (("same_process", bench.client), ("other_process", other), ("new_key", other)):
+        # The same process wakes its own fetcher, another one sends a hint; a new key needs an owner first.
+        for name, publish in (
+            ("same_process", here),
+            ("other_process", neighbour.publish),
+            ("new_key", neighbour.publish),
+        ):
+            if name == "same_process" and told:
+                continue
             taken = []
             for number in range(SAMPLES):
                 time.sleep(random.uniform(0.15, 0.30))  # the looks back off to poll_interval; never in step with them
-                began = time.perf_counter()
-                publisher.publish(TOPIC, f"key-{number}" if name == "new_key" else "key", PAYLOAD)
+                began = publish(f"new{told}-{number}" if name == "new_key" else "key-0")
                 taken.append(1000 * (arrived.get(timeout=PATIENCE) - began))
             percentiles = statistics.quantiles(taken, n=100, method="inclusive")
-            yield f"latency_{name}_p50", percentiles[49]
-            yield f"latency_{name}_p99", percentiles[98]
+            yield f"latency_{name}{told}_p50", percentiles[49]
+            yield f"latency_{name}{told}_p99", percentiles[98]
 
 
 def idle(bench: Bench) -> Iterator[tuple[str, float]]:

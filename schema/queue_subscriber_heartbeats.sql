@@ -10,6 +10,9 @@ CREATE TABLE IF NOT EXISTS queue_subscriber_heartbeats (
   liveness_lock     VARCHAR(64)     NOT NULL DEFAULT '' COMMENT 'name of the server lock that its session holds and a dead process does not',
   server_started_at BIGINT UNSIGNED NOT NULL DEFAULT 0  COMMENT 'start of the server that granted the lock, epoch milliseconds UTC: a restart frees every lock',
   incarnation       VARCHAR(255)    NOT NULL DEFAULT '' COMMENT 'incarnation of the server that granted the lock: its start, identity, host, port and data directory; empty: not known',
+  wake_host         VARCHAR(64)     NOT NULL DEFAULT '' COMMENT 'boot and network namespace of the process, as a hash: publishers with the same one reach its socket',
+  wake_address      VARCHAR(255)    NOT NULL DEFAULT '' COMMENT 'where hints of new messages are sent to; empty: nowhere',
+  wake_token        BIGINT UNSIGNED NOT NULL DEFAULT 0  COMMENT 'random number that a hint must carry',
   PRIMARY KEY (consumer_group, topic, subscriber_name)
     COMMENT 'heartbeat: renew one row; plan: the members of a group'
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin

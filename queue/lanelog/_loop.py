@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from attrs import define, field
 
@@ -21,6 +21,20 @@ if TYPE_CHECKING:
     from lanelog._telemetry import BoundLogger
 
 FAILURES_UNTIL_FAILED = 5
+
+
+class Wakeable(Protocol):
+    """What a loop waits on; `threading.Event` is one."""
+
+    def set(self) -> None:
+        """End the wait, or the next one."""
+
+    def clear(self) -> None:
+        """Forget that it was set."""
+
+    def wait(self, timeout: float) -> bool:
+        """Wait until it is set, at most so many seconds."""
+        ...
 
 
 @define(eq=False, repr=False)
@@ -37,10 +51,10 @@ class Loop:
     _failed: Callable[[BaseException], None] = field(kw_only=True)
     _finished: Callable[[], None] | None = field(default=None, kw_only=True)
     _backoff: Backoff = field(default=OF_LOOPS, kw_only=True)
+    _woken: Wakeable = field(factory=threading.Event, kw_only=True)
     _lock: threading.Lock = field(factory=threading.Lock, init=False)
     _thread: threading.Thread | None = field(default=None, init=False)
     _stopping: threading.Event = field(factory=threading.Event, init=False)
-    _woken: threading.Event = field(factory=threading.Event, init=False)
     # The rest is written by the loop's own thread alone.
     _failures: int = field(default=0, init=False)  # turns in a row that raised, of any kind
     _counted: int = field(default=0, init=False)  # those of them that raised no retriable LanelogError

@@ -74,6 +74,7 @@ class SubscriptionStats:
     dead_lettered: int
     timed_out: int
     refused: int
+    hints: int
 
 
 @define(eq=False, repr=False)
@@ -279,6 +280,7 @@ class SubscriptionCore:
                 dead_lettered=sum(c.dead_lettered for c in counters),
                 timed_out=sum(c.timed_out for c in counters),
                 refused=sum(c.refused for c in counters),
+                hints=sum(member.fetching.hints for member in self.members),
             )
 
     def supervise(self, now: float) -> None:

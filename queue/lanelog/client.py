@@ -20,7 +20,9 @@ from lanelog import _unstarted
 from lanelog._checks import check_timeout, refuse_bare
 from lanelog._database import Database
 from lanelog._database.fork import register_shared
+from lanelog._hints.sender import Sender
 from lanelog._signals import ending_by_signal
+from lanelog._stores.heartbeats import NOWHERE, WakePlace
 from lanelog._telemetry import get_logger
 from lanelog.config import ConnectConfig, SubscriptionConfig, check_handler, check_name, check_retention
 from lanelog.errors import ClosedError, ConfigurationError
@@ -88,14 +90,24 @@ def connect(url: str | None = None, **options: Unpack[ConnectOptions]) -> Client
 
 @define(eq=False)
 class _Announcements:
-    """Tells this process's loops what it published. Its reference is weak: a loop must not keep the client alive."""
+    """Tells the loops of this process, and those of others, what was published.
+
+    The loops must not keep the client alive, so it knows the client weakly.
+    """
 
     client: weakref.ref[Client]
     engine: Engine | None = None
+    hints: Sender | None = None
 
     def __call__(self, topic: str) -> None:
         if self.engine is not None:
             self.engine.announce(topic)
+        if self.hints is not None:
+            self.hints.tell(topic)
+
+    def own_place(self) -> WakePlace:
+        """Where this process itself is told."""
+        return NOWHERE if self.engine is None else self.engine.context.receiver.place
 
     def scheduled(self, *, committed: bool = True) -> None:
         """Start or wake the scheduler: a delayed message or a schedule was written."""
@@ -134,6 +146,9 @@ class Client:
         self._database = Database(self.config)
         self._announcements = _Announcements(weakref.ref(self))
         self._publisher = Publisher(self._database, self._announcements, self._announcements.scheduled)
+        if self.config.wake:
+            self._announcements.hints = hints = Sender(self._database, self._announcements.own_place)
+            self._publisher.lanes.created = hints.grown
         register_shared(self._announcements)
 
     def _forget_inherited(self) -> None:

@@ -63,6 +63,9 @@ class ConnectOptions(TypedDict, total=False):
     driver: Literal["pymysql", "mysqlclient"]
     """The database driver. `mysqlclient` comes with the extra of that name. Default: the driver that the URL names
     (`mysql+pymysql://`, `mysql+mysqldb://`), otherwise `pymysql`."""
+    wake: bool
+    """Tell subscribers in other processes of this host at once what was published, and be told; see
+    docs/explanation/hints.md. Default: False."""
     codec: Codec | None
     """Encodes every payload except bytes, and decodes for `message.decode()`. See `lanelog.Codec`. Default: None."""
 

@@ -28,6 +28,7 @@ CHECKS = [
     "clock",
     "oldest transaction",
     "session locks",
+    "hints",
     "contradictions",
 ]
 

@@ -66,7 +66,7 @@ def test_a_session_that_somebody_keeps_for_a_dead_process_holds_its_lanes_for_tw
         rows(
             raw,
             "INSERT INTO queue_subscriber_heartbeats SELECT consumer_group, topic, 'gone:1', heartbeat_at,"
-            " heartbeat_at + 2000, 0, 'lanelog:kept', server_started_at, incarnation"
+            " heartbeat_at + 2000, 0, 'lanelog:kept', server_started_at, incarnation, '', '', 0"
             " FROM queue_subscriber_heartbeats WHERE subscriber_name = %s",
             subscription.owner,
         )

@@ -285,6 +285,9 @@ def test_migrate_adds_what_later_versions_brought(old: Database) -> None:
         "added column queue_subscriber_heartbeats.incarnation",
         "added column queue_partitions.open_lanes",
         "added column queue_groups.dead_letter_topic",
+        "added column queue_subscriber_heartbeats.wake_host",
+        "added column queue_subscriber_heartbeats.wake_address",
+        "added column queue_subscriber_heartbeats.wake_token",
         f"recorded version {VERSION}, after 1",
     ]
     assert (check(old), old.tables_version) == (VERSION, VERSION)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 from lanelog._engine.ground import Ground
+from lanelog._hints.receiver import Receiver
 from lanelog._telemetry import get_logger
 from lanelog.errors import ClosedError, DatabaseError, LanelogError
 
@@ -44,6 +45,8 @@ class EngineContext:
     due_in: Callable[[float], None] = _nobody
     """To be called when a delayed message is due in so many seconds. It wakes the scheduler."""
     ground: Ground = field(factory=Ground)
+    receiver: Receiver = field(factory=Receiver)
+    """Its place stands in the heartbeat of every member."""
     _deferred: dict[str, LanelogError] = field(factory=dict)
     withdrawn_at: float = 0.0
     """When (monotonic) authority was last taken away. A read-back that was sent before gives no authority."""

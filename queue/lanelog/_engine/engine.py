@@ -23,6 +23,8 @@ from lanelog._engine.leasing.pace import KeeperPace
 from lanelog._engine.member.rules import Signals
 from lanelog._engine.scheduling.scheduler import Scheduler, SchedulerPace
 from lanelog._engine.settling.settler import Settler
+from lanelog._hints.datagram import Hint, number_of
+from lanelog._hints.doorbell import Doorbell
 from lanelog._loop import Loop
 from lanelog._telemetry import get_logger
 from lanelog.errors import ClosedError
@@ -75,15 +77,24 @@ class Engine:
     _loops: list[Loop] = field(init=False)
     _scheduler: Scheduler = field(init=False)
     _scheduling: Loop = field(init=False)
+    _keeper: Keeper = field(init=False)
+    _doorbell: Doorbell = field(init=False)
     _lock: threading.Lock = field(factory=threading.Lock)
 
     def __attrs_post_init__(self) -> None:
         self.context = context = EngineContext(self.database, self.ensure_lanes, self.published)
         keeper, janitor = Keeper(context, self._supervise, self.pace.keeper), Janitor(context, self.pace.janitor)
+        self._keeper, self._doorbell = keeper, Doorbell(context.receiver, self._heard)
         fetcher, settler = Fetcher(context), Settler(context)
         self._scheduler = scheduler = Scheduler(context, self.pace.scheduler)
         self._loops = [
-            Loop(name, part.turn, failed=_goes_on if part is scheduler else self._failed, finished=part.close)
+            Loop(
+                name,
+                part.turn,
+                failed=_goes_on if part is scheduler else self._failed,
+                finished=part.close,
+                woken=self._doorbell if part is fetcher else threading.Event(),
+            )
             for name, part in (
                 ("fetcher", fetcher),
                 ("janitor", janitor),
@@ -105,6 +116,8 @@ class Engine:
     def add(self, subscription: Supervised) -> None:
         """Work for a subscription whose groups are registered."""
         with self._lock:
+            if self.database.config.wake:
+                self.context.receiver.open()
             self._supervised.append(subscription)
             for member in subscription.members:
                 self.context.add(member)
@@ -123,6 +136,14 @@ class Engine:
         for member in self.context.members():
             if member.topic == topic:
                 member.fetching.look_soon()
+
+    def _heard(self, hint: Hint) -> None:
+        """Another process says that it has published."""
+        for member in self.context.members():
+            if number_of(member.topic) == hint.topic:
+                member.fetching.hinted()
+                if hint.new_lanes and self._keeper.may_hurry():
+                    self.signals.wake_keeper()
 
     def schedule(self, *, committed: bool) -> None:
         """Start and wake the scheduler: this process has scheduled a message, or will when a transaction commits."""
@@ -148,9 +169,13 @@ class Engine:
         """Stop the loops. Every member has ended before, or is abandoned."""
         with self._lock:
             self.context.closing.set()
-        for loop in self._loops:
-            if not loop.stop(LOOP_TIMEOUT):
+        ended = [loop.stop(LOOP_TIMEOUT) for loop in self._loops]
+        for loop, stopped in zip(self._loops, ended, strict=True):
+            if not stopped:
                 log.warning("loop.still_running", loop=loop.name)
+        if all(ended):
+            self.context.receiver.close()
+            self._doorbell.close()
         for member in self.context.members():
             member.resolve_all(ClosedError("the client was closed"))
 

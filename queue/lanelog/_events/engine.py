@@ -32,6 +32,20 @@ EVENTS: Final = (
         "topic key group offset",
     ),
     Event(
+        "hints.no_socket",
+        "WARNING",
+        "hints",
+        "The socket for hints could not be opened: what other processes publish is noticed by the next look.",
+        "error",
+    ),
+    Event(
+        "hints.places_unread",
+        "WARNING",
+        "hints",
+        "A publisher could not read who wants hints, and tries again once a second: their looks find its messages.",
+        "error",
+    ),
+    Event(
         "dead_letters.deleted",
         "INFO",
         "janitor",

@@ -14,11 +14,24 @@ from lanelog._database import NOW_MS, Incarnation, codes
 from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lanelog._database import Executor
     from lanelog._places import GroupTopic
 
 # Write one owner's heartbeat (PRIMARY).
 BEAT = f"""
+INSERT INTO queue_subscriber_heartbeats (consumer_group, topic, subscriber_name, heartbeat_at, expires_at,
+       deregistered_at, liveness_lock, server_started_at, incarnation, wake_host, wake_address, wake_token)
+VALUES (%s, %s, %s, {NOW_MS}, {NOW_MS} + %s, 0, %s, %s, %s, %s, %s, %s)
+ON DUPLICATE KEY UPDATE heartbeat_at = VALUES(heartbeat_at), expires_at = VALUES(expires_at), deregistered_at = 0,
+       liveness_lock = VALUES(liveness_lock), server_started_at = VALUES(server_started_at),
+       incarnation = VALUES(incarnation), wake_host = VALUES(wake_host), wake_address = VALUES(wake_address),
+       wake_token = VALUES(wake_token)
+"""
+
+# Write one on tables of version 2 or 3, which have no addresses for hints (PRIMARY).
+BEAT_2 = f"""
 INSERT INTO queue_subscriber_heartbeats (consumer_group, topic, subscriber_name, heartbeat_at, expires_at,
        deregistered_at, liveness_lock, server_started_at, incarnation)
 VALUES (%s, %s, %s, {NOW_MS}, {NOW_MS} + %s, 0, %s, %s, %s)
@@ -47,6 +60,24 @@ MEMBERS_1 = MEMBERS.replace("server_started_at, incarnation,", "server_started_a
 
 # For an account that may not read the table (PRIMARY): on MariaDB an upsert takes SELECT.
 _BLIND = ("INSERT INTO", "REPLACE INTO")
+
+# Where the living subscribers of a topic want their hints (by_topic, PRIMARY prefix). Several topics are a UNION ALL:
+# for a list of topics, MySQL may read the whole index.
+WAKE_PLACES = f"""
+SELECT h.topic, h.wake_host, h.wake_address, h.wake_token
+FROM queue_groups g FORCE INDEX (by_topic)
+STRAIGHT_JOIN queue_subscriber_heartbeats h FORCE INDEX (PRIMARY)
+      ON h.consumer_group = g.consumer_group AND h.topic = g.topic
+WHERE g.topic = %s AND h.wake_address <> '' AND h.deregistered_at = 0 AND h.expires_at >= {NOW_MS}
+"""
+
+# Where a thousand subscribers want their hints, and whether they live (PRIMARY).
+ALL_WAKE_PLACES = f"""SELECT s.wake_host, s.wake_address, s.wake_token FROM (
+  SELECT wake_host, wake_address, wake_token, deregistered_at, expires_at
+  FROM queue_subscriber_heartbeats FORCE INDEX (PRIMARY) WHERE consumer_group > ''
+  ORDER BY consumer_group, topic, subscriber_name LIMIT 1000) s
+WHERE s.deregistered_at = 0 AND s.expires_at >= {NOW_MS}
+"""
 
 # An owner leaves; the row stays a while so that others see it go (PRIMARY).
 DEREGISTER = f"""
@@ -93,6 +124,19 @@ WHERE consumer_group = %s AND topic = %s AND subscriber_name = %s
 
 
 VERSION_WITH_INCARNATION = 2
+VERSION_WITH_WAKE_PLACE = 4
+
+
+@frozen
+class WakePlace:
+    """Where an owner wants to be told of new messages."""
+
+    host: str = ""
+    address: str = ""  # empty: nowhere
+    token: int = 0  # a hint without it is ignored
+
+
+NOWHERE = WakePlace()
 
 
 @frozen
@@ -130,12 +174,15 @@ def beat(
     lock: str,
     incarnation: Incarnation,
     tables: int,
+    wake: WakePlace = NOWHERE,
 ) -> None:
     """Keep an owner's leases valid for `duration` seconds from now; `tables`: their version."""
     args: tuple[object, ...] = (*at.columns, owner, int(duration * 1000), lock, max(0, incarnation.started_ms))
     sql = BEAT_1
     if tables >= VERSION_WITH_INCARNATION:
-        sql, args = BEAT, (*args, incarnation.identity)
+        sql, args = BEAT_2, (*args, incarnation.identity)
+    if tables >= VERSION_WITH_WAKE_PLACE:
+        sql, args = BEAT, (*args, wake.host, wake.address, wake.token)
     try:
         cx.execute(sql, args)
     except DatabaseError as error:
@@ -162,6 +209,19 @@ def members(cx: Executor, at: GroupTopic, *, tables: int) -> list[HeartbeatRow]:
         )
         for owner, beat, expires, gone, free, started, identity, now in cx.query(query, at.columns)
     ]
+
+
+def wake_places(cx: Executor, topics: Sequence[str]) -> dict[str, list[WakePlace]]:
+    """Return where the living subscribers of these topics want their hints, by topic. For tables with such columns."""
+    found: dict[str, list[WakePlace]] = {topic: [] for topic in topics}
+    for topic, host, address, token in cx.query(" UNION ALL ".join([WAKE_PLACES] * len(topics)), topics):
+        found[topic].append(WakePlace(host, address, int(token)))
+    return found
+
+
+def all_wake_places(cx: Executor) -> list[WakePlace]:
+    """Return where the first thousand subscribers want their hints, those that live. For tables with such columns."""
+    return [WakePlace(host, address, int(token)) for host, address, token in cx.query(ALL_WAKE_PLACES)]
 
 
 def deregister(cx: Executor, at: GroupTopic, owner: str) -> None:

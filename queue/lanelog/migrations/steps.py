@@ -42,6 +42,11 @@ STEPS: Final = (
         oldest_code=1,
         columns={"queue_partitions": ("open_lanes",), "queue_groups": ("dead_letter_topic",)},
     ),
+    Step(
+        version=4,
+        oldest_code=1,
+        columns={"queue_subscriber_heartbeats": ("wake_host", "wake_address", "wake_token")},
+    ),
 )
 """In order, without gaps, from 1 on."""
 

@@ -22,6 +22,10 @@ from lanelog.errors import DatabaseError
 T = TypeVar("T")
 
 
+def _nobody(_topic: str) -> None:
+    """Default for `created`: does nothing."""
+
+
 @define(eq=False)
 class _Shared:
     """A session that threads use in turn. Each turn is a few short statements."""
@@ -56,6 +60,8 @@ class LaneCreator:
     """Finds missing lanes and creates them. Thread-safe: threads take turns."""
 
     _database: Database
+    created: Callable[[str], None] = _nobody
+    """Called with the topic when lanes were created in it."""
     _reading: _Shared = field(init=False, repr=False)
     # A second session: creation may wait for locks, and a thread that only reads must not wait for that.
     _writing: _Shared = field(init=False, repr=False)
@@ -115,6 +121,7 @@ class LaneCreator:
                     raise DatabaseError(f"the topic row of {topic!r} was removed meanwhile", retriable=True)
                 offsets.create_floors(cx, topic, keys, begin)
                 partitions.create_heads(cx, topic, keys, begin)
+        self.created(topic)
 
     def _retry(self, op: Callable[[], T], deadline: float, what: str) -> T:
         return self._database.retry(op, deadline=deadline, what=what)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 from lanelog._engine.fetching.gaps import Gaps
+from lanelog._hints.allowance import Allowance
 from lanelog._stores import fetches, offsets, partitions
 from lanelog._stores.fetches import Fetched
 from lanelog._telemetry import get_logger
@@ -53,6 +54,13 @@ class Pace:
     digest: HeadsDigest | None = None  # the last digest; it is not newer than the heads of the last look
     saved: float = math.inf  # seconds that the last whole look took
     digest_cost: float = 0.0  # seconds that the last digest took, halved for each look without one
+    allowance: Allowance = field(factory=Allowance)  # for looks that hints ask for
+    hinted: bool = False  # a hint asked for the next look
+
+    def pay(self, began: float, ended: float) -> None:
+        """Pay for what a hint asked for. The other looks have a pace of their own."""
+        if self.hinted:
+            self.allowance.spend(ended, ended - began)
 
 
 @define(eq=False)
@@ -95,6 +103,8 @@ class Fetcher:
         pace = self._paces.setdefault(member, Pace())
         if member.fetching.take_look_request():
             pace.next_look = min(pace.next_look, now)
+        if member.fetching.take_hint() and (allowed := pace.allowance.free_at(now)) < pace.next_look:
+            pace.next_look, pace.hinted = allowed, True
         self._revive(member, now)
         fed = now >= pace.next_look and self._fed(member, pace)
         if now >= pace.next_look and not fed:
@@ -116,7 +126,9 @@ class Fetcher:
         began = time.monotonic()
         fed = member.fetching.all_fed()
         ended = time.monotonic()
+        pace.pay(began, ended)
         if fed:
+            pace.hinted = False
             pace.next_look = ended + max(LOOK_SOON, LOOK_SHARE * (ended - began))
         return fed
 
@@ -126,6 +138,8 @@ class Fetcher:
         ended = time.monotonic()
         pace.interval = LOOK_SOON if news else min(member.config.poll_interval, pace.interval * 2)
         pace.costs.append(ended - began)
+        pace.pay(began, ended)
+        pace.hinted = False
         pace.next_look = ended + max(pace.interval, LOOK_SHARE * min(pace.costs))
 
     def _published(self, member: Member, pace: Pace) -> bool:

@@ -152,6 +152,7 @@ class Coordinator:
                 lock=self._lock_name,
                 incarnation=self._incarnation,
                 tables=self.context.database.tables_version,
+                wake=self.context.receiver.place,
             )
         except DatabaseError as error:
             if error.retriable:

@@ -21,6 +21,7 @@ from attrs import define, field
 
 from lanelog._engine.leasing.coordinator import Coordinator
 from lanelog._engine.leasing.pace import KeeperPace
+from lanelog._hints.allowance import Allowance
 from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError
 
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from lanelog._database import Incarnation, Session
     from lanelog._engine.context import EngineContext
     from lanelog._engine.member.member import Member
+
+HURRY_SHARE = 1 / 10
+"""Hints of new lanes wake the keeper as long as those turns take no more of the time."""
 
 UNASKED = 5.0
 """Seconds between two checks of the server's identity, while no member has a heartbeat to write."""
@@ -64,6 +68,8 @@ class Keeper:
     _check_at: float = 0.0  # when the server's identity is checked again (monotonic)
     _stood_on: Incarnation | None = None  # the server that memory was last loaded from
     _keepers: dict[Member, Coordinator] = field(factory=dict)
+    _allowance: Allowance = field(factory=lambda: Allowance(HURRY_SHARE))  # for turns that hints ask for
+    _hurried: bool = False  # a hint asked for the next turn
 
     def __attrs_post_init__(self) -> None:
         self.session = self.context.database.session("keeper")
@@ -71,6 +77,21 @@ class Keeper:
     def turn(self, now: float) -> float:
         """Supervise, then look after each member once."""
         self.supervise(now)
+        try:
+            self._look_after_all()
+        finally:
+            if self._hurried:
+                self._hurried, ended = False, time.monotonic()
+                self._allowance.spend(ended, ended - now)
+        return self.pace.turn * random.uniform(0.8, 1.0)
+
+    def may_hurry(self) -> bool:
+        """Whether a hint of new lanes may wake the keeper now. The turn is paid for. Else the next turn finds them."""
+        now = time.monotonic()
+        self._hurried = self._hurried or self._allowance.free_at(now) <= now
+        return self._hurried
+
+    def _look_after_all(self) -> None:
         try:
             self._hold_ground()
             with self.session.pinned():  # another connection may lead to another server
@@ -85,7 +106,6 @@ class Keeper:
         self.context.raise_deferred("heartbeat")
         for gone in self._keepers.keys() - set(self.context.members()):
             del self._keepers[gone]
-        return self.pace.turn * random.uniform(0.8, 1.0)
 
     def _look_after(self, member: Member) -> None:
         with self.context.watch(member, "keeper", self.session):

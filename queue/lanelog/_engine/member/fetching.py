@@ -26,6 +26,8 @@ class FetchingSide:
     state: MemberState
     _ahead: list[Lane] = field(factory=list)  # lanes whose head in memory is higher than the last look found
     _look_wanted: bool = True
+    hints: int = 0  # that were heard from other processes
+    _hinted: bool = False
 
     def wanted(self, now: float) -> bool:
         """Whether there is a lane to read for, and rows may be handed out."""
@@ -72,6 +74,17 @@ class FetchingSide:
         """Whether `look_soon` was called since the last call."""
         wanted, self._look_wanted = self._look_wanted, False
         return wanted
+
+    def hinted(self) -> None:
+        """A hint says that a message was published: look as soon as the share of looks allows."""
+        self.hints += 1
+        self._hinted = True
+        self.state.signals.wake_fetcher()
+
+    def take_hint(self) -> bool:
+        """Whether `hinted` was called since the last call."""
+        hinted, self._hinted = self._hinted, False
+        return hinted
 
     def take_needing_fetch(self, limit: int) -> list[Lane]:
         """Take up to `limit` lanes that want rows, least recently fetched first.

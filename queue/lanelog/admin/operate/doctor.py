@@ -18,7 +18,7 @@ from attrs import frozen
 from lanelog import migrations
 from lanelog._database import NOW_MS, codes
 from lanelog._roles import ALL_TABLES, ROLES
-from lanelog.admin.operate import repair
+from lanelog.admin.operate import repair, wake
 from lanelog.admin.types.results import Finding
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError, SchemaError
 from lanelog.migrations.declared import declared_tables
@@ -335,6 +335,10 @@ def _session_locks(patient: _Patient) -> Finding:
     )
 
 
+def _hints(patient: _Patient) -> Finding:
+    return Finding(check="hints", status="ok", detail=wake.told(patient.database, patient.cx), remedy="")
+
+
 def _contradictions(patient: _Patient) -> Finding:
     try:
         if patient.repair and not patient.on("read_only"):
@@ -375,5 +379,6 @@ _CHECKS: Final[tuple[Callable[[_Patient], Finding], ...]] = (
     _clock,
     _oldest_transaction,
     _session_locks,
+    _hints,
     _contradictions,
 )

@@ -1,0 +1,43 @@
+"""What is sent: a token, the number of a topic, and whether the topic has new lanes. Pure.
+
+A topic's number is a hash of its name, so that nobody has to agree on it. Two topics with one number only cause a look
+too many.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Final
+
+from attrs import frozen
+
+_FORMAT: Final = struct.Struct("!QQ?")
+SIZE: Final = _FORMAT.size
+
+
+@frozen
+class Hint:
+    """Something was committed in a topic."""
+
+    topic: int
+    new_lanes: bool
+
+    def packed(self, token: int) -> bytes:
+        """The datagram for the subscriber whose token this is."""
+        return _FORMAT.pack(token, self.topic, self.new_lanes)
+
+
+@lru_cache(maxsize=1024)
+def number_of(topic: str) -> int:
+    """Return the number of a topic."""
+    return int.from_bytes(blake2b(topic.encode(), digest_size=8).digest())
+
+
+def unpack(datagram: bytes, token: int) -> Hint | None:
+    """Return what a datagram says. None: it has another length or token."""
+    if len(datagram) != SIZE:
+        return None
+    found, topic, new_lanes = _FORMAT.unpack(datagram)
+    return Hint(topic, new_lanes) if found == token else None

@@ -1,0 +1,141 @@
+"""The publisher's side: it tells the subscribers of a topic that messages were committed.
+
+Owns who is told, as the heartbeats say, and how often. It never waits for a subscriber and raises nothing. It is called
+after the commit, and sends at once to the places that it knows. Once a second at most, such a call also reads them
+anew, after it has sent; what has come in new is told then. A publisher pays for what its hints make the subscribers do,
+and leaves hints out when it has spent its share of the time. The looks find what is committed in between.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from attrs import define, field
+
+from lanelog._database.fork import register_shared
+from lanelog._hints.allowance import Allowance
+from lanelog._hints.datagram import Hint, number_of
+from lanelog._hints.host import own_host
+from lanelog._stores import heartbeats
+from lanelog._telemetry import get_logger
+from lanelog.errors import LanelogError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from lanelog._database import Database
+    from lanelog._stores.heartbeats import WakePlace
+
+REFRESH: Final = 1.0
+"""Seconds between two readings of the places."""
+
+FORGET: Final = 10.0
+"""A topic in which nothing was published for so many seconds is not read again."""
+
+TOPICS: Final = 100
+"""The most topics that are read at once, those published to last."""
+
+PRICE: Final = 0.001
+"""Seconds that a publisher pays for each hint: about what waking a subscriber and its look cost the machine."""
+
+log = get_logger("hints")
+
+
+@define(eq=False)
+class _Audience:
+    """Who is told of one topic."""
+
+    places: frozenset[WakePlace] = frozenset()
+    told_at: float = 0.0
+
+
+@define(eq=False)
+class Sender:
+    """Sends hints; usable by any thread."""
+
+    _database: Database
+    _own: Callable[[], WakePlace]
+    """The place of this process's own receiver, which needs no hint."""
+    sent: int = field(default=0, init=False)
+    lost: int = field(default=0, init=False)
+    """Hints that could not be sent: the subscriber is gone, or has not read those before."""
+    _audiences: dict[str, _Audience] = field(factory=dict, init=False)
+    _grown: set[str] = field(factory=set, init=False)  # topics with lanes that nobody was told of
+    _allowance: Allowance = field(
+        factory=Allowance, init=False
+    )  # two threads at once may forget to pay for one of them
+    _refresh_at: float = field(default=0.0, init=False)
+    _failing: bool = field(default=False, init=False)
+    _refreshing: threading.Lock = field(factory=threading.Lock, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        register_shared(self)
+
+    def abandon(self) -> None:
+        """In a forked child: the lock may be held by nobody."""
+        self._refreshing = threading.Lock()
+
+    def grown(self, topic: str) -> None:
+        """The topic has lanes that were not there before. The next hint says so."""
+        self._grown.add(topic)
+
+    def tell(self, topic: str) -> None:
+        """Something was committed in the topic."""
+        if not own_host() or self._database.tables_version < heartbeats.VERSION_WITH_WAKE_PLACE:
+            return
+        new_lanes = topic in self._grown
+        self._grown.discard(topic)
+        hint, now = Hint(number_of(topic), new_lanes), time.monotonic()
+        audience = self._audiences.setdefault(topic, _Audience())
+        before, audience.told_at = audience.places, now
+        if new_lanes or self._allowance.free_at(now) <= now:
+            self._send(before, hint)
+        if now >= self._refresh_at and self._refreshing.acquire(blocking=False):
+            try:
+                self._refresh(now)
+            finally:
+                self._refreshing.release()
+            self._send(audience.places - before, hint)
+
+    def _refresh(self, now: float) -> None:
+        self._refresh_at = now + REFRESH
+        recent = sorted(self._audiences.items(), key=lambda each: each[1].told_at, reverse=True)
+        recent = [each for each in recent if each[1].told_at > now - FORGET][:TOPICS]
+        self._audiences = dict(recent)
+        own = self._own()
+        try:
+            with self._database.autocommit(wait=0.0) as cx:
+                found = heartbeats.wake_places(cx, [topic for topic, _ in recent])
+        except LanelogError as error:
+            if not self._failing:
+                log.warning("hints.places_unread", error=error)
+            self._failing = True
+            return
+        self._failing = False
+        for topic, audience in recent:
+            audience.places = frozenset(
+                place for place in found[topic] if place.host == own_host() and place.token != own.token
+            )
+
+    def _send(self, places: Collection[WakePlace], hint: Hint) -> None:
+        if not places:
+            return
+        sent = deliver(places, hint)
+        self.sent += sent
+        self.lost += len(places) - sent
+        self._allowance.spend(time.monotonic(), PRICE * len(places))
+
+
+def deliver(places: Collection[WakePlace], hint: Hint) -> int:
+    """Send a hint to each of these places on this host, and wait for none. How many took it."""
+    taken = 0
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as line:
+        for place in places:
+            with suppress(OSError):  # the subscriber is gone, or has not read those before
+                line.sendto(hint.packed(place.token), f"\0{place.address}")
+                taken += 1
+    return taken

@@ -1,0 +1,165 @@
+"""Hints: what another process publishes is noticed at once, and without them everything works as well.
+
+The second client of this process is told like another process: a sender leaves out its own receiver alone.
+"""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+import lanelog
+from lanelog import Client
+from lanelog._engine.fetching import fetcher
+from lanelog._hints.host import own_host
+from lanelog._hints.sender import Sender
+from lanelog.migrations.steps import STEPS
+from support.old_tables import set_back
+from support.processes import Fleet
+from support.sql import one, rows
+from support.waiting import Record, accept, eventually
+
+pytestmark = pytest.mark.skipif(not own_host(), reason="hints need Linux")
+
+NEVER = 600.0
+PLACES = "SELECT COUNT(*) FROM queue_subscriber_heartbeats WHERE wake_address <> ''"
+
+
+@pytest.fixture
+def lanelog_client(lanelog_url: str) -> Iterator[Client]:
+    """A client that hears hints, and sends them."""
+    with lanelog.connect(lanelog_url, wake=True) as client:
+        yield client
+
+
+@pytest.fixture
+def other(lanelog_client: Client, lanelog_url: str) -> Iterator[Client]:
+    """A client that publishes, and knows nothing of the first one."""
+    with lanelog.connect(lanelog_url, wake=True) as client:
+        yield client
+
+
+def sender(client: Client) -> Sender:
+    """Its sender, which is there unless `wake` is False."""
+    hints = client._announcements.hints
+    assert hints is not None
+    return hints
+
+
+@pytest.fixture
+def no_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a look that found something, the next one would come in ten minutes."""
+    monkeypatch.setattr(fetcher, "LOOK_SOON", NEVER)
+
+
+@pytest.mark.usefixtures("no_looks")
+def test_a_hint_makes_a_subscriber_look(lanelog_client: Client, other: Client) -> None:
+    """Nothing but the hint can have told it: the next look by itself is ten minutes away."""
+    handled = Record()
+    subscription = lanelog_client.subscribe("t", "g", handled, poll_interval=NEVER)
+    other.publish("t", "k", b"x")
+    handled.wait(1)
+    for count in (2, 3, 4):
+        other.publish("t", "k", b"x")
+        handled.wait(count)
+    assert sender(other).sent >= 3
+    assert subscription.stats().hints >= 3
+
+
+@pytest.mark.usefixtures("no_looks")
+def test_messages_that_become_due_are_hinted(lanelog_client: Client, other: Client) -> None:
+    """The process whose scheduler appends them tells the others."""
+    handled = Record()
+    lanelog_client.subscribe("t", "g", handled, poll_interval=NEVER)
+    engine = lanelog_client._engine
+    assert engine is not None
+    engine._scheduling.stop()  # the other client's scheduler alone appends
+    other.publish("t", "k", b"x")
+    handled.wait(1)
+    other.publish("t", "k", b"x", delay=0.2)
+    handled.wait(2)
+
+
+def test_a_hint_of_new_lanes_wakes_the_keeper(lanelog_client: Client, other: Client) -> None:
+    """Nothing but the hint can have told it: its next turn is ten minutes away."""
+    handled = Record()
+    subscription = lanelog_client.subscribe("t", "g", handled)
+    other.publish("t", "k", b"x")
+    handled.wait(1)
+    engine = lanelog_client._engine
+    assert engine is not None
+    engine._keeper.pace = evolve(engine._keeper.pace, turn=NEVER)
+    turned = threading.Event()
+    supervise = engine._keeper.supervise
+    engine._keeper.supervise = lambda now: (supervise(now), turned.set())
+    eventually(turned.is_set)
+    other.publish("t", "new", b"x")
+    handled.wait(2)
+    assert subscription.stats().lanes == 2
+
+
+def test_without_wake_nothing_is_told(lanelog_url: str, lanelog_client: Client, raw: Any) -> None:
+    """No socket, no place in the heartbeat, nothing sent; the looks find the messages."""
+    handled = Record()
+    with lanelog.connect(lanelog_url) as deaf, lanelog.connect(lanelog_url) as mute:
+        deaf.subscribe("t", "g", handled)
+        assert mute._announcements.hints is None
+        mute.publish("t", "k", b"x")
+        lanelog_client.publish("t", "k", b"x")
+        handled.wait(2)
+        assert one(raw, PLACES) == 0
+        assert sender(lanelog_client).sent == 0
+
+
+def test_a_subscriber_that_is_gone_costs_a_lost_hint(lanelog_client: Client, other: Client, raw: Any) -> None:
+    """The publisher counts it and goes on; whoever lives is told."""
+    lanelog_client.subscribe("t", "g", accept)
+    eventually(lambda: one(raw, PLACES) == 1)
+    rows(
+        raw,
+        "INSERT INTO queue_subscriber_heartbeats (consumer_group, topic, subscriber_name, expires_at, wake_host, "
+        "wake_address, wake_token) VALUES ('g', 't', 'gone', 99999999999999, %s, 'lanelog-gone', 1)",
+        own_host(),
+    )
+    other.publish("t", "k", b"x")
+    assert (sender(other).sent, sender(other).lost) == (1, 1)
+    (finding,) = (each for each in other.admin.doctor() if each.check == "hints")
+    assert finding.detail == "2 of 2 subscriptions want them; on this host 2, reached 1"
+
+
+def test_places_of_other_hosts_are_told_nothing(lanelog_client: Client, other: Client, raw: Any) -> None:
+    """A heartbeat row aims no packets at anybody."""
+    lanelog_client.subscribe("t", "g", accept)
+    eventually(lambda: one(raw, PLACES) == 1)
+    rows(raw, "UPDATE queue_subscriber_heartbeats SET wake_host = 'elsewhere'")
+    other.publish("t", "k", b"x")
+    assert (sender(other).sent, sender(other).lost) == (0, 0)
+
+
+def test_a_process_is_told_by_another(fleet: Fleet, lanelog_client: Client, raw: Any) -> None:
+    """Each of them has a socket of its own; a killed one is lost, and its lanes go on elsewhere."""
+    workers = [fleet.worker(name, connect={"wake": True}) for name in ("a", "b")]
+    eventually(lambda: one(raw, PLACES) == 2)
+    for number in range(20):
+        lanelog_client.publish("t", f"k{number}", {})
+    eventually(lambda: len(fleet.heard("handled")) == 20)
+    assert sender(lanelog_client).sent >= 2
+    workers[0].kill()
+    for number in range(20):
+        lanelog_client.publish("t", f"k{number}", {})
+    # What the killed one had not committed is handled again.
+    eventually(lambda: len({(line["key"], line["offset"]) for line in fleet.heard("handled")}) == 40)
+
+
+def test_tables_without_the_columns_work_as_before(lanelog_client: Client, lanelog_url: str, raw: Any) -> None:
+    """Nothing is told, and nothing else changes."""
+    set_back(raw, STEPS[-1].version - 1)
+    handled = Record()
+    with lanelog.connect(lanelog_url, wake=True) as subscriber, lanelog.connect(lanelog_url, wake=True) as publisher:
+        subscriber.subscribe("t", "g", handled)
+        publisher.publish("t", "k", b"x")
+        handled.wait(1)
+        assert sender(publisher).sent == 0
+    lanelog_client.migrate()

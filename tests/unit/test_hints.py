@@ -1,0 +1,141 @@
+"""Hints without a database: what is sent, what is believed, how much of the time it may take."""
+
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from lanelog._hints.allowance import MOST, Allowance
+from lanelog._hints.datagram import SIZE, Hint, number_of, unpack
+from lanelog._hints.doorbell import Doorbell
+from lanelog._hints.host import own_host
+from lanelog._hints.receiver import BATCH, DEAF, Receiver
+from support.waiting import Record
+
+pytestmark = pytest.mark.skipif(not own_host(), reason="hints need Linux")
+
+HINT = Hint(number_of("t"), new_lanes=True)
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    """An open one."""
+    made = Receiver()
+    made.open()
+    yield made
+    made.close()
+
+
+def send(receiver: Receiver, *datagrams: bytes) -> None:
+    """Send them to its socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
+        for datagram in datagrams:
+            line.sendto(datagram, f"\0{receiver.place.address}")
+
+
+def test_a_datagram_says_what_was_packed_to_whoever_has_its_token() -> None:
+    """Another token, or another length, says nothing."""
+    packed = HINT.packed(7)
+    assert unpack(packed, 7) == HINT
+    assert unpack(packed, 8) is None
+    assert unpack(packed + b"x", 7) is None
+    assert unpack(packed[:-1], 7) is None
+
+
+def test_the_receiver_believes_its_token_alone(receiver: Receiver) -> None:
+    """What is wrong is counted and ignored, and equal hints are one."""
+    token = receiver.place.token
+    send(receiver, HINT.packed(token), HINT.packed(token + 1), b"", secrets.token_bytes(500), HINT.packed(token))
+    assert receiver.receive() == {HINT}
+    assert (receiver.heard, receiver.ignored) == (2, 3)
+
+
+def test_one_reading_is_bounded_and_followed_by_deafness(receiver: Receiver) -> None:
+    """Datagrams without end keep the loop busy for a batch, and then not for a while."""
+    stop = threading.Event()
+
+    def flood() -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as line:
+            while not stop.is_set():
+                try:
+                    line.sendto(bytes(SIZE), f"\0{receiver.place.address}")
+                except OSError:
+                    continue
+
+    flooding = threading.Thread(target=flood)
+    flooding.start()
+    try:
+        before = time.monotonic()
+        assert receiver.receive() == set()
+    finally:
+        stop.set()
+        flooding.join()
+    assert receiver.ignored <= BATCH
+    assert receiver.deaf_until >= before + DEAF
+
+
+def test_a_hint_and_a_set_end_the_wait(receiver: Receiver) -> None:
+    """Whichever comes first; a hint is told to the listener, who sets it."""
+    heard = Record()
+
+    def listen(hint: Hint) -> None:
+        heard(hint)
+        doorbell.set()
+
+    doorbell = Doorbell(receiver, listen)
+    send(receiver, HINT.packed(receiver.place.token))
+    assert doorbell.wait(60)
+    assert heard.items == [HINT]
+    doorbell.clear()
+    assert not doorbell.wait(0.001)
+    threading.Timer(0.05, doorbell.set).start()
+    assert doorbell.wait(60)
+    doorbell.clear()
+    doorbell.set()
+    assert doorbell.wait(60)
+    doorbell.close()
+
+
+def test_a_wrong_token_does_not_end_the_wait(receiver: Receiver) -> None:
+    """The rest of the time is waited for."""
+    doorbell = Doorbell(receiver, pytest.fail)
+    send(receiver, HINT.packed(receiver.place.token + 1))
+    began = time.monotonic()
+    assert not doorbell.wait(0.1)
+    assert time.monotonic() - began >= 0.1
+    assert receiver.ignored == 1
+    doorbell.close()
+
+
+def test_a_fork_closes_the_childs_copies(receiver: Receiver) -> None:
+    """The child's place is nowhere; the parent goes on hearing."""
+    doorbell = Doorbell(receiver, pytest.fail)
+    child = os.fork()
+    if not child:
+        doorbell.set()
+        os._exit(0 if receiver.fileno() is None and not receiver.place.address else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    send(receiver, HINT.packed(receiver.place.token))
+    assert receiver.receive() == {HINT}
+    doorbell.close()
+
+
+def test_an_allowance_pays_for_its_share_of_the_time() -> None:
+    """Work of a millisecond each, as often as it is allowed: a fortieth of the time, and what was saved before."""
+    allowance, now, spent = Allowance(), 1000.0, 0.0
+    while now < 1100.0:
+        now = max(now, allowance.free_at(now)) + 0.001
+        allowance.spend(now, 0.001)
+        spent += 0.001
+    assert 100 / 40 - 0.01 <= spent <= (100 + MOST) / 40 + 0.01
+
+
+def test_an_allowance_forgives_what_is_more_than_it_may_owe() -> None:
+    """A look that took long by chance does not stop those that hints ask for, for longer than `MOST`."""
+    allowance = Allowance()
+    allowance.spend(1000.0, 60.0)
+    assert allowance.free_at(1000.0) == pytest.approx(1000.0 + MOST)
