@@ -1,7 +1,6 @@
 """Everything between lanelog and its database: connections, transactions, errors, and what happens when they break.
 
-It never knows a table. Stores get an `Executor` from it, loops a `Session` of their own, and publishers, administration
-and handlers' transactions a pooled `Transaction`.
+Never knows a table. Stores get an `Executor`, loops a `Session` of their own, all others a pooled `Transaction`.
 
 How it holds together:
 

@@ -1,0 +1,238 @@
+"""The one object of publishing: checks what the caller gives, and hands it to one of three writers.
+
+The writers are group commit, `bulk` and `caller`. It owns the transaction that it lends to user code, and tells the
+process what was committed. It never decides an offset.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, Protocol
+
+from attrs import define, field
+
+from lanelog._checks import Duration
+from lanelog._codec import Codec
+from lanelog._database import Database, find_open, open_in_this_thread, own_transaction
+from lanelog._stores.messages import largest_row
+from lanelog._telemetry import get_logger
+from lanelog.config import check_name
+from lanelog.errors import ConfigurationError, PayloadTooLarge
+from lanelog.message import Outgoing, Receipt
+from lanelog.publisher.batch import BatchWriter
+from lanelog.publisher.bulk import BulkWriter
+from lanelog.publisher.caller import CallerWriter
+from lanelog.publisher.draft import SCHEDULED, Draft, make_draft
+from lanelog.publisher.group import GroupCommit
+from lanelog.publisher.lanes import LaneCreator
+from lanelog.publisher.lock_waiters import LockWaiters
+from lanelog.publisher.locked import Locked
+from lanelog.publisher.spread import Spread
+from lanelog.publisher.timing import make_timing
+
+_PAIR = 2
+_MOMENT = 0.05
+
+log = get_logger("publisher")
+
+
+class OnScheduled(Protocol):
+    """Called when a message with a delay was published."""
+
+    def __call__(self, *, committed: bool) -> None:
+        """`committed` False: the message is in a caller's transaction, which may be committed later."""
+
+
+def _nobody(*, committed: bool) -> None:
+    """Default for `scheduled`: does nothing."""
+
+
+@define(eq=False)
+class Publisher:
+    """Publishes to one database. Thread-safe."""
+
+    _database: Database
+    _published: Any = field(repr=False)
+    """Called with the topic after every commit that this process knows of. It wakes the local fetchers."""
+    _scheduled: OnScheduled = field(default=_nobody, repr=False)
+    """Called when a message with a delay was published. It starts or wakes the local scheduler."""
+    lanes: LaneCreator = field(init=False)
+    _spread: Spread = field(init=False, repr=False)
+    _group: GroupCommit = field(init=False, repr=False)
+    _bulk: BulkWriter = field(init=False, repr=False)
+    _caller: CallerWriter = field(init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        gate = LockWaiters(self._database.config.pool_size // 2)
+        self.lanes = LaneCreator(self._database)
+        self._spread = Spread(self.lanes)
+        locked = Locked(self._database)
+        writer = BatchWriter(self._database, self.lanes, self._announce)
+        self._group = GroupCommit(self._database, writer, gate, locked)
+        self._bulk = BulkWriter(self._database, self.lanes, gate, locked, self._announce)
+        self._caller = CallerWriter(self._database, self.lanes, locked)
+
+    def publish(
+        self,
+        topic: str,
+        key: str | None,
+        payload: object,
+        *,
+        id: str | None = None,  # noqa: A002 - the public name
+        metadata: Mapping[str, str] | None = None,
+        codec: Codec | None = None,
+        connection: Any = None,
+        delay: Duration | None = None,
+        deliver_at: datetime | None = None,
+        ttl: Duration | None = None,
+    ) -> Receipt:
+        """See `Client.publish`."""
+        check_name("topic", topic)
+        outgoing = Outgoing(key, payload, id, metadata, delay, deliver_at, ttl, codec)
+        draft = self._draft(topic, outgoing, None)
+        if connection is not None:
+            return self._publish_in(connection, topic, [draft])[0]
+        self._refuse_to_wait_for_itself()
+        self._prepare(topic, [draft])
+        return self._group.publish(draft)
+
+    def publish_many(
+        self,
+        topic: str,
+        items: Iterable[Outgoing | tuple[str | None, object]],
+        *,
+        connection: Any = None,
+        codec: Codec | None = None,
+        target_group: str = "",
+    ) -> list[Receipt]:
+        """See `Client.publish_many`. `target_group`: only this group gets the messages; the other groups pass them."""
+        check_name("topic", topic)
+        drafts = [self._draft(topic, _outgoing(item), codec) for item in _items(items)]
+        for draft in drafts:
+            draft.target_group = target_group
+        if not drafts:
+            raise ConfigurationError("publish_many needs at least one message")
+        if connection is not None:
+            return self._publish_in(connection, topic, drafts)
+        self._refuse_to_wait_for_itself()
+        self._prepare(topic, drafts)
+        return self._bulk.publish(topic, drafts)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Any]:
+        """See `Client.transaction`. DatabaseError: the transaction ended inside the block, say by a commit there."""
+        self._admit()  # now: the block may hold the only connection
+        with (
+            self._database.transaction(guarded=True) as transaction,
+            own_transaction(self._database, transaction.raw) as entry,
+        ):
+            yield transaction.raw
+            if entry.lost is not None:
+                raise entry.lost
+        for topic in entry.topics:
+            self._tell(topic)
+        if entry.scheduled:
+            self._tell_scheduler(committed=True)
+
+    def ensure_lanes(self, topic: str, keys: Iterable[str], *, deadline: float | None = None) -> None:
+        """Create the missing lanes on a connection of our own. Raises DatabaseError.
+
+        It is tried until `deadline` (monotonic). None: for a moment only, because a loop must not wait here.
+        """
+        self.lanes.ensure(topic, set(keys), deadline=time.monotonic() + _MOMENT if deadline is None else deadline)
+
+    def close(self) -> None:
+        """Close the connections that do not belong to the pool."""
+        self.lanes.close()
+
+    def _draft(self, topic: str, outgoing: Outgoing, codec: Codec | None) -> Draft:
+        """Check and encode a message, with its own codec, the codec of the call or the client's."""
+        if outgoing.codec is not None:
+            codec = outgoing.codec
+        return make_draft(
+            topic,
+            outgoing.key,
+            outgoing.payload,
+            message_id=outgoing.id,
+            metadata=outgoing.metadata,
+            codec=self._database.config.codec if codec is None else codec,
+            max_payload_bytes=self._database.config.max_payload_bytes,
+            timing=make_timing(outgoing.delay, outgoing.deliver_at, outgoing.ttl),
+        )
+
+    def _publish_in(self, connection: Any, topic: str, drafts: Sequence[Draft]) -> list[Receipt]:
+        """Publish in the caller's transaction. We learn of its end only if it is one of ours."""
+        self._prepare(topic, drafts)
+        receipts = self._caller.publish(connection, topic, drafts)
+        if find_open(connection) is None and any(draft.timing.scheduled for draft in drafts):
+            self._tell_scheduler(committed=False)
+        return receipts
+
+    def _prepare(self, topic: str, drafts: Sequence[Draft]) -> None:
+        """Do what needs the database before the transaction. It uses a connection of our own."""
+        self._check_database(drafts)
+        self._spread.place(topic, drafts, deadline=time.monotonic() + self._database.config.publish_timeout)
+
+    def _check_database(self, drafts: Sequence[Draft]) -> None:
+        """Check the tables' version and the size. Too large a packet would look like a lost connection."""
+        self._admit()
+        limit = largest_row(self._database.max_packet())
+        for draft in drafts:
+            if draft.wire_bytes > limit:
+                raise PayloadTooLarge(
+                    f"the payload has {len(draft.payload)} bytes, twice as many on the wire, and the server's "
+                    f"max_allowed_packet is {self._database.max_packet()}: raise it there, or publish a reference"
+                )
+
+    def _admit(self) -> None:
+        """Check once in a process that the tables admit this version. Not within a caller's transaction."""
+        if not self._database.tables_version:
+            deadline = time.monotonic() + self._database.config.publish_timeout
+            what = "reading the tables' version"
+            from lanelog import migrations
+
+            self._database.retry(lambda: migrations.admit(self._database), deadline=deadline, what=what)
+
+    def _refuse_to_wait_for_itself(self) -> None:
+        if open_in_this_thread(self._database):
+            raise ConfigurationError(
+                "this thread has a transaction of lanelog open: publish with connection= to be part of it; without, "
+                "publish would wait for a lane that the transaction itself may have locked"
+            )
+
+    def _announce(self, topic: str, receipts: Sequence[Receipt]) -> None:
+        if any(receipt.offset != SCHEDULED for receipt in receipts):
+            self._tell(topic)
+        if any(receipt.offset == SCHEDULED for receipt in receipts):
+            self._tell_scheduler(committed=True)
+
+    # The message is committed, so its publisher must not get an error from here.
+
+    def _tell(self, topic: str) -> None:
+        try:
+            self._published(topic)
+        except Exception:  # noqa: BLE001 - see above
+            log.bind(topic=topic).exception("publish.notification_failed")
+
+    def _tell_scheduler(self, *, committed: bool) -> None:
+        try:
+            self._scheduled(committed=committed)
+        except Exception:
+            log.exception("publish.notification_failed")
+
+
+def _items(items: object) -> Iterable[object]:
+    if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
+        raise ConfigurationError(f"publish_many takes a list of messages, not {type(items).__name__}")
+    return items
+
+
+def _outgoing(item: object) -> Outgoing:
+    if isinstance(item, Outgoing):
+        return item
+    if isinstance(item, tuple) and len(item) == _PAIR:
+        return Outgoing(*item)
+    raise ConfigurationError(f"a message must be (key, payload) or lanelog.Outgoing, not {type(item).__name__}")
