@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark test test-rest test-all lint docs bench bench-guard chaos proof dev-server clean database clocks browser java mysql previous
+.PHONY: help demo demo-spark test test-rest test-all lint docs bench bench-compare bench-guard chaos proof dev-server clean database clocks browser java mysql previous
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,10 @@ docs: .venv/installed ## Build the documentation into docs/_build/html; a warnin
 
 bench: .venv/installed database ## Measure messages per second on this machine
 	@$(BIN)/python -m benchmarks
+
+# REV=commit: the other one; the last commit before this one if it is left out.
+bench-compare: .venv/installed database ## Measure this commit and another one (REV=) side by side
+	@$(BIN)/python -m benchmarks.compare $(or $(REV),HEAD~1)
 
 bench-guard: .venv/installed database ## Fail if a message costs half as much again as recorded
 	@$(BIN)/python -m benchmarks.guard --server local

@@ -30,3 +30,21 @@ def test_a_step_of_the_benchmarks_runs(lanelog_server: DevServer, step: str, fig
     assert done.returncode == 0, done.stderr
     for figure in figures:
         assert figure in done.stdout
+
+
+@pytest.mark.thorough
+def test_two_commits_are_compared(lanelog_server: DevServer) -> None:
+    """Each figure has a ratio and its spread; what git does not know is refused, and nothing is left behind."""
+    command = [sys.executable, "-m", "benchmarks.compare", "--server", lanelog_server.url, "--rounds", "1"]
+    done = subprocess.run(
+        [*command, "--scale", "0.01", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    for figure in ("publish", "publish_many of 100", "consume, 100 lanes", "consume, 1,000 lanes"):
+        assert figure in done.stdout
+    assert "not measured" not in done.stdout
+    refused = subprocess.run([*command, "no-such"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
+    assert refused.returncode == 1
+    assert "git has no commit 'no-such'" in refused.stderr
+    left = subprocess.run(["git", "worktree", "list"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "lanelog-compare-" not in left.stdout

@@ -1,0 +1,117 @@
+"""`make bench-compare REV=…`: this commit and another one, side by side on the same machine and server.
+
+Both are measured in turns by the same program (`turn.py`), each turn in a process and a database of its own. What is
+compared are the two turns of a round, so that a machine that is busy for a while is busy for both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from lanelog import devserver
+
+if TYPE_CHECKING:
+    from lanelog.devserver import DevServer
+
+ROOT: Final = Path(__file__).parents[1]
+SIDES: Final = ("other", "this")
+
+
+def main() -> int:
+    """Measure both, and print the ratios."""
+    arguments = _arguments()
+    rounds: list[dict[str, dict[str, Any]]] = []
+    with checked_out(arguments.rev) as other, devserver.start(arguments.server) as server:
+        places = {"other": other, "this": ROOT}
+        for number in track(range(arguments.rounds), description="rounds", console=Console(stderr=True)):
+            order = SIDES if number % 2 else SIDES[::-1]
+            found = {side: turn(server, places[side], arguments.scale) for side in order}
+            rounds.append(found)
+    Console().print(table(rounds, arguments.rev))
+    return 0
+
+
+@contextmanager
+def checked_out(rev: str) -> Iterator[Path]:
+    """A working tree of another commit, removed at the end. Raises SystemExit for a commit that there is none of."""
+    with tempfile.TemporaryDirectory(prefix="lanelog-compare-") as directory:
+        tree = Path(directory) / "tree"
+        added = _git("worktree", "add", "--quiet", "--detach", tree, rev)
+        if added.returncode:
+            raise SystemExit(f"git has no commit {rev!r}: {added.stderr.strip()}")
+        try:
+            yield tree
+        finally:
+            _git("worktree", "remove", "--force", tree).check_returncode()
+
+
+def turn(server: DevServer, tree: Path, scale: float) -> dict[str, Any]:
+    """What `turn.py` finds with the package of a working tree."""
+    name = f"compare_{secrets.token_hex(6)}"
+    url = server.create_database(name)
+    try:
+        done = subprocess.run(  # noqa: S603 - our own program
+            [sys.executable, Path(__file__).with_name("turn.py"), url, str(scale)],
+            env={**os.environ, "PYTHONPATH": str(tree / "queue")},
+            stdout=subprocess.PIPE,
+            check=True,
+        )
+    finally:
+        server.drop_database(name)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def table(rounds: list[dict[str, dict[str, Any]]], rev: str) -> Table:
+    """Medians of both, and the median, least and greatest ratio of the rounds."""
+    shown = Table(
+        "", rev, "this commit", "ratio", "from", "to", title="messages a second; processor time (µs) a message"
+    )
+    for name in rounds[0]["this"]:
+        missing = [side for side in SIDES if any("missing" in found[side][name] for found in rounds)]
+        if missing:
+            why = rounds[0][missing[0]][name].get("missing", "in one round only")
+            shown.add_row(name, f"not measured: {why}", style="dim")
+            continue
+        for figure, unit in (("rate", "/s"), ("cost", "µs")):
+            by_side = {side: [found[side][name][figure] for found in rounds] for side in SIDES}
+            ratios = [this / other for this, other in zip(by_side["this"], by_side["other"], strict=True)]
+            medians = (f"{statistics.median(by_side[side]):,.0f} {unit}" for side in SIDES)
+            spread = (f"{value:.2f}" for value in (statistics.median(ratios), min(ratios), max(ratios)))
+            shown.add_row(name if figure == "rate" else "", *medians, *spread)
+    return shown
+
+
+def _git(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = ["git", "-C", ROOT, *arguments]
+    return subprocess.run(command, check=False, capture_output=True, text=True)  # noqa: S603 - arguments of our own
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.compare", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("rev", help="the other commit, as git names it")
+    parser.add_argument("--server", default="auto", metavar="KIND", help="as for `python -m benchmarks`")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each side (default: 5)")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor on the number of messages (default: 1)")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
