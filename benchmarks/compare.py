@@ -55,6 +55,8 @@ def checked_out(rev: str) -> Iterator[Path]:
         if added.returncode:
             raise SystemExit(f"git has no commit {rev!r}: {added.stderr.strip()}")
         try:
+            if not (tree / "queue" / "lanelog").is_dir():
+                raise SystemExit(f"{rev!r} has no package queue/lanelog to compare with")
             yield tree
         finally:
             _git("worktree", "remove", "--force", tree).check_returncode()
