@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 VERSION_WITH_DEAD_LETTER_TOPIC = 3
 """The first version of the tables with a group's dead letter topic."""
 
-# One group (PRIMARY), and milliseconds until the next delayed message of any topic is due, if that is soon (by_due). The
-# keeper reads its group often, so the scheduler learns in time of messages that other processes have delayed.
+# One group (PRIMARY), and milliseconds until the next delayed message of any topic is due, if that is soon (by_due).
+# The keeper reads its group often, so the scheduler learns in time of messages that other processes have delayed.
 GET = f"""
 SELECT delivery_order, paused_at, retention_ms, created_at, history_ms, lane_pauses,
        (SELECT CAST(deliver_at AS SIGNED) - CAST({NOW_MS} AS SIGNED) FROM queue_scheduled FORCE INDEX (by_due)
