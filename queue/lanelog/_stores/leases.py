@@ -96,7 +96,8 @@ SET leased_by = %s, lease_epoch = lease_epoch + 1, leased_at = {NOW_MS}
 WHERE consumer_group = %s AND topic = %s AND partition_key IN ({{keys}}) AND leased_by IN ({{owners}})
 """
 
-# New lease rows, whose epoch is above every epoch ever used in the topic (PRIMARY). An existing row stays as it is.
+# New lease rows, above every epoch that left the topic with a purged lane or deleted group (PRIMARY). An existing row
+# stays as it is.
 CREATE = """
 INSERT INTO queue_partition_leases (consumer_group, topic, partition_key, leased_by, lease_epoch, leased_at)
 VALUES {rows} ON DUPLICATE KEY UPDATE leased_at = leased_at
@@ -109,8 +110,7 @@ WHERE consumer_group = %s AND topic = %s AND partition_key = %s"""
 # The same, locked for a change (PRIMARY).
 LOCK_ONE = f"{HELD} FOR UPDATE"
 
-# Take one lane from any owner (PRIMARY; the row is locked). The epoch of a new row is above every epoch ever used in
-# the topic.
+# Take one lane from any owner, or insert its lease row as CREATE does (PRIMARY; an existing row is locked).
 CLAIM = f"""
 INSERT INTO queue_partition_leases (consumer_group, topic, partition_key, leased_by, lease_epoch, leased_at)
 VALUES (%s, %s, %s, %s, %s, {NOW_MS})
@@ -125,8 +125,8 @@ WHERE consumer_group = %s AND topic = %s AND partition_key IN ({{keys}}) AND lea
       AND (partition_key, lease_epoch) IN ({{lanes}})
 """
 
-# Take lanes from their owners and leave them without one, under a new epoch (PRIMARY). The epoch of a new row is above
-# every epoch ever used in the topic.
+# Take lanes from their owners and leave them without one, under a new epoch (PRIMARY). Missing rows are inserted as
+# CREATE does.
 TAKE_AWAY = """
 INSERT INTO queue_partition_leases (consumer_group, topic, partition_key, leased_by, lease_epoch, leased_at)
 VALUES {rows}
