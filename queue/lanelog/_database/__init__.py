@@ -1,21 +1,21 @@
-"""Everything between lanelog and its database: connections, transactions, errors, and what happens when they break.
+"""Everything between lanelog and its database: connections, transactions, and their errors.
 
-Never knows a table. Stores get an `Executor`, loops a `Session` of their own, all others a pooled `Transaction`.
+Never contains a statement on a table of lanelog. A store gets an `Executor`. A thread that works for long has its own
+`Session`, and all others borrow a `Transaction` from the pool.
 
-How it holds together:
-
-* `driver` opens connections, the only room that imports PyMySQL or mysqlclient; `translation` maps their errors.
-* `codes` has the numbers of errors by what follows from them.
-* `wire` is one connection that knows whether it is alive. What breaks in the middle of a statement is closed at once
-  and never used again; nothing is ever replayed behind a transaction's back.
+* `driver` opens connections. No other room imports a driver, except for the error numbers in `pymysql.constants`.
+* `translation` turns a driver's errors into lanelog's. `codes` groups the error numbers by their consequence.
+* `wire` is one connection that knows whether it is alive. A connection that breaks in the middle of a statement is
+  closed at once and never used again, and no part of a transaction is ever repeated on another one.
 * `packet` sends a whole transaction in one round trip.
-* `incarnation` is which life of which server answers: what memory believes is true of one alone.
-* `pool` shares wires among threads, with a bounded wait; `session` is one thread's own wire.
-* `naming` sends our statements to our database on a connection that user code has in its hands.
-* `worth` says who goes without where the server has too few connections.
+* `incarnation` names one life of one server. What a process remembers holds for that one alone.
+* `pool` shares wires among threads, with a bounded wait. `session` is one thread's own wire.
+* `naming` names our database in each statement on a connection that user code has.
+* `worth` decides which loop gets no connection when the server has too few.
+* `blocking` finds the connection that holds a lock, for the text of an error.
 * `retries` repeats whole transactions, never statements.
-* `fork` makes a child drop what it inherited, without a word to the server.
-* `ambient` remembers which of our transactions a thread has open, so that it does not wait for itself.
+* `fork` makes a child forget inherited connections, without a word to the server.
+* `ambient` knows which of our transactions a thread has open, so that the thread does not wait for its own locks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Which of lanelog's own transactions are open, and in which thread, so that nobody waits for a lock he holds himself.
+"""The open transactions of lanelog that user code has, by connection and thread.
 
-It never talks to the database. Whoever hands a connection to user code (`client.transaction()` and
-`message.transaction()`) opens an entry; the publisher looks it up, both by connection and by thread.
+With them a thread does not wait for its own locks. Never talks to the database.
 """
 
 from __future__ import annotations
@@ -19,21 +18,21 @@ from lanelog.errors import LanelogError
 
 @define(eq=False)
 class OpenTransaction:
-    """A transaction of ours that user code is in."""
+    """A transaction of ours in the hands of user code."""
 
     database: object
     raw: Any = field(repr=False)
     thread: int = field(factory=threading.get_ident)
     topics: set[str] = field(factory=set)
-    """Topics published to in it: they are announced after its commit, by whoever opened it."""
+    """Topics that were published to in it. They are announced after its commit."""
     scheduled: bool = False
-    """Whether a message with a delay was published in it: the same, for the scheduler."""
+    """Whether a message with a delay was published in it. The scheduler is told after its commit."""
     lost: LanelogError | None = None
-    """Why the server has rolled it back already; nothing more may be done in it."""
+    """Why the server has rolled it back already. No other statement may run in it."""
 
 
 class _Registry:
-    """All open entries; any thread may ask."""
+    """All open entries. Thread-safe."""
 
     def __init__(self) -> None:
         self.abandon()
@@ -49,7 +48,7 @@ _registry = _Registry()
 
 @contextmanager
 def own_transaction(database: object, raw: Any) -> Iterator[OpenTransaction]:
-    """Mark `raw`, a connection of `database` with a transaction of ours, as in the hands of this thread's user code."""
+    """Register `raw`, a connection of `database` with a transaction of ours, while this thread's user code has it."""
     entry = OpenTransaction(database=database, raw=raw)
     with _registry.lock:
         _registry.entries.append(entry)
@@ -69,6 +68,6 @@ def open_in_this_thread(database: object) -> bool:
 
 
 def find_open(raw: Any) -> OpenTransaction | None:
-    """Return the entry of this connection, None if it is not one that we gave out."""
+    """Return the entry of this connection, None if it has none."""
     with _registry.lock:
         return next((entry for entry in _registry.entries if entry.raw is raw), None)

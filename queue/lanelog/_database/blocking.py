@@ -1,11 +1,10 @@
-"""Who holds what a statement waits for: asked after a lock time-out, for the text of its error.
+"""The connection that holds a lock, looked up after a lock time-out, for the text of the error.
 
-It never asks for longer than its caller allows, never raises, and uses no connection of the pool or of a loop.
-`Database.holder` calls it.
+Never keeps its caller waiting for longer than allowed, and uses no connection of the pool or of a loop.
 
-After a time-out the server knows nothing of the wait any more, and MariaDB shows only locks that somebody waits for. So
-one connection waits again, and another one asks whom it waits for. That wait takes no lock for longer than a moment: it
-is rolled back at once if it is granted. The holder is then the one of now, which is said so.
+After a time-out the server has forgotten the wait, and MariaDB shows only locks that a connection waits for. So one
+connection waits again, and another one asks for the holder. If the lock is granted, it is rolled back at once. The
+answer is the holder at that moment, not at the time-out.
 """
 
 from __future__ import annotations
@@ -25,10 +24,11 @@ from lanelog._database.wire import Wire
 from lanelog.config import ConnectConfig
 from lanelog.errors import LanelogError
 
-# The server's time-out for the second wait: it ends even if nobody is left to end it.
+# The server's time-out for the second wait, which ends it if this process dies.
 _WAIT_BRIEFLY: Final = "SET SESSION innodb_lock_wait_timeout = 1"
 
-# Those for whom a connection waits, and who wait for nobody themselves. (Data locks: a few; threads: its primary key.)
+# The sessions that a connection waits for, and that wait for no lock themselves. (Data locks: a few; threads: its
+# primary key.)
 _OF_MYSQL: Final = """SELECT holder.PROCESSLIST_ID, holder.PROCESSLIST_USER, holder.PROCESSLIST_HOST
 FROM performance_schema.data_lock_waits AS waits
 JOIN performance_schema.threads AS waiter ON waiter.THREAD_ID = waits.REQUESTING_THREAD_ID
@@ -37,7 +37,7 @@ WHERE waiter.PROCESSLIST_ID = %s AND NOT EXISTS (
 SELECT 1 FROM performance_schema.data_lock_waits AS others
 WHERE others.REQUESTING_ENGINE_TRANSACTION_ID = waits.BLOCKING_ENGINE_TRANSACTION_ID)"""
 
-# The same. (Tables in the server's memory, made anew at most every 0.1 s.)
+# The same. (Tables in the server's memory, renewed at most every 0.1 s.)
 _OF_MARIADB: Final = """SELECT holder.trx_mysql_thread_id, session.USER, session.HOST
 FROM information_schema.INNODB_LOCK_WAITS AS waits
 JOIN information_schema.INNODB_TRX AS waiter ON waiter.trx_id = waits.requesting_trx_id
@@ -45,8 +45,8 @@ JOIN information_schema.INNODB_TRX AS holder ON holder.trx_id = waits.blocking_t
 LEFT JOIN information_schema.PROCESSLIST AS session ON session.ID = holder.trx_mysql_thread_id
 WHERE waiter.trx_mysql_thread_id = %s AND holder.trx_state <> 'LOCK WAIT'"""
 
-# MySQL without its performance schema, or for an account that may not read that: the one transaction that could be it,
-# while ours waits. (Tables in the server's memory.)
+# On MySQL without performance schema, or for an account that may not read it: the other transactions with row locks,
+# while ours waits. Only a single one is an answer. (Tables in the server's memory.)
 _PERHAPS: Final = """SELECT holder.trx_mysql_thread_id, session.USER, session.HOST
 FROM information_schema.INNODB_TRX AS waiter
 JOIN information_schema.INNODB_TRX AS holder ON holder.trx_state = 'RUNNING' AND holder.trx_rows_locked > 0
@@ -54,20 +54,20 @@ LEFT JOIN information_schema.PROCESSLIST AS session ON session.ID = holder.trx_m
 WHERE waiter.trx_mysql_thread_id = %s AND waiter.trx_state = 'LOCK WAIT' LIMIT 2"""
 
 _PAUSE: Final = 0.15
-"""Seconds between two questions: asked more often, MariaDB would repeat its last answer."""
+"""Seconds between two questions. In less than 0.1 s MariaDB repeats its last answer."""
 _CONNECT_WITHIN: Final = 1.0
 _ANSWER_WITHIN: Final = 2.0
 
 
 @frozen
 class LockHolder:
-    """A session that has a lock."""
+    """A session that holds a lock."""
 
     connection_id: int
     user: str | None
     host: str | None
     certain: bool
-    """Whether the server says so; else it is the only session that could have it."""
+    """Whether the server says so. False: it is the only session that could hold it."""
 
     def __str__(self) -> str:
         by = f" ({self.user}@{self.host})" if self.user else ""
@@ -75,9 +75,9 @@ class LockHolder:
 
 
 def holder(config: ConnectConfig, lock: Callable[[Executor], object], *, seconds: float) -> LockHolder | None:
-    """Return who holds what `lock` waits for; None if nobody does now, or if the account may not see it, or in doubt.
+    """Return the session that holds what `lock` waits for. None: no session does, or it is not known.
 
-    `lock` runs in a transaction of its own, which is rolled back. It is given up after `seconds`.
+    `lock` runs in a transaction of its own, which is rolled back. The look-up ends after `seconds`.
     """
     found: queue.SimpleQueue[LockHolder | None] = queue.SimpleQueue()
     brief = evolve(
@@ -85,7 +85,8 @@ def holder(config: ConnectConfig, lock: Callable[[Executor], object], *, seconds
         connect_timeout=min(config.connect_timeout, _CONNECT_WITHIN),
         read_timeout=min(config.read_timeout, _ANSWER_WITHIN),
     )
-    # In a thread: to connect, to log in and to be answered takes a time-out each. It ends by these, soon after us.
+    # In a thread of its own: the time-outs of connect, login and each answer may together exceed `seconds`. They end
+    # the thread soon after this call.
     threading.Thread(target=_look, args=(brief, lock, seconds, found.put), name="lanelog-blocking", daemon=True).start()
     try:
         return found.get(timeout=seconds)
@@ -107,7 +108,7 @@ def _look(
         asking.ensure()
         found = _ask(waiting, asking, lock, time.monotonic() + seconds)
     except LanelogError:
-        pass  # what there is to say has been said by the error that led here
+        pass  # the error that led here is shown without a holder
     finally:
         answer(found)
         asking.close()
@@ -123,7 +124,7 @@ def _ask(waiting: Wire, asking: Wire, lock: Callable[[Executor], object], until:
     try:
         while not over.wait(_PAUSE) and time.monotonic() < until:
             for question, certain in questions:
-                with suppress(LanelogError):  # one of them may be what the account may not ask
+                with suppress(LanelogError):  # the account may lack the privilege for one of them
                     rows = asking.query(question, (number,))
                     if rows and (certain or len(rows) == 1):
                         return LockHolder(int(rows[0][0]), rows[0][1], rows[0][2], certain)

@@ -1,7 +1,6 @@
-"""The numbers by which servers and drivers tell errors apart, in sets that each have one consequence.
+"""The error numbers of servers and drivers, in sets that each have one consequence.
 
-Owns numbers alone: what they mean for a caller is said in `translation`. Names are those of `pymysql.constants`; what
-has none there is named here.
+Owns the numbers alone: `translation` makes errors of them. Numbers without name in `pymysql.constants` get one here.
 """
 
 from __future__ import annotations
@@ -13,24 +12,24 @@ from pymysql.constants import CR, ER
 DUPLICATE: Final = ER.DUP_ENTRY
 DUPLICATE_COLUMN: Final = ER.DUP_FIELDNAME
 NULL_REFUSED: Final = ER.BAD_NULL_ERROR
-"""NULL for a column that takes none."""
+"""NULL for a column that is NOT NULL."""
 NO_SUCH_DATABASE: Final = ER.BAD_DB_ERROR
 NO_SUCH_SAVEPOINT: Final = ER.SP_DOES_NOT_EXIST
 LOCK_WAIT_TIMEOUT: Final = ER.LOCK_WAIT_TIMEOUT
-"""The statement is undone, or everything, as the server is configured."""
+"""The statement is undone. With `innodb_rollback_on_timeout` the whole transaction is."""
 DEADLOCK: Final = ER.LOCK_DEADLOCK
 PACKET_TOO_LARGE: Final = ER.NET_PACKET_TOO_LARGE
 KEY_TOO_LONG: Final = ER.TOO_LONG_KEY
-"""An index needs more of a page than the server's pages have."""
+"""An index entry is too long for the server's page size."""
 OPTION_PREVENTS: Final = ER.OPTION_PREVENTS_STATEMENT
-"""An option of the server, as a rule `read_only`, refuses the statement."""
+"""An option of the server refuses the statement. Usually it is `read_only`."""
 
 READ_ONLY_TRANSACTION: Final = 1792
 READ_ONLY_MODE: Final = 1836
 GROUP_REPLICATION_ROLLED_BACK: Final = 3101
 TLS_REQUIRED: Final = 3159
 ACCESS_DENIED_NO_PASSWORD: Final = 1698
-_CLOSED_BEFORE: Final = 0  # the driver's
+_CLOSED_BEFORE: Final = 0  # the driver's: the connection was closed before
 _TOO_MANY_TRANSACTIONS: Final = 1637
 _CONNECTION_KILLED: Final = 1927  # MariaDB
 _SESSION_WAS_KILLED: Final = 3169
@@ -60,29 +59,29 @@ LOST: Final = frozenset(
         _DISCONNECTED_WHEN_IDLE,
     }
 )
-"""The connection is gone, or so unclear that it must be: what is needed next is a new one."""
+"""The connection is gone, or out of step with the server. It must be replaced."""
 
 NO_CONNECTION_LEFT: Final = ER.CON_COUNT_ERROR
 TOO_MANY: Final = frozenset({NO_CONNECTION_LEFT, ER.TOO_MANY_USER_CONNECTIONS, ER.USER_LIMIT_REACHED})
-"""The server has no connection left: none at all, for the user, by the account's own limit."""
+"""The server has no connection left, by its own limit, the user's or the account's."""
 
 _NO_CONNECTION: Final = frozenset(
     {
         CR.CR_CONNECTION_ERROR,
         CR.CR_CONN_HOST_ERROR,
-        CR.CR_UNKNOWN_HOST,  # a name service can be down, too
+        CR.CR_UNKNOWN_HOST,  # the name service may be down
         CR.CR_SERVER_HANDSHAKE_ERR,
     }
 )
 
 UNREACHABLE: Final = TOO_MANY | _NO_CONNECTION
-"""No connection could be made; trying again later may help."""
+"""No connection could be made. Another attempt may help."""
 
 NOBODY_ANSWERED: Final = _NO_CONNECTION | {CR.CR_SERVER_LOST}
-"""Nobody answered, or not as a server does: the address may be wrong."""
+"""No server answered, or the answer is not that of a server. The address may be wrong."""
 
 READ_ONLY: Final = frozenset({OPTION_PREVENTS, READ_ONLY_TRANSACTION, READ_ONLY_MODE})
-"""The server is read-only: a failover is going on; the next connection may meet the new primary."""
+"""The server is read-only, as in a failover. A new connection may meet the new primary."""
 
 TRANSACTION_GONE: Final = frozenset(
     {
@@ -91,7 +90,7 @@ TRANSACTION_GONE: Final = frozenset(
         DEADLOCK,
     }
 )
-"""The server has rolled back, or undone half of it: nothing of this transaction may be committed."""
+"""The server has undone the transaction or a part of it. The rest must not be committed."""
 
 _MAY_PASS: Final = frozenset(
     {
@@ -107,19 +106,19 @@ _MAY_PASS: Final = frozenset(
 RETRIABLE: Final = LOST | UNREACHABLE | READ_ONLY | TRANSACTION_GONE | _MAY_PASS
 
 NOT_COMMITTED: Final = TRANSACTION_GONE | READ_ONLY | {GROUP_REPLICATION_ROLLED_BACK}
-"""Refused before anything was made durable, even when it answers a COMMIT."""
+"""Nothing was committed, even if the error answers a COMMIT."""
 
 DENIED: Final = frozenset({ER.TABLEACCESS_DENIED_ERROR, ER.COLUMNACCESS_DENIED_ERROR})
-"""The account lacks a privilege on a table, or on a column of it."""
+"""The account lacks a privilege on a table or column."""
 
 DENIED_ANYWHERE: Final = DENIED | {
     ER.DBACCESS_DENIED_ERROR,
     ER.SPECIFIC_ACCESS_DENIED_ERROR,
     ER.PROCACCESS_DENIED_ERROR,
 }
-"""The account lacks a privilege: on a table, a database, the server, or a routine."""
+"""The account lacks a privilege on a table, column, database, routine or the server."""
 
 NOT_AT_ONCE: Final = frozenset({_ALTER_NOT_SUPPORTED, _ALTER_NOT_SUPPORTED_FOR_REASON, _TOO_MANY_INSTANT_COLUMNS})
-"""The table cannot be altered without a copy: by a setting of MariaDB; after too many such additions, on MySQL."""
+"""The table cannot be altered without a copy: on MariaDB by a setting, on MySQL after too many instant columns."""
 
 NO_SUCH_COLUMN_OR_TABLE: Final = frozenset({ER.BAD_FIELD_ERROR, ER.NO_SUCH_TABLE})

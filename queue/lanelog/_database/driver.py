@@ -1,7 +1,7 @@
-"""Opens connections: PyMySQL's, or mysqlclient's if asked for, prepared so that they behave alike on every server.
+"""Opens connections with PyMySQL or mysqlclient, and prepares them to behave alike on every server.
 
-It never pools, retries or interprets a statement, and shows the password to nobody: not in an error, a repr or the
-locals of a traceback. `wire` calls it; nothing else of lanelog imports a driver.
+Never pools, retries or interprets a statement. Never shows the password: not in an error, a repr or the locals of a
+traceback. No other room imports a driver, except for the error numbers in `pymysql.constants`.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
 
 SQL_MODE: Final = "STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION"
 LOCK_WAIT_SECONDS: Final = 5
-"""Seconds a statement waits for a row lock; below any read time-out, or the server would go on working for nobody."""
+"""Seconds that a statement waits for a row lock. Shorter than a read time-out: after that the server would go on."""
 SILENCE_SECONDS: Final = 15
-"""Seconds after which the server drops a silent session: a stopped process must not hold its locks for hours."""
+"""Seconds after which the server drops a silent session. Otherwise a stopped process would hold its locks for hours."""
 LATEST: Final = 2.0 * SILENCE_SECONDS
-"""Seconds after which the server runs no statement any more that was sent before and lost: it drops a session that is
-silent, by its own steady clock, before the first byte and between the others. A server that stands still runs what it
-has received when it goes on, as it runs what everybody else sends then."""
+"""Seconds after which the server begins no statement that was sent on a connection since lost. It drops a session that
+is silent, by its own steady clock, before the first byte and between the others. A server that was stopped runs the
+statements that it had received, when it goes on."""
 
 _CHARSET: Final = "utf8mb4"
 _COLLATION: Final = "utf8mb4_bin"
-# READ COMMITTED takes no gap locks, which would make neighbouring lanes wait for each other.
+# Without READ COMMITTED, gap locks would make neighbouring lanes wait for each other.
 _TRANSACTIONS = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE"
 _UNLIMITED: Final = 2**64 - 1
-# A global setting must not change what a statement means. Each of these has been seen to, or is documented to: a limit
-# of two rows hid a consumer group from collection, which then deleted what the group had not read.
+# Global settings must not change what a statement means, and each of these can. Under a limit of two rows, for example,
+# collection does not see the third group, and deletes messages that it has not read.
 _MEANING: Final = {
     "sql_select_limit": _UNLIMITED,
     "max_join_size": _UNLIMITED,
@@ -52,7 +52,7 @@ _MEANING: Final = {
     "unique_checks": 1,
     "foreign_key_checks": 1,
     "completion_type": 0,  # COMMIT begins no new transaction and ends no connection
-    "max_sort_length": 4096,  # more bytes than a name has: names are sorted whole
+    "max_sort_length": 4096,  # more bytes than any name has, so names are sorted whole
 }
 _SETTINGS = (
     f"sql_mode = '{SQL_MODE}', innodb_lock_wait_timeout = {{lock_wait}}, wait_timeout = {SILENCE_SECONDS}, "
@@ -60,23 +60,23 @@ _SETTINGS = (
     f"{', '.join(f'{name} = {value}' for name, value in _MEANING.items())}"
 )
 _SESSION = f"SET SESSION {_SETTINGS}, autocommit = {{autocommit}}"
-# For our last statements on a connection that user code had, whatever it has set in the transaction. (A timestamp of
-# its own stays until then: hardened servers refuse every SET of it.)
+# Before our last statements in a transaction that user code had, to undo its settings. (Not `timestamp`: hardened
+# servers refuse every SET of it.)
 _OURS_AGAIN = f"SET SESSION {_SETTINGS}, NAMES {_CHARSET} COLLATE {_COLLATION}"
-# Everything that a new connection is told, in one statement, which is refused in any other database than the
-# connection's: there is no autocommit 2.
+# All settings of a new connection in one statement. In another database than the connection's the server refuses it:
+# there is no autocommit 2.
 _AS_NEW = (
     f"SET SESSION {_SETTINGS}, {{access}}_isolation = 'READ-COMMITTED', {{access}}_read_only = 0, "
     f"NAMES {_CHARSET} COLLATE {_COLLATION}, autocommit = IF(HEX(DATABASE()) = '{{database}}', {{autocommit}}, 2)"
 )
-# What a connection needs to know about its server.
+# The facts about the server.
 _FACTS = "SELECT VERSION(), @@max_allowed_packet, CONNECTION_ID(), DATABASE()"
 # Whether the connection is encrypted.
 _CIPHER = "SHOW SESSION STATUS LIKE 'Ssl_cipher'"
 
-# PyMySQL has no name for it: the server forgets what a session has set, locked and made, but not its database.
+# PyMySQL has no name for this command: the server resets all that a session has set, locked and made, but its database.
 _COM_RESET_CONNECTION: Final = 0x1F
-# What user code may change in a driver's connection, as far as it changes how our statements are sent and answered.
+# Attributes of a driver's connection that user code may change, and that change how statements are sent and answered.
 _ATTRIBUTES: Final = (
     "charset",
     "collation",
@@ -92,7 +92,7 @@ _ATTRIBUTES: Final = (
 _OLDEST_MARIADB = (10, 6)
 _OLDEST_MYSQL = (8, 0)
 _RENAMED_IN_MARIADB = (11, 1, 1)
-"""Since when tx_isolation is called transaction_isolation there, too."""
+"""Since this version of MariaDB, too, tx_isolation is called transaction_isolation."""
 
 
 @frozen(kw_only=True)
@@ -104,7 +104,7 @@ class ServerFacts:
     max_allowed_packet: int
     """Bytes of the longest statement it accepts."""
     connection_id: int
-    """Names the connection to KILL and in the process list."""
+    """The connection's number in KILL and in the process list."""
     database: str
     """The database, as the server writes it."""
 
@@ -115,7 +115,7 @@ class ServerFacts:
 
     @classmethod
     def from_row(cls, row: tuple[str, int, int, str]) -> ServerFacts:
-        """Read the answer to the question every connection asks first."""
+        """Make it of the answer to `_FACTS`."""
         text, packet, connection_id, database = row
         return cls(
             version=tuple(int(part) for part in re.findall(r"\d+", text)[:3]),
@@ -138,9 +138,9 @@ class ServerFacts:
 
 @frozen
 class OwnState:
-    """What a connection is on this side of the network: its session's number, and the attributes that user code sees.
+    """The state of a connection in the driver: its session's number, and the attributes that user code may change.
 
-    `number` is what the server called the session when it began: another one means that user code has reconnected.
+    `number` is the session's number at the server. Another one means that user code has reconnected.
     """
 
     number: int
@@ -154,19 +154,19 @@ class OwnState:
 
     @property
     def cursorclass(self) -> Any:
-        """What our own statements are run with."""
+        """The class of the cursors for our own statements."""
         return self.attributes["cursorclass"]
 
 
 class _SecretText(str):
-    """A password on its way to mysqlclient, which does not show itself where local variables are shown."""
+    """A password for mysqlclient, hidden where local variables are shown."""
 
     __slots__ = ()
 
     def __repr__(self) -> str:
         return "***"
 
-    # Whoever shortens what it shows cuts first and asks for the text then.
+    # A tool that shortens what it shows cuts first and then takes the repr.
     def __getitem__(self, key: SupportsIndex | slice, /) -> _SecretText:
         return _SecretText(super().__getitem__(key))
 
@@ -183,7 +183,7 @@ class _Secret(bytes):
         found = super().__getitem__(key)
         return _Secret(found) if isinstance(found, bytes) else found
 
-    # The driver appends the terminating zero, and puts the header of a packet before it: still a secret.
+    # The driver appends a zero and prepends the header of a packet. The result must stay a secret.
     def __add__(self, other: Buffer, /) -> _Secret:
         return _Secret(bytes(self).__add__(other))
 
@@ -193,20 +193,20 @@ class _Secret(bytes):
 
 @define(eq=False)
 class Driver:
-    """Opens the connections of one configuration; usable by any thread."""
+    """Opens the connections of one configuration. Thread-safe."""
 
     config: ConnectConfig
     lock_wait: int = LOCK_WAIT_SECONDS
     greeted: bool = field(default=False, init=False)
-    """Whether a server has ever answered; if not, the settings are likelier to be wrong than the server down."""
+    """Whether a server has ever answered. If not, wrong settings are likelier than a server that is down."""
     tried: bool = field(default=False, init=False)
-    """Whether a connection was ever wanted."""
+    """Whether a connection was ever tried."""
     _tls: ssl.SSLContext | None = field(default=None, init=False, repr=False)
 
     def open(self, *, autocommit: bool) -> tuple[Any, ServerFacts]:
-        """Return a new connection, ready to use, and what its server is.
+        """Return a new connection, ready to use, and the facts about its server.
 
-        Raises the driver's errors, and ConfigurationError for what no other attempt can mend.
+        Raises the driver's errors, and ConfigurationError if no other attempt can succeed.
         """
         self.tried = True
         raw = self._open_mysqlclient() if self.config.driver == "mysqlclient" else self._open_pymysql()
@@ -225,7 +225,7 @@ class Driver:
         return raw, facts
 
     def reclaim(self, raw: Any, state: OwnState) -> None:
-        """Make a connection mean what it meant when it was new, in the transaction that user code has begun there.
+        """Undo what user code has set on a connection, inside its transaction.
 
         One round trip, and one more if the driver's character set was changed.
         """
@@ -236,12 +236,11 @@ class Driver:
         raw.cursor().execute(_OURS_AGAIN.format(lock_wait=self.lock_wait))
 
     def restore(self, raw: Any, facts: ServerFacts, state: OwnState, *, autocommit: bool) -> None:
-        """Make a connection as new after user code had it: two commands, outside of a transaction.
+        """Make a connection as new after user code had it, outside of a transaction.
 
-        The first ends what only the server can end: temporary tables, user locks, table locks, prepared statements,
-        variables. (mysqlclient has no reset. It logs in anew on the connection, as the server then asks, in two.) The
-        last says what every new connection is told. Raises what the driver raises, and
-        ConfigurationError if the connection cannot become what it was.
+        A reset ends temporary tables, user locks, table locks, prepared statements and variables. mysqlclient has no
+        reset, so it logs in anew on the same connection. The last statement has all settings of a new connection.
+        Raises the driver's errors, and ConfigurationError if user code has changed the connection itself.
         """
         if OwnState.of(raw) != state:
             raise ConfigurationError("the settings of the driver's connection were changed")
@@ -261,7 +260,7 @@ class Driver:
 
     def _open_pymysql(self) -> Any:
         config = self.config
-        # Newer drivers encrypt without being asked, and then verify nothing: that costs much and protects little.
+        # By default newer drivers encrypt and verify nothing, which costs much and protects little.
         tls: dict[str, Any] = {"ssl": self._context()} if config.tls else {"ssl_disabled": True}
         raw = pymysql.connect(
             host=config.host,
@@ -285,10 +284,10 @@ class Driver:
         try:
             raw.connect()
         except RuntimeError as exc:
-            # The package that MySQL's default way of logging in needs is missing.
+            # The package for MySQL's default authentication is missing.
             raise ConfigurationError(f"cannot log in: {exc}") from exc
         except BaseException:
-            # A connection that is killed while it logs in has met a server all the same.
+            # A connection that was killed during the login has met a server, too.
             self.greeted = self.greeted or getattr(raw, "server_version", None) is not None
             raise
         return raw
@@ -333,7 +332,7 @@ class Driver:
             config = self.config
             try:
                 context = ssl.create_default_context(cafile=config.ssl_ca)
-                # The certificates that MySQL makes for itself lack what Python >= 3.13 wants to see.
+                # The certificates that MySQL makes for itself fail the strict check, the default since Python 3.13.
                 context.verify_flags &= ~ssl.VERIFY_X509_STRICT
                 if not config.ssl_verify:
                     context.check_hostname = False
@@ -349,16 +348,16 @@ class Driver:
 
 
 def _check_encryption(cursor: Any) -> None:
-    """Refuse to go on in the clear, as mysqlclient does where it is built with MariaDB's library."""
+    """Refuse a connection without encryption: mysqlclient accepts one if it was built with MariaDB's library."""
     cursor.execute(_CIPHER)
     if not cursor.fetchone()[1]:
         raise ConfigurationError("the URL asks for TLS, and the server does not offer it")
 
 
 def silence(raw: Any) -> object:
-    """Cut an inherited connection off from its server, in a forked child: whatever it still sends goes nowhere.
+    """Cut an inherited connection off from its server, in a forked child.
 
-    Closing the file descriptor in the child alone says nothing to the server; the driver's own close would. Returns an
+    To close the child's file descriptor sends nothing to the server, but the driver's own close would. Returns an
     object that must not be collected before the process ends, because another thread may have been reading from it.
     """
     if not isinstance(raw, pymysql.connections.Connection):
@@ -375,5 +374,5 @@ def silence(raw: Any) -> object:
 
 
 def fastest() -> Literal["pymysql", "mysqlclient"]:
-    """Return the name of the fastest driver that is installed here."""
+    """Return the name of the fastest installed driver."""
     return "mysqlclient" if find_spec("MySQLdb") else "pymysql"

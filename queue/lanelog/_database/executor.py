@@ -1,6 +1,6 @@
-"""What a store is given to talk to the database with, and the one clock.
+"""The interface by which stores run statements, and the one clock.
 
-It never opens, commits or retries anything. Every store takes an `Executor`; transactions, sessions and wires are one.
+Never opens, commits or retries anything.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 NOW_MS: Final = "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6)) DIV 1000"
-"""The database's clock in epoch milliseconds, as SQL: the start of the statement, in no session's time zone."""
+"""The database's clock in epoch milliseconds, as SQL. It is the start of the statement, in UTC in every session."""
 
 SERVER_MARK: Final = "CRC32(CONCAT_WS('\\n', @@server_id, @@hostname, @@port, @@datadir))"
-"""Who answers, as SQL: for what no other server may answer, behind a proxy that changes them."""
+"""A mark of the server that answers, as SQL. It shows that a proxy has changed the server."""
 
 
 class Executor(Protocol):
-    """Runs statements with `%s` parameters; the first parameter of every store method, always named `cx`.
+    """Runs statements with `%s` parameters. In the stores its name is always `cx`.
 
-    Every method raises only errors of lanelog's tree. Not for use by two threads at once.
+    Every method raises only errors of lanelog's tree. Not for two threads at once.
     """
 
     def execute(self, sql: str, args: Sequence[object] = ()) -> int:
-        """Run a statement; return how many rows it matched (an upsert counts 1 for inserted, 2 for changed)."""
+        """Run a statement; return how many rows it matched (an upsert: 2 for each row that it changed, else 1)."""
         ...
 
     def query(self, sql: str, args: Sequence[object] = ()) -> list[tuple[Any, ...]]:

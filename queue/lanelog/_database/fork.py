@@ -1,7 +1,8 @@
-"""What a forked child does with inherited connections and locks: it forgets them, without a word to the server.
+"""Inherited connections and locks in a forked child: it forgets them, without a word to the server.
 
-It never touches the parent: closing the child's copy of a socket is invisible to it, a COM_QUIT on it would not be.
-Wires are registered when they connect; what is shared by threads is registered when it is made, to get new locks.
+Never touches the parent's connections: to close the child's copy of a socket changes nothing there, but a COM_QUIT
+would end the parent's session. A wire is registered when it connects. An object with locks is registered when it is
+made, and gets new locks in the child.
 """
 
 from __future__ import annotations
@@ -12,25 +13,25 @@ from typing import Any, Protocol
 
 
 class Inheritable(Protocol):
-    """What can be made harmless in a child."""
+    """An object that can be made harmless in a child."""
 
     def abandon(self) -> None:
-        """Forget what was inherited; called in the child, when no other thread exists yet."""
+        """Forget inherited state. Called in the child, when no other thread exists yet."""
 
 
 _wires: weakref.WeakSet[Any] = weakref.WeakSet()
 _shared: weakref.WeakSet[Any] = weakref.WeakSet()
-# What would take an inherited lock, or talk to the server, when it is collected: kept until the end instead.
+# Objects that would take an inherited lock, or talk to the server, when they are collected. They stay until the end.
 _kept: list[object] = []
 
 
 def register_wire(wire: Inheritable) -> None:
-    """Have `wire.abandon()` called in a forked child, as long as the wire lives."""
+    """Let a forked child call `wire.abandon()`, as long as the wire lives."""
     _wires.add(wire)
 
 
 def register_shared(shared: Inheritable) -> None:
-    """Have `shared.abandon()` called in a forked child after all wires are abandoned, as long as it lives."""
+    """Let a forked child call `shared.abandon()` after all wires are abandoned, as long as the object lives."""
     _shared.add(shared)
 
 

@@ -1,6 +1,6 @@
-"""Which life of which server a connection talks to.
+"""One life of one server: the questions that identify it, and the comparison of two.
 
-Owns the questions and the comparison; never decides what follows from another answer. Wires ask, the engine compares.
+Never decides what follows from a difference.
 """
 
 from __future__ import annotations
@@ -16,43 +16,43 @@ if TYPE_CHECKING:
     from lanelog._database.executor import Executor
 
 START_TOLERANCE_MS: Final = 2000
-"""Two readings of one server's start differ by less: each is late by the part of a second that `Uptime` leaves out, and
-by less than `_STALL_MS`."""
+"""Two readings of one server's start differ by less. Each is late by the fraction of a second that `Uptime` leaves out,
+and by less than `_STALL_MS`."""
 
 _READINGS = 5
 _STALL_MS = 1000
 _WRAP: Final = 2**64
 
-# The database's clock, and how long the server has been up (no table, no privilege needed).
+# The database's clock, and the server's uptime (no table, no privilege needed).
 _NOW = f"SELECT {NOW_MS}"
 _UPTIME = "SHOW GLOBAL STATUS LIKE 'Uptime'"
-# Who the server is: no two that hold different data agree in all of these. MariaDB has no server_uuid.
+# The identity of a server: no two servers with different data agree in all of these. MariaDB has no server_uuid.
 _IDENTITY_MARIADB = f"SELECT {SERVER_MARK}, @@server_id, @@hostname, @@port, @@datadir"
 _IDENTITY_MYSQL = f"SELECT {SERVER_MARK}, @@server_id, @@hostname, @@port, @@datadir, @@server_uuid"
 
 
 @frozen
 class Incarnation:
-    """One life of one server: its start, by its own clock in epoch milliseconds, and a digest of who it is.
+    """One life of one server: its start, by its own clock in epoch milliseconds, and a digest of its identity.
 
-    The start is exact to a second or two. It may be negative or far away, when the clock was set after the boot.
+    The start is exact to two seconds. It may be negative or far away, if the clock was set after the boot.
     """
 
     started_ms: int
     identity: str
-    """SHA-256 of server id, host name, port, data directory and, on MySQL, server_uuid; empty: not known."""
+    """SHA-256 of server id, host name, port, data directory and, on MySQL, server_uuid. Empty: not known."""
     mark: int = field(default=0, eq=False)
-    """What the server answers to SERVER_MARK; 0: not known."""
+    """The server's SERVER_MARK. 0: not known."""
 
     def same(self, other: Incarnation) -> bool:
-        """Whether both name one life of one server; what an older version wrote knows the start alone."""
+        """Whether both name one life of one server. An older version of the tables knows the start alone."""
         if self.identity and other.identity and self.identity != other.identity:
             return False
         return abs(self.started_ms - other.started_ms) <= START_TOLERANCE_MS
 
 
 def read_incarnation(cx: Executor, *, mariadb: bool) -> Incarnation:
-    """Ask a server who it is and since when, three statements. Raises DatabaseError."""
+    """Read the incarnation of a server. Raises DatabaseError."""
     row = cx.one(_IDENTITY_MARIADB if mariadb else _IDENTITY_MYSQL)
     mark, *parts = row or (0,)
     text = "\n".join(str(part) for part in parts)
@@ -60,8 +60,8 @@ def read_incarnation(cx: Executor, *, mariadb: bool) -> Incarnation:
 
 
 def server_start(cx: Executor) -> int:
-    """When the server started, by its own clock in epoch milliseconds; 0: it would not say. Raises DatabaseError."""
-    # Uptime is whole seconds, read between two looks at the clock: a stall between them would shift the start.
+    """Return the server's start, by its own clock in epoch milliseconds. 0: not known. Raises DatabaseError."""
+    # Uptime is read between two looks at the clock. After a stall between them it is read again.
     for _ in range(_READINGS):
         before, uptime, now = cx.one(_NOW), cx.one(_UPTIME), cx.one(_NOW)
         if before and now and int(now[0]) - int(before[0]) < _STALL_MS:
@@ -70,5 +70,5 @@ def server_start(cx: Executor) -> int:
 
 
 def signed(uptime: int) -> int:
-    """Seconds of uptime: a server whose clock was set back after its start counts from below zero, and wraps."""
+    """Return the uptime in seconds. It is negative, and wraps, if the clock was set back after the server's start."""
     return uptime - _WRAP if uptime >= _WRAP // 2 else uptime

@@ -1,7 +1,6 @@
-"""Statements that name their database, for connections that user code has in its hands: it may have said USE.
+"""Statements that name their database, for connections that user code has: it may have sent USE.
 
-It never asks which database is the current one, which would cost a round trip and be old by the next statement. The
-pool's lent transactions and publishing on a caller's connection go through it.
+Never asks for the current database: that costs a round trip, and the next statement may change it.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from attrs import define
 
 from lanelog._database.executor import Executor
 
-# All of lanelog's tables, where no database stands before them; its statements have no such word in any other place.
+# The tables of lanelog, without a database before them. The statements have no such word in any other place.
 _TABLE: Final = re.compile(r"(?<![\w.`])queue_\w+")
 
 
 def named(sql: str, database: str, args: Sequence[object]) -> str:
-    """The statement with the database before each of lanelog's tables."""
+    """Return the statement with the database before each of lanelog's tables."""
     quoted = database.replace("`", "``")
     if args:
         quoted = quoted.replace("%", "%%")  # the driver formats it
@@ -28,7 +27,7 @@ def named(sql: str, database: str, args: Sequence[object]) -> str:
 
 @define
 class Naming:
-    """An Executor whose statements go to one database, whichever is the current one."""
+    """An Executor whose statements go to one database, not to the current one."""
 
     _cx: Executor
     _database: str

@@ -1,10 +1,10 @@
-"""Several statements, and the COMMIT behind them, in one packet: one round trip for a whole transaction.
+"""Several statements and their COMMIT in one packet: one round trip for a whole transaction.
 
-It never decides what may be sent that way, and never sends anything twice. `wire` calls it. The server runs the
-statements in order and stops at the first that fails, so a COMMIT that is the last of them commits all or nothing.
+Never decides which statements may be sent that way, and never sends one twice. The server runs the statements in order
+and stops at the first that fails, so the COMMIT at the end commits all or nothing.
 
 Servers refuse such packets unless the session has permitted them. User code gets no connection that permits them: a
-text that it puts together carelessly would then be able to say more than one thing.
+carelessly built text could then inject a second statement.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from attrs import field, frozen
 
 COMMIT: Final = "COMMIT"
 
-# PyMySQL has no name for it; its argument is the option.
+# PyMySQL has no name for this command. Its argument is the option.
 _COM_SET_OPTION: Final = 0x1B
 _PERMITTED: Final = 0
 _REFUSED: Final = 1
@@ -26,14 +26,14 @@ _REFUSED: Final = 1
 
 @frozen
 class Statement:
-    """A statement with `%s` parameters and its arguments."""
+    """A statement with `%s` parameters, and its arguments."""
 
     sql: str
     args: Sequence[object] = field(repr=False)
 
 
 def permit(raw: Any, *, several: bool) -> None:
-    """Let the server take several statements in a packet, or only one. Raises what the driver raises."""
+    """Let the server take several statements in a packet, or only one. Raises the driver's errors."""
     option = _PERMITTED if several else _REFUSED
     if hasattr(raw, "set_server_option"):  # mysqlclient's
         raw.set_server_option(option)
@@ -43,10 +43,9 @@ def permit(raw: Any, *, several: bool) -> None:
 
 
 def send(cursor: Any, statements: Sequence[Statement], told: list[int]) -> None:
-    """Send the statements and a COMMIT; append to `told` what each that was run has told by LAST_INSERT_ID(expression).
+    """Send the statements and a COMMIT. Append to `told` the LAST_INSERT_ID(expression) of each that was run.
 
-    After an error, `told` says which statement it answers: as many as it has entries were run before. Raises what the
-    driver raises.
+    After an error, the length of `told` is the number of statements that were run before. Raises the driver's errors.
     """
     sql = ";\n".join([*(statement.sql for statement in statements), COMMIT])
     cursor.execute(sql, [value for statement in statements for value in statement.args])
@@ -56,7 +55,7 @@ def send(cursor: Any, statements: Sequence[Statement], told: list[int]) -> None:
 
 
 def hung_up(raw: Any) -> bool:
-    """Whether the server is known to have closed the connection, asked of this machine alone."""
+    """Whether the server has closed the connection, as far as this machine knows. Asks without a round trip."""
     if not hasattr(select, "poll") or not hasattr(select, "POLLRDHUP"):
         return False
     asked = select.poll()

@@ -1,7 +1,6 @@
-"""The connections that threads share, and the transactions on them; the face of the database for all other rooms.
+"""The connections that threads share, and the transactions on them.
 
-It never repeats anything and holds no lock while it waits for the server. Publisher, administration and the handlers'
-transactions borrow from it; loops get sessions of their own.
+Repeats a whole transaction only in `retry`. Holds no lock while it waits for the server.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ T = TypeVar("T")
 
 _PURPOSE = "publishing"
 
-# A snapshot: the level holds for the one transaction that the second statement begins.
+# The level holds only for the transaction that the second statement begins.
 _SNAPSHOT = ("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", "START TRANSACTION READ ONLY")
 
 
 class Transaction:
-    """A transaction on a pooled connection, an Executor; for one thread, and only inside its `with` block."""
+    """A transaction on a pooled connection. An Executor for one thread, only inside its `with` block."""
 
     def __init__(self, wire: Wire, executor: Executor | None = None) -> None:
         self._wire = wire
@@ -61,15 +60,15 @@ class Transaction:
 
     @property
     def line(self) -> Wire:
-        """The connection it is on, which knows its server."""
+        """Its connection, which knows the server."""
         return self._wire
 
     def discard(self) -> None:
-        """Give the connection up, and with it the transaction: its server is not the one that it should be."""
+        """Give up the connection, and with it the transaction: another server answers than expected."""
         self._wire.drop()
 
     def guard(self) -> None:
-        """Leave a mark at the start, before user code gets `raw`; a connection that died while idle is replaced."""
+        """Set a savepoint before user code gets `raw`. A connection that died while idle is replaced."""
         try:
             self._wire.execute("SAVEPOINT lanelog_start")
         except DatabaseError:
@@ -80,15 +79,15 @@ class Transaction:
         self._guarded = True
 
     def reclaim(self) -> None:
-        """Verify, and undo what user code has set in the session: the statements that follow are ours."""
+        """Verify, and undo what user code has set in the session, before our own statements."""
         self.verify()
         self._wire.reclaim()
 
     def verify(self) -> None:
-        """Raise unless it is still the transaction that was begun; to be called before the last writes, or the COMMIT.
+        """Raise unless it is still the transaction that was begun. Called before the last writes, or the COMMIT.
 
-        User code may have committed, rolled back, altered a table (an implicit commit), or swallowed a deadlock: what
-        it wrote before is then committed or lost already, and nothing may be committed as if it were with it.
+        User code may have committed, rolled back, altered a table (an implicit commit), or swallowed a deadlock. Its
+        earlier writes are then committed or lost already, and a later commit would not be one with them.
         """
         if self._wire.doomed is not None:
             raise self._wire.doomed
@@ -108,7 +107,7 @@ class Transaction:
 
 
 class _SharedPool(PooledDB):  # type: ignore[misc] # DBUtils ships no types
-    """DBUtils' pool of wires, which connect when they are first used: the pool's own lock is not held meanwhile."""
+    """DBUtils' pool of wires. A wire connects at its first use, and so without the pool's own lock."""
 
     def __init__(self, driver: Driver) -> None:
         size = driver.config.pool_size
@@ -118,31 +117,31 @@ class _SharedPool(PooledDB):  # type: ignore[misc] # DBUtils ships no types
             _WireFactory(driver),
             maxcached=size,
             maxconnections=size,
-            blocking=False,  # the semaphore waits instead: DBUtils would wait for ever
+            blocking=False,  # the semaphore waits: DBUtils would wait for ever
             reset=False,  # every transaction ends before its wire comes back
             failures=(LanelogError,),
-            ping=0,  # only wires that were silent for some seconds are asked, and outside of the pool's lock
+            ping=0,  # `_borrow` tests wires that were silent for some seconds, without the pool's lock
             isfatal=_never_replay,
         )
 
     def abandon(self) -> None:
-        """In a forked child: the pool's lock may be held by nobody, and is not taken any more."""
+        """In a forked child: a thread that is gone may hold the pool's lock, so it is not taken any more."""
         self.free = threading.Semaphore(0)
         self._inherited = True
 
     def cache(self, con: object) -> None:
-        """Take a wire back; DBUtils calls it when a borrowed one is closed or collected."""
+        """Take a wire back. DBUtils calls this when a borrowed one is closed or collected."""
         if not self._inherited:
             super().cache(con)
 
     def close(self) -> None:
-        """Close the wires that nobody has borrowed; DBUtils calls it when the pool is collected, too."""
+        """Close the wires that are not borrowed. DBUtils also calls this when the pool is collected."""
         if not self._inherited:
             super().close()
 
 
 class _WireFactory:
-    """What DBUtils takes for a driver: its `connect` makes a wire that is not connected yet."""
+    """A driver for DBUtils. Its `connect` makes a wire that is not connected yet."""
 
     threadsafety = 1
 
@@ -158,17 +157,17 @@ class _WireFactory:
 
 
 def _never_replay(_error: BaseException) -> bool:
-    """For DBUtils: no error is a reason to run a statement again on a new connection, without what came before it."""
+    """For DBUtils: after no error it repeats a statement on a new connection, where the earlier ones are missing."""
     return False
 
 
 @define(eq=False)
 class Database:
-    """One database, for any number of threads; makes no connection before it is used."""
+    """One database. Thread-safe. Connects at its first use."""
 
     config: ConnectConfig
     tables_version: int = field(default=0, init=False)
-    """The version of the tables, kept here for all who work on them; 0: `migrations` has not looked yet."""
+    """The version of the tables. 0: `migrations` has not read it yet."""
     _driver: Driver = field(init=False, repr=False)
     _pool: _SharedPool = field(init=False, repr=False)
     _closed: bool = field(default=False, init=False)
@@ -184,11 +183,11 @@ class Database:
     def transaction(self, *, wait: float | None = None, guarded: bool = False) -> Iterator[Transaction]:
         """A transaction on a pooled connection: COMMIT at the end of the block, ROLLBACK if it raises.
 
-        `wait` bounds the seconds until a connection is free (default: publish_timeout), then DatabaseError. `guarded`
-        is for blocks that give `raw` to user code, see `Transaction.verify`: our statements in them name their
-        database, and the connection is as new afterwards, or closed. If COMMIT loses the connection, the DatabaseError
-        has `outcome_unknown`. A transaction that met a deadlock or a lock time-out is not committed even if the block
-        swallows the error: it is raised again instead. Exceptions of user code pass through unchanged.
+        `wait`: seconds until a connection is free (default: publish_timeout), then DatabaseError. `guarded`: for blocks
+        that give `raw` to user code, see `Transaction.verify`. Our statements then name their database, and afterwards
+        the connection is as new, or closed. If COMMIT loses the connection, the DatabaseError has `outcome_unknown`. A
+        transaction that met a deadlock or a lock time-out is not committed, even if the block swallows that error: it
+        is raised again instead.
         """
         pool, pooled = self._borrow(wait)
         try:
@@ -211,11 +210,10 @@ class Database:
             self._give_back(pool, pooled, lent=guarded)
 
     def commit_at_once(self, statements: Sequence[Statement]) -> list[int] | None:
-        """A transaction in one round trip, on a pooled connection: what its statements told by LAST_INSERT_ID(expr).
+        """Run a transaction in one round trip. Return what its statements told by LAST_INSERT_ID(expr).
 
-        None: this server, or the proxy before it, takes one statement at a time, and nothing was sent. Raises
-        DatabaseError: nothing was committed, unless it has `outcome_unknown`. What was sent may then still be on its
-        way, for as long as `LATEST` says.
+        None: the server, or a proxy, takes one statement at a time, and nothing was sent. Raises DatabaseError: nothing
+        was committed, unless it has `outcome_unknown`. Then the server may still run it, for `LATEST` seconds.
         """
         pool, pooled = self._borrow(None)
         try:
@@ -232,9 +230,9 @@ class Database:
 
     @contextmanager
     def snapshot(self, *, wait: float | None = None) -> Iterator[Executor]:
-        """An Executor whose queries all see the database at the moment of the first; it can write nothing.
+        """An Executor whose queries all see the database at the moment of the first. It cannot write.
 
-        For a few quick queries that must agree with each other: while it is open, the server keeps what others delete.
+        For a few quick queries that must agree. While it is open, the server keeps all rows that others delete.
         """
         with self.transaction(wait=wait) as transaction:
             for statement in _SNAPSHOT:
@@ -251,25 +249,25 @@ class Database:
             self._give_back(pool, pooled)
 
     def session(self, purpose: str) -> Session:
-        """A connection for one thread alone, made at its first use; whoever asks for it closes it."""
+        """A connection for one thread alone, made at its first use. The caller closes it."""
         return Session(purpose, Wire(self._driver, autocommit=True), self._saw, self._worth, self.close_idle)
 
     @property
     def reached(self) -> bool:
-        """Whether a server has ever answered: if not, the settings are likelier to be wrong than the server down."""
+        """Whether a server has ever answered. If not, wrong settings are likelier than a server that is down."""
         return self._driver.greeted
 
     @property
     def tried(self) -> bool:
-        """Whether anything was ever asked of the database, answered or not."""
+        """Whether a connection was ever tried."""
         return self._driver.tried
 
     def holder(self, lock: Callable[[Executor], object], *, seconds: float) -> LockHolder | None:
-        """Return who holds what `lock` waits for, as far as this account may see it; asks for at most `seconds`."""
+        """Return the session that holds what `lock` waits for, within `seconds`, if this account may see it."""
         return holder(self.config, lock, seconds=seconds) if self.reached and not self._closed else None
 
     def facts(self) -> ServerFacts:
-        """The server, as the last new connection saw it; connects if there never was one, for `publish_timeout`."""
+        """The server, as the last new connection saw it. Connects if there was none, for `publish_timeout` at most."""
         if self._facts is None:
             deadline = time.monotonic() + self.config.publish_timeout
             self.retry(self._connect, deadline=deadline, what="connecting")
@@ -289,7 +287,7 @@ class Database:
         unless: Collection[int] = (),
         stopping: threading.Event | None = None,
     ) -> T:
-        """`with_retries`, except for errors with a code of `unless`, and for a database that was never reached."""
+        """As `with_retries`. Does not repeat after a code of `unless`, or if no server has ever answered."""
         return with_retries(
             op,
             deadline=deadline,
@@ -299,12 +297,12 @@ class Database:
         )
 
     def close(self) -> None:
-        """Close all pooled connections, those in use when they come back. Sessions are their owners'."""
+        """Close all pooled connections, those in use when they come back. Does not close sessions."""
         self._closed = True
         self._pool.close()
 
     def _borrow(self, wait: float | None) -> tuple[_SharedPool, Any]:
-        """Wait for a free place, take a wire and make sure that it is connected."""
+        """Wait for a free place, take a wire, and make sure that it is connected."""
         if self._closed:
             raise ClosedError
         pool = self._pool
@@ -348,10 +346,7 @@ class Database:
             pool.free.release()
 
     def close_idle(self) -> None:
-        """Close what nobody has borrowed, while some loop has no connection; never waits.
-
-        Whatever the loop is worth: a connection that nobody uses is worth less.
-        """
+        """Close idle connections while any session lacks one: an idle connection is worth less. Never waits."""
         pool = self._pool
         taken: list[Any] = []
         try:
@@ -371,13 +366,13 @@ class Database:
         self._facts = facts
 
     def abandon(self) -> None:
-        """In a forked child: the parent's connections are not ours, and its locks may be held by nobody."""
+        """In a forked child: the connections are the parent's, and threads that are gone may hold the locks."""
         self._pool.abandon()
         self._pool = _SharedPool(self._driver)
 
 
 class _Autocommit:
-    """Statements that commit one by one, on a wire whose autocommit is off."""
+    """An Executor that commits each statement, on a wire whose autocommit is off."""
 
     def __init__(self, pooled: Any) -> None:
         self._pooled = pooled

@@ -1,6 +1,6 @@
-"""Repeats a whole transaction after an error that may pass: waits between attempts grow, are jittered, and end in time.
+"""Repeats a whole transaction after a retriable error, with growing random waits, until a deadline.
 
-It never repeats a single statement, nor anything that is not retriable. Publisher, administration and loops call it.
+Never repeats a single statement of a transaction, and never repeats after an error that is not retriable.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def with_retries(
 ) -> T:
     """Return `op()`, repeated on a retriable DatabaseError until `deadline` on the monotonic clock.
 
-    Raises the last error, with a note saying how often `what` was tried. Once the outcome of any attempt was unknown,
-    so is that of the whole. `give_up(error)` may end it after a failure; `stopping` cuts the waits short.
+    Raises the last error, with a note that counts the attempts at `what`. If the outcome of one attempt was unknown,
+    the outcome of the whole is. `give_up(error)` may end it after a failure. `stopping` cuts the waits short.
     """
     pause = stopping or Event()
     unknown = False

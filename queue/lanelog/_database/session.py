@@ -1,6 +1,6 @@
-"""A dedicated connection of one thread: for loops, which hold locks and snapshots of their own over many statements.
+"""A dedicated connection of one thread, for long work.
 
-It never shares its connection and never repeats a statement. The engine's loops and the lane creator own sessions.
+Never shares its connection and never repeats a statement.
 """
 
 from __future__ import annotations
@@ -23,64 +23,64 @@ T = TypeVar("T")
 
 @define(eq=False)
 class Session:
-    """One thread's own connection, made at the first use and made anew after it was lost; an Executor.
+    """One thread's own connection, made at the first use, and again after it was lost. An Executor.
 
-    Outside of `transaction()` every statement commits by itself. Not for use by two threads at once. In a forked child
-    it has no connection and makes its own.
+    Outside of `transaction()` every statement commits by itself. Not for two threads at once. In a forked child it
+    makes a new connection.
     """
 
     purpose: str
-    """What it is for, shown in its repr: `keeper`, `settler`."""
+    """Its purpose, shown in its repr and ranked by `worth`: `keeper`, `settler`."""
     _wire: Wire = field(repr=False)
     _connected: Callable[[ServerFacts], None] = field(repr=False)
     _worth: Worth = field(repr=False)
     _relieve: Callable[[], None] = field(repr=False)
-    """Called when it was refused a connection: closes what nobody uses."""
+    """Called when it got no connection. Closes idle connections of the pool."""
     _inside: bool = field(default=False, init=False, repr=False)
 
     @property
     def generation(self) -> int:
-        """How many connections it has made: a change means that locks and session state are gone. 0: none yet."""
+        """The number of connections made so far. A change means that locks and session state are gone."""
         return self._wire.generation
 
     @property
     def incarnation(self) -> Incarnation:
-        """The server as it answered when this session connected. Raises DatabaseError if it never did."""
+        """The server that answered when this session connected, or at the last `look`. Raises DatabaseError."""
         return self._wire.incarnation
 
     @property
     def connected_at(self) -> float:
-        """When (monotonic) the connection was made."""
+        """The time (monotonic) at which the connection was made."""
         return self._wire.connected_at
 
     @property
     def steady_since(self) -> float:
-        """Since when (monotonic) the connection is there and every statement was answered within `STALL` seconds."""
+        """The time (monotonic) since which the connection exists and no statement took longer than `STALL` seconds."""
         return self._wire.steady_since
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection that nobody has found broken yet."""
+        """Whether there is a connection that has not been found broken."""
         return self._wire.raw is not None
 
     @property
     def connection_id(self) -> int:
-        """The connection's number at the server; 0 while there is none."""
+        """The connection's number at the server. 0: there is no connection."""
         return self._wire.facts.connection_id if self._wire.raw is not None and self._wire.facts else 0
 
     def ensure(self) -> bool:
-        """Connect if not connected; return whether it is a new connection. Raises DatabaseError.
+        """Connect if not connected. Return whether the connection is new. Raises DatabaseError.
 
-        Between two transactions it may give its connection up, where the server has too few and others are worth more.
+        If the server has too few connections, it gives its own up to a session that is worth more, and raises.
         """
         self._give_way()
         return self._greet() if self._connect(self._wire.ensure) else False
 
     @contextmanager
     def pinned(self) -> Iterator[None]:
-        """For what must not be split between two connections: one that is lost inside stays lost.
+        """Keep all statements of the block on one connection.
 
-        What needs it raises DatabaseError then, and a repetition may mend it.
+        If it is lost inside, each further statement raises DatabaseError.
         """
         if self._inside:
             yield
@@ -92,12 +92,12 @@ class Session:
             self._inside = False
 
     def look(self) -> Incarnation:
-        """Ask anew which server answers on this connection: a proxy may have changed it. Raises DatabaseError."""
+        """Ask again which server answers: a proxy may have changed it. Raises DatabaseError."""
         self._ready()
         return self._wire.look()
 
     def ensure_fresh(self) -> None:
-        """As `ensure`, but a connection that was silent for some seconds is asked, and replaced if it has died."""
+        """As `ensure`, but a connection that was silent for some seconds is tested, and replaced if it has died."""
         self._give_way()
         before = self._wire.generation
         self._connect(self._wire.ensure_fresh)
@@ -105,7 +105,10 @@ class Session:
             self._greet()
 
     def ping_if_idle(self, seconds: float = FRESH) -> None:
-        """Keep the connection from being dropped by the server; raises DatabaseError if it has been, or gives way."""
+        """Ping, so that the server does not drop a silent connection.
+
+        Raises DatabaseError if the server has dropped it, or if this session gives it up.
+        """
         self._give_way()
         if self._wire.raw is not None and self._wire.idle() >= seconds:
             self._wire.ping()
@@ -127,10 +130,10 @@ class Session:
 
     @contextmanager
     def transaction(self) -> Iterator[Executor]:
-        """START TRANSACTION … COMMIT; any exception rolls back, and what broke the connection closes it.
+        """START TRANSACTION … COMMIT. Any exception rolls back.
 
-        A transaction that met a deadlock, a lock time-out or a lost connection is not committed even if the block
-        swallows the error: it is raised again instead.
+        A transaction that met a deadlock, a lock time-out or a lost connection is not committed, even if the block
+        swallows that error: it is raised again instead.
         """
         self._ready()
         self._wire.execute("START TRANSACTION")
@@ -145,7 +148,7 @@ class Session:
             self._inside = pinned
 
     def close(self) -> None:
-        """Close the connection; a later use makes a new one."""
+        """Close the connection. A later use makes a new one."""
         self._wire.close()
 
     def drop(self) -> None:

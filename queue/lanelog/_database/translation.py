@@ -1,7 +1,6 @@
-"""The one seam where errors of a database driver become errors of lanelog, with what the operator can do about them.
+"""The one place where errors of a database driver become errors of lanelog, with a remedy where there is one.
 
-It never raises, and treats all drivers alike: PyMySQL, mysqlclient and MySQL's own connector carry the server's
-number. `wire` calls it for every failed statement, the publisher for statements on a caller's connection.
+Never raises, and treats all drivers alike: PyMySQL, mysqlclient and MySQL's own connector carry the server's number.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _WHAT_WAS_DENIED = re.compile(r"([A-Z][A-Z, ]*?)( with locking clause)? command 
 
 
 def code_of(exc: BaseException) -> int | None:
-    """Return the server's or the driver's error number; None if the exception carries none."""
+    """Return the server's or the driver's error number. None: the exception has none."""
     for candidate in (exc.args[0] if exc.args else None, getattr(exc, "errno", None)):
         if isinstance(candidate, int) and not isinstance(candidate, bool):
             return candidate
@@ -44,16 +43,16 @@ def code_of(exc: BaseException) -> int | None:
 
 
 def comes_from_driver(exc: BaseException) -> bool:
-    """Whether a driver, the network or lanelog itself raised it; anything else is a mistake, to be shown as it is."""
-    # struct.error: who answers speaks another protocol, or was cut off in the middle of a number.
+    """Whether a driver, the network or lanelog itself raised it. Any other error is a bug, and is shown as it is."""
+    # struct.error: the answer is of another protocol, or ends in the middle of a number.
     if isinstance(exc, LanelogError | OSError | UnicodeError | struct.error):
         return True
-    # DB-API 2.0 prescribes the name, and every driver has a module of its own.
+    # DB-API 2.0 prescribes the name, but every driver has its own class.
     return any(base.__name__ == "Error" for base in type(exc).__mro__)
 
 
 def unreachable(error: LanelogError, where: str) -> LanelogError:
-    """Return the error that a new connection met, saying `where` it was to go: drivers leave the port out."""
+    """Return the error of a new connection, with `where` it was to go: drivers leave the port out."""
     if not isinstance(error, DatabaseError) or error.code not in codes.NOBODY_ANSWERED or not error.retriable:
         return error
     return DatabaseError(
@@ -64,9 +63,9 @@ def unreachable(error: LanelogError, where: str) -> LanelogError:
 
 
 def translate(exc: BaseException, *, committing: bool = False) -> LanelogError:
-    """Return the error of lanelog's tree for an error of a driver; one of the tree is returned as it is.
+    """Return the error of lanelog's tree for an error of a driver. An error of the tree is returned as it is.
 
-    `committing`: it answered a COMMIT, so unless the server clearly refused, the outcome is unknown.
+    `committing`: it answers a COMMIT. Unless the server clearly refused, the outcome is unknown.
     """
     if isinstance(exc, LanelogError):
         return exc
@@ -87,13 +86,13 @@ def translate(exc: BaseException, *, committing: bool = False) -> LanelogError:
     return DatabaseError(
         f"{text}: {remedy}" if remedy else text,
         code=code,
-        # An error without a number means that the driver lost track of the protocol: as bad as a lost connection.
+        # An error without a number means that the driver is out of step with the server: as bad as a lost connection.
         retriable=code is None or code in codes.RETRIABLE,
     )
 
 
 def _special(exc: BaseException, code: int | None, text: str) -> LanelogError | None:
-    """Errors that no repetition mends, and that say more than their number."""
+    """Return an error that says more than its number, or None. A repetition helps against none of them."""
     if isinstance(exc, UnicodeEncodeError):
         return ConfigurationError(
             f"the connection's character set cannot carry this text: open it with utf8mb4 ({exc})"
@@ -111,11 +110,11 @@ def _special(exc: BaseException, code: int | None, text: str) -> LanelogError | 
 
 
 def _grant(text: str) -> str:
-    """Which role has what the server refused, and how it is granted."""
+    """Return the remedy for a refused privilege: the role that has it, and how it is granted."""
     found = _WHAT_WAS_DENIED.search(text)
     privileges = found[1].split(", ") if found else []
     if found and found[2]:
-        privileges.append("UPDATE")  # what MySQL wants to see for FOR UPDATE
+        privileges.append("UPDATE")  # MySQL demands it for FOR UPDATE
     roles = roles_with(privileges, found[3]) if found else []
     if not roles:
         return f"grant the user its role: `lanelog grants --role ROLE` prints how, ROLE is one of {', '.join(ROLES)}"
@@ -124,19 +123,19 @@ def _grant(text: str) -> str:
 
 
 def breaks_connection(error: LanelogError) -> bool:
-    """Whether the connection that reported it must not be used again."""
+    """Whether the connection with this error must not be used again."""
     return isinstance(error, DatabaseError) and (
         error.code is None or error.code in codes.LOST or error.code in codes.READ_ONLY
     )
 
 
 def breaks_transaction(error: LanelogError) -> bool:
-    """Whether nothing of the transaction that reported it may be committed."""
+    """Whether the transaction with this error must not be committed."""
     return breaks_connection(error) or (isinstance(error, DatabaseError) and error.code in codes.TRANSACTION_GONE)
 
 
 def _text_of(exc: BaseException) -> str:
-    """The server's sentence and its number; a driver's text holds no secret, unlike the objects around it."""
+    """Return the server's sentence and number. A driver's text holds no secret, unlike the objects around it."""
     code = code_of(exc)
     if len(exc.args) > 1 and code is not None:
         return f"{exc.args[1] or 'the connection was closed'} (error {code})"

@@ -1,6 +1,6 @@
-"""One connection that knows whether it is alive: connects when needed, closes at once what broke in the middle.
+"""One connection that knows whether it is alive. It connects when needed, and closes after an error in mid-statement.
 
-It never repeats a statement and is never used by two threads at once. The pool and the sessions are made of wires.
+Never repeats a statement. Not for two threads at once.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ from lanelog._database.translation import (
 from lanelog.errors import DatabaseError, LanelogError
 
 FRESH: Final = 5.0
-"""Seconds of silence after which a connection is asked whether it is there: a third of what the server allows."""
+"""Seconds of silence after which a connection is tested: a third of the silence that the server allows."""
 
 STALL: Final = 2.0
-"""Seconds: a server that takes longer for one statement may have stood still, and others may have lost theirs."""
+"""Seconds. A server that takes longer for one statement may have stood still, and others may have lost connections."""
 
 
 @define(eq=False, repr=False)
 class Wire:
-    """A connection and its state; an Executor. `raw` is the driver's connection, None while there is none."""
+    """A connection and its state. An Executor. `raw` is the driver's connection, None while there is none."""
 
     _driver: Driver
     _autocommit: bool
     raw: Any = field(default=None, init=False, repr=False)
     facts: ServerFacts | None = field(default=None, init=False)
     generation: int = field(default=0, init=False)
-    """Counts connections made: a different number means that locks, session variables and GET_LOCKs are gone."""
+    """The number of connections made. A change means that locks, session variables and GET_LOCKs are gone."""
     doomed: LanelogError | None = field(default=None, init=False)
     """Why the transaction in progress must not be committed."""
     connected_at: float = field(default=0.0, init=False)
-    """When (monotonic) it was made."""
+    """The time (monotonic) at which it was made."""
     steady_since: float = field(default=0.0, init=False)
-    """When it was made, or the last statement ended that took longer than `STALL`."""
+    """The time (monotonic) at which it was made, or at which the last statement ended that took longer than `STALL`."""
     _used: float = field(default=0.0, init=False)
     _incarnation: Incarnation | None = field(default=None, init=False)
     _several: bool | None = field(default=False, init=False)
-    """Whether the server takes several statements in a packet now; None: it does not know how."""
+    """Whether the server takes several statements in a packet now. None: it never does."""
     _state: OwnState = field(init=False)  # while there is a connection
 
     def __repr__(self) -> str:
@@ -59,7 +59,7 @@ class Wire:
         return f"<Wire {f'connection {number}' if number else 'not connected'}>"
 
     def ensure(self) -> bool:
-        """Connect if there is no connection; return whether it is a new one."""
+        """Connect if there is no connection. Return whether it is a new one."""
         if self.raw is not None:
             return False
         try:
@@ -80,28 +80,28 @@ class Wire:
 
     @property
     def incarnation(self) -> Incarnation:
-        """Which server it is connected to, asked once for each connection. Raises DatabaseError."""
+        """The server that it is connected to, read once for each connection. Raises DatabaseError."""
         return self._incarnation or self.look()
 
     def look(self) -> Incarnation:
-        """Ask which server answers now, behind whatever proxy. Raises DatabaseError."""
+        """Ask again which server answers: a proxy may have changed it. Raises DatabaseError."""
         self._live()
         mariadb = self.facts is not None and self.facts.mariadb
         self._incarnation = read_incarnation(self, mariadb=mariadb)
         return self._incarnation
 
     def ensure_fresh(self, seconds: float = FRESH) -> None:
-        """Connect if there is no connection, or if one that was silent for `seconds` has died meanwhile."""
+        """Connect if there is no connection, or if it was silent for `seconds` and has died."""
         if self.raw is not None and self.idle() >= seconds:
             with suppress(DatabaseError):
                 self.ping()
         self.ensure()
 
     def ping(self) -> None:
-        """Ask the server for a sign of life; a connection that has none is closed and the error raised."""
+        """Ask the server for a sign of life. Raises DatabaseError, and the connection is closed."""
         raw = self._live()
         try:
-            # PyMySQL's ping reconnects unless told not to, in its older versions; mysqlclient's takes no argument.
+            # Older versions of PyMySQL reconnect in ping unless told not to. mysqlclient's ping takes no argument.
             raw.ping(False) if hasattr(raw, "_sock") else raw.ping()  # noqa: FBT003
         except Exception as exc:
             self.drop()
@@ -126,10 +126,10 @@ class Wire:
         return rows[0] if rows else None
 
     def begin(self) -> None:
-        """Nothing to send: a wire with autocommit off opens its transaction with the first statement."""
+        """Does nothing: with autocommit off the first statement begins the transaction."""
 
     def commit(self) -> None:
-        """COMMIT. If the connection is lost over it the outcome is unknown, and the error says so."""
+        """COMMIT. If the connection is lost, the outcome is unknown, and the error says so."""
         if self.doomed is not None:
             raise self.doomed
         raw = self._live()
@@ -143,9 +143,9 @@ class Wire:
         self._used = time.monotonic()
 
     def takes_packets(self) -> bool:
-        """Let the server take several statements in a packet; whether it does. Raises DatabaseError.
+        """Let the server take several statements in a packet. Return whether it does. Raises DatabaseError.
 
-        A connection that the server has closed meanwhile is made anew: what is sent to nobody had no outcome.
+        A connection that the server has closed is replaced before: a packet sent there would have an unknown outcome.
         """
         if self.raw is not None and packet.hung_up(self.raw):
             self.drop()
@@ -155,9 +155,9 @@ class Wire:
         return self._several is True
 
     def commit_with(self, statements: Sequence[Statement]) -> list[int]:
-        """Run statements and COMMIT, in one packet, which the server must take; what they told, as `packet.send` does.
+        """Run statements and COMMIT in one packet, after `takes_packets`. Return what they told, as `packet.send` does.
 
-        Raises DatabaseError; if one of the statements was refused, none was committed. If the connection is lost, the
+        Raises DatabaseError. If one of the statements was refused, none was committed. If the connection is lost, the
         outcome is unknown, and the error says so. The caller rolls back after an error.
         """
         if self.doomed is not None:
@@ -168,7 +168,7 @@ class Wire:
             packet.send(raw.cursor(self._state.cursorclass), statements, told)
         except BaseException as exc:
             if not comes_from_driver(exc):
-                self.drop()  # in the middle of what, nobody knows
+                self.drop()  # its state is unknown
                 raise
             error = translate(exc)
             if len(told) >= len(statements) or breaks_connection(error):
@@ -180,7 +180,7 @@ class Wire:
         return told
 
     def refuse_packets(self) -> None:
-        """Before user code gets the connection: one statement in a packet, or the connection is closed."""
+        """Before user code gets the connection: allow one statement in a packet only. On an error it is closed."""
         if self.raw is not None and self._several:
             self._permit(several=False)
 
@@ -199,38 +199,38 @@ class Wire:
         self._several = several
 
     def rollback(self) -> None:
-        """ROLLBACK, which never fails: a connection that cannot is closed, and that rolls back, too."""
+        """ROLLBACK. Never fails: otherwise the connection is closed, which rolls back, too."""
         self.doomed = None
         if self.raw is None:
             return
         try:
             self.raw.rollback()
-        except Exception:  # noqa: BLE001 - the error that led here is the one to show
+        except Exception:  # noqa: BLE001 - the caller shows the error before this one
             self.drop()
         except BaseException:
             self.drop()
             raise
 
     def reclaim(self) -> None:
-        """Before our last statements in a transaction that user code was in: they mean what they always mean."""
+        """Undo what user code has set, before our last statements in its transaction."""
         raw = self._live()
         try:
             self._driver.reclaim(raw, self._state)
         except BaseException as exc:
-            self.drop()  # between two meanings
+            self.drop()  # its settings are unknown
             if not comes_from_driver(exc):
                 raise
             raise translate(exc) from exc
         self._used = time.monotonic()
 
     def restore(self) -> None:
-        """After user code had the connection, and outside of a transaction: make it as new, or close it."""
+        """After user code had the connection, outside of a transaction: make it as new, or close it."""
         if self.raw is None:
             return
         assert self.facts is not None  # noqa: S101 - for the type checker: it has connected
         try:
             self._driver.restore(self.raw, self.facts, self._state, autocommit=self._autocommit)
-        except Exception:  # noqa: BLE001 - the next to borrow it connects anew
+        except Exception:  # noqa: BLE001 - the next use connects anew
             self.drop()
         except BaseException:
             self.drop()
@@ -239,19 +239,19 @@ class Wire:
             self._used = time.monotonic()
 
     def close(self) -> None:
-        """Say good-bye and close."""
+        """Close with a farewell to the server."""
         raw, self.raw = self.raw, None
         if raw is not None:
             with suppress(Exception):
                 raw.close()
 
     def drop(self) -> None:
-        """Close without a word: the connection is broken, or somewhere in the middle of an answer."""
+        """Close without a word to the server: the connection is broken, or in the middle of an answer."""
         raw, self.raw = self.raw, None
         if raw is None:
             return
         with suppress(Exception):
-            # PyMySQL's close() would send a farewell into a stream whose state is unknown, and may wait for it.
+            # PyMySQL's close() would send a farewell into a stream of unknown state, and might wait.
             getattr(raw, "_force_close", raw.close)()
 
     def abandon(self) -> None:
@@ -264,12 +264,12 @@ class Wire:
         raw = self._live()
         began = time.monotonic()
         try:
-            # Not with the class that user code may have set.
+            # User code may have set another class.
             cursor = raw.cursor(self._state.cursorclass)
             cursor.execute(sql, args or None)
         except BaseException as exc:
             if not comes_from_driver(exc):
-                self.drop()  # in the middle of what, nobody knows
+                self.drop()  # its state is unknown
                 raise
             error = translate(exc)
             if breaks_connection(error):

@@ -1,11 +1,10 @@
-"""Who gets a connection when the server has too few of them: the loops of a client in the order of their worth.
+"""The order in which the loops of a client get connections when the server has too few.
 
-It never opens a connection, and asks no server. Sessions ask it before they connect and between their statements, and
-tell it when they were refused; the pool asks it when a connection comes back.
+Never opens a connection, and asks no server. It is told of refusals, and answers whether a purpose must give way.
 
-Without the keeper nothing is ours, without the settler nothing is ever done, without the fetcher nothing is handled:
-the others close theirs until these have one. Nobody waits here: a loop that gives way fails its turn and tries again
-with its back-off.
+Without the keeper the process holds no lane, without the settler no outcome is written, and without the fetcher no
+message is handled. The others close their connections until these have one. No call waits: a loop that gives way fails
+its turn and tries again with its back-off.
 """
 
 from __future__ import annotations
@@ -22,29 +21,29 @@ from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError, LanelogError
 
 ORDER: Final = ("keeper", "settler", "fetcher", "publishing", "janitor", "scheduler")
-"""By worth, the highest first. What has another purpose is publishing's."""
+"""By worth, the highest first. Any other purpose counts as publishing."""
 
 RECENT: Final = 5.0
-"""Seconds for which a refusal counts: a loop tries again within two, and one that has ended needs nothing any more."""
+"""Seconds for which a refusal counts. A loop tries again within two, so after this time it has ended."""
 
 SETTLED: Final = 2.5
-"""Seconds for which the same loops went without before a word is said: by then those who give way have done so."""
+"""The shortage is logged after the same loops have lacked a connection for so many seconds: by then others gave way."""
 
 LONGEST: Final = 10.0
-"""Seconds after which it is said although they take turns."""
+"""Seconds after which the shortage is logged in any case, also if the loops take turns."""
 
 log = get_logger("database")
 
 
 @define(eq=False)
 class Worth:
-    """What one client's sessions lack; for any thread."""
+    """The connections that one client lacks. Thread-safe."""
 
     _lock: threading.Lock = field(factory=threading.Lock, init=False)
     _refused: dict[str, float] = field(factory=dict, init=False)
-    _gone: dict[str, float] = field(factory=dict, init=False)  # who gave way
+    _gone: dict[str, float] = field(factory=dict, init=False)  # purposes that gave way
     _since: float | None = field(default=None, init=False)  # the first refusal of a shortage
-    _without: tuple[str, ...] = field(default=(), init=False)  # who lacked one at the last refusal
+    _without: tuple[str, ...] = field(default=(), init=False)  # purposes without connection at the last refusal
     _without_since: float = field(default=0.0, init=False)
     _said: bool = field(default=False, init=False)
 
@@ -52,12 +51,12 @@ class Worth:
         fork.register_shared(self)
 
     def abandon(self) -> None:
-        """In a forked child nobody has been refused yet."""
+        """In a forked child: forget all refusals."""
         self._lock = threading.Lock()
         self._refused, self._gone, self._since, self._said, self._without = {}, {}, None, False, ()
 
     def lacking(self, purpose: str) -> Sequence[str]:
-        """Who is worth more than `purpose` and was refused a connection just now. Takes no lock when nobody was."""
+        """Return the purposes above `purpose` that were refused lately. Takes no lock if there are no refusals."""
         if not self._refused:
             return ()
         rank = _rank(purpose)
@@ -66,13 +65,13 @@ class Worth:
             return [other for other in self._refused if _rank(other) < rank]
 
     def short(self) -> bool:
-        """Whether anybody was refused a connection just now."""
+        """Whether any purpose was refused a connection lately."""
         with self._lock:
             self._forget_old(time.monotonic())
             return bool(self._refused)
 
     def gave_way(self, purpose: str, others: Sequence[str]) -> DatabaseError:
-        """Note that `purpose` goes without; return the error for its turn."""
+        """Note that `purpose` gave its connection up. Return the error for its turn."""
         with self._lock:
             self._gone[_name(purpose)] = time.monotonic()
         return DatabaseError(
@@ -82,7 +81,7 @@ class Worth:
         )
 
     def refused(self, purpose: str, error: LanelogError) -> None:
-        """Note that the server had none for `purpose`; the shortage is said once, when it is clear how large it is."""
+        """Note that the server had none for `purpose`. A shortage is logged once, when its extent is clear."""
         if getattr(error, "code", None) not in codes.TOO_MANY:
             return
         now = time.monotonic()
@@ -108,7 +107,7 @@ class Worth:
         )
 
     def connected(self, purpose: str) -> None:
-        """Note that `purpose` has one."""
+        """Note that `purpose` has a connection."""
         if not self._refused and not self._gone:
             return
         with self._lock:

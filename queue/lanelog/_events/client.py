@@ -1,4 +1,4 @@
-"""The events of what an application holds in its hands: client, publisher, subscription, administration, database.
+"""The events of the client, publisher, subscription, administration and database.
 
 In alphabetical order of their loggers.
 """

@@ -1,4 +1,4 @@
-"""The events of the engine: its loops, its workers, and the thread under each loop.
+"""The events of the engine: its loops, its workers, the thread under each loop, and the hints between processes.
 
 In alphabetical order of their loggers.
 """

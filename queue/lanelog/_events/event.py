@@ -1,7 +1,4 @@
-"""One event of the log: what an application reads of it before it happens.
-
-Owns the type alone. The rooms beside it make one for each event.
-"""
+"""The description of one event. Owns the type alone."""
 
 from __future__ import annotations
 
@@ -18,18 +15,18 @@ def _words(text: str) -> tuple[str, ...]:
 
 @frozen
 class Event:
-    """One event, as an application's logging sees it."""
+    """One event, as the logging of an application sees it."""
 
     name: str
     level: Level
     room: str
     """The last part of its logger's name: `worker` is the logger `lanelog.worker`."""
     says: str
-    """One sentence: what has happened, and what to do where something is to be done."""
+    """Its meaning, and the remedy if one is needed."""
     fields: tuple[str, ...] = field(converter=_words)
-    """Attributes of its record. `exc_info`: its record has a traceback."""
+    """The attributes of its record. `exc_info`: the record has a traceback."""
 
     @property
     def logger(self) -> str:
-        """The name of the logger that it goes through."""
+        """The name of its logger."""
         return f"lanelog.{self.room}"

@@ -1,6 +1,7 @@
 """The stores: modules of functions that send SQL, with the statements as constants at the top.
 
-Each constant says what it is for and which index it uses. The stores return values or raise, never log, decide nothing,
-and do not know each other. A statement that writes a table stands in a store of that table; `queue_messages` has three:
-`messages` (publishing), `fetches` (reading), `moves` (leaving). `lane_rows` reads one lane across the tables.
+The comment above each constant names its purpose and its index. The stores return values or raise. They never log,
+decide nothing, and do not import each other. A statement that writes a table stands in a store of that table. Only
+`queue_schema` has none: the migrations write it. `queue_messages` has three: `messages` (publishing), `fetches`
+(reading), `moves` (leaving). `lane_rows` reads and locks the rows of one lane across the tables.
 """

@@ -1,4 +1,4 @@
-"""The rows of `queue_offsets` as values, read and written; nothing here knows SQL."""
+"""The rows of `queue_offsets` as values. Never contains SQL."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class OffsetsRow:
 
 @frozen
 class FloorRow:
-    """How far a lane is released for collection, and how far the deletion got."""
+    """The floor of a lane, and the offset up to which its messages are deleted."""
 
     floor: int
     deleted_through: int
 
 
 class OffsetsWrite(NamedTuple):
-    """A row to flush; a NamedTuple because every flush of a lane makes one."""
+    """A row to flush. A NamedTuple, which is fast to make: every flush of a lane makes one."""
 
     key: str
     offset_acked: int
@@ -37,7 +37,7 @@ class OffsetsWrite(NamedTuple):
 
 @frozen
 class LanePlace:
-    """Where a group is in a lane, as the purge of the lane asks."""
+    """A group's watermark and pause in a lane that is to be purged."""
 
     offset_acked: int
     paused: bool

@@ -1,4 +1,4 @@
-"""The flag of a pause, as a group and one lane of a group have it; nothing here knows a table."""
+"""The pause of a group, or of one lane of a group, as a value. Never contains SQL."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Final, NamedTuple
 
 
 class Pause(NamedTuple):
-    """When, by whom and why something was paused."""
+    """The time, author and reason of a pause."""
 
     at_ms: int
-    """Epoch milliseconds by the database's clock; 0: it runs."""
+    """Epoch milliseconds by the database's clock. 0: not paused."""
     by: str
     reason: str
 

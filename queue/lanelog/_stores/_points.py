@@ -1,4 +1,4 @@
-"""Pieces of hand-built statements: placeholders and chunks; nothing here knows a table. Called by the stores."""
+"""Pieces of hand-built statements: placeholders and chunks. Never names a table."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ def placeholders(values: Sequence[object]) -> str:
 
 
 def exactly(points: Sequence[object]) -> str:
-    """A derived table of keys `k` and offsets `o`, to be joined by the whole primary key, one row after the other.
+    """A derived table of keys `k` and offsets `o`, for a join by the whole primary key, one row after the other.
 
-    For what locks. `(key, offset) IN (…)` leaves the servers a choice: for many points of a small table, or of a small
-    part of one, they read all of it (MariaDB for a single point, too) and wait for rows that are not asked for.
+    For statements that lock. `(key, offset) IN (…)` leaves the servers a choice: for many points of a small table, or
+    of a small part of one, they read all of it (MariaDB for a single point, too) and wait for locks on other rows.
     """
     return " UNION ALL ".join(["SELECT %s AS k, %s AS o"] * len(points))
 
 
 def chunked(values: Sequence[T], size: int = MAX_POINTS) -> Iterator[Sequence[T]]:
-    """Slices of at most `size`; none for an empty sequence."""
+    """Slices of at most `size`. An empty sequence has none."""
     for start in range(0, len(values), size):
         yield values[start : start + size]
 
 
 def fitting(rows: Sequence[T], sizes: Sequence[int], limit: int) -> Iterator[Sequence[T]]:
-    """Cut rows into parts of at most `limit` bytes and MAX_POINTS rows; a row that fits into none is on its own."""
+    """Cut rows into parts of at most `limit` bytes and MAX_POINTS rows. A row above `limit` is a part of its own."""
     start, total = 0, 0
     for at, size in enumerate(sizes):
         if at > start and (total + size > limit or at - start == MAX_POINTS):

@@ -1,7 +1,6 @@
 """`queue_delivery_state`: the exceptions, one row for a message that failed, waits, is redelivered, or was acked ahead.
 
-Owns the SQL of its table; never decides when a row is due or may be deleted. Called by the keeper (load) and by
-everything that settles: the settler, the dead letters and `message.transaction()`.
+Owns the SQL of its table. Never decides when a row is due or may be deleted.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ if TYPE_CHECKING:
     from lanelog._database import Executor
     from lanelog._places import GroupTopic, LaneId
 
-# All rows of some lanes of one group, when they are taken over (PRIMARY, prefix of three columns).
-# A row from the future was written by a clock that was ahead: it waits as long as was asked for then.
+# All rows of some lanes of one group (PRIMARY, prefix of three columns).
+# A row from the future was written by a clock that was ahead. It waits no longer than its writer asked for.
 LOAD = f"""
 SELECT partition_key, message_offset, through_offset, acked,
        CAST(invisible_until AS SIGNED) - CAST(GREATEST({NOW_MS}, last_attempt_at) AS SIGNED), retry_count,
@@ -30,7 +29,7 @@ FROM queue_delivery_state FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s AND partition_key IN ({{keys}})
 """
 
-# Write rows, new or known (PRIMARY). `acked` never goes back: a transaction of the handler may have set it meanwhile.
+# Insert or update rows (PRIMARY). `acked` never goes back: a transaction of the handler may have set it meanwhile.
 UPSERT = """
 INSERT INTO queue_delivery_state (consumer_group, topic, partition_key, message_offset, through_offset, acked,
        invisible_until, retry_count, postponed, crashed, alone, released, lease_epoch, first_attempt_at,
@@ -44,8 +43,7 @@ ON DUPLICATE KEY UPDATE through_offset = VALUES(through_offset), acked = GREATES
 """
 _ROW = f"(%s, %s, %s, %s, %s, %s, {NOW_MS} + %s, %s, %s, %s, %s, %s, %s, IF(%s, {NOW_MS} - %s, 0), {NOW_MS}, %s)"
 
-# Remove rows behind the watermark or merged into a run, by exact key (PRIMARY, one lookup a point): a range would lock
-# the next lane's first row.
+# Delete rows by exact key (PRIMARY, one lookup a point): a range would lock the next lane's first row.
 DELETE = """
 DELETE gone FROM ({exact}) AS exact STRAIGHT_JOIN queue_delivery_state AS gone FORCE INDEX (PRIMARY)
 ON gone.consumer_group = %s AND gone.topic = %s AND gone.partition_key = exact.k AND gone.message_offset = exact.o
@@ -59,7 +57,7 @@ VALUES (%s, %s, %s, %s, %s, 1, 0, {NOW_MS})
 ON DUPLICATE KEY UPDATE acked = 1, lease_epoch = 0, invisible_until = 0
 """
 
-# The same, if the log still has the same message there (both PRIMARY); no row: it has not.
+# The same, only if the log still has the same message there (both PRIMARY).
 SETTLE_SAME = f"""
 INSERT INTO queue_delivery_state (consumer_group, topic, partition_key, message_offset, through_offset, acked,
        lease_epoch, last_attempt_at)
@@ -68,19 +66,19 @@ WHERE topic = %s AND partition_key = %s AND `offset` = %s AND id = %s
 ON DUPLICATE KEY UPDATE acked = 1, lease_epoch = 0, invisible_until = 0
 """
 
-# Did an unknown commit settle this message? Locking, so that a commit still on its way is waited for (PRIMARY).
+# Did a transaction with an unknown outcome settle this message? The lock waits for a commit in flight (PRIMARY).
 IS_SETTLED = """
 SELECT acked FROM queue_delivery_state FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s AND partition_key = %s AND message_offset = %s LOCK IN SHARE MODE
 """
 
-# Was this dead letter redriven or deleted? Without a lock: who is just doing it keeps the message in the log (PRIMARY).
+# Was this dead letter redriven or deleted? Without a lock: an uncommitted redrive counts as later (PRIMARY).
 IS_LETTER_SETTLED = """
 SELECT 1 FROM queue_delivery_state FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s AND partition_key = %s AND message_offset = %s
 """
 
-# Settle dead letters, for every group; whoever comes second finds a duplicate (PRIMARY).
+# Settle dead letters, for every group. The second of two calls finds a duplicate (PRIMARY).
 SETTLE_LETTERS = """
 INSERT INTO queue_delivery_state (consumer_group, topic, partition_key, message_offset, through_offset, acked,
        last_attempt_at, last_error)
@@ -88,13 +86,13 @@ VALUES {rows}
 """
 _LETTER = f"('', %s, %s, %s, %s, 1, {NOW_MS}, %s)"
 
-# By which call some dead letters were settled (PRIMARY).
+# Those of some dead letters that one call has settled (PRIMARY).
 LETTERS_SETTLED_BY = """
 SELECT partition_key, message_offset FROM queue_delivery_state FORCE INDEX (PRIMARY)
 WHERE consumer_group = '' AND topic = %s AND (partition_key, message_offset) IN ({points}) AND last_error = %s
 """
 
-# Purge of one lane: it must not have any (PRIMARY by exact group and lane).
+# The rows of one lane: a lane with any is not purged (PRIMARY by exact group and lane).
 COUNT_LANE = """
 SELECT COUNT(*) FROM queue_delivery_state FORCE INDEX (PRIMARY)
 WHERE consumer_group IN ({groups}) AND topic = %s AND partition_key = %s
@@ -107,13 +105,13 @@ ANY_OF_GROUP = "SELECT 1 FROM queue_delivery_state WHERE consumer_group = %s AND
 SOME_OF_GROUP = """SELECT partition_key, message_offset FROM queue_delivery_state FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s LIMIT %s"""
 
-# Leftovers of an earlier group of that name, or of a purged lane's group rows (PRIMARY).
+# Leftovers of an earlier group of that name (PRIMARY).
 DELETE_GROUP = "DELETE FROM queue_delivery_state WHERE consumer_group = %s AND topic = %s"
 
 
 @frozen
 class DeliveryRow:
-    """A row as it was read; times are seconds relative to the database's now."""
+    """A row as it was read. Times are seconds relative to the database's clock."""
 
     offset: int
     through: int
@@ -131,7 +129,7 @@ class DeliveryRow:
 
 @frozen(kw_only=True)
 class DeliveryWrite:
-    """A row to write; times are seconds relative to the database's now at the flush."""
+    """A row to write. Times are seconds relative to the database's clock at the flush."""
 
     key: str
     offset: int
@@ -149,7 +147,7 @@ class DeliveryWrite:
 
 
 def load(cx: Executor, at: GroupTopic, keys: Sequence[str]) -> dict[str, list[DeliveryRow]]:
-    """All rows of these lanes, by key."""
+    """Return all rows of these lanes, by key."""
     found: dict[str, list[DeliveryRow]] = {}
     for chunk in chunked(keys):
         for row in cx.query(LOAD.format(keys=placeholders(chunk)), (*at.columns, *chunk)):
@@ -174,7 +172,7 @@ def load(cx: Executor, at: GroupTopic, keys: Sequence[str]) -> dict[str, list[De
 
 
 def advanced(rows: Iterable[DeliveryRow], watermark: int) -> int:
-    """The watermark, moved on over the acked rows that follow it without a gap."""
+    """Return the watermark, advanced over the acked rows that follow it without a gap."""
     for row in sorted(rows, key=lambda row: row.offset):
         if row.acked and row.offset <= watermark + 1:
             watermark = max(watermark, row.through)
@@ -223,18 +221,18 @@ def settle_same(cx: Executor, lane: LaneId, offset: int, message_id: str) -> boo
 
 
 def is_settled(cx: Executor, lane: LaneId, offset: int) -> bool:
-    """Whether an acked row stands at exactly this offset; waits for a writer in flight."""
+    """Whether an acked row stands at exactly this offset. Waits for a writer in flight."""
     row = cx.one(IS_SETTLED, (*lane.columns, offset))
     return row is not None and bool(row[0])
 
 
 def is_letter_settled(cx: Executor, dead_topic: str, key: str, offset: int) -> bool:
-    """Whether a dead letter was redriven or deleted, and is only not collected yet."""
+    """Whether a dead letter was redriven or deleted, and only waits for collection."""
     return cx.one(IS_LETTER_SETTLED, ("", dead_topic, key, offset)) is not None
 
 
 def settle_letters(cx: Executor, dead_topic: str, points: Sequence[tuple[str, int]], by: str) -> None:
-    """Settle dead letters; `by`: the call that does it. DatabaseError 1062 if one of them is settled already."""
+    """Settle dead letters. `by` names the call. Raises DatabaseError 1062 if one of them is settled already."""
     for chunk in chunked(points):
         args = [value for key, offset in chunk for value in (dead_topic, key, offset, offset, by)]
         cx.execute(SETTLE_LETTERS.format(rows=",".join([_LETTER] * len(chunk))), args)
@@ -243,7 +241,7 @@ def settle_letters(cx: Executor, dead_topic: str, points: Sequence[tuple[str, in
 def letters_settled_by(
     cx: Executor, dead_topic: str, points: Sequence[tuple[str, int]], by: str
 ) -> set[tuple[str, int]]:
-    """Those of the dead letters (key, offset) that this call has settled: its COMMIT was done, and not answered."""
+    """Return the dead letters (key, offset) that this call has settled, after its COMMIT was not answered."""
     found: set[tuple[str, int]] = set()
     for chunk in chunked(points):
         sql = LETTERS_SETTLED_BY.format(points=",".join(["(%s, %s)"] * len(chunk)))

@@ -1,6 +1,6 @@
-"""The reading side of `queue_messages`: rows of many lanes in one statement, and payloads only as far as they fit.
+"""The reading side of `queue_messages`: rows of many lanes in one statement, without the payloads that are too large.
 
-Owns the SELECTs of the log; never writes it. Called by the fetcher.
+Owns the SELECTs that deliver messages. Never writes.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
     from lanelog._database import Executor
     from lanelog._places import GroupTopic
 
-# The last column is NULL for an ordinary message: an answer costs by its columns, and these eight say nothing of most.
+# Each column of an answer costs time, and most messages need none of the last column's values: it is NULL for them.
 _COLUMNS = f"""`offset`, id,
  IF(payload_bytes <= %s AND target_group IN ('', %s), payload, NULL) AS payload, metadata, published_at,
  IF(payload_bytes <= %s AND target_group = '' AND original_topic = '' AND expires_at = 0, NULL, JSON_ARRAY(
   payload_bytes, IF(expires_at = 0, NULL, CAST(expires_at AS SIGNED) - CAST({NOW_MS} AS SIGNED)), target_group,
   original_topic, original_offset, failed_group, failed_at, failure_count, HEX(last_error))) AS more"""
 
-# The next rows of one lane, in order (PRIMARY, range bounded from below); many lanes are joined by UNION ALL,
-# each known by a number: to read keys again and again takes longer than a look into a list.
+# The next rows of one lane, in order (PRIMARY, range bounded from below). UNION ALL joins many lanes. A number stands
+# for the key of each: it is read faster than a key.
 NEXT = f"""(SELECT %s, {_COLUMNS} FROM queue_messages FORCE INDEX (PRIMARY)
  WHERE topic = %s AND partition_key = %s AND `offset` > %s ORDER BY `offset` LIMIT %s)"""
 
-# Exact rows, to be delivered again (PRIMARY).
+# Exact rows (PRIMARY).
 EXACT = f"""SELECT partition_key, {_COLUMNS} FROM queue_messages FORCE INDEX (PRIMARY)
 WHERE topic = %s AND (partition_key, `offset`) IN ({{points}})"""
 
-# The payload of one message that was too large to come with the others (PRIMARY).
+# One payload that was too large for the fetch (PRIMARY).
 PAYLOAD = (
     "SELECT payload FROM queue_messages FORCE INDEX (PRIMARY) WHERE topic = %s AND partition_key = %s AND `offset` = %s"
 )
@@ -45,13 +45,13 @@ PAYLOAD = (
 IDS = """SELECT partition_key, `offset`, id FROM queue_messages FORCE INDEX (PRIMARY)
 WHERE topic = %s AND (partition_key, `offset`) IN ({points})"""
 
-# A hole, looked at again under the head's lock (queue_partitions PRIMARY): whoever publishes has committed by then.
+# The head, to look at a hole again under its lock, which waits for a publisher in flight (queue_partitions PRIMARY).
 SHARE_HEAD = """SELECT head_offset FROM queue_partitions WHERE topic = %s AND partition_key = %s LOCK IN SHARE MODE"""
 
 
 @frozen
 class Special:
-    """What sets a message apart that is meant for one group alone or is a dead letter. Times in milliseconds."""
+    """The columns of a message for one group alone, or of a dead letter. Times in milliseconds."""
 
     target_group: str = ""
     original_topic: str = ""
@@ -63,37 +63,37 @@ class Special:
 
 
 class Fetched(NamedTuple):
-    """One row of the log; a NamedTuple because a message costs microseconds. Times in milliseconds."""
+    """One row of the log. A NamedTuple, because it is made for every message. Times in milliseconds."""
 
     key: str
     offset: int
     id: str
-    payload: bytes | None  # None: for another group, or larger than the fetch's bound
+    payload: bytes | None  # None: for another group, or above the fetch's bound
     payload_bytes: int
     metadata: str | bytes | None
     published_at: int
-    start_by: float | None = None  # monotonic, never later than when it expires; None: it does not
+    start_by: float | None = None  # monotonic, never later than its expiry; None: it does not expire
     special: Special | None = None
 
     @property
     def target_group(self) -> str:
-        """The only group that it is meant for; empty: every group."""
+        """The only group that gets it. Empty: every group."""
         return "" if self.special is None else self.special.target_group
 
     @property
     def original_topic(self) -> str:
-        """Of a dead letter; empty: it is none."""
+        """The topic of a dead letter's source. Empty: no dead letter."""
         return "" if self.special is None else self.special.original_topic
 
     def __repr__(self) -> str:
-        # Without payload and metadata, which may be secret: attempts and lanes show their rows.
+        # Without payload and metadata, which may be secret: the reprs of attempts and lanes contain this one.
         return f"<Fetched {self.key!r} offset={self.offset} id={self.id!r} {self.payload_bytes} bytes>"
 
 
 def following(
     cx: Executor, at: GroupTopic, lanes: Sequence[tuple[str, int]], *, limit: int, largest: int
 ) -> dict[str, list[Fetched]]:
-    """Up to `limit` rows behind each (key, cursor), by key; payloads above `largest` bytes stay behind."""
+    """Return up to `limit` rows behind each (key, cursor), by key, without payloads above `largest` bytes."""
     args: list[object] = []
     for number, (key, cursor) in enumerate(lanes):
         args += (number, largest, at.group, largest, at.topic, key, cursor, limit)
@@ -108,14 +108,14 @@ def following(
             else _special((key, *row[1:]), asked)
         )
     for rows in found:
-        rows.sort(key=_by_offset)  # each SELECT is ordered; UNION ALL alone does not promise to stay so
+        rows.sort(key=_by_offset)  # UNION ALL does not promise to keep the order of its SELECTs
     return {lane[0]: rows for lane, rows in zip(lanes, found, strict=True) if rows}
 
 
 def exact(
     cx: Executor, at: GroupTopic, points: Sequence[tuple[str, int]], *, largest: int
 ) -> dict[tuple[str, int], Fetched]:
-    """The rows at exactly these (key, offset)."""
+    """Return the rows at exactly these (key, offset)."""
     found: dict[tuple[str, int], Fetched] = {}
     for chunk in chunked(points):
         sql = EXACT.format(points=",".join(["(%s, %s)"] * len(chunk)))
@@ -132,13 +132,13 @@ def exact(
 
 
 def payload(cx: Executor, topic: str, key: str, offset: int) -> bytes | None:
-    """One payload, or None when the row is gone."""
+    """Return one payload, or None when the row is gone."""
     row = cx.one(PAYLOAD, (topic, key, offset))
     return None if row is None else bytes(row[0])
 
 
 def ids(cx: Executor, topic: str, points: Sequence[tuple[str, int]]) -> dict[tuple[str, int], str]:
-    """Message ids at exactly these (key, offset)."""
+    """Return the message ids at exactly these (key, offset)."""
     found: dict[tuple[str, int], str] = {}
     for chunk in chunked(points):
         sql = IDS.format(points=",".join(["(%s, %s)"] * len(chunk)))
@@ -148,13 +148,13 @@ def ids(cx: Executor, topic: str, points: Sequence[tuple[str, int]]) -> dict[tup
 
 
 def share_head(cx: Executor, topic: str, key: str) -> int | None:
-    """The head, share-locked until the transaction ends; None: the lane was purged."""
+    """Share-lock the head until the transaction ends, and return it. None: the lane was purged."""
     row = cx.one(SHARE_HEAD, (topic, key))
     return None if row is None else int(row[0])
 
 
 def _special(row: tuple[Any, ...], asked: float) -> Fetched:
-    """A row with more to say. What the database says is left of its time counts from before it was asked."""
+    """A row with the last column. The time to its expiry counts from `asked`, so `start_by` is never too late."""
     key, offset, message_id, payload, metadata, published_at, more = row
     payload_bytes, expires_in, target_group, original_topic, *rest, last_error = json.loads(more)
     start_by = None if expires_in is None else asked + expires_in / 1000

@@ -1,7 +1,6 @@
-"""`queue_groups`: which groups read a topic; a group exists from its registration, not from its first row.
+"""`queue_groups`: the groups of each topic. A group exists from its registration, not from its first message.
 
-Owns the SQL of its table; never touches a lane. Called at registration, by the keeper (is the group still there, is it
-paused) and by the janitor (whom collection has to ask).
+Owns the SQL of its table. Never touches a lane.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ if TYPE_CHECKING:
     from lanelog._places import GroupTopic
 
 VERSION_WITH_DEAD_LETTER_TOPIC = 3
-"""Since this version of the tables a group's row says where its dead letters go."""
+"""The first version of the tables with a group's dead letter topic."""
 
-# One group (PRIMARY), and milliseconds until the next delayed message of any topic is due, if that is soon (by_due):
-# who looks at his group that often need not be told by anybody else.
+# One group (PRIMARY), and milliseconds until the next delayed message of any topic is due, if that is soon (by_due).
+# The keeper reads its group often, so the scheduler learns in time of messages that other processes have delayed.
 GET = f"""
 SELECT delivery_order, paused_at, retention_ms, created_at, history_ms, lane_pauses,
        (SELECT CAST(deliver_at AS SIGNED) - CAST({NOW_MS} AS SIGNED) FROM queue_scheduled FORCE INDEX (by_due)
@@ -29,10 +28,10 @@ SELECT delivery_order, paused_at, retention_ms, created_at, history_ms, lane_pau
 FROM queue_groups WHERE consumer_group = %s AND topic = %s
 """
 
-# One group, locked against deletion while a lease row is born (PRIMARY).
+# One group, locked against deletion (PRIMARY).
 LOCK_SHARED = "SELECT created_at FROM queue_groups WHERE consumer_group = %s AND topic = %s LOCK IN SHARE MODE"
 
-# One group, locked by its registration (PRIMARY).
+# One group, locked (PRIMARY).
 LOCK = "SELECT delivery_order FROM queue_groups WHERE consumer_group = %s AND topic = %s FOR UPDATE"
 
 # Register (PRIMARY).
@@ -42,16 +41,17 @@ INSERT INTO queue_groups (consumer_group, topic, delivery_order, start_at, reten
 VALUES (%s, %s, %s, %s, %s, %s, %s, {NOW_MS})
 """
 
-# What a subscription keeps is what the group keeps from its latest start on (PRIMARY).
+# The retentions of a group. The latest subscription decides (PRIMARY).
 SET_KEPT = """UPDATE queue_groups FORCE INDEX (PRIMARY) SET retention_ms = %s, history_ms = %s, dead_letter_ms = %s
 WHERE consumer_group = %s AND topic = %s"""
 
-# Where its dead letters go, since version 3 of the tables (PRIMARY).
+# The dead letter topic of a group, since version 3 of the tables (PRIMARY).
 SET_DEAD_LETTER_TOPIC = """UPDATE queue_groups FORCE INDEX (PRIMARY) SET dead_letter_topic = %s
 WHERE consumer_group = %s AND topic = %s"""
 
-# Groups that run, say where their dead letters go, and have no living member (by_topic; heartbeats PRIMARY). Whoever
-# holds his lock lives, though his heartbeats are over: the clock was set, or the server stood still.
+# Groups that are not paused, have noted their dead letter topic, and have no living member (by_topic; heartbeats
+# PRIMARY). An owner that holds its liveness lock lives, even if its heartbeat has ended: the clock was set, or the
+# server stood still.
 UNATTENDED = f"""
 SELECT g.consumer_group, g.dead_letter_topic, g.history_ms
 FROM queue_groups g FORCE INDEX (by_topic)
@@ -62,55 +62,55 @@ LEFT JOIN queue_subscriber_heartbeats h FORCE INDEX (PRIMARY)
 WHERE g.topic = %s AND g.dead_letter_topic IS NOT NULL AND g.paused_at = 0 AND h.subscriber_name IS NULL
 """
 
-# Whether one of them is that still (both PRIMARY).
+# One of these groups, if it is still unattended (both PRIMARY).
 UNATTENDED_NOW = UNATTENDED.replace("(by_topic)", "(PRIMARY)") + " AND g.consumer_group = %s"
 
 SILENCE_MS = 60_000
-"""For how long the last heartbeat must have been over of a member that has not left and holds no lock."""
+"""A member that holds no liveness lock counts as dead so long after the end of its last heartbeat."""
 
-# The pause of a group, locked to be changed (PRIMARY).
+# The pause of a group, locked for a change (PRIMARY).
 LOCK_PAUSE = """SELECT paused_at, paused_by, pause_reason FROM queue_groups FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s FOR UPDATE"""
 
-# Pause a group, or take it back (PRIMARY; the row is locked).
+# Pause a group, or resume it (PRIMARY; the row is locked).
 SET_PAUSE = """UPDATE queue_groups FORCE INDEX (PRIMARY) SET paused_at = %s, paused_by = %s, pause_reason = %s
 WHERE consumer_group = %s AND topic = %s"""
 
-# Tell the members that a lane of theirs was paused or resumed (PRIMARY; the row is locked).
+# Count a pause or resume of a lane. The members see the count change (PRIMARY; the row is locked).
 COUNT_LANE_PAUSE = """UPDATE queue_groups FORCE INDEX (PRIMARY) SET lane_pauses = lane_pauses + 1
 WHERE consumer_group = %s AND topic = %s"""
 
-# Where a group began, which for an archive is the name of the archive (PRIMARY).
+# The start of a group. For an archive it is the archive's name (PRIMARY).
 START = "SELECT start_at FROM queue_groups FORCE INDEX (PRIMARY) WHERE consumer_group = %s AND topic = %s"
 
-# An archive's name (PRIMARY; the row is locked).
+# Change an archive's name (PRIMARY; the row is locked).
 SET_START = "UPDATE queue_groups FORCE INDEX (PRIMARY) SET start_at = %s WHERE consumer_group = %s AND topic = %s"
 
-# A registration (PRIMARY).
+# Delete a registration (PRIMARY).
 DELETE = """DELETE queue_groups FROM queue_groups FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s"""
 
-# Whom collection has to ask, and for how long acked messages are kept (by_topic).
+# The groups of a topic, and how long each keeps acked messages (by_topic).
 READERS = "SELECT consumer_group, retention_ms FROM queue_groups FORCE INDEX (by_topic) WHERE topic = %s"
 
-# How long the groups of a topic keep their dead letters (by_topic).
+# How long the groups of a topic keep their dead letters, if not for ever (by_topic).
 LETTERS_KEPT = """SELECT consumer_group, dead_letter_ms FROM queue_groups FORCE INDEX (by_topic)
 WHERE topic = %s AND dead_letter_ms > 0"""
 
 
 @frozen(kw_only=True)
 class Kept:
-    """How long a group keeps what is done, in seconds."""
+    """The retentions of a group, in seconds."""
 
     messages: float
     history: float | None
-    """None: it writes none."""
+    """None: the group writes no history."""
     dead_letters: float | None
     """None: for ever."""
 
     @property
     def columns(self) -> tuple[int, int, int]:
-        """In milliseconds; of the last two only None is 0."""
+        """In milliseconds. In the last two 0 means None, so a shorter retention is 1."""
         return int(self.messages * 1000), _ms_or_zero(self.history), _ms_or_zero(self.dead_letters)
 
 
@@ -120,17 +120,17 @@ def _ms_or_zero(seconds: float | None) -> int:
 
 @frozen
 class Unattended:
-    """A group that runs, and that nobody consumes."""
+    """A group that is not paused and has no living member."""
 
     group: str
     dead_letter_topic: str
-    """Empty: it keeps no dead letters."""
+    """Empty: the group keeps no dead letters."""
     history: bool
 
 
 @frozen
 class GroupRow:
-    """One group's registration for a topic; milliseconds."""
+    """One group's registration for a topic. Times in milliseconds."""
 
     order: str
     paused: bool
@@ -140,23 +140,24 @@ class GroupRow:
     lane_pauses: int
     """Grows with every pause and resume of one of its lanes."""
     due_in_ms: int | None
-    """Until the next delayed message, of whatever topic, is due; negative: it is; None: none is within 1.5 s."""
+    """Until the next delayed message of any topic is due. Negative: it is due. None: no message was due within the last
+    minute or will be due within 1.5 s."""
 
 
 def get(cx: Executor, at: GroupTopic) -> GroupRow | None:
-    """The registration, or None."""
+    """Return the registration, or None."""
     row = cx.one(GET, at.columns)
     return None if row is None else GroupRow(row[0], bool(row[1]), *row[2:])
 
 
 def lock_shared(cx: Executor, at: GroupTopic) -> int | None:
-    """Hold a registration in place until the transaction ends; when it was made, or None."""
+    """Share-lock a registration until the transaction ends. Return the time of the registration, or None."""
     row = cx.one(LOCK_SHARED, at.columns)
     return None if row is None else int(row[0])
 
 
 def lock(cx: Executor, at: GroupTopic) -> str | None:
-    """Lock a registration; its order, or None."""
+    """Lock a registration. Return the group's order, or None."""
     row = cx.one(LOCK, at.columns)
     return None if row is None else str(row[0])
 
@@ -167,60 +168,60 @@ def create(cx: Executor, at: GroupTopic, *, order: str, start: str, kept: Kept) 
 
 
 def set_kept(cx: Executor, at: GroupTopic, kept: Kept) -> None:
-    """How long things are kept on behalf of this group."""
+    """Set the retentions of a group."""
     cx.execute(SET_KEPT, (*kept.columns, *at.columns))
 
 
 def readers(cx: Executor, topic: str) -> dict[str, int]:
-    """Retention in milliseconds by group."""
+    """Return the retention in milliseconds by group."""
     return dict(cx.query(READERS, (topic,)))
 
 
 def letters_kept(cx: Executor, topic: str) -> dict[str, int]:
-    """For how many milliseconds dead letters are kept, by group; without those that keep them for ever."""
+    """Return the retention of dead letters in milliseconds by group, without the groups that keep them for ever."""
     return dict(cx.query(LETTERS_KEPT, (topic,)))
 
 
 def set_dead_letter_topic(cx: Executor, at: GroupTopic, dead_letter_topic: str | None) -> None:
-    """Where this group's dead letters go; None: it keeps none. Only on tables of version 3 or newer."""
+    """Note the dead letter topic of a group. None: it keeps no dead letters. Only on tables of version 3 or newer."""
     cx.execute(SET_DEAD_LETTER_TOPIC, (dead_letter_topic or "", *at.columns))
 
 
 def unattended(cx: Executor, topic: str) -> list[Unattended]:
-    """The groups of a topic that nobody consumes. Only on tables of version 3 or newer."""
+    """Return the unattended groups of a topic. Only on tables of version 3 or newer."""
     return [Unattended(group, to, bool(kept)) for group, to, kept in cx.query(UNATTENDED, (SILENCE_MS, topic))]
 
 
 def unattended_now(cx: Executor, at: GroupTopic) -> Unattended | None:
-    """That of one group, or None: somebody came, or it was paused or deleted."""
+    """Return one group if it is still unattended. None: it has a living member, or it was paused or deleted."""
     row = cx.one(UNATTENDED_NOW, (SILENCE_MS, at.topic, at.group))
     return None if row is None else Unattended(row[0], row[1], bool(row[2]))
 
 
 def lock_pause(cx: Executor, at: GroupTopic) -> Pause | None:
-    """Lock a registration; its pause, or None if the group is not there."""
+    """Lock a registration. Return its pause, or None if the group does not exist."""
     row = cx.one(LOCK_PAUSE, at.columns)
     return None if row is None else Pause(*row)
 
 
 def set_pause(cx: Executor, at: GroupTopic, pause: Pause) -> None:
-    """Pause a group that is locked, or let it run."""
+    """Pause or resume a group whose row is locked."""
     cx.execute(SET_PAUSE, (*pause, *at.columns))
 
 
 def count_lane_pause(cx: Executor, at: GroupTopic) -> None:
-    """Note that a lane of the group was paused or resumed, so that its members look."""
+    """Count a pause or resume of one of the group's lanes, so that its members look."""
     cx.execute(COUNT_LANE_PAUSE, at.columns)
 
 
 def start(cx: Executor, at: GroupTopic) -> str | None:
-    """What was noted as the group's start, or None if it is not there."""
+    """Return the group's start, or None if the group does not exist."""
     row = cx.one(START, at.columns)
     return None if row is None else str(row[0])
 
 
 def set_start(cx: Executor, at: GroupTopic, start: str) -> None:
-    """Note another start."""
+    """Change the group's start."""
     cx.execute(SET_START, (start, *at.columns))
 
 

@@ -1,7 +1,6 @@
 """`queue_subscriber_heartbeats`: one row for each owner, which keeps all its leases valid at once.
 
-Owns the SQL of its table; never judges who is alive (`assignment`). Called by the keeper (write, read) and the
-janitor (old rows). Single-row autocommit statements only.
+Owns the SQL of its table. Never judges whether an owner is alive: `assignment` does.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ ON DUPLICATE KEY UPDATE heartbeat_at = VALUES(heartbeat_at), expires_at = VALUES
        wake_token = VALUES(wake_token)
 """
 
-# Write one on tables of version 2 or 3, which have no addresses for hints (PRIMARY).
+# The same on tables of version 2 or 3, which have no addresses for hints (PRIMARY).
 BEAT_2 = f"""
 INSERT INTO queue_subscriber_heartbeats (consumer_group, topic, subscriber_name, heartbeat_at, expires_at,
        deregistered_at, liveness_lock, server_started_at, incarnation)
@@ -40,14 +39,14 @@ ON DUPLICATE KEY UPDATE heartbeat_at = VALUES(heartbeat_at), expires_at = VALUES
        incarnation = VALUES(incarnation)
 """
 
-# Every owner of a group and topic, with the state of its lock as the server sees it (PRIMARY, prefix).
+# Every owner of a group and topic, with the state of its liveness lock (PRIMARY, prefix).
 MEMBERS = f"""
 SELECT subscriber_name, heartbeat_at, expires_at, deregistered_at,
        IF(liveness_lock = '', NULL, IS_FREE_LOCK(liveness_lock)), server_started_at, incarnation, {NOW_MS}
 FROM queue_subscriber_heartbeats WHERE consumer_group = %s AND topic = %s
 """
 
-# Write one on tables of version 1, which know a server by its start alone (PRIMARY).
+# A heartbeat on tables of version 1, which know a server by its start alone (PRIMARY).
 BEAT_1 = f"""
 INSERT INTO queue_subscriber_heartbeats (consumer_group, topic, subscriber_name, heartbeat_at, expires_at,
        deregistered_at, liveness_lock, server_started_at)
@@ -55,13 +54,13 @@ VALUES (%s, %s, %s, {NOW_MS}, {NOW_MS} + %s, 0, %s, %s)
 ON DUPLICATE KEY UPDATE heartbeat_at = VALUES(heartbeat_at), expires_at = VALUES(expires_at), deregistered_at = 0,
        liveness_lock = VALUES(liveness_lock), server_started_at = VALUES(server_started_at)
 """
-# Every owner on those (PRIMARY, prefix).
+# Every owner, on the same tables (PRIMARY, prefix).
 MEMBERS_1 = MEMBERS.replace("server_started_at, incarnation,", "server_started_at, '',")
 
-# For an account that may not read the table (PRIMARY): on MariaDB an upsert takes SELECT.
+# For an account that may not read the table (PRIMARY): on MariaDB an upsert needs the privilege to SELECT.
 _BLIND = ("INSERT INTO", "REPLACE INTO")
 
-# Where the living subscribers of a topic want their hints (by_topic, PRIMARY prefix). Several topics are a UNION ALL:
+# The addresses for hints of a topic's living subscribers (by_topic, PRIMARY prefix). UNION ALL joins several topics:
 # for a list of topics, MySQL may read the whole index.
 WAKE_PLACES = f"""
 SELECT h.topic, h.wake_host, h.wake_address, h.wake_token
@@ -71,7 +70,7 @@ STRAIGHT_JOIN queue_subscriber_heartbeats h FORCE INDEX (PRIMARY)
 WHERE g.topic = %s AND h.wake_address <> '' AND h.deregistered_at = 0 AND h.expires_at >= {NOW_MS}
 """
 
-# Where a thousand subscribers want their hints, and whether they live (PRIMARY).
+# The addresses for hints among the first thousand rows, of the living subscribers (PRIMARY).
 ALL_WAKE_PLACES = f"""SELECT s.wake_host, s.wake_address, s.wake_token FROM (
   SELECT wake_host, wake_address, wake_token, deregistered_at, expires_at
   FROM queue_subscriber_heartbeats FORCE INDEX (PRIMARY) WHERE consumer_group > ''
@@ -79,13 +78,13 @@ ALL_WAKE_PLACES = f"""SELECT s.wake_host, s.wake_address, s.wake_token FROM (
 WHERE s.deregistered_at = 0 AND s.expires_at >= {NOW_MS}
 """
 
-# An owner leaves; the row stays a while so that others see it go (PRIMARY).
+# An owner leaves. Its row stays for a while, so that others see it go (PRIMARY).
 DEREGISTER = f"""
 UPDATE queue_subscriber_heartbeats SET deregistered_at = {NOW_MS}
 WHERE consumer_group = %s AND topic = %s AND subscriber_name = %s
 """
 
-# A dead owner that holds nothing any more does not count, unless it has given a sign of life (PRIMARY).
+# The same for a dead owner, unless it has written a heartbeat since (PRIMARY).
 DEREGISTER_DEAD = f"""
 UPDATE queue_subscriber_heartbeats SET deregistered_at = {NOW_MS}
 WHERE consumer_group = %s AND topic = %s AND subscriber_name = %s AND heartbeat_at = %s
@@ -105,18 +104,18 @@ WHERE consumer_group = %s AND topic = %s AND subscriber_name <> %s
       AND deregistered_at = 0 AND expires_at < {NOW_MS} - %s
 """
 
-# One of them goes, unless it has given a sign of life (PRIMARY).
+# Delete one of them, unless it has written a heartbeat since (PRIMARY).
 PURGE_SILENT = f"""
 DELETE FROM queue_subscriber_heartbeats
 WHERE consumer_group = %s AND topic = %s AND subscriber_name = %s
       AND deregistered_at = 0 AND expires_at < {NOW_MS} - %s
 """
 
-# A subscriber's heartbeat, one row at a time (PRIMARY).
+# Delete one owner's row (PRIMARY).
 DELETE = """DELETE queue_subscriber_heartbeats FROM queue_subscriber_heartbeats FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s AND subscriber_name = %s"""
 
-# The steal's own look at a suspect, in the statement before it takes (PRIMARY).
+# A suspect's last heartbeat and lock, read again right before its lanes are taken (PRIMARY).
 STILL_SILENT = """
 SELECT heartbeat_at, IF(liveness_lock = '', NULL, IS_FREE_LOCK(liveness_lock)) FROM queue_subscriber_heartbeats
 WHERE consumer_group = %s AND topic = %s AND subscriber_name = %s
@@ -129,11 +128,11 @@ VERSION_WITH_WAKE_PLACE = 4
 
 @frozen
 class WakePlace:
-    """Where an owner wants to be told of new messages."""
+    """The address at which an owner gets hints of new messages."""
 
     host: str = ""
-    address: str = ""  # empty: nowhere
-    token: int = 0  # a hint without it is ignored
+    address: str = ""  # empty: it gets none
+    token: int = 0  # hints without it are ignored
 
 
 NOWHERE = WakePlace()
@@ -141,13 +140,13 @@ NOWHERE = WakePlace()
 
 @frozen
 class HeartbeatRow:
-    """One owner as the database sees it; times are the database's, in milliseconds."""
+    """One owner as the database sees it. Times are by the database's clock, in milliseconds."""
 
     owner: str
     heartbeat_at: int
     expires_at: int
     deregistered_at: int  # 0: it has not left
-    lock_free: bool | None  # None: no lock, or the server would not say
+    lock_free: bool | None  # None: it has no lock, or the server does not tell
     incarnation: Incarnation  # of the server that granted the lock
     now: int
 
@@ -157,10 +156,10 @@ class HeartbeatRow:
         return self.deregistered_at != 0
 
     def lock_free_on(self, server: Incarnation) -> bool | None:
-        """Whether its lock is free, as that server sees it; None: the server cannot tell.
+        """Whether its lock is free on that server. None: unknown.
 
-        A restart frees every lock. A lock that another life of the server granted says nothing, until its owner has
-        written a heartbeat with a new one.
+        A restart frees every lock. So a lock that another life of the server granted proves nothing, until its owner
+        has written a heartbeat with a new one.
         """
         return self.lock_free if self.incarnation.same(server) else None
 
@@ -176,7 +175,7 @@ def beat(
     tables: int,
     wake: WakePlace = NOWHERE,
 ) -> None:
-    """Keep an owner's leases valid for `duration` seconds from now; `tables`: their version."""
+    """Keep an owner's leases valid for `duration` seconds from now. `tables`: the version of the tables."""
     args: tuple[object, ...] = (*at.columns, owner, int(duration * 1000), lock, max(0, incarnation.started_ms))
     sql = BEAT_1
     if tables >= VERSION_WITH_INCARNATION:
@@ -195,7 +194,7 @@ def beat(
 
 
 def members(cx: Executor, at: GroupTopic, *, tables: int) -> list[HeartbeatRow]:
-    """Every owner that has a row, living or not; `tables`: their version."""
+    """Return every owner with a row, living or not. `tables`: the version of the tables."""
     query = MEMBERS if tables >= VERSION_WITH_INCARNATION else MEMBERS_1
     return [
         HeartbeatRow(
@@ -212,7 +211,7 @@ def members(cx: Executor, at: GroupTopic, *, tables: int) -> list[HeartbeatRow]:
 
 
 def wake_places(cx: Executor, topics: Sequence[str]) -> dict[str, list[WakePlace]]:
-    """Return where the living subscribers of these topics want their hints, by topic. For tables with such columns."""
+    """Return the living subscribers' addresses for hints, by topic. Only on tables of version 4 or newer."""
     found: dict[str, list[WakePlace]] = {topic: [] for topic in topics}
     for topic, host, address, token in cx.query(" UNION ALL ".join([WAKE_PLACES] * len(topics)), topics):
         found[topic].append(WakePlace(host, address, int(token)))
@@ -220,17 +219,20 @@ def wake_places(cx: Executor, topics: Sequence[str]) -> dict[str, list[WakePlace
 
 
 def all_wake_places(cx: Executor) -> list[WakePlace]:
-    """Return where the first thousand subscribers want their hints, those that live. For tables with such columns."""
+    """Return the living of the first thousand subscribers' addresses for hints, the empty ones with them.
+
+    Only on tables of version 4 or newer.
+    """
     return [WakePlace(host, address, int(token)) for host, address, token in cx.query(ALL_WAKE_PLACES)]
 
 
 def deregister(cx: Executor, at: GroupTopic, owner: str) -> None:
-    """Say that an owner has left and holds nothing."""
+    """Note that an owner has left and holds nothing."""
     cx.execute(DEREGISTER, (*at.columns, owner))
 
 
 def deregister_dead(cx: Executor, at: GroupTopic, owner: str, heartbeat_at: int) -> None:
-    """Say it for an owner that died; its own next heartbeat, if there ever is one, takes it back."""
+    """Note it for a dead owner. If that owner still lives, its next heartbeat takes this back."""
     cx.execute(DEREGISTER_DEAD, (*at.columns, owner, heartbeat_at))
 
 
@@ -243,9 +245,9 @@ def still_silent(
     needs_free: bool,
     may_be_held: bool,
 ) -> bool:
-    """Whether a suspect has given no sign of life since; a missing row is silence.
+    """Whether a suspect has given no sign of life since `heartbeat_at`. A missing row is silence.
 
-    `needs_free`: its lock has to be free still; `may_be_held`: whoever holds it says nothing.
+    `needs_free`: its lock must be known to be free. `may_be_held`: its lock does not matter.
     """
     row = cx.one(STILL_SILENT, (*at.columns, owner))
     if row is None:
@@ -255,20 +257,20 @@ def still_silent(
 
 
 def purge_left(cx: Executor, at: GroupTopic, own: str, age: float) -> int:
-    """Remove rows of others that left more than `age` seconds ago; how many."""
+    """Delete rows of others that left more than `age` seconds ago. Return how many."""
     return cx.execute(PURGE_LEFT, (*at.columns, own, int(age * 1000)))
 
 
 def silent(cx: Executor, at: GroupTopic, own: str, age: float) -> list[str]:
-    """Others that have not left, and whose heartbeats ended more than `age` seconds ago."""
+    """Return the others that have not left, and whose heartbeats ended more than `age` seconds ago."""
     return [owner for (owner,) in cx.query(SILENT, (*at.columns, own, int(age * 1000)))]
 
 
 def purge_silent(cx: Executor, at: GroupTopic, owner: str, age: float) -> int:
-    """Remove the row of such a one; whether it was there."""
+    """Delete the row of such an owner. Return 1 if it was there and still silent, else 0."""
     return cx.execute(PURGE_SILENT, (*at.columns, owner, int(age * 1000)))
 
 
 def delete(cx: Executor, at: GroupTopic, owner: str) -> None:
-    """Remove one owner's row."""
+    """Delete one owner's row."""
     cx.execute(DELETE, (*at.columns, owner))

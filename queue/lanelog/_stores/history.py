@@ -1,10 +1,10 @@
 """`queue_history`: how messages left the groups that keep history, one row per message and group.
 
-Owns the SQL of its table; never decides what a message's end means, and writes nothing of a group that keeps none.
-Called inside the transactions that settle (flush, dead letter, `message.transaction()`, skip) and by the purge.
+Owns the SQL of its table. Never decides what the end of a message means, and does not check for `upsert` that the group
+keeps history: its caller does.
 
-A row is written under the primary key of its message: a repetition after an unknown COMMIT, or a message that is
-handled again after a seek, replaces it. It is the last table of every transaction's lock order.
+The primary key of a row names the message. So a repetition after an unknown COMMIT, or a second handling after a seek,
+replaces it. It is the last table of every transaction's lock order.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lanelog._database import Executor
     from lanelog._places import GroupTopic, LaneId
 
-# Write rows, new or known (PRIMARY).
+# Insert or update rows (PRIMARY).
 UPSERT = """
 INSERT INTO queue_history (consumer_group, topic, partition_key, message_offset, id, outcome, attempts, published_at,
        first_delivered_at, finished_at, owner, last_error)
@@ -32,7 +32,7 @@ ON DUPLICATE KEY UPDATE id = VALUES(id), outcome = VALUES(outcome), attempts = V
 """
 _ROW = f"(%s, %s, %s, %s, %s, %s, %s, %s, IF(%s, {NOW_MS} - %s, 0), {NOW_MS} - %s, %s, %s)"
 
-# One message that an operator skipped, if its group keeps history and it is for that group (each PRIMARY).
+# One skipped message, if its group keeps history and it is for that group (each PRIMARY).
 SKIPPED = f"""
 INSERT INTO queue_history (consumer_group, topic, partition_key, message_offset, id, outcome, attempts, published_at,
        first_delivered_at, finished_at, owner, last_error)
@@ -46,21 +46,21 @@ ON DUPLICATE KEY UPDATE id = VALUES(id), outcome = VALUES(outcome), attempts = V
        finished_at = VALUES(finished_at), owner = VALUES(owner), last_error = VALUES(last_error)
 """
 
-# The oldest rows of a group, oldest first, and their age (by_finished).
+# The oldest rows of a group with their age, oldest first (by_finished).
 OLDEST = f"""
 SELECT partition_key, message_offset, CAST({NOW_MS} AS SIGNED) - CAST(finished_at AS SIGNED)
 FROM queue_history FORCE INDEX (by_finished)
 WHERE consumer_group = %s AND topic = %s ORDER BY finished_at LIMIT %s
 """
 
-# Delete old rows by exact key (PRIMARY, one lookup a point), unless they were written anew meanwhile.
+# Delete old rows by exact key, unless they were replaced meanwhile (PRIMARY, one lookup a point).
 DELETE = f"""
 DELETE gone FROM ({{exact}}) AS exact STRAIGHT_JOIN queue_history AS gone FORCE INDEX (PRIMARY)
 ON gone.consumer_group = %s AND gone.topic = %s AND gone.partition_key = exact.k AND gone.message_offset = exact.o
 WHERE gone.finished_at <= {NOW_MS} - %s
 """
 
-# The next topic of which a group has rows (by_finished).
+# The next topic for which a group has rows (by_finished).
 NEXT_TOPIC = """
 SELECT topic FROM queue_history FORCE INDEX (by_finished)
 WHERE consumer_group = %s AND topic > %s ORDER BY topic LIMIT 1
@@ -73,27 +73,27 @@ WHERE consumer_group > %s ORDER BY consumer_group LIMIT 1
 """
 
 ROWS = 500
-"""Rows in one statement: errors are long."""
+"""Rows in one statement. Fewer than elsewhere, because the texts of errors are long."""
 
 BATCH = 1000
-"""Rows that one purge deletes at most."""
+"""Most rows that one purge deletes."""
 
 
 class Ended(StrEnum):
-    """How a message left a group."""
+    """How a message left a group. The outcome `skipped` is written by SKIPPED alone."""
 
     SUCCESS = "success"
     REJECTED = "rejected"
     FAILED = "failed"
-    """The policy allows no other attempt after an error."""
+    """A handler raised, and the retry policy allows no other attempt."""
     LOCK_EXPIRED = "lock_expired"
-    """Likewise, and the last attempt timed out or ended with its process."""
+    """The last attempt timed out or ended with its process, and the retry policy allows no other attempt."""
     EXPIRED = "expired"
-    """No handler had started when its time was over."""
+    """Its time to live was over before a handler started."""
 
 
 class HistoryWrite(NamedTuple):
-    """A row to write; a NamedTuple because a message costs microseconds. `first` and `finished`: monotonic seconds."""
+    """A row to write. A NamedTuple, because it is made for every message. `first` and `finished`: monotonic seconds."""
 
     key: str
     offset: int
@@ -107,7 +107,7 @@ class HistoryWrite(NamedTuple):
 
 
 def upsert(cx: Executor, at: GroupTopic, owner: str, rows: Sequence[HistoryWrite], now: float) -> None:
-    """Write rows in primary-key order; `now`: the monotonic clock at this moment, the database's is the rows'."""
+    """Write rows in primary-key order. `now`: the monotonic clock, to which `first` and `finished` are compared."""
     group, topic = at.columns
     ordered = sorted(rows, key=lambda row: (row.key.encode(), row.offset))
     for chunk in chunked(ordered, ROWS):
@@ -130,7 +130,7 @@ def skipped(
     owner: str,
     reason: str,
 ) -> None:
-    """Write down that an operator skipped a message, if the group keeps history. The group's row is locked."""
+    """Note that an operator skipped a message, if the group keeps history. The group's row is locked."""
     first_ms = 0 if first_age is None else int(first_age * 1000)
     cx.execute(SKIPPED, (attempts, first_age is not None, first_ms, owner, reason, *lane.columns, offset))
 
@@ -138,8 +138,8 @@ def skipped(
 def purge(cx: Executor, at: GroupTopic, retention_ms: int) -> tuple[int, float | None]:
     """Delete at most `BATCH` rows older than the retention, on a connection on which every statement commits.
 
-    How many were deleted, and the age in seconds of the oldest row that is left; None: there is none, as far as
-    this batch can tell. Harmless to repeat; two at once delete the same rows once.
+    Return the number of deleted rows, and the age in seconds of the oldest row that is left, None if no row is left. A
+    repetition is harmless. Two calls at once delete each row once.
     """
     found = cx.query(OLDEST, (*at.columns, BATCH + 1))
     old = [(key, offset) for key, offset, age_ms in found[:BATCH] if age_ms >= retention_ms]
@@ -152,7 +152,7 @@ def purge(cx: Executor, at: GroupTopic, retention_ms: int) -> tuple[int, float |
 
 
 def kept(cx: Executor) -> list[tuple[str, str]]:
-    """(group, topic) of everything there are rows of; two look-ups for each."""
+    """Return every (group, topic) that has rows, by index look-ups and not by a scan."""
     found: list[tuple[str, str]] = []
     group = cx.one(NEXT_GROUP, ("",))
     while group is not None:

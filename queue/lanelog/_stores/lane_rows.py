@@ -1,7 +1,6 @@
-"""What the tables say of a lane that cannot all be true: how it is found, read under locks, and put right.
+"""Lanes whose rows contradict each other: the statements that find such a lane, lock its rows and read them.
 
-Owns these statements over several tables; never decides what is wrong or what becomes of it. Called by
-`_engine.contradictions`, for the keeper, the janitor and administration alike.
+Owns these statements over several tables. Never writes, and never decides which row is wrong.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ if TYPE_CHECKING:
 
     from lanelog._database import Executor
 
-# Lanes that hold messages above their head, or have no floor (all PRIMARY): one look at the end of each lane. MySQL
-# sorts all messages of a lane unless the order names every column of the key.
+# Lanes that hold messages above their head, or have no floor: one look at the end of each lane (all PRIMARY). The order
+# names every column of the key: otherwise MySQL sorts all messages of a lane.
 LANES = """
 SELECT p.partition_key FROM queue_partitions p FORCE INDEX (PRIMARY)
 LEFT JOIN queue_offsets f FORCE INDEX (PRIMARY)
@@ -41,7 +40,7 @@ WHERE p.topic = %s AND p.partition_key <> '' AND f.offset_acked IS NULL LIMIT %s
 SOME = """SELECT partition_key FROM queue_partitions FORCE INDEX (PRIMARY)
 WHERE topic = %s AND partition_key > '' ORDER BY partition_key LIMIT %s"""
 
-# Of some lanes, those that hold messages above their head (both PRIMARY).
+# Those of some lanes that hold messages above their head (both PRIMARY).
 BEHIND = """
 SELECT p.partition_key FROM queue_partitions p FORCE INDEX (PRIMARY)
 WHERE p.topic = %s AND p.partition_key IN ({keys}) AND p.head_offset < (
@@ -50,7 +49,7 @@ WHERE p.topic = %s AND p.partition_key IN ({keys}) AND p.head_offset < (
       ORDER BY m.topic DESC, m.partition_key DESC, m.`offset` DESC LIMIT 1)
 """
 
-# Watermarks and floors above the head, and floors without one (both PRIMARY).
+# Lanes with a watermark or floor above the head, or with a floor and no head (both PRIMARY).
 WATERMARKS = """
 SELECT o.partition_key FROM queue_offsets o FORCE INDEX (PRIMARY)
 LEFT JOIN queue_partitions p FORCE INDEX (PRIMARY) ON p.topic = o.topic AND p.partition_key = o.partition_key
@@ -58,7 +57,7 @@ WHERE o.consumer_group IN ({groups}) AND o.topic = %s
       AND (o.offset_acked > p.head_offset OR (p.head_offset IS NULL AND o.consumer_group = '')) LIMIT %s
 """
 
-# Delivery rows that reach above the head (both PRIMARY): of these groups, and of the settled dead letters (group '').
+# Lanes with a delivery row that reaches above the head (both PRIMARY).
 DELIVERIES = """
 SELECT d.partition_key FROM queue_delivery_state d FORCE INDEX (PRIMARY)
 JOIN queue_partitions p FORCE INDEX (PRIMARY) ON p.topic = d.topic AND p.partition_key = d.partition_key
@@ -92,14 +91,14 @@ WHERE topic = %s AND partition_key = %s ORDER BY `offset` DESC LIMIT 1"""
 ROWS = """SELECT consumer_group, message_offset, through_offset FROM queue_delivery_state FORCE INDEX (PRIMARY)
 WHERE consumer_group IN ({groups}) AND topic = %s AND partition_key = %s"""
 
-# Nobody may settle anything in the lane any more for these groups: who holds it is waited for (PRIMARY).
+# The leases of one lane, against every settlement of these groups (PRIMARY).
 LOCK_LEASES = """SELECT consumer_group FROM queue_partition_leases FORCE INDEX (PRIMARY)
 WHERE consumer_group IN ({groups}) AND topic = %s AND partition_key = %s ORDER BY consumer_group FOR UPDATE"""
 
 
 @frozen(kw_only=True)
 class LaneRows:
-    """What the tables say of one lane, read while nobody can change it, or in one snapshot."""
+    """The rows of one lane, as they were read."""
 
     head: int | None
     floor: int | None
@@ -108,13 +107,13 @@ class LaneRows:
     watermarks: dict[str, int]
     """By group, without the floor."""
     rows: dict[str, list[tuple[int, int]]]
-    """(first, last offset) of the delivery rows, by group; the reserved group '' with them."""
+    """(first, last offset) of the delivery rows, by group. The reserved group '' is one of them."""
 
 
 def suspects(cx: Executor, topic: str, groups: Sequence[str], limit: int, heads: int | None = None) -> list[str]:
-    """Keys of lanes that look wrong, in few statements however many lanes there are, without a lock.
+    """Return keys of lanes that look wrong, without a lock.
 
-    The end of each lane's log is a read from the disk of its own: of the first `heads` lanes only, if given.
+    The end of each lane's log is one read from the disk. With `heads`, it is read for that many lanes only.
     """
     found: dict[str, None] = {}
     named = ["", *groups]
@@ -130,7 +129,7 @@ def suspects(cx: Executor, topic: str, groups: Sequence[str], limit: int, heads:
 
 
 def behind(cx: Executor, topic: str, keys: Sequence[str]) -> set[str]:
-    """Those of these lanes whose head is below the log."""
+    """Return those of these lanes whose head is below the last message."""
     found: set[str] = set()
     for chunk in chunked(keys):
         found.update(key for (key,) in cx.query(BEHIND.format(keys=placeholders(chunk)), (topic, *chunk)))
@@ -138,17 +137,17 @@ def behind(cx: Executor, topic: str, keys: Sequence[str]) -> set[str]:
 
 
 def lock_floor(cx: Executor, topic: str, key: str) -> int | None:
-    """Lock the floor of a lane."""
+    """Lock the floor of a lane and return it, None if there is none."""
     return _number(cx.one(LOCK_FLOOR, (topic, key)))
 
 
 def lock_head(cx: Executor, topic: str, key: str) -> int | None:
-    """Lock the head of a lane."""
+    """Lock the head of a lane and return it, None if there is none."""
     return _number(cx.one(LOCK_HEAD, (topic, key)))
 
 
 def read(cx: Executor, topic: str, key: str, groups: Sequence[str]) -> LaneRows:
-    """What the tables say of a lane, statement by statement: the caller holds it still."""
+    """Read the rows of a lane in several statements. The caller holds the locks, or reads in one snapshot."""
     named = ["", *groups]
     marks = placeholders(named)
     places = {group: int(acked) for group, acked in cx.query(PLACES.format(groups=marks), (*named, topic, key))}
@@ -166,7 +165,7 @@ def read(cx: Executor, topic: str, key: str, groups: Sequence[str]) -> LaneRows:
 
 
 def lock_leases(cx: Executor, topic: str, key: str, groups: Sequence[str]) -> None:
-    """Wait for who is settling in the lane, and keep everybody else out."""
+    """Wait for the settlements in flight, and keep out all others."""
     named = sorted(groups, key=str.encode)
     cx.query(LOCK_LEASES.format(groups=placeholders(named)), (*named, topic, key))
 

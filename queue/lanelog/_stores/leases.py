@@ -1,7 +1,6 @@
-"""`queue_partition_leases`: who owns which lane, under which fencing token.
+"""`queue_partition_leases`: the owner and epoch of each lane, for each group.
 
-Owns the SQL of its table; never judges who is alive. Called by the keeper (most writes), by who takes a lane away, and
-by every settling transaction (the share lock that fences it).
+Owns the SQL of its table. Never judges whether an owner is alive.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ if TYPE_CHECKING:
     from lanelog._database import Executor
     from lanelog._places import GroupTopic, LaneId
 
-# The fence of a settling transaction: share-lock the lanes, and learn which are still ours, and who says so (PRIMARY).
+# The fence of a settling transaction: share-lock the leases that are still ours, with the mark of the server (PRIMARY).
 FENCE = f"""
 SELECT partition_key, lease_epoch, {SERVER_MARK} FROM queue_partition_leases FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s AND partition_key IN ({{keys}}) AND leased_by = %s LOCK IN SHARE MODE
 """
 
-# The same after a lock time-out, leaving out what somebody else holds (PRIMARY).
+# The fence after a lock time-out, without the leases that another transaction has locked (PRIMARY).
 FENCE_FREE = f"""
 SELECT partition_key, lease_epoch, {SERVER_MARK}, leased_by FROM queue_partition_leases FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s AND partition_key IN ({{keys}}) FOR UPDATE SKIP LOCKED
 """
 
-# The keeper's read-back: everything in an owner's name, and whether it is paused (by_owner; queue_offsets PRIMARY).
+# All lanes of an owner, and whether each is paused (by_owner; queue_offsets PRIMARY).
 OWNED = """
 SELECT l.partition_key, l.lease_epoch, COALESCE(o.paused_at, 0)
 FROM queue_partition_leases l FORCE INDEX (by_owner)
@@ -41,7 +40,7 @@ LEFT JOIN queue_offsets o FORCE INDEX (PRIMARY)
 WHERE l.consumer_group = %s AND l.topic = %s AND l.leased_by = %s
 """
 
-# Whether that is what it was: how many, and 64 bits over all of them (by_owner). MySQL has no MD5 any more.
+# Whether these have changed: their number, and 64 bits over all of them (by_owner). New MySQL servers have no MD5.
 DIGEST = """
 SELECT COUNT(*), COALESCE(BIT_XOR(CAST(CONV(LEFT(SHA2(CONCAT(lease_epoch, '/', partition_key), 256), 16), 16, 10)
                                        AS UNSIGNED)), 0)
@@ -49,8 +48,8 @@ FROM queue_partition_leases FORCE INDEX (by_owner)
 WHERE consumer_group = %s AND topic = %s AND leased_by = %s
 """
 
-# Lanes without a lease row, but for those that an operator paused (queue_partitions PRIMARY by topic, leases and
-# queue_offsets PRIMARY by lane).
+# Lanes without a lease row, except for paused ones (queue_partitions PRIMARY by topic, leases and queue_offsets PRIMARY
+# by lane).
 UNCLAIMED = """
 SELECT p.partition_key
 FROM queue_partitions p FORCE INDEX (PRIMARY)
@@ -69,8 +68,7 @@ SELECT 1 FROM queue_partition_leases FORCE INDEX (by_owner)
 WHERE consumer_group = %s AND topic = %s AND leased_by = %s LIMIT 1
 """
 
-# Lanes in nobody's name or in the name of these owners, but for those that an operator paused (by_owner; queue_offsets
-# PRIMARY).
+# Lanes of these owners, except for paused ones. The owner '' stands for no owner (by_owner; queue_offsets PRIMARY).
 FREE = """
 SELECT l.partition_key FROM queue_partition_leases l FORCE INDEX (by_owner)
 LEFT JOIN queue_offsets o FORCE INDEX (PRIMARY)
@@ -85,41 +83,41 @@ SELECT leased_by, COUNT(*) FROM queue_partition_leases FORCE INDEX (by_owner)
 WHERE consumer_group = %s AND topic = %s GROUP BY leased_by
 """
 
-# Lock some candidates, leaving out what another keeper is just taking (PRIMARY).
+# Lock some candidates, without those that another transaction has locked (PRIMARY).
 LOCK_CANDIDATES = """
 SELECT partition_key, leased_by FROM queue_partition_leases FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s AND partition_key IN ({keys}) FOR UPDATE SKIP LOCKED
 """
 
-# Take locked candidates over; the condition is repeated in case the caller's view was old (PRIMARY).
+# Take locked candidates over (PRIMARY).
 TAKE = f"""
 UPDATE queue_partition_leases FORCE INDEX (PRIMARY)
 SET leased_by = %s, lease_epoch = lease_epoch + 1, leased_at = {NOW_MS}
 WHERE consumer_group = %s AND topic = %s AND partition_key IN ({{keys}}) AND leased_by IN ({{owners}})
 """
 
-# A lease row is born above every epoch ever used in the topic (PRIMARY). A row that is there already stays as it is.
+# New lease rows, above every epoch that left the topic with a purged lane or deleted group (PRIMARY). An existing row
+# stays as it is.
 CREATE = """
 INSERT INTO queue_partition_leases (consumer_group, topic, partition_key, leased_by, lease_epoch, leased_at)
 VALUES {rows} ON DUPLICATE KEY UPDATE leased_at = leased_at
 """
 
-# Who owns one lane (PRIMARY).
+# The owner of one lane (PRIMARY).
 HELD = """SELECT leased_by, lease_epoch FROM queue_partition_leases FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s AND partition_key = %s"""
 
-# The same, locked to be changed (PRIMARY).
+# The same, locked for a change (PRIMARY).
 LOCK_ONE = f"{HELD} FOR UPDATE"
 
-# Take one lane, whoever has it (PRIMARY; the row is locked). A row that is born begins above every epoch ever used in
-# the topic.
+# Take one lane from any owner, or insert its lease row as CREATE does (PRIMARY; an existing row is locked).
 CLAIM = f"""
 INSERT INTO queue_partition_leases (consumer_group, topic, partition_key, leased_by, lease_epoch, leased_at)
 VALUES (%s, %s, %s, %s, %s, {NOW_MS})
 ON DUPLICATE KEY UPDATE leased_by = VALUES(leased_by), lease_epoch = lease_epoch + 1, leased_at = VALUES(leased_at)
 """
 
-# Give lanes back (PRIMARY). The epoch rises, so that nothing of the old owner can be written any more.
+# Give lanes back (PRIMARY). The epoch rises, so that the old owner writes nothing any more.
 RELEASE = f"""
 UPDATE queue_partition_leases FORCE INDEX (PRIMARY)
 SET leased_by = '', lease_epoch = lease_epoch + 1, leased_at = {NOW_MS}
@@ -127,31 +125,31 @@ WHERE consumer_group = %s AND topic = %s AND partition_key IN ({{keys}}) AND lea
       AND (partition_key, lease_epoch) IN ({{lanes}})
 """
 
-# Nobody owns these lanes any more, under an epoch of their own (PRIMARY). A row that is born here begins above every
-# epoch ever used in the topic.
+# Take lanes from their owners and leave them without one, under a new epoch (PRIMARY). Missing rows are inserted as
+# CREATE does.
 TAKE_AWAY = """
 INSERT INTO queue_partition_leases (consumer_group, topic, partition_key, leased_by, lease_epoch, leased_at)
 VALUES {rows}
 ON DUPLICATE KEY UPDATE leased_by = '', lease_epoch = lease_epoch + 1, leased_at = VALUES(leased_at)
 """
 
-# Who owns these lanes, before they are taken away (PRIMARY).
+# The owners of these lanes, locked for a change (PRIMARY).
 LOCK_OWNERS = """SELECT partition_key, leased_by, lease_epoch FROM queue_partition_leases FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s AND partition_key IN ({keys}) ORDER BY partition_key FOR UPDATE"""
 
-# Purge of one lane: take the groups' rows, or find that somebody has them (PRIMARY).
+# Purge of one lane: the groups' rows, without those that another transaction has locked (PRIMARY).
 LOCK_LANE = """
 SELECT consumer_group, lease_epoch FROM queue_partition_leases FORCE INDEX (PRIMARY)
 WHERE consumer_group IN ({groups}) AND topic = %s AND partition_key = %s FOR UPDATE SKIP LOCKED
 """
 
-# Which groups have a lease row for a lane, without locks (PRIMARY by exact group).
+# How many of some groups have a lease row for a lane, without a lock (PRIMARY by exact group).
 COUNT_LANE = """
 SELECT COUNT(*) FROM queue_partition_leases FORCE INDEX (PRIMARY)
 WHERE consumer_group IN ({groups}) AND topic = %s AND partition_key = %s
 """
 
-# Purge of one lane (PRIMARY by exact group).
+# Purge of one lane, one group at a time (PRIMARY by exact group).
 PURGE = """DELETE queue_partition_leases FROM queue_partition_leases FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s AND partition_key = %s"""
 
@@ -159,12 +157,12 @@ WHERE consumer_group = %s AND topic = %s AND partition_key = %s"""
 MAX_EPOCH = """SELECT COALESCE(MAX(lease_epoch), 0) FROM queue_partition_leases FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s"""
 
-# Lanes in which a group has a lease row (PRIMARY, prefix).
+# Lanes for which a group has a lease row (PRIMARY, prefix).
 KEYS_OF_GROUP = (
     "SELECT partition_key FROM queue_partition_leases FORCE INDEX (PRIMARY) WHERE consumer_group = %s AND topic = %s"
 )
 
-# Rows, by exact key (PRIMARY, one lookup a key).
+# Delete rows by exact key (PRIMARY, one lookup a key).
 DELETE = """
 DELETE gone FROM ({exact}) AS exact STRAIGHT_JOIN queue_partition_leases AS gone FORCE INDEX (PRIMARY)
 ON gone.consumer_group = %s AND gone.topic = %s AND gone.partition_key = exact.k"""
@@ -178,7 +176,7 @@ ALL_KEYS = ("LIKE", "%")
 
 @frozen
 class Held:
-    """A lease as it was read; `owner` is '' for nobody."""
+    """A lease as it was read. `owner` is '' if it has none."""
 
     owner: str
     epoch: int
@@ -195,14 +193,14 @@ class OwnedLane:
 
 @frozen
 class LeasesDigest:
-    """What an owner has, in short: equal digests mean the same lanes under the same epochs."""
+    """A digest of an owner's leases. Equal digests mean the same lanes under the same epochs."""
 
     count: int
     checksum: int
 
     @classmethod
     def of(cls, lanes: Iterable[OwnedLane]) -> LeasesDigest:
-        """What the server answers while these are the owner's."""
+        """The server's answer to DIGEST while the owner has exactly these lanes."""
         count = checksum = 0
         for lane in lanes:
             count += 1
@@ -212,16 +210,16 @@ class LeasesDigest:
 
 @frozen
 class Fence:
-    """What a settling transaction may rely on until its end."""
+    """The facts that the locks of a settling transaction keep true until its end."""
 
     epochs: dict[str, int | None]
-    """Of the lanes that are locked; None: not the owner's."""
+    """The epochs of the locked lanes, by key. None: the lane is not the owner's."""
     server: int | None
-    """The mark of the server that said so; None: there was no row."""
+    """The mark of the server that answered. None: there was no row."""
 
 
 def fence(cx: Executor, at: GroupTopic, owner: str, keys: Sequence[str]) -> Fence:
-    """Share-lock these lanes; the epochs of those that are still the owner's."""
+    """Share-lock the leases of these lanes that are still the owner's. An absent key is not the owner's."""
     found: list[tuple[str, int, int]] = []
     for chunk in chunked(sorted(keys, key=str.encode)):
         found += cx.query(FENCE.format(keys=placeholders(chunk)), (*at.columns, *chunk, owner))
@@ -229,7 +227,7 @@ def fence(cx: Executor, at: GroupTopic, owner: str, keys: Sequence[str]) -> Fenc
 
 
 def fence_free(cx: Executor, at: GroupTopic, owner: str, keys: Sequence[str]) -> Fence:
-    """As `fence`, without waiting: an absent key is locked by somebody; None means that it is not the owner's."""
+    """As `fence`, without waiting. An absent key is locked by another transaction. None: not the owner's."""
     found: list[tuple[str, int, int, str]] = []
     for chunk in chunked(sorted(keys, key=str.encode)):
         found += cx.query(FENCE_FREE.format(keys=placeholders(chunk)), (*at.columns, *chunk))
@@ -238,18 +236,18 @@ def fence_free(cx: Executor, at: GroupTopic, owner: str, keys: Sequence[str]) ->
 
 
 def owned(cx: Executor, at: GroupTopic, owner: str) -> list[OwnedLane]:
-    """Everything in an owner's name."""
+    """Return all lanes of an owner."""
     return [OwnedLane(key, epoch, bool(paused)) for key, epoch, paused in cx.query(OWNED, (*at.columns, owner))]
 
 
 def digest(cx: Executor, at: GroupTopic, owner: str) -> LeasesDigest:
-    """Everything in an owner's name, in short; whether a lane is paused is not part of it."""
+    """Return the digest of an owner's lanes. Pauses are not part of it."""
     row = cx.one(DIGEST, (*at.columns, owner))
     return LeasesDigest(0, 0) if row is None else LeasesDigest(int(row[0]), int(row[1]))
 
 
 def unclaimed(cx: Executor, at: GroupTopic, limit: int, like: tuple[str, str] = ALL_KEYS) -> list[str]:
-    """Lanes of the topic for which this group has no lease row yet, and which no operator paused.
+    """Return lanes for which this group has no lease row, without the paused ones.
 
     `like`: only keys that are `LIKE` (or `NOT LIKE`) a pattern.
     """
@@ -258,7 +256,7 @@ def unclaimed(cx: Executor, at: GroupTopic, limit: int, like: tuple[str, str] = 
 
 
 def holds(cx: Executor, at: GroupTopic, owner: str) -> bool:
-    """Whether any lane is in an owner's name."""
+    """Whether an owner has any lane."""
     return cx.one(HOLDS, (*at.columns, owner)) is not None
 
 
@@ -269,18 +267,18 @@ def free(
     limit: int,
     like: tuple[str, str] = ALL_KEYS,
 ) -> list[str]:
-    """Lanes in the name of one of these owners ('' is nobody) that no operator paused; `like` as above."""
+    """Return lanes of these owners ('': of none), without the paused ones. `like`: as for `unclaimed`."""
     sql = FREE.format(owners=placeholders(owners), like=like[0])
     return [key for (key,) in cx.query(sql, (*at.columns, *owners, like[1], limit))]
 
 
 def counts(cx: Executor, at: GroupTopic) -> dict[str, int]:
-    """How many lanes each owner has ('' is nobody)."""
+    """Return the number of lanes by owner ('': of none)."""
     return {owner: int(count) for owner, count in cx.query(COUNTS, at.columns)}
 
 
 def take(cx: Executor, at: GroupTopic, owner: str, keys: Sequence[str], holders: Iterable[str]) -> int:
-    """Inside a transaction: take those of `keys` that are in one of the `holders`' names and not locked."""
+    """In a transaction: take those of `keys` that belong to one of `holders` and are not locked. Return how many."""
     allowed = set(holders)
     taken = 0
     for chunk in chunked(sorted(keys, key=str.encode)):
@@ -293,7 +291,7 @@ def take(cx: Executor, at: GroupTopic, owner: str, keys: Sequence[str], holders:
 
 
 def create(cx: Executor, at: GroupTopic, owner: str, keys: Sequence[str], epoch: int) -> None:
-    """Insert lease rows for lanes that have none; a row that appeared meanwhile keeps its owner."""
+    """Insert lease rows for lanes that have none. A row that appeared meanwhile keeps its owner."""
     values = f"(%s, %s, %s, %s, %s, {NOW_MS})"
     for chunk in chunked(sorted(keys, key=str.encode)):
         args = [value for key in chunk for value in (*at.columns, key, owner, epoch)]
@@ -301,7 +299,7 @@ def create(cx: Executor, at: GroupTopic, owner: str, keys: Sequence[str], epoch:
 
 
 def release(cx: Executor, at: GroupTopic, owner: str, lanes: Iterable[tuple[str, int]]) -> None:
-    """Give lanes (key, epoch) back, as far as they are still the owner's."""
+    """Give those lanes (key, epoch) back that are still the owner's."""
     for chunk in chunked(sorted(lanes, key=lambda lane: lane[0].encode())):
         keys = [key for key, _ in chunk]
         sql = RELEASE.format(keys=placeholders(keys), lanes=",".join(["(%s, %s)"] * len(chunk)))
@@ -309,7 +307,7 @@ def release(cx: Executor, at: GroupTopic, owner: str, lanes: Iterable[tuple[str,
 
 
 def lock_owners(cx: Executor, at: GroupTopic, keys: Iterable[str]) -> dict[str, Held]:
-    """Lock the leases of these lanes, by key; one that is missing was never owned."""
+    """Lock the leases of these lanes, and return them by key. A missing one has no row."""
     found: dict[str, Held] = {}
     for chunk in chunked(sorted(keys, key=str.encode)):
         sql = LOCK_OWNERS.format(keys=placeholders(chunk))
@@ -318,24 +316,24 @@ def lock_owners(cx: Executor, at: GroupTopic, keys: Iterable[str]) -> dict[str, 
 
 
 def held(cx: Executor, lane: LaneId) -> Held | None:
-    """The lease of one lane, without a lock."""
+    """Return the lease of one lane, without a lock. None: there is no row."""
     row = cx.one(HELD, lane.columns)
     return None if row is None else Held(*row)
 
 
 def lock_one(cx: Executor, lane: LaneId) -> Held | None:
-    """Lock the lease of one lane; None: it was never owned."""
+    """Lock the lease of one lane, and return it. None: there is no row."""
     row = cx.one(LOCK_ONE, lane.columns)
     return None if row is None else Held(*row)
 
 
 def claim(cx: Executor, lane: LaneId, owner: str, epoch: int) -> None:
-    """Take one lane from whoever has it; `epoch` is that of a row that is born."""
+    """Take one lane from any owner. `epoch`: for a new row."""
     cx.execute(CLAIM, (*lane.columns, owner, epoch))
 
 
 def take_away(cx: Executor, lanes: Iterable[LaneId], epoch: int) -> None:
-    """Leave lanes to nobody; `epoch` is that of rows that are born."""
+    """Take lanes from their owners and leave them without one. `epoch`: for new rows."""
     row = f"(%s, %s, %s, '', %s, {NOW_MS})"
     for chunk in chunked(sorted(lanes, key=lambda lane: (lane.group.encode(), lane.key.encode()))):
         args = [value for lane in chunk for value in (*lane.columns, epoch)]
@@ -343,7 +341,7 @@ def take_away(cx: Executor, lanes: Iterable[LaneId], epoch: int) -> None:
 
 
 def lock_lane(cx: Executor, topic: str, key: str, groups: Sequence[str]) -> int | None:
-    """Lock every group's lease row of a lane and return the highest epoch; None when somebody holds one of them."""
+    """Lock every group's lease row of a lane, and return the highest epoch. None: another transaction holds one."""
     names = placeholders(groups)
     rows = cx.query(LOCK_LANE.format(groups=names), (*groups, topic, key))
     counted = cx.one(COUNT_LANE.format(groups=names), (*groups, topic, key))
@@ -354,12 +352,12 @@ def lock_lane(cx: Executor, topic: str, key: str, groups: Sequence[str]) -> int 
 
 def purge(cx: Executor, topic: str, key: str, groups: Sequence[str]) -> None:
     """Remove a lane's lease rows."""
-    for group in sorted(groups, key=str.encode):  # several at once might be read as the whole table, and wait
+    for group in sorted(groups, key=str.encode):  # for several at once a server may read the whole table, and wait
         cx.execute(PURGE, (group, topic, key))
 
 
 def max_epoch(cx: Executor, at: GroupTopic) -> int:
-    """The highest epoch in a group's rows for a topic."""
+    """Return the highest epoch in a group's rows for a topic, 0 without rows."""
     row = cx.one(MAX_EPOCH, at.columns)
     return 0 if row is None else int(row[0])
 
@@ -370,7 +368,7 @@ def delete_group(cx: Executor, at: GroupTopic) -> None:
 
 
 def keys_of_group(cx: Executor, at: GroupTopic) -> list[str]:
-    """Keys of the lanes in which a group has a lease row."""
+    """Return the keys of the lanes for which a group has a lease row."""
     return [key for (key,) in cx.query(KEYS_OF_GROUP, at.columns)]
 
 

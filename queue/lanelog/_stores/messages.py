@@ -1,7 +1,7 @@
-"""The publishing side of `queue_messages`: insert, and find what an id was given before.
+"""The publishing side of `queue_messages`: insert messages, and find the offsets of ids that are stored already.
 
-It never updates or deletes a message. The publisher calls it, with the heads of the lanes locked; `fetches` and `moves`
-are the other sides of the table.
+Never updates or deletes a message. An insert needs the heads of its lanes locked. `fetches` and `moves` are the other
+sides of the table.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from lanelog._stores._points import chunked, exactly, fitting
 if TYPE_CHECKING:
     from lanelog._database import Executor
 
-# Append rows, whose heads are locked; the clock is read after that, so it never falls within a lane (PRIMARY, by_id).
-# No empty text is written out: a caller's session may take it for NULL (MariaDB's EMPTY_STRING_IS_NULL).
+# Append rows, whose heads are locked (PRIMARY, by_id). The clock is read under that lock, so that the times of a lane
+# follow its offsets. No empty text is written out: a caller's session may take it for NULL (MariaDB's
+# EMPTY_STRING_IS_NULL).
 INSERT = """INSERT INTO queue_messages
 (topic, partition_key, `offset`, id, payload, payload_bytes, metadata, created_at, published_at, expires_at,
  target_group) VALUES """
 ROW = f"(%s,%s,%s,%s,%s,%s,%s,{NOW_MS},{NOW_MS},0,DEFAULT)"
 EXPIRING_ROW = f"(%s,%s,%s,%s,%s,%s,%s,{NOW_MS},{NOW_MS},{NOW_MS}+%s,DEFAULT)"
-# The same at the offset that `partitions.NEXT_OFFSET` has found: NULL is refused, so nothing happens without the lock.
+# The same at the offset from `partitions.NEXT_OFFSET`. Without the head's lock that is NULL, which the column refuses.
 NEXT_ROW = f"(%s,%s,@lanelog_offset,%s,%s,%s,%s,{NOW_MS},{NOW_MS},0,DEFAULT)"
 EXPIRING_NEXT_ROW = f"(%s,%s,@lanelog_offset,%s,%s,%s,%s,{NOW_MS},{NOW_MS},{NOW_MS}+%s,DEFAULT)"
 TARGETED_ROW = f"(%s,%s,%s,%s,%s,%s,%s,{NOW_MS},{NOW_MS},0,%s)"
 
-# Append scheduled messages, whose rows are locked; the payload stays at the server (PRIMARY, one lookup a point).
+# Append scheduled messages, whose rows are locked. The payload does not leave the server (PRIMARY, one lookup a point).
 APPEND_SCHEDULED = f"""INSERT INTO queue_messages
 (topic, partition_key, `offset`, id, payload, payload_bytes, metadata, created_at, published_at, expires_at,
  target_group)
@@ -38,12 +39,12 @@ SELECT due.topic, due.partition_key, exact.o, due.id, due.payload, due.payload_b
 FROM ({{placed}}) AS exact STRAIGHT_JOIN queue_scheduled AS due FORCE INDEX (PRIMARY)
 ON due.topic = %s AND due.partition_key = exact.k AND due.id = exact.i"""
 
-# Offsets of the messages in the log that have these ids, if there are any (by_id).
+# Offsets of the messages in the log that have these ids (by_id).
 FIND_IN_LOG = """SELECT partition_key, id, `offset` FROM queue_messages FORCE INDEX (by_id)
 WHERE topic = %s AND (partition_key, id) IN ({points})"""
 
-# The same, and 0 for those that are scheduled: one snapshot, so that none is missed on its way from there into the log
-# (by_id; PRIMARY of queue_scheduled).
+# The same, and 0 for scheduled messages (by_id; PRIMARY of queue_scheduled). One statement is one snapshot: it does not
+# miss a message that is being moved into the log.
 FIND_IDS = (
     FIND_IN_LOG
     + """ UNION ALL SELECT waiting.partition_key, waiting.id, 0
@@ -51,7 +52,7 @@ FROM ({exact}) AS exact STRAIGHT_JOIN queue_scheduled AS waiting FORCE INDEX (PR
 ON waiting.topic = %s AND waiting.partition_key = exact.k AND waiting.id = exact.o"""
 )
 
-# Those in the log, in a caller's transaction, whose snapshot may be older than they are (by_id).
+# The same in the log, for a caller's transaction, whose snapshot may be older than the messages (by_id).
 FIND_IDS_SHARED = FIND_IN_LOG + " LOCK IN SHARE MODE"
 
 _ROW_OVERHEAD: Final = len(EXPIRING_ROW) + 96
@@ -68,24 +69,24 @@ class NewMessage:
     payload: bytes = field(repr=False)
     metadata: str | None = field(repr=False)
     ttl_ms: int = 0
-    """For how long from now it may be delivered; 0: for ever."""
+    """Time to live from now. 0: for ever."""
     target_group: str = ""
-    """The only group it is meant for, and then it has no `ttl_ms`; empty: every group."""
+    """The only group that gets it. Then it has no `ttl_ms`. Empty: every group."""
 
 
 def wire_bytes(topic: str, key: str, message_id: str, payload_bytes: int, metadata: str | None) -> int:
-    """At most so many bytes a row takes in an INSERT: a payload travels as hex, text escaped or in up to four bytes."""
+    """Return the most bytes that a row takes in an INSERT: two a byte of payload, as hex, and four a character."""
     text = len(topic) + len(key) + len(message_id) + len(metadata or "")
     return 2 * payload_bytes + 4 * text + _ROW_OVERHEAD
 
 
 def largest_row(max_packet: int) -> int:
-    """How many bytes one row may take so that its INSERT fits into a packet."""
+    """Return the most bytes of a row whose INSERT fits into a packet."""
     return max_packet - _STATEMENT_OVERHEAD
 
 
 def insert(cx: Executor, topic: str, rows: Sequence[NewMessage], max_packet: int) -> None:
-    """Append rows, in as few statements as rows and bytes allow."""
+    """Append rows, in as few statements as the limits of rows and bytes allow."""
     sizes = [
         wire_bytes(topic, row.key, row.id, len(row.payload), row.metadata) + 4 * len(row.target_group) for row in rows
     ]
@@ -103,13 +104,13 @@ def insert(cx: Executor, topic: str, rows: Sequence[NewMessage], max_packet: int
 def insert_next(
     topic: str, key: str, *, message_id: str, payload: bytes, metadata: str | None, ttl_ms: int
 ) -> Statement:
-    """Append one row behind the head that `partitions.around_next` locks; `ttl_ms` as in `NewMessage`."""
+    """Return the statement that appends one row behind the head, for `partitions.around_next`."""
     args = (topic, key, message_id, payload, len(payload), metadata)
     return Statement(INSERT + EXPIRING_NEXT_ROW, (*args, ttl_ms)) if ttl_ms else Statement(INSERT + NEXT_ROW, args)
 
 
 def append_scheduled(cx: Executor, topic: str, places: Sequence[tuple[str, str, int]]) -> int:
-    """Copy scheduled messages into the log, by (key, id) at an offset; how many that were, to be compared."""
+    """Copy scheduled messages (key, id, offset) into the log. Return how many, for the caller to compare."""
     copied = 0
     for chunk in chunked(places):
         placed = " UNION ALL ".join(["SELECT %s AS k, %s AS i, %s AS o"] * len(chunk))
@@ -119,13 +120,13 @@ def append_scheduled(cx: Executor, topic: str, places: Sequence[tuple[str, str, 
 
 
 def find_ids(cx: Executor, topic: str, points: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int]:
-    """Offsets by (key, id) of those that are stored; 0: it is scheduled."""
+    """Return offsets by (key, id) of the messages that are stored. 0: scheduled."""
     found: dict[tuple[str, str], int] = {}
     for chunk in chunked(sorted(set(points))):
         args = [value for point in chunk for value in point]
         statement = FIND_IDS.format(points=_marks(chunk), exact=exactly(chunk))
         for key, message_id, offset in cx.query(statement, (topic, *args, *args, topic)):
-            # In both, if an id was used twice in one transaction of a caller: what is in the log counts.
+            # An id that one caller's transaction used twice may be in both: the log counts.
             found[key, message_id] = max(int(offset), found.get((key, message_id), 0))
     return found
 
@@ -133,7 +134,7 @@ def find_ids(cx: Executor, topic: str, points: Iterable[tuple[str, str]]) -> dic
 def find_in_log(
     cx: Executor, topic: str, points: Iterable[tuple[str, str]], *, shared: bool = False
 ) -> dict[tuple[str, str], int]:
-    """Offsets of those that are in the log; `shared` locks them, and sees what a snapshot does not."""
+    """Return offsets by (key, id) of messages in the log. `shared` locks them, and sees what an old snapshot hides."""
     statement = FIND_IDS_SHARED if shared else FIND_IN_LOG
     found: dict[tuple[str, str], int] = {}
     for chunk in chunked(sorted(set(points))):

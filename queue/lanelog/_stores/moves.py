@@ -1,6 +1,6 @@
 """The leaving side of `queue_messages`: copies into dead letters and back, and deletion behind the floor.
 
-Owns these INSERT … SELECTs and DELETEs; never decides who leaves. Called by the settler (dead letters) and the janitor.
+Owns these INSERT … SELECTs and DELETEs, and the reads before them. Never decides which message leaves.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from lanelog._database import Executor
     from lanelog._places import GroupTopic, LaneId
 
-# Copy one message into the dead letter topic (both PRIMARY). Exactly one row, or the source is gone. A message that was
-# redriven has its first id in its metadata already, and keeps it.
+# Copy one message into the dead letter topic (both PRIMARY). No row: the source is gone. A redriven message keeps the
+# original id that its metadata has already.
 BURY = f"""
 INSERT INTO queue_messages (topic, partition_key, `offset`, id, payload, payload_bytes, metadata, created_at,
        published_at, failed_at, failure_count, last_error, original_topic, original_offset, failed_group)
@@ -29,12 +29,12 @@ SELECT %s, partition_key, %s, %s, payload, payload_bytes,
 FROM queue_messages AS source WHERE source.topic = %s AND source.partition_key = %s AND source.`offset` = %s
 """
 
-# What is to be copied (PRIMARY).
+# The id of the message to copy (PRIMARY).
 SOURCE_ID = "SELECT id FROM queue_messages WHERE topic = %s AND partition_key = %s AND `offset` = %s"
-# Whether the copy is there already (by_id).
+# The offset of a copy that exists already (by_id).
 BURIED = "SELECT `offset` FROM queue_messages WHERE topic = %s AND partition_key = %s AND id = %s"
 
-# Dead letters as messages again, behind the heads given by key and in their order (PRIMARY).
+# Copy dead letters back as messages, behind the given heads and in their order (PRIMARY).
 REDRIVE = f"""
 INSERT INTO queue_messages (topic, partition_key, `offset`, id, payload, payload_bytes, metadata, created_at,
        published_at, expires_at, target_group)
@@ -46,35 +46,36 @@ FROM queue_messages m FORCE INDEX (PRIMARY)
 WHERE m.topic = %s AND (m.partition_key, m.`offset`) IN ({{points}})
 """
 
-# The oldest message of a lane behind its floor, many lanes joined by UNION ALL (PRIMARY).
+# The oldest message of a lane behind its floor. UNION ALL joins many lanes (PRIMARY).
 OLDEST = f"""(SELECT partition_key, `offset`, CAST({NOW_MS} AS SIGNED) - CAST(created_at AS SIGNED)
  FROM queue_messages FORCE INDEX (PRIMARY)
  WHERE topic = %s AND partition_key = %s AND `offset` > %s ORDER BY `offset` LIMIT 1)"""
 
-# How far a lane may be released: old enough, acked by everybody, and a bounded step; many lanes joined by UNION ALL
+# The last message of a lane, within a range of offsets, that is older than the retention. UNION ALL joins many lanes
 # (PRIMARY, bounded range).
 OLD_ENOUGH = f"""(SELECT %s, COALESCE(MAX(`offset`), 0) FROM queue_messages FORCE INDEX (PRIMARY)
  WHERE topic = %s AND partition_key = %s AND `offset` > %s AND `offset` <= %s AND created_at <= {NOW_MS} - %s)"""
 
-# The first dead letters of a lane behind its floor, whose they are and their age; many lanes joined by UNION ALL
+# The dead letters of a lane within a range of offsets: source topic, group and age. UNION ALL joins many lanes
 # (PRIMARY, bounded range).
 LETTERS = f"""(SELECT partition_key, `offset`, original_topic, failed_group,
  CAST({NOW_MS} AS SIGNED) - CAST(created_at AS SIGNED) AS age_ms
  FROM queue_messages FORCE INDEX (PRIMARY)
  WHERE topic = %s AND partition_key = %s AND `offset` > %s AND `offset` <= %s)"""
 
-# Delete by exact offsets (PRIMARY, one lookup a point): nobody waits here for who is publishing.
+# Delete by exact offsets, so that it waits for no publisher (PRIMARY, one lookup a point).
 DELETE = """DELETE gone FROM ({exact}) AS exact STRAIGHT_JOIN queue_messages AS gone FORCE INDEX (PRIMARY)
 ON gone.topic = %s AND gone.partition_key = exact.k AND gone.`offset` = exact.o"""
 
-# What has expired among the next messages of a lane that are for a group (PRIMARY, range bounded from below).
+# The expired messages for a group within a range of offsets (PRIMARY, range bounded from below).
 EXPIRED = f"""
 SELECT `offset`, id, published_at FROM queue_messages FORCE INDEX (PRIMARY)
 WHERE topic = %s AND partition_key = %s AND `offset` > %s AND `offset` <= %s
       AND target_group IN ('', %s) AND expires_at BETWEEN 1 AND {NOW_MS} ORDER BY `offset`
 """
 
-# Lanes whose next message for a group has expired, among some (all PRIMARY).
+# Those of some lanes in which the message right behind the group's watermark has expired (all PRIMARY). That message
+# may be for another group: EXPIRED looks again.
 EXPIRED_LANES = f"""
 SELECT p.partition_key FROM queue_partitions p FORCE INDEX (PRIMARY)
 LEFT JOIN queue_offsets f FORCE INDEX (PRIMARY)
@@ -88,12 +89,12 @@ WHERE p.topic = %s AND p.partition_key IN ({{keys}}) AND m.expires_at BETWEEN 1 
 ORDER BY p.partition_key
 """
 
-# When was the message at this offset written? (PRIMARY)
+# The time at which a message was written (PRIMARY).
 CREATED_AT = "SELECT created_at FROM queue_messages WHERE topic = %s AND partition_key = %s AND `offset` = %s"
 
 
 class LetterAge(NamedTuple):
-    """A dead letter, as far as its retention asks."""
+    """What the retention of dead letters needs to know of one."""
 
     offset: int
     original_topic: str
@@ -102,7 +103,7 @@ class LetterAge(NamedTuple):
 
 
 class Expired(NamedTuple):
-    """A message whose time is over; `published_at` in milliseconds."""
+    """An expired message. `published_at` in milliseconds."""
 
     offset: int
     id: str
@@ -110,19 +111,19 @@ class Expired(NamedTuple):
 
 
 def derived_id(group: str, message_id: str, offset: int) -> str:
-    """The dead letter's id: the same for every repetition of the move, different for every group."""
+    """Return the dead letter's id. It is the same for every repetition of the move, and different for every group."""
     parts = "\x1f".join((group, message_id, str(offset)))
     return "dl-" + hashlib.sha256(parts.encode()).hexdigest()
 
 
 def source_id(cx: Executor, topic: str, key: str, offset: int) -> str | None:
-    """The id of the message to bury, or None when it is gone."""
+    """Return the id of the message to copy, or None when it is gone."""
     row = cx.one(SOURCE_ID, (topic, key, offset))
     return None if row is None else str(row[0])
 
 
 def buried(cx: Executor, dead_topic: str, key: str, derived_id: str) -> int | None:
-    """Where the copy is already, or None."""
+    """Return the offset of the copy, or None if there is none."""
     row = cx.one(BURIED, (dead_topic, key, derived_id))
     return None if row is None else int(row[0])
 
@@ -138,7 +139,7 @@ def bury(
     failures: int,
     error: str,
 ) -> int:
-    """Copy one message; the number of rows copied."""
+    """Copy one message into the dead letter topic. Return the number of copied rows: 0 or 1."""
     return cx.execute(BURY, (dead_topic, dead_offset, derived_id, failures, error, *lane.columns, offset))
 
 
@@ -153,9 +154,9 @@ def redrive(
     ttl_ms: int,
     for_group: str,
 ) -> int:
-    """Copy dead letters (key, offset) behind the locked `heads` of topic `target`; how many that was.
+    """Copy dead letters (key, offset) behind the locked `heads` of topic `target`. Return how many.
 
-    `cap`: 0 for none; `ttl_ms`: 0 for ever; `for_group`: the only group they are for, '' for every group.
+    `cap`: 0 for none. `ttl_ms`: 0 for ever. `for_group`: the only group that gets them, '' for every group.
     """
     bases = [value for key in dict.fromkeys(key for key, _ in points) for value in (key, heads[key])]
     sql = REDRIVE.format(cases="WHEN %s THEN %s " * (len(bases) // 2), points=",".join(["(%s, %s)"] * len(points)))
@@ -164,7 +165,7 @@ def redrive(
 
 
 def ages(cx: Executor, topic: str, lanes: Sequence[tuple[str, int]]) -> dict[str, float]:
-    """Age in seconds of the first message behind each (key, floor), by key."""
+    """Return the age in seconds of the first message behind each (key, floor), by key."""
     found: dict[str, float] = {}
     for chunk in chunked(lanes, 100):
         args = [value for key, floor in chunk for value in (topic, key, floor)]
@@ -174,7 +175,7 @@ def ages(cx: Executor, topic: str, lanes: Sequence[tuple[str, int]]) -> dict[str
 
 
 def old_enough(cx: Executor, topic: str, ranges: Sequence[tuple[str, int, int]], retention_ms: int) -> dict[str, int]:
-    """The highest offset older than the retention in each (key, floor, through), by key; 0: none."""
+    """Return the highest offset older than the retention in each (key, floor, through), by key. 0: none."""
     found: dict[str, int] = {}
     for chunk in chunked(ranges, 100):
         args: list[object] = []
@@ -186,7 +187,7 @@ def old_enough(cx: Executor, topic: str, ranges: Sequence[tuple[str, int, int]],
 
 
 def letters(cx: Executor, topic: str, ranges: Sequence[tuple[str, int, int]]) -> dict[str, list[LetterAge]]:
-    """The dead letters in each (key, floor, through), by key and in order."""
+    """Return the dead letters in each (key, floor, through), by key and in order."""
     found: dict[str, list[LetterAge]] = {}
     for chunk in chunked(ranges, 100):
         args = [value for key, floor, through in chunk for value in (topic, key, floor, through)]
@@ -198,13 +199,13 @@ def letters(cx: Executor, topic: str, ranges: Sequence[tuple[str, int, int]]) ->
 
 
 def expired(cx: Executor, lane: LaneId, watermark: int, limit: int) -> list[Expired]:
-    """What has expired, and is for this group, among the next `limit` offsets behind a watermark, in order."""
+    """Return the expired messages for this group among the `limit` offsets behind a watermark, in order."""
     rows = cx.query(EXPIRED, (lane.topic, lane.key, watermark, watermark + limit, lane.group))
     return [Expired(int(offset), message_id, int(published)) for offset, message_id, published in rows]
 
 
 def expired_lanes(cx: Executor, at: GroupTopic, keys: Sequence[str]) -> list[str]:
-    """Which of these lanes have an expired message right behind the group's watermark, by key."""
+    """Return those of these lanes with an expired message right behind the group's watermark."""
     found: list[str] = []
     for chunk in chunked(keys):
         sql = EXPIRED_LANES.format(keys=placeholders(chunk))
@@ -213,7 +214,7 @@ def expired_lanes(cx: Executor, at: GroupTopic, keys: Sequence[str]) -> list[str
 
 
 def delete(cx: Executor, topic: str, points: Sequence[tuple[str, int]]) -> int:
-    """Delete messages by exact (key, offset), in primary-key order."""
+    """Delete messages by exact (key, offset), in primary-key order. Return how many."""
     deleted = 0
     for chunk in chunked(sorted(points, key=lambda point: (point[0].encode(), point[1]))):
         args = [value for point in chunk for value in point]
@@ -222,6 +223,6 @@ def delete(cx: Executor, topic: str, points: Sequence[tuple[str, int]]) -> int:
 
 
 def created_at(cx: Executor, topic: str, key: str, offset: int) -> int | None:
-    """When a message was written (milliseconds), or None when it is not there."""
+    """Return the time at which a message was written (milliseconds), or None if it is not in the log."""
     row = cx.one(CREATED_AT, (topic, key, offset))
     return None if row is None else int(row[0])

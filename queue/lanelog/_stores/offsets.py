@@ -1,6 +1,6 @@
 """`queue_offsets`: the acked watermark, the run mark and the pause of a lane for a group, and its floor (group '').
 
-Owns the SQL of its table; never decides what is acked, nor who takes a lane.
+Owns the SQL of its table. Never decides which message is acked, or which owner takes a lane.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FROM queue_offsets FORCE INDEX (PRIMARY)
 WHERE consumer_group IN ('', %s) AND topic = %s AND partition_key IN ({{keys}})
 """
 
-# One flush: watermarks and run marks of many lanes (PRIMARY). The watermark only grows; only seek may lower it.
+# One flush: watermarks and run marks of many lanes (PRIMARY). A flush never lowers a watermark.
 FLUSH = """
 INSERT INTO queue_offsets (consumer_group, topic, partition_key, offset_acked, marked_through, marked_epoch, marked_at,
        updated_at)
@@ -39,53 +39,53 @@ ON DUPLICATE KEY UPDATE offset_acked = GREATEST(offset_acked, VALUES(offset_acke
        marked_through = VALUES(marked_through), marked_epoch = VALUES(marked_epoch), updated_at = VALUES(updated_at)
 """
 
-# After a lock time-out: which of these rows can be had at once (PRIMARY).
+# After a lock time-out: those of these rows that no other transaction has locked (PRIMARY).
 LOCK_FREE = """
 SELECT partition_key FROM queue_offsets FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s AND partition_key IN ({keys}) FOR UPDATE SKIP LOCKED
 """
 
-# How far this lane is acked, waiting for a flush that is on its way (PRIMARY).
+# The watermark of a lane. The lock waits for a flush in flight (PRIMARY).
 ACKED_LOCKED = """
 SELECT offset_acked FROM queue_offsets FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s AND partition_key = %s LOCK IN SHARE MODE
 """
 
-# Collection step 1: take the floors of some lanes, leaving out what another collector has (PRIMARY).
+# Floors of some lanes, locked, without those that another transaction has locked (PRIMARY).
 TRY_LOCK_FLOORS = """
 SELECT partition_key, offset_acked, marked_through FROM queue_offsets FORCE INDEX (PRIMARY)
 WHERE consumer_group = '' AND topic = %s AND partition_key IN ({keys}) FOR UPDATE SKIP LOCKED
 """
 
-# Floors of some lanes, held against collection and the purge of the lane (PRIMARY).
+# Floors of some lanes, share-locked against collection and the purge of the lane (PRIMARY).
 SHARE_FLOORS = """SELECT partition_key, offset_acked, marked_through FROM queue_offsets FORCE INDEX (PRIMARY)
 WHERE consumer_group = '' AND topic = %s AND partition_key IN ({keys}) ORDER BY partition_key LOCK IN SHARE MODE"""
 
-# The same, to raise them (PRIMARY).
+# The same, locked for a change (PRIMARY).
 LOCK_FLOORS = """SELECT partition_key, offset_acked, marked_through FROM queue_offsets FORCE INDEX (PRIMARY)
 WHERE consumer_group = '' AND topic = %s AND partition_key IN ({keys}) ORDER BY partition_key FOR UPDATE"""
 
-# Collection, its second statement: how far every group of the topic is on these lanes (PRIMARY, one lookup a point).
+# Watermarks of some groups in some lanes (PRIMARY, one lookup a point).
 WATERMARKS = """
 SELECT consumer_group, partition_key, offset_acked FROM queue_offsets FORCE INDEX (PRIMARY)
 WHERE consumer_group IN ({groups}) AND topic = %s AND partition_key IN ({keys})
 """
 
-# Collection: release offsets for deletion (PRIMARY; the rows are locked already).
+# Release offsets for deletion (PRIMARY; the rows are locked).
 RAISE_FLOORS = f"""
 UPDATE queue_offsets FORCE INDEX (PRIMARY)
 SET offset_acked = GREATEST(offset_acked, CASE partition_key {{cases}} END), updated_at = {NOW_MS}
 WHERE consumer_group = '' AND topic = %s AND partition_key IN ({{keys}})
 """
 
-# Collection, after its deletes: how far they got (PRIMARY).
+# After the deletion of released messages: the offset up to which they are gone (PRIMARY).
 RAISE_DELETED = """
 UPDATE queue_offsets FORCE INDEX (PRIMARY)
 SET marked_through = LEAST(offset_acked, GREATEST(marked_through, CASE partition_key {cases} END))
 WHERE consumer_group = '' AND topic = %s AND partition_key IN ({keys})
 """
 
-# Purge: drained lanes whose floor has not moved since (both PRIMARY, group and topic).
+# Purge: drained lanes whose floor has not moved for a time (both PRIMARY, group and topic).
 IDLE_FLOORS = f"""
 SELECT f.partition_key FROM queue_offsets f FORCE INDEX (PRIMARY)
 JOIN queue_partitions p FORCE INDEX (PRIMARY) ON p.topic = f.topic AND p.partition_key = f.partition_key
@@ -93,17 +93,17 @@ WHERE f.consumer_group = '' AND f.topic = %s AND f.partition_key > %s AND f.offs
       AND p.head_offset = f.offset_acked AND f.updated_at < {NOW_MS} - %s ORDER BY f.partition_key LIMIT %s
 """
 
-# Purge of one lane: every group's row of it (PRIMARY by exact group).
+# Purge of one lane, one group at a time (PRIMARY by exact group).
 PURGE = """DELETE queue_offsets FROM queue_offsets FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s AND partition_key = %s"""
 
-# Purge of one lane: take the groups' rows, or find that somebody has them (PRIMARY).
+# Purge of one lane: the groups' rows, without those that another transaction has locked (PRIMARY).
 LOCK_LANE = """
 SELECT consumer_group, offset_acked, paused_at FROM queue_offsets FORCE INDEX (PRIMARY)
 WHERE consumer_group IN ({groups}) AND topic = %s AND partition_key = %s FOR UPDATE SKIP LOCKED
 """
 
-# Which groups have a row for a lane, without locks (PRIMARY by exact group).
+# How many of some groups have a row for a lane, without a lock (PRIMARY by exact group).
 COUNT_LANE = """
 SELECT COUNT(*) FROM queue_offsets FORCE INDEX (PRIMARY)
 WHERE consumer_group IN ({groups}) AND topic = %s AND partition_key = %s
@@ -116,21 +116,21 @@ SELECT %s, topic, partition_key, head_offset, head_offset, {NOW_MS}
 FROM queue_partitions FORCE INDEX (PRIMARY) WHERE topic = %s AND partition_key <> ''
 """
 
-# Registration with an instant: one lane's start, found by binary search (PRIMARY).
+# Registration with start at an instant: the start of one lane (PRIMARY).
 START_AT = f"""
 INSERT INTO queue_offsets (consumer_group, topic, partition_key, offset_acked, marked_through, updated_at)
 VALUES (%s, %s, %s, %s, %s, {NOW_MS})
 """
 
-# Lanes that an operator paused for a group, read when such a pause or resume was noted (PRIMARY, prefix).
+# The paused lanes of a group (PRIMARY, prefix).
 PAUSED = """SELECT partition_key FROM queue_offsets FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s AND paused_at > 0"""
 
-# The pause of one lane, locked to be changed (PRIMARY).
+# The pause of one lane, locked for a change (PRIMARY).
 LOCK_PAUSE = """SELECT paused_at, paused_by, pause_reason FROM queue_offsets FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s AND partition_key = %s FOR UPDATE"""
 
-# Pause one lane, or take it back; a group that has no row there gets one, at the floor where it would begin (PRIMARY).
+# Pause one lane, or resume it. A group without a row there gets one, at the floor, where it would begin (PRIMARY).
 SET_PAUSE = f"""
 INSERT INTO queue_offsets (consumer_group, topic, partition_key, offset_acked, marked_through, paused_at, paused_by,
        pause_reason, updated_at)
@@ -146,23 +146,23 @@ ANY_OF_GROUP = "SELECT 1 FROM queue_offsets FORCE INDEX (PRIMARY) WHERE consumer
 SOME_OF_GROUP = """SELECT partition_key FROM queue_offsets FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s LIMIT %s"""
 
-# Rows, by exact key (PRIMARY, one lookup a key).
+# Delete rows by exact key (PRIMARY, one lookup a key).
 DELETE = """DELETE gone FROM ({exact}) AS exact STRAIGHT_JOIN queue_offsets AS gone FORCE INDEX (PRIMARY)
 ON gone.consumer_group = %s AND gone.topic = %s AND gone.partition_key = exact.k"""
 
-# Every group that has, or had, a place in a topic (by_topic).
+# Every group with a row in a topic, registered or not (by_topic).
 GROUPS_SEEN = "SELECT DISTINCT consumer_group FROM queue_offsets FORCE INDEX (by_topic) WHERE topic = %s"
 
 # Leftovers of an earlier group of that name (PRIMARY).
 DELETE_GROUP = """DELETE queue_offsets FROM queue_offsets FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s"""
 
-# The floors of new lanes: everything up to the first offset is released and gone (PRIMARY).
+# The floors of new lanes: all offsets up to theirs are released and gone (PRIMARY).
 CREATE_FLOORS = """INSERT IGNORE INTO queue_offsets
 (consumer_group, topic, partition_key, offset_acked, marked_through, updated_at) VALUES """
 FLOOR = f"('',%s,%s,%s,%s,{NOW_MS})"
 
-# Watermarks, wherever they were, without a run mark (PRIMARY): a seek.
+# A seek: set watermarks, up or down, and remove the run marks (PRIMARY).
 MOVE = """
 INSERT INTO queue_offsets (consumer_group, topic, partition_key, offset_acked, marked_through, updated_at)
 VALUES {rows}
@@ -170,18 +170,18 @@ ON DUPLICATE KEY UPDATE offset_acked = VALUES(offset_acked), marked_through = VA
        marked_at = 0, updated_at = VALUES(updated_at)
 """
 
-# A watermark goes back, without a run mark; a pause stays (PRIMARY).
+# Set a watermark back and remove the run mark. A pause stays (PRIMARY).
 REWIND = f"""UPDATE queue_offsets FORCE INDEX (PRIMARY)
 SET offset_acked = %s, marked_through = %s, marked_epoch = 0, marked_at = 0, updated_at = {NOW_MS}
 WHERE consumer_group = %s AND topic = %s AND partition_key = %s"""
 
-# Run marks of lanes that were taken away: what they covered has rows of its own now (PRIMARY).
+# Remove run marks of lanes that were taken away: the messages under them have delivery rows now (PRIMARY).
 UNMARK = """
 UPDATE queue_offsets FORCE INDEX (PRIMARY) SET marked_through = offset_acked, marked_epoch = 0, marked_at = 0
 WHERE consumer_group = %s AND topic = %s AND partition_key IN ({keys})
 """
 
-# Watermarks, raised; the run mark above them stays (PRIMARY): a skip, a purge.
+# A skip or a purge: raise watermarks. The run marks above them stay (PRIMARY).
 RAISE = """
 INSERT INTO queue_offsets (consumer_group, topic, partition_key, offset_acked, marked_through, updated_at)
 VALUES {rows}
@@ -190,7 +190,7 @@ ON DUPLICATE KEY UPDATE offset_acked = GREATEST(offset_acked, VALUES(offset_acke
 
 
 def load(cx: Executor, at: GroupTopic, keys: Sequence[str]) -> dict[tuple[str, str], OffsetsRow]:
-    """Rows of `group` and of the floor group '', by (group, key)."""
+    """Return the rows of the group and of the floor group '', by (group, key)."""
     found = {}
     for chunk in chunked(keys):
         for row in cx.query(LOAD.format(keys=placeholders(chunk)), (*at.columns, *chunk)):
@@ -200,17 +200,17 @@ def load(cx: Executor, at: GroupTopic, keys: Sequence[str]) -> dict[tuple[str, s
 
 
 def load_floors(cx: Executor, topic: str, keys: Sequence[str]) -> dict[str, OffsetsRow]:
-    """The rows of the floor group '', by key, without a lock."""
+    """Return the rows of the floor group '', by key, without a lock."""
     return {key: row for (_, key), row in load(cx, GroupTopic.reserved(topic), keys).items()}
 
 
 def move_watermarks(cx: Executor, at: GroupTopic, watermarks: Mapping[str, int]) -> None:
-    """Set watermarks by key, whatever they were, and without a run mark."""
+    """Set watermarks by key, up or down, and remove the run marks."""
     _write(cx, MOVE, at, watermarks)
 
 
 def raise_watermarks(cx: Executor, at: GroupTopic, watermarks: Mapping[str, int]) -> None:
-    """Raise watermarks by key; the run marks above them stay."""
+    """Raise watermarks by key. The run marks above them stay."""
     _write(cx, RAISE, at, watermarks)
 
 
@@ -227,7 +227,7 @@ def rewind(cx: Executor, lane: LaneId, offset: int) -> None:
 
 
 def unmark(cx: Executor, at: GroupTopic, keys: Sequence[str]) -> None:
-    """Take back the run marks of these lanes."""
+    """Remove the run marks of these lanes."""
     for chunk in chunked(sorted(keys, key=str.encode)):
         cx.execute(UNMARK.format(keys=placeholders(chunk)), (*at.columns, *chunk))
 
@@ -242,7 +242,7 @@ def flush(cx: Executor, at: GroupTopic, rows: Sequence[OffsetsWrite]) -> None:
 
 
 def lock_free(cx: Executor, at: GroupTopic, keys: Sequence[str]) -> set[str]:
-    """Lock the rows that nobody else holds; returns their keys."""
+    """Lock the rows that no other transaction has locked, and return their keys."""
     found: set[str] = set()
     for chunk in chunked(sorted(keys, key=str.encode)):
         rows = cx.query(LOCK_FREE.format(keys=placeholders(chunk)), (*at.columns, *chunk))
@@ -251,7 +251,7 @@ def lock_free(cx: Executor, at: GroupTopic, keys: Sequence[str]) -> set[str]:
 
 
 def acked_locked(cx: Executor, lane: LaneId) -> int:
-    """The watermark, after whatever is being committed; 0 without a row."""
+    """Return the watermark, after the commits in flight. 0: there is no row."""
     row = cx.one(ACKED_LOCKED, lane.columns)
     return 0 if row is None else int(row[0])
 
@@ -264,17 +264,17 @@ def create_floors(cx: Executor, topic: str, keys: Sequence[str], begin: int) -> 
 
 
 def try_lock_floors(cx: Executor, topic: str, keys: Sequence[str]) -> dict[str, FloorRow]:
-    """Lock the floors that no other collector holds."""
+    """Lock the floors that no other transaction has locked."""
     return _floors(cx, TRY_LOCK_FLOORS, topic, keys)
 
 
 def lock_floors(cx: Executor, topic: str, keys: Sequence[str]) -> dict[str, FloorRow]:
-    """Lock the floors of these lanes; one that is missing has been purged."""
+    """Lock the floors of these lanes. A missing one has been purged."""
     return _floors(cx, LOCK_FLOORS, topic, keys)
 
 
 def share_floors(cx: Executor, topic: str, keys: Sequence[str]) -> dict[str, FloorRow]:
-    """Share-lock the floors of these lanes; one that is missing has been purged."""
+    """Share-lock the floors of these lanes. A missing one has been purged."""
     return _floors(cx, SHARE_FLOORS, topic, keys)
 
 
@@ -287,7 +287,7 @@ def _floors(cx: Executor, sql: str, topic: str, keys: Sequence[str]) -> dict[str
 
 
 def watermarks(cx: Executor, topic: str, groups: Sequence[str], keys: Sequence[str]) -> dict[tuple[str, str], int]:
-    """Watermarks by (group, key); a missing entry means that the group has no row for the lane."""
+    """Return watermarks by (group, key). A missing entry: the group has no row for the lane."""
     found: dict[tuple[str, str], int] = {}
     for chunk in chunked(keys):
         sql = WATERMARKS.format(groups=placeholders(groups), keys=placeholders(chunk))
@@ -297,22 +297,22 @@ def watermarks(cx: Executor, topic: str, groups: Sequence[str], keys: Sequence[s
 
 
 def raise_floors(cx: Executor, topic: str, floors: Mapping[str, int]) -> None:
-    """Release everything up to these floors, by key."""
+    """Release all offsets up to these floors, by key."""
     _raise(cx, RAISE_FLOORS, topic, floors)
 
 
 def raise_deleted(cx: Executor, topic: str, through: Mapping[str, int]) -> None:
-    """Note that nothing up to these offsets, by key, is left in the log."""
+    """Note that the log has no message up to these offsets, by key."""
     _raise(cx, RAISE_DELETED, topic, through)
 
 
 def idle_floors(cx: Executor, topic: str, after: str, idle: float, limit: int) -> list[str]:
-    """Keys behind `after` whose collection is complete and whose floor has not moved for `idle` seconds."""
+    """Return keys above `after` of drained lanes whose floor has not moved for `idle` seconds."""
     return [key for (key,) in cx.query(IDLE_FLOORS, (topic, after, int(idle * 1000), limit))]
 
 
 def lock_lane(cx: Executor, topic: str, key: str, groups: Sequence[str]) -> dict[str, LanePlace] | None:
-    """Lock every group's row of a lane, by group; None when somebody holds one of them."""
+    """Lock every group's row of a lane, and return them by group. None: another transaction holds one."""
     names = placeholders(groups)
     rows = cx.query(LOCK_LANE.format(groups=names), (*groups, topic, key))
     counted = cx.one(COUNT_LANE.format(groups=names), (*groups, topic, key))
@@ -323,12 +323,12 @@ def lock_lane(cx: Executor, topic: str, key: str, groups: Sequence[str]) -> dict
 
 def purge(cx: Executor, topic: str, key: str, groups: Sequence[str]) -> None:
     """Remove a lane's rows for these groups."""
-    for group in sorted(groups, key=str.encode):  # several at once might be read as the whole table, and wait
+    for group in sorted(groups, key=str.encode):  # for several at once a server may read the whole table, and wait
         cx.execute(PURGE, (group, topic, key))
 
 
 def start_at_head(cx: Executor, at: GroupTopic) -> None:
-    """Let a new group begin behind everything that exists."""
+    """Let a new group begin at the head of every lane."""
     cx.execute(START_AT_HEAD, at.columns)
 
 
@@ -338,18 +338,18 @@ def start_at(cx: Executor, lane: LaneId, offset: int) -> None:
 
 
 def paused(cx: Executor, at: GroupTopic) -> set[str]:
-    """Keys of the lanes that an operator paused for a group."""
+    """Return the keys of the paused lanes of a group."""
     return {key for (key,) in cx.query(PAUSED, at.columns)}
 
 
 def lock_pause(cx: Executor, lane: LaneId) -> Pause:
-    """Lock a group's row of a lane, if there is one; its pause."""
+    """Lock a group's row of a lane, if there is one, and return its pause."""
     row = cx.one(LOCK_PAUSE, lane.columns)
     return RUNS if row is None else Pause(*row)
 
 
 def set_pause(cx: Executor, lane: LaneId, pause: Pause, floor: int) -> None:
-    """Pause a lane, or let it run; a row that is born begins at the floor."""
+    """Pause a lane, or resume it. A new row begins at the floor."""
     cx.execute(SET_PAUSE, (*lane.columns, floor, floor, *pause))
 
 
@@ -371,7 +371,7 @@ def _raise(cx: Executor, sql: str, topic: str, offsets: Mapping[str, int]) -> No
 
 
 def some_of_group(cx: Executor, at: GroupTopic, limit: int) -> list[str]:
-    """Keys of some lanes in which a group has a row."""
+    """Return the keys of some lanes for which a group has a row."""
     return [key for (key,) in cx.query(SOME_OF_GROUP, (*at.columns, limit))]
 
 
@@ -383,5 +383,5 @@ def delete(cx: Executor, at: GroupTopic, keys: Iterable[str]) -> None:
 
 
 def groups_seen(cx: Executor, topic: str) -> list[str]:
-    """Every group that has a row in a topic, registered or not; the reserved group '' with them."""
+    """Return every group that has a row in a topic, registered or not. The reserved group '' is one of them."""
     return [group for (group,) in cx.query(GROUPS_SEEN, (topic,))]

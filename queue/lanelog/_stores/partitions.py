@@ -1,7 +1,7 @@
-"""`queue_partitions`: which lanes exist and how far their heads are; and the row of each topic (key '').
+"""`queue_partitions`: the lanes with their heads, and the row of each topic (key '').
 
-Owns the SQL of its table; never decides which lane is created or purged. Publishers lock and advance heads, and create
-lanes; who consumes looks for lanes and heads. No statement of a publisher waits for a head unless it is asked to.
+Owns the SQL of its table. Never decides which lane is created or purged. A statement waits for the lock of a head only
+if its caller asks for that.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lanelog._database import Executor
     from lanelog._places import GroupTopic
 
-# Which of some lanes exist, committed and without a lock (PRIMARY).
+# Those of some lanes that exist, without a lock (PRIMARY).
 EXISTING = """SELECT partition_key FROM queue_partitions FORCE INDEX (PRIMARY)
 WHERE topic = %s AND partition_key IN ({keys})"""
 
@@ -29,41 +29,41 @@ WHERE topic = %s AND partition_key IN ({keys})"""
 LOCK_HEADS = """SELECT partition_key, head_offset FROM queue_partitions FORCE INDEX (PRIMARY)
 WHERE topic = %s AND partition_key IN ({keys}) ORDER BY partition_key FOR UPDATE"""
 
-# The same, leaving out those that somebody else has locked (PRIMARY).
+# The same, without those that another transaction has locked (PRIMARY).
 TRY_LOCK_HEADS = LOCK_HEADS + " SKIP LOCKED"
 
-# Hand out so many offsets in each of some lanes whose heads are locked (PRIMARY).
+# Give out the same number of offsets in each of some lanes, whose heads are locked (PRIMARY).
 ADVANCE = """UPDATE queue_partitions FORCE INDEX (PRIMARY) SET head_offset = head_offset + %s
 WHERE topic = %s AND partition_key IN ({keys})"""
 
-# Lock the head of one lane and remember the offset behind it; NULL: it is missing, or somebody has it (PRIMARY).
+# Lock the head of one lane, and note the offset behind it. NULL: it is missing, or locked elsewhere (PRIMARY).
 NEXT_OFFSET = """SELECT MAX(head_offset) + 1 INTO @lanelog_offset FROM queue_partitions FORCE INDEX (PRIMARY)
 WHERE topic = %s AND partition_key = %s FOR UPDATE SKIP LOCKED"""
 
-# Move the head there, and tell where that is (PRIMARY).
+# Move the head there, and return the offset by LAST_INSERT_ID (PRIMARY).
 ADVANCE_TO_NEXT = """UPDATE queue_partitions FORCE INDEX (PRIMARY) SET head_offset = LAST_INSERT_ID(@lanelog_offset)
 WHERE topic = %s AND partition_key = %s"""
 
-# Is there a topic row? (PRIMARY)
+# Whether the topic row exists (PRIMARY).
 TOPIC_EXISTS = "SELECT 1 FROM queue_partitions WHERE topic = %s AND partition_key = ''"
 
 # Insert the topic row if it is absent (PRIMARY).
 CREATE_TOPIC = f"INSERT IGNORE INTO queue_partitions (topic, partition_key, created_at) VALUES (%s, '', {NOW_MS})"
 
-# Hold the topic row against a purge, and read where new lanes begin (PRIMARY).
+# Share-lock the topic row against the purge of a lane, and read where new lanes begin (PRIMARY).
 HOLD_TOPIC = "SELECT head_offset FROM queue_partitions WHERE topic = %s AND partition_key = '' LOCK IN SHARE MODE"
 
-# Over how many open lanes a topic's messages without a key spread (PRIMARY).
+# The number of a topic's open lanes (PRIMARY).
 OPEN_LANES = "SELECT open_lanes FROM queue_partitions WHERE topic = %s AND partition_key = ''"
 
-# Say so (PRIMARY).
+# Change that number (PRIMARY).
 SET_OPEN_LANES = "UPDATE queue_partitions SET open_lanes = %s WHERE topic = %s AND partition_key = ''"
 
-# The heads of new lanes, where the purged ones ended (PRIMARY).
+# The heads of new lanes, which begin where the purged lanes of the topic ended (PRIMARY).
 CREATE_HEADS = "INSERT IGNORE INTO queue_partitions (topic, partition_key, head_offset, created_at) VALUES "
 HEAD = f"(%s,%s,%s,{NOW_MS})"
 
-# Owned lanes whose head is beyond what was acked (leases by_owner; heads and offsets PRIMARY).
+# Lanes of an owner whose head is above the watermark (leases by_owner; heads and offsets PRIMARY).
 LOOK = """
 SELECT l.partition_key, p.head_offset
 FROM queue_partition_leases l FORCE INDEX (by_owner)
@@ -73,17 +73,17 @@ LEFT JOIN queue_offsets o FORCE INDEX (PRIMARY)
 WHERE l.consumer_group = %s AND l.topic = %s AND l.leased_by = %s AND p.head_offset > COALESCE(o.offset_acked, 0)
 """
 
-# Whether anything was published (PRIMARY, prefix): heads grow, and a lane that was purged and came back is younger.
+# Sums that change with every publish: heads grow, and a lane that was purged and is back is younger (PRIMARY, prefix).
 DIGEST = """SELECT COUNT(*), SUM(head_offset), SUM(created_at) FROM queue_partitions FORCE INDEX (PRIMARY)
 WHERE topic = %s"""
 
-# Lanes created since (new_lanes), and the database's clock for the next call.
+# Lanes that were created within a time (new_lanes).
 NEW_LANES = f"""
 SELECT partition_key FROM queue_partitions FORCE INDEX (new_lanes)
 WHERE topic = %s AND created_at >= {NOW_MS} - %s AND partition_key <> ''
 """
 
-# How many lanes a topic has (PRIMARY, prefix).
+# The number of a topic's lanes (PRIMARY, prefix).
 COUNT_LANES = """SELECT COUNT(*) FROM queue_partitions FORCE INDEX (PRIMARY)
 WHERE topic = %s AND partition_key <> ''"""
 
@@ -91,35 +91,35 @@ WHERE topic = %s AND partition_key <> ''"""
 HEADS = """SELECT partition_key, head_offset FROM queue_partitions FORCE INDEX (PRIMARY)
 WHERE topic = %s AND partition_key IN ({keys})"""
 
-# All keys and heads of a topic in key order, page by page (PRIMARY).
+# One page of the keys and heads of a topic, in key order (PRIMARY).
 PAGE = """SELECT partition_key, head_offset FROM queue_partitions FORCE INDEX (PRIMARY)
 WHERE topic = %s AND partition_key > %s ORDER BY partition_key LIMIT %s"""
 
-# Create the topic row (PRIMARY).
+# Insert the topic row, or lock the row that exists (PRIMARY).
 ENSURE_TOPIC = f"""INSERT INTO queue_partitions (topic, partition_key, created_at) VALUES (%s, '', {NOW_MS})
 ON DUPLICATE KEY UPDATE topic = topic"""
 
-# The topic row, shared: a lease is born, or a collector asks who reads the topic (PRIMARY).
+# The topic row, share-locked: the topic's groups stay as they are, and no lane is purged (PRIMARY).
 SHARE_TOPIC = """SELECT head_offset, max_epoch, holds_dead_letters FROM queue_partitions
 WHERE topic = %s AND partition_key = '' LOCK IN SHARE MODE"""
 
-# The topic row, exclusive: a group is registered (PRIMARY).
+# The topic row, locked for a change (PRIMARY).
 LOCK_TOPIC = """SELECT head_offset, max_epoch, holds_dead_letters FROM queue_partitions
 WHERE topic = %s AND partition_key = '' FOR UPDATE"""
 
-# The topic row, exclusive and without waiting: a lane is purged (PRIMARY).
+# The same without waiting, for the purge of a lane (PRIMARY).
 TRY_LOCK_TOPIC = """SELECT head_offset, max_epoch, holds_dead_letters FROM queue_partitions
 WHERE topic = %s AND partition_key = '' FOR UPDATE SKIP LOCKED"""
 
-# The topic row keeps the highest offset and epoch that left with purged lanes and groups (PRIMARY).
+# Note the highest offset and epoch of purged lanes and deleted groups in the topic row (PRIMARY).
 RAISE_TOPIC = """UPDATE queue_partitions
 SET head_offset = GREATEST(head_offset, %s), max_epoch = GREATEST(max_epoch, %s)
 WHERE topic = %s AND partition_key = ''"""
 
-# A dead letter topic is marked as such before its first dead letter (PRIMARY).
+# Mark a dead letter topic, before its first dead letter (PRIMARY).
 MARK_DEAD_LETTERS = "UPDATE queue_partitions SET holds_dead_letters = 1 WHERE topic = %s AND partition_key = ''"
 
-# Take a head without waiting: a dead letter is published, or the lane purged (PRIMARY).
+# Lock a head without waiting (PRIMARY).
 TRY_LOCK_HEAD = """SELECT head_offset FROM queue_partitions
 WHERE topic = %s AND partition_key = %s FOR UPDATE SKIP LOCKED"""
 
@@ -132,20 +132,20 @@ PURGE = "DELETE FROM queue_partitions WHERE topic = %s AND partition_key = %s"
 
 @frozen
 class HeadsDigest:
-    """The heads of a topic's lanes in short: equal digests mean that nothing was published in between."""
+    """A digest of a topic's heads. Equal digests mean that nothing was published in between."""
 
     lanes: int
     heads: int
     created: int
 
     def same_lanes(self, other: HeadsDigest) -> bool:
-        """Whether the same lanes are there: one that was purged and came back is younger."""
+        """Whether the lanes are the same. A lane that was purged and came back is younger."""
         return (self.lanes, self.created) == (other.lanes, other.created)
 
 
 @frozen
 class TopicRow:
-    """The row of a topic: what must never be handed out again, and whether its messages are dead letters."""
+    """The row of a topic: the offset and epoch that must never be used again, and whether it holds dead letters."""
 
     purged_through: int
     """The highest offset that left with a purged lane."""
@@ -155,12 +155,12 @@ class TopicRow:
 
     @property
     def first_epoch(self) -> int:
-        """The epoch of a lease row that is born: above every one that was ever used in the topic."""
+        """The epoch of a new lease row. It is above every epoch of a purged or deleted lease row in the topic."""
         return self.retired_epoch + 1
 
 
 def existing(cx: Executor, topic: str, keys: Iterable[str]) -> set[str]:
-    """Which of the lanes exist."""
+    """Return those of the lanes that exist."""
     found: set[str] = set()
     for chunk in chunked(sorted(keys)):
         found.update(key for (key,) in cx.query(EXISTING.format(keys=placeholders(chunk)), (topic, *chunk)))
@@ -168,7 +168,7 @@ def existing(cx: Executor, topic: str, keys: Iterable[str]) -> set[str]:
 
 
 def lock_heads(cx: Executor, topic: str, keys: Iterable[str], *, wait: bool) -> dict[str, int]:
-    """Lock the heads in key order; heads by key. Without `wait`, those that somebody else has are left out."""
+    """Lock the heads in key order, and return them by key. Without `wait`, heads that are locked are left out."""
     statement = LOCK_HEADS if wait else TRY_LOCK_HEADS
     heads: dict[str, int] = {}
     for chunk in chunked(sorted(keys)):
@@ -179,7 +179,7 @@ def lock_heads(cx: Executor, topic: str, keys: Iterable[str], *, wait: bool) -> 
 
 
 def advance(cx: Executor, topic: str, counts: Mapping[str, int]) -> int:
-    """Hand out `counts[key]` offsets in each lane; returns how many heads that moved, to be compared."""
+    """Give out `counts[key]` offsets in each lane. Return how many heads moved, for the caller to compare."""
     keys_by_count: dict[int, list[str]] = defaultdict(list)
     for key in sorted(counts):
         keys_by_count[counts[key]].append(key)
@@ -191,28 +191,31 @@ def advance(cx: Executor, topic: str, counts: Mapping[str, int]) -> int:
 
 
 def around_next(topic: str, key: str, insert: Statement) -> tuple[Statement, ...]:
-    """Statements of one transaction: lock a lane's head, insert what belongs behind it, advance it and tell the offset.
+    """Return the statements of one transaction: lock a lane's head, run `insert`, advance the head, tell the offset.
 
-    None waits for the head. Where somebody has it, or nobody made it, `insert` fails, whose offset is NULL then.
+    None waits for the head. If it is locked or missing, the offset is NULL and `insert` fails.
     """
     at = (topic, key)
     return Statement(NEXT_OFFSET, at), insert, Statement(ADVANCE_TO_NEXT, at)
 
 
 def create_topic(cx: Executor, topic: str) -> None:
-    """Make sure that the topic row exists; for a session that commits every statement by itself."""
+    """Make sure that the topic row exists, on a connection on which every statement commits.
+
+    An existing row is not locked.
+    """
     if cx.one(TOPIC_EXISTS, (topic,)) is None:
         cx.execute(CREATE_TOPIC, (topic,))
 
 
 def hold_topic(cx: Executor, topic: str) -> int | None:
-    """Lock the topic row against a purge; the highest offset ever purged, None if there is no such row."""
+    """Share-lock the topic row. Return the highest offset of a purged lane, None if there is no such row."""
     row = cx.one(HOLD_TOPIC, (topic,))
     return None if row is None else int(row[0])
 
 
 def open_lanes(cx: Executor, topic: str, *, tables: int) -> int:
-    """How many open lanes a topic has; the default in tables of a version that does not tell, or without topic."""
+    """Return the number of a topic's open lanes: the default on older tables, and for a topic that does not exist."""
     row = cx.one(OPEN_LANES, (topic,)) if tables >= _open_lanes.SINCE else None
     return _open_lanes.DEFAULT if row is None else int(row[0])
 
@@ -230,29 +233,29 @@ def create_heads(cx: Executor, topic: str, keys: Sequence[str], begin: int) -> N
 
 
 def look(cx: Executor, at: GroupTopic, owner: str) -> list[tuple[str, int]]:
-    """(key, head) of owned lanes that hold something not acked."""
+    """Return (key, head) of the owner's lanes whose head is above the watermark."""
     return [(key, head) for key, head in cx.query(LOOK, (*at.columns, owner))]
 
 
 def digest(cx: Executor, topic: str) -> HeadsDigest:
-    """All heads of a topic in short."""
+    """Return the digest of a topic's heads."""
     row = cx.one(DIGEST, (topic,))
     return HeadsDigest(*(0, 0, 0) if row is None else (int(value or 0) for value in row))
 
 
 def new_lanes(cx: Executor, topic: str, age: float) -> list[str]:
-    """Keys of lanes created in the last `age` seconds."""
+    """Return the keys of lanes that were created in the last `age` seconds."""
     return [key for (key,) in cx.query(NEW_LANES, (topic, int(age * 1000)))]
 
 
 def count_lanes(cx: Executor, topic: str) -> int:
-    """How many lanes the topic has."""
+    """Return the number of a topic's lanes."""
     row = cx.one(COUNT_LANES, (topic,))
     return 0 if row is None else int(row[0])
 
 
 def heads(cx: Executor, topic: str, keys: Sequence[str]) -> dict[str, int]:
-    """Heads by key; a purged lane is absent."""
+    """Return heads by key. A purged lane is absent."""
     found: dict[str, int] = {}
     for chunk in chunked(keys):
         found.update(cx.query(HEADS.format(keys=placeholders(chunk)), (topic, *chunk)))
@@ -260,42 +263,42 @@ def heads(cx: Executor, topic: str, keys: Sequence[str]) -> dict[str, int]:
 
 
 def page(cx: Executor, topic: str, after: str, limit: int) -> list[tuple[str, int]]:
-    """(key, head) of up to `limit` lanes behind `after`."""
+    """Return (key, head) of up to `limit` lanes with keys above `after`."""
     return [(key, head) for key, head in cx.query(PAGE, (topic, after, limit))]
 
 
 def ensure_topic(cx: Executor, topic: str) -> None:
-    """Make sure that the topic row exists (autocommit)."""
+    """Make sure that the topic row exists, on a connection on which every statement commits."""
     cx.execute(ENSURE_TOPIC, (topic,))
 
 
 def share_topic(cx: Executor, topic: str) -> TopicRow | None:
-    """Share-lock the topic row, or None if there is none."""
+    """Share-lock the topic row and return it, or None if there is none."""
     return _topic(cx.one(SHARE_TOPIC, (topic,)))
 
 
 def lock_topic(cx: Executor, topic: str) -> TopicRow | None:
-    """Lock the topic row, or None if there is none."""
+    """Lock the topic row and return it, or None if there is none."""
     return _topic(cx.one(LOCK_TOPIC, (topic,)))
 
 
 def try_lock_topic(cx: Executor, topic: str) -> TopicRow | None:
-    """Lock the topic row, or None at once."""
+    """Lock the topic row and return it. None: it is missing, or locked by another transaction."""
     return _topic(cx.one(TRY_LOCK_TOPIC, (topic,)))
 
 
 def raise_topic(cx: Executor, topic: str, offset: int, epoch: int) -> None:
-    """Remember what must never be handed out again."""
+    """Note an offset and an epoch that must never be used again."""
     cx.execute(RAISE_TOPIC, (offset, epoch, topic))
 
 
 def mark_dead_letters(cx: Executor, topic: str) -> None:
-    """Exempt a topic from collection: its messages are somebody's dead letters."""
+    """Mark a topic as a dead letter topic: its messages leave by redrive, deletion or the retention of dead letters."""
     cx.execute(MARK_DEAD_LETTERS, (topic,))
 
 
 def try_lock_head(cx: Executor, topic: str, key: str) -> int | None:
-    """Lock a head; None: it is missing, or somebody has it."""
+    """Lock a head and return it. None: it is missing, or locked by another transaction."""
     row = cx.one(TRY_LOCK_HEAD, (topic, key))
     return None if row is None else int(row[0])
 

@@ -1,8 +1,7 @@
-"""`queue_scheduled`: messages that are not due yet, until they are moved into the log or cancelled.
+"""`queue_scheduled`: messages with a delay, until they are moved into the log or cancelled.
 
-Owns the SQL of its table; never decides when a message is due. The
-publisher inserts, with the heads of the lanes locked; the scheduler moves, in the same way; administration looks and
-cancels.
+Owns the SQL of its table. Never decides when a message is to become due. Inserts and moves need the heads of the lanes
+locked.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ if TYPE_CHECKING:
     from lanelog._database import Executor
 
 HORIZON_MS: Final = 1500
-"""How far ahead the scheduler looks for the next due message; it looks again before that."""
+"""How far ahead the scheduler looks for the next due message. It looks again before that time is over."""
 
 RECENT_MS: Final = 60_000
-"""How far back it looks, but for now and then: what was moved long ago stays in the index for as long as anybody has an
-old snapshot, and every look that begins before it would read all of that."""
+"""How far back the usual look goes. Rows that were moved long ago stay in the index as long as an old snapshot is open,
+and a look from the beginning reads all of them. So it is rare."""
 
-# Insert rows, whose heads are locked; what is due already is due now (PRIMARY).
+# Insert rows, whose heads are locked. A time in the past becomes now (PRIMARY).
 INSERT = """INSERT INTO queue_scheduled
 (topic, partition_key, id, payload, payload_bytes, metadata, created_at, published_at, deliver_at, ttl_ms, seq)
 VALUES """
@@ -36,34 +35,34 @@ ROW = (
     "MICROSECOND(UTC_TIMESTAMP(6)) MOD 1000*1000000+%s)"
 )
 
-# Which of these ids are scheduled, in a caller's transaction that has met one of them (PRIMARY).
+# Those of some ids that are scheduled, for a caller's transaction, whose snapshot may be old (PRIMARY).
 FIND_SHARED = """SELECT partition_key, id FROM queue_scheduled FORCE INDEX (PRIMARY)
 WHERE topic = %s AND (partition_key, id) IN ({points}) LOCK IN SHARE MODE"""
 
-# Milliseconds until the next message is due, of all or of the recent ones; none: there is none soon (by_due).
+# Milliseconds until the next message is due, of all or of the recent ones. No row: none is due soon (by_due).
 NEXT_DUE = f"""SELECT CAST(deliver_at AS SIGNED) - CAST({NOW_MS} AS SIGNED) FROM queue_scheduled FORCE INDEX (by_due)
 WHERE deliver_at >= IF(%s, 0, {NOW_MS} - {RECENT_MS}) AND deliver_at < {NOW_MS} + {HORIZON_MS}
 ORDER BY deliver_at LIMIT 1"""
 
-# What is due, in order, but for lanes that are known to be busy; no lock, and nothing but the index is read (by_due).
+# The due messages in order, except for busy lanes. Without a lock, and from the index alone (by_due).
 DUE = f"""SELECT topic, partition_key, id FROM queue_scheduled FORCE INDEX (by_due)
 WHERE deliver_at >= IF(%s, 0, {NOW_MS} - {RECENT_MS}) AND deliver_at <= {NOW_MS}
   AND (topic, partition_key) NOT IN ({{lanes}})
 ORDER BY deliver_at, created_at, seq LIMIT %s"""
 
-# All of it, of some topics only (by_due).
+# The same for some topics, however long ago a message was due (by_due).
 DUE_OF = f"""SELECT topic, partition_key, id FROM queue_scheduled FORCE INDEX (by_due)
 WHERE deliver_at <= {NOW_MS} AND (topic, partition_key) NOT IN ({{lanes}}) AND topic IN ({{topics}})
 ORDER BY deliver_at, created_at, seq LIMIT %s"""
 
-# Lock what is to be moved, but for rows that somebody is cancelling, and for an id that was cancelled and scheduled
-# anew (PRIMARY, one lookup a point).
+# Lock the messages to move, without those that another transaction has locked. The time is checked again: an id may
+# have been cancelled and scheduled anew (PRIMARY, one lookup a point).
 LOCK = f"""SELECT due.partition_key, due.id, due.deliver_at, due.created_at, due.seq, due.payload_bytes
 FROM ({{exact}}) AS exact STRAIGHT_JOIN queue_scheduled AS due FORCE INDEX (PRIMARY)
 ON due.topic = %s AND due.partition_key = exact.k AND due.id = exact.o
 WHERE due.deliver_at <= {NOW_MS} FOR UPDATE SKIP LOCKED"""
 
-# Dead letters as messages that are not due yet, in their order (PRIMARY): the log gets them when they are due.
+# Copy dead letters as messages with a delay, in their order (PRIMARY).
 REDRIVE = f"""
 INSERT INTO queue_scheduled (topic, partition_key, id, payload, payload_bytes, metadata, created_at, published_at,
        deliver_at, ttl_ms, target_group, seq)
@@ -79,17 +78,17 @@ WHERE m.topic = %s AND (m.partition_key, m.`offset`) IN ({{points}})
 DELETE = """DELETE gone FROM ({exact}) AS exact STRAIGHT_JOIN queue_scheduled AS gone FORCE INDEX (PRIMARY)
 ON gone.topic = %s AND gone.partition_key = exact.k AND gone.id = exact.o"""
 
-# Is a message scheduled? (PRIMARY)
+# Whether a message is scheduled (PRIMARY).
 EXISTS = "SELECT 1 FROM queue_scheduled WHERE topic = %s AND partition_key = %s AND id = %s"
 
-# Cancel one message; waits for whoever is moving it (PRIMARY).
+# Cancel one message. Waits for a move in flight (PRIMARY).
 CANCEL = """DELETE queue_scheduled FROM queue_scheduled FORCE INDEX (PRIMARY)
 WHERE topic = %s AND partition_key = %s AND id = %s"""
 
 # Some of a topic's messages (PRIMARY, prefix).
 OF_TOPIC = "SELECT partition_key, id FROM queue_scheduled FORCE INDEX (PRIMARY) WHERE topic = %s LIMIT %s"
 
-# How many a topic has (PRIMARY, prefix).
+# The number of a topic's scheduled messages (PRIMARY, prefix).
 COUNT = "SELECT COUNT(*) FROM queue_scheduled FORCE INDEX (PRIMARY) WHERE topic = %s"
 
 _ROW_OVERHEAD: Final = len(ROW) + 96
@@ -99,7 +98,7 @@ _NO_LANE: Final = ("", "")
 
 @frozen(kw_only=True)
 class NewScheduled:
-    """A row to insert: due `due_ms` after now if that is `relative`, else at that time since the epoch."""
+    """A row to insert. `due_ms` counts from now if it is `relative`, else from 1970."""
 
     key: str
     id: str
@@ -113,7 +112,7 @@ class NewScheduled:
 
 @frozen(order=True)
 class DueRow:
-    """A locked row, in the order in which a lane's messages go into the log."""
+    """A locked row. Rows sort in the order in which a lane's messages go into the log."""
 
     deliver_at: int
     created_at: int
@@ -124,7 +123,7 @@ class DueRow:
 
 
 def insert(cx: Executor, topic: str, rows: Sequence[NewScheduled], max_packet: int) -> None:
-    """Insert rows, in as few statements as rows and bytes allow."""
+    """Insert rows, in as few statements as the limits of rows and bytes allow."""
     sizes = [
         2 * len(row.payload) + 4 * (len(topic) + len(row.key) + len(row.id) + len(row.metadata or "")) for row in rows
     ]
@@ -137,7 +136,7 @@ def insert(cx: Executor, topic: str, rows: Sequence[NewScheduled], max_packet: i
 
 
 def find_shared(cx: Executor, topic: str, points: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
-    """Those (key, id) that are scheduled, share-locked, whatever an old snapshot shows."""
+    """Share-lock and return those (key, id) that are scheduled, also those that an old snapshot hides."""
     found: set[tuple[str, str]] = set()
     for chunk in chunked(sorted(set(points))):
         marks = ",".join(["(%s,%s)"] * len(chunk))
@@ -148,9 +147,9 @@ def find_shared(cx: Executor, topic: str, points: Iterable[tuple[str, str]]) -> 
 def due(
     cx: Executor, busy: Sequence[tuple[str, str]], limit: int, *, everything: bool, topics: Sequence[str] = ()
 ) -> list[tuple[str, str, str]]:
-    """(topic, key, id) of what is due, the earliest first, but for the lanes in `busy`.
+    """Return (topic, key, id) of due messages, the earliest first, except for the lanes in `busy`.
 
-    `everything`: also what has been due for long; in any case so with `topics`, of which then only those.
+    `everything`: also messages that have been due for more than a minute. `topics`: only these, and all of them.
     """
     lanes = [_NO_LANE, *busy]
     args: list[object] = [value for lane in lanes for value in lane]
@@ -161,7 +160,7 @@ def due(
 
 
 def lock(cx: Executor, topic: str, points: Sequence[tuple[str, str]]) -> list[DueRow]:
-    """Lock those (key, id) that are there, due, and nobody else's; unordered."""
+    """Lock those (key, id) that exist, are due, and are not locked by another transaction. Unordered."""
     found: list[DueRow] = []
     for chunk in chunked(sorted(points)):
         args = [value for point in chunk for value in point]
@@ -185,9 +184,9 @@ def redrive(
     ttl_ms: int,
     for_group: str,
 ) -> int:
-    """Copy dead letters (key, offset) for topic `target`, whose heads are locked; how many that was.
+    """Copy dead letters (key, offset) for topic `target`, whose heads are locked. Return how many.
 
-    `cap`: 0 for none; `ttl_ms`: 0 for ever; `for_group`: the only group they are for, '' for every group.
+    `cap`: 0 for none. `ttl_ms`: 0 for ever. `for_group`: the only group that gets them, '' for every group.
     """
     sql = REDRIVE.format(points=",".join(["(%s, %s)"] * len(points)))
     flat = [value for point in points for value in point]
@@ -195,7 +194,7 @@ def redrive(
 
 
 def delete(cx: Executor, topic: str, points: Sequence[tuple[str, str]]) -> int:
-    """Delete by exact (key, id); how many there were."""
+    """Delete by exact (key, id). Return how many."""
     deleted = 0
     for chunk in chunked(sorted(points)):
         args = [value for point in chunk for value in point]
@@ -204,21 +203,21 @@ def delete(cx: Executor, topic: str, points: Sequence[tuple[str, str]]) -> int:
 
 
 def exists(cx: Executor, topic: str, key: str, message_id: str) -> bool:
-    """Whether it is scheduled."""
+    """Whether a message is scheduled."""
     return cx.one(EXISTS, (topic, key, message_id)) is not None
 
 
 def cancel(cx: Executor, topic: str, key: str, message_id: str) -> bool:
-    """Delete one row; whether there was one."""
+    """Delete one row. Return whether there was one."""
     return cx.execute(CANCEL, (topic, key, message_id)) > 0
 
 
 def of_topic(cx: Executor, topic: str, limit: int) -> list[tuple[str, str]]:
-    """(key, id) of some of a topic's messages."""
+    """Return (key, id) of some of a topic's scheduled messages."""
     return cx.query(OF_TOPIC, (topic, limit))
 
 
 def count(cx: Executor, topic: str) -> int:
-    """How many messages of a topic are scheduled."""
+    """Return the number of a topic's scheduled messages."""
     row = cx.one(COUNT, (topic,))
     return int(row[0]) if row else 0

@@ -1,7 +1,6 @@
-"""`queue_schedules`: what is published again and again, and when the next time is.
+"""`queue_schedules`: messages that are published again and again, and the next time of each.
 
-Owns the SQL of its table; never computes a time (`_cron` does) and never touches a lane. Firing, the scheduler's look
-and administration call it.
+Owns the SQL of its table. Never computes a time (`_cron` does) and never touches a lane.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ if TYPE_CHECKING:
 
     from lanelog._database import Executor
 
-# Milliseconds until the next fire, negative if it is overdue; no row if nothing is to come (by_next).
+# Milliseconds until the next fire. Negative: it is overdue. No row: no schedule runs (by_next).
 NEXT_DUE = f"""SELECT CAST(next_fire_at AS SIGNED) - {NOW_MS} FROM queue_schedules FORCE INDEX (by_next)
 WHERE paused_at = 0 ORDER BY next_fire_at LIMIT 1"""
 
-# What is due, the most overdue first, without a lock (by_next).
+# The due schedules, the most overdue first, without a lock (by_next).
 DUE = f"""SELECT name, topic, payload_bytes FROM queue_schedules FORCE INDEX (by_next)
 WHERE paused_at = 0 AND next_fire_at <= {NOW_MS} ORDER BY next_fire_at LIMIT %s"""
 
 _COLUMNS = """name, expression, timezone, topic, partition_key, payload, metadata, ttl_ms, catch_up, next_fire_at,
        expression_at, last_fire_at, fired, paused_at, paused_by, pause_reason, created_at, updated_at"""
 
-# Lock schedules, leaving out those that somebody else has; with the clock of right before (PRIMARY).
+# Lock schedules, without those that another transaction has locked; with the clock (PRIMARY).
 TRY_LOCK = f"""SELECT {_COLUMNS}, {NOW_MS} FROM queue_schedules FORCE INDEX (PRIMARY)
 WHERE name IN ({{names}}) ORDER BY name FOR UPDATE SKIP LOCKED"""
 
@@ -39,22 +38,22 @@ LOCK = "SELECT 1 FROM queue_schedules FORCE INDEX (PRIMARY) WHERE name = %s FOR 
 # One schedule (PRIMARY).
 GET = f"SELECT {_COLUMNS}, {NOW_MS} FROM queue_schedules FORCE INDEX (PRIMARY) WHERE name = %s"
 
-# All schedules by name (PRIMARY).
+# The first schedules by name (PRIMARY).
 LIST = f"SELECT {_COLUMNS}, {NOW_MS} FROM queue_schedules FORCE INDEX (PRIMARY) WHERE name > '' ORDER BY name LIMIT %s"
 
-# The names there are (PRIMARY).
+# The first thousand names (PRIMARY).
 NAMES = "SELECT name FROM queue_schedules FORCE INDEX (PRIMARY) WHERE name > '' ORDER BY name LIMIT 1000"
 
-# The names of those that publish to a topic; reads them all, which are few, without their payloads (PRIMARY).
+# The names of schedules that publish to a topic (PRIMARY). Reads all schedules: they are few.
 OF_TOPIC = """SELECT name FROM queue_schedules FORCE INDEX (PRIMARY)
 WHERE name > '' AND topic = %s ORDER BY name"""
 
-# What is to come, and the clock; reads them all, which are few, without their payloads (PRIMARY).
+# The schedules that are neither due nor paused, and the clock (PRIMARY). Reads all schedules: they are few.
 TO_COME = f"""SELECT name, expression, timezone, topic, next_fire_at, {NOW_MS}
 FROM queue_schedules FORCE INDEX (PRIMARY) WHERE name > '' AND paused_at = 0 AND next_fire_at > {NOW_MS}"""
 
-# Declare a schedule, or declare it again (PRIMARY). From left to right: the times come before what they depend on. A
-# time that is due already is still to be fired, whatever the expression is from now on.
+# Declare a schedule, or declare it again (PRIMARY). The server assigns from left to right, so the times stand before
+# the columns that they depend on. A time that is due already is fired, even if the expression changes.
 DECLARE = f"""INSERT INTO queue_schedules
 (name, expression, timezone, topic, partition_key, payload, payload_bytes, metadata, ttl_ms, catch_up, next_fire_at,
  expression_at, created_at, updated_at)
@@ -68,11 +67,11 @@ ON DUPLICATE KEY UPDATE
   partition_key = VALUES(partition_key), payload = VALUES(payload), payload_bytes = VALUES(payload_bytes),
   metadata = VALUES(metadata), ttl_ms = VALUES(ttl_ms), catch_up = VALUES(catch_up), updated_at = VALUES(updated_at)"""
 
-# Go on to the next time (PRIMARY; the row is locked).
+# Move on to the next time (PRIMARY; the row is locked).
 ADVANCE = """UPDATE queue_schedules FORCE INDEX (PRIMARY)
 SET next_fire_at = %s, last_fire_at = %s, fired = fired + %s WHERE name = %s"""
 
-# The clock went back: go on from now, whatever was noted of times to come (PRIMARY; the row is locked).
+# The clock went back: go on from now, and forget all noted times after it (PRIMARY; the row is locked).
 SET_BACK = """UPDATE queue_schedules FORCE INDEX (PRIMARY)
 SET next_fire_at = %s, last_fire_at = LEAST(last_fire_at, %s), expression_at = LEAST(expression_at, %s)
 WHERE name = %s"""
@@ -81,7 +80,7 @@ WHERE name = %s"""
 PAUSE = """UPDATE queue_schedules FORCE INDEX (PRIMARY) SET paused_at = %s, paused_by = %s, pause_reason = %s
 WHERE name = %s"""
 
-# Take a pause back, and go on at a time to come (PRIMARY; the row is locked).
+# Resume a schedule at a later time (PRIMARY; the row is locked).
 RESUME = """UPDATE queue_schedules FORCE INDEX (PRIMARY)
 SET paused_at = 0, paused_by = '', pause_reason = '', next_fire_at = %s WHERE name = %s"""
 
@@ -91,7 +90,7 @@ REMOVE = "DELETE FROM queue_schedules WHERE name = %s"
 
 @frozen(kw_only=True)
 class ScheduleRow:
-    """One schedule; times in milliseconds."""
+    """One schedule. Times in milliseconds."""
 
     name: str
     expression: str
@@ -112,12 +111,12 @@ class ScheduleRow:
     created_at: int = 0
     updated_at: int = 0
     now: int = 0
-    """The clock when it was read."""
+    """The database's clock at the reading."""
 
 
 @frozen
 class Due:
-    """A schedule that is due, as far as can be told without its lock."""
+    """A schedule that is due. Read without a lock, so it may have changed."""
 
     name: str
     topic: str
@@ -126,7 +125,7 @@ class Due:
 
 @frozen
 class ToCome:
-    """A schedule that is not due, as far as can be told without its lock; milliseconds."""
+    """A schedule that is not due yet. Read without a lock, so it may have changed. Times in milliseconds."""
 
     name: str
     expression: str
@@ -137,45 +136,45 @@ class ToCome:
 
 
 def due(cx: Executor, limit: int) -> list[Due]:
-    """What is due, the most overdue first."""
+    """Return up to `limit` due schedules, the most overdue first."""
     return [Due(name, topic, int(size)) for name, topic, size in cx.query(DUE, (limit,))]
 
 
 def try_lock(cx: Executor, names: Sequence[str]) -> list[ScheduleRow]:
-    """Lock those that nobody else has, by name."""
+    """Lock and return, by name, the schedules that no other transaction has locked."""
     rows = cx.query(TRY_LOCK.format(names=placeholders(names)), sorted(names))
     return [_row(row) for row in rows]
 
 
 def lock(cx: Executor, name: str) -> ScheduleRow | None:
-    """Lock one; None if there is none of that name."""
-    # Read when the lock is there: a statement's clock is that of its beginning, and this one may have waited.
+    """Lock and return one schedule, or None."""
+    # A second statement reads it: the clock of the first is that of its start, and it may have waited for the lock.
     return None if cx.one(LOCK, (name,)) is None else get(cx, name)
 
 
 def get(cx: Executor, name: str) -> ScheduleRow | None:
-    """Read one, or None."""
+    """Return one schedule, or None."""
     row = cx.one(GET, (name,))
     return None if row is None else _row(row)
 
 
 def by_name(cx: Executor, limit: int) -> list[ScheduleRow]:
-    """All, by name."""
+    """Return the first `limit` schedules, by name."""
     return [_row(row) for row in cx.query(LIST, (limit,))]
 
 
 def names(cx: Executor) -> Sequence[str]:
-    """The first thousand names."""
+    """Return the first thousand names."""
     return [name for (name,) in cx.query(NAMES)]
 
 
 def of_topic(cx: Executor, topic: str) -> Sequence[str]:
-    """The names of those that publish to a topic, in order."""
+    """Return the names of the schedules that publish to a topic, in order."""
     return [name for (name,) in cx.query(OF_TOPIC, (topic,))]
 
 
 def declare(cx: Executor, row: ScheduleRow) -> None:
-    """Insert it, or replace what is declared; the place in time stays if expression and time zone do."""
+    """Insert or replace a schedule. Its next time stays if expression and time zone do, or if it is due, not paused."""
     cx.execute(
         DECLARE,
         (
@@ -196,32 +195,32 @@ def declare(cx: Executor, row: ScheduleRow) -> None:
 
 
 def advance(cx: Executor, name: str, *, next_fire_at: int, last_fire_at: int, fired: int) -> None:
-    """Note what was fired, and when the next time is."""
+    """Note the next time, the last time, and `fired` more messages."""
     cx.execute(ADVANCE, (next_fire_at, last_fire_at, fired, name))
 
 
 def to_come(cx: Executor) -> Sequence[ToCome]:
-    """All that are neither due nor paused."""
+    """Return the schedules that are neither due nor paused."""
     return [ToCome(*row) for row in cx.query(TO_COME)]
 
 
 def set_back(cx: Executor, name: str, next_fire_at: int, now: int) -> None:
-    """Forget what was noted of times to come."""
+    """Set the next time, and forget noted times after `now`."""
     cx.execute(SET_BACK, (next_fire_at, now, now, name))
 
 
 def pause(cx: Executor, name: str, now: int, by: str, reason: str) -> None:
-    """Fire it no more."""
+    """Pause a schedule."""
     cx.execute(PAUSE, (now, by, reason, name))
 
 
 def resume(cx: Executor, name: str, next_fire_at: int) -> None:
-    """Fire it again, from that time on."""
+    """Resume a schedule, whose next time is `next_fire_at`."""
     cx.execute(RESUME, (next_fire_at, name))
 
 
 def remove(cx: Executor, name: str) -> None:
-    """Forget it."""
+    """Delete a schedule."""
     cx.execute(REMOVE, (name,))
 
 
