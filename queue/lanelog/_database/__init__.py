@@ -7,13 +7,12 @@ Never contains a statement on a table of lanelog. A store gets an `Executor`. A 
 * `translation` turns a driver's errors into lanelog's. `codes` groups the error numbers by their consequence.
 * `wire` is one connection that knows whether it is alive. A connection that breaks in the middle of a statement is
   closed at once and never used again, and no part of a transaction is ever repeated on another one.
-* `packet` sends a whole transaction in one round trip.
 * `incarnation` names one life of one server. What a process remembers holds for that one alone.
 * `pool` shares wires among threads, with a bounded wait. `session` is one thread's own wire.
 * `naming` names our database in each statement on a connection that user code has.
 * `worth` decides which loop gets no connection when the server has too few.
 * `blocking` finds the connection that holds a lock, for the text of an error.
-* `retries` repeats whole transactions, never statements.
+* `retries` repeats whole transactions, never statements. `packet` sends one in a single round trip.
 * `fork` makes a child forget inherited connections, without a word to the server.
 * `ambient` knows which of our transactions a thread has open, so that the thread does not wait for its own locks.
 """
