@@ -23,8 +23,11 @@ from attrs import define
 import lanelog
 from chaos.history import Journal, Publish
 from chaos.worker import PUBLISH_TIMEOUT, TOPIC, follow_parent, until_there
+from lanelog._database.driver import SILENCE_SECONDS
+from lanelog.publisher import doubt, draft, packet
 
 ROLLS_BACK: Final = 0.3
+UNNAMED: Final = 0.7
 WAYS: Final = {"single": (1, 0.12), "single-too": (1, 0.12), "batch": (8, 0.2), "caller": (3, 0.1)}
 """Threads: how many messages at most in one publish, and the seconds between two.
 
@@ -34,6 +37,9 @@ tail again after a failover, are not what a bound of seconds then measures.
 TICK: Final = 0.05
 
 log = logging.getLogger("chaos.publishers")
+
+made = threading.local()
+"""`name`: the next id that the library makes in this thread."""
 
 Sent = list[tuple[str, str]]
 Outcome = Literal["attempted", "acknowledged", "unknown", "rolled-back"]
@@ -77,8 +83,18 @@ class Publisher:
             self.batch(sent)
 
     def single(self, sent: Sent) -> None:
-        """Publish one message."""
-        self.retried(sent, lambda: [self.client.publish(TOPIC, key, b"single", id=name) for key, name in sent])
+        """Publish one message, under an id of ours or, in one packet, as if the library had made the id."""
+        one = self.unnamed if self.dice.random() < UNNAMED else self.named
+        self.retried(sent, lambda: [one(key, name) for key, name in sent])
+
+    def named(self, key: str, name: str) -> lanelog.Receipt:
+        """Publish a message under the id that it was written down with."""
+        return self.client.publish(TOPIC, key, b"single", id=name)
+
+    def unnamed(self, key: str, name: str) -> lanelog.Receipt:
+        """The same, and the library takes it for an id that nobody can have used before."""
+        made.name = name
+        return self.client.publish(TOPIC, key, b"single")
 
     def batch(self, sent: Sent) -> None:
         """Publish all or nothing, in a transaction of the library."""
@@ -124,10 +140,21 @@ class Publisher:
         )
 
 
+def make_id() -> str:
+    """For the library: the id that this thread has written down."""
+    name: str = made.__dict__.pop("name")
+    return name
+
+
 def main(url: str, directory: str, name: str, seed: str, keys: str, rate: str = "0") -> None:
     """Publish until SIGTERM."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(threadName)s %(message)s")
     follow_parent()
+    draft.new_id = make_id
+    # Packets in spite of the short time-out: what had an unknown outcome is never published again here. A repetition of
+    # the library's own waits no longer than the server keeps a silent session.
+    packet.LATEST = PUBLISH_TIMEOUT
+    doubt.LATEST = float(SILENCE_SECONDS)
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     with (
