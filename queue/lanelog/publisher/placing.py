@@ -1,6 +1,6 @@
 """Gives drafts their offsets and writes them. `place` finds the duplicates, and what to append or to schedule.
 
-Never opens, commits or repeats a transaction. The heads must be locked before.
+Never opens, commits or repeats a transaction. `batch`, `bulk` and `caller` lock the heads before.
 """
 
 from __future__ import annotations

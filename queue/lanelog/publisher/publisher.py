@@ -28,8 +28,8 @@ from lanelog.publisher.caller import CallerWriter
 from lanelog.publisher.draft import SCHEDULED, Draft, make_draft
 from lanelog.publisher.group import GroupCommit
 from lanelog.publisher.lanes import LaneCreator
+from lanelog.publisher.lock_report import Locked
 from lanelog.publisher.lock_waiters import LockWaiters
-from lanelog.publisher.locked import Locked
 from lanelog.publisher.spread import Spread
 from lanelog.publisher.timing import make_timing
 
