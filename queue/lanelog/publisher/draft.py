@@ -45,7 +45,7 @@ class Draft:
     """Whether it was given no key: then `Spread` sets `key` to an open lane's."""
     lanes: int = 0
     """Over how many open lanes it may be spread; 0: it has a key, or no lane yet."""
-    avoided: set[str] = field(factory=set, repr=False)
+    avoided: frozenset[str] = field(default=frozenset(), repr=False)
     """The lanes that it has met busy."""
     repeated: bool = False
     """Whether an attempt has failed, so that it may be there although the id is new."""
@@ -80,7 +80,7 @@ class Draft:
         """
         if not self.anywhere or self.doubted_at is not None:
             return False
-        self.avoided.update(busy)
+        self.avoided |= frozenset(busy)
         free = [key for key in _open_lanes.lane_keys(self.lanes) if key not in self.avoided]
         if not free:
             return False
