@@ -88,7 +88,12 @@ def test_generated_ids_never_repeat() -> None:
     assert {len(one) for one in found} == {32}
 
 
-NAMES = st.one_of(st.text(max_size=20), st.text("aZ09_.:/-", max_size=20), st.sampled_from(["queue_messages", "a\n"]))
+NAMES = st.one_of(
+    st.text(max_size=20),
+    st.text("aZ09_.:/-", max_size=20),
+    st.text("a%'\\`\"é ", max_size=3),
+    st.sampled_from(["queue_messages", "a\n"]),
+)
 
 
 class Sent:
