@@ -8,6 +8,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import lanelog
@@ -18,7 +19,7 @@ from lanelog.config import ConnectConfig
 from lanelog.migrations.declared import declared_tables
 from lanelog.spark import DataLost
 from lanelog.spark.archiving.group import born
-from lanelog.spark.source import queries, reading
+from lanelog.spark.source import columns, queries, reading
 from lanelog.spark.source.options import parse_read
 from lanelog.spark.source.planning import Planner
 from lanelog.spark.source.schema import TABLES, arrow_schema
@@ -259,7 +260,7 @@ def test_what_other_programs_stored_as_metadata_is_text(
 def test_half_a_character_in_metadata_is_a_question_mark() -> None:
     """MariaDB takes half a surrogate pair for JSON, and no UTF-8 has it."""
     kind = arrow_schema("messages").field("metadata").type
-    found = reading._metadata(['{"\\ud83d": "a\\ud83e", "whole": "\\ud83e\\udd8a"}'], kind)
+    found = columns._metadata(pa.array(['{"\\ud83d": "a\\ud83e", "whole": "\\ud83e\\udd8a"}']), kind)
     assert found.to_pylist() == [[("?", "a?"), ("whole", "🦊")]]
 
 
