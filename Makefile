@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark test test-rest test-all lint docs bench bench-compare bench-guard chaos proof dev-server clean database clocks browser java mysql previous
+.PHONY: help demo demo-spark test test-rest test-thorough test-mysql test-all lint docs bench bench-compare bench-guard chaos proof dev-server clean database clocks browser java mysql previous
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,10 +23,15 @@ test: .venv/installed database clocks browser java ## Run the tests that tell wi
 	@$(PYTEST) -m "not thorough" tests/unit tests/contract tests/integration
 	@$(PYTEST) -m "not thorough" tests/spark
 
-test-rest: .venv/installed database clocks browser java mysql previous ## Run what `make test` leaves out, all on MySQL, chaos
+# `make --jobs=2 test-rest` runs its two halves side by side; they do not disturb each other.
+test-rest: test-thorough test-mysql ## Run what `make test` leaves out, all on MySQL, chaos
+
+test-thorough: .venv/installed database clocks browser java previous
 	@$(PYTEST) -m thorough tests/unit tests/contract tests/integration
 	@$(PYTEST) tests/acceptance
 	@$(PYTEST) -m thorough tests/spark
+
+test-mysql: .venv/installed database clocks browser mysql previous
 	@$(PYTEST) tests/contract tests/integration tests/acceptance --server=mysql-local
 	@$(BIN)/python -m pytest tests/chaos
 

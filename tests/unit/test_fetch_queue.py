@@ -19,18 +19,22 @@ class FakeLane:
     """A lane, as far as the queue asks it."""
 
     needs_fetch: bool = True
+    unread: int = 1
     dispatch: Dispatch = field(factory=Dispatch)
 
 
 CHANGES = st.lists(st.tuples(st.integers(0, 5), st.booleans(), st.booleans(), st.booleans()), max_size=40)
 
 
-@given(changes=CHANGES, limit=st.integers(1, 7))
+@given(changes=CHANGES, limit=st.integers(1, 7), room=st.integers(1, 9), unread=st.integers(0, 4))
 def test_what_is_taken_is_what_wants_rows_and_first_what_can_go_out(
-    changes: list[tuple[int, bool, bool, bool]], limit: int
+    changes: list[tuple[int, bool, bool, bool]], limit: int, room: int, unread: int
 ) -> None:
-    """However lanes change, told or untold: none comes twice or in vain, none is left out, the full ones come last."""
-    queue, lanes = FetchQueue(), [FakeLane() for _ in range(6)]
+    """However lanes change, told or untold: none comes twice or in vain, none is left out, the full ones come last.
+
+    Each time only the last one taken may have more unread rows than there is room for.
+    """
+    queue, lanes = FetchQueue(), [FakeLane(unread=unread) for _ in range(6)]
     told = set()
     for number, needs, full, tell in changes:
         lane = lanes[number]
@@ -41,8 +45,9 @@ def test_what_is_taken_is_what_wants_rows_and_first_what_can_go_out(
     wanted = [lanes[number] for number in told if lanes[number].needs_fetch]
     assert queue.any_for_now() == any(not lane.dispatch.full for lane in wanted)
     taken: list[FakeLane] = []
-    while some := queue.take(limit):
+    while some := queue.take(limit, room):
         assert len(some) <= limit
+        assert unread * (len(some) - 1) < room
         assert len({lane.dispatch.full for lane in some}) == 1
         taken += some  # type: ignore[arg-type] # as above
     assert len(taken) == len(set(map(id, taken)))

@@ -123,7 +123,7 @@ def test_the_least_recently_fetched_lane_is_served_first(clock: Clock) -> None:
     engine.member.fetching.heads([(lane.key, 100) for lane in lanes])
     served = []
     for _ in range(8):
-        (lane,) = engine.member.fetching.take_needing_fetch(1)
+        (lane,) = engine.member.fetching.take_needing_fetch(1, 1000)
         served.append(lane.key)
         engine.member.fetching.fetched(lane, lane.state.cursor, [row(lane.state.cursor + 1)])
         lane.state.drop_ready()
@@ -137,13 +137,13 @@ def test_a_lane_that_could_not_be_served_stays_hungry(clock: Clock) -> None:
     lane = engine.open()
     assert engine.member.fetching.heads([("key", 5), ("unknown", 9)])
     assert not engine.member.fetching.heads([("key", 5)])
-    assert engine.member.fetching.take_needing_fetch(10) == [lane]
-    assert engine.member.fetching.take_needing_fetch(10) == []
+    assert engine.member.fetching.take_needing_fetch(10, 1000) == [lane]
+    assert engine.member.fetching.take_needing_fetch(10, 1000) == []
     engine.member.fetching.still_needs_fetch(lane)
     assert engine.member._state.needs_fetch
     engine.fetch(lane)
     engine.member.fetching.still_needs_fetch(lane)
-    assert engine.member.fetching.take_needing_fetch(10) == []
+    assert engine.member.fetching.take_needing_fetch(10, 1000) == []
 
 
 def test_rows_read_behind_an_old_cursor_are_dropped(clock: Clock) -> None:
@@ -169,7 +169,7 @@ def test_eviction_makes_room_for_others(clock: Clock) -> None:
     engine.member.fetching.evict()
     assert (len(busy.state.ready), len(other.state.ready)) == (0, 2)
     assert engine.member.budget.messages == 3
-    assert busy in engine.member.fetching.take_needing_fetch(10)
+    assert busy in engine.member.fetching.take_needing_fetch(10, 1000)
 
 
 def test_looking_is_needless_while_every_lane_has_unread_work(clock: Clock) -> None:
@@ -224,7 +224,7 @@ def test_a_paused_lane_goes_on_where_it_was(clock: Clock) -> None:
     assert engine.rows["key"].mark == 0
     assert engine.run().attempts == []  # what stood in the queue is empty now
     engine.member.leasing.set_paused(lane, paused=False)
-    assert engine.member.fetching.take_needing_fetch(1) == [lane]
+    assert engine.member.fetching.take_needing_fetch(1, 1000) == [lane]
     engine.fetch(lane)
     assert [(attempt.offset, attempt.number) for attempt in engine.run().attempts] == [(1, 1), (2, 1), (3, 1)]
 

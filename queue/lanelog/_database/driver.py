@@ -20,6 +20,7 @@ import pymysql
 from attrs import define, field, frozen
 from pymysql.constants import CLIENT
 
+from lanelog._database.rows import Connection
 from lanelog.config import ConnectConfig
 from lanelog.errors import ConfigurationError
 
@@ -262,7 +263,7 @@ class Driver:
         config = self.config
         # By default newer drivers encrypt and verify nothing, which costs much and protects little.
         tls: dict[str, Any] = {"ssl": self._context()} if config.tls else {"ssl_disabled": True}
-        raw = pymysql.connect(
+        raw = Connection(
             host=config.host,
             port=config.port,
             user=config.user or None,

@@ -90,18 +90,24 @@ class Fetched(NamedTuple):
         return f"<Fetched {self.key!r} offset={self.offset} id={self.id!r} {self.payload_bytes} bytes>"
 
 
-def following(
-    cx: Executor, at: GroupTopic, lanes: Sequence[tuple[str, int]], *, limit: int, largest: int
-) -> dict[str, list[Fetched]]:
-    """Return up to `limit` rows behind each (key, cursor), by key, without payloads above `largest` bytes."""
+class Behind(NamedTuple):
+    """Up to `limit` rows of a lane that follow an offset."""
+
+    key: str
+    offset: int
+    limit: int
+
+
+def following(cx: Executor, at: GroupTopic, lanes: Sequence[Behind], *, largest: int) -> list[list[Fetched]]:
+    """Return the rows of each of the lanes, without payloads above `largest` bytes."""
     args: list[object] = []
-    for number, (key, cursor) in enumerate(lanes):
-        args += (number, largest, at.group, largest, at.topic, key, cursor, limit)
+    for number, (key, offset, limit) in enumerate(lanes):
+        args += (number, largest, at.group, largest, at.topic, key, offset, limit)
     found: list[list[Fetched]] = [[] for _ in lanes]
     asked = time.monotonic()
     for row in cx.query(" UNION ALL ".join([NEXT] * len(lanes)), args):
         number, offset, message_id, payload, metadata, published_at, more = row
-        key = lanes[number][0]
+        key = lanes[number].key
         found[number].append(
             Fetched(key, offset, message_id, payload, len(payload), metadata, published_at)
             if more is None
@@ -109,7 +115,7 @@ def following(
         )
     for rows in found:
         rows.sort(key=_by_offset)  # UNION ALL does not promise to keep the order of its SELECTs
-    return {lane[0]: rows for lane, rows in zip(lanes, found, strict=True) if rows}
+    return found
 
 
 def exact(

@@ -16,10 +16,12 @@ from attrs import define, field
 from lanelog._engine.fetching.gaps import Gaps
 from lanelog._hints.allowance import Allowance
 from lanelog._stores import fetches, offsets, partitions
-from lanelog._stores.fetches import Fetched
+from lanelog._stores.fetches import Behind, Fetched
 from lanelog._telemetry import get_logger
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lanelog._database import Session
     from lanelog._engine.context import EngineContext
     from lanelog._engine.lane.lane import Lane
@@ -179,24 +181,34 @@ class Fetcher:
         if room <= 0 or space <= 0:
             self._make_room(member)
             return False
-        lanes = member.fetching.take_needing_fetch(min(LANES_A_FETCH, max(1, room // limit)))
+        lanes = member.fetching.take_needing_fetch(LANES_A_FETCH, room)
         if not lanes:
             return False
-        limit = min(limit, room)
-        largest = space // (len(lanes) * limit)
-        wanted = [(lane.key, lane.state.cursor) for lane in lanes]
+        wanted = self._wanted(lanes, limit, room)
+        largest = space // sum(each.limit for each in wanted)
         progress = False
         try:
-            found = fetches.following(self.session, member.at, wanted, limit=limit, largest=largest)
-            for lane, (key, cursor) in zip(lanes, wanted, strict=True):
-                rows = self._contiguous(member, lane, cursor, found.get(key, []))
-                member.fetching.fetched(lane, cursor, rows)
+            found = fetches.following(self.session, member.at, wanted, largest=largest)
+            for lane, behind, read in zip(lanes, wanted, found, strict=True):
+                rows = self._contiguous(member, lane, behind.offset, read)
+                member.fetching.fetched(lane, behind.offset, rows)
                 progress = progress or bool(rows)
         except BaseException:
             for lane in lanes:  # `take_needing_fetch` has removed them from the queue
                 member.fetching.still_needs_fetch(lane)
             raise
         return progress
+
+    @staticmethod
+    def _wanted(lanes: Sequence[Lane], limit: int, room: int) -> list[Behind]:
+        """The rows to ask for. A head may have risen since the last look, so the lanes share what room is left."""
+        spare = max(0, room - sum(lane.unread for lane in lanes)) // len(lanes)
+        wanted = []
+        for lane in lanes:
+            rows = max(1, min(limit, lane.unread + spare, room))
+            room -= rows
+            wanted.append(Behind(lane.key, lane.state.cursor, rows))
+        return wanted
 
     def _make_room(self, member: Member) -> None:
         # Lanes that only read ahead get no room this way: busy lanes would evict and read in turns.
@@ -207,6 +219,8 @@ class Fetcher:
 
     def _contiguous(self, member: Member, lane: Lane, cursor: int, rows: list[Fetched]) -> list[Fetched]:
         """The rows up to the first hole, or to the first payload that does not fit. The next fetch begins there."""
+        if rows and rows[-1].offset == cursor + len(rows) and None not in [row.payload for row in rows]:
+            return rows  # offsets rise and none comes twice, so there is no hole; nearly all answers are like this
         whole: list[Fetched] = []
         for row in rows:
             if row.offset != cursor + 1 + len(whole):

@@ -16,6 +16,8 @@ from lanelog._engine.lane.values import CRASHED, EXPIRED, Burial, Waiting
 from lanelog._stores.history import Ended
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lanelog._engine.lane.flush_waiter import FlushWaiter
     from lanelog._engine.lane.pending_writes import PendingWrites
     from lanelog._engine.lane.state import LaneState
@@ -45,15 +47,16 @@ class Dispatcher:
         size = self.state.rules.run_size()
         # In strict order a waiting message holds back everything behind it.
         barrier = min(self.state.waiting) if self.state.rules.strict and self.state.waiting else None
+        term, ready = self.state.term, self.state.ready
         attempts: list[Attempt] = []
-        while self.state.ready and len(attempts) < size and (barrier is None or self.state.ready[0].offset < barrier):
-            attempt = Attempt(self.state.term, self.state.ready[0], 1, None)
+        while ready and len(attempts) < size and (barrier is None or ready[0].offset < barrier):
+            attempt = Attempt(term, ready[0], 1, None)
             if attempt.row.start_by is not None and attempt.overdue(now):
                 if not attempts:
-                    self.state.ready.popleft()
+                    ready.popleft()
                     return self._expire(attempt)
                 break  # the next plan expires it, after the messages before it are out
-            self.state.ready.popleft()
+            ready.popleft()
             attempts.append(attempt)
         if not attempts:
             return None
@@ -145,8 +148,7 @@ class Dispatcher:
             self.writes.dirty.update(attempt.offset for attempt in run.attempts)
 
     def _send_out(self, run: Run, now: float) -> Run:
-        for attempt in run.attempts:
-            self.state.running[attempt.offset] = attempt
+        self.state.running.update([(attempt.row.offset, attempt) for attempt in run.attempts])
         if run.late:
             self.state.runs.append(run)
             return run
@@ -239,6 +241,25 @@ class Dispatcher:
         elif self.state.rules.history:
             self.writes.left.append(attempt.left_as(ended, error or attempt.last_error, now))
         self.writes.settle(attempt.offset, attempt.row.id)
+
+    def succeeded_in_order(self, attempts: Sequence[Attempt]) -> bool:
+        """Settle running messages at once, if each follows the one before and the first follows the watermark.
+
+        The effect is that of `succeeded` for each. False: something stands in the way, and nothing was done.
+        """
+        state = self.state
+        first = attempts[0].row.offset
+        if state.rules.history or first != state.watermark + 1 or attempts[-1].row.offset - first != len(attempts) - 1:
+            return False
+        if any(state.running.get(first + place) is not attempt for place, attempt in enumerate(attempts)):
+            return False
+        for attempt in attempts:
+            attempt.state = State.SETTLED
+            del state.running[attempt.row.offset]
+        rows = [attempt.row for attempt in attempts]
+        state.budget.give(*rows)
+        self.writes.settle_in_order(rows)
+        return True
 
     def failed(
         self,

@@ -18,7 +18,7 @@ from lanelog._engine.lane.state import LaneState
 from lanelog._engine.lane.values import CRASHED, Burial, Term, Waiting
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable
+    from collections.abc import Container, Sequence
 
     from lanelog._engine.lane.values import Budget, LaneSnapshot, Rules
     from lanelog._stores.deliveries import DeliveryRow
@@ -274,10 +274,21 @@ class Lane:
         # A strict lane that waits could not hand out the rows, and other lanes need the room.
         return not (self.state.rules.strict and self.state.waiting and min(self.state.waiting) <= self.state.cursor)
 
-    def fetched(self, rows: Iterable[Fetched], now: float) -> None:
+    @property
+    def unread(self) -> int:
+        """How many rows a fetch would find, as far as memory knows the head; at most one batch."""
+        return max(0, min(self.state.rules.batch_size, self.state.head - self.state.cursor))
+
+    def fetched(self, rows: Sequence[Fetched], now: float) -> None:
         """Take rows in offset order, from right behind the cursor."""
         if self.state.closing or self.state.paused:
             return  # the rows would only take room
+        if self._all_new(rows):
+            self.state.cursor = rows[-1].offset
+            self.state.head = max(self.state.head, rows[-1].offset)
+            self.state.ready.extend(rows)
+            self.state.budget.take(*rows)
+            return
         intervals = list(self.state.settled)
         at = 0
         for row in rows:
@@ -303,6 +314,13 @@ class Lane:
                 self.state.budget.take(row)
             elif wait.due > now and self.state.rules.strict:
                 return  # nothing behind it may go out before it is due
+
+    def _all_new(self, rows: Sequence[Fetched]) -> bool:
+        """Whether memory knows nothing yet of any of these rows, and all are for this group."""
+        if not rows or self.state.waiting or self.state.settled:
+            return False
+        known = max(self.state.running, default=0)
+        return known < rows[0].offset > self.state.watermark and not any(row.special for row in rows)
 
     def due(self, now: float, limit: int) -> list[int]:
         """The lowest offsets that are due and lack their body. In strict order, none behind one that is not due.

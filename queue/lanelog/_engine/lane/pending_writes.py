@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from lanelog._engine.lane.flush_waiter import FlushWaiter
     from lanelog._engine.lane.run import Run
     from lanelog._engine.lane.state import LaneState
+    from lanelog._stores.fetches import Fetched
     from lanelog._stores.history import HistoryWrite
 
 
@@ -66,6 +67,15 @@ class PendingWrites:
             self.advance()
         else:
             self.dirty.update(self.state.settled.add(offset, offset))
+
+    def settle_in_order(self, rows: Sequence[Fetched]) -> None:
+        """Note that messages are settled that follow each other and the watermark."""
+        settled = {row.offset: row.id for row in rows}
+        self.buffer.update(settled)
+        if self.stored:
+            self.dirty.update(self.stored & settled.keys())
+        self.state.watermark = rows[-1].offset
+        self.advance()
 
     def advance(self) -> None:
         """Let the watermark pass the settled offsets right behind it."""

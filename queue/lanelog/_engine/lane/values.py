@@ -68,15 +68,15 @@ class Budget:
     messages: int = 0
     payload_bytes: int = 0
 
-    def take(self, row: Fetched) -> None:
-        """Count a fetched message."""
-        self.messages += 1
-        self.payload_bytes += row.payload_bytes
+    def take(self, *rows: Fetched) -> None:
+        """Count fetched messages."""
+        self.messages += len(rows)
+        self.payload_bytes += sum([row.payload_bytes for row in rows])
 
-    def give(self, row: Fetched) -> None:
-        """Stop counting a message whose payload is let go."""
-        self.messages -= 1
-        self.payload_bytes -= row.payload_bytes
+    def give(self, *rows: Fetched) -> None:
+        """Stop counting messages whose payloads are let go."""
+        self.messages -= len(rows)
+        self.payload_bytes -= sum([row.payload_bytes for row in rows])
 
 
 @define(eq=False)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from attrs import define
 
 from lanelog._engine.lane.flush_waiter import FlushWaiter
-from lanelog._engine.lane.policy import Outcome, Verb
+from lanelog._engine.lane.policy import ACKED, Outcome, Verb
 from lanelog._engine.lane.run import Attempt, Run, State
 from lanelog._engine.member.isolation import PATIENCE
 from lanelog._telemetry import get_logger
@@ -22,7 +22,7 @@ from lanelog.config import AckPolicy
 from lanelog.errors import AlreadySettled, LanelogError, LeaseLost
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from lanelog._engine.lane.lane import Lane
     from lanelog._engine.lane.values import Term
@@ -117,12 +117,13 @@ class Attempts:
                 self._take_back_locked(lane, run)
                 if lane is not None:
                     lane.dispatch.finished(run)
-            for attempt, outcome in outcomes:
-                if attempt.state is State.RUNNING:
-                    self._apply_locked(lane, attempt, outcome, now)
-                elif attempt.state is State.SUPERSEDED:
-                    self.state.counters.refused += 1
-                    refused.append(attempt)
+            if lane is None or not self._acked_together_locked(lane, outcomes):
+                for attempt, outcome in outcomes:
+                    if attempt.state is State.RUNNING:
+                        self._apply_locked(lane, attempt, outcome, now)
+                    elif attempt.state is State.SUPERSEDED:
+                        self.state.counters.refused += 1
+                        refused.append(attempt)
             if lane is not None:
                 self.state.after_change_locked(lane, now)
         self.state.signals.wake_settler()
@@ -355,6 +356,17 @@ class Attempts:
 
     def _which(self, attempt: Attempt) -> str:
         return f"attempt {attempt.number} at {self.state.at.topic}/{attempt.term.key}/{attempt.offset}"
+
+    def _acked_together_locked(self, lane: Lane, outcomes: Sequence[tuple[Attempt, Outcome]]) -> bool:
+        """Apply the outcomes at once if all are acks in order, as nearly always. False: nothing was done."""
+        for attempt, outcome in outcomes:
+            if outcome is not ACKED or attempt.state is not State.RUNNING:
+                return False
+        if not outcomes or not lane.dispatch.succeeded_in_order([attempt for attempt, _ in outcomes]):
+            return False
+        self.state.counters.handled += len(outcomes)  # none has expired: an expired message is buried, not acked
+        self.state.counters.acked += len(outcomes)
+        return True
 
     def _apply_locked(self, lane: Lane | None, attempt: Attempt, outcome: Outcome, now: float) -> None:
         """Apply an outcome. `lane` None: it is gone, and only an ack can still be counted."""

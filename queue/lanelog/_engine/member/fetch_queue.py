@@ -40,13 +40,13 @@ class FetchQueue:
         self._now.pop(lane, None)
         self._ahead.pop(lane, None)
 
-    def take(self, limit: int) -> list[Lane]:
-        """Take up to `limit` lanes that want rows.
+    def take(self, limit: int, room: int) -> list[Lane]:
+        """Take up to `limit` lanes that want rows: as many as have unread rows for `room`, but at least one.
 
         Lanes that can hand rows out at once come alone: rows that are read ahead for the others must not take the room.
         """
-        chosen = self._take(self._now, limit)
-        return chosen or self._take(self._ahead, limit)
+        chosen = self._take(self._now, limit, room)
+        return chosen or self._take(self._ahead, limit, room)
 
     def any_for_now(self) -> bool:
         """Whether some lane could hand out at once rows that are not in memory."""
@@ -58,9 +58,9 @@ class FetchQueue:
             self.add(lane)
         return False
 
-    def _take(self, lanes: dict[Lane, None], limit: int) -> list[Lane]:
+    def _take(self, lanes: dict[Lane, None], limit: int, room: int) -> list[Lane]:
         chosen: list[Lane] = []
-        while lanes and len(chosen) < limit:
+        while lanes and len(chosen) < limit and (room > 0 or not chosen):
             lane = next(iter(lanes))
             del lanes[lane]
             if not lane.needs_fetch:
@@ -69,4 +69,5 @@ class FetchQueue:
                 self._ahead[lane] = None
             else:
                 chosen.append(lane)
+                room -= lane.unread
         return chosen

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from lanelog._engine.lane.lane import Lane
     from lanelog._engine.member.state import MemberState
@@ -86,13 +86,13 @@ class FetchingSide:
         hinted, self._hinted = self._hinted, False
         return hinted
 
-    def take_needing_fetch(self, limit: int) -> list[Lane]:
-        """Take up to `limit` lanes that want rows, least recently fetched first.
+    def take_needing_fetch(self, limit: int, room: int) -> list[Lane]:
+        """Take up to `limit` lanes that want rows, least recently fetched first: not many more than `room` rows.
 
         Lanes that can hand rows out at once come alone: rows that are read ahead for the others must not take the room.
         """
         with self.state.lock:
-            return self.state.needs_fetch.take(limit)
+            return self.state.needs_fetch.take(limit, room)
 
     def wants_room(self) -> bool:
         """Whether some lane could hand out at once rows that are not in memory. Only such a lane justifies `evict`."""
@@ -144,7 +144,7 @@ class FetchingSide:
         with self.state.lock:
             return self.state.dues[0][0] if self.state.dues else None
 
-    def fetched(self, lane: Lane, cursor: int, rows: Iterable[Fetched]) -> None:
+    def fetched(self, lane: Lane, cursor: int, rows: Sequence[Fetched]) -> None:
         """Take rows that were read behind `cursor`. They are dropped when the lane's cursor has moved meanwhile."""
         now = time.monotonic()
         with self.state.lock:

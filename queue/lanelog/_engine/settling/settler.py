@@ -102,7 +102,8 @@ class Settler:
         self._deadlocks = 0
         self.flushes += 1
         member.writing.committed(written)
-        left = [write for write in writes if write not in written]
+        made = set(written)
+        left = [write for write in writes if write not in made]
         if len(left) == len(refused):
             self._cautious.discard(member)  # no lane was locked any more
         member.writing.uncommitted(left)

@@ -215,11 +215,7 @@ class Workers:
                 inside = marked
                 began = time.monotonic()  # the wait for the flush must not count against the run's time
             worker.member, worker.run, worker.passage = member, run, passage
-            while inside and passage is not None and self._may_go_on(member, run, began):
-                now = time.monotonic()
-                attempt = run.start_next(now, self.config.visibility_timeout)
-                if attempt is None:
-                    break
+            while inside and passage is not None and (attempt := self._start_next(member, run, began)) is not None:
                 worker.attempt = attempt
                 after = self._handle(member, run, attempt, passage.leave)
                 worker.attempt = None
@@ -234,11 +230,12 @@ class Workers:
             if passage is not None and not detached:
                 passage.leave()
 
-    def _may_go_on(self, member: Member, run: Run, began: float) -> bool:
+    def _start_next(self, member: Member, run: Run, began: float) -> Attempt | None:
         now = time.monotonic()
-        if member.rules.ack_first:
-            return True  # the messages are acked already: they must run, or they are lost
-        return member.attempts.may_start(run.term, now) and now - began < RUN_LIMIT
+        # Messages that are acked already must run, or they are lost.
+        if member.rules.ack_first or (member.attempts.may_start(run.term, now) and now - began < RUN_LIMIT):
+            return run.start_next(now, self.config.visibility_timeout)
+        return None
 
     def _handle(self, member: Member, run: Run, attempt: Attempt, leave: Callable[[], None]) -> _After:
         """Run the handler, unless the message's time is over, and record its outcome."""

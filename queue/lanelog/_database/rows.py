@@ -1,0 +1,134 @@
+"""PyMySQL's connection with a faster reader of rows. Reading is most of what a subscriber's driver does.
+
+Never decides what an answer means. It takes ordinary rows out of what has arrived, many at once. It leaves the end of
+an answer, errors, rows that have not arrived whole and whatever else it does not expect to PyMySQL.
+
+The format of a row: https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_com_query_response_text_resultset_row.html
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pymysql import connections
+
+_BUFFER: Final = 65536
+"""Bytes that are received at once at most. Each receiving gives the interpreter's lock away, and it comes back late."""
+
+_HEADER: Final = 4
+"""Bytes before each packet: three of its length, and its number."""
+
+# The first byte of a value is its length, or one of these.
+_NULL: Final = 0xFB
+_TWO_BYTES: Final = 0xFC
+_THREE_BYTES: Final = 0xFD
+_EIGHT_BYTES: Final = 0xFE
+# In a packet's first byte, this one or a higher one is the end of the answer, an error or a value of 16 MiB.
+_NO_ROW: Final = 0xFE
+
+_FROM_BYTES: Final = (int, float)
+"""Converters that take the bytes as they are: what they read is ASCII."""
+
+
+Column = tuple[str | None, Any]
+"""Encoding and converter of a column's values. None where there is none."""
+
+if TYPE_CHECKING:
+    _PyMySQLs = connections.Connection[Any]
+else:
+    _PyMySQLs = connections.Connection
+
+
+class Connection(_PyMySQLs):
+    """As PyMySQL's. The attributes that begin with one underscore are its own."""
+
+    _rfile: Any
+    _result: Any
+    _next_seq_id: int
+
+    def connect(self, sock: Any = None) -> None:
+        """As PyMySQL's, and receive more at once."""
+        super().connect(sock)
+        narrow, self._rfile = self._rfile, self._sock.makefile("rb", _BUFFER)  # type: ignore[attr-defined]
+        narrow.close()
+
+    def take_arrived(self, columns: list[Column], rows: list[tuple[Any, ...]]) -> None:
+        """Append the rows that have arrived, in the middle of an answer. Waits until something has arrived."""
+        try:
+            arrived = self._rfile.peek()  # at least the end of the answer is still to come
+        except OSError:
+            return  # PyMySQL reads next, meets the same error, and says so
+        size, self._next_seq_id = take_rows(arrived, columns, self._next_seq_id, rows)
+        self._rfile.read(size)
+
+    def _read_query_result(self, unbuffered: bool = False) -> Any:  # noqa: FBT001, FBT002 - PyMySQL's signature
+        if unbuffered:
+            return super()._read_query_result(unbuffered=True)  # type: ignore[misc]
+        self._result = None
+        result = _Answer(self)
+        result.read()
+        self._result = result
+        if result.server_status is not None:
+            self.server_status = result.server_status
+        return result.affected_rows
+
+
+class _Answer(connections.MySQLResult):
+    connection: Any
+    converters: list[Column]
+    _check_packet_is_eof: Any
+    _read_row_from_packet: Any
+
+    def _read_rowdata_packet(self) -> None:
+        """Read all rows, and the end of the answer."""
+        connection = self.connection
+        columns = [(None, how) if how in _FROM_BYTES else (encoding, how) for encoding, how in self.converters]
+        rows: list[tuple[Any, ...]] = []
+        while True:
+            connection.take_arrived(columns, rows)
+            packet = connection._read_packet()  # noqa: SLF001 - there is no public way
+            if self._check_packet_is_eof(packet):
+                self.connection = None  # as PyMySQL does, so that no circle of references is left
+                break
+            rows.append(self._read_row_from_packet(packet))
+        self.affected_rows = len(rows)
+        self.rows = tuple(rows)
+
+
+def take_rows(data: bytes, columns: list[Column], number: int, rows: list[tuple[Any, ...]]) -> tuple[int, int]:
+    """Append the rows at the start of `data`. Return the bytes that they take, and the number of the next packet.
+
+    `number`: of the first packet. It stops before the first packet that is incomplete, has another number, or is no row
+    of these columns.
+    """
+    at, size = 0, len(data)
+    while at + _HEADER < size:
+        place = at + _HEADER
+        end = place + (data[at] | data[at + 1] << 8 | data[at + 2] << 16)
+        if end > size or end == place or data[at + 3] != number or data[place] >= _NO_ROW:
+            break
+        row: list[Any] = []
+        try:
+            for encoding, convert in columns:
+                length = data[place]
+                place += 1
+                if length >= _NULL:
+                    if length == _NULL:
+                        row.append(None)
+                        continue
+                    width = 2 if length == _TWO_BYTES else 3 if length == _THREE_BYTES else 8
+                    length = int.from_bytes(data[place : place + width], "little")
+                    place += width
+                value: Any = data[place : place + length]
+                place += length
+                if encoding is not None:
+                    value = value.decode(encoding)
+                row.append(value if convert is None else convert(value))
+        except (IndexError, ValueError):
+            break
+        if place != end:
+            break
+        rows.append(tuple(row))
+        at = end
+        number = (number + 1) & 0xFF
+    return at, number
