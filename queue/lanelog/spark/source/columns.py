@@ -2,8 +2,8 @@
 
 Pure: it gets what a query returned, and never talks to a database.
 
-A driver makes a Python object of every value of every row, which used to cost more than the rest of a read. So a
-message comes as one value, and Arrow cuts the values of a whole page at once.
+A driver makes a Python object of every value of a row, which costs more than all the rest of a read. So a message
+comes as one value, and Arrow cuts the values of a whole page at once.
 """
 
 from __future__ import annotations
@@ -72,16 +72,18 @@ class Columns:
         )
         found = {name: numbers.column(name).combine_chunks() for name in NUMBERS}
         before = [line, *(compute.coalesce(found[name], 0) for name in ("id", "metadata", "dead"))]
-        payload = size
         for length in before:
-            payload = compute.subtract(payload, length)
-        pieces = _pieces(whole, [*before, payload])
+            size = compute.subtract(size, length)
+        pieces = _pieces(whole, [*before, size])
+        payload = _part(pieces, 4, of=_PARTS)
         small = compute.less_equal(found["payload_bytes"], largest)
+        if not compute.all(small).as_py():
+            payload = compute.if_else(small, payload, None)
         return cls(
             lane=found["lane"],
             offset=found["offset"],
             id=_part(pieces, 1, of=_PARTS).cast(pa.string()),
-            payload=compute.if_else(small, _part(pieces, 4, of=_PARTS), None),
+            payload=payload,
             payload_bytes=found["payload_bytes"].cast(pa.int32()),
             metadata=_text(pieces, 2, found["metadata"]),
             published=found["published"],

@@ -109,9 +109,7 @@ def read_messages(reading: Reading, ranges: Sequence[LaneRange]) -> Iterator[pa.
     """
     with _connection(reading.place) as connection:
         for page in pages(ranges):
-            largest = _largest(reading)
-            values = connection.query(lambda cx, page=page, largest=largest: queries.messages(cx, page, largest))
-            found = Columns.of_values(values, largest) if values else None
+            found = _columns(connection, page, _largest(reading))
             if found is not None and found.are(page) and not (reading.include_payload and found.payload.null_count):
                 yield found.batch(page)
                 continue
@@ -169,6 +167,12 @@ def _connection(place: DatabasePlace) -> Iterator[_Connection]:
     finally:
         session.close()
         database.close()
+
+
+def _columns(connection: _Connection, page: Sequence[LaneRange], largest: int) -> Columns | None:
+    """Return the messages of a page. None: it has none any more."""
+    values = connection.query(lambda cx: queries.messages(cx, page, largest))
+    return Columns.of_values(values, largest) if values else None
 
 
 def _largest(reading: Reading) -> int:
