@@ -1,6 +1,7 @@
-"""The transactions of group commit: they write messages of members, and leave out lanes that are locked or missing.
+"""The transactions of group commit: lock heads, place the members' messages, insert, commit.
 
-Never waits for a head unless its caller asks for that. Missing lanes are created between transactions, never in one.
+Lanes that are locked or missing are left out. Never waits for a head unless its caller asks for that. Missing lanes are
+created between transactions, never in one.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class Draft:
     """Whether the caller gave no key. Then `Spread` sets `key` to that of an open lane."""
     lanes: int = 0
     """The number of the topic's open lanes when `Spread` chose one. 0: it has a key of the caller's, or no lane yet."""
-    avoided: set[str] = field(factory=set, repr=False)
+    avoided: frozenset[str] = field(default=frozenset(), repr=False)
     """The lanes that were busy when it needed one."""
     repeated: bool = False
     """Whether an attempt has failed. Then it may be stored already, although its id is new."""
@@ -81,7 +81,7 @@ class Draft:
         """
         if not self.anywhere or self.doubted_at is not None:
             return False
-        self.avoided.update(busy)
+        self.avoided |= frozenset(busy)
         free = [key for key in _open_lanes.lane_keys(self.lanes) if key not in self.avoided]
         if not free:
             return False

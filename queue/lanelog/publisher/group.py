@@ -32,8 +32,8 @@ from lanelog.message import Receipt
 from lanelog.publisher.batch import BatchWriter
 from lanelog.publisher.draft import Draft
 from lanelog.publisher.line import Duty, Line, Waiter
+from lanelog.publisher.lock_report import Locked, lanes
 from lanelog.publisher.lock_waiters import LockWaiters
-from lanelog.publisher.locked import Locked, lanes
 
 
 @define(eq=False)

@@ -1,11 +1,10 @@
 """Gives drafts their offsets and writes them. `place` finds the duplicates, and what to append or to schedule.
 
-Never opens, commits or repeats a transaction. The heads must be locked before.
+Never opens, commits or repeats a transaction. `batch`, `bulk` and `caller` lock the heads before.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -43,21 +42,22 @@ def place(drafts: Sequence[Draft], heads: Mapping[str, int], stored: Mapping[tup
     its offset is SCHEDULED, in its receipt and in `stored`. A duplicate takes no offset. A draft that was stored by an
     earlier attempt of its own is no duplicate, and keeps that offset.
     """
-    moves: Counter[str] = Counter()
+    moves: dict[str, int] = {}
     placement = Placement(moves=moves)
     placed: dict[tuple[str, str], int] = {}
     for draft in drafts:
-        offset = stored.get(draft.place)
+        at = draft.place
+        offset = stored.get(at)
         if offset is not None:
-            duplicate = draft.given and (not draft.is_own(offset) or draft.place in placed)
-        elif draft.place in placed:
-            offset, duplicate = placed[draft.place], True
+            duplicate = draft.given and (not draft.is_own(offset) or at in placed)
+        elif at in placed:
+            offset, duplicate = placed[at], True
         elif draft.timing.scheduled:
             offset, duplicate = SCHEDULED, False
             placement.scheduled.append(_waiting(draft, len(placement.scheduled)))
         else:
-            moves[draft.key] += 1
-            offset, duplicate = heads[draft.key] + moves[draft.key], False
+            moves[draft.key] = moved = moves.get(draft.key, 0) + 1
+            offset, duplicate = heads[draft.key] + moved, False
             placement.rows.append(
                 NewMessage(
                     draft.key,
@@ -69,7 +69,7 @@ def place(drafts: Sequence[Draft], heads: Mapping[str, int], stored: Mapping[tup
                     draft.target_group,
                 )
             )
-        placed.setdefault(draft.place, offset)
+        placed.setdefault(at, offset)
         placement.receipts.append(Receipt(offset, draft.id, duplicate, draft.key))
     return placement
 
