@@ -153,6 +153,26 @@ def test_a_process_is_told_by_another(fleet: Fleet, lanelog_client: Client, raw:
     eventually(lambda: len({(line["key"], line["offset"]) for line in fleet.heard("handled")}) == 40)
 
 
+def test_no_publisher_waits_for_the_places_where_the_scheduler_runs(
+    lanelog_client: Client, other: Client, raw: Any
+) -> None:
+    """The table of heartbeats is locked, and a publish is answered; the subscriber is told when it can be read."""
+    lanelog_client.subscribe("t", "g", accept)
+    other.subscribe("u", "g", accept)
+    eventually(lambda: one(raw, PLACES) == 2)
+    publishing = threading.Thread(target=other.publish, args=("t", "k", b"x"))
+    rows(raw, "LOCK TABLES queue_subscriber_heartbeats WRITE")
+    try:
+        publishing.start()
+        publishing.join(10)
+        assert not publishing.is_alive()
+        assert sender(other).sent == 0
+    finally:
+        rows(raw, "UNLOCK TABLES")
+        publishing.join()
+    eventually(lambda: sender(other).sent == 1)
+
+
 def test_tables_without_the_columns_work_as_before(lanelog_client: Client, lanelog_url: str, raw: Any) -> None:
     """Nothing is told, and nothing else changes."""
     set_back(raw, STEPS[-1].version - 1)
