@@ -82,6 +82,22 @@ def test_messages_that_become_due_are_hinted(lanelog_client: Client, other: Clie
     handled.wait(2)
 
 
+@pytest.mark.usefixtures("no_looks")
+def test_messages_of_schedules_are_hinted(lanelog_client: Client, other: Client, raw: Any) -> None:
+    """The process whose scheduler fires one tells the others."""
+    handled = Record()
+    lanelog_client.subscribe("t", "g", handled, poll_interval=NEVER)
+    engine = lanelog_client._engine
+    assert engine is not None
+    engine._scheduling.stop()  # the other client's scheduler alone fires
+    other.publish("t", "k", b"x")
+    handled.wait(1)
+    other.schedule("s", "* * * * *", topic="t", key="k", payload=b"x")
+    minute = "FLOOR(UNIX_TIMESTAMP() / 60) * 60000"  # in milliseconds: the one that has just begun
+    rows(raw, f"UPDATE queue_schedules SET next_fire_at = {minute}, expression_at = {minute} - 60000")
+    handled.wait(2)
+
+
 def test_a_hint_of_new_lanes_wakes_the_keeper(lanelog_client: Client, other: Client) -> None:
     """Nothing but the hint can have told it: its next turn is ten minutes away."""
     handled = Record()
