@@ -77,7 +77,19 @@ def _figures() -> dict[str, Figure]:
         for percentile in ("p50", "p99"):
             title = f"latency, {name.replace('_', ' ')}, {percentile}"
             found[f"latency_{name}_{percentile}"] = Figure(title, "ms")
-    found["idle_statements_1000_lanes"] = Figure("statements idle, 1,000 lanes", "1/s")
+    for told in ("", "_without_hints"):
+        title = f"statements idle, 1,000 lanes{told.replace('_', ' ')}"
+        found[f"idle_statements_1000_lanes{told}"] = Figure(title, "1/s")
+    found["publish_crowd_without_hints"] = Figure("publish, 10 processes, 50 subscribers, no hints")
+    found["publish_crowd"] = Figure(
+        "publish, 10 processes, 50 subscribers, hints", ceiling="publish_crowd_without_hints"
+    )
+    for which in ("none", "elsewhere", "wrong_token", "right_token"):
+        title = f"consume, flood: {which.replace('_', ' ')}"
+        found[f"consume_flood_{which}"] = Figure(title, ceiling="" if which == "none" else "consume_flood_none")
+    for which in ("wrong_token", "right_token"):
+        for what in ("sent", "taken"):
+            found[f"flood_{what}_{which}"] = Figure(f"datagrams {what}, {which.replace('_', ' ')}", "1/s")
     for name in ("first", "again"):
         found[f"admin_status_{name}"] = Figure(f"lanelog status, 1M behind, {name}", "ms", most=1000)
     return found
@@ -153,7 +165,7 @@ class Report:
         table.add_column("figure", no_wrap=True)
         table.add_column("best", justify="right")
         table.add_column("unit")
-        table.add_column("of raw", justify="right")
+        table.add_column("ratio", justify="right")
         table.add_column("of sketch", justify="right")
         table.add_column("goal", justify="right")
         for name in self.values:

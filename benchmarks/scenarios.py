@@ -11,18 +11,19 @@ import random
 import statistics
 import threading
 import time
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from benchmarks import looking, raw, sketch
+from benchmarks import crowd, flood, looking, raw, sketch
 from benchmarks.bench import PAYLOAD, TOPIC
 from benchmarks.neighbour import Neighbour
+
+import lanelog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from benchmarks.bench import Bench
-
-    import lanelog
 
 KEYS = 64
 SAMPLES = 40
@@ -128,10 +129,17 @@ def _latencies(bench: Bench, *, wake: bool, lanes: int) -> Iterator[tuple[str, f
 
 def idle(bench: Bench) -> Iterator[tuple[str, float]]:
     """Statements a second with 1,000 idle lanes."""
-    lanes = 1000
-    bench.backlog(lanes, lanes)
-    done = Countdown(lanes)
-    with bench.client.subscribe(TOPIC, "idle", done) as subscription:
+    bench.backlog(1000, 1000)
+    for wake in (True, False):
+        yield from _idle(bench, lanes=1000, wake=wake)
+
+
+def _idle(bench: Bench, *, lanes: int, wake: bool) -> Iterator[tuple[str, float]]:
+    told, done = "" if wake else "_without_hints", Countdown(lanes)
+    with (
+        lanelog.connect(bench.url, wake=wake) as client,
+        client.subscribe(TOPIC, f"idle{told}", done) as subscription,
+    ):
         done.wait()
         time.sleep(2.0)  # flushes and looks calm down
         if subscription.stats().lanes != lanes:
@@ -139,7 +147,58 @@ def idle(bench: Bench) -> Iterator[tuple[str, float]]:
         before, began = bench.statements(), time.perf_counter()
         time.sleep(IDLE_SECONDS)
         # The two counts are statements themselves, with what their connections send at the start.
-        yield "idle_statements_1000_lanes", (bench.statements() - before) / (time.perf_counter() - began)
+        yield f"idle_statements_1000_lanes{told}", (bench.statements() - before) / (time.perf_counter() - began)
+
+
+def crowded(bench: Bench) -> Iterator[tuple[str, float]]:
+    """Ten processes that publish and fifty subscribers, with hints and without."""
+    bench.client.publish_many(TOPIC, [(f"key-{number}", PAYLOAD) for number in range(crowd.KEYS)])
+    with bench.raw() as connection, connection.cursor() as cursor:
+        cursor.execute("SET GLOBAL max_connections = 1000")
+    reached: dict[bool, list[float]] = {True: [], False: []}
+    with crowd.Crowd.on(bench.url) as publishers:
+        publishers.publish(wake=True)  # lanes find their owners, everybody warms up
+        for wake in (False, True, True, False):  # what slows down with time slows both down
+            reached[wake].append(publishers.publish(wake=wake))
+    yield "publish_crowd_without_hints", statistics.mean(reached[False])
+    yield "publish_crowd", statistics.mean(reached[True])
+
+
+def flooding(bench: Bench) -> Iterator[tuple[str, float]]:
+    """Consuming a backlog of 100 lanes while datagrams flood the subscriber's socket."""
+    messages = bench.messages(100_000)
+    bench.backlog(messages, 100)
+    floods = ["none", "elsewhere", "wrong_token", "right_token"]
+    random.shuffle(floods)
+    rates, reached = {}, {}
+    for number, which in enumerate(["none", *floods]):  # the first turn warms the server up, and does not count
+        rates[which], reached[which] = _flooded(bench, messages, which, f"group-{number}")
+    for which in ("none", "elsewhere", "wrong_token", "right_token"):
+        yield f"consume_flood_{which}", rates[which]
+    for which in ("wrong_token", "right_token"):
+        yield f"flood_sent_{which}", reached[which].sent
+        yield f"flood_taken_{which}", reached[which].taken
+
+
+def _flooded(bench: Bench, messages: int, which: str, group: str) -> tuple[float, flood.Reached]:
+    """Messages a second of one new group, from the first delivery until the last ack; and what the flood reached."""
+    done = Countdown(messages)
+    with (
+        flood.unread() as unread,
+        lanelog.connect(bench.url, wake=True) as client,
+        client.subscribe("quiet", "quiet", done),  # its engine's socket is there before the flood
+    ):
+        place = client._announcements.own_place()  # noqa: SLF001 - nothing public tells it
+        address = unread if which == "elsewhere" else place.address
+        token = place.token + (which != "right_token")
+        with (
+            nullcontext(flood.Reached()) if which == "none" else flood.flooded(address, token) as reached,
+            client.subscribe(TOPIC, group, done),
+        ):
+            done.wait()
+            wait_for_acks(bench, messages, group)
+            ended = time.perf_counter()
+    return messages / (ended - done.began), reached
 
 
 def admin_status(bench: Bench) -> Iterator[tuple[str, float]]:
@@ -158,6 +217,8 @@ PLAN = (
     consume_open_lanes,
     latency,
     idle,
+    crowded,
+    flooding,
     admin_status,
 )
 
@@ -208,11 +269,13 @@ def _consume(bench: Bench, lanes: int) -> Iterator[tuple[str, float]]:
     yield f"statements_per_message_{name}", statements / messages
 
 
-def wait_for_acks(bench: Bench, messages: int) -> None:
+def wait_for_acks(bench: Bench, messages: int, group: str = "group") -> None:
     """Until the watermarks in the database say that every message is acked."""
     with bench.raw() as connection, connection.cursor() as cursor:
         for _ in range(round(PATIENCE / 0.005)):
-            cursor.execute("SELECT COALESCE(SUM(offset_acked), 0) FROM queue_offsets WHERE consumer_group = 'group'")
+            cursor.execute(
+                "SELECT COALESCE(SUM(offset_acked), 0) FROM queue_offsets WHERE consumer_group = %s", (group,)
+            )
             row = cursor.fetchone()
             if row and int(row[0]) >= messages:
                 return

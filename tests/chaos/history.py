@@ -233,6 +233,16 @@ class Redriven(Place):
 
 
 @frozen(kw_only=True)
+class Hinted:
+    """How many hints a process had sent, and how many it had heard, when it ended as it was asked to."""
+
+    at: float
+    process: str
+    sent: int
+    heard: int
+
+
+@frozen(kw_only=True)
 class Drained:
     """All that was published had been settled by the group when the run ended."""
 
@@ -256,6 +266,7 @@ Event = (
     | Steer
     | Redriven
     | Drained
+    | Hinted
 )
 KINDS: Final[dict[str, type[Event]]] = {kind.__name__: kind for kind in get_args(Event)}
 

@@ -27,6 +27,7 @@ OF_THE_RUN: Final = (
     "seed",
     "seconds",
     "keys",
+    "hints",
 )
 
 

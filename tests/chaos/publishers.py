@@ -1,8 +1,8 @@
-"""A publishing process of a chaos run: `python -m chaos.publishers URL DIRECTORY NAME SEED KEYS [RATE]`, until SIGTERM.
+"""A publishing process of a chaos run: `python -m chaos.publishers URL DIRECTORY NAME SEED KEYS HINTS [RATE]`.
 
-Owns its threads: some publish single messages, one batches, one in transactions of its own that it sometimes rolls
-back; with a rate, one thread publishes that many a second. Each writes down what it is about to send, and what became
-of it.
+Runs until SIGTERM. Owns its threads: some publish single messages, one batches, one in transactions of its own that it
+sometimes rolls back; with a rate, one thread publishes that many a second. Each writes down what it is about to send,
+and what became of it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from typing import Final, Literal
 from attrs import define
 
 import lanelog
+from chaos import hints
 from chaos.history import Journal, Publish
-from chaos.worker import PUBLISH_TIMEOUT, TOPIC, follow_parent, until_there
+from chaos.worker import PUBLISH_TIMEOUT, TOPIC, follow_parent, noted, until_there
 from lanelog._database.driver import SILENCE_SECONDS
 from lanelog.publisher import doubt, draft, packet
 
@@ -146,7 +147,7 @@ def make_id() -> str:
     return name
 
 
-def main(url: str, directory: str, name: str, seed: str, keys: str, rate: str = "0") -> None:
+def main(url: str, directory: str, name: str, seed: str, keys: str, become: hints.Hints, rate: str = "0") -> None:
     """Publish until SIGTERM."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(threadName)s %(message)s")
     follow_parent()
@@ -159,7 +160,7 @@ def main(url: str, directory: str, name: str, seed: str, keys: str, rate: str = 
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     with (
         Journal(Path(directory) / f"{name}.jsonl") as journal,
-        lanelog.connect(url, publish_timeout=PUBLISH_TIMEOUT) as client,
+        lanelog.connect(url, publish_timeout=PUBLISH_TIMEOUT, wake=hints.switch(become, name)) as client,
     ):
         until_there(client.ping)
 
@@ -185,6 +186,7 @@ def main(url: str, directory: str, name: str, seed: str, keys: str, rate: str = 
         stop.wait()
         for thread in threads:
             thread.join()
+        journal.write(noted(client, name))
     sys.exit(1 if broken else 0)
 
 

@@ -25,7 +25,7 @@ from rich.table import Table
 
 from chaos.account import History
 from chaos.checker import Anomaly, unexplained
-from chaos.history import Begin, Event, Fault, Publish
+from chaos.history import Begin, Event, Fault, Hinted, Publish
 from chaos.plot import timeline
 from lanelog.devserver import DevServer
 
@@ -112,11 +112,13 @@ def counts(events: Sequence[Event]) -> dict[str, Any]:
     told = sum(outcomes[o] for o in ("acknowledged", "unknown", "rolled-back"))
     begun = Counter(event.group for event in events if isinstance(event, Begin))
     again = Counter(event.group for event in events if isinstance(event, Begin) and event.attempt > 1)
+    hinted = [event for event in events if isinstance(event, Hinted)]
     return {
         "published": outcomes["attempted"],
         "acknowledged": outcomes["acknowledged"],
         "rolled_back": outcomes["rolled-back"],
         "unknown": outcomes["unknown"] + outcomes["attempted"] - told,
+        "hints": {"sent": sum(event.sent for event in hinted), "heard": sum(event.heard for event in hinted)},
         "handled": {
             group: {"deliveries": count, "later_attempts": again[group]} for group, count in sorted(begun.items())
         },
@@ -179,6 +181,9 @@ def summary(found: Mapping[str, Any], title: str) -> Table:
     counted = found["counts"]
     table.add_row("published", f"{counted['published']:,}", f"{counted['rolled_back']} rolled back")
     table.add_row("acknowledged", f"{counted['acknowledged']:,}", f"{counted['unknown']} more of unknown outcome")
+    table.add_row(
+        "hints heard", f"{counted['hints']['heard']:,}", f"{counted['hints']['sent']:,} sent; without killed processes"
+    )
     for group, handled in counted["handled"].items():
         detail = f"{handled['later_attempts']} of them as a later attempt"
         table.add_row(f"handled by {group}", f"{handled['deliveries']:,}", detail)

@@ -19,6 +19,7 @@ from rich.console import Console
 from chaos.account import LEASE, History
 from chaos.checker import check, unexplained
 from chaos.disk import isolate
+from chaos.hints import DROPPED, of_seed
 from chaos.history import Event
 from chaos.report import about, result, summary, write
 from chaos.schedule import SERVERS, WEIGHTS, operations, schedule
@@ -46,9 +47,12 @@ def arguments() -> Namespace:
     parser.add_argument("--faults", type=_kinds, default=list(WEIGHTS), help="only these, separated by commas")
     parser.add_argument("--lease", type=float, default=LEASE, help=f"the workers' lease_duration (default: {LEASE:g})")
     parser.add_argument("--keys", type=int, default=200, help="lanes (default: 200)")
+    parser.add_argument("--hints", choices=DROPPED, help="what becomes of hints (default: the seed says it)")
     parser.add_argument("--directory", type=Path, help="where journals and logs go (default: a new one in /tmp)")
     parser.add_argument("--output", type=Path, help="where chaos-….json and .png go (default: beside the journals)")
-    return parser.parse_args()
+    asked = parser.parse_args()
+    asked.hints = asked.hints or of_seed(asked.seed)
+    return asked
 
 
 def main() -> int:
@@ -67,18 +71,21 @@ def main() -> int:
         lease=asked.lease,
         keys=asked.keys,
         seed=asked.seed,
+        hints=asked.hints,
         megabytes=round(DISK[0] + DISK[1] * asked.seconds),
         no_disk=no_disk,
         servers=[kind for kind in asked.faults if kind in SERVERS],
     ) as play:
         server = play.server
-        console.print(f"{server.family} {server.version}, seed {asked.seed}, journals in {directory}")
+        console.print(
+            f"{server.family} {server.version}, seed {asked.seed}, hints {asked.hints}, journals in {directory}"
+        )
         console.print("schedule:", " ".join(planned.kind for planned in plan.faults))
         with play.operated(operations(asked.seed, asked.seconds, asked.keys)):
             play.play(plan)
         events: list[Event] = play.end()
         head = about(server, asked.lease)
-    known = {**head, "seed": asked.seed, "seconds": asked.seconds, "keys": asked.keys}
+    known = {**head, "seed": asked.seed, "seconds": asked.seconds, "keys": asked.keys, "hints": asked.hints}
     return judge(events, known, play.failures, play.impossible, asked.output or directory, console)
 
 
@@ -95,7 +102,7 @@ def judge(
     history = History(events, frozenset([EFFECTS]), lease=known["lease"])
     found = result(history, anomalies, failures, impossible)
     server = "{family} {version}".format(**known["server"])
-    title = f"chaos: {server}, seed {known['seed']}, {known['seconds']:g} s of faults"
+    title = f"chaos: {server}, seed {known['seed']}, hints {known['hints']}, {known['seconds']:g} s of faults"
     name = f"chaos-{server.replace(' ', '-')}-seed-{known['seed']}"
     write(output, name, {**known, **found}, history, title)
     console.print(summary(found, title))

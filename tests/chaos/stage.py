@@ -20,6 +20,7 @@ from rich.console import Console
 
 from chaos import database
 from chaos.fleet import Fleet, faketime, launch, wrong_clock
+from chaos.hints import Hints
 from chaos.history import Event, FaultKind, Journal, read
 from chaos.monitor import Monitor
 from chaos.nemesis import Nemesis
@@ -125,6 +126,7 @@ def stage(
     lease: float,
     keys: int,
     seed: int,
+    hints: Hints = "on",
     rate: float = 0.0,
     megabytes: int = 0,
     no_disk: str = "",
@@ -149,7 +151,7 @@ def stage(
 
         def work(name: str, proxied: bool, clock: int) -> subprocess.Popen[bytes]:
             url = through(account, proxy) if proxied else account
-            return launch("worker", directory, name, url, str(lease), environment=wrong_clock(library, clock))
+            return launch("worker", directory, name, url, str(lease), hints, environment=wrong_clock(library, clock))
 
         fleet = Fleet(work, directory)
         began = time.monotonic()
@@ -170,7 +172,7 @@ def stage(
         fleet.fill(workers)
         for number in range(PUBLISHERS):
             url = account if number else through(account, proxy)
-            arguments = (str(seed), str(keys), str(rate / PUBLISHERS))
+            arguments = (str(seed), str(keys), hints, str(rate / PUBLISHERS))
             process = launch("publishers", directory, f"p{number}", url, *arguments)
             stack.callback(process.wait)
             stack.callback(process.kill)

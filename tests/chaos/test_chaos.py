@@ -17,11 +17,15 @@ import pytest
 
 from chaos.account import History
 from chaos.fleet import faketime, wrong_clock
+from chaos.hints import DROPPED, Hints, of_seed, switch
 from chaos.history import Begin, End, Event, Fault, FaultKind, Publish
 from chaos.profiles import measure, moved, plan, regained
 from chaos.proxy import Proxy, ports
 from chaos.report import recoveries, recovery
 from chaos.schedule import COSTS, FEWEST, MOST, SERVERS, STARTING, VERBS, WEIGHTS, operations, schedule
+from lanelog._hints import receiver, sender
+from lanelog._hints.datagram import Hint
+from lanelog._hints.host import own_host
 
 TESTS = Path(__file__).parents[1]
 
@@ -55,6 +59,31 @@ def test_the_schedule_of_a_seed_stays_what_it_was() -> None:
     assert round(sum(planned.pause for planned in drawn.faults), 6) == 22.524799
     spent = sum(COSTS.get(planned.kind, 0.0) + planned.pause + planned.hold for planned in drawn.faults)
     assert spent <= 60
+
+
+def test_four_seeds_in_a_row_have_all_that_becomes_of_hints() -> None:
+    """On, dropped, off and lost, wherever the row begins."""
+    for first in range(8):
+        assert {of_seed(seed) for seed in range(first, first + 4)} == set(DROPPED)
+
+
+@pytest.mark.skipif(not own_host(), reason="hints need Linux")
+@pytest.mark.parametrize("hints", DROPPED)
+def test_datagrams_are_dropped_at_both_ends(hints: Hints, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sockets are real ones, and dropping is counted as the library counts what is lost or not believed."""
+    monkeypatch.setattr(sender, "deliver", sender.deliver)  # `switch` replaces them, and they come back afterwards
+    monkeypatch.setattr(receiver, "unpack", receiver.unpack)
+    assert switch(hints, "w1") == (hints != "off")
+    hearing, hint, sent = receiver.Receiver(), Hint(1, new_lanes=False), 0
+    hearing.open()
+    for _ in range(200):
+        sent += sender.deliver([hearing.place], hint)
+        hearing.receive()
+    hearing.close()
+    assert hearing.heard + hearing.ignored == sent
+    share = DROPPED[hints]
+    assert sent == pytest.approx(200 * (1 - share), abs=40 if 0 < share < 1 else 0)
+    assert hearing.heard == pytest.approx(200 * (1 - share) ** 2, abs=40 if 0 < share < 1 else 0)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -1,7 +1,8 @@
-"""A worker process of a chaos run: `python -m chaos.worker URL DIRECTORY NAME LEASE`, until SIGTERM or the nemesis.
+"""A worker process of a chaos run: `python -m chaos.worker URL DIRECTORY NAME LEASE HINTS`.
 
-Owns the two groups' handlers, which write down what they do: `effects` writes one row in `message.transaction()`,
-`records` only notes the message and settles it by returning or, now and then, by a blocking ack.
+Runs until SIGTERM or the nemesis. Owns the two groups' handlers, which write down what they do: `effects` writes one
+row in `message.transaction()`, `records` only notes the message and settles it by returning or, now and then, by a
+blocking ack.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from typing import Final
 import tenacity
 
 import lanelog
-from chaos.history import Begin, End, Journal, Settle
+from chaos import hints
+from chaos.history import Begin, End, Hinted, Journal, Settle
 
 TOPIC: Final = "jobs"
 EFFECTS, RECORDS = "effects", "records"
@@ -126,6 +128,13 @@ def follow_parent() -> None:
     threading.Thread(target=watch, name="follow-parent", daemon=True).start()
 
 
+def noted(client: lanelog.Client, name: str) -> Hinted:
+    """How many hints a client has sent and heard."""
+    sender, engine = client._announcements.hints, client._engine
+    sent, heard = sender.sent if sender else 0, engine.context.receiver.heard if engine else 0
+    return Hinted(at=time.monotonic(), process=name, sent=sent, heard=heard)
+
+
 def until_there(attempt: Callable[[], object]) -> None:
     """Do what fails without a database until it does not: in life the process would end and be started again."""
     never = threading.Event()
@@ -138,7 +147,7 @@ def until_there(attempt: Callable[[], object]) -> None:
             return
 
 
-def main(url: str, directory: str, name: str, lease: str) -> None:
+def main(url: str, directory: str, name: str, lease: str, become: hints.Hints) -> None:
     """Work until SIGTERM."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(threadName)s %(message)s")
     follow_parent()
@@ -146,7 +155,7 @@ def main(url: str, directory: str, name: str, lease: str) -> None:
     (Path(directory) / f"{name}.ready").touch()
     with (
         Journal(Path(directory) / f"{name}.jsonl") as journal,
-        lanelog.connect(url, publish_timeout=PUBLISH_TIMEOUT) as client,
+        lanelog.connect(url, publish_timeout=PUBLISH_TIMEOUT, wake=hints.switch(become, name)) as client,
     ):
         until_there(client.ping)
         handlers = Handlers(name, journal)
@@ -165,6 +174,7 @@ def main(url: str, directory: str, name: str, lease: str) -> None:
             )(handler)
         until_there(client.start)
         client.run()
+        journal.write(noted(client, name))
 
 
 if __name__ == "__main__":

@@ -59,6 +59,21 @@ def test_the_digest_of_the_heads_tells_what_is_published_and_which_lanes_there_a
     assert not digest().same_lanes(after)
 
 
+@pytest.mark.parametrize("head", [2**32 - 1, 2**53, 2**63])
+def test_the_digest_of_the_heads_tells_one_publish_at_any_offset(lanelog_client: Client, raw: Any, head: int) -> None:
+    """The server adds up doubles, which must lose no bit, however great the offsets are."""
+
+    def digest() -> partitions.HeadsDigest:
+        with lanelog_client._database.autocommit() as cx:
+            return partitions.digest(cx, "t")
+
+    lanelog_client.publish_many("t", [("a", b"1"), ("b", b"1")])
+    rows(raw, "UPDATE queue_partitions SET head_offset = %s WHERE partition_key <> ''", head)
+    before = digest()
+    rows(raw, "UPDATE queue_partitions SET head_offset = head_offset + 1 WHERE partition_key = 'b'")
+    assert digest() != before
+
+
 def test_a_lease_that_was_taken_is_lost_and_one_under_a_new_epoch_is_loaded(lanelog_client: Client, raw: Any) -> None:
     """The rows are read when the digest differs: one lane goes to another owner, one comes back under another epoch."""
     seen = Record()

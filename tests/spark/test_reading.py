@@ -8,6 +8,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import lanelog
@@ -18,7 +19,7 @@ from lanelog.config import ConnectConfig
 from lanelog.migrations.declared import declared_tables
 from lanelog.spark import DataLost
 from lanelog.spark.archiving.group import born
-from lanelog.spark.source import queries, reading
+from lanelog.spark.source import columns, queries, reading
 from lanelog.spark.source.options import parse_read
 from lanelog.spark.source.planning import Planner
 from lanelog.spark.source.schema import TABLES, arrow_schema
@@ -164,6 +165,33 @@ def test_long_tables_are_read_page_by_page(client: Client, look: Look, raw: Any)
     assert sorted(row["message_offset"] for row in since if row["finished_at"].timestamp() < 2) == [*range(3000, 6001)]
 
 
+def test_any_text_and_bytes_come_as_they_are_stored(client: Client, look: Look, raw: Any) -> None:
+    """Ids, keys, metadata and payloads with whatever separates values on their way; other times; a wrong size."""
+    texts = [",", "\n", "a,b\r\n,", '"', "'", "\\", "\0", "NULL", "%s", "é\N{PILE OF POO}", "x" * 255]
+    items = [
+        lanelog.Outgoing(
+            f"{text.strip()}{n % 2}", text.encode(), id=f"{text}{n}", metadata={text: text} if n % 3 else None
+        )
+        for n, text in enumerate(texts[:-1] * 5)
+        if "\0" not in text and text.isprintable()
+    ]
+    client.publish_many("t", items)
+    client.publish_many("t", [("plain", payload) for payload in (bytes(range(256)), b"", *map(str.encode, texts))])
+    rows(raw, "UPDATE queue_messages SET created_at = published_at + 7 WHERE `offset` % 3 = 0")
+    rows(raw, "UPDATE queue_messages SET payload_bytes = 3 WHERE partition_key = 'plain' AND `offset` < 3")
+    stored = rows(
+        raw,
+        "SELECT partition_key, `offset`, id, payload, payload_bytes, metadata, published_at, created_at "
+        "FROM queue_messages ORDER BY partition_key, `offset`",
+    )
+    found = look(subscribe="t")
+    assert len(found) == len(items) + len(texts) + 2
+    for row, (*values, text, published, created) in zip(found, stored, strict=True):
+        assert [row[name] for name in ("key", "offset", "id", "value", "payload_bytes")] == values
+        assert row["metadata"] == (None if text is None else list(json.loads(text).items()))
+        assert [round(row[name].timestamp() * 1000) for name in ("timestamp", "created_at")] == [published, created]
+
+
 def test_large_payloads_are_read_in_bounded_parts(client: Client, look: Look, monkeypatch: pytest.MonkeyPatch) -> None:
     """A page brings small payloads along and leaves large ones behind, which then come by a bounded number of bytes."""
     monkeypatch.setattr(reading, "PAGE_BYTES", 1000)
@@ -259,7 +287,7 @@ def test_what_other_programs_stored_as_metadata_is_text(
 def test_half_a_character_in_metadata_is_a_question_mark() -> None:
     """MariaDB takes half a surrogate pair for JSON, and no UTF-8 has it."""
     kind = arrow_schema("messages").field("metadata").type
-    found = reading._metadata(['{"\\ud83d": "a\\ud83e", "whole": "\\ud83e\\udd8a"}'], kind)
+    found = columns._metadata(pa.array(['{"\\ud83d": "a\\ud83e", "whole": "\\ud83e\\udd8a"}']), kind)
     assert found.to_pylist() == [[("?", "a?"), ("whole", "🦊")]]
 
 

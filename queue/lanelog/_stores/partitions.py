@@ -74,7 +74,10 @@ WHERE l.consumer_group = %s AND l.topic = %s AND l.leased_by = %s AND p.head_off
 """
 
 # Sums that change with every publish: heads grow, and a lane that was purged and is back is younger (PRIMARY, prefix).
-DIGEST = """SELECT COUNT(*), SUM(head_offset), SUM(created_at) FROM queue_partitions FORCE INDEX (PRIMARY)
+# The servers add up integers as DECIMAL, which takes twice as long as the rest. A DOUBLE is exact below 2^53: 32 bits
+# of each column are, for two million lanes. Equal sums hide a publish only after 2^32 messages between two digests.
+DIGEST = """SELECT COUNT(*), SUM((head_offset & 4294967295) + 0e0), SUM((created_at & 4294967295) + 0e0)
+FROM queue_partitions FORCE INDEX (PRIMARY)
 WHERE topic = %s"""
 
 # Lanes that were created within a time (new_lanes).

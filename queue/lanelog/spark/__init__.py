@@ -13,8 +13,8 @@ subscribePattern, groupId, table, startingOffsets, startingTimestamp, endingOffs
 minPartitions, failOnDataLoss, includePayload. Options of a write: url, passwordEnv.
 
 How `source` is built: `options` checks, `planning` looks at heads and floors on the driver, `splits` cuts lanes into
-tasks, `reading` reads pages in the executors, `offsets` and `stream` hold the positions of a stream, `writer`
-publishes.
+tasks, `reading` reads pages in the executors, `columns` makes batches of them, `offsets` and `stream` hold the
+positions of a stream, `writer` publishes.
 """
 
 from __future__ import annotations

@@ -32,6 +32,9 @@ LOOK_SOON = 0.005
 LOOK_SHARE = 39.0
 """A look may take a fortieth of the time: after one of d seconds, the next is 39 d later at the earliest."""
 
+QUIET_SHARE = 79.0
+"""The same for a look that ended with the digest: an eightieth. An idle worker asks for little else."""
+
 DIGEST_PAYS = 0.5
 """A share of the time that a look takes. When the digest of all heads takes more, the look is made without it."""
 
@@ -136,13 +139,14 @@ class Fetcher:
 
     def _look(self, member: Member, pace: Pace) -> None:
         began = time.monotonic()
-        news = self._published(member, pace) and self._whole_look(member, pace)
+        published = self._published(member, pace)
+        news = published and self._whole_look(member, pace)
         ended = time.monotonic()
         pace.interval = LOOK_SOON if news else min(member.config.poll_interval, pace.interval * 2)
         pace.costs.append(ended - began)
         pace.pay(began, ended)
         pace.hinted = False
-        pace.next_look = ended + max(pace.interval, LOOK_SHARE * min(pace.costs))
+        pace.next_look = ended + max(pace.interval, (LOOK_SHARE if published else QUIET_SHARE) * min(pace.costs))
 
     def _published(self, member: Member, pace: Pace) -> bool:
         """Whether a message was published in the topic since the last look. True without a question if that costs much.

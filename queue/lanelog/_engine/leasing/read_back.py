@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from lanelog._engine.member.member import Member
     from lanelog._stores.leases import OwnedLane
 
-SHARE = 79.0
-"""A read-back may take an eightieth of the time: after one of d seconds, the next is 79 d later at the earliest."""
+SHARE = 159.0
+"""A read-back may take a 160th of the time: after one of d seconds, the next is 159 d later at the earliest."""
 
 TIMES_A_LEASE = 4
 """How often a lease the read-back is made at least, however long it takes. Authority must not run out between two."""

@@ -6,7 +6,6 @@ It is repeated alone if the connection is lost.
 
 from __future__ import annotations
 
-import json
 import time
 import warnings
 from collections import Counter
@@ -19,9 +18,9 @@ from pyspark.sql.datasource import InputPartition
 from lanelog._database import Database
 from lanelog._stores._points import MAX_POINTS
 from lanelog.errors import LanelogError
-from lanelog.message import decode_metadata
 from lanelog.spark.errors import clear
 from lanelog.spark.source import queries
+from lanelog.spark.source.columns import Columns, instants
 from lanelog.spark.source.schema import arrow_schema
 from lanelog.spark.source.splits import PAGE_ROWS, pages
 
@@ -39,9 +38,8 @@ PAGE_BYTES: Final = 32 * 1024 * 1024
 _LARGEST: Final = PAGE_BYTES // PAGE_ROWS
 _NONE: Final = -1
 
-# Places in a row of `queries.MESSAGES`.
-_LANE, _OFFSET, _ID, _PAYLOAD, _BYTES, _METADATA, _PUBLISHED, _WRITTEN, _DEAD = range(9)
-_DEAD_PARTS: Final = 7
+# Places in a row of `Columns`.
+_LANE, _OFFSET, _ID, _PAYLOAD, _BYTES = range(5)
 
 _COLLECTED: Final = (
     "they were collected before they were read. Read as a registered group (groupId) to hold collection back, or set "
@@ -111,11 +109,14 @@ def read_messages(reading: Reading, ranges: Sequence[LaneRange]) -> Iterator[pa.
     """
     with _connection(reading.place) as connection:
         for page in pages(ranges):
-            rows = connection.query(lambda cx, page=page: queries.messages(cx, page, _largest(reading)))
-            for part in _parts(connection, page, rows, reading):
+            found = _columns(connection, page, _largest(reading))
+            if found is not None and found.are(page) and not (reading.include_payload and found.payload.null_count):
+                yield found.batch(page)
+                continue
+            for part in _parts(connection, page, found.rows() if found is not None else [], reading):
                 _check_whole(page, part.missing, reading)
                 if part.rows:
-                    yield _message_batch(page, part.rows)
+                    yield Columns.of_rows(part.rows).batch(page)
 
 
 def read_table(
@@ -166,6 +167,12 @@ def _connection(place: DatabasePlace) -> Iterator[_Connection]:
     finally:
         session.close()
         database.close()
+
+
+def _columns(connection: _Connection, page: Sequence[LaneRange], largest: int) -> Columns | None:
+    """Return the messages of a page. None: it has none any more."""
+    values = connection.query(lambda cx: queries.messages(cx, page, largest))
+    return Columns.of_values(values, largest) if values else None
 
 
 def _largest(reading: Reading) -> int:
@@ -230,78 +237,6 @@ def _check_whole(page: Sequence[LaneRange], missing: Counter[int], reading: Read
             warnings.warn(f"lanelog: {lost}", RuntimeWarning, stacklevel=2)
 
 
-def _message_batch(page: Sequence[LaneRange], rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
-    import pyarrow as pa
-    from pyarrow import compute
-
-    schema = arrow_schema("messages")
-    columns = list(zip(*rows, strict=True))
-    lane = pa.array(columns[_LANE], pa.int32())
-    published = pa.array(columns[_PUBLISHED], pa.int64())
-    written = compute.coalesce(pa.array(columns[_WRITTEN], pa.int64()), published)
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array([each.topic for each in page], pa.string()).take(lane),
-            pa.array([each.key for each in page], pa.string()).take(lane),
-            pa.array(columns[_OFFSET], pa.int64()),
-            pa.array(columns[_ID], pa.string()),
-            pa.array(columns[_PAYLOAD], pa.binary()),
-            _metadata(columns[_METADATA], schema.field("metadata").type),
-            _instants(published, schema.field("timestamp").type),
-            _instants(written, schema.field("created_at").type),
-            pa.array(columns[_BYTES], pa.int32()),
-            *_dead_letters(columns[_DEAD], schema),
-        ],
-        schema=schema,
-    )
-
-
-def _metadata(texts: Sequence[str | None], kind: pa.DataType) -> pa.Array:
-    import pyarrow as pa
-
-    if all(text is None for text in texts):
-        return pa.nulls(len(texts), kind)
-    return pa.array([None if text is None else _pairs(text) for text in texts], kind)
-
-
-def _pairs(text: str) -> list[tuple[bytes, bytes]]:
-    """Return the metadata as a subscriber gets it.
-
-    A lone surrogate, which MariaDB accepts as JSON, becomes a question mark.
-    """
-    return [
-        (name.encode(errors="replace"), value.encode(errors="replace")) for name, value in decode_metadata(text).items()
-    ]
-
-
-def _dead_letters(texts: Sequence[str | None], schema: pa.Schema) -> list[pa.Array]:
-    """Return the columns from original_topic to target_group. They come as one JSON array, or NULL."""
-    import pyarrow as pa
-
-    kinds = [field.type for field in list(schema)[-_DEAD_PARTS:]]
-    if all(text is None for text in texts):
-        return [pa.nulls(len(texts), kind) for kind in kinds]
-    nothing = (None,) * _DEAD_PARTS
-    columns = zip(*(nothing if text is None else _letter(json.loads(text)) for text in texts), strict=True)
-    return [
-        _instants(pa.array(column, pa.int64()), kind) if pa.types.is_timestamp(kind) else pa.array(column, kind)
-        for column, kind in zip(columns, kinds, strict=True)
-    ]
-
-
-def _letter(parts: list[Any]) -> tuple[Any, ...]:
-    *letter, target = parts
-    failed_at = letter[3]
-    return (*(letter if failed_at else (None,) * len(letter)), target or None)
-
-
-def _instants(milliseconds: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Convert epoch milliseconds to the schema's timestamps, which count microseconds."""
-    from pyarrow import compute
-
-    return compute.multiply(milliseconds, 1000).cast(kind)
-
-
 def _table_batch(table: str, rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
     import pyarrow as pa
 
@@ -309,7 +244,7 @@ def _table_batch(table: str, rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
     arrays = []
     for field, column in zip(schema, zip(*rows, strict=True), strict=True):
         if pa.types.is_timestamp(field.type):
-            arrays.append(_instants(pa.array([value or None for value in column], pa.int64()), field.type))
+            arrays.append(instants(pa.array([value or None for value in column], pa.int64()), field.type))
         elif pa.types.is_boolean(field.type):
             arrays.append(pa.array([bool(value) for value in column], field.type))
         else:

@@ -1,0 +1,150 @@
+"""A flood of datagrams at a subscriber's socket: the looks that it causes are counted, and messages are handled."""
+
+import itertools
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from attrs import define
+
+import lanelog
+from lanelog import Client
+from lanelog._engine.fetching import fetcher
+from lanelog._engine.fetching.fetcher import Fetcher, Pace
+from lanelog._engine.member.member import Member
+from lanelog._hints.allowance import MOST, SHARE
+from lanelog._hints.datagram import Hint, number_of
+from lanelog._hints.host import own_host
+from lanelog._hints.receiver import Receiver
+from support.waiting import Record, eventually
+
+pytestmark = pytest.mark.skipif(not own_host(), reason="hints need Linux")
+
+NEVER = 600.0
+HINT = Hint(number_of("t"), new_lanes=False)
+TURN = 0.02
+"""Seconds of the clock between two turns of the fetcher: far less than looks may have."""
+
+
+@pytest.fixture
+def lanelog_client(lanelog_url: str) -> Iterator[Client]:
+    """A client that hears hints."""
+    with lanelog.connect(lanelog_url, wake=True) as client:
+        yield client
+
+
+@define
+class Clock:
+    """In the place of `time`: each look at it takes four milliseconds, so that each look of the fetcher takes some."""
+
+    now: float
+
+    def monotonic(self) -> float:
+        """Return the time, a little later."""
+        self.now += 0.004
+        return self.now
+
+
+def receiver(client: Client) -> Receiver:
+    """The socket of the client's engine."""
+    assert client._engine is not None
+    return client._engine.context.receiver
+
+
+def send(line: socket.socket, heard: Receiver, *, token: int) -> None:
+    """Send one datagram to it."""
+    line.sendto(HINT.packed(token), f"\0{heard.place.address}")
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_the_looks_of_a_flood_take_their_share_of_the_time(
+    lanelog_client: Client, monkeypatch: pytest.MonkeyPatch, *, right: bool
+) -> None:
+    """A hint before each turn, and nothing else makes it look: a wrong token none, a right one as often as is paid."""
+    handled = Record()
+    subscription = lanelog_client.subscribe("t", "g", handled, poll_interval=NEVER, lease_duration=NEVER)
+    lanelog_client.publish("t", "k", b"x")
+    handled.wait(1)
+    engine = lanelog_client._engine
+    assert engine is not None
+    (loop,) = (loop for loop in engine._loops if loop.name == "fetcher")
+    loop.stop()  # the turns are made here, by a clock of ours
+    own, clock, looks = Fetcher(engine.context), Clock(time.monotonic()), list[float]()
+    look = Fetcher._look
+
+    def counted(self: Fetcher, member: Member, pace: Pace) -> None:
+        began = clock.now
+        look(self, member, pace)
+        looks.append(clock.now - began)
+
+    monkeypatch.setattr(fetcher, "time", clock)
+    monkeypatch.setattr(Fetcher, "_look", counted)
+    heard = receiver(lanelog_client)
+    eventually(lambda: own.turn(clock.now) and own._paces)  # a fetcher's first look needs no hint
+    (pace,) = own._paces.values()
+    pace.interval, pace.next_look = NEVER, clock.now + NEVER
+    looks.clear()
+    began = clock.now
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
+        for _ in range(2000):
+            send(line, heard, token=heard.place.token + (not right))
+            for hint in heard.receive():
+                engine._heard(hint)
+            clock.now += TURN
+            own.turn(clock.now)
+    seconds = clock.now - began
+    own.close()
+    if not right:
+        assert (looks, subscription.stats().hints, heard.ignored) == ([], 0, 2000)
+        return
+    assert subscription.stats().hints == 2000
+    most = (seconds + MOST) * SHARE / min(looks) + 1
+    assert most / 2 < len(looks) <= most < 2000
+
+
+@contextmanager
+def flooded(heard: Receiver, *, token: int) -> Iterator[None]:
+    """Send datagrams to the socket without end, from a thread."""
+    stop = threading.Event()
+
+    def flood() -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as line:
+            while not stop.is_set():
+                try:
+                    send(line, heard, token=token)
+                except BlockingIOError:  # the socket is full
+                    stop.wait(0.0001)
+
+    flooding = threading.Thread(target=flood, name="flood")
+    flooding.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        flooding.join()
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_messages_are_handled_during_a_flood(lanelog_client: Client, lanelog_url: str, *, right: bool) -> None:
+    """Each comes once and in order, old lanes and new ones, whatever the tokens are."""
+    handled = Record()
+    subscription = lanelog_client.subscribe("t", "g", handled)
+    heard = receiver(lanelog_client)
+    with (
+        lanelog.connect(lanelog_url, wake=False) as other,
+        flooded(heard, token=heard.place.token + (not right)),
+    ):
+        eventually(lambda: heard.heard if right else heard.ignored)
+        for number in range(100):
+            other.publish("t", f"k{number % 20}", number.to_bytes(1))
+        handled.wait(100)
+        eventually(lambda: heard.heard + heard.ignored > 1000)
+    lanes = itertools.groupby(sorted(handled.items, key=lambda each: each.key), key=lambda each: each.key)
+    assert {key: [each.payload[0] for each in lane] for key, lane in lanes} == {
+        f"k{key}": list(range(key, 100, 20)) for key in range(20)
+    }
+    if not right:
+        assert subscription.stats().hints == 0
