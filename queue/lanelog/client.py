@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from lanelog._checks import Duration
     from lanelog._codec import Codec
+    from lanelog._database import Executor
     from lanelog._engine.engine import Engine
     from lanelog._subscription import SubscriptionCore
     from lanelog.admin import Admin
@@ -109,6 +110,15 @@ class _Announcements:
         """Where this process itself is told."""
         return NOWHERE if self.engine is None else self.engine.context.receiver.place
 
+    def wake_reader(self) -> bool:
+        """Make the scheduler's thread call `read_places`. False: it does not run."""
+        return self.engine is not None and self.engine.wake_scheduler()
+
+    def read_places(self, cx: Executor) -> None:
+        """Read who wants hints, if that is due."""
+        if self.hints is not None:
+            self.hints.read_places(cx)
+
     def scheduled(self, *, committed: bool = True) -> None:
         """Start or wake the scheduler: a delayed message or a schedule was written."""
         client = self.client()
@@ -147,7 +157,9 @@ class Client:
         self._announcements = _Announcements(weakref.ref(self))
         self._publisher = Publisher(self._database, self._announcements, self._announcements.scheduled)
         if self.config.wake:
-            self._announcements.hints = hints = Sender(self._database, self._announcements.own_place)
+            self._announcements.hints = hints = Sender(
+                self._database, self._announcements.own_place, self._announcements.wake_reader
+            )
             self._publisher.lanes.created = hints.grown
         register_shared(self._announcements)
 
@@ -556,6 +568,7 @@ class Client:
 
         if self._engine is None:
             self._engine = Engine(self._database, self._publisher.ensure_lanes, self._announcements)
+            self._engine.context.read_places = self._announcements.read_places
             self._announcements.engine = self._engine
         return self._engine
 

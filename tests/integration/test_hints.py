@@ -82,6 +82,22 @@ def test_messages_that_become_due_are_hinted(lanelog_client: Client, other: Clie
     handled.wait(2)
 
 
+@pytest.mark.usefixtures("no_looks")
+def test_messages_of_schedules_are_hinted(lanelog_client: Client, other: Client, raw: Any) -> None:
+    """The process whose scheduler fires one tells the others."""
+    handled = Record()
+    lanelog_client.subscribe("t", "g", handled, poll_interval=NEVER)
+    engine = lanelog_client._engine
+    assert engine is not None
+    engine._scheduling.stop()  # the other client's scheduler alone fires
+    other.publish("t", "k", b"x")
+    handled.wait(1)
+    other.schedule("s", "* * * * *", topic="t", key="k", payload=b"x")
+    minute = "FLOOR(UNIX_TIMESTAMP() / 60) * 60000"  # in milliseconds: the one that has just begun
+    rows(raw, f"UPDATE queue_schedules SET next_fire_at = {minute}, expression_at = {minute} - 60000")
+    handled.wait(2)
+
+
 def test_a_hint_of_new_lanes_wakes_the_keeper(lanelog_client: Client, other: Client) -> None:
     """Nothing but the hint can have told it: its next turn is ten minutes away."""
     handled = Record()
@@ -151,6 +167,26 @@ def test_a_process_is_told_by_another(fleet: Fleet, lanelog_client: Client, raw:
         lanelog_client.publish("t", f"k{number}", {})
     # What the killed one had not committed is handled again.
     eventually(lambda: len({(line["key"], line["offset"]) for line in fleet.heard("handled")}) == 40)
+
+
+def test_no_publisher_waits_for_the_places_where_the_scheduler_runs(
+    lanelog_client: Client, other: Client, raw: Any
+) -> None:
+    """The table of heartbeats is locked, and a publish is answered; the subscriber is told when it can be read."""
+    lanelog_client.subscribe("t", "g", accept)
+    other.subscribe("u", "g", accept)
+    eventually(lambda: one(raw, PLACES) == 2)
+    publishing = threading.Thread(target=other.publish, args=("t", "k", b"x"))
+    rows(raw, "LOCK TABLES queue_subscriber_heartbeats WRITE")
+    try:
+        publishing.start()
+        publishing.join(10)
+        assert not publishing.is_alive()
+        assert sender(other).sent == 0
+    finally:
+        rows(raw, "UNLOCK TABLES")
+        publishing.join()
+    eventually(lambda: sender(other).sent == 1)
 
 
 def test_tables_without_the_columns_work_as_before(lanelog_client: Client, lanelog_url: str, raw: Any) -> None:

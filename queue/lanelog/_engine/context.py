@@ -20,7 +20,7 @@ from lanelog._telemetry import get_logger
 from lanelog.errors import ClosedError, DatabaseError, LanelogError
 
 if TYPE_CHECKING:
-    from lanelog._database import Database, Session
+    from lanelog._database import Database, Executor, Session
     from lanelog._engine.member.member import Member
     from lanelog._stores.leases import Fence
 
@@ -31,6 +31,10 @@ log = get_logger("subscription")
 
 def _nobody(_seconds: float) -> None:
     """Default for `due_in`: does nothing."""
+
+
+def _nothing(_cx: Executor) -> None:
+    """Default for `read_places`: does nothing."""
 
 
 @define(eq=False)
@@ -44,6 +48,8 @@ class EngineContext:
     pid: int = field(factory=os.getpid)
     due_in: Callable[[float], None] = _nobody
     """To be called when a delayed message is due in so many seconds. It wakes the scheduler."""
+    read_places: Callable[[Executor], None] = _nothing
+    """Reads who wants hints of what this process publishes, if that is due. Raises nothing."""
     ground: Ground = field(factory=Ground)
     receiver: Receiver = field(factory=Receiver)
     """Its place stands in the heartbeat of every member."""

@@ -155,6 +155,13 @@ class Engine:
             self._scheduling.start()
         self._scheduling.wake()
 
+    def wake_scheduler(self) -> bool:
+        """Wake the scheduler if it runs. False: it does not."""
+        if not self.scheduling or self._scheduling.stopping:
+            return False
+        self._scheduling.wake()
+        return True
+
     @property
     def scheduling(self) -> bool:
         """Whether the scheduler runs."""

@@ -1,9 +1,10 @@
 """The publisher's side: it tells the subscribers of a topic that messages were committed.
 
 Owns who is told, as the heartbeats say, and how often. It never waits for a subscriber and raises nothing. It is called
-after the commit, and sends at once to the places that it knows. Once a second at most, such a call also reads them
-anew, after it has sent; what has come in new is told then. A publisher pays for what its hints make the subscribers do,
-and leaves hints out when it has spent its share of the time. The looks find what is committed in between.
+after the commit, and sends at once to the places that it knows. Once a second at most, such a call also has them read
+anew. The scheduler's thread reads them, if it runs. In a client without one, the publishing thread does, after it has
+sent. What has come in new is told then. A publisher pays for what its hints make the subscribers do, and leaves hints
+out when it has spent its share of the time. The looks find what is committed in between.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from lanelog.errors import LanelogError
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from lanelog._database import Database
+    from lanelog._database import Database, Executor
     from lanelog._stores.heartbeats import WakePlace
 
 REFRESH: Final = 1.0
@@ -51,6 +52,7 @@ class _Audience:
 
     places: frozenset[WakePlace] = frozenset()
     told_at: float = 0.0
+    last: Hint | None = None  # places that the next reading finds new are told this; None: nothing since the last one
 
 
 @define(eq=False)
@@ -60,6 +62,8 @@ class Sender:
     _database: Database
     _own: Callable[[], WakePlace]
     """The place of this process's own receiver, which needs no hint."""
+    _wake_reader: Callable[[], bool]
+    """Makes a thread call `read_places` soon. False: there is no such thread."""
     sent: int = field(default=0, init=False)
     lost: int = field(default=0, init=False)
     """Hints that could not be sent: the subscriber is gone, or has not read those before."""
@@ -69,6 +73,7 @@ class Sender:
         factory=Allowance, init=False
     )  # two threads at once may forget to pay for one of them
     _refresh_at: float = field(default=0.0, init=False)
+    _wanted: bool = field(default=False, init=False)  # a thread was woken to read the places
     _failing: bool = field(default=False, init=False)
     _refreshing: threading.Lock = field(factory=threading.Lock, init=False)
 
@@ -91,35 +96,60 @@ class Sender:
         self._grown.discard(topic)
         hint, now = Hint(number_of(topic), new_lanes), time.monotonic()
         audience = self._audiences.setdefault(topic, _Audience())
-        before, audience.told_at = audience.places, now
+        audience.told_at = now
         if new_lanes or self._allowance.free_at(now) <= now:
-            self._send(before, hint)
-        if now >= self._refresh_at and self._refreshing.acquire(blocking=False):
-            try:
-                self._refresh(now)
-            finally:
-                self._refreshing.release()
-            self._send(audience.places - before, hint)
-
-    def _refresh(self, now: float) -> None:
+            self._send(audience.places, hint)
+        last = audience.last
+        audience.last = hint if last is None else Hint(hint.topic, new_lanes or last.new_lanes)
+        if now < self._refresh_at:
+            return
         self._refresh_at = now + REFRESH
+        self._wanted = True  # before the wake-up: the thread may run at once
+        if self._wake_reader():
+            return
+        try:
+            with self._database.autocommit(wait=0.0) as cx:
+                self.read_places(cx)
+        except LanelogError as error:
+            self._unread(error)
+
+    def read_places(self, cx: Executor) -> None:
+        """Read who wants hints, if `tell` has asked for it, and tell those that are new. Raises nothing."""
+        if not self._wanted or not self._refreshing.acquire(blocking=False):
+            return
+        try:
+            self._wanted = False
+            self._refresh(cx, time.monotonic())
+        except LanelogError as error:
+            self._unread(error)
+        finally:
+            self._refreshing.release()
+
+    def _unread(self, error: LanelogError) -> None:
+        if not self._failing:
+            log.warning("hints.places_unread", error=error)
+        self._failing = True
+
+    def _refresh(self, cx: Executor, now: float) -> None:
         recent = sorted(self._audiences.items(), key=lambda each: each[1].told_at, reverse=True)
         recent = [each for each in recent if each[1].told_at > now - FORGET][:TOPICS]
         self._audiences = dict(recent)
-        own = self._own()
-        try:
-            with self._database.autocommit(wait=0.0) as cx:
-                found = heartbeats.wake_places(cx, [topic for topic, _ in recent])
-        except LanelogError as error:
-            if not self._failing:
-                log.warning("hints.places_unread", error=error)
-            self._failing = True
+        if not recent:
             return
+        hints = []
+        for _, audience in recent:  # before the reading: a hint of a later commit waits for the next one
+            hints.append(audience.last)
+            audience.last = None
+        own = self._own()
+        found = heartbeats.wake_places(cx, [topic for topic, _ in recent])
         self._failing = False
-        for topic, audience in recent:
+        for (topic, audience), hint in zip(recent, hints, strict=True):
+            before = audience.places
             audience.places = frozenset(
                 place for place in found[topic] if place.host == own_host() and place.token != own.token
             )
+            if hint is not None:
+                self._send(audience.places - before, hint)
 
     def _send(self, places: Collection[WakePlace], hint: Hint) -> None:
         if not places:

@@ -8,6 +8,8 @@ that once, and leaves the work to the clients of other accounts.
 One statement a second tells when the next message is due. A message that this process schedules wakes the loop. A
 message of another process is seen within about a second. In a client that subscribes, it is seen within a keeper's
 turn, because the keeper reads the same when it looks at its group.
+
+This thread also reads, once a second at most while the process publishes, who wants hints. No publisher waits for that.
 """
 
 from __future__ import annotations
@@ -92,6 +94,7 @@ class Scheduler:
     def turn(self, now: float) -> float:
         """Publish a bounded number of due messages. Returns the seconds until the next turn."""
         self._look_at = 0.0
+        self.context.read_places(self.session)
         everything = now >= self._all_at or self._appending.held_up
         asked = time.monotonic()
         row = self.session.one(NEXT, (everything,))
