@@ -1,0 +1,11 @@
+"""Metrics for Prometheus: of the log, as `lanelog metrics` serves them. Needs `lanelog[metrics]`.
+
+Owns names, labels and bounds of the series, and the one import of prometheus-client. Never asks the database itself:
+`client.admin` has the figures.
+"""
+
+from __future__ import annotations
+
+from lanelog.metrics.log import LogCollector
+
+__all__ = ["LogCollector"]
