@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 GROUPS_MAX: Final = 60
 """Series of each metric of groups: with the bound of topics, a scrape has at most 1,000 series."""
-TOPICS_MAX: Final = 50
+TOPICS_MAX: Final = 60
 
 _JOBS: Final = {"archive", "replay"}
 """Orders of groups that take no lanes."""
@@ -110,10 +110,11 @@ class LogCollector(Collector):
             return
         yield _one("lanelog_up", "1: the database answers.", 1)
         yield _one("lanelog_look_seconds", "How long the look at the log took.", time.monotonic() - began)
-        yield from _metrics(found)
+        yield from metrics_of(found)
 
 
-def _metrics(found: Figures) -> Iterator[Metric]:
+def metrics_of(found: Figures) -> Iterator[Metric]:
+    """Yield the metrics of these figures, at most 1,000 series with those of the look itself."""
     groups = sorted(found.groups, key=_worst_first)
     yield from families(
         _GROUPS, groups, ("topic", "group"), lambda each: (each.info.topic, each.info.group), GROUPS_MAX

@@ -83,7 +83,7 @@ def status(database: Database, chosen: Collection[str] | None, since: Status | N
 
 
 @frozen(kw_only=True)
-class Seen:
+class StatusParts:
     """Topics, groups and contradictions between tables."""
 
     topics: list[TopicInfo]
@@ -91,9 +91,9 @@ class Seen:
     wrong: list[Contradiction]
 
 
-def look(database: Database, chosen: Collection[str] | None) -> Seen:
+def look(database: Database, chosen: Collection[str] | None) -> StatusParts:
     """Look at the parts together: each look reads all lanes."""
-    seen = Seen(topics=[], groups=[], wrong=[])
+    seen = StatusParts(topics=[], groups=[], wrong=[])
 
     def look_at_topics() -> None:
         seen.topics.extend(
@@ -112,7 +112,7 @@ def look(database: Database, chosen: Collection[str] | None) -> Seen:
     return seen
 
 
-def _problems(database: Database, seen: Seen, growth: dict[tuple[str, str], float]) -> Iterator[Problem]:
+def _problems(database: Database, seen: StatusParts, growth: dict[tuple[str, str], float]) -> Iterator[Problem]:
     yield from map(of_contradiction, seen.wrong)
     for group in seen.groups:
         yield from of_group(group, growth.get((group.topic, group.group)))
