@@ -1,7 +1,8 @@
-"""The retry policy: tenacity's stop, wait and retry objects decide about an attempt that the database remembers.
+"""The retry policy: it decides when the next attempt at a message is, or that there is none.
 
-Never sleeps, repeats nothing and has no state. tenacity sees a RetryCallState that is built from the number of the
-attempt and the time since the first one.
+tenacity's stop, wait and retry objects decide about an attempt that the database remembers. Never sleeps, repeats
+nothing and has no state. tenacity sees a RetryCallState that is built from the number of the attempt and the time since
+the first one.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import pytest
 
 import lanelog
 from lanelog._database.pool import Database
-from lanelog._database.worth import ORDER
+from lanelog._database.precedence import ORDER
 from lanelog.admin.read import topics
 from lanelog.admin.read.ages import Breadth
 from lanelog.errors import DatabaseError

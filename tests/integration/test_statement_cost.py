@@ -16,6 +16,7 @@ import lanelog
 from lanelog import Client
 from lanelog.devserver import DevServer, start
 from lanelog.publisher import Publisher
+from support.proxy import proxy_to
 from support.sql import audit, one, rows, watermark
 from support.sql import connect as past_the_library
 from support.waiting import accept, eventually
@@ -150,6 +151,16 @@ def test_a_hundred_messages_at_once_cost_what_one_costs(client: Client, raw: Any
         assert sent == total(PUBLISHED)
 
 
+def test_a_hundred_messages_at_once_take_four_round_trips(url: str) -> None:
+    """As many as one message whose statements go one by one. The rows are short: a long statement comes in pieces."""
+    with proxy_to(url) as proxy, lanelog.connect(proxy.url) as client:
+        items = [(f"k{number}", b"x") for number in range(100)]
+        client.publish_many("t", items)
+        before = proxy.requests
+        client.publish_many("t", items)
+        assert proxy.requests == before + sum(PUBLISHED.values())
+
+
 def test_eight_threads_at_once_cost_a_statement_a_message(client: Client, raw: Any, connect: Any) -> None:
     """Seven that publish while the first one's transaction is under way share the next: eight statements for eight."""
     client.publish_many("t", [(f"k{number}", b"x") for number in range(8)])
@@ -224,16 +235,22 @@ def test_a_message_that_comes_alone_is_written_down_twice(client: Client, raw: A
 
 
 @pytest.mark.thorough
-def test_a_backlog_over_a_hundred_lanes_costs_a_twenty_fifth_of_a_statement_a_message(client: Client, raw: Any) -> None:
-    """Fetches and flushes are shared by hundreds of messages, and none of them ever has a delivery row."""
+def test_a_backlog_over_a_hundred_lanes_costs_a_twenty_fifth_of_a_statement_a_message(
+    client: Client, raw: Any, url: str
+) -> None:
+    """Fetches and flushes are shared by hundreds of messages, and none of them ever has a delivery row.
+
+    A statement is one round trip.
+    """
     lanes, messages = 100, 20_000
     for _ in range(messages // 2000):
         client.publish_many("c", [(f"k{number % lanes}", b"x" * 100) for number in range(2000)])
     audit(raw, "exceptions", "INSERT", "queue_delivery_state", "lane", "NEW.partition_key")
     since = time.monotonic()
-    with counting(raw) as sent:
-        subscription = client.subscribe("c", "g", accept, **QUIET)
+    with proxy_to(url) as proxy, lanelog.connect(proxy.url) as consumer, counting(raw) as sent:
+        subscription = consumer.subscribe("c", "g", accept, **QUIET)
         eventually(lambda: subscription.stats().acked == messages, within=60)
+        trips = proxy.requests
     seconds = time.monotonic() - since
     assert one(raw, "SELECT COUNT(*) FROM exceptions") == 0
     # A fetch brings at most prefetch (1,000) messages, so 20 of them at least; a flush is four statements and carries
@@ -241,3 +258,4 @@ def test_a_backlog_over_a_hundred_lanes_costs_a_twenty_fifth_of_a_statement_a_me
     # measured on both families. What an idle client may send (see test_idle_cost) grows with the time that it takes.
     assert sent["commit"] <= messages / 100, sent
     assert sent["questions"] <= messages / 25 + 30 * seconds, sent
+    assert trips <= messages / 25 + 30 * seconds, (trips, sent)

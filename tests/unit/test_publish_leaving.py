@@ -15,8 +15,8 @@ from lanelog.message import Receipt
 from lanelog.publisher.draft import Draft, make_draft
 from lanelog.publisher.group import GroupCommit
 from lanelog.publisher.line import Line, Waiter
+from lanelog.publisher.lock_report import Locked
 from lanelog.publisher.lock_waiters import LockWaiters
-from lanelog.publisher.locked import Locked
 
 
 class Writer:

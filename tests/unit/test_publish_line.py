@@ -2,6 +2,7 @@
 
 import pytest
 
+from lanelog._open_lanes import lane_keys
 from lanelog._stores.messages import wire_bytes
 from lanelog.publisher.draft import Draft
 from lanelog.publisher.line import MAX_BATCH, MAX_BATCH_BYTES, Duty, Line, Waiter
@@ -82,6 +83,25 @@ def test_a_leader_whose_own_lane_is_busy_leads_no_more() -> None:
     assert line.park(batch) == [first, second]
     assert [line.role(first), line.role(second)] == [Duty.HOLD, Duty.LEAD]
     assert line.claim("busy") == [first]
+
+
+@pytest.mark.parametrize("way", ["part", "put back and queued"])
+def test_a_holder_stays_with_its_lane_though_it_may_go_to_any(way: str) -> None:
+    """Others wait for it there: what cannot be committed just now returns to the lane that it holds."""
+    line, (held, other) = Line(), lane_keys(2)
+    holder, caller = member(held), member(held)
+    for one in (holder, caller):
+        line.admit(one)
+    line.park(line.take())
+    holder.draft.lanes = 2
+    assert line.claim(held) == [holder, caller]
+    if way == "part":
+        line.part([holder], {held})
+    else:
+        line.put_back([holder])
+        line.park([member(other)])
+    assert line.role(holder) is Duty.HOLD
+    assert line.claim(held) == [holder]
 
 
 def test_a_lane_that_is_free_again_makes_its_members_ready() -> None:

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
+from lanelog._open_lanes import lane_keys
 from lanelog.message import Receipt
 from lanelog.publisher.draft import Draft
 from lanelog.publisher.line import Duty, Line, Waiter
 
-KEYS = ["a", "b"]
+KEYS = lane_keys(2)
 PICK = st.integers(0, 20)
 ENDS = ["committed", "busy", "busy", "for good", "for now", "interrupted"]
 
@@ -32,25 +33,26 @@ class LineMachine(RuleBasedStateMachine):
 
     # -- what happens --------------------------------------------------------------------------------------------------
 
-    @rule(key=st.sampled_from(KEYS))
-    def arrive(self, key: str) -> None:
+    @rule(key=st.sampled_from(KEYS), anywhere=st.booleans())
+    def arrive(self, key: str, *, anywhere: bool) -> None:
         draft = Draft(topic="t", key=key, id="i", given=False, payload=b"", metadata=None, wire_bytes=1)
+        draft.lanes = len(KEYS) if anywhere else 0
         member = Waiter(draft, deadline=1.0)
         self.threads.append(member)
         self.line.admit(member)
         if self.line.role(member):
             self.woken.add(member)
 
-    @rule(key=st.sampled_from(KEYS), count=st.integers(0, 3))
-    def gather(self, key: str, count: int) -> None:
+    @rule(key=st.sampled_from(KEYS), count=st.integers(0, 3), anywhere=st.booleans())
+    def gather(self, key: str, count: int, *, anywhere: bool) -> None:
         """Somebody has a head, and its members gather."""
-        self.arrive(key)
+        self.arrive(key, anywhere=anywhere)
         leader = self.line.leader
         if leader is not None and leader in self.able():
             self.out[leader] = self.line.take()
             self.finish(leader, "busy", key, [])
         for _ in range(count):
-            self.arrive(key)
+            self.arrive(key, anywhere=anywhere)
 
     @precondition(lambda self: self.able())
     @rule(pick=PICK)
@@ -83,10 +85,12 @@ class LineMachine(RuleBasedStateMachine):
             self.line.unclaim(runner.draft.key, batch)
         elif end == "busy":
             self.commit([member for member in batch if member.draft.key != key])
-            self.wake(self.line.park(member for member in batch if member.draft.key == key))
+            self.wake(self.line.part([member for member in batch if member.draft.key == key], {key}))
         elif end == "for good":  # each goes on by itself
             self.commit([member for member in batch if member.draft.key == key])
-            self.wake(self.line.park(batch[::2]))
+            for member in batch[::2]:
+                if member.draft.key != key:
+                    self.wake(self.line.part([member], {member.draft.key}))
             self.fail(batch[1::2])
         else:
             failed = [member for n, member in enumerate(batch) if n in late or member is runner]
@@ -145,6 +149,7 @@ class LineMachine(RuleBasedStateMachine):
         assert sorted(map(id, waiting)) == sorted(map(id, [m for m in queued if not m.done] + taken))
         assert all(member in self.threads for member in queued)
         assert self.line.busy.keys() == self.line.holders.keys()
+        assert all(holder.draft.key == key for key, holder in self.line.holders.items())
         assert self.line.leader is not None or not self.line.ready
         answering = [*self.line.holders.values(), *([self.line.leader] if self.line.leader else [])]
         assert len({id(member) for member in answering}) == len(answering)

@@ -1,13 +1,18 @@
 """Offsets, duplicates and ids of drafts, before anything is sent."""
 
+import re
 import threading
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lanelog._database import named
 from lanelog._database.driver import ServerFacts
-from lanelog._stores.messages import INSERT, ROW, largest_row, wire_bytes
+from lanelog._stores import messages
+from lanelog._stores.messages import INSERT, NewMessage, as_sql, largest_row, wire_bytes
 from lanelog.errors import ConfigurationError, DatabaseError
 from lanelog.message import Receipt
 from lanelog.publisher.draft import Draft, make_draft, new_id
@@ -83,15 +88,71 @@ def test_generated_ids_never_repeat() -> None:
     assert {len(one) for one in found} == {32}
 
 
-@given(st.text(max_size=20), st.binary(max_size=50))
-def test_the_size_on_the_wire_is_never_underestimated(text: str, payload: bytes) -> None:
+NAMES = st.one_of(
+    st.text(max_size=20),
+    st.text("aZ09_.:/-", max_size=20),
+    st.text("a%'\\`\"é ", max_size=3),
+    st.sampled_from(["queue_messages", "a\n"]),
+)
+
+
+class Sent:
+    """An Executor that answers nothing, and keeps what it is to send."""
+
+    def __init__(self) -> None:
+        self.statements: list[tuple[str, list[object]]] = []
+
+    def execute(self, sql: str, args: Sequence[object] = ()) -> int:
+        self.statements.append((sql, list(args)))
+        return 1
+
+    def query(self, sql: str, args: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        raise NotImplementedError
+
+    def one(self, sql: str, args: Sequence[object] = ()) -> tuple[Any, ...] | None:
+        raise NotImplementedError
+
+
+@given(NAMES, st.binary(max_size=50), st.one_of(st.none(), NAMES), st.sampled_from([0, 10**12]))
+def test_the_size_on_the_wire_is_never_underestimated(
+    text: str, payload: bytes, metadata: str | None, ttl_ms: int
+) -> None:
     """A row that is expected to fit fits: text is escaped, payloads travel as hex."""
     from pymysql.converters import escape_string
 
-    values = [text, text, "18446744073709551615", text, payload.hex(), str(len(payload)), text]
-    sent = len(ROW.encode()) + sum(len(escape_string(value).encode()) + 3 for value in values)
-    assert sent <= wire_bytes(text, text, text, len(payload), text)
+    sent = Sent()
+    messages.insert(sent, text, [NewMessage(text, 2**64 - 1, text, payload, metadata, ttl_ms)], 10**6)
+    ((sql, args),) = sent.statements
+    filled = sql % tuple(f"'{escape_string(str(value))}'" for value in args) if args else sql
+    size = wire_bytes(text, text, text, len(payload), metadata)
+    assert len(filled.encode(errors="surrogateescape")) - len(INSERT) <= size
     assert largest_row(10_000) + len(INSERT) < 10_000
+
+
+@given(NAMES)
+def test_only_a_plain_text_becomes_part_of_a_statement(text: str) -> None:
+    """What has a quote, a backslash, a per cent sign or another character of some meaning is sent by the driver."""
+    args: list[str] = []
+    sql = as_sql(text, args)
+    if sql == "%s":
+        assert args == [text]
+    else:
+        assert (sql, args) == (f"'{text}'", [])
+        assert re.fullmatch(r"[A-Za-z0-9_.:/-]+", text, re.ASCII)
+        assert named(sql, "d", args) == sql
+
+
+@given(st.lists(st.tuples(NAMES, st.binary(max_size=50)), min_size=1, max_size=30))
+def test_an_insert_is_cut_into_statements_that_fit(texts: list[tuple[str, bytes]]) -> None:
+    """Each has the arguments of its own rows, in their order."""
+    rows = [NewMessage(text, at, f"i{at}", payload, "{}") for at, (text, payload) in enumerate(texts)]
+    whole, cut = Sent(), Sent()
+    messages.insert(whole, "t", rows, 10**6)
+    messages.insert(cut, "t", rows, 2500)
+    ((sql, args),) = whole.statements
+    assert ",".join(sql.removeprefix(INSERT) for sql, _ in cut.statements) == sql.removeprefix(INSERT)
+    assert [value for _, part in cut.statements for value in part] == args
+    assert all(sql.count("%s") == len(part) for sql, part in cut.statements)
 
 
 @pytest.mark.parametrize(

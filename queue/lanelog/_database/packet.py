@@ -1,10 +1,10 @@
 """Several statements and their COMMIT in one packet: one round trip for a whole transaction.
 
 Never decides which statements may be sent that way, and never sends one twice. The server runs the statements in order
-and stops at the first that fails, so the COMMIT at the end commits all or nothing.
+and stops at the first that fails. So the COMMIT at the end runs only if all of them succeeded.
 
-Servers refuse such packets unless the session has permitted them. User code gets no connection that permits them: a
-carelessly built text could then inject a second statement.
+Servers refuse such packets unless the session has permitted them. User code gets no connection that permits them: there
+a carelessly built text could inject a second statement.
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ def permit(raw: Any, *, several: bool) -> None:
 
 
 def send(cursor: Any, statements: Sequence[Statement], told: list[int]) -> None:
-    """Send the statements and a COMMIT. Append to `told` the LAST_INSERT_ID(expression) of each that was run.
+    """Send the statements and a COMMIT. Append to `told` the LAST_INSERT_ID that each of them answers with.
 
-    After an error, the length of `told` is the number of statements that were run before. Raises the driver's errors.
+    COMMIT's is the last. After an error, the length of `told` is the number of statements that were run before. Raises
+    the driver's errors.
     """
     sql = ";\n".join([*(statement.sql for statement in statements), COMMIT])
     cursor.execute(sql, [value for statement in statements for value in statement.args])
@@ -55,7 +56,10 @@ def send(cursor: Any, statements: Sequence[Statement], told: list[int]) -> None:
 
 
 def hung_up(raw: Any) -> bool:
-    """Whether the server has closed the connection, as far as this machine knows. Asks without a round trip."""
+    """Whether this machine knows that the server has closed the connection. Asks without a round trip.
+
+    False where the system does not tell.
+    """
     if not hasattr(select, "poll") or not hasattr(select, "POLLRDHUP"):
         return False
     asked = select.poll()

@@ -20,10 +20,10 @@ from lanelog._database.driver import Driver, ServerFacts
 from lanelog._database.executor import Executor
 from lanelog._database.naming import Naming
 from lanelog._database.packet import Statement
+from lanelog._database.precedence import Worth
 from lanelog._database.retries import with_retries
 from lanelog._database.session import Session
 from lanelog._database.wire import Wire
-from lanelog._database.worth import Worth
 from lanelog.config import ConnectConfig
 from lanelog.errors import ClosedError, DatabaseError, LanelogError
 

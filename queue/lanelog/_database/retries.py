@@ -1,6 +1,7 @@
 """Repeats a whole transaction after a retriable error, with growing random waits, until a deadline.
 
-Never repeats a single statement of a transaction, and never repeats after an error that is not retriable.
+`translation` decides which error of the database is retriable. Never repeats after another one, and never repeats a
+single statement of a transaction.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from attrs import define, field
 from lanelog._database.driver import ServerFacts
 from lanelog._database.executor import Executor
 from lanelog._database.incarnation import Incarnation
+from lanelog._database.precedence import Worth
 from lanelog._database.wire import FRESH, Wire
-from lanelog._database.worth import Worth
 from lanelog.errors import LanelogError
 
 T = TypeVar("T")
@@ -30,7 +30,7 @@ class Session:
     """
 
     purpose: str
-    """Its purpose, shown in its repr and ranked by `worth`: `keeper`, `settler`."""
+    """Its purpose, shown in its repr and ranked by `precedence`: `keeper`, `settler`."""
     _wire: Wire = field(repr=False)
     _connected: Callable[[ServerFacts], None] = field(repr=False)
     _worth: Worth = field(repr=False)

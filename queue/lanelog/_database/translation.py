@@ -1,6 +1,7 @@
 """The one place where errors of a database driver become errors of lanelog, with a remedy where there is one.
 
-Never raises, and treats all drivers alike: PyMySQL, mysqlclient and MySQL's own connector carry the server's number.
+Decides whether an error is retriable, by the groups of numbers in `codes`. `retries` repeats what is. Never raises, and
+treats all drivers alike: PyMySQL, mysqlclient and MySQL's own connector carry the server's number.
 """
 
 from __future__ import annotations

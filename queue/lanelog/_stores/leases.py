@@ -40,6 +40,9 @@ LEFT JOIN queue_offsets o FORCE INDEX (PRIMARY)
 WHERE l.consumer_group = %s AND l.topic = %s AND l.leased_by = %s
 """
 
+# Some of them (PRIMARY; queue_offsets PRIMARY).
+OWNED_AMONG = f"{OWNED.replace('by_owner', 'PRIMARY')}AND l.partition_key IN ({{keys}})"
+
 # Whether these have changed: their number, and 64 bits over all of them (by_owner). New MySQL servers have no MD5.
 DIGEST = """
 SELECT COUNT(*), COALESCE(BIT_XOR(CAST(CONV(LEFT(SHA2(CONCAT(lease_epoch, '/', partition_key), 256), 16), 16, 10)
@@ -238,6 +241,15 @@ def fence_free(cx: Executor, at: GroupTopic, owner: str, keys: Sequence[str]) ->
 def owned(cx: Executor, at: GroupTopic, owner: str) -> list[OwnedLane]:
     """Return all lanes of an owner."""
     return [OwnedLane(key, epoch, bool(paused)) for key, epoch, paused in cx.query(OWNED, (*at.columns, owner))]
+
+
+def owned_among(cx: Executor, at: GroupTopic, owner: str, keys: Sequence[str]) -> list[OwnedLane]:
+    """Return those of these lanes that are the owner's."""
+    found: list[OwnedLane] = []
+    for chunk in chunked(keys):
+        rows = cx.query(OWNED_AMONG.format(keys=placeholders(chunk)), (*at.columns, owner, *chunk))
+        found += [OwnedLane(key, epoch, bool(paused)) for key, epoch, paused in rows]
+    return found
 
 
 def digest(cx: Executor, at: GroupTopic, owner: str) -> LeasesDigest:

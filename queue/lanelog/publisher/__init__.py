@@ -4,11 +4,13 @@ Never reads a message for delivery. Holds no lock of a lane for longer than its 
 
 Every way to publish is the same transaction: lock the heads of the lanes, give out the next offsets, insert, commit.
 The head's lock is held to the commit, so that no reader sees offset n + 1 of a lane before offset n. A message with a
-delay goes into the schedule instead, under the same lock, which makes ids unique in both. `group` shares transactions
-between threads, `packet` saves the round trips of a message that is alone, `bulk` writes many messages in one
-transaction, `caller` writes into a caller's. `draft` and `timing` check a message before any SQL, `placing` gives
-offsets and writes, `doubt` bounds the time for repetitions, `spread` gives messages without a key their lanes, `lanes`
-creates missing lanes, `lock_waiters` bounds the connections that wait, and `locked` says which connection holds a lane.
+delay goes into the schedule instead, under the same lock, which makes ids unique in both. Four modules have such a
+transaction: `batch` for the messages of some threads, which `group` brings together by the plan in `line`; `packet` for
+a message that is alone, in one round trip; `bulk` for many messages of one call; `caller` within a caller's
+transaction, on a connection that `foreign` examines. `draft` and `timing` check a message before any SQL, `placing`
+gives offsets and writes, `doubt` bounds the time for repetitions, `spread` gives messages without a key their lanes,
+`lanes` creates missing lanes, `lock_waiters` bounds the connections that wait, and `lock_report` says which connection
+holds a lane.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The transaction of group commit: writes what it can of some members' messages, and tells what it could not.
+"""The transactions of group commit: lock heads, place the members' messages, insert, commit.
 
-It never waits for a head unless asked to, and creates missing lanes only between transactions. `group` calls it.
+Lanes that are locked or missing are left out. Never waits for a head unless its caller asks for that. Missing lanes are
+created between transactions, never in one.
 """
 
 from __future__ import annotations
@@ -19,20 +20,22 @@ from lanelog.publisher.line import Waiter
 from lanelog.publisher.placing import note_attempt, write
 
 Choose = Callable[[Mapping[str, int]], Sequence[Waiter]]
-"""Given the heads that are locked by now, says whose messages to write."""
+"""Takes the heads that the transaction has locked, by key. Returns the members whose messages it is to write."""
 
 
 @frozen
 class _Left:
-    """The keys that a transaction could not write: somebody has their heads, or there are none."""
+    """The keys whose heads a transaction did not get."""
 
     busy: set[str]
+    """Another transaction has locked the head."""
     missing: set[str]
+    """There is no such lane."""
 
 
 @define(eq=False)
 class BatchWriter:
-    """Commits batches; usable by any thread."""
+    """Commits batches. Thread-safe."""
 
     _database: Database
     _lanes: LaneCreator
@@ -49,10 +52,11 @@ class BatchWriter:
         deadline: float,
         alone: Waiter | None = None,
     ) -> set[str]:
-        """Write the members that `choose` returns, repeating what may pass; return the keys whose heads are taken.
+        """Commit the messages of the members that `choose` returns. Return the keys whose heads others have locked.
 
-        `wait`: for heads that are locked. `persist`: after a lock time-out, too. `alone`: the only member there is.
-        Every member that is committed has its receipt when this returns or raises.
+        A transaction is repeated after a retriable error, until `deadline` (monotonic). `persist`: after a lock
+        time-out, too. `wait`: it waits for locked heads. `alone`: the member, if the batch has no other. A member that
+        is known to be committed has its receipt when this returns or raises.
         """
         busy: set[str] = set()
         while keys:
@@ -74,13 +78,13 @@ class BatchWriter:
         return self._transact(topic, keys, choose, wait=wait)
 
     def _send(self, member: Waiter) -> bool:
-        """Publish a member's message in one packet; whether it was committed."""
+        """Publish a member's message in one packet. Return whether it was committed."""
         draft = member.draft
         began = doubt.now()
         try:
             offset = packet.publish(self._database, draft)
         except BaseException as exc:
-            # Nobody knows which offset it would have had: any that its id is found at is its own.
+            # Its offset is not known. With SCHEDULED, a message with this id counts as this one at any offset.
             note_attempt([draft], [Receipt(SCHEDULED, draft.id, duplicate=False, key=draft.key)], exc, began)
             draft.sent_at = draft.doubted_at
             raise

@@ -21,8 +21,8 @@ from lanelog.message import Receipt
 from lanelog.publisher import doubt
 from lanelog.publisher.draft import Draft
 from lanelog.publisher.lanes import LaneCreator
+from lanelog.publisher.lock_report import Locked, lanes
 from lanelog.publisher.lock_waiters import LockWaiters
-from lanelog.publisher.locked import Locked, lanes
 from lanelog.publisher.placing import note_attempt, write
 
 _NEVER: Final = threading.Event()

@@ -19,7 +19,7 @@ from lanelog.message import Receipt
 from lanelog.publisher.draft import SCHEDULED, Draft
 from lanelog.publisher.foreign import ForeignExecutor, TransactionGone
 from lanelog.publisher.lanes import LaneCreator
-from lanelog.publisher.locked import Locked
+from lanelog.publisher.lock_report import Locked
 from lanelog.publisher.placing import append, place
 
 

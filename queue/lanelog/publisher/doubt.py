@@ -1,9 +1,10 @@
-"""For how long a message of unknown outcome may be repeated: as long as its copy would still be in the log.
+"""The time in which a message of unknown outcome may be repeated: its copy would still be in the log.
 
-A repetition finds the copy by its id and adds nothing. Collection deletes the copy once every group has acked it and
-the longest retention of the topic's groups has passed. After that, "not found" proves nothing. `check_retention` keeps
-a subscriber's retention above the publish_timeout of its own client, but another publisher's may be longer.
-`placing` asks, in the transaction that repeats; a publish whose first attempt succeeds costs no statement.
+Never writes. A repetition finds the copy by its id and adds nothing. Collection deletes the copy once every group has
+settled it and the longest retention of the topic's groups has passed. After that, "not found" proves nothing.
+`check_retention` compares a subscriber's retention with the publish_timeout of its own client. Another publisher may
+have a longer one. So the transaction that repeats asks for the retentions. A publish without an unknown outcome costs
+no statement here.
 """
 
 from __future__ import annotations
@@ -22,24 +23,26 @@ if TYPE_CHECKING:
     from lanelog.publisher.draft import Draft
 
 SAFE: Final = 0.9
-"""The share of the retention that counts: this machine's clock and the server's need not run equally fast."""
+"""The share of the retention that is relied on. This machine's clock and the server's need not run equally fast."""
 
 _NAMED: Final = 3
 
 
 def now() -> float:
-    """Seconds on a clock that nobody sets and that goes on while the machine sleeps."""
+    """Seconds on a clock that is never set, and that goes on while the machine sleeps."""
     return time.monotonic() + suspended()
 
 
 def refuse_outdated(cx: Executor, topic: str, missing: Sequence[Draft]) -> None:
-    """Raise DatabaseError if one of these, which were not found, may have been stored and collected since.
+    """Raise DatabaseError if a draft that was not found may have been stored, and collected since.
 
-    Call it after the lookup, in the same transaction: a process that sleeps before the lookup is noticed, and one that
-    sleeps after it holds the heads. Without a group nothing is collected. A retention of 0 gives deduplication up.
+    Call it after the look-up, in the same transaction. If the process sleeps before the look-up, this check notices it.
+    If the process sleeps after it, the transaction holds the heads, and nobody else stores the message meanwhile.
+    Without a group nothing is collected. A retention of 0 gives up deduplication.
 
-    Raises a retriable one if what was sent in one packet may still arrive, and come so late that the copy written now
-    is collected by then: nothing would stop it. Whoever has the head has stopped it: it takes the head first.
+    The error is retriable if a packet that was sent for a draft may still arrive when the copy that would be written
+    now is collected. Nothing would stop it then. While this transaction holds the head, a packet fails: it needs the
+    head first.
     """
     doubted = [draft for draft in missing if draft.doubted_at is not None]
     if not doubted:
@@ -61,17 +64,17 @@ def refuse_outdated(cx: Executor, topic: str, missing: Sequence[Draft]) -> None:
 
 
 def _seconds(draft: Draft, moment: float) -> float:
-    """For how long its outcome has been unknown."""
+    """Return for how many seconds its outcome has been unknown."""
     return moment - (moment if draft.doubted_at is None else draft.doubted_at)
 
 
 def _on_its_way(draft: Draft, moment: float) -> float:
-    """For how many seconds from now what was sent for it may still arrive; not above 0: it may not."""
+    """Return for how many more seconds its packet may arrive. 0 or less: no packet of it can arrive."""
     return 0.0 if draft.sent_at is None else draft.sent_at + LATEST - moment
 
 
 def _bound(draft: Draft, retention: float) -> float:
-    """For how long a copy of it is there at least; the age of one with a delay counts from when it was due."""
+    """Return for how many seconds a copy of it is surely there. A message with a delay ages from its due time on."""
     return SAFE * (retention + draft.timing.delay_ms / 1000)
 
 

@@ -1,7 +1,6 @@
-"""A message on its way into the log: checked, encoded, and with the id it keeps through every repetition.
+"""Drafts: messages on their way into the log. A draft is checked and encoded, and keeps its id in every repetition.
 
-It never talks to the database. The publisher makes drafts from the caller's arguments before anything else happens, so
-that a bad message fails alone and before any SQL.
+Never talks to the database. A draft is made before any SQL, so that a bad message never becomes part of a transaction.
 """
 
 from __future__ import annotations
@@ -28,37 +27,40 @@ SCHEDULED: Final = 0
 
 @define(eq=False)
 class Draft:
-    """A message that may be published; only one thread at a time has it in hand."""
+    """A message to publish. Only one thread at a time changes it."""
 
     topic: str
     key: str
     id: str
     given: bool
-    """Whether the caller chose the id, so that a message of that id may be there already."""
+    """Whether the caller chose the id. Then a message with that id may be stored already."""
     payload: bytes = field(repr=False)
     metadata: str | None = field(repr=False)
     wire_bytes: int
     timing: Timing = AT_ONCE
     target_group: str = ""
-    """The only group it is meant for; empty: every group."""
+    """The only group that gets it. Empty: every group."""
     unordered: bool = False
-    """Whether it was given no key: then `Spread` sets `key` to an open lane's."""
+    """Whether the caller gave no key. Then `Spread` sets `key` to that of an open lane."""
     lanes: int = 0
-    """Over how many open lanes it may be spread; 0: it has a key, or no lane yet."""
-    avoided: set[str] = field(factory=set, repr=False)
-    """The lanes that it has met busy."""
+    """The number of the topic's open lanes when `Spread` chose one. 0: it has a key of the caller's, or no lane yet."""
+    avoided: frozenset[str] = field(default=frozenset(), repr=False)
+    """The lanes that were busy when it needed one."""
     repeated: bool = False
-    """Whether an attempt has failed, so that it may be there although the id is new."""
+    """Whether an attempt has failed. Then it may be stored already, although its id is new."""
     tried: int | None = None
-    """The offset it got in an attempt whose outcome is unknown, SCHEDULED for none yet; None: there was no attempt."""
+    """The offset that it had in an attempt whose COMMIT was not answered. None: there was no such attempt.
+
+    SCHEDULED: it had no offset yet, or one that is not known.
+    """
     doubted_at: float | None = None
-    """When (`doubt.now`) the first attempt began that may have stored it unnoticed; None: there was none."""
+    """When (`doubt.now`) the first attempt began that may have stored it without an answer. None: there was none."""
     sent_at: float | None = None
-    """When (`doubt.now`) an attempt began whose packet may still be on its way; None: there was none."""
+    """When (`doubt.now`) the attempt began whose packet may still be on its way. None: there was none."""
 
     @property
     def place(self) -> tuple[str, str]:
-        """Key and id, which name a message within a topic."""
+        """Key and id. They name a message within a topic."""
         return self.key, self.id
 
     @property
@@ -68,19 +70,18 @@ class Draft:
 
     @property
     def anywhere(self) -> bool:
-        """Whether any open lane will do; an id that was given has one."""
+        """Whether it may go to any open lane. An id of the caller's has one lane only."""
         return self.lanes > 0 and not self.given
 
     def step_aside(self, busy: Collection[str]) -> bool:
-        """Take another open lane than those, if the message may lie in any, and none of them has it; whether it did.
+        """Take an open lane that was not busy so far, if the message may go to any. Return whether it did.
 
-        An id that was given has one lane, and what an attempt of unknown outcome may have stored stays where it was
-        put: elsewhere it would be stored twice. One that has met every lane busy waits for its last one, as messages
-        with keys do.
+        A message that may be stored already keeps its lane: in another one it would be stored twice. A message that has
+        met every lane busy waits for its last one, as messages with keys do.
         """
         if not self.anywhere or self.doubted_at is not None:
             return False
-        self.avoided.update(busy)
+        self.avoided |= frozenset(busy)
         free = [key for key in _open_lanes.lane_keys(self.lanes) if key not in self.avoided]
         if not free:
             return False
@@ -88,9 +89,9 @@ class Draft:
         return True
 
     def is_own(self, offset: int) -> bool:
-        """Whether what is stored under its id, at `offset`, is what an attempt of unknown outcome wrote.
+        """Whether an attempt of its own, whose COMMIT was not answered, stored the message at `offset` with its id.
 
-        What that attempt scheduled may have become due since.
+        If the attempt had no known offset, any offset is its own. A scheduled message may have become due since.
         """
         return self.tried is not None and self.tried in (offset, SCHEDULED)
 
@@ -106,15 +107,15 @@ def make_draft(
     max_payload_bytes: int,
     timing: Timing = AT_ONCE,
 ) -> Draft:
-    """Check and encode one message; `topic` is checked already. Raises ConfigurationError and PayloadTooLarge.
+    """Check and encode one message. Its `topic` is checked already. Raises ConfigurationError and PayloadTooLarge.
 
-    `key` None: it needs no order, and its draft no lane before `Spread` has given it one.
+    `key` None: the message needs no order. `Spread` gives it its lane later.
     """
-    # All keys of open lanes are equally long.
+    # Until then the first open lane stands for its lane: the keys of all open lanes are equally long.
     checked = _open_lanes.lane_key(0) if key is None else _open_lanes.check_key(key)
     chosen = new_id() if message_id is None else check_name("id", message_id)
     if payload is None:
-        # Mostly the result of a function that forgot its return. Before any codec: each has a null of its own.
+        # Usually a function has forgotten its return. Checked before any codec: a codec may have its own null.
         raise ConfigurationError(
             'the payload is None: publish b"" for a message without content, or b"null" if JSON\'s null is meant'
         )
@@ -142,9 +143,9 @@ def make_draft(
 
 
 def new_id() -> str:
-    """Return 32 hexadecimal digits: 48 bits of milliseconds, as in a UUID of version 7, and 80 random ones.
+    """Return 32 hexadecimal digits: 48 bits of milliseconds, as in a UUID of version 7, and 80 random bits.
 
-    Ids that grow with time go to the end of their lane in the unique index, instead of anywhere in it. A clock that is
-    wrong costs that advantage and nothing else: nobody compares ids by age.
+    Ids that grow with time go to the end of their lane in the unique index. Random ids would go anywhere in it. A wrong
+    clock costs that advantage and nothing else, because no code compares ids by age.
     """
     return f"{time.time_ns() // 1_000_000 & 0xFFFF_FFFF_FFFF:012x}{os.urandom(10).hex()}"

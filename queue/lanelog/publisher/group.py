@@ -1,13 +1,17 @@
-"""Group commit: threads that publish at the same time share a transaction, committed by whoever came first.
+"""Group commit: threads that publish to one topic at the same time share a transaction, which one of them commits.
 
-It never lingers for company, and never lets a lane that somebody else has locked delay another lane.
-`Publisher.publish` calls it; `line` decides who does what, `batch` writes.
+Never waits for more messages. A lane that another transaction has locked delays no other lane. `line` decides what each
+thread does. `batch` writes.
 
-A thread that finds nobody leading commits what is ready, its own message among it, and hands over. It takes heads with
-SKIP LOCKED. The members of a busy lane queue in memory; the first of them *holds* it: it waits for the head at the
-server if the gate has a place, otherwise it tries again and again, and then commits what has gathered. A batch that
-fails for a reason that will not pass is repeated member by member, so that a bad message fails alone. Members wait no
-longer than publish_timeout: if theirs was being tried by then, the outcome is unknown to them, and the error says so.
+A thread that finds no *leader* leads: it commits the messages that are ready, its own among them, and hands over. It
+takes heads with SKIP LOCKED. A lane whose head it did not get is busy. Members of a busy lane go to another lane if any
+will do. The others queue in memory, and the first of them is the lane's *holder*. It waits for the head at the server
+if the gate has a place. Otherwise it tries again and again. Once it has the head, it commits the messages that have
+gathered for the lane.
+
+After an error that is not retriable, the members of the batch are tried one by one. So a bad message fails alone. A
+member waits for another thread until publish_timeout. If a transaction has its message then, the outcome is unknown to
+the member, and its error says so.
 """
 
 from __future__ import annotations
@@ -28,8 +32,8 @@ from lanelog.message import Receipt
 from lanelog.publisher.batch import BatchWriter
 from lanelog.publisher.draft import Draft
 from lanelog.publisher.line import Duty, Line, Waiter
+from lanelog.publisher.lock_report import Locked, lanes
 from lanelog.publisher.lock_waiters import LockWaiters
-from lanelog.publisher.locked import Locked, lanes
 
 
 @define(eq=False)
@@ -41,16 +45,19 @@ class GroupCommit:
     _gate: LockWaiters
     _locked: Locked
     _backoff: Backoff = OF_TRANSACTIONS
-    """Of a member that waits for its lane, but not at the server."""
+    """Waits of a holder between two tries."""
     _lines: dict[str, Line] = field(factory=dict, init=False)
-    """By topic; a line lives as long as it has members."""
+    """By topic. A line lives as long as it has members."""
     _lock: threading.Lock = field(factory=threading.Lock, init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         register_shared(self)
 
     def publish(self, draft: Draft) -> Receipt:
-        """Return when the message is committed. Raises DatabaseError, or what else became of its transaction."""
+        """Return the receipt when the message is committed.
+
+        Raises DatabaseError when its time is up, or the error of its transaction.
+        """
         member = Waiter(draft, time.monotonic() + self._database.config.publish_timeout)
         line: Line | None = None
         try:
@@ -71,18 +78,18 @@ class GroupCommit:
                 else:
                     break
         finally:
-            # With an outcome, out of time or interrupted: every thread leaves here, and what it was to do passes on.
+            # Every thread leaves here: with an outcome, out of time or interrupted. Its roles pass on to others.
             if line is not None:
                 self._change(line, draft.topic, lambda: line.withdraw(member))
         if not member.done:
-            raise self._expired(member)  # only now: no transaction can have taken it after it was asked
+            raise self._expired(member)  # after `withdraw`: no transaction can take the message from then on
         if member.error is not None:
             raise self._failure(member, member.error) from member.error
         assert member.receipt is not None  # noqa: S101 - for the type checker: it is done
         return member.receipt
 
     def abandon(self) -> None:
-        """In a forked child no other thread publishes."""
+        """Forget all lines in a forked child: it has none of the threads."""
         self._lock = threading.Lock()
         self._lines = {}
 
@@ -97,7 +104,7 @@ class GroupCommit:
         self._change(line, topic, lambda: line.hand_over(leader))
 
     def _commit(self, line: Line, topic: str, batch: Sequence[Waiter], deadline: float) -> None:
-        """Commit a batch without waiting for heads; the members of busy lanes are parked."""
+        """Commit a batch without waiting for heads. Members of busy lanes try other lanes, if they may, or queue."""
 
         def choose(heads: Mapping[str, int]) -> list[Waiter]:
             return [member for member in batch if member.waiting and member.draft.key in heads]
@@ -106,10 +113,11 @@ class GroupCommit:
         try:
             alone = batch[0] if len(batch) == 1 else None
             busy = self._writer.commit(topic, keys, choose, wait=False, persist=False, deadline=deadline, alone=alone)
-        except Exception as exc:  # noqa: BLE001 - every member raises it, or its own, in its own thread
+        except Exception as exc:  # noqa: BLE001 - each member raises its error in its own thread
             if isinstance(exc, DatabaseError) and exc.code == codes.LOCK_WAIT_TIMEOUT:
-                # Not a head was locked, but say a gap in an index, by a caller that is SERIALIZABLE. Whichever lane of
-                # the batch that concerns, it must not hold up the others again: each goes on by itself.
+                # The lock was not that of a head: a caller under SERIALIZABLE, for example, locks gaps of an index.
+                # Nobody knows which lane of the batch that concerns. So each lane goes on by itself: that one must not
+                # delay the others again.
                 self._change(line, topic, lambda: line.park(batch))
             else:
                 self._failed(line, topic, batch, deadline, exc)
@@ -120,7 +128,7 @@ class GroupCommit:
         self._change(line, topic, lambda: line.part([member for member in batch if member.draft.key in busy], busy))
 
     def _hold(self, line: Line, holder: Waiter) -> None:
-        """Try until the message has an outcome, or its time is up."""
+        """Try to commit the lane's messages until the holder's own has an outcome, or its time is up."""
         topic, key = holder.draft.topic, holder.draft.key
         refused = 0
         while not holder.done and _left(holder.deadline) > 0:
@@ -128,16 +136,19 @@ class GroupCommit:
                 self._commit_lane(line, holder, wait=waits)
             if not holder.done:
                 refused += 1
-                holder.signal.clear()  # set when it became the holder, perhaps only after it knew; nobody else sets it
+                holder.signal.clear()  # it may have been set late, to say that this thread is the holder
                 holder.signal.wait(min(self._backoff.after(refused), _left(holder.deadline)))
 
     def _commit_lane(self, line: Line, holder: Waiter, *, wait: bool) -> None:
-        """Commit what has gathered for one lane by the time its head is taken, if it can be taken."""
+        """Take the head of the holder's lane, and commit the messages that have gathered for the lane by then.
+
+        If the head cannot be taken, nothing is committed.
+        """
         topic, key = holder.draft.topic, holder.draft.key
         claimed: list[Waiter] = []
 
         def claim(_heads: Mapping[str, int]) -> list[Waiter]:
-            if not claimed:  # a repetition writes what the first attempt may have written
+            if not claimed:  # a repetition takes no other messages: the first attempt may have stored its own
                 with self._lock:
                     claimed.extend(line.claim(key))
             return [member for member in claimed if member.waiting]
@@ -151,17 +162,21 @@ class GroupCommit:
             self._interrupted(line, topic, claimed)
             raise
         if busy:
-            # An attempt failed after it had claimed, and somebody was faster than the next: perhaps the server, which
-            # has not seen yet that the connection of the first is given up, and holds the head for it.
+            # If there was a claim, its attempt failed, and the next attempt found the head locked. That may be the
+            # lock of the failed attempt: the server may not have noticed yet that its connection was given up.
             with self._lock:
                 line.unclaim(key, claimed)
 
     def _interrupted(self, line: Line, topic: str, members: Sequence[Waiter]) -> None:
-        """Let others go on with what the thread that ran it did not finish: the interrupt is its own."""
+        """Put back the members of an interrupted transaction. Other threads go on: the interrupt is for this one."""
         self._change(line, topic, lambda: line.put_back(members))
 
     def _failed(self, line: Line, topic: str, members: Sequence[Waiter], deadline: float, exc: Exception) -> None:
-        """Decide what becomes of members whose transaction failed for good, or until the deadline of who ran it."""
+        """Decide what becomes of members after `batch` has given up their transaction.
+
+        After a retriable error, members with a later deadline than `deadline` are tried again, but only if a server has
+        ever answered. The others fail. After another error each member is tried alone.
+        """
         alone = sum(not member.done for member in members) == 1
         members = [member for member in members if member.waiting]
         late = max(deadline, time.monotonic())
@@ -180,10 +195,10 @@ class GroupCommit:
                 while rest:
                     self._commit(line, topic, [rest.popleft()], deadline)
             finally:
-                self._change(line, topic, lambda: line.put_back(rest))  # nobody, unless this thread was interrupted
+                self._change(line, topic, lambda: line.put_back(rest))  # empty, unless this thread was interrupted
 
     def _change(self, line: Line, topic: str, change: Callable[[], list[Waiter]]) -> None:
-        """Change the plan, wake whom that concerns, and drop a line that nobody needs."""
+        """Make a change of the line under the lock, and wake the members that it returns. Drop an empty line."""
         with self._lock:
             woken = change()
             if line.empty and self._lines.get(topic) is line:
@@ -192,12 +207,12 @@ class GroupCommit:
             member.signal.set()
 
     def _failure(self, member: Waiter, shared: BaseException) -> BaseException:
-        """Every member raises its own copy: threads must not add their tracebacks to one object."""
+        """Return a member's own copy of a shared error: threads must not add their tracebacks to one object."""
         error = copy(shared)
         if not isinstance(error, DatabaseError):
             return error
         if member.draft.tried is not None:
-            error.outcome_unknown = True  # of an earlier batch, though not of the one that failed for good
+            error.outcome_unknown = True  # that of an earlier attempt, though the last one's is known
         return self._locked.explained(error, member.draft.topic, [member.draft.key])
 
     def _expired(self, member: Waiter) -> DatabaseError:

@@ -80,7 +80,7 @@ class Line:
 
     def role(self, member: Waiter) -> Duty | None:
         """Return the duty of a member. None: it waits. A member may read its own duty without the lock."""
-        if self.holders.get(member.draft.key) is member:
+        if self._holds(member):
             return Duty.HOLD
         return Duty.LEAD if self.leader is member else None
 
@@ -118,11 +118,15 @@ class Line:
     def part(self, members: Iterable[Waiter], busy: Collection[str]) -> list[Waiter]:
         """Let members whose lanes turned out to be busy try other lanes, if they may. Park the rest. Wake the result.
 
-        Members that try another lane are ready again, before the others.
+        Members that try another lane are ready again, before the others. A holder stays: others wait for it there.
         """
         members = list(members)
         avoided = {*busy, *self.busy}
-        moved = [member for member in members if member.waiting and member.draft.step_aside(avoided)]
+        moved = [
+            member
+            for member in members
+            if member.waiting and not self._holds(member) and member.draft.step_aside(avoided)
+        ]
         return self.put_back(moved) + self.park(member for member in members if member not in moved)
 
     def claim(self, key: str) -> list[Waiter]:
@@ -157,8 +161,11 @@ class Line:
             self.ready.extend(other for other in self.busy.pop(key) if other.waiting)
         return self.hand_over(member)
 
+    def _holds(self, member: Waiter) -> bool:
+        return self.holders.get(member.draft.key) is member
+
     def _queue(self, member: Waiter) -> None:
-        if member.draft.key in self.busy:
+        if member.draft.key in self.busy and not self._holds(member):
             member.draft.step_aside(self.busy)
         self.busy.get(member.draft.key, self.ready).append(member)
 

@@ -1,11 +1,10 @@
 """Publishes a message that is alone in one round trip: lock, insert, advance and COMMIT travel in one packet.
 
-It never waits for a head and never repeats anything: what it cannot do, and what failed, is for `batch` to do as ever.
-`batch` calls it.
+Never waits for a head, and never repeats. A message that it cannot publish goes the usual way, in `batch`.
 
-A new id needs no look-up, so the whole transaction can be written down before its offset is known. What is lost on the
-way may run later than anybody expects, and meets its copy then, which has the same id: it fails, and nothing is stored
-twice. Only a copy that was collected meanwhile would not stop it, see `doubt.refuse_outdated`.
+A new id needs no look-up. So the whole transaction can be sent before the offset is known. A packet that the network
+delays may run after its message was repeated. It meets the copy then, which has the same id. So it fails, and nothing
+is stored twice. A copy that was collected meanwhile would not stop it: see `doubt.refuse_outdated`.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from lanelog.errors import DatabaseError
 from lanelog.publisher.draft import Draft
 
 _LARGEST: Final = 16 * 1024
-"""Bytes: so much arrives in one piece, and a longer message is not worth the trips it would save."""
+"""The most bytes of such a message. For a longer one, the round trips are a small part of the cost."""
 
 
 def fits(database: Database, draft: Draft) -> bool:
-    """Whether a message may be published that way: a new id, for now, and short.
+    """Whether a message may be published that way. Its id must be new, and it must be short and without a delay.
 
-    A caller hears of an unknown outcome after publish_timeout. By then nothing that was sent may be on its way, because
-    the caller's repetition does not know that it is one.
+    A caller hears of an unknown outcome after publish_timeout. By then no packet may be on its way any more: the
+    caller's own repetition would not know of it.
     """
     return (
         not draft.looked_up
@@ -36,9 +35,9 @@ def fits(database: Database, draft: Draft) -> bool:
 
 
 def publish(database: Database, draft: Draft) -> int | None:
-    """Return the offset of a message when it is committed; None: nothing was written.
+    """Return the offset of the message when it is committed. Raises DatabaseError.
 
-    The head was taken, or there is none. Raises DatabaseError.
+    None: nothing was written. The head is locked or missing, or the server takes one statement at a time.
     """
     insert = messages.insert_next(
         draft.topic,

@@ -1,12 +1,10 @@
-"""Gives drafts their offsets: which are duplicates, which to append or to schedule, how far heads move; writes that.
+"""Gives drafts their offsets and writes them. `place` finds the duplicates, and what to append or to schedule.
 
-It never opens, commits or repeats a transaction, and needs the heads locked. Group commit, `publish_many` and
-publishing in a caller's transaction all end here.
+Never opens, commits or repeats a transaction. `batch`, `bulk` and `caller` lock the heads before.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -26,11 +24,11 @@ _KEYS_NAMED: Final = 3
 
 @frozen(kw_only=True)
 class Placement:
-    """What one transaction will write, and what its publishers will be told."""
+    """The plan of one transaction: its rows, the moves of heads, and the receipts."""
 
     rows: list[NewMessage] = field(factory=list)
     scheduled: list[NewScheduled] = field(factory=list)
-    """What waits outside of the log; it takes no offset."""
+    """Messages that wait outside of the log. They take no offsets."""
     moves: Mapping[str, int]
     """By how many offsets the head of each key moves."""
     receipts: list[Receipt] = field(factory=list)
@@ -38,26 +36,28 @@ class Placement:
 
 
 def place(drafts: Sequence[Draft], heads: Mapping[str, int], stored: Mapping[tuple[str, str], int]) -> Placement:
-    """Plan the drafts of one topic, in order, behind `heads`; `stored` has the offsets of ids that are there already.
+    """Give the drafts of one topic, in their order, the offsets behind `heads`. Return the plan.
 
-    A message with a delay is scheduled: its offset is SCHEDULED until it is due, for its receipt and in `stored`. A
-    duplicate takes no offset. A draft that turns out to be stored by an earlier attempt of its own is no duplicate.
+    `stored` has the offsets of the ids that are stored already. A message with a delay is scheduled. Until it is due,
+    its offset is SCHEDULED, in its receipt and in `stored`. A duplicate takes no offset. A draft that was stored by an
+    earlier attempt of its own is no duplicate, and keeps that offset.
     """
-    moves: Counter[str] = Counter()
+    moves: dict[str, int] = {}
     placement = Placement(moves=moves)
     placed: dict[tuple[str, str], int] = {}
     for draft in drafts:
-        offset = stored.get(draft.place)
+        at = draft.place
+        offset = stored.get(at)
         if offset is not None:
-            duplicate = draft.given and (not draft.is_own(offset) or draft.place in placed)
-        elif draft.place in placed:
-            offset, duplicate = placed[draft.place], True
+            duplicate = draft.given and (not draft.is_own(offset) or at in placed)
+        elif at in placed:
+            offset, duplicate = placed[at], True
         elif draft.timing.scheduled:
             offset, duplicate = SCHEDULED, False
             placement.scheduled.append(_waiting(draft, len(placement.scheduled)))
         else:
-            moves[draft.key] += 1
-            offset, duplicate = heads[draft.key] + moves[draft.key], False
+            moves[draft.key] = moved = moves.get(draft.key, 0) + 1
+            offset, duplicate = heads[draft.key] + moved, False
             placement.rows.append(
                 NewMessage(
                     draft.key,
@@ -69,7 +69,7 @@ def place(drafts: Sequence[Draft], heads: Mapping[str, int], stored: Mapping[tup
                     draft.target_group,
                 )
             )
-        placed.setdefault(draft.place, offset)
+        placed.setdefault(at, offset)
         placement.receipts.append(Receipt(offset, draft.id, duplicate, draft.key))
     return placement
 
@@ -89,9 +89,9 @@ def _waiting(draft: Draft, place: int) -> NewScheduled:
 
 
 def write(cx: Transaction, topic: str, drafts: Sequence[Draft], heads: Mapping[str, int]) -> list[Receipt]:
-    """Look up what may be stored already, and append the rest; the heads are locked. One receipt for each draft.
+    """Look up the drafts that may be stored already, and write the others. Return one receipt for each draft.
 
-    Raises DatabaseError for what an earlier attempt may have stored so long ago that it may be collected.
+    Raises DatabaseError, also where `doubt` forbids to write a draft again.
     """
     asked = [draft.place for draft in drafts if draft.looked_up]
     stored = messages.find_ids(cx, topic, asked) if asked else {}
@@ -101,14 +101,17 @@ def write(cx: Transaction, topic: str, drafts: Sequence[Draft], heads: Mapping[s
 
 
 def append(cx: Executor, topic: str, placement: Placement, max_packet: int) -> list[Receipt]:
-    """Advance the heads and insert the rows. Heads first: their number decides whether the lanes are still there."""
+    """Advance the heads, then insert the rows. Return the receipts. Raises DatabaseError.
+
+    The heads come first: the number of those that moved shows whether all lanes are still there.
+    """
     if placement.rows:
         if partitions.advance(cx, topic, placement.moves) != len(placement.moves):
             raise DatabaseError("a lane vanished while its head was locked: repeat the publish", retriable=True)
         try:
             messages.insert(cx, topic, placement.rows, max_packet)
         except DatabaseError as exc:
-            # MySQL names the table, too; ids have another index.
+            # MySQL writes the table's name before PRIMARY. A second row with the same id is refused by another index.
             if exc.code == codes.DUPLICATE and "PRIMARY'" in str(exc):
                 raise _taken(topic, placement, exc) from exc
             raise
@@ -118,7 +121,7 @@ def append(cx: Executor, topic: str, placement: Placement, max_packet: int) -> l
 
 
 def _taken(topic: str, placement: Placement, error: DatabaseError) -> DatabaseError:
-    """Offsets are given out under the head's lock: one that is there already lies above the head."""
+    """Return the error for an offset that was there before it was given out: the head is below rows of its lane."""
     keys = ", ".join(map(repr, sorted(placement.moves)[:_KEYS_NAMED]))
     return DatabaseError(
         f"topic {topic!r}: a head of the keys to publish under ({keys}) is below messages of its lane, as after a "
@@ -129,15 +132,16 @@ def _taken(topic: str, placement: Placement, error: DatabaseError) -> DatabaseEr
 
 
 def note_attempt(drafts: Sequence[Draft], receipts: Sequence[Receipt], error: BaseException, began: float) -> None:
-    """Remember a failed attempt: from now on ids are looked up, and a message found where it was put is our own.
+    """Note a failed attempt in its drafts. From now on their ids are looked up.
 
-    `began`: when (`doubt.now`) its transaction began, so before the server gave the messages their age.
+    After a COMMIT without an answer, a message that is found at the offset of its receipt is our own. `began`: when
+    (`doubt.now`) the transaction began. The age of its messages counts from a later time.
     """
     for draft in drafts:
         draft.repeated = True
     if isinstance(error, DatabaseError) and not error.outcome_unknown:
         return
-    # There are receipts only if everything was written: what is no DatabaseError interrupted the COMMIT.
+    # There are receipts only after the rows were sent. So another error than DatabaseError may have interrupted COMMIT.
     for draft, receipt in zip(drafts, receipts, strict=False):
         if not receipt.duplicate:
             if isinstance(error, DatabaseError):

@@ -28,8 +28,8 @@ from lanelog.publisher.caller import CallerWriter
 from lanelog.publisher.draft import SCHEDULED, Draft, make_draft
 from lanelog.publisher.group import GroupCommit
 from lanelog.publisher.lanes import LaneCreator
+from lanelog.publisher.lock_report import Locked
 from lanelog.publisher.lock_waiters import LockWaiters
-from lanelog.publisher.locked import Locked
 from lanelog.publisher.spread import Spread
 from lanelog.publisher.timing import make_timing
 
@@ -110,9 +110,10 @@ class Publisher:
     ) -> list[Receipt]:
         """See `Client.publish_many`. `target_group`: only this group gets the messages; the other groups pass them."""
         check_name("topic", topic)
-        drafts = [self._draft(topic, _outgoing(item), codec) for item in _items(items)]
-        for draft in drafts:
-            draft.target_group = target_group
+        drafts = [self._draft_of(topic, item, codec) for item in _items(items)]
+        if target_group:
+            for draft in drafts:
+                draft.target_group = target_group
         if not drafts:
             raise ConfigurationError("publish_many needs at least one message")
         if connection is not None:
@@ -147,6 +148,23 @@ class Publisher:
     def close(self) -> None:
         """Close the connections that do not belong to the pool."""
         self.lanes.close()
+
+    def _draft_of(self, topic: str, item: object, codec: Codec | None) -> Draft:
+        """Check and encode one item of many."""
+        if isinstance(item, Outgoing):
+            return self._draft(topic, item, codec)
+        if not isinstance(item, tuple) or len(item) != _PAIR:
+            raise ConfigurationError(f"a message must be (key, payload) or lanelog.Outgoing, not {type(item).__name__}")
+        config = self._database.config
+        return make_draft(
+            topic,
+            item[0],
+            item[1],
+            message_id=None,
+            metadata=None,
+            codec=config.codec if codec is None else codec,
+            max_payload_bytes=config.max_payload_bytes,
+        )
 
     def _draft(self, topic: str, outgoing: Outgoing, codec: Codec | None) -> Draft:
         """Check and encode a message, with its own codec, the codec of the call or the client's."""
@@ -228,11 +246,3 @@ def _items(items: object) -> Iterable[object]:
     if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
         raise ConfigurationError(f"publish_many takes a list of messages, not {type(items).__name__}")
     return items
-
-
-def _outgoing(item: object) -> Outgoing:
-    if isinstance(item, Outgoing):
-        return item
-    if isinstance(item, tuple) and len(item) == _PAIR:
-        return Outgoing(*item)
-    raise ConfigurationError(f"a message must be (key, payload) or lanelog.Outgoing, not {type(item).__name__}")

@@ -1,4 +1,4 @@
-"""The next messages to go out of a lane, the return of unstarted ones, and the effect of an outcome.
+"""The next messages to go out of a lane, those that have expired, returned ones, and the effect of outcomes.
 
 Owns the rules of the three orders and of redelivery. One of them: a message that may have killed a process runs its
 last attempt alone. Never fetches and never loads. Pure.

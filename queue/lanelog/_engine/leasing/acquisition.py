@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from attrs import frozen
+
 from lanelog._engine.leasing.assignment import Proof
 from lanelog._engine.leasing.sharing import Kind
 from lanelog._open_lanes import PREFIX
@@ -26,10 +28,21 @@ LIKE = {Kind.ANY: ("LIKE", "%"), Kind.OPEN: ("LIKE", f"{PREFIX}%"), Kind.KEYED: 
 log = get_logger("keeper")
 
 
-def acquire(session: Session, member: Member, view: LivenessView | None, missing: int, kind: Kind) -> int:
+@frozen
+class Taken:
+    """How many lanes were taken, and keys among which they are."""
+
+    lanes: int = 0
+    among: tuple[str, ...] = ()
+
+    def __add__(self, other: Taken) -> Taken:
+        return Taken(self.lanes + other.lanes, self.among + other.among)
+
+
+def acquire(session: Session, member: Member, view: LivenessView | None, missing: int, kind: Kind) -> Taken:
     """Take up to `missing` lanes of a kind: free ones or a dead owner's, then those that never had a lease row.
 
-    Returns how many were taken. `view` None: the heartbeats cannot be read, so no owner counts as dead.
+    `view` None: the heartbeats cannot be read, so no owner counts as dead.
     """
     dead: tuple[DeadOwner, ...] = ()
     if view is not None:
@@ -37,41 +50,41 @@ def acquire(session: Session, member: Member, view: LivenessView | None, missing
         if view.trusted:
             dead += view.without_heartbeat(leases.counts(session, member.at))
     taken = _take(session, member, dead, missing, kind)
-    if missing > taken:
-        taken += _create(session, member, missing - taken, kind)
+    if missing > taken.lanes:
+        taken += _create(session, member, missing - taken.lanes, kind)
     return taken
 
 
-def _take(session: Session, member: Member, dead: Sequence[DeadOwner], missing: int, kind: Kind) -> int:
+def _take(session: Session, member: Member, dead: Sequence[DeadOwner], missing: int, kind: Kind) -> Taken:
     """Take lanes that have a lease row."""
     at = member.at
     owners = ["", *(suspect.owner for suspect in dead)]
     candidates = leases.free(session, at, owners, missing, LIKE[kind])
     if not candidates:
-        return 0
+        return Taken()
     with session.transaction() as cx:
         holders = ["", *(suspect.owner for suspect in dead if _still_silent(cx, member, suspect))]
         taken = leases.take(cx, at, member.owner, candidates, holders)
     if taken and len(holders) > 1:
         log.warning("lanes.taken_over", topic=at.topic, group=at.group, lanes=taken, owners=holders[1:])
-    return taken
+    return Taken(taken, tuple(candidates))
 
 
-def _create(session: Session, member: Member, missing: int, kind: Kind) -> int:
+def _create(session: Session, member: Member, missing: int, kind: Kind) -> Taken:
     """Take lanes that have no lease row. The new row gets the lowest epoch that was never used."""
     at = member.at
     unclaimed = leases.unclaimed(session, at, missing, LIKE[kind])
     if not unclaimed:
-        return 0
+        return Taken()
     with session.transaction() as cx:
         # Both rows are locked shared: no purge and no delete_group can come between these reads and the insert.
         topic_row = partitions.share_topic(cx, at.topic)
         registered = groups.lock_shared(cx, at)
         still_there = partitions.heads(cx, at.topic, unclaimed)
         if topic_row is None or registered != member.registered_at or not still_there:
-            return 0
+            return Taken()
         leases.create(cx, at, member.owner, list(still_there), topic_row.first_epoch)
-    return len(still_there)
+    return Taken(len(still_there), tuple(still_there))
 
 
 def deregister_dead(session: Session, member: Member, dead: Sequence[DeadOwner], known: set[DeadOwner]) -> None:

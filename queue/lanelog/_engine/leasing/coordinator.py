@@ -16,9 +16,10 @@ from lanelog._asleep import suspended
 from lanelog._database import Incarnation
 from lanelog._engine import life
 from lanelog._engine.leasing import acquisition, loading
+from lanelog._engine.leasing.acquisition import Taken
 from lanelog._engine.leasing.assignment import DeadOwner, LivenessMonitor, LivenessView, fair_share, fair_shares
 from lanelog._engine.leasing.pace import KeeperPace
-from lanelog._engine.leasing.read_back import Beaten, ReadBack
+from lanelog._engine.leasing.read_back import Beaten, ReadBack, lose_others
 from lanelog._engine.leasing.sharing import Kind, Plan, Sharing
 from lanelog._open_lanes import is_open
 from lanelog._stores import groups, heartbeats, leases, offsets, partitions
@@ -107,7 +108,7 @@ class Coordinator:
         member = self.member
         self.beat_if_due()
         owned = leases.owned(self.session, member.at, member.owner)
-        loading.lose_others(member, owned, "found on a new connection with another owner or epoch")
+        lose_others(member, owned, "found on a new connection with another owner or epoch")
         loading.reload(self.session, member, owned)
 
     def turn(self) -> None:
@@ -293,13 +294,15 @@ class Coordinator:
             claim = {}  # without a heartbeat, the others would take the lanes away again
         self._claim_at = 0.0  # a claim that raises is repeated in the next turn; five in a row fail the member
         page = min(PAGE, max(FIRST_PAGE, len(member.leasing.lanes)))
-        if claim:
-            self._read_back.forget()  # lanes taken now must be loaded in this turn, so that the next plan counts them
-        taken = self._claim(claim, page, now)
-        if taken:
+        try:
+            taken = self._claim(claim, page, now)
+        except BaseException:
+            self._read_back.forget()  # some may have been taken: the next turn loads them
+            raise
+        if taken.lanes:
             self.beat_if_due()
-            self._read_back.turn(self.session, self._beaten)
-        if taken >= page:
+            self._read_back.take_in(self.session, taken.among)  # in this turn, so that the next plan counts them
+        if taken.lanes >= page:
             member.signals.wake_keeper()  # there may be more
         else:
             self._claim_at = now + self.pace.claim * random.uniform(0.8, 1.0)
@@ -321,17 +324,16 @@ class Coordinator:
             now,
         )
 
-    def _claim(self, claim: Mapping[Kind, int], page: int, now: float) -> int:
+    def _claim(self, claim: Mapping[Kind, int], page: int, now: float) -> Taken:
         """Take up to so many lanes of each kind. `Kind.ANY` is tried only when no other kind had a lane."""
-        taken = 0
+        taken = Taken()
         for kind, count in claim.items():
-            if taken and kind is Kind.ANY:
+            if taken.lanes and kind is Kind.ANY:
                 continue
             got = acquisition.acquire(self.session, self.member, self.view, min(count, page), kind)
-            if got:
-                taken += got
-                if self.view is not None:
-                    self._sharing.took(kind, self.view.live, now)
+            taken += got
+            if got.lanes and self.view is not None:
+                self._sharing.took(kind, self.view.live, now)
         return taken
 
     def _everybody_has_enough(self) -> bool:

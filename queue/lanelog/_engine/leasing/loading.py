@@ -33,16 +33,6 @@ MENDING_A_LOAD = 1.0
 """Seconds after which a load mends no further lane, because the heartbeat must be written. The next turn goes on."""
 
 
-def lose_others(member: Member, owned: Sequence[OwnedLane], why: str) -> dict[str, OwnedLane]:
-    """Lose the lanes whose lease is not ours, or ours with another epoch. Returns the owned leases by key."""
-    mine = {lease.key: lease for lease in owned}
-    for lane in list(member.leasing.lanes.values()):
-        lease = mine.get(lane.key)
-        if lease is None or lease.epoch != lane.epoch:
-            member.lose_lane(lane.term, why)
-    return mine
-
-
 def load(cx: Session, member: Member, leases: Sequence[OwnedLane]) -> list[Lane]:
     """Build the lanes of these leases, without lanes that were purged (no head) and lanes that must be mended."""
     at, topic = member.at, member.topic

@@ -1,4 +1,6 @@
-"""The read-back: it reads from the database which leases are ours, and extends the authority to start handlers.
+"""The read-back notices leases that are lost: it reads which are ours, and extends the authority to start handlers.
+
+Between two read-backs, the fence of each flush (`settler`) notices them.
 
 Owns the comparison of memory with the leases, and how often it is made. Never acquires a lease.
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
     from lanelog._database import Session
     from lanelog._engine.context import EngineContext
+    from lanelog._engine.lane.lane import Lane
     from lanelog._engine.member.member import Member
     from lanelog._stores.leases import OwnedLane
 
@@ -75,6 +78,23 @@ class ReadBack:
         """Read all rows the next time."""
         self._agreement = None
 
+    def take_in(self, session: Session, keys: Sequence[str]) -> None:
+        """Load those of these lanes that are ours since just now. All others are as they were read last.
+
+        So a member that acquires many lanes, page by page, does not read all of them for each page. If this fails, the
+        rows are read in the next turn. This extends no authority.
+        """
+        member, agreed = self.member, self._agreement
+        self._agreement = None
+        before = member.leasing.changes
+        owned = leases.owned_among(session, member.at, member.owner, keys)
+        new = [lease for lease in owned if lease.key not in member.leasing.lanes]
+        loaded = self._open(session, new)
+        # Another change than these lanes' leaves no agreement, nor does a lane that could not be loaded.
+        if agreed is not None and agreed.changes == before and len(loaded) == len(owned):
+            changes = before + len(loaded)
+            self._agreement = _Agreement([*agreed.rows, *owned], changes, agreed.until)
+
     def turn(self, session: Session, beaten: Beaten) -> None:
         """Extend authority, and lose, load and release the lanes that differ. Does nothing soon after the last time."""
         slept, asked = suspended(), time.monotonic()
@@ -93,7 +113,7 @@ class ReadBack:
     def _read_rows(self, session: Session, beaten: Beaten, asked: float, slept: float) -> None:
         member = self.member
         owned = leases.owned(session, member.at, member.owner)
-        mine = loading.lose_others(member, owned, "the read-back shows another owner or epoch")
+        mine = lose_others(member, owned, "the read-back shows another owner or epoch")
         self._extend_authority(beaten, asked, slept)
         missing = {(lease.key, lease.epoch): lease for lease in owned if lease.key not in member.leasing.lanes}
         unwanted = missing.keys() if member.leasing.stopping else missing.keys() & member.leasing.disowned
@@ -102,10 +122,7 @@ class ReadBack:
                 leases.release(cx, member.at, member.owner, unwanted)
             member.leasing.forget_disowned(unwanted)
         ours = [lease for place, lease in missing.items() if place not in unwanted]
-        loaded = list(loading.load(session, member, ours)) if ours else []
-        for lane in loaded:
-            member.leasing.open_lane(lane)
-        life.acquired(member, [lane.key for lane in loaded])
+        self._open(session, ours)
         changes = member.leasing.changes  # read before the loop: the next turn meets a pause that comes during it
         for lane in list(member.leasing.lanes.values()):
             lease = mine.get(lane.key)
@@ -114,6 +131,14 @@ class ReadBack:
         # There is no agreement while a lane could not be loaded, or was released just now.
         complete = len(member.leasing.lanes) == len(owned)
         self._agreement = _Agreement(owned, changes, asked + member.config.lease_duration) if complete else None
+
+    def _open(self, session: Session, owned: Sequence[OwnedLane]) -> list[Lane]:
+        """Load lanes of ours that memory lacks. Returns those that could be loaded."""
+        loaded = loading.load(session, self.member, owned) if owned else []
+        for lane in loaded:
+            self.member.leasing.open_lane(lane)
+        life.acquired(self.member, [lane.key for lane in loaded])
+        return loaded
 
     def _extend_authority(self, beaten: Beaten, asked: float, slept: float) -> None:
         member = self.member
@@ -124,3 +149,13 @@ class ReadBack:
             member.leasing.grant_authority(min(asked, sent) + member.config.lease_duration, slept)
         if not had_authority:
             member.leasing.pump()
+
+
+def lose_others(member: Member, owned: Sequence[OwnedLane], why: str) -> dict[str, OwnedLane]:
+    """Lose the lanes whose lease is not ours, or ours with another epoch. Returns the owned leases by key."""
+    mine = {lease.key: lease for lease in owned}
+    for lane in list(member.leasing.lanes.values()):
+        lease = mine.get(lane.key)
+        if lease is None or lease.epoch != lane.epoch:
+            member.lose_lane(lane.term, why)
+    return mine
