@@ -1,11 +1,17 @@
 """The series of a scrape: how many there are, and what becomes `other`."""
 
+import re
+import shutil
+import subprocess
 from datetime import UTC, datetime
+from pathlib import Path
 
+import pytest
 from attrs import evolve
 from prometheus_client.metrics_core import Metric
 
 from lanelog.admin import Figures, GroupFigures, GroupInfo, ServerFigures, TableSize, TopicInfo
+from lanelog.metrics import alert_rules
 from lanelog.metrics.log import GROUPS_MAX, metrics_of
 from lanelog.migrations.declared import declared_tables
 
@@ -95,3 +101,32 @@ def test_an_archive_has_no_lanes_without_owner() -> None:
     assert values(found, "lanelog_group_unowned_lanes") == {("t", "g"): 0}
     found = list(metrics_of(figures(["t"], evolve(GROUP, owned_lanes=0))))
     assert values(found, "lanelog_group_unowned_lanes") == {("t", "g"): 2}
+
+
+def test_the_alerts_ask_for_metrics_that_there_are() -> None:
+    """With labels that they have. `lanelog_up` belongs to the look itself."""
+    there = {metric.name for metric in metrics_of(figures(["t"], GROUP))} | {"lanelog_up"}
+    expressions = re.findall(r"expr: (?:>-\n)?((?:.+\n)+?) +(?:for|labels):", alert_rules())
+    asked = {name for each in expressions for name in re.findall(r"lanelog_\w+", each)}
+    assert len(expressions) == alert_rules().count("- alert:")
+    assert asked
+    assert asked <= there
+
+
+def test_every_alert_has_its_entry_in_the_runbook() -> None:
+    """Its annotation names the entry, and there is no entry without an alert."""
+    alerts = re.findall(r"- alert: (\w+)", alert_rules())
+    assert re.findall(r"runbook: operations/runbook, (\w+)", alert_rules()) == alerts
+    page = (Path(__file__).parents[2] / "docs/operations/runbook.md").read_text()
+    assert re.findall(r"^\| `(Lanelog\w+)` \|", page, re.MULTILINE) == alerts
+
+
+def test_prometheus_takes_the_alerts(tmp_path: Path) -> None:
+    """Its own checker reads them, where it is installed."""
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed")
+    path = tmp_path / "rules.yaml"
+    path.write_text(alert_rules())
+    done = subprocess.run([promtool, "check", "rules", str(path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

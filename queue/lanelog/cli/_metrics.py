@@ -28,8 +28,9 @@ _PORT_MAX: Final = 65_535
     metavar="HOST:PORT",
     help="Where to serve them. They name topics and groups; whoever reaches the address reads them.",
 )
+@click.option("--rules", is_flag=True, help="Print alert rules for Prometheus instead.")
 @url_option
-def metrics(*, listen: str, url: str | None) -> None:
+def metrics(*, listen: str, rules: bool, url: str | None) -> None:
     """Serve the metrics of the log to Prometheus, until Ctrl-C. A reader's account is enough.
 
     Lag and age by topic and group, stuck lanes, dead letters, delayed messages, the database.
@@ -40,7 +41,11 @@ def metrics(*, listen: str, url: str | None) -> None:
     import prometheus_client
 
     import lanelog
-    from lanelog.metrics import LogCollector
+    from lanelog.metrics import LogCollector, alert_rules
+
+    if rules:
+        click.echo(alert_rules(), nl=False)
+        return
 
     registry = prometheus_client.CollectorRegistry()
     with lanelog.connect(url, publish_timeout=_PATIENCE) as client:

@@ -6,6 +6,13 @@ Owns names, labels and bounds of the series, and the one import of prometheus-cl
 
 from __future__ import annotations
 
+from importlib import resources
+
 from lanelog.metrics.log import LogCollector
 
-__all__ = ["LogCollector"]
+__all__ = ["LogCollector", "alert_rules"]
+
+
+def alert_rules() -> str:
+    """Return alert rules on the metrics of the log, as a file of rules for Prometheus."""
+    return resources.files(__name__).joinpath("rules.yaml").read_text()
