@@ -68,6 +68,7 @@ LOOKS = (
     Verb("scheduled", ("merge",), line="scheduled list merge"),
     Verb("schedules", line="schedule list"),
     Verb("status", line="status"),
+    Verb("figures"),
     Verb("lag", line="lag"),
     Verb("lag", ("merge", "builders"), line="lag merge builders"),
     Verb("", line="lag mer* build*"),

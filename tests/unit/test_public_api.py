@@ -16,12 +16,12 @@ NAMES = {
 }  # fmt: skip
 
 ADMIN_NAMES = {
-    "Admin", "Contradiction", "DeadLetterInfo", "DeadLetterReason", "Deleted", "Finding", "GroupDeleted", "GroupInfo",
-    "GroupState",
+    "Admin", "Contradiction", "DeadLetterInfo", "DeadLetterReason", "Deleted", "Figures", "Finding", "GroupDeleted",
+    "GroupFigures", "GroupInfo", "GroupState",
     "HistoryInfo", "LaneInfo", "LeaseInfo", "Maintained", "MemberInfo", "MessageInfo", "MessageState", "OffsetInfo",
     "OpenLanes", "OwnerState", "Paused", "Problem", "Purged", "Rank", "Redriven", "Released", "Resumed",
     "ScheduledInfo", "Skipped", "Sought", "SoughtLane", "Status", "TopicDeleted", "TopicInfo", "ScheduleInfo",
-    "SchedulePaused", "ScheduleRemoved", "ScheduleResumed",
+    "SchedulePaused", "ScheduleRemoved", "ScheduleResumed", "ServerFigures", "TableSize",
 }  # fmt: skip
 
 SIGNATURES = """

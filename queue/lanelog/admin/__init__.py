@@ -13,7 +13,9 @@ for `dry_run`: the caller decides.
 # isort: off
 from lanelog._engine.contradictions import Contradiction
 from lanelog.admin.admin import Admin
+from lanelog.admin.operate.figures import Figures, GroupFigures, ServerFigures
 from lanelog.admin.operate.problems import Problem, Rank
+from lanelog.admin.operate.server import TableSize
 from lanelog.admin.operate.status import Status
 from lanelog.admin.types.messages import (
     DeadLetterInfo, DeadLetterReason, GroupState, HistoryInfo, MessageInfo, ScheduledInfo)
@@ -24,9 +26,10 @@ from lanelog.admin.types.topology import (
     GroupInfo, LaneInfo, LeaseInfo, MemberInfo, MessageState, OffsetInfo, OwnerState, ScheduleInfo, TopicInfo)
 
 __all__ = [
-    "Admin", "Contradiction", "DeadLetterInfo", "DeadLetterReason", "Deleted", "Finding", "GroupDeleted", "GroupInfo",
-    "GroupState", "HistoryInfo", "LaneInfo", "LeaseInfo", "Maintained", "MemberInfo", "MessageInfo", "MessageState",
-    "OffsetInfo", "OpenLanes", "OwnerState", "Paused", "Problem", "Purged", "Rank", "Redriven", "Released", "Resumed",
-    "ScheduleInfo", "SchedulePaused", "ScheduleRemoved", "ScheduleResumed", "ScheduledInfo", "Skipped", "Sought",
-    "SoughtLane", "Status", "TopicDeleted", "TopicInfo",
+    "Admin", "Contradiction", "DeadLetterInfo", "DeadLetterReason", "Deleted", "Figures", "Finding", "GroupDeleted",
+    "GroupFigures", "GroupInfo", "GroupState", "HistoryInfo", "LaneInfo", "LeaseInfo", "Maintained", "MemberInfo",
+    "MessageInfo", "MessageState", "OffsetInfo", "OpenLanes", "OwnerState", "Paused", "Problem", "Purged", "Rank",
+    "Redriven", "Released", "Resumed", "ScheduleInfo", "SchedulePaused", "ScheduleRemoved", "ScheduleResumed",
+    "ScheduledInfo", "ServerFigures", "Skipped", "Sought", "SoughtLane", "Status", "TableSize", "TopicDeleted",
+    "TopicInfo",
 ]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from lanelog._checks import Duration
     from lanelog._database import Database
     from lanelog._engine.contradictions import Contradiction
+    from lanelog.admin.operate.figures import Figures
     from lanelog.admin.operate.status import Status
     from lanelog.admin.types.messages import (
         DeadLetterInfo,
@@ -119,6 +120,19 @@ class Admin:
         from lanelog.admin.operate import status
 
         return status.status(self._database, topics, since)
+
+    def figures(self) -> Figures:
+        """Return the figures of the log for a monitor, which judges them itself. `lanelog metrics` serves them.
+
+        The cost is bounded as that of `status` is.
+
+        Returns:
+            Topics, groups, delayed messages, and what the server says of itself. What the account may not see, such as
+            open transactions without the privilege PROCESS, is None.
+        """
+        from lanelog.admin.operate import figures
+
+        return figures.figures(self._database)
 
     def lag(self, topic: str | None = None, group: str | None = None) -> list[GroupInfo]:
         """Return how far behind the groups are, as `groups` does.

@@ -35,6 +35,7 @@ SECTIONS = {
         "tail": "The last messages, and with --follow new ones.",
         "history": "How messages left a group that keeps history.",
         "events": "What lanelog logs, or one of its events.",
+        "metrics": "Serve the figures of the log to Prometheus.",
     },
     "Steer": {
         "pause": "Hand out nothing more, until resume.",
@@ -97,6 +98,7 @@ cli.rooms = {
     "_events": ("events",),
     "_letters": ("dlq",),
     "_messages": ("show", "tail", "history"),
+    "_metrics": ("metrics",),
     "_publish": ("publish",),
     "_read": ("topics", "groups", "members", "lanes", "lag", "offsets", "leases"),
     "_schedule": ("schedule",),

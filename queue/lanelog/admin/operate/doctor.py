@@ -18,7 +18,7 @@ from attrs import frozen
 from lanelog import migrations
 from lanelog._database import NOW_MS, codes
 from lanelog._roles import ALL_TABLES, ROLES
-from lanelog.admin.operate import repair, wake
+from lanelog.admin.operate import repair, server, wake
 from lanelog.admin.types.results import Finding
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError, SchemaError
 from lanelog.migrations.declared import declared_tables
@@ -50,10 +50,6 @@ CLOCK = f"""SELECT {NOW_MS}, COALESCE(MAX(s.heartbeat_at), 0) FROM (
   SELECT heartbeat_at FROM queue_subscriber_heartbeats FORCE INDEX (PRIMARY) WHERE consumer_group > ''
   ORDER BY consumer_group, topic, subscriber_name LIMIT 1000) s"""
 NOW = f"SELECT {NOW_MS}"
-
-# The oldest open transaction of the server, which keeps deleted rows in every index (needs PROCESS).
-OLDEST = """SELECT trx_mysql_thread_id, TIMESTAMPDIFF(SECOND, trx_started, NOW()) FROM information_schema.innodb_trx
-WHERE trx_mysql_thread_id <> 0 AND trx_mysql_thread_id <> CONNECTION_ID() ORDER BY trx_started LIMIT 1"""
 
 # Statements that would change no row: EXPLAIN needs their privilege and executes nothing.
 TRIALS: Final = {
@@ -283,14 +279,14 @@ def _clock(patient: _Patient) -> Finding:
     except SchemaError:
         row = (*(patient.cx.one(NOW) or ()), 0)
     assert row is not None  # noqa: S101 - an aggregate always has a row
-    server, heartbeat = int(row[0]) / 1000, int(row[1]) / 1000
-    if heartbeat > server + _CLOCK_BACK:
+    there, heartbeat = int(row[0]) / 1000, int(row[1]) / 1000
+    if heartbeat > there + _CLOCK_BACK:
         return _error(
             "clock",
-            f"the server's clock is {heartbeat - server:.0f} s behind a heartbeat that it dated itself: it went back",
+            f"the server's clock is {heartbeat - there:.0f} s behind a heartbeat that it dated itself: it went back",
             "let NTP slew the clock instead of stepping it, on every server that may become the primary",
         )
-    off = server - (before + time.time()) / 2
+    off = there - (before + time.time()) / 2
     if abs(off) > _CLOCK_OFF:
         return _warning(
             "clock",
@@ -302,17 +298,17 @@ def _clock(patient: _Patient) -> Finding:
 
 
 def _oldest_transaction(patient: _Patient) -> Finding:
-    row = patient.cx.one(OLDEST)
-    if row is None:
+    found = server.oldest_transaction(patient.cx)
+    if found is None:
         return _ok("oldest transaction", "none is open")
-    thread, seconds = int(row[0]), int(row[1])
-    if seconds > patient.old_after:
+    if found.seconds > patient.old_after:
         return _warning(
             "oldest transaction",
-            f"connection {thread} has had one open for {seconds} s: until it ends, deleted rows stay in every index",
-            f"find out what it does (SHOW PROCESSLIST), then KILL {thread}",
+            f"connection {found.connection} has had one open for {found.seconds:.0f} s: until it ends, deleted rows "
+            "stay in every index",
+            f"find out what it does (SHOW PROCESSLIST), then KILL {found.connection}",
         )
-    return _ok("oldest transaction", f"open for {max(0, seconds)} s")
+    return _ok("oldest transaction", f"open for {found.seconds:.0f} s")
 
 
 def _session_locks(patient: _Patient) -> Finding:

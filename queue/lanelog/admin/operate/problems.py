@@ -33,6 +33,10 @@ REASONS: Final = 3
 """Reasons of dead letters that are shown for each topic; `dlq list --reasons` shows all."""
 
 
+FAILING: Final = "failing"
+"""The state of a lane whose first message failed and waits for its next attempt."""
+
+
 class Rank(IntEnum):
     """How bad a problem is. Problems are shown in this order, and within one rank by age."""
 
@@ -198,7 +202,7 @@ def of_lane(lane: LaneInfo, group: GroupInfo, running: float | None) -> Problem 
         due = "is due" if not lane.next_attempt_in else f"in {age(lane.next_attempt_in)}"
         detail = f"attempt {lane.attempts} failed: {shown(summary(lane.last_error))}; the next {due}; to give it up:"
         mend = command("skip", *place, str(offset), options=["--reason", "…"])
-        return problem(Rank.STUCK, "failing", detail, mend, cause=summary(lane.last_error))
+        return problem(Rank.STUCK, FAILING, detail, mend, cause=summary(lane.last_error))
     if lane.state is MessageState.PROCESSING and running is not None and running > SLOW:
         detail = f"attempt {lane.attempts} has been running for {age(running)}; to have another worker try:"
         return problem(Rank.STUCK, "slow", detail, command("release", *place))

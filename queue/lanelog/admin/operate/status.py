@@ -66,65 +66,67 @@ def status(database: Database, chosen: Collection[str] | None, since: Status | N
     if isinstance(chosen, str | bytes):
         raise ConfigurationError("topics must be a list of topics, not one of them")
     at = completion.now(database)
-    seen, groups, wrong = _seen(database, chosen)
+    seen = look(database, chosen)
+    groups = seen.groups
     growth = {} if since is None else _growth(groups, at, since)
     ages = [group.oldest_age for group in groups if group.oldest_age is not None]
     return Status(
         at=at,
-        topics=len(seen),
+        topics=len(seen.topics),
         groups=tuple(groups),
         lag=sum(group.lag for group in groups),
         oldest_age=max(ages, default=None),
         oldest_age_exact=all(group.oldest_age_exact for group in groups),
-        dead_letters=sum(topic.dead_letters for topic in seen if not topic.holds_dead_letters),
-        problems=tuple(worst_first(_problems(database, seen, groups, growth, wrong))),
+        dead_letters=sum(topic.dead_letters for topic in seen.topics if not topic.holds_dead_letters),
+        problems=tuple(worst_first(_problems(database, seen, growth))),
     )
 
 
-def _seen(
-    database: Database, chosen: Collection[str] | None
-) -> tuple[list[TopicInfo], list[GroupInfo], list[Contradiction]]:
-    """Return topics, groups and contradictions. They are looked at together: each look reads all lanes."""
-    seen: list[TopicInfo] = []
-    groups: list[GroupInfo] = []
-    wrong: list[Contradiction] = []
+@frozen(kw_only=True)
+class StatusParts:
+    """Topics, groups and contradictions between tables."""
+
+    topics: list[TopicInfo]
+    groups: list[GroupInfo]
+    wrong: list[Contradiction]
+
+
+def look(database: Database, chosen: Collection[str] | None) -> StatusParts:
+    """Look at the parts together: each look reads all lanes."""
+    seen = StatusParts(topics=[], groups=[], wrong=[])
 
     def look_at_topics() -> None:
-        seen.extend(
+        seen.topics.extend(
             topics.topics(database, TOPICS) if chosen is None else [topics.topic(database, each) for each in chosen]
         )
 
     def look_at_contradictions() -> None:
         found = repair.listed(database, CONTRADICTIONS, heads=HEADS)
-        wrong.extend(each for each in found if chosen is None or each.topic in chosen)
+        seen.wrong.extend(each for each in found if chosen is None or each.topic in chosen)
 
     def look_at_groups() -> None:
         for each in (None,) if chosen is None else chosen:
-            groups.extend(topics.groups(database, each))
+            seen.groups.extend(topics.groups(database, each))
 
     together([look_at_topics, look_at_contradictions, look_at_groups])
-    return seen, groups, wrong
+    return seen
 
 
-def _problems(
-    database: Database,
-    seen: list[TopicInfo],
-    groups: list[GroupInfo],
-    growth: dict[tuple[str, str], float],
-    wrong: list[Contradiction],
-) -> Iterator[Problem]:
-    yield from map(of_contradiction, wrong)
-    for group in groups:
+def _problems(database: Database, seen: StatusParts, growth: dict[tuple[str, str], float]) -> Iterator[Problem]:
+    yield from map(of_contradiction, seen.wrong)
+    for group in seen.groups:
         yield from of_group(group, growth.get((group.topic, group.group)))
-        if group.lag or group.paused_lanes:
-            yield from _of_lanes(database, group)
-    for topic in seen:
+        yield from of_lanes(database, group)
+    for topic in seen.topics:
         if topic.dead_letters and not topic.holds_dead_letters:
             few = topic.dead_letters <= LETTERS
             yield from of_letters(topic, listing.dead_letter_reasons(database, topic.topic, None) if few else None)
 
 
-def _of_lanes(database: Database, group: GroupInfo) -> Iterator[Problem]:
+def of_lanes(database: Database, group: GroupInfo) -> Iterator[Problem]:
+    """Yield what is wrong with lanes of a group: of those `LANES` that have the oldest messages."""
+    if not group.lag and not group.paused_lanes:
+        return
     for place, lane in enumerate(lanes.lanes(database, group.topic, group.group, order_by="age", limit=LANES)):
         found = of_lane(lane, group, _running(database, lane) if place < RUNNING else None)
         if found is not None:

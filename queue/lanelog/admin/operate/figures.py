@@ -1,0 +1,108 @@
+"""The figures of the log for a monitor: one look at topics, groups, lanes that are stuck, and the server.
+
+Owns the choice of what is looked at. The figures are those of `status`, so that an alert and `lanelog status` never
+disagree. Judges nothing and changes nothing. The parts are looked at together and may differ by a moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+
+from attrs import frozen
+
+from lanelog._database import codes
+from lanelog._stores import scheduled
+from lanelog.admin.lookup.known import read
+from lanelog.admin.operate import server, status
+from lanelog.admin.operate.problems import FAILING, Rank
+from lanelog.admin.operate.server import TableSize
+from lanelog.admin.types.topology import GroupInfo, TopicInfo
+from lanelog.errors import DatabaseError
+
+if TYPE_CHECKING:
+    from lanelog._database import Database, Executor
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@frozen(kw_only=True)
+class ServerFigures:
+    """What the server says of itself. None, or a table that is missing: the account may not see it."""
+
+    oldest_transaction: float | None
+    """Seconds for which the oldest transaction of another connection has been open; 0: none is."""
+    history_list_length: int | None
+    """Transactions whose deleted rows are still in the indexes."""
+    tables: Mapping[str, TableSize]
+    """lanelog's tables by name. Sizes are the server's estimates; MySQL renews them once a day."""
+
+
+@frozen(kw_only=True)
+class GroupFigures:
+    """One group, and how many of its lanes are stuck."""
+
+    info: GroupInfo
+    stuck_lanes: int
+    """Lanes that `status` calls failing, slow, without owner, or whose owner is gone.
+
+    Of each group, the 100 lanes with the oldest messages are looked at.
+    """
+    failing_lanes: int
+    """Those of them whose first message failed and waits for its next attempt."""
+
+
+@frozen(kw_only=True)
+class Figures:
+    """The figures of the log."""
+
+    topics: tuple[TopicInfo, ...]
+    """Up to 1,000 topics."""
+    groups: tuple[GroupFigures, ...]
+    """Up to 1,000 groups."""
+    delayed: Mapping[str, int]
+    """Messages that are not in the log yet, by topic; topics without one are missing."""
+    contradictions: int
+    """Contradictions between tables; no more than 20 are counted."""
+    server: ServerFigures
+
+
+def figures(database: Database) -> Figures:
+    """See `Admin.figures`."""
+    seen = status.look(database, None)
+    return Figures(
+        topics=tuple(seen.topics),
+        groups=tuple(_group(database, each) for each in seen.groups),
+        delayed=read(database, scheduled.counts, "counting delayed messages"),
+        contradictions=len(seen.wrong),
+        server=read(database, _server, "asking the server", mariadb=database.facts().mariadb),
+    )
+
+
+def _group(database: Database, info: GroupInfo) -> GroupFigures:
+    stuck = [each.what for each in status.of_lanes(database, info) if each.rank is Rank.STUCK]
+    return GroupFigures(info=info, stuck_lanes=len(stuck), failing_lanes=stuck.count(FAILING))
+
+
+def _server(cx: Executor, *, mariadb: bool) -> ServerFigures:
+    return ServerFigures(
+        oldest_transaction=_permitted(_oldest, cx),
+        history_list_length=_permitted(server.history_list_length, cx, mariadb=mariadb),
+        tables=_permitted(server.table_sizes, cx) or {},
+    )
+
+
+def _oldest(cx: Executor) -> float:
+    found = server.oldest_transaction(cx)
+    return 0.0 if found is None else found.seconds
+
+
+def _permitted(ask: Callable[Concatenate[Executor, P], T], cx: Executor, *args: P.args, **kwargs: P.kwargs) -> T | None:
+    """Return the answer. None: the account may not ask."""
+    try:
+        return ask(cx, *args, **kwargs)
+    except DatabaseError as error:
+        if error.code not in codes.DENIED_ANYWHERE:
+            raise
+        return None

@@ -1,0 +1,66 @@
+"""What the server says of itself: its oldest transaction, the deleted rows that it keeps, the sizes of our tables.
+
+Owns these questions. Reads no table of lanelog, changes nothing and judges nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attrs import frozen
+
+from lanelog.migrations.declared import declared_tables
+
+if TYPE_CHECKING:
+    from lanelog._database import Executor
+
+# The oldest open transaction of the server, which keeps deleted rows in every index (needs PROCESS).
+OLDEST = """SELECT trx_mysql_thread_id, TIMESTAMPDIFF(SECOND, trx_started, NOW()) FROM information_schema.innodb_trx
+WHERE trx_mysql_thread_id <> 0 AND trx_mysql_thread_id <> CONNECTION_ID() ORDER BY trx_started LIMIT 1"""
+
+# How many transactions have deleted rows that are still in the indexes: MariaDB, and MySQL (which needs PROCESS).
+_HISTORY_MARIADB = "SHOW GLOBAL STATUS LIKE 'Innodb_history_list_length'"
+_HISTORY_MYSQL = "SELECT name, `count` FROM information_schema.innodb_metrics WHERE name = 'trx_rseg_history_len'"
+
+# Estimated rows, and bytes with the indexes, of the tables of this database that the account may see.
+_SIZES = """SELECT table_name, COALESCE(table_rows, 0), COALESCE(data_length, 0) + COALESCE(index_length, 0)
+FROM information_schema.tables WHERE table_schema = DATABASE()"""
+
+
+@frozen(kw_only=True)
+class OldestTransaction:
+    """The transaction that has been open for longest."""
+
+    connection: int
+    seconds: float
+
+
+@frozen(kw_only=True)
+class TableSize:
+    """How large a table is, as the server estimates it. MySQL renews its estimates once a day."""
+
+    rows: int
+    bytes: int
+
+
+def oldest_transaction(cx: Executor) -> OldestTransaction | None:
+    """Return the oldest open transaction of other connections. None: none is open.
+
+    Raises DatabaseError if the account lacks PROCESS.
+    """
+    row = cx.one(OLDEST)
+    return None if row is None else OldestTransaction(connection=int(row[0]), seconds=max(0, int(row[1])))
+
+
+def history_list_length(cx: Executor, *, mariadb: bool) -> int:
+    """Return how many transactions wait for purge. On MySQL it raises DatabaseError if the account lacks PROCESS."""
+    row = cx.one(_HISTORY_MARIADB if mariadb else _HISTORY_MYSQL)
+    return 0 if row is None else int(row[1])
+
+
+def table_sizes(cx: Executor) -> dict[str, TableSize]:
+    """Return the sizes of lanelog's tables by name. The server leaves out tables that the account may not see."""
+    ours = declared_tables()
+    return {
+        str(name): TableSize(rows=int(rows), bytes=int(size)) for name, rows, size in cx.query(_SIZES) if name in ours
+    }

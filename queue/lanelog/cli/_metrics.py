@@ -1,0 +1,71 @@
+"""The verb `metrics`: the metrics of the log, served to Prometheus.
+
+Owns the address and the life of the server. `lanelog.metrics` has the metrics.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from contextlib import suppress
+from importlib.util import find_spec
+from typing import Final
+
+import click
+
+from lanelog.cli._verbs import Refused, url_option
+
+_PATIENCE: Final = 3.0
+"""Seconds after which a scrape says that the database does not answer."""
+_PORT_MAX: Final = 65_535
+
+
+@click.command()
+@click.option(
+    "--listen",
+    default="127.0.0.1:9464",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Where to serve them. They name topics and groups; whoever reaches the address reads them.",
+)
+@click.option("--rules", is_flag=True, help="Print alert rules for Prometheus instead.")
+@url_option
+def metrics(*, listen: str, rules: bool, url: str | None) -> None:
+    """Serve the metrics of the log to Prometheus, until Ctrl-C. A reader's account is enough.
+
+    Lag and age by topic and group, stuck lanes, dead letters, delayed messages, the database.
+    """
+    host, port = _address(listen)
+    if find_spec("prometheus_client") is None:
+        raise Refused("this verb needs prometheus-client: pip install 'lanelog[metrics]'")
+    import prometheus_client
+
+    import lanelog
+    from lanelog.metrics import LogCollector, alert_rules
+
+    if rules:
+        click.echo(alert_rules(), nl=False)
+        return
+
+    registry = prometheus_client.CollectorRegistry()
+    with lanelog.connect(url, publish_timeout=_PATIENCE) as client:
+        registry.register(LogCollector(client.admin))
+        try:
+            server, _ = prometheus_client.start_http_server(port, host, registry)
+        except OSError as exc:
+            raise Refused(f"cannot listen at {listen}: {exc.strerror or exc}") from exc
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C
+        with server, suppress(KeyboardInterrupt):  # the way to end it
+            click.echo(f"http://{f'[{host}]' if ':' in host else host}:{server.server_port}/metrics")
+            threading.Event().wait()
+
+
+def _address(text: str) -> tuple[str, int]:
+    """Return host and port. Port 0: any that is free."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > _PORT_MAX:
+        raise click.UsageError(f"--listen {text!r} is no HOST:PORT: write 127.0.0.1:9464")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+VERBS = (metrics,)

@@ -1,0 +1,174 @@
+"""The metrics of the log: lag and age of each group, lanes that are stuck, dead letters, the database.
+
+Owns their names. One scrape is one look of `client.admin`; scrapes that come soon after it get the same answer. A
+scrape never fails: if the database does not answer, `lanelog_up` is 0 and all other series are missing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from attrs import define, field
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from lanelog.errors import LanelogError
+from lanelog.metrics.series import Gauge, families
+
+if TYPE_CHECKING:
+    from lanelog.admin import Admin, Figures, GroupFigures, ServerFigures, TopicInfo
+
+GROUPS_MAX: Final = 60
+"""Series of each metric of groups: with the bound of topics, a scrape has at most 1,000 series."""
+TOPICS_MAX: Final = 60
+
+_JOBS: Final = {"archive", "replay"}
+"""Orders of groups that take no lanes."""
+
+_highest = partial(max, default=0.0)
+
+
+def _unowned(group: GroupFigures) -> int:
+    info = group.info
+    return 0 if info.order in _JOBS else max(0, info.lanes - info.owned_lanes)
+
+
+_GROUPS: Final[tuple[Gauge[GroupFigures], ...]] = (
+    Gauge("lanelog_group_lag_messages", "Messages that the group has not settled.", lambda each: each.info.lag),
+    Gauge(
+        "lanelog_group_oldest_seconds",
+        "Age of the oldest message that the group has not settled; 0: all is settled.",
+        lambda each: each.info.oldest_age or 0.0,
+        _highest,
+    ),
+    Gauge("lanelog_group_members", "Subscribers that are alive.", lambda each: each.info.members),
+    Gauge("lanelog_group_paused", "1: an operator has paused the group.", lambda each: each.info.paused_at is not None),
+    Gauge("lanelog_group_lanes", "Lanes of the topic.", lambda each: each.info.lanes),
+    Gauge("lanelog_group_lagging_lanes", "Lanes with unsettled messages.", lambda each: each.info.lagging_lanes),
+    Gauge(
+        "lanelog_group_stuck_lanes",
+        "Lanes that `lanelog status` calls failing, slow, without owner, or whose owner is gone, of the 100 lanes with "
+        "the oldest messages.",
+        lambda each: each.stuck_lanes,
+    ),
+    Gauge(
+        "lanelog_group_failing_lanes",
+        "Stuck lanes whose first message failed and waits for its next attempt.",
+        lambda each: each.failing_lanes,
+    ),
+    Gauge("lanelog_group_unowned_lanes", "Lanes without a living owner.", _unowned),
+    Gauge("lanelog_group_paused_lanes", "Lanes that were paused by themselves.", lambda each: each.info.paused_lanes),
+    Gauge("lanelog_group_in_flight_messages", "Messages handed out, not settled.", lambda each: each.info.in_flight),
+    Gauge("lanelog_group_waiting_messages", "Messages that wait for another attempt.", lambda each: each.info.waiting),
+)
+
+
+@define(eq=False)
+class LogCollector(Collector):
+    """The metrics of the log, for a registry of prometheus-client.
+
+    Example:
+        Serve them from a process of one's own::
+
+            from prometheus_client import CollectorRegistry, start_http_server
+
+            registry = CollectorRegistry()
+            registry.register(LogCollector(client.admin))
+            start_http_server(9464, "127.0.0.1", registry)
+    """
+
+    _admin: Admin
+    _fresh: float = 2.0
+    """Seconds for which an answer is given again, so that several monitors cost one look."""
+    _lock: threading.Lock = field(factory=threading.Lock, init=False)
+    _answer: list[Metric] = field(factory=list, init=False)
+    _until: float = field(default=float("-inf"), init=False)
+
+    def describe(self) -> Iterable[Metric]:
+        """Return nothing. Otherwise a registry would look at the log when the collector is registered."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the metrics of this moment."""
+        with self._lock:  # a scrape that comes during a look waits for its answer
+            if time.monotonic() >= self._until:
+                self._answer = list(self._look())
+                self._until = time.monotonic() + self._fresh
+            return self._answer
+
+    def _look(self) -> Iterator[Metric]:
+        began = time.monotonic()
+        try:
+            found = self._admin.figures()
+        except LanelogError:
+            yield _one("lanelog_up", "1: the database answers.", 0)
+            return
+        yield _one("lanelog_up", "1: the database answers.", 1)
+        yield _one("lanelog_look_seconds", "How long the look at the log took.", time.monotonic() - began)
+        yield from metrics_of(found)
+
+
+def metrics_of(found: Figures) -> Iterator[Metric]:
+    """Yield the metrics of these figures, at most 1,000 series with those of the look itself."""
+    groups = sorted(found.groups, key=_worst_first)
+    yield from families(
+        _GROUPS, groups, ("topic", "group"), lambda each: (each.info.topic, each.info.group), GROUPS_MAX
+    )
+    topics = [each for each in found.topics if not each.holds_dead_letters]
+    topics.sort(key=lambda each: (-each.dead_letters, -found.delayed.get(each.topic, 0), each.topic))
+    yield from families(_topics(found), topics, ("topic",), lambda each: (each.topic,), TOPICS_MAX)
+    yield _one("lanelog_contradictions", "Tables that contradict each other.", found.contradictions)
+    yield from _database(found.server)
+
+
+def _worst_first(group: GroupFigures) -> tuple[bool, int, float, int, str, str]:
+    info = group.info
+    nobody = info.lag > 0 and not info.members
+    return not nobody, -group.stuck_lanes, -(info.oldest_age or 0), -info.lag, info.topic, info.group
+
+
+def _topics(found: Figures) -> tuple[Gauge[TopicInfo], ...]:
+    return (
+        Gauge("lanelog_topic_messages", "Messages in the log.", lambda each: each.messages),
+        Gauge("lanelog_topic_lanes", "Lanes.", lambda each: each.lanes),
+        Gauge(
+            "lanelog_topic_dead_letters",
+            "Dead letters that are neither redriven nor deleted.",
+            lambda each: each.dead_letters,
+        ),
+        Gauge(
+            "lanelog_topic_delayed_messages",
+            "Messages that are not in the log yet.",
+            lambda each: found.delayed.get(each.topic, 0),
+        ),
+    )
+
+
+def _database(server: ServerFigures) -> Iterator[Metric]:
+    if server.oldest_transaction is not None:
+        yield _one(
+            "lanelog_database_oldest_transaction_seconds",
+            "For how long the server's oldest transaction has been open; 0: none is.",
+            server.oldest_transaction,
+        )
+    if server.history_list_length is not None:
+        yield _one(
+            "lanelog_database_history_list_length",
+            "Transactions whose deleted rows are still in the indexes.",
+            server.history_list_length,
+        )
+    rows = GaugeMetricFamily("lanelog_table_rows", "Rows of a table, estimated.", labels=("table",))
+    size = GaugeMetricFamily("lanelog_table_bytes", "Bytes of a table and its indexes, estimated.", labels=("table",))
+    for table, found in sorted(server.tables.items()):
+        rows.add_metric((table,), found.rows)
+        size.add_metric((table,), found.bytes)
+    yield from (rows, size)
+
+
+def _one(name: str, help_: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, help_, value=value)

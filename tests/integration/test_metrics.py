@@ -1,0 +1,140 @@
+"""`lanelog metrics`: what Prometheus gets from a real server, with a reader's account."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
+
+import lanelog
+from lanelog import Reject, Retry
+from lanelog.metrics import LogCollector
+from support.accounts import account
+from support.cli import Command
+from support.sql import rows
+from support.waiting import eventually
+
+KEY = "a-customer's-name"
+LISTEN = ("metrics", "--listen", "127.0.0.1:0")
+Series = dict[tuple[str, ...], float]
+
+
+def handle(message: lanelog.Message) -> None:
+    if message.payload == b"reject":
+        raise Reject("no such branch")
+    if message.payload == b"retry":
+        raise Retry(delay=3600)
+
+
+@contextmanager
+def serving(url: str) -> Iterator[str]:
+    """The verb in a process of its own, ended as systemd ends it; the address that it prints."""
+    command = [sys.executable, "-m", "lanelog", *LISTEN]
+    with subprocess.Popen(command, env={**os.environ, "LANELOG_URL": url}, stdout=subprocess.PIPE, text=True) as child:
+        try:
+            assert child.stdout is not None
+            yield child.stdout.readline().strip()
+        finally:
+            child.send_signal(signal.SIGTERM)
+            assert child.wait(20) == 0
+
+
+def scraped(address: str) -> Series:
+    with urlopen(address, timeout=20) as answer:  # noqa: S310 - the address that our own process printed
+        text = answer.read().decode()
+    assert KEY not in text
+    return {
+        (sample.name, *(sample.labels[label] for label in sorted(sample.labels, reverse=True))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+@pytest.fixture
+def log(lanelog_client: lanelog.Client) -> lanelog.Client:
+    """Messages that a handler retries, rejects and accepts, a delayed message, and a group that nobody runs."""
+    lanelog_client.publish_many("t", [(KEY, b"retry"), ("bad", b"reject"), ("good", b"x")])
+    lanelog_client.publish("t", KEY, b"later", delay=3600)
+    lanelog_client.subscribe("t", "left", handle).stop()
+    return lanelog_client
+
+
+def test_a_reader_gets_the_figures_of_the_log(log: lanelog.Client, raw: Any, lanelog_url: str) -> None:
+    """By topic and group, without keys; what needs PROCESS is absent, and nothing is an error."""
+    with account(raw, lanelog_url, {"*": "SELECT"}) as url, log.subscribe("t", "g", handle) as subscription:
+        eventually(lambda: (stats := subscription.stats()).dead_lettered == stats.retried == stats.acked == 1)
+        eventually(lambda: log.admin.groups("t")[0].lag == 1)
+        rows(raw, "UPDATE queue_messages SET created_at = created_at - 3600000 WHERE topic = 't'")
+        with serving(url) as address:
+            found = scraped(address)
+            assert found["lanelog_up",] == 1
+            assert found["lanelog_group_lag_messages", "t", "g"] == 1
+            assert found["lanelog_group_lag_messages", "t", "left"] == 3
+            assert 3600 <= found["lanelog_group_oldest_seconds", "t", "g"] < 3700
+            assert (found["lanelog_group_members", "t", "g"], found["lanelog_group_members", "t", "left"]) == (1, 0)
+            assert found["lanelog_group_failing_lanes", "t", "g"] == found["lanelog_group_stuck_lanes", "t", "g"] == 1
+            assert found["lanelog_group_unowned_lanes", "t", "left"] == found["lanelog_group_lanes", "t", "left"] == 3
+            assert found["lanelog_group_unowned_lanes", "t", "g"] == 0
+            assert found["lanelog_topic_dead_letters", "t"] == 1
+            assert found["lanelog_topic_delayed_messages", "t"] == 1
+            assert found["lanelog_table_bytes", "queue_messages"] > 0
+            assert ("lanelog_database_oldest_transaction_seconds",) not in found
+
+
+def test_an_account_with_process_sees_the_oldest_transaction(log: lanelog.Client, raw: Any, open_raw: Any) -> None:
+    """And how many deleted rows the server keeps for it."""
+    other = open_raw()
+    rows(other, "START TRANSACTION")
+    rows(other, "SELECT COUNT(*) FROM queue_messages")
+    found = log.admin.figures().server
+    assert found.oldest_transaction is not None
+    assert found.oldest_transaction >= 0
+    assert found.history_list_length is not None
+    assert {"queue_messages", "queue_offsets"} <= found.tables.keys()
+
+
+def test_a_paused_group_says_so(log: lanelog.Client) -> None:
+    """An alert for lag can leave it out."""
+    registry = CollectorRegistry()
+    registry.register(LogCollector(log.admin, fresh=0))
+    labels = {"topic": "t", "group": "left"}
+    assert registry.get_sample_value("lanelog_group_paused", labels) == 0
+    log.admin.pause("t", "left", by="ann")
+    assert registry.get_sample_value("lanelog_group_paused", labels) == 1
+
+
+@pytest.mark.parametrize(("fresh", "seen"), [(3600.0, 3), (0.0, 4)])
+def test_monitors_that_ask_at_the_same_time_cost_one_look(log: lanelog.Client, fresh: float, seen: int) -> None:
+    """They get the answer of the last look while it is fresh."""
+    registry = CollectorRegistry()
+    registry.register(LogCollector(log.admin, fresh=fresh))
+    labels = {"topic": "t", "group": "left"}
+    assert registry.get_sample_value("lanelog_group_lag_messages", labels) == 3
+    log.publish("t", "good", b"x")
+    assert registry.get_sample_value("lanelog_group_lag_messages", labels) == seen
+
+
+def test_a_database_that_is_away_is_a_figure() -> None:
+    """Not an error: the scrape succeeds and says so."""
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    with lanelog.connect(f"mysql://root@127.0.0.1:{port}/jobs", publish_timeout=0.2) as client:
+        (up,) = LogCollector(client.admin).collect()
+    assert [(sample.name, sample.value) for sample in up.samples] == [("lanelog_up", 0)]
+
+
+def test_an_address_that_cannot_be_had_is_refused(command: Command) -> None:
+    """In one line."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        said = command.refused("metrics", "--listen", f"127.0.0.1:{taken.getsockname()[1]}")
+    assert said.startswith("cannot listen at 127.0.0.1:")
+    for wrong in ("9464", "127.0.0.1:", "127.0.0.1:65536", ":9464", "127.0.0.1:http"):
+        assert "is no HOST:PORT" in command.refused("metrics", "--listen", wrong)
