@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark test test-rest test-thorough test-mysql test-all lint docs bench bench-compare bench-guard chaos proof dev-server clean database clocks browser java mysql previous
+.PHONY: help demo demo-spark test test-rest test-thorough test-mysql test-all lint docs bench bench-compare bench-guard chaos proof dev-server clean database clocks browser java mysql previous promtool
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,7 +19,7 @@ demo-spark: .venv/installed database java ## The demo, then its log archived, re
 # Two workers: most tests wait for processes and servers. A file of tests stays on one worker.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist=loadfile
 
-test: .venv/installed database clocks browser java ## Run the tests that tell within minutes what is broken
+test: .venv/installed database clocks browser java promtool ## Run the tests that tell within minutes what is broken
 	@$(PYTEST) -m "not thorough" tests/unit tests/contract tests/integration
 	@$(PYTEST) -m "not thorough" tests/spark
 
@@ -86,6 +86,9 @@ browser:
 
 java:
 	@.ci/setup-java
+
+promtool:
+	@.ci/setup-promtool
 
 mysql:
 	@tests/servers/mysql
