@@ -64,8 +64,8 @@ class Gaps:
     def check(self, member: Member, lane: Lane, offset: int) -> None:
         """Skip `offset` if it is really missing. Otherwise lose the lane, or let the fetcher try it again."""
         at, key = member.at, lane.key
-        owned = leases.owned(self.session, at, member.owner)
-        if not any(lease.key == key and lease.epoch == lane.epoch for lease in owned):
+        owned = leases.owned_among(self.session, at, member.owner, [key])
+        if not any(lease.epoch == lane.epoch for lease in owned):
             member.lose_lane(lane.term, "its lease has another owner or epoch")
             return
         self.session.execute(PATIENCE, (1,))
