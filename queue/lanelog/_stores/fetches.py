@@ -27,8 +27,8 @@ _COLUMNS = f"""`offset`, id,
   payload_bytes, IF(expires_at = 0, NULL, CAST(expires_at AS SIGNED) - CAST({NOW_MS} AS SIGNED)), target_group,
   original_topic, original_offset, failed_group, failed_at, failure_count, HEX(last_error))) AS more"""
 
-# The next rows of some lanes (PRIMARY, a range a lane). A SELECT for each lane, joined by UNION ALL, costs twice as much
-# where lanes have few rows.
+# The next rows of some lanes (PRIMARY, a range a lane). A SELECT for each lane, joined by UNION ALL, costs more, and
+# twice as much where lanes have few rows.
 NEXT = f"""SELECT partition_key, {_COLUMNS} FROM queue_messages FORCE INDEX (PRIMARY)
 WHERE topic = %s AND ({{ranges}})"""
 RANGE = "(partition_key = %s AND `offset` BETWEEN %s AND %s)"
