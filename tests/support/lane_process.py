@@ -119,9 +119,19 @@ class Process:
     def take_over_decided(self, run: Run) -> None:
         mine = [(attempt, outcome) for of, attempt, outcome in self.decided if of is run]
         self.decided = [entry for entry in self.decided if entry[0] is not run]
+        if self.acked_together(mine):
+            return
         for attempt, outcome in mine:
             if attempt.state is State.RUNNING:
                 self.apply(attempt, outcome)
+
+    def acked_together(self, decided: list[tuple[Attempt, str]]) -> bool:
+        """Acks that follow each other are taken over at once, as `Attempts.finish` does."""
+        attempts = [attempt for attempt, outcome in decided if outcome == "ack" and attempt.state is State.RUNNING]
+        if not attempts or len(attempts) < len(decided) or not self.world.lane.dispatch.succeeded_in_order(attempts):
+            return False
+        self.done.update(attempt.offset for attempt in attempts)
+        return True
 
     def finish(self, run: Run) -> None:
         self.world.finish(run)

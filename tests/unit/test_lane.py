@@ -13,6 +13,30 @@ def offsets(world: World) -> list[list[int]]:
     return [[attempt.offset for attempt in run.attempts] for run in world.at_workers]
 
 
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("skipped", [0, 1])
+def test_acks_in_order_at_once_have_the_effect_of_one_after_the_other(strict: bool, skipped: int) -> None:
+    """On watermark, budget and the next write, also where an ack stands behind them. Acks out of order are refused."""
+
+    def settled(*, together: bool) -> tuple[object, ...]:
+        world = World(8, strict=strict, run=6)
+        (run,) = world.go()
+        attempts = [world.start(run) for _ in range(5)]
+        world.ack(attempts[-1])
+        world.flush()  # the ack ahead has a row now, which the watermark deletes when it passes
+        world.ack(*attempts[:skipped])
+        if together:
+            assert not world.lane.dispatch.succeeded_in_order(attempts[skipped + 1 : 4])
+            assert world.lane.dispatch.succeeded_in_order(attempts[skipped:4])
+        else:
+            world.ack(*attempts[skipped:4])
+        state, writes = world.lane.state, world.lane.writes
+        marks = (state.watermark, state.cursor, list(state.settled), list(state.running), writes.buffer, writes.dirty)
+        return (*marks, world.budget.messages, world.budget.payload_bytes, [each.state for each in attempts])
+
+    assert settled(together=True) == settled(together=False)
+
+
 # -- strict ------------------------------------------------------------------------------------------------------------
 
 
