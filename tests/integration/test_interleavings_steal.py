@@ -18,7 +18,7 @@ from support.stage import DIES, Actor, Stage, thorough, wait_until_blocked
 from support.turns import Turns
 from support.waiting import Record, eventually
 
-HANG = "before leases.OWNED"
+HANG = "before groups.GET"
 TAKING = "before COMMIT following leases.TAKE"
 COMMITTED = [(how, point.replace("before", "after")) for how, point in BEHIND_THE_FENCE.items()]
 AT_THE_FENCE = [

@@ -127,7 +127,7 @@ class Actor:
 
     def turn(self) -> None:
         """Wait for a whole turn of its keeper."""
-        self.pass_by("after leases.OWNED")
+        self.pass_by("after groups.GET")
 
     def handled(self, count: int, *fields: str) -> list[Any]:
         """Wait until it has handled so many; these fields of each."""
