@@ -126,7 +126,7 @@ class Actor:
             self.pause(point).paused(point).go(point)
 
     def turn(self) -> None:
-        """Wait for a whole turn of its keeper."""
+        """Wait for a whole turn of its keeper, while it is not stopping."""
         self.pass_by("after groups.GET")
 
     def handled(self, count: int, *fields: str) -> list[Any]:
