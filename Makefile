@@ -30,10 +30,10 @@ test-thorough: .venv/installed database clocks browser java previous
 	@$(PYTEST) -m thorough tests/unit tests/contract tests/integration
 	@$(PYTEST) tests/acceptance
 	@$(PYTEST) -m thorough tests/spark
-	@$(BIN)/python -m pytest tests/chaos
 
 test-mysql: .venv/installed database clocks browser mysql previous
 	@$(PYTEST) tests/contract tests/integration tests/acceptance --server=mysql-local
+	@$(BIN)/python -m pytest tests/chaos
 
 test-all: test test-rest ## Run every test, on MariaDB and on MySQL
 
