@@ -14,7 +14,7 @@ import time
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from benchmarks import crowd, flood, looking, raw, sketch
+from benchmarks import behind, crowd, flood, looking, raw, sketch
 from benchmarks.bench import PAYLOAD, TOPIC
 from benchmarks.neighbour import Neighbour
 
@@ -201,12 +201,15 @@ def _flooded(bench: Bench, messages: int, which: str, group: str) -> tuple[float
     return messages / (ended - done.began), reached
 
 
-def admin_status(bench: Bench) -> Iterator[tuple[str, float]]:
-    """Looking at 1 million messages behind."""
-    looking.backlog(bench, bench.messages(1_000_000))
+def million_behind(bench: Bench) -> Iterator[tuple[str, float]]:
+    """Looking at 1 million messages behind, and beginning to consume them."""
+    lag = looking.backlog(bench, bench.messages(1_000_000))
     # The first look finds little of it in the server's memory, and none of the statements prepared.
     yield "admin_status_first", looking.status(bench)
     yield "admin_status_again", min(looking.status(bench) for _ in range(STATUS_LOOKS))
+    began = behind.measured(bench, min(behind.HANDLED, lag // 2))
+    yield "first_message_million", began.first_ms
+    yield "memory_million", began.memory_mib
 
 
 PLAN = (
@@ -219,7 +222,7 @@ PLAN = (
     idle,
     crowded,
     flooding,
-    admin_status,
+    million_behind,
 )
 
 
