@@ -1,4 +1,4 @@
-"""A process that begins to consume where a million messages wait: how soon it handles one, and how much memory it takes.
+"""A process that begins to consume where a million messages wait: how soon it handles one, and what memory it takes.
 
 `measured` runs it. It is a process of its own because memory is a process's.
 """
