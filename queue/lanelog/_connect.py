@@ -101,7 +101,7 @@ class ConnectConfig:
     connect_timeout: float = field(default=5.0, converter=seconds, validator=duration(above=True, most=_TIMEOUT_MAX))
     read_timeout: float = field(default=30.0, converter=seconds, validator=duration(above=True, most=_TIMEOUT_MAX))
     driver: str = field(default="pymysql", validator=_driver)
-    wake: bool = field(default=False, validator=boolean)
+    wake: bool = field(default=True, validator=boolean)
     codec: Codec | None = field(default=None, repr=False, eq=False, validator=codec_option)
 
     def __attrs_post_init__(self) -> None:

@@ -65,7 +65,7 @@ class ConnectOptions(TypedDict, total=False):
     (`mysql+pymysql://`, `mysql+mysqldb://`), otherwise `pymysql`."""
     wake: bool
     """Tell subscribers in other processes of this host at once what was published, and be told; see
-    docs/explanation/hints.md. Default: False."""
+    docs/explanation/hints.md. Default: True."""
     codec: Codec | None
     """Encodes every payload except bytes, and decodes for `message.decode()`. See `lanelog.Codec`. Default: None."""
 
