@@ -66,6 +66,12 @@ class ConnectOptions(TypedDict, total=False):
     wake: bool
     """Tell subscribers in other processes of this host at once what was published, and be told; see
     docs/explanation/hints.md. Default: True."""
+    wake_address: str | None
+    """The IP address, with a UDP port or without, at which publishers on other hosts reach the subscriptions of this
+    client: `10.0.3.7:7000`, `[fd00::7]:7000`, `10.0.3.7` (any free port). Default: None, hints of this host alone."""
+    wake_networks: Sequence[str]
+    """The networks to which this client may send hints, in CIDR notation: `["10.0.0.0/16", "fd00::/8"]`. Default:
+    none, so only subscribers on this host are told."""
     codec: Codec | None
     """Encodes every payload except bytes, and decodes for `message.decode()`. See `lanelog.Codec`. Default: None."""
 
