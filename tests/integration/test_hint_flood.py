@@ -32,7 +32,7 @@ TURN = 0.02
 @pytest.fixture
 def lanelog_client(lanelog_url: str) -> Iterator[Client]:
     """A client that hears hints."""
-    with lanelog.connect(lanelog_url, wake=True) as client:
+    with lanelog.connect(lanelog_url) as client:
         yield client
 
 

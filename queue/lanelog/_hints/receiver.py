@@ -109,6 +109,9 @@ class Receiver:
         self._lock = threading.Lock()
         self.close()
 
+    def __del__(self) -> None:
+        self.close()  # of a client that was never closed, which says so itself
+
 
 def _unix(name: str) -> socket.socket | None:
     return _bound(socket.AF_UNIX, f"\0{name}")
