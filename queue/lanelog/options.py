@@ -97,8 +97,8 @@ class SubscriptionOptions(TypedDict, total=False):
     prefetch_bytes: int
     """The most payload bytes that wait in memory. Default: 64 MiB."""
     poll_interval: Duration
-    """The time between two looks when idle. A message that this process publishes is noticed at once. Default:
-    0.1 s."""
+    """The time between two looks when idle. A message that this process publishes is noticed at once, and with `wake`
+    one of another process on this host. Default: 0.1 s."""
     visibility_timeout: Duration
     """A delivery that is neither settled nor extended for so long is given up, and delivered again. Default: 60 s."""
     auto_extend: bool
