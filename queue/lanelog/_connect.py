@@ -14,6 +14,7 @@ from attrs import field, frozen
 
 from lanelog._checks import boolean, check_options, duration, integer, seconds
 from lanelog._codec import Codec, codec_option
+from lanelog._wake_address import address_option, networks_option
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from urllib.parse import SplitResult
 
     from attrs import Attribute
+
+    from lanelog._wake_address import Network, UdpAddress
 
 URL_VARIABLE: Final = "LANELOG_URL"
 DRIVERS: Final = ("pymysql", "mysqlclient")
@@ -101,7 +104,9 @@ class ConnectConfig:
     connect_timeout: float = field(default=5.0, converter=seconds, validator=duration(above=True, most=_TIMEOUT_MAX))
     read_timeout: float = field(default=30.0, converter=seconds, validator=duration(above=True, most=_TIMEOUT_MAX))
     driver: str = field(default="pymysql", validator=_driver)
-    wake: bool = field(default=False, validator=boolean)
+    wake: bool = field(default=True, validator=boolean)
+    wake_address: UdpAddress | None = field(default=None, converter=address_option)
+    wake_networks: tuple[Network, ...] = field(default=(), converter=networks_option)
     codec: Codec | None = field(default=None, repr=False, eq=False, validator=codec_option)
 
     def __attrs_post_init__(self) -> None:
@@ -167,6 +172,8 @@ _OPTIONS = (
     "read_timeout",
     "driver",
     "wake",
+    "wake_address",
+    "wake_networks",
     "codec",
 )
 

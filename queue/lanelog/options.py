@@ -65,7 +65,13 @@ class ConnectOptions(TypedDict, total=False):
     (`mysql+pymysql://`, `mysql+mysqldb://`), otherwise `pymysql`."""
     wake: bool
     """Tell subscribers in other processes of this host at once what was published, and be told; see
-    docs/explanation/hints.md. Default: False."""
+    docs/explanation/hints.md. Default: True."""
+    wake_address: str | None
+    """The IP address, with a UDP port or without, at which publishers on other hosts reach the subscriptions of this
+    client: `10.0.3.7:7000`, `[fd00::7]:7000`, `10.0.3.7` (any free port). Default: None, hints of this host alone."""
+    wake_networks: Sequence[str]
+    """The networks to which this client may send hints, in CIDR notation: `["10.0.0.0/16", "fd00::/8"]`. Default:
+    none, so only subscribers on this host are told."""
     codec: Codec | None
     """Encodes every payload except bytes, and decodes for `message.decode()`. See `lanelog.Codec`. Default: None."""
 
@@ -91,8 +97,8 @@ class SubscriptionOptions(TypedDict, total=False):
     prefetch_bytes: int
     """The most payload bytes that wait in memory. Default: 64 MiB."""
     poll_interval: Duration
-    """The time between two looks when idle. A message that this process publishes is noticed at once. Default:
-    0.1 s."""
+    """The time between two looks when idle. A message that this process publishes is noticed at once, and with `wake`
+    one of another process on this host. Default: 0.1 s."""
     visibility_timeout: Duration
     """A delivery that is neither settled nor extended for so long is given up, and delivered again. Default: 60 s."""
     auto_extend: bool

@@ -14,7 +14,7 @@ from lanelog._hints import receiver, sender
 
 if TYPE_CHECKING:
     from lanelog._hints.datagram import Hint
-    from lanelog._stores.heartbeats import WakePlace
+    from lanelog._hints.route import Target
 
 Hints = Literal["on", "dropped", "off", "lost"]
 
@@ -33,8 +33,8 @@ def switch(hints: Hints, name: str) -> bool:
     if share:
         deliver, unpack = sender.deliver, receiver.unpack
 
-        def deliver_some(places: Collection[WakePlace], hint: Hint) -> int:
-            return deliver([place for place in places if dice.random() >= share], hint)
+        def deliver_some(targets: Collection[Target], hint: Hint) -> int:
+            return deliver([target for target in targets if dice.random() >= share], hint)
 
         def unpack_some(datagram: bytes, token: int) -> Hint | None:
             return None if dice.random() < share else unpack(datagram, token)

@@ -13,7 +13,7 @@ from attrs import define
 import lanelog
 from lanelog import Client
 from lanelog._engine.fetching import fetcher
-from lanelog._engine.fetching.fetcher import Fetcher, Pace
+from lanelog._engine.fetching.fetcher import LOOK_SOON, Fetcher, Pace
 from lanelog._engine.member.member import Member
 from lanelog._hints.allowance import MOST, SHARE
 from lanelog._hints.datagram import Hint, number_of
@@ -32,7 +32,7 @@ TURN = 0.02
 @pytest.fixture
 def lanelog_client(lanelog_url: str) -> Iterator[Client]:
     """A client that hears hints."""
-    with lanelog.connect(lanelog_url, wake=True) as client:
+    with lanelog.connect(lanelog_url) as client:
         yield client
 
 
@@ -59,13 +59,20 @@ def send(line: socket.socket, heard: Receiver, *, token: int) -> None:
     line.sendto(HINT.packed(token), f"\0{heard.place.address}")
 
 
-@pytest.mark.parametrize("right", [True, False])
+@pytest.mark.parametrize(
+    ("right", "interval"),
+    [(True, NEVER), (False, NEVER), (True, LOOK_SOON)],
+    ids=["right", "wrong", "and by the clock"],
+)
 def test_the_looks_of_a_flood_take_their_share_of_the_time(
-    lanelog_client: Client, monkeypatch: pytest.MonkeyPatch, *, right: bool
+    lanelog_client: Client, monkeypatch: pytest.MonkeyPatch, *, right: bool, interval: float
 ) -> None:
-    """A hint before each turn, and nothing else makes it look: a wrong token none, a right one as often as is paid."""
+    """A hint before each turn: a wrong token causes no look, a right one as many as are paid.
+
+    Looks by the clock go on beside them, and take no more than a share of their own.
+    """
     handled = Record()
-    subscription = lanelog_client.subscribe("t", "g", handled, poll_interval=NEVER, lease_duration=NEVER)
+    subscription = lanelog_client.subscribe("t", "g", handled, poll_interval=interval, lease_duration=NEVER)
     lanelog_client.publish("t", "k", b"x")
     handled.wait(1)
     engine = lanelog_client._engine
@@ -85,7 +92,7 @@ def test_the_looks_of_a_flood_take_their_share_of_the_time(
     heard = receiver(lanelog_client)
     eventually(lambda: own.turn(clock.now) and own._paces)  # a fetcher's first look needs no hint
     (pace,) = own._paces.values()
-    pace.interval, pace.next_look = NEVER, clock.now + NEVER
+    pace.interval, pace.next_look = interval, clock.now + interval
     looks.clear()
     began = clock.now
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
@@ -102,7 +109,10 @@ def test_the_looks_of_a_flood_take_their_share_of_the_time(
         return
     assert subscription.stats().hints == 2000
     most = (seconds + MOST) * SHARE / min(looks) + 1
-    assert most / 2 < len(looks) <= most < 2000
+    if interval == NEVER:
+        assert most / 2 < len(looks) <= most < 2000
+    else:
+        assert most < len(looks) <= 2 * most < 2000
 
 
 @contextmanager

@@ -157,6 +157,7 @@ class TestConnectOptions:
             "connect_timeout": 2,
             "read_timeout": 20,
             "driver": "mysqlclient",
+            "wake": False,
         }
         config = ConnectConfig.from_url(URL, **options)
         assert {name: getattr(config, name) for name in options} == options

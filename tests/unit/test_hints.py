@@ -6,15 +6,19 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from ipaddress import ip_network
 
 import pytest
+from attrs import evolve
 
 from lanelog._hints.allowance import MOST, Allowance
 from lanelog._hints.datagram import SIZE, Hint, number_of, unpack
 from lanelog._hints.doorbell import Doorbell
 from lanelog._hints.host import own_host
 from lanelog._hints.receiver import BATCH, DEAF, Receiver
-from support.waiting import Record
+from lanelog._hints.route import Target, deliver, target_of
+from lanelog._wake_address import UdpAddress
+from support.waiting import Record, events
 
 pytestmark = pytest.mark.skipif(not own_host(), reason="hints need Linux")
 
@@ -78,6 +82,55 @@ def test_one_reading_is_bounded_and_followed_by_deafness(receiver: Receiver) -> 
     assert receiver.deaf_until >= before + DEAF
 
 
+@pytest.mark.parametrize("ip", ["127.0.0.1", "::1"])
+def test_both_sockets_are_heard_each_within_its_bound(ip: str) -> None:
+    """One that is flooded keeps nobody from being heard at the other; the place tells both addresses."""
+    receiver = Receiver()
+    receiver.open(UdpAddress.parse(ip))
+    if len(receiver.filenos()) == 1:
+        pytest.skip("this machine does not have the address")
+    place = receiver.place
+    far, near = target_of(evolve(place, host="another"), (ip_network(ip),)), target_of(place, ())
+    assert far is not None
+    assert near is not None
+    assert (far.address[0], near.address) == (ip, f"\0{place.address}")
+    for _ in range(BATCH + 1):
+        deliver([evolve(far, token=place.token + 1)], HINT)
+    deliver([near], HINT)
+    assert (receiver.receive(), receiver.ignored) == ({HINT}, BATCH)
+    assert (receiver.receive(), receiver.ignored) == (set(), BATCH + 1)
+    doorbell = Doorbell(receiver, lambda _hint: doorbell.set())
+    for target in (far, near):
+        deliver([target], HINT)
+        assert doorbell.wait(60)
+        doorbell.clear()
+    doorbell.close()
+    receiver.close()
+
+
+def test_behind_nat_the_socket_hears_at_its_port_of_every_address(caplog: pytest.LogCaptureFixture) -> None:
+    """The row tells the address that publishers see; without a port nobody could send there, so it is left out."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    seen, receiver = f"192.0.2.7:{port}", Receiver()
+    receiver.open(UdpAddress.parse(seen))
+    assert receiver.place.address.endswith(f"@{seen}")
+    deliver([Target(socket.AF_INET, ("127.0.0.1", port), receiver.place.token)], HINT)
+    assert receiver.receive() == {HINT}
+    assert events(caplog, "hints.no_socket") == []
+    second = Receiver()
+    second.open(UdpAddress.parse(seen))
+    assert "@" not in second.place.address
+    assert len(second.filenos()) == 1
+    second.close()
+    receiver.close()
+    receiver.open(UdpAddress.parse("192.0.2.7"))
+    assert "@" not in receiver.place.address
+    assert len(events(caplog, "hints.no_socket")) == 2
+    receiver.close()
+
+
 def test_a_hint_and_a_set_end_the_wait(receiver: Receiver) -> None:
     """Whichever comes first; a hint is told to the listener, who sets it."""
     heard = Record()
@@ -113,11 +166,14 @@ def test_a_wrong_token_does_not_end_the_wait(receiver: Receiver) -> None:
 
 def test_a_fork_closes_the_childs_copies(receiver: Receiver) -> None:
     """The child's place is nowhere; the parent goes on hearing."""
+    receiver.close()
+    receiver.open(UdpAddress.parse("127.0.0.1"))
+    assert len(receiver.filenos()) == 2
     doorbell = Doorbell(receiver, pytest.fail)
     child = os.fork()
     if not child:
         doorbell.set()
-        os._exit(0 if receiver.fileno() is None and not receiver.place.address else 1)
+        os._exit(0 if not receiver.filenos() and not receiver.place.address else 1)
     assert os.waitpid(child, 0)[1] == 0
     send(receiver, HINT.packed(receiver.place.token))
     assert receiver.receive() == {HINT}

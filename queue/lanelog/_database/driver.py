@@ -114,6 +114,12 @@ class ServerFacts:
         """`mariadb` or `mysql`."""
         return "mariadb" if self.mariadb else "mysql"
 
+    def bounded(self, query: str, seconds: float) -> str:
+        """Return a SELECT that the server itself ends after so many seconds, while it waits for a lock as well."""
+        if self.mariadb:
+            return f"SET STATEMENT max_statement_time = {seconds:g} FOR {query}"
+        return query.replace("SELECT", f"SELECT /*+ MAX_EXECUTION_TIME({seconds * 1000:.0f}) */", 1)
+
     @classmethod
     def from_row(cls, row: tuple[str, int, int, str]) -> ServerFacts:
         """Make it of the answer to `_FACTS`."""

@@ -117,7 +117,7 @@ class Engine:
         """Work for a subscription whose groups are registered."""
         with self._lock:
             if self.database.config.wake:
-                self.context.receiver.open()
+                self.context.receiver.open(self.database.config.wake_address)
             self._supervised.append(subscription)
             for member in subscription.members:
                 self.context.add(member)

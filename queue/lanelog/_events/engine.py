@@ -35,7 +35,8 @@ EVENTS: Final = (
         "hints.no_socket",
         "WARNING",
         "hints",
-        "The socket for hints could not be opened: what other processes publish is noticed by the next look.",
+        "A socket for hints could not be opened, or `wake_address` not be bound: what would be told there is "
+        "noticed by the next look.",
         "error",
     ),
     Event(

@@ -2,8 +2,8 @@
 
 Owns the sockets, what is sent and who is told. A hint says nothing but "look now": it carries a token and the number of
 a topic. It may be lost, repeated or forged, and only the time of a look changes. It never carries a message, and no
-thread is made for it: the fetcher's loop waits on the socket.
+thread is made for it: the fetcher's loop waits on the sockets.
 
-`datagram` is what is sent, `receiver` the subscriber's socket, `doorbell` the wait of the loop that hears it, `sender`
-the publisher's side, `allowance` the time that may be spent on what hints ask for.
+`datagram` is what is sent, `receiver` the subscriber's sockets, `doorbell` the wait of the loop that hears them,
+`sender` the publisher's side, `route` who may be sent to, `allowance` the time that may be spent on what hints ask for.
 """

@@ -68,12 +68,13 @@ class Doorbell:
         """Wait for a byte in the pipe, and for a datagram unless the receiver is deaf."""
         poll = select.poll()
         poll.register(self._pipe[0], select.POLLIN)
-        socket = self._receiver.fileno()
-        if socket is not None:
+        sockets = self._receiver.filenos()
+        if sockets:
             if self._receiver.deaf_until > now:
                 until = min(until, self._receiver.deaf_until)
             else:
-                poll.register(socket, select.POLLIN)
+                for socket in sockets:
+                    poll.register(socket, select.POLLIN)
         self._waiting = True
         try:
             if self._rung:
@@ -83,7 +84,7 @@ class Doorbell:
             self._waiting = False
         if self._pipe[0] in ready:
             os.read(self._pipe[0], _DRAINED)
-        if socket in ready:
+        if not ready.isdisjoint(sockets):
             for hint in self._receiver.receive():
                 self._heard(hint)
 

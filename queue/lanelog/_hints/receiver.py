@@ -1,38 +1,41 @@
-"""The subscriber's socket: one for each engine, open while it has subscriptions.
+"""The subscriber's sockets: a Unix one for each engine, and with `wake_address` a UDP one, open while it subscribes.
 
-Owns the socket, its token and how often it is read. It believes nothing of a datagram but "look now". Reading takes no
-more than a share of the time: after each read it is deaf for a while. What comes in meanwhile waits in the socket, and
-the kernel refuses what does not fit. A forked child closes its copy.
+Owns the sockets, their token and how often they are read. It believes nothing of a datagram but "look now", and answers
+nobody. Reading takes no more than a share of the time: after each read it is deaf for a while. What comes in meanwhile
+waits in the sockets, and the kernel refuses what does not fit. A forked child closes its copies.
 """
 
 from __future__ import annotations
 
+import errno
 import secrets
 import socket
 import threading
 import time
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from lanelog._database.fork import register_shared
 from lanelog._hints.allowance import SHARE
 from lanelog._hints.datagram import SIZE, Hint, unpack
 from lanelog._hints.host import own_host
+from lanelog._hints.route import ACROSS, PREFIX, family_of
 from lanelog._stores.heartbeats import NOWHERE, WakePlace
 from lanelog._telemetry import get_logger
+from lanelog._wake_address import UdpAddress
 
 BATCH = 64
-"""Datagrams that are read at once."""
+"""Datagrams of one socket that are read at once."""
 
 DEAF = 0.005
-"""Seconds until the socket is read again, at least."""
+"""Seconds until the sockets are read again, at least."""
 
 log = get_logger("hints")
 
 
 @define(eq=False)
 class Receiver:
-    """Hears hints. Its socket is a Unix datagram socket with an abstract name, which no file stands for."""
+    """Hears hints. Its Unix datagram socket has an abstract name, which no file stands for."""
 
     place: WakePlace = field(default=NOWHERE, init=False)
     """What the heartbeat rows say; NOWHERE while it is closed."""
@@ -41,68 +44,110 @@ class Receiver:
     ignored: int = field(default=0, init=False)
     """Datagrams that were not: another token, or no hint at all."""
     deaf_until: float = field(default=0.0, init=False)
-    """When (monotonic) the socket may be read again."""
-    _socket: socket.socket | None = field(default=None, init=False)
+    """When (monotonic) the sockets may be read again."""
+    _sockets: tuple[socket.socket, ...] = field(default=(), init=False)
     _lock: threading.Lock = field(factory=threading.Lock, init=False)
 
     def __attrs_post_init__(self) -> None:
         register_shared(self)
 
-    def open(self) -> None:
-        """Open the socket, where the system has such ones. Without it everything works, and takes until the next look.
+    def open(self, across: UdpAddress | None = None) -> None:
+        """Open the sockets, where the system has such ones. `across`: the address at which other hosts reach this one.
 
-        It is not for a second call with another thread waiting on the first socket: an open receiver stays as it is.
+        Without a socket everything works, and takes until the next look. It is not for a second call with another
+        thread waiting on the first sockets: an open receiver stays as it is.
         """
         with self._lock:
-            if self._socket is not None or not own_host():
+            if self._sockets or not own_host():
                 return
-            name = f"lanelog-{secrets.token_hex(16)}"
-            try:
-                made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-            except OSError as error:
-                log.warning("hints.no_socket", error=error)
-                return
-            try:
-                made.bind(f"\0{name}")
-            except OSError as error:
-                made.close()
-                log.warning("hints.no_socket", error=error)
-                return
-            self._socket = made
-            self.place = WakePlace(own_host(), name, secrets.randbits(63))
+            name, sockets = f"{PREFIX}{secrets.token_hex(16)}", []
+            if across is not None and (udp := _udp(across)) is not None:
+                sockets.append(udp)
+                name += f"{ACROSS}{evolve(across, port=udp.getsockname()[1])}"
+            if (unix := _unix(name)) is not None:
+                sockets.append(unix)
+            if sockets:
+                self._sockets = tuple(sockets)
+                self.place = WakePlace(own_host(), name, secrets.randbits(63))
 
-    def fileno(self) -> int | None:
-        """What to wait for; None: closed."""
-        return None if self._socket is None else self._socket.fileno()
+    def filenos(self) -> tuple[int, ...]:
+        """What to wait for; nothing while it is closed."""
+        return tuple(each.fileno() for each in self._sockets)
 
     def receive(self) -> set[Hint]:
-        """Read what has come in, at most `BATCH` datagrams, and be deaf for a while."""
+        """Read what has come in, at most `BATCH` datagrams of each socket, and be deaf for a while."""
         began = time.monotonic()
         hints: set[Hint] = set()
-        if self._socket is not None:
-            for _ in range(BATCH):
-                try:
-                    datagram = self._socket.recv(SIZE + 1)
-                except OSError:  # nothing is left, or it was closed
-                    break
-                hint = unpack(datagram, self.place.token)
-                if hint is None:
-                    self.ignored += 1
-                else:
-                    self.heard += 1
-                    hints.add(hint)
+        for each in self._sockets:
+            self._read(each, hints)
         ended = time.monotonic()
         self.deaf_until = ended + max(DEAF, (ended - began) / SHARE)
         return hints
 
+    def _read(self, line: socket.socket, hints: set[Hint]) -> None:
+        for _ in range(BATCH):
+            try:
+                datagram = line.recv(SIZE + 1)
+            except OSError:  # nothing is left, or it was closed
+                return
+            hint = unpack(datagram, self.place.token)
+            if hint is None:
+                self.ignored += 1
+            else:
+                self.heard += 1
+                hints.add(hint)
+
     def close(self) -> None:
-        """Close the socket."""
+        """Close the sockets."""
         with self._lock:
-            made, self._socket, self.place = self._socket, None, NOWHERE
-        if made is not None:
-            made.close()
+            made, self._sockets, self.place = self._sockets, (), NOWHERE
+        for each in made:
+            each.close()
 
     def abandon(self) -> None:
         """In a forked child: the hints are the parent's."""
         self._lock = threading.Lock()
         self.close()
+
+    def __del__(self) -> None:
+        self.close()  # of a client that was never closed, which says so itself
+
+
+def _unix(name: str) -> socket.socket | None:
+    return _bound(socket.AF_UNIX, f"\0{name}")
+
+
+def _udp(across: UdpAddress) -> socket.socket | None:
+    """Open a socket at this address.
+
+    Behind NAT, say in a container with a published port, publishers see an address that this machine does not have.
+    Then the socket hears at the same port of every address here.
+    """
+    family = family_of(across)
+    anywhere = ("", across.port) if across.port else None
+    return _bound(family, (str(across.ip), across.port), instead=anywhere)
+
+
+def _bound(
+    family: int, address: str | tuple[str, int], *, instead: tuple[str, int] | None = None
+) -> socket.socket | None:
+    """Return a new socket at an address, or at another one if this machine does not have it. None: the log says why."""
+    try:
+        made = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+    except OSError as error:
+        log.warning("hints.no_socket", error=error)
+        return None
+    try:
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # at all addresses: not at those of IPv4
+        try:
+            made.bind(address)
+        except OSError as error:
+            if instead is None or error.errno != errno.EADDRNOTAVAIL:
+                raise
+            made.bind(instead)
+    except OSError as error:
+        made.close()
+        log.warning("hints.no_socket", error=error)
+        return None
+    return made

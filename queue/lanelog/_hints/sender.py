@@ -3,16 +3,16 @@
 Owns who is told, as the heartbeats say, and how often. It never waits for a subscriber and raises nothing. It is called
 after the commit, and sends at once to the places that it knows. Once a second at most, such a call also has them read
 anew. The scheduler's thread reads them, if it runs. In a client without one, the publishing thread does, after it has
-sent. What has come in new is told then. A publisher pays for what its hints make the subscribers do, and leaves hints
-out when it has spent its share of the time. The looks find what is committed in between.
+sent, and the server ends that query soon if it cannot answer. What has come in new is told then. A publisher pays for
+what its hints make the subscribers do, and leaves hints out when it has spent its share of the time. The looks find
+what is committed in between.
 """
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
-from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from attrs import define, field
@@ -21,6 +21,7 @@ from lanelog._database.fork import register_shared
 from lanelog._hints.allowance import Allowance
 from lanelog._hints.datagram import Hint, number_of
 from lanelog._hints.host import own_host
+from lanelog._hints.route import Target, deliver, target_of
 from lanelog._stores import heartbeats
 from lanelog._telemetry import get_logger
 from lanelog.errors import LanelogError
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 REFRESH: Final = 1.0
 """Seconds between two readings of the places."""
+
+READ_WITHIN: Final = 0.1
+"""Seconds after which the server ends the reading in a publishing thread: the most that it waits for a busy server."""
 
 FORGET: Final = 10.0
 """A topic in which nothing was published for so many seconds is not read again."""
@@ -50,9 +54,9 @@ log = get_logger("hints")
 class _Audience:
     """Who is told of one topic."""
 
-    places: frozenset[WakePlace] = frozenset()
+    targets: frozenset[Target] = frozenset()
     told_at: float = 0.0
-    last: Hint | None = None  # places that the next reading finds new are told this; None: nothing since the last one
+    last: Hint | None = None  # targets that the next reading finds new are told this; None: nothing since the last one
 
 
 @define(eq=False)
@@ -98,7 +102,7 @@ class Sender:
         audience = self._audiences.setdefault(topic, _Audience())
         audience.told_at = now
         if new_lanes or self._allowance.free_at(now) <= now:
-            self._send(audience.places, hint)
+            self._send(audience.targets, hint)
         last = audience.last
         audience.last = hint if last is None else Hint(hint.topic, new_lanes or last.new_lanes)
         if now < self._refresh_at:
@@ -109,17 +113,20 @@ class Sender:
             return
         try:
             with self._database.autocommit(wait=0.0) as cx:
-                self.read_places(cx)
+                self.read_places(cx, bounded=partial(self._database.facts().bounded, seconds=READ_WITHIN))
         except LanelogError as error:
             self._unread(error)
 
-    def read_places(self, cx: Executor) -> None:
-        """Read who wants hints, if `tell` has asked for it, and tell those that are new. Raises nothing."""
+    def read_places(self, cx: Executor, *, bounded: Callable[[str], str] | None = None) -> None:
+        """Read who wants hints, if `tell` has asked for it, and tell those that are new. Raises nothing.
+
+        `bounded`: gives the query an end on the server.
+        """
         if not self._wanted or not self._refreshing.acquire(blocking=False):
             return
         try:
             self._wanted = False
-            self._refresh(cx, time.monotonic())
+            self._refresh(cx, time.monotonic(), bounded)
         except LanelogError as error:
             self._unread(error)
         finally:
@@ -130,7 +137,7 @@ class Sender:
             log.warning("hints.places_unread", error=error)
         self._failing = True
 
-    def _refresh(self, cx: Executor, now: float) -> None:
+    def _refresh(self, cx: Executor, now: float, bounded: Callable[[str], str] | None) -> None:
         recent = sorted(self._audiences.items(), key=lambda each: each[1].told_at, reverse=True)
         recent = [each for each in recent if each[1].told_at > now - FORGET][:TOPICS]
         self._audiences = dict(recent)
@@ -140,32 +147,20 @@ class Sender:
         for _, audience in recent:  # before the reading: a hint of a later commit waits for the next one
             hints.append(audience.last)
             audience.last = None
-        own = self._own()
-        found = heartbeats.wake_places(cx, [topic for topic, _ in recent])
+        own, networks = self._own(), self._database.config.wake_networks
+        found = heartbeats.wake_places(cx, [topic for topic, _ in recent], bounded=bounded)
         self._failing = False
         for (topic, audience), hint in zip(recent, hints, strict=True):
-            before = audience.places
-            audience.places = frozenset(
-                place for place in found[topic] if place.host == own_host() and place.token != own.token
-            )
+            before = audience.targets
+            others = (place for place in found[topic] if place.token != own.token)
+            audience.targets = frozenset(each for place in others if (each := target_of(place, networks)) is not None)
             if hint is not None:
-                self._send(audience.places - before, hint)
+                self._send(audience.targets - before, hint)
 
-    def _send(self, places: Collection[WakePlace], hint: Hint) -> None:
-        if not places:
+    def _send(self, targets: Collection[Target], hint: Hint) -> None:
+        if not targets:
             return
-        sent = deliver(places, hint)
+        sent = deliver(targets, hint)
         self.sent += sent
-        self.lost += len(places) - sent
-        self._allowance.spend(time.monotonic(), PRICE * len(places))
-
-
-def deliver(places: Collection[WakePlace], hint: Hint) -> int:
-    """Send a hint to each of these places on this host, and wait for none. How many took it."""
-    taken = 0
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as line:
-        for place in places:
-            with suppress(OSError):  # the subscriber is gone, or has not read those before
-                line.sendto(hint.packed(place.token), f"\0{place.address}")
-                taken += 1
-    return taken
+        self.lost += len(targets) - sent
+        self._allowance.spend(time.monotonic(), PRICE * len(targets))

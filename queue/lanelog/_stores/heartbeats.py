@@ -13,7 +13,7 @@ from lanelog._database import NOW_MS, Incarnation, codes
 from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from lanelog._database import Executor
     from lanelog._places import GroupTopic
@@ -210,10 +210,16 @@ def members(cx: Executor, at: GroupTopic, *, tables: int) -> list[HeartbeatRow]:
     ]
 
 
-def wake_places(cx: Executor, topics: Sequence[str]) -> dict[str, list[WakePlace]]:
-    """Return the living subscribers' addresses for hints, by topic. Only on tables of version 4 or newer."""
+def wake_places(
+    cx: Executor, topics: Sequence[str], *, bounded: Callable[[str], str] | None = None
+) -> dict[str, list[WakePlace]]:
+    """Return the living subscribers' addresses for hints, by topic. Only on tables of version 4 or newer.
+
+    `bounded`: gives a query an end on the server.
+    """
     found: dict[str, list[WakePlace]] = {topic: [] for topic in topics}
-    for topic, host, address, token in cx.query(" UNION ALL ".join([WAKE_PLACES] * len(topics)), topics):
+    query = " UNION ALL ".join([WAKE_PLACES] * len(topics))
+    for topic, host, address, token in cx.query(query if bounded is None else bounded(query), topics):
         found[topic].append(WakePlace(host, address, int(token)))
     return found
 

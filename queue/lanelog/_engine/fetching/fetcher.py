@@ -59,7 +59,9 @@ class Pace:
     digest: HeadsDigest | None = None  # the last digest; it is not newer than the heads of the last look
     saved: float = math.inf  # seconds that the last whole look took
     digest_cost: float = 0.0  # seconds that the last digest took, halved for each look without one
-    allowance: Allowance = field(factory=Allowance)  # for looks that hints ask for
+    # For looks that hints ask for, on top of the usual ones. If both had one account, a flood of hints could spend it,
+    # and the usual looks would have to wait: nothing that comes in by a socket may hold them back.
+    allowance: Allowance = field(factory=Allowance)
     hinted: bool = False  # a hint asked for the next look
 
     def pay(self, began: float, ended: float) -> None:

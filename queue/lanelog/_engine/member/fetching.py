@@ -72,8 +72,11 @@ class FetchingSide:
 
     def take_look_request(self) -> bool:
         """Whether `look_soon` was called since the last call."""
-        wanted, self._look_wanted = self._look_wanted, False
-        return wanted
+        # A request between the question and the answer is not lost: it is answered by the same look, or stays.
+        if not self._look_wanted:
+            return False
+        self._look_wanted = False
+        return True
 
     def hinted(self) -> None:
         """A hint says that a message was published: look as soon as the share of looks allows."""
@@ -83,8 +86,10 @@ class FetchingSide:
 
     def take_hint(self) -> bool:
         """Whether `hinted` was called since the last call."""
-        hinted, self._hinted = self._hinted, False
-        return hinted
+        if not self._hinted:
+            return False
+        self._hinted = False
+        return True
 
     def take_needing_fetch(self, limit: int, room: int) -> list[Lane]:
         """Take up to `limit` lanes that want rows, least recently fetched first: not many more than `room` rows.

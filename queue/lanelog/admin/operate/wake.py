@@ -1,6 +1,6 @@
 """Whether hints of new messages reach the subscribers from here: for the doctor.
 
-Owns the sentence. Each subscriber on this host is sent a datagram of no topic, which makes nobody look.
+Owns the sentence. Each subscriber that this client may send to gets a datagram of no topic, which makes nobody look.
 """
 
 from __future__ import annotations
@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING
 
 from lanelog._hints.datagram import Hint
 from lanelog._hints.host import own_host
-from lanelog._hints.sender import deliver
+from lanelog._hints.route import ACROSS, deliver, target_of
 from lanelog._stores import heartbeats
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lanelog._database import Database, Executor
+    from lanelog._stores.heartbeats import WakePlace
 
 _NO_TOPIC = Hint(0, new_lanes=False)
 
@@ -27,5 +30,17 @@ def told(database: Database, cx: Executor) -> str:
     places = heartbeats.all_wake_places(cx)
     wanted = [place for place in places if place.address]
     near = [place for place in wanted if place.host == own_host()]
-    reached = deliver(near, _NO_TOPIC)
-    return f"{len(wanted)} of {len(places)} subscriptions want them; on this host {len(near)}, reached {reached}"
+    far = [place for place in wanted if place.host != own_host()]
+    said = f"{len(wanted)} of {len(places)} subscriptions want them; on this host {len(near)}, "
+    said += f"reached {_sent(database, near)}"
+    if far:
+        named = [place for place in far if ACROSS in place.address]
+        said += f"; elsewhere {len(far)}, {len(named)} of them with wake_address, sent to {_sent(database, named)}"
+        said += "" if database.config.wake_networks else ": this client has no wake_networks"
+    return said
+
+
+def _sent(database: Database, places: Sequence[WakePlace]) -> int:
+    """How many sockets took a datagram. Nobody knows if one that went to another host came there."""
+    targets = (target_of(place, database.config.wake_networks) for place in places)
+    return deliver([each for each in targets if each is not None], _NO_TOPIC)

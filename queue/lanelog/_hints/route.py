@@ -1,0 +1,77 @@
+"""How a hint gets to a subscriber: by its Unix socket on this host, by UDP to a host that the publisher allows.
+
+Owns who may be sent to, and the sending. A heartbeat row aims no packets at anybody: whoever writes one only chooses
+among the sockets of lanelog on this host and the addresses in the publisher's own `wake_networks`.
+"""
+
+from __future__ import annotations
+
+import socket
+from contextlib import suppress
+from ipaddress import IPv6Address
+from typing import TYPE_CHECKING, Final
+
+from attrs import frozen
+
+from lanelog._hints.host import own_host
+from lanelog._wake_address import UdpAddress
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from lanelog._hints.datagram import Hint
+    from lanelog._stores.heartbeats import WakePlace
+    from lanelog._wake_address import Network
+
+PREFIX: Final = "lanelog-"
+"""How the name of each Unix socket begins."""
+
+ACROSS: Final = "@"
+"""What stands in an address between the name of the Unix socket and the UDP address. The name contains both, so that a
+publisher on the same host takes the whole text for the name."""
+
+
+@frozen
+class Target:
+    """One subscriber's socket."""
+
+    family: int
+    address: str | tuple[str, int]
+    token: int
+
+
+def target_of(place: WakePlace, networks: tuple[Network, ...]) -> Target | None:
+    """Return where this place is reached from here. None: nowhere."""
+    if place.host == own_host():
+        unix = place.address.startswith(PREFIX)
+        return Target(socket.AF_UNIX, f"\0{place.address}", place.token) if unix else None
+    if not networks:
+        return None
+    try:
+        udp = UdpAddress.parse(place.address.partition(ACROSS)[2])
+    except ValueError:
+        return None
+    if not udp.port or not udp.lies_in(networks):
+        return None
+    return Target(family_of(udp), (str(udp.ip), udp.port), place.token)
+
+
+def family_of(address: UdpAddress) -> int:
+    """Return the family of its sockets."""
+    return socket.AF_INET6 if isinstance(address.ip, IPv6Address) else socket.AF_INET
+
+
+def deliver(targets: Collection[Target], hint: Hint) -> int:
+    """Send a hint to each target, and wait for none. How many were taken: by UDP, of those nobody knows if they came.
+
+    Raises nothing.
+    """
+    taken = 0
+    for family in {target.family for target in targets}:
+        with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as line:
+            for target in targets:
+                if target.family == family:
+                    with suppress(OSError):  # the subscriber is gone, or has not read those before
+                        line.sendto(hint.packed(target.token), target.address)
+                        taken += 1
+    return taken
