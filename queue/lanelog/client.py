@@ -26,10 +26,11 @@ from lanelog._stores.heartbeats import NOWHERE, WakePlace
 from lanelog._telemetry import get_logger
 from lanelog.config import ConnectConfig, SubscriptionConfig, check_handler, check_name, check_retention
 from lanelog.errors import ClosedError, ConfigurationError
+from lanelog.notices import Notices
 from lanelog.publisher import Publisher
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
     from datetime import datetime
     from types import TracebackType
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from lanelog.admin.types.topology import ScheduleInfo
     from lanelog.deliveries import Deliveries
     from lanelog.message import Outgoing, Receipt
+    from lanelog.notices import Listener, Notice, NoticeName
     from lanelog.options import (
         AsyncHandler,
         AsyncHandlersAreNotSupported,
@@ -151,6 +153,7 @@ class Client:
     _ended: threading.Event = field(factory=threading.Event, init=False)  # set when the first close() has ended
     _closer: int = field(default=0, init=False)  # the thread of the first close()
     _announcements: _Announcements = field(init=False)
+    _notices: Notices = field(factory=Notices, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._database = Database(self.config)
@@ -169,6 +172,7 @@ class Client:
         if self._closed:
             self._ended.set()  # the thread that was closing it is not in this process
         self._engine = self._announcements.engine = None
+        self._notices = Notices()
         self._subscriptions = []
 
     def __repr__(self) -> str:
@@ -567,7 +571,7 @@ class Client:
         from lanelog._engine.engine import Engine
 
         if self._engine is None:
-            self._engine = Engine(self._database, self._publisher.ensure_lanes, self._announcements)
+            self._engine = Engine(self._database, self._publisher.ensure_lanes, self._announcements, self._notices)
             self._engine.context.read_places = self._announcements.read_places
             self._announcements.engine = self._engine
         return self._engine
@@ -577,6 +581,28 @@ class Client:
             engine = None if self._closed else self._made_engine()
         if engine is not None:
             engine.schedule(committed=committed)
+
+    def on(self, name: NoticeName, call: Callable[[Notice], object]) -> Listener:
+        """Call a function whenever the engine of this process sees or does something: a notice of this name.
+
+        The functions run one after the other in a thread of their own, which starts with the first of them. They hold
+        nothing up: of more than 1,000 notices that wait, the next is dropped and counted. Notices of one lane come in
+        order, each at most once, and only while this process lives. What must not be missed is in the database:
+        `admin.dead_letters`, `admin.history`, `admin.status`. `close()` waits 5 s for those that are left.
+
+        Args:
+            name: `"retried"`, `"dead_lettered"`, `"dropped"`, `"expired"`, `"timed_out"`, `"handler_slow"`,
+                `"lease_lost"`, `"lanes_taken_over"`, `"group_paused"`, `"group_resumed"` or `"subscription_failed"`.
+            call: Takes a `lanelog.notices.Notice`. An exception is logged. After a fork, a child has none.
+
+        Returns:
+            The listener. `stop()` ends it; `dropped` counts what it has missed.
+
+        Raises:
+            ConfigurationError: There is no such name, or `call` cannot be called.
+            ClosedError: The client is closed.
+        """
+        return self._notices.on(name, call)
 
     def start(self) -> None:
         """Start every decorated handler that does not run yet.
@@ -683,6 +709,7 @@ class Client:
         try:
             if engine is not None:
                 engine.close()
+            self._notices.close()  # its functions may use the client until here
             self._publisher.close()
             self._database.close()
         finally:

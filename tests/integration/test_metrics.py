@@ -1,6 +1,8 @@
 """`lanelog metrics`: what Prometheus gets from a real server, with a reader's account."""
 
+import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -11,12 +13,13 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
+import yaml
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 import lanelog
 from lanelog import Reject, Retry
-from lanelog.metrics import LogCollector
+from lanelog.metrics import LogCollector, alert_rules, board
 from support.accounts import account
 from support.cli import Command
 from support.sql import rows
@@ -89,6 +92,36 @@ def test_a_reader_gets_the_figures_of_the_log(log: lanelog.Client, raw: Any, lan
             assert ("lanelog_database_oldest_transaction_seconds",) not in found
 
 
+def asked(expression: str) -> Iterator[tuple[str, set[str]]]:
+    """The metrics in an expression, and for each the labels that it is asked by."""
+    joined = {label for found in re.findall(r"(?:on|by)\s*\(([^)]*)\)", expression) for label in found.split(",")}
+    for name, matchers in re.findall(r"(lanelog_\w+)(\{[^}]*\})?", expression):
+        yield name, set(re.findall(r"(\w+)\s*=", matchers)) | joined
+
+
+def test_each_query_of_alerts_and_board_finds_its_series_in_a_scrape(log: lanelog.Client) -> None:
+    """With the labels that it asks by, and that its legend and its annotations name."""
+    with log.subscribe("t", "g", handle) as subscription:
+        eventually(lambda: subscription.stats().dead_lettered == 1)
+        there = {
+            sample.name: {*sample.labels} for metric in LogCollector(log.admin).collect() for sample in metric.samples
+        }
+    alerts = [rule for group in yaml.safe_load(alert_rules())["groups"] for rule in group["rules"]]
+    shown = json.loads(board())
+    targets = [target for panel in shown["panels"] for target in panel["targets"]]
+    queries = [(rule["expr"], re.findall(r"\$labels\.(\w+)", str(rule["annotations"]))) for rule in alerts]
+    queries += [(target["expr"], re.findall(r"\{\{(\w+)", target["legendFormat"])) for target in targets]
+    for variable in shown["templating"]["list"][1:]:
+        ((expression, label),) = re.findall(r"label_values\((.+), (\w+)\)", variable["query"])
+        queries.append((expression, [label]))
+    for expression, named in queries:
+        found = list(asked(expression))
+        assert found, expression
+        for name, labels in found:
+            assert labels <= there[name], expression
+        assert {*named} <= there[found[0][0]], expression  # a join keeps the labels of its first side
+
+
 def test_an_account_with_process_sees_the_oldest_transaction(log: lanelog.Client, raw: Any, open_raw: Any) -> None:
     """And how many deleted rows the server keeps for it."""
     other = open_raw()
@@ -129,6 +162,12 @@ def test_a_database_that_is_away_is_a_figure() -> None:
     with lanelog.connect(f"mysql://root@127.0.0.1:{port}/jobs", publish_timeout=0.2) as client:
         (up,) = LogCollector(client.admin).collect()
     assert [(sample.name, sample.value) for sample in up.samples] == [("lanelog_up", 0)]
+
+
+def test_the_board_and_the_rules_are_printed(command: Command) -> None:
+    """Without a database, to be sent to a file; one of them."""
+    assert json.loads(command("metrics", "--dashboard").output)["title"] == "lanelog"
+    assert "not both" in command.refused("metrics", "--dashboard", "--rules")
 
 
 def test_an_address_that_cannot_be_had_is_refused(command: Command) -> None:

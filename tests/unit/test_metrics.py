@@ -1,17 +1,21 @@
 """The series of a scrape: how many there are, and what becomes `other`."""
 
+import json
 import re
+import shlex
 import shutil
 import subprocess
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
-from attrs import evolve
+from attrs import evolve, frozen
 from prometheus_client.metrics_core import Metric
 
 from lanelog.admin import Figures, GroupFigures, GroupInfo, ServerFigures, TableSize, TopicInfo
-from lanelog.metrics import alert_rules
+from lanelog.metrics import alert_rules, board
 from lanelog.metrics.log import GROUPS_MAX, metrics_of
 from lanelog.migrations.declared import declared_tables
 
@@ -103,16 +107,6 @@ def test_an_archive_has_no_lanes_without_owner() -> None:
     assert values(found, "lanelog_group_unowned_lanes") == {("t", "g"): 2}
 
 
-def test_the_alerts_ask_for_metrics_that_there_are() -> None:
-    """With labels that they have. `lanelog_up` belongs to the look itself."""
-    there = {metric.name for metric in metrics_of(figures(["t"], GROUP))} | {"lanelog_up"}
-    expressions = re.findall(r"expr: (?:>-\n)?((?:.+\n)+?) +(?:for|labels):", alert_rules())
-    asked = {name for each in expressions for name in re.findall(r"lanelog_\w+", each)}
-    assert len(expressions) == alert_rules().count("- alert:")
-    assert asked
-    assert asked <= there
-
-
 def test_every_alert_has_its_entry_in_the_runbook() -> None:
     """Its annotation names the entry, and there is no entry without an alert."""
     alerts = re.findall(r"- alert: (\w+)", alert_rules())
@@ -121,12 +115,142 @@ def test_every_alert_has_its_entry_in_the_runbook() -> None:
     assert re.findall(r"^\| `(Lanelog\w+)` \|", page, re.MULTILINE) == alerts
 
 
-def test_prometheus_takes_the_alerts(tmp_path: Path) -> None:
-    """Its own checker reads them, where it is installed."""
+@pytest.fixture
+def prometheus(tmp_path: Path) -> Callable[[str, str], None]:
+    """Prometheus' own checker, where it is installed: it takes a file of rules, or the tests of the alerts."""
     promtool = shutil.which("promtool")
-    if promtool is None:
-        pytest.skip("promtool is not installed")
-    path = tmp_path / "rules.yaml"
-    path.write_text(alert_rules())
-    done = subprocess.run([promtool, "check", "rules", str(path)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+
+    def check(verb: str, text: str) -> None:
+        if promtool is None:
+            pytest.skip("promtool is not installed")
+        (tmp_path / "rules.yaml").write_text(alert_rules())
+        (tmp_path / "asked.yaml").write_text(text)
+        command = [promtool, verb, "rules", str(tmp_path / "asked.yaml")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    return check
+
+
+def test_prometheus_takes_the_alerts_and_the_queries_of_the_board(prometheus: Callable[[str, str], None]) -> None:
+    """Its own checker reads both."""
+    prometheus("check", alert_rules())
+    asked = [
+        target["expr"].replace("$topic", ".*").replace("$group", ".*")
+        for panel in json.loads(board())["panels"]
+        for target in panel["targets"]
+    ]
+    rules = [{"record": f"asked:{number}", "expr": expression} for number, expression in enumerate(asked)]
+    prometheus("check", json.dumps({"groups": [{"name": "board", "rules": rules}]}))
+
+
+def test_no_two_panels_of_the_board_lie_on_each_other() -> None:
+    """Each has a place of its own, within the width."""
+    taken = set()
+    for panel in json.loads(board())["panels"]:
+        place = panel["gridPos"]
+        cells = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
+        assert not cells & taken
+        assert place["x"] + place["w"] <= 24
+        taken |= cells
+
+
+TOPIC_NAME = "it's; rm -rf *"
+GROUP_NAME = "-g $HOME"
+
+
+@frozen
+class Staged:
+    """An alert, the series that make it fire, what else they say, its summary, and the words of its command."""
+
+    alert: str
+    series: dict[str, float]
+    summary: str
+    command: list[str]
+    after: str = "10m"
+    severity: str = "warning"
+
+
+AT = f"{GROUP_NAME} on {TOPIC_NAME}"
+STATUS = ["lanelog", "status", "--", TOPIC_NAME]
+STAGED = [
+    Staged(
+        "LanelogDatabaseAway", {"lanelog_up": 0}, "lanelog's database does not answer", ["lanelog", "doctor"],
+        severity="critical",
+    ),
+    Staged(
+        "LanelogNobodyConsumes",
+        {"lanelog_group_lag_messages": 7, "lanelog_group_members": 0, "lanelog_group_unowned_lanes": 2,
+         "lanelog_group_paused": 0},
+        f"{AT} has no living member, and 7 messages wait", STATUS, severity="critical",
+    ),
+    Staged(
+        "LanelogLanesFailing", {"lanelog_group_failing_lanes": 3},
+        f"3 lanes of {AT} wait behind a message that fails", STATUS,
+    ),
+    Staged(
+        "LanelogLanesStuck", {"lanelog_group_stuck_lanes": 3, "lanelog_group_failing_lanes": 1},
+        f"2 lanes of {AT} are slow, or nobody alive has them", STATUS, "4m", "critical",
+    ),
+    Staged(
+        "LanelogBehind",
+        {"lanelog_group_oldest_seconds": 360, "lanelog_group_members": 1, "lanelog_group_paused": 0},
+        f"{AT} is 6m 0s behind", ["lanelog", "lanes", "--by", "lag", "--", TOPIC_NAME, GROUP_NAME],
+    ),
+    Staged(
+        "LanelogPaused", {"lanelog_group_paused_lanes": 1},
+        f"{AT}, or a lane of it, has been paused for an hour", STATUS, "2h",
+    ),
+    Staged(
+        "LanelogDeadLetters", {"lanelog_topic_dead_letters": 2}, f"{TOPIC_NAME} has 2 dead letters",
+        ["lanelog", "dlq", "list", "--reasons", "--", TOPIC_NAME],
+    ),
+    Staged(
+        "LanelogContradiction", {"lanelog_contradictions": 1}, "lanelog's tables contradict each other",
+        ["lanelog", "doctor"], severity="critical",
+    ),
+    Staged(
+        "LanelogOldTransaction", {"lanelog_database_oldest_transaction_seconds": 600},
+        "a transaction has been open for 10m 0s: deleted rows stay in every index", ["lanelog", "doctor"],
+    ),
+]  # fmt: skip
+
+
+def staged(case: Staged) -> dict[str, Any]:
+    """A test of Prometheus: on these series the alert fires, with a command that a shell reads as it was meant."""
+    labels: dict[str, str] = {}
+    if any("_group_" in name for name in case.series):
+        labels = {"topic": TOPIC_NAME, "group": GROUP_NAME}
+    elif any("_topic_" in name for name in case.series):
+        labels = {"topic": TOPIC_NAME}
+    written = ",".join(f'{name}="{value}"' for name, value in labels.items())
+    quoted = [f"'{word}'".replace("it's", "it'\\''s") if word in labels.values() else word for word in case.command]
+    assert shlex.split(" ".join(quoted)) == case.command
+    return {
+        "interval": "1m",
+        "input_series": [
+            {"series": f"{name}{{{written}}}", "values": f"{value}x200"} for name, value in case.series.items()
+        ],
+        "alert_rule_test": [
+            {
+                "eval_time": case.after,
+                "alertname": case.alert,
+                "exp_alerts": [
+                    {
+                        "exp_labels": {"severity": case.severity, **labels},
+                        "exp_annotations": {
+                            "summary": case.summary,
+                            "command": " ".join(quoted),
+                            "runbook": f"operations/runbook, {case.alert}",
+                        },
+                    }
+                ],
+            }
+        ],
+    }
+
+
+def test_each_alert_fires_on_its_incident_with_a_command_for_a_shell(prometheus: Callable[[str, str], None]) -> None:
+    """Topics and groups may have any name: a command that is pasted names them, and does nothing else."""
+    assert [case.alert for case in STAGED] == re.findall(r"- alert: (\w+)", alert_rules())
+    prometheus("test", json.dumps({"rule_files": ["rules.yaml"], "tests": [staged(case) for case in STAGED]}))

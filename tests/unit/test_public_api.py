@@ -33,6 +33,7 @@ Client.transaction:
 Client.subscribe: topic group handler options
 Client.subscriber: topic group options
 Client.deliveries: topic group timeout options
+Client.on: name call
 Client.close: timeout
 Subscription.stop: timeout
 Message.nack: delay reason

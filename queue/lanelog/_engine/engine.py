@@ -28,6 +28,7 @@ from lanelog._hints.doorbell import Doorbell
 from lanelog._loop import Loop
 from lanelog._telemetry import get_logger
 from lanelog.errors import ClosedError
+from lanelog.notices import Notices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -70,6 +71,7 @@ class Engine:
     database: Database
     ensure_lanes: Callable[[str, Sequence[str]], None]
     published: Callable[[str], None]
+    notices: Notices = field(factory=Notices)
     pace: EnginePace = field(factory=EnginePace)
     context: EngineContext = field(init=False)
     signals: Signals = field(init=False)
@@ -107,7 +109,7 @@ class Engine:
         self._scheduling = by_name["scheduler"]
         context.due_in = self._due_in
         context.ground.wake_keeper = by_name["keeper"].wake
-        self.signals = Signals(by_name["fetcher"].wake, by_name["settler"].wake, by_name["keeper"].wake)
+        self.signals = Signals(by_name["fetcher"].wake, by_name["settler"].wake, by_name["keeper"].wake, self.notices)
 
     def check_process(self) -> None:
         """Raise ClosedError in a forked child."""

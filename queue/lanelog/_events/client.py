@@ -25,6 +25,13 @@ EVENTS: Final = (
         "verb topic group key why messages unsettled scheduled account host pid error",
     ),
     Event(
+        "listener.failed",
+        "ERROR",
+        "client",
+        "A function given to `client.on` raised; nothing else changes.",
+        "notice topic group exc_info",
+    ),
+    Event(
         "publish.notification_failed",
         "ERROR",
         "client",

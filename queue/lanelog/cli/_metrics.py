@@ -29,8 +29,9 @@ _PORT_MAX: Final = 65_535
     help="Where to serve them. They name topics and groups; whoever reaches the address reads them.",
 )
 @click.option("--rules", is_flag=True, help="Print alert rules for Prometheus instead.")
+@click.option("--dashboard", is_flag=True, help="Print a board for Grafana instead.")
 @url_option
-def metrics(*, listen: str, rules: bool, url: str | None) -> None:
+def metrics(*, listen: str, rules: bool, dashboard: bool, url: str | None) -> None:
     """Serve the metrics of the log to Prometheus, until Ctrl-C. A reader's account is enough.
 
     Lag and age by topic and group, stuck lanes, dead letters, delayed messages, the database.
@@ -41,10 +42,12 @@ def metrics(*, listen: str, rules: bool, url: str | None) -> None:
     import prometheus_client
 
     import lanelog
-    from lanelog.metrics import LogCollector, alert_rules
+    from lanelog.metrics import LogCollector, alert_rules, board
 
-    if rules:
-        click.echo(alert_rules(), nl=False)
+    if rules and dashboard:
+        raise click.UsageError("--rules or --dashboard, not both")
+    if rules or dashboard:
+        click.echo(alert_rules() if rules else board(), nl=False)
         return
 
     registry = prometheus_client.CollectorRegistry()

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from importlib import resources
 
+from lanelog.metrics.board import board
 from lanelog.metrics.log import LogCollector
 
-__all__ = ["LogCollector", "alert_rules"]
+__all__ = ["LogCollector", "alert_rules", "board"]
 
 
 def alert_rules() -> str:

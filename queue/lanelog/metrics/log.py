@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 GROUPS_MAX: Final = 60
 """Series of each metric of groups: with the bound of topics, a scrape has at most 1,000 series."""
-TOPICS_MAX: Final = 60
+TOPICS_MAX: Final = 45
 
 _JOBS: Final = {"archive", "replay"}
 """Orders of groups that take no lanes."""
@@ -135,6 +135,11 @@ def _worst_first(group: GroupFigures) -> tuple[bool, int, float, int, str, str]:
 def _topics(found: Figures) -> tuple[Gauge[TopicInfo], ...]:
     return (
         Gauge("lanelog_topic_messages", "Messages in the log.", lambda each: each.messages),
+        Gauge(
+            "lanelog_topic_heads",
+            "Messages that ever came into its lanes; its rate is what is published.",
+            lambda each: each.head,
+        ),
         Gauge("lanelog_topic_lanes", "Lanes.", lambda each: each.lanes),
         Gauge(
             "lanelog_topic_dead_letters",

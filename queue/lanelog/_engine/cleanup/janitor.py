@@ -261,7 +261,12 @@ class Janitor:
         unattended = [each for each in groups.unattended(self.session, topic) if each.group not in ours]
         page = partitions.page(self.session, topic, state.expired_after, LANES_A_PASS) if unattended else []
         undertaker = Undertaker(
-            topic, lambda: nullcontext(self.session), self.session.transaction, context.ensure_lanes, context.published
+            topic,
+            lambda: nullcontext(self.session),
+            self.session.transaction,
+            context.ensure_lanes,
+            context.published,
+            member.signals.notices,
         )
         keys = [key for key, _ in page if key]
         if not all(undertaker.bury(group, keys, seconds=BURYING).complete for group in unattended):

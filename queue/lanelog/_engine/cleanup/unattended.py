@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
@@ -30,6 +30,7 @@ from lanelog._stores.history import Ended, HistoryWrite
 from lanelog._stores.moves import derived_id
 from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError
+from lanelog.notices import Notice, Notices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -64,6 +65,7 @@ class Undertaker:
     transaction: Callable[[], AbstractContextManager[Executor]]
     ensure_lanes: Callable[[str, Sequence[str]], None]
     published: Callable[[str], None]
+    notices: Notices = field(factory=Notices)
     _prepared: set[tuple[str, str]] = field(factory=set, init=False)
 
     def bury(self, group: Unattended, keys: Sequence[str], *, seconds: float = math.inf) -> Buried:
@@ -95,7 +97,15 @@ class Undertaker:
         if gone and dead_topic:
             self.published(dead_topic)
         for message in gone:
-            context = {"topic": self.topic, "key": key, "group": group.group, "offset": message.offset, "attempt": 0}
+            context: dict[str, Any] = {
+                "topic": self.topic,
+                "key": key,
+                "group": group.group,
+                "offset": message.offset,
+                "attempt": 0,
+            }
+            if "expired" in self.notices.wanted:
+                self.notices.put(Notice(name="expired", **context))
             if dead_topic:
                 log.warning("message.expired", **context, dead_letter_topic=dead_topic)
             else:

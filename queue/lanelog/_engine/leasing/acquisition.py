@@ -15,6 +15,8 @@ from lanelog._engine.leasing.sharing import Kind
 from lanelog._open_lanes import PREFIX
 from lanelog._stores import groups, heartbeats, leases, partitions
 from lanelog._telemetry import get_logger
+from lanelog._text import plural
+from lanelog.notices import Notice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,6 +69,9 @@ def _take(session: Session, member: Member, dead: Sequence[DeadOwner], missing: 
         taken = leases.take(cx, at, member.owner, candidates, holders)
     if taken and len(holders) > 1:
         log.warning("lanes.taken_over", topic=at.topic, group=at.group, lanes=taken, owners=holders[1:])
+        if "lanes_taken_over" in (notices := member.signals.notices).wanted:
+            why = f"{plural(taken, 'lane')} of a member that is gone: {', '.join(holders[1:])}"
+            notices.put(Notice(name="lanes_taken_over", topic=at.topic, group=at.group, error=why))
     return Taken(taken, tuple(candidates))
 
 

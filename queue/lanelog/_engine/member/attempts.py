@@ -245,6 +245,7 @@ class Attempts:
                 self._harvest_locked(lane, attempt)
             attempt.state = State.SUPERSEDED
             self.state.counters.timed_out += 1
+            self.state.tell("timed_out", attempt, outcome.error)
             self._apply_locked(lane, attempt, outcome, time.monotonic())
             self.state.finish_detached_locked(attempt)
             if lane is not None:
@@ -404,3 +405,4 @@ class Attempts:
                 self.state.counters.postponed += 1
             else:
                 self.state.counters.retried += 1
+                self.state.tell("retried", attempt, error)

@@ -12,6 +12,7 @@ from attrs import define
 
 from lanelog._engine.lane.run import State
 from lanelog.errors import LeaseLost
+from lanelog.notices import Notice
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from lanelog._engine.lane.lane import Lane
     from lanelog._engine.member.state import MemberState
+    from lanelog.notices import NoticeName
 
 
 @define(eq=False, repr=False)
@@ -49,7 +51,10 @@ class LeasingSide:
 
     def set_group_paused(self, *, paused: bool) -> None:
         """Note what the group's row says. The keeper passes it on to each lane with the next read-back."""
-        self.state.group_paused = paused
+        before, self.state.group_paused = self.state.group_paused, paused
+        name: NoticeName = "group_paused" if paused else "group_resumed"
+        if before is not paused and name in (notices := self.state.signals.notices).wanted:
+            notices.put(Notice(name=name, topic=self.state.at.topic, group=self.state.at.group))
 
     @property
     def disowned(self) -> AbstractSet[tuple[str, int]]:

@@ -17,7 +17,8 @@ from lanelog._engine.member.fetching import FetchingSide
 from lanelog._engine.member.leasing import LeasingSide
 from lanelog._engine.member.state import MemberState
 from lanelog._engine.member.writing import WritingSide
-from lanelog._telemetry import get_logger
+from lanelog._telemetry import describe, get_logger
+from lanelog.notices import Notice
 
 if TYPE_CHECKING:
     import queue
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from lanelog._engine.member.rules import Counters, Signals, SubscriptionRules
     from lanelog._places import GroupTopic
     from lanelog.config import SubscriptionConfig
+    from lanelog.notices import NoticeName
 
 log = get_logger("subscription")
 
@@ -116,6 +118,10 @@ class Member:
         """The fields of an event about an attempt."""
         return self._state.about(attempt)
 
+    def tell(self, name: NoticeName, attempt: Attempt, error: str | None) -> None:
+        """Tell the program about an attempt, if it has asked for that."""
+        self._state.tell(name, attempt, error)
+
     def lose_lane(self, term: Term, why: str) -> None:
         """Drop a lane whose lease is lost: nothing of it may be written any more."""
         self._state.lose(term, why)
@@ -135,6 +141,8 @@ class Member:
                 return
             self.failure = error
         log.error("membership.failed", topic=self.topic, group=self.group, exc_info=error)
+        if "subscription_failed" in (notices := self.signals.notices).wanted:
+            notices.put(Notice(name="subscription_failed", topic=self.topic, group=self.group, error=describe(error)))
         self.failed(error)
 
     def resolve_all(self, error: Exception) -> None:

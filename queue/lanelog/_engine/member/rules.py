@@ -11,6 +11,7 @@ from attrs import define, field
 
 from lanelog._engine.lane import policy
 from lanelog.config import AckPolicy, Order
+from lanelog.notices import Notices
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,6 +82,8 @@ class Signals:
     wake_fetcher: Callable[[], None]
     wake_settler: Callable[[], None]
     wake_keeper: Callable[[], None]
+    notices: Notices = field(factory=Notices)
+    """What the program itself is told."""
 
 
 @define(eq=False)

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 from lanelog._asleep import suspended
+from lanelog._engine.lane import error_text
 from lanelog._engine.lane.run import State
 from lanelog._engine.lane.values import Burial
 from lanelog._engine.member.fetch_queue import FetchQueue
 from lanelog._engine.member.rules import Counters
 from lanelog._telemetry import get_logger
 from lanelog.errors import LeaseLost
+from lanelog.notices import Notice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from lanelog._places import GroupTopic
     from lanelog._telemetry import ExcInfo
     from lanelog.config import SubscriptionConfig
+    from lanelog.notices import NoticeName
 
 PLANS_A_TURN = 32
 """How many runs of one lane one change may send out. The next change sends out more."""
@@ -88,6 +91,22 @@ class MemberState:
             "offset": attempt.offset,
             "attempt": attempt.number,
         }
+
+    def tell(self, name: NoticeName, attempt: Attempt, error: str | None) -> None:
+        """Tell the program about an attempt, if it has asked for that. Needs no lock, and may be called under it."""
+        notices = self.signals.notices
+        if name in notices.wanted:
+            notices.put(
+                Notice(
+                    name=name,
+                    topic=self.at.topic,
+                    group=self.at.group,
+                    key=attempt.term.key,
+                    offset=attempt.offset,
+                    attempt=attempt.number,
+                    error=error_text.summary(error),
+                )
+            )
 
     def after_change_locked(self, lane: Lane, now: float, *, fetching: bool = False) -> None:
         """After any change of a lane: send out the runs that may go, and put the lane on the work lists it belongs to.
@@ -189,6 +208,8 @@ class MemberState:
             log.warning("settlement.refused", **context, offset=refused[0], messages=len(refused), why=why)
         if running or waiters:
             log.warning("lane.lost", **context, running=len(running), why=why)
+        if "lease_lost" in (notices := self.signals.notices).wanted:
+            notices.put(Notice(name="lease_lost", topic=self.at.topic, group=self.at.group, key=term.key, error=why))
 
     def disown(self, term: Term, why: str) -> None:
         """Drop a lane whose lease is still ours. The keeper releases the lease.

@@ -61,6 +61,7 @@ class WritingSide:
         state = self.state
         while state.dropped:
             attempt, error, raised = state.dropped.popleft()
+            state.tell("expired" if attempt.expired else "dropped", attempt, error)
             if attempt.expired:
                 log.error("message.expired", **{**state.about(attempt), "attempt": 0}, dead_letter_topic=None)
             else:

@@ -11,7 +11,7 @@ groups.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
@@ -24,12 +24,14 @@ from lanelog._stores.history import Ended
 from lanelog._stores.moves import derived_id
 from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError, LanelogError
+from lanelog.notices import Notice
 
 if TYPE_CHECKING:
     from lanelog._database import Executor, Session
     from lanelog._engine.context import EngineContext
     from lanelog._engine.lane.values import Burial
     from lanelog._engine.member.member import Member
+    from lanelog.notices import NoticeName
 
 BETWEEN_FLUSHES = 0.05
 """Seconds that dead letters may take between two flushes. A flood of them must not stall the other outcomes."""
@@ -159,7 +161,7 @@ class DeadLetters:
             history.upsert(cx, member.at, member.owner, [row], now)
 
     def _announce(self, member: Member, burial: Burial, dead_topic: str, outcome: str) -> None:
-        context = {
+        context: dict[str, Any] = {
             "topic": member.topic,
             "key": burial.term.key,
             "group": member.group,
@@ -169,6 +171,9 @@ class DeadLetters:
         if outcome == "vanished":
             log.error("message.vanished", **context, error=error_text.summary(burial.error))
             return
+        told: NoticeName = "expired" if burial.ended is Ended.EXPIRED else "dead_lettered"
+        if told in (notices := member.signals.notices).wanted:
+            notices.put(Notice(name=told, **context, error=error_text.summary(burial.error)))
         if burial.ended is Ended.EXPIRED:
             log.warning("message.expired", **context, dead_letter_topic=dead_topic)
         else:

@@ -149,6 +149,7 @@ class Workers:
             if not attempt.slow_reported:
                 attempt.slow_reported = True
                 log.warning("handler.slow", **member.about(attempt), seconds=now - attempt.started)
+                member.tell("handler_slow", attempt, f"it has run for {now - attempt.started:.1f} s")
             longest = attempt.started + self.config.max_handler_time
             if self.config.auto_extend and now < longest:
                 attempt.deadline = min(now + self.config.visibility_timeout, longest)

@@ -1,0 +1,79 @@
+"""What a program is told by `client.on`, of a real engine."""
+
+import threading
+from typing import Any, get_args
+
+import pytest
+
+import lanelog
+from lanelog.notices import NAMES, Notice, NoticeName
+from support.waiting import eventually
+
+TWICE = lanelog.RetryPolicy(max_attempts=2, wait=lambda _: 0.01)
+Told = list[Notice]
+
+
+@pytest.fixture
+def told(lanelog_client: lanelog.Client) -> Told:
+    """Everything that the program is told."""
+    found: Told = []
+    for name in get_args(NoticeName):
+        lanelog_client.on(name, found.append)
+    return found
+
+
+def names(told: Told) -> list[tuple[Any, ...]]:
+    return [(each.name, each.key, each.offset, each.attempt) for each in told]
+
+
+def test_a_message_that_fails_is_told_attempt_by_attempt(lanelog_client: lanelog.Client, told: Told) -> None:
+    """In order, with the error that the log names, and without its payload."""
+
+    def fail(message: lanelog.Message) -> None:
+        raise ValueError("no such branch")
+
+    lanelog_client.publish("t", "k", b"a secret")
+    with lanelog_client.subscribe("t", "g", fail, retry=TWICE):
+        eventually(lambda: len(told) == 2)
+    assert names(told) == [("retried", "k", 1, 1), ("dead_lettered", "k", 1, 2)]
+    assert {(each.topic, each.group, each.error) for each in told} == {("t", "g", "ValueError: no such branch")}
+    assert "secret" not in repr(told)
+
+
+def test_what_is_given_up_without_dead_letters_is_told(lanelog_client: lanelog.Client, told: Told) -> None:
+    """Dropped, or expired before a handler could start."""
+
+    def reject(message: lanelog.Message) -> None:
+        raise lanelog.Reject("broken")
+
+    lanelog_client.publish("t", "k", b"x")
+    lanelog_client.publish("t", "old", b"x", ttl=0.001)
+    with lanelog_client.subscribe("t", "g", reject, dead_letter_suffix=None):
+        eventually(lambda: len(told) == 2)
+    assert {each.name: each.key for each in told} == {"dropped": "k", "expired": "old"}
+
+
+def test_what_an_operator_does_to_a_group_is_told(lanelog_client: lanelog.Client, told: Told) -> None:
+    """A pause, its end, and a lane that was taken from a handler."""
+    entered, go = threading.Event(), threading.Event()
+
+    def wait(message: lanelog.Message) -> None:
+        entered.set()
+        go.wait(20)
+
+    lanelog_client.publish("t", "k", b"x")
+    with lanelog_client.subscribe("t", "g", wait):
+        assert entered.wait(20)
+        lanelog_client.admin.release("t", "g", "k", dry_run=False)
+        eventually(lambda: [each.key for each in told if each.name == "lease_lost"] == ["k"])
+        lanelog_client.admin.pause("t", "g")
+        eventually(lambda: "group_paused" in {each.name for each in told})
+        lanelog_client.admin.resume("t", "g")
+        eventually(lambda: "group_resumed" in {each.name for each in told})
+        go.set()
+
+
+def test_every_name_is_in_the_documentation() -> None:
+    """And the names of the type are those that are taken."""
+    documented = lanelog.Client.on.__doc__ or ""
+    assert {name for name in NAMES if f'`"{name}"`' in documented} == NAMES
