@@ -11,7 +11,7 @@ import lanelog.admin
 NAMES = {
     "AckPolicy", "AlreadySettled", "Client", "ClosedError", "Codec", "ConfigurationError", "ConnectOptions",
     "DatabaseError", "DeadLetter", "Deliveries", "LanelogError", "LeaseLost", "Message", "Order", "Outgoing",
-    "PayloadTooLarge", "Postpone", "Receipt", "Reject", "Retry", "RetryPolicy", "SchemaError", "Subscription",
+    "PayloadTooLarge", "Postpone", "Publication", "Receipt", "Reject", "Retry", "RetryPolicy", "SchemaError", "Subscription",
     "SubscriptionConfig", "SubscriptionOptions", "SubscriptionState", "SubscriptionStats", "connect",
 }  # fmt: skip
 
