@@ -22,7 +22,7 @@ from lanelog.errors import (
     PayloadTooLarge,
     SchemaError,
 )
-from lanelog.message import DeadLetter, Message, Outgoing, Postpone, Receipt, Reject, Retry
+from lanelog.message import DeadLetter, Message, Outgoing, Postpone, Publication, Receipt, Reject, Retry
 
 if TYPE_CHECKING:
     from lanelog.deliveries import Deliveries
@@ -49,6 +49,7 @@ __all__ = [
     "Outgoing",
     "PayloadTooLarge",
     "Postpone",
+    "Publication",
     "Receipt",
     "Reject",
     "Retry",

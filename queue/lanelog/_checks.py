@@ -166,6 +166,15 @@ def check_arguments(what: str, function: Callable[..., object], *names: str) -> 
         raise ConfigurationError(f"{what} must take {wanted}, {' and '.join(names)}: {reason}")
 
 
+def check_middleware(value: object, argument: str) -> tuple[Callable[..., object], ...]:
+    """Return the callables `(argument, call_next)`, the first one outermost. Otherwise raise ConfigurationError."""
+    if not isinstance(value, tuple | list):
+        raise ConfigurationError(f"middleware must be a tuple of callables, not {type(value).__name__}")
+    for item in value:
+        check_arguments("a middleware", check_callable("a middleware", item), argument, "call_next")
+    return tuple(value)
+
+
 def _is_deferred(function: Any) -> bool:
     """Whether a call would return a coroutine or a generator, as far as it can be seen without a call."""
     for _ in range(_UNWRAP_LIMIT):

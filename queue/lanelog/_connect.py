@@ -12,13 +12,13 @@ from urllib.parse import quote, unquote, urlsplit
 
 from attrs import field, frozen
 
-from lanelog._checks import boolean, check_options, duration, integer, seconds
+from lanelog._checks import boolean, check_middleware, check_options, duration, integer, seconds
 from lanelog._codec import Codec, codec_option
 from lanelog._wake_address import address_option, networks_option
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from urllib.parse import SplitResult
 
     from attrs import Attribute
@@ -78,6 +78,10 @@ def _driver(_: Any, __: Attribute[Any], value: object) -> None:
         raise ConfigurationError(f"driver must be one of {', '.join(DRIVERS)}, not {value!r}")
 
 
+def _middleware(value: object) -> tuple[Callable[..., object], ...]:
+    return check_middleware(value, "publication")
+
+
 @frozen(kw_only=True)
 class ConnectConfig:
     """Where the database is, and how long its answers may take. Durations are seconds.
@@ -108,6 +112,7 @@ class ConnectConfig:
     wake_address: UdpAddress | None = field(default=None, converter=address_option)
     wake_networks: tuple[Network, ...] = field(default=(), converter=networks_option)
     codec: Codec | None = field(default=None, repr=False, eq=False, validator=codec_option)
+    middleware: tuple[Callable[..., object], ...] = field(default=(), converter=_middleware, repr=False, eq=False)
 
     def __attrs_post_init__(self) -> None:
         if self.ssl_key is not None and self.ssl_cert is None:
@@ -175,6 +180,7 @@ _OPTIONS = (
     "wake_address",
     "wake_networks",
     "codec",
+    "middleware",
 )
 
 

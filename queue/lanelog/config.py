@@ -20,6 +20,7 @@ from lanelog._checks import (
     boolean,
     check_arguments,
     check_callable,
+    check_middleware,
     check_name,
     check_options,
     duration,
@@ -136,11 +137,7 @@ def _start(value: str | datetime) -> str | datetime:
 
 
 def _middleware(value: object) -> tuple[Callable[..., object], ...]:
-    if not isinstance(value, tuple | list):
-        raise ConfigurationError(f"middleware must be a tuple of callables, not {type(value).__name__}")
-    for item in value:
-        check_arguments("a middleware", check_callable("a middleware", item), "message", "call_next")
-    return tuple(value)
+    return check_middleware(value, "message")
 
 
 def _name(value: str | None) -> str:

@@ -7,7 +7,7 @@ encodes and decodes payloads.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from types import MappingProxyType
@@ -115,6 +115,32 @@ class Outgoing:
     deliver_at: datetime | None = None
     ttl: Duration | None = None
     codec: Codec | None = field(default=None, repr=False)
+
+
+def _messages(given: Iterable[Outgoing]) -> tuple[Outgoing, ...]:
+    return tuple(given)
+
+
+@frozen
+class Publication:
+    """One call of `publish`, `publish_many` or `schedule`, as a middleware of `connect` sees it.
+
+    A middleware hands on this one or `attrs.evolve(publication, messages=…)`. Metadata, payload and the other fields of
+    the messages may differ. Topic, schedule and the number of messages stay. `call_next` returns a list with one
+    receipt for each message, or the `ScheduleInfo` of a schedule.
+
+    Example::
+
+        def signed(publication, call_next):
+            messages = [attrs.evolve(m, metadata={**(m.metadata or {}), "by": "ann"}) for m in publication.messages]
+            return call_next(attrs.evolve(publication, messages=messages))
+    """
+
+    topic: str
+    messages: tuple[Outgoing, ...] = field(converter=_messages)
+    """In the order of the call. `publish` and `schedule` have one."""
+    schedule: str | None = None
+    """The name of the schedule that is declared. None: the messages are published now, or after their delay."""
 
 
 @frozen

@@ -14,7 +14,7 @@ from lanelog._checks import Duration
 from lanelog._codec import Codec
 from lanelog._retry import RetryPolicy
 from lanelog.config import AckPolicy, Order
-from lanelog.message import Message
+from lanelog.message import Message, Publication
 
 Handler: TypeAlias = Callable[[Message], object]
 """A function that takes a message as its only positional argument. Its result is ignored."""
@@ -24,6 +24,9 @@ AsyncHandler: TypeAlias = Callable[[Message], Coroutine[Any, Any, object]]
 
 Middleware: TypeAlias = Callable[[Message, Handler], object]
 """Called with the message and with the next callable, which it must call. The last one is the handler."""
+
+PublishMiddleware: TypeAlias = Callable[[Publication, Callable[[Publication], Any]], object]
+"""Called with the publication and with the next callable, which it must call once. The last one writes."""
 
 DeadLetterHook: TypeAlias = Callable[[Message, str], object]
 """Called with a dead-lettered message and the text of the error."""
@@ -74,6 +77,9 @@ class ConnectOptions(TypedDict, total=False):
     none, so only subscribers on this host are told."""
     codec: Codec | None
     """Encodes every payload except bytes, and decodes for `message.decode()`. See `lanelog.Codec`. Default: None."""
+    middleware: Sequence[PublishMiddleware]
+    """Callables `(publication, call_next)` around every publish, the first one outermost; see `lanelog.Publication`. A
+    tuple or a list. Default: ()."""
 
 
 class SubscriptionOptions(TypedDict, total=False):

@@ -11,8 +11,8 @@ import lanelog.admin
 NAMES = {
     "AckPolicy", "AlreadySettled", "Client", "ClosedError", "Codec", "ConfigurationError", "ConnectOptions",
     "DatabaseError", "DeadLetter", "Deliveries", "LanelogError", "LeaseLost", "Message", "Order", "Outgoing",
-    "PayloadTooLarge", "Postpone", "Receipt", "Reject", "Retry", "RetryPolicy", "SchemaError", "Subscription",
-    "SubscriptionConfig", "SubscriptionOptions", "SubscriptionState", "SubscriptionStats", "connect",
+    "PayloadTooLarge", "Postpone", "Publication", "Receipt", "Reject", "Retry", "RetryPolicy", "SchemaError",
+    "Subscription", "SubscriptionConfig", "SubscriptionOptions", "SubscriptionState", "SubscriptionStats", "connect",
 }  # fmt: skip
 
 ADMIN_NAMES = {

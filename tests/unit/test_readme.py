@@ -113,8 +113,10 @@ def test_examples_are_small() -> None:
 
 def test_the_options_of_subscribe_are_listed_with_their_defaults() -> None:
     """The second table of options is the fields of SubscriptionConfig, in their order."""
+    from lanelog import _connect
+
     real = defaults(lanelog.SubscriptionConfig)
-    rows = [row for row in table("Option", "Default", "Meaning") if row[0].strip("`") in real]
+    rows = table("Option", "Default", "Meaning")[len(_connect._OPTIONS) :]
     assert [row[0] for row in rows] == [f"`{name}`" for name in real]
     for name, default, _ in rows:
         option = name.strip("`")
@@ -132,7 +134,7 @@ def test_the_options_of_connect_are_listed_with_their_defaults() -> None:
     from lanelog import _connect
 
     real = defaults(ConnectConfig)
-    rows = [row for row in table("Option", "Default", "Meaning") if row[0].strip("`") in _connect._OPTIONS]
+    rows = table("Option", "Default", "Meaning")[: len(_connect._OPTIONS)]
     assert [row[0] for row in rows] == [f"`{name}`" for name in _connect._OPTIONS]
     assert {row[0].strip("`"): shown(row[1]) for row in rows} == {name: real[name] for name in _connect._OPTIONS}
     known = {*real, *defaults(lanelog.SubscriptionConfig)}

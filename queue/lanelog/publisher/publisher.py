@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from attrs import define, field
 
@@ -21,7 +21,7 @@ from lanelog._stores.messages import largest_row
 from lanelog._telemetry import get_logger
 from lanelog.config import check_name
 from lanelog.errors import ConfigurationError, PayloadTooLarge
-from lanelog.message import Outgoing, Receipt
+from lanelog.message import Outgoing, Publication, Receipt
 from lanelog.publisher.batch import BatchWriter
 from lanelog.publisher.bulk import BulkWriter
 from lanelog.publisher.caller import CallerWriter
@@ -30,6 +30,7 @@ from lanelog.publisher.group import GroupCommit
 from lanelog.publisher.lanes import LaneCreator
 from lanelog.publisher.lock_report import Locked
 from lanelog.publisher.lock_waiters import LockWaiters
+from lanelog.publisher.middleware import publish_through
 from lanelog.publisher.spread import Spread
 from lanelog.publisher.timing import make_timing
 
@@ -92,6 +93,16 @@ class Publisher:
         """See `Client.publish`."""
         check_name("topic", topic)
         outgoing = Outgoing(key, payload, id, metadata, delay, deliver_at, ttl, codec)
+        layers = self._database.config.middleware
+        if layers:
+            return publish_through(
+                layers,
+                Publication(topic, (outgoing,)),
+                lambda messages: [self._publish_one(topic, messages[0], connection)],
+            )[0]
+        return self._publish_one(topic, outgoing, connection)
+
+    def _publish_one(self, topic: str, outgoing: Outgoing, connection: Any) -> Receipt:
         draft = self._draft(topic, outgoing, None)
         if connection is not None:
             return self._publish_in(connection, topic, [draft])[0]
@@ -110,7 +121,19 @@ class Publisher:
     ) -> list[Receipt]:
         """See `Client.publish_many`. `target_group`: only this group gets the messages; the other groups pass them."""
         check_name("topic", topic)
-        drafts = [self._draft_of(topic, item, codec) for item in _items(items)]
+        layers = self._database.config.middleware
+        if layers:
+            return publish_through(
+                layers,
+                Publication(topic, [_outgoing(item) for item in _items(items)]),
+                lambda messages: self._publish_items(topic, messages, connection, codec, target_group),
+            )
+        return self._publish_items(topic, _items(items), connection, codec, target_group)
+
+    def _publish_items(
+        self, topic: str, items: Iterable[object], connection: Any, codec: Codec | None, target_group: str
+    ) -> list[Receipt]:
+        drafts = [self._draft_of(topic, item, codec) for item in items]
         if target_group:
             for draft in drafts:
                 draft.target_group = target_group
@@ -153,13 +176,12 @@ class Publisher:
         """Check and encode one item of many."""
         if isinstance(item, Outgoing):
             return self._draft(topic, item, codec)
-        if not isinstance(item, tuple) or len(item) != _PAIR:
-            raise ConfigurationError(f"a message must be (key, payload) or lanelog.Outgoing, not {type(item).__name__}")
+        key, payload = _pair(item)
         config = self._database.config
         return make_draft(
             topic,
-            item[0],
-            item[1],
+            key,
+            payload,
             message_id=None,
             metadata=None,
             codec=config.codec if codec is None else codec,
@@ -246,3 +268,16 @@ def _items(items: object) -> Iterable[object]:
     if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
         raise ConfigurationError(f"publish_many takes a list of messages, not {type(items).__name__}")
     return items
+
+
+def _pair(item: object) -> tuple[object, object]:
+    if not isinstance(item, tuple) or len(item) != _PAIR:
+        raise ConfigurationError(f"a message must be (key, payload) or lanelog.Outgoing, not {type(item).__name__}")
+    return item
+
+
+def _outgoing(item: object) -> Outgoing:
+    if isinstance(item, Outgoing):
+        return item
+    key, payload = _pair(item)
+    return Outgoing(cast("str | None", key), payload)

@@ -30,8 +30,9 @@ from lanelog.admin.lookup.names import hint
 from lanelog.admin.types.results import SchedulePaused, ScheduleRemoved, ScheduleResumed
 from lanelog.admin.types.topology import ScheduleInfo
 from lanelog.errors import ConfigurationError, PayloadTooLarge
-from lanelog.message import decode_metadata, utc_from_ms
+from lanelog.message import Outgoing, Publication, decode_metadata, utc_from_ms
 from lanelog.publisher.draft import make_draft
+from lanelog.publisher.middleware import publish_through
 from lanelog.publisher.timing import make_timing
 
 if TYPE_CHECKING:
@@ -64,17 +65,34 @@ def declare(
 ) -> ScheduleInfo:
     """See `Client.schedule`."""
     check_schedule_name(name)
+    check_name("topic", topic)
+    outgoing = Outgoing(key, payload, metadata=metadata, ttl=ttl, codec=codec)
+    layers = database.config.middleware
+    if layers:
+        return publish_through(
+            layers,
+            Publication(topic, (outgoing,), name),
+            lambda messages: _declare(database, name, expression, topic, messages[0], timezone, catch_up),
+        )
+    return _declare(database, name, expression, topic, outgoing, timezone, catch_up)
+
+
+def _declare(
+    database: Database, name: str, expression: str, topic: str, outgoing: Outgoing, timezone: str, catch_up: str
+) -> ScheduleInfo:
     cron = _cron.parse(expression, timezone)
     if catch_up not in tuple(CatchUp):
         raise ConfigurationError(f"catch_up must be one of {', '.join(CatchUp)}, not {catch_up!r}")
-    timing = make_timing(None, None, ttl)
+    if (outgoing.id, outgoing.delay, outgoing.deliver_at) != (None, None, None):
+        raise ConfigurationError("a middleware gave a schedule's message an id or a delay: the schedule decides both")
+    timing = make_timing(None, None, outgoing.ttl)
     draft = make_draft(
-        check_name("topic", topic),
-        key,
-        payload,
+        topic,
+        outgoing.key,
+        outgoing.payload,
         message_id=f"{name}@{fire_time(0)}",
-        metadata=metadata,
-        codec=database.config.codec if codec is None else codec,
+        metadata=outgoing.metadata,
+        codec=database.config.codec if outgoing.codec is None else outgoing.codec,
         max_payload_bytes=database.config.max_payload_bytes,
     )
     whole = metadata_of(name, 0, draft.metadata)
@@ -86,7 +104,7 @@ def declare(
 
     # Without a key, all messages of the schedule go to one open lane, so that they keep their order. The row names the
     # lane, because processes of older versions fire it, too.
-    lane = draft.key if key is not None else open_lanes.lane_of(database, topic, name)
+    lane = draft.key if outgoing.key is not None else open_lanes.lane_of(database, topic, name)
 
     def once(cx: Executor) -> ScheduleRow:
         now = _now(cx)

@@ -1,0 +1,125 @@
+"""Traces by OpenTelemetry: from the code that publishes to the handler. Needs `lanelog[otel]`, which is its API alone.
+
+Owns names and attributes of the spans, and the metadata that carries a trace. Exports nothing: that is the
+application's SDK. Names follow the semantic conventions for messaging.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from attrs import evolve, field, frozen
+from opentelemetry import context, trace
+from opentelemetry.trace import Link, SpanKind, Status, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from lanelog.message import Message, Outgoing, Postpone, Publication
+
+SYSTEM: Final = "lanelog"
+DELAYED: Final = "lanelog.delayed"
+"""Metadata of a traced message that was published with a delay. Its handler's span links to the publisher's."""
+
+_PREFIX = "lanelog."
+_PROPAGATOR = TraceContextTextMapPropagator()
+
+
+def _tracer(provider: trace.TracerProvider | None) -> trace.Tracer:
+    return trace.get_tracer("lanelog", tracer_provider=provider)
+
+
+@frozen
+class Tracing:
+    """Two middlewares: one for `connect`, one for subscriptions. Thread-safe.
+
+    Args:
+        tracer_provider: Makes the spans. None: the global one.
+
+    Example::
+
+        tracing = Tracing()
+        client = lanelog.connect(url, middleware=(tracing.publish,))
+        client.subscribe("orders", "billing", handle, middleware=(tracing.handle,))
+    """
+
+    _tracer: trace.Tracer = field(default=None, converter=_tracer, alias="tracer_provider", repr=False)
+
+    def publish(self, publication: Publication, call_next: Callable[[Publication], Any]) -> Any:
+        """Give each message `traceparent` and `tracestate` of a new span. Without a current span, do nothing."""
+        if not trace.get_current_span().get_span_context().is_valid:
+            return call_next(publication)
+        operation = "publish" if publication.schedule is None else "schedule"
+        attributes: dict[str, str | int] = {
+            "messaging.system": SYSTEM,
+            "messaging.operation.name": operation,
+            "messaging.operation.type": "send" if publication.schedule is None else "create",
+            "messaging.destination.name": publication.topic,
+        }
+        if len(publication.messages) > 1:
+            attributes["messaging.batch.message_count"] = len(publication.messages)
+        with self._tracer.start_as_current_span(
+            f"{operation} {publication.topic}", kind=SpanKind.PRODUCER, attributes=attributes
+        ) as span:
+            carrier: dict[str, str] = {}
+            _PROPAGATOR.inject(carrier)
+            messages = [_carrying(message, carrier) for message in publication.messages]
+            try:
+                result = call_next(evolve(publication, messages=messages))
+            except BaseException as error:
+                span.set_attribute("error.type", type(error).__qualname__)
+                raise
+            if publication.schedule is None and len(messages) == 1:
+                span.set_attribute("messaging.message.id", result[0].id)
+            return result
+
+    def handle(self, message: Message, call_next: Callable[[Message], object]) -> object:
+        """Run the handler in a span: a child of the publisher's, or linked to it.
+
+        The first attempt of a message is a child. A retry, and a message that was redriven, replayed, delayed or fired
+        by a schedule, begins a trace of its own with a link: the publisher's trace has usually ended by then.
+        """
+        ambient = context.get_current()
+        given = _PROPAGATOR.extract(message.metadata, context=ambient)
+        links = None
+        # The library's own names in the metadata mark a copy, a schedule's message or a delayed one.
+        if message.attempt > 1 or any(name.startswith(_PREFIX) for name in message.metadata):
+            publisher = trace.get_current_span(given).get_span_context()
+            links = [Link(publisher)] if publisher.is_valid and given is not ambient else None
+            given = ambient
+        with self._tracer.start_as_current_span(
+            f"process {message.topic}",
+            context=given,
+            kind=SpanKind.CONSUMER,
+            attributes={
+                "messaging.system": SYSTEM,
+                "messaging.operation.name": "process",
+                "messaging.operation.type": "process",
+                "messaging.destination.name": message.topic,
+                "messaging.consumer.group.name": message.group,
+                "messaging.message.id": message.id,
+                "lanelog.offset": message.offset,
+                "lanelog.attempt": message.attempt,
+            },
+            links=links,
+            record_exception=False,
+            set_status_on_exception=False,
+        ) as span:
+            try:
+                return call_next(message)
+            except Postpone:  # no failure
+                raise
+            except BaseException as error:
+                span.record_exception(error)
+                span.set_attribute("error.type", type(error).__qualname__)
+                span.set_status(Status(StatusCode.ERROR, str(error)))
+                raise
+
+
+def _carrying(message: Outgoing, carrier: Mapping[str, str]) -> Outgoing:
+    given: object = {} if message.metadata is None else message.metadata
+    if not isinstance(given, Mapping):
+        return message  # the publish refuses it, with its own words
+    metadata = {**given, **carrier}
+    if message.delay is not None or message.deliver_at is not None:
+        metadata[DELAYED] = "true"
+    return evolve(message, metadata=metadata)

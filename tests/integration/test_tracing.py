@@ -1,0 +1,164 @@
+"""Traces from request to handler, as the SDK's in-memory exporter sees them."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+import httpx
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
+
+import lanelog
+from lanelog import Client, Message
+from lanelog.tracing import Tracing
+from support.waiting import eventually
+from tracing import orders
+
+TRACER = "test"
+
+
+@pytest.fixture
+def exporter() -> InMemorySpanExporter:
+    return InMemorySpanExporter()
+
+
+@pytest.fixture
+def provider(exporter: InMemorySpanExporter) -> TracerProvider:
+    made = TracerProvider(shutdown_on_exit=False)
+    made.add_span_processor(SimpleSpanProcessor(exporter))
+    return made
+
+
+@pytest.fixture
+def traced(lanelog_url: str, lanelog_client: Client, provider: TracerProvider) -> Iterator[Client]:
+    """A client of the example, on the migrated tables."""
+    with orders.connect(lanelog_url, provider) as client:
+        yield client
+
+
+def spans(exporter: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
+    return [span for span in exporter.get_finished_spans() if span.name == name]
+
+
+def own(span: ReadableSpan) -> int:
+    assert span.context
+    return span.context.span_id
+
+
+def parent(span: ReadableSpan) -> int | None:
+    return None if span.parent is None else span.parent.span_id
+
+
+def test_a_trace_is_seen_whole_from_the_request_to_the_handler(
+    traced: Client, provider: TracerProvider, exporter: InMemorySpanExporter
+) -> None:
+    """Request, publish and first attempt are one line of spans; the retry is a trace of its own that links to it."""
+
+    def bill(message: Message) -> None:
+        if message.attempt == 1:
+            raise lanelog.Retry(delay=0)
+
+    async def post() -> httpx.Response:
+        transport = httpx.ASGITransport(orders.application(traced, provider))
+        async with httpx.AsyncClient(transport=transport, base_url="http://shop") as web:
+            return await web.post("/orders/7")
+
+    with orders.work(traced, bill, provider):
+        answer = asyncio.run(post())
+        eventually(lambda: len(spans(exporter, "process orders")) == 2)
+    (request,) = spans(exporter, "POST /orders/7")
+    (publish,) = spans(exporter, "publish orders")
+    first, second = spans(exporter, "process orders")
+    assert parent(publish) == own(request)
+    assert parent(first) == own(publish)
+    assert first.status.status_code is StatusCode.ERROR
+    assert second.parent is None
+    assert [link.context.span_id for link in second.links] == [own(publish)]
+    assert dict(publish.attributes or {}) == {
+        "messaging.system": "lanelog",
+        "messaging.operation.name": "publish",
+        "messaging.operation.type": "send",
+        "messaging.destination.name": "orders",
+        "messaging.message.id": answer.json()["id"],
+    }
+    assert dict(second.attributes or {}) == {
+        "messaging.system": "lanelog",
+        "messaging.operation.name": "process",
+        "messaging.operation.type": "process",
+        "messaging.destination.name": "orders",
+        "messaging.consumer.group.name": "billing",
+        "messaging.message.id": answer.json()["id"],
+        "lanelog.offset": 1,
+        "lanelog.attempt": 2,
+    }
+
+
+def _delayed(client: Client) -> None:
+    client.publish("t", "k", b"x", delay=0.01)
+
+
+def _scheduled(client: Client) -> None:
+    client.schedule("each-second", "* * * * * *", "t", "k", b"x")
+
+
+@pytest.mark.parametrize("send", [_delayed, _scheduled])
+def test_what_comes_later_links(
+    traced: Client, provider: TracerProvider, exporter: InMemorySpanExporter, send: Callable[[Client], None]
+) -> None:
+    """A delayed message and that of a schedule begin a trace of their own, with a link to the publisher's span."""
+    with provider.get_tracer(TRACER).start_as_current_span("root"):
+        send(traced)
+    with traced.subscribe("t", "g", lambda _: None, middleware=(Tracing(provider).handle,)):
+        eventually(lambda: spans(exporter, "process t"))
+    (sent,) = [span for span in exporter.get_finished_spans() if span.name in ("publish t", "schedule t")]
+    handled = spans(exporter, "process t")[0]
+    assert handled.parent is None
+    assert [link.context.span_id for link in handled.links] == [own(sent)]
+
+
+def test_without_a_current_span_nothing_is_added(
+    traced: Client, provider: TracerProvider, exporter: InMemorySpanExporter
+) -> None:
+    """The message carries no trace, and its handler's span begins one without a link."""
+    seen: list[Message] = []
+    traced.publish("t", "k", b"x")
+    with traced.subscribe("t", "g", seen.append, middleware=(Tracing(provider).handle,)):
+        eventually(lambda: spans(exporter, "process t"))
+    assert dict(seen[0].metadata) == {}
+    assert spans(exporter, "process t")[0].parent is None
+    assert not spans(exporter, "process t")[0].links
+    assert not spans(exporter, "publish t")
+
+
+def test_the_transaction_of_the_caller_carries_the_trace(
+    traced: Client, provider: TracerProvider, exporter: InMemorySpanExporter
+) -> None:
+    """A batch in a caller's transaction has one span, whose children are the handlers of all its messages."""
+    with provider.get_tracer(TRACER).start_as_current_span("root"), traced.transaction() as connection:
+        traced.publish_many("t", [("a", b"1"), lanelog.Outgoing("b", b"2")], connection=connection)
+    with traced.subscribe("t", "g", lambda _: None, middleware=(Tracing(provider).handle,)):
+        eventually(lambda: len(spans(exporter, "process t")) == 2)
+    (sent,) = spans(exporter, "publish t")
+    assert (sent.attributes or {})["messaging.batch.message_count"] == 2
+    assert {parent(span) for span in spans(exporter, "process t")} == {own(sent)}
+
+
+def test_a_redriven_message_links(traced: Client, provider: TracerProvider, exporter: InMemorySpanExporter) -> None:
+    """The copy of a dead letter keeps the trace of its message, and its handler's span links to it."""
+
+    def reject(message: Message) -> None:
+        if not spans(exporter, "process t"):
+            raise lanelog.Reject("poison")
+
+    with provider.get_tracer(TRACER).start_as_current_span("root"):
+        traced.publish("t", "k", b"x")
+    with traced.subscribe("t", "g", reject, middleware=(Tracing(provider).handle,)):
+        eventually(lambda: traced.admin.redrive("t", "g", all=True, dry_run=False).messages == 1)
+        eventually(lambda: len(spans(exporter, "process t")) == 2)
+    (sent,) = spans(exporter, "publish t")
+    first, copy = spans(exporter, "process t")
+    assert parent(first) == own(sent)
+    assert copy.parent is None
+    assert [link.context.span_id for link in copy.links] == [own(sent)]
