@@ -56,6 +56,7 @@ LOOKS = (
     Verb("lanes", ("merge", "builders"), line="lanes merge builders"),
     Verb("lanes", ("merge", "builders"), {"order_by": "lag"}, line="lanes merge builders --by lag"),
     Verb("lanes", ("merge", "builders"), {"order_by": "key"}, line="lanes merge builders --by key"),
+    Verb("lane", ("merge", "builders", "good")),
     Verb("offsets", ("merge",), line="offsets merge"),
     Verb("leases", line="leases"),
     Verb("leases", (), {"stale": True}, line="leases --stale"),

@@ -205,7 +205,13 @@ class Admin:
         return topics.members(self._database, topic, group)
 
     def lanes(
-        self, topic: str, group: str, *, order_by: Literal["age", "lag", "key"] = "age", limit: int = 100
+        self,
+        topic: str,
+        group: str,
+        *,
+        order_by: Literal["age", "lag", "key"] = "age",
+        limit: int = 100,
+        after: str = "",
     ) -> list[LaneInfo]:
         """Return the lanes of a topic as a group sees them.
 
@@ -216,8 +222,13 @@ class Admin:
                 in order of the keys. For `"age"` only 500 lanes are compared, or `limit` if that is more: those in
                 which nothing was settled for longest.
             limit: The most lanes to return.
+            after: With `"key"`: only lanes whose keys come after this one. To read on, pass the last key of an answer.
         """
-        return lanes.lanes(self._database, topic, group, order_by=order_by, limit=limit)
+        return lanes.lanes(self._database, topic, group, order_by=order_by, limit=limit, after=after)
+
+    def lane(self, topic: str, group: str, key: str) -> LaneInfo:
+        """Return one lane as a group sees it."""
+        return lanes.lane(self._database, topic, group, key)
 
     def offsets(
         self, topic: str, group: str | None = None, key: str | None = None, limit: int = 100
