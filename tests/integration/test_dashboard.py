@@ -141,6 +141,14 @@ def test_ten_thousand_lanes_are_read_page_by_page(lanelog_client: lanelog.Client
     assert seen == [f"k{number:03}" for number in range(120)]
 
 
+def test_lanes_are_read_on_behind_a_key_alone(shop: lanelog.Client) -> None:
+    """In the other orders lanes change their places: `after` is refused there."""
+    with pytest.raises(ConfigurationError, match="order_by"):
+        shop.admin.lanes("merge", "builders", order_by="age", after="bad")
+    keys = [lane.key for lane in shop.admin.lanes("merge", "builders", order_by="key", after="bad")]
+    assert keys == ["fails", "good", "paused"]
+
+
 def test_a_payload_is_hidden_until_asked_for(lanelog_client: lanelog.Client) -> None:
     """Then it is shown as text, JSON or hex, and of a masked one only what the mask lets through."""
     lanelog_client.publish("t", "k", b'{"card": "4111"}')

@@ -70,6 +70,7 @@ LOOKS = (
     Verb("schedules", line="schedule list"),
     Verb("status", line="status"),
     Verb("figures"),
+    Verb("server"),
     Verb("lag", line="lag"),
     Verb("lag", ("merge", "builders"), line="lag merge builders"),
     Verb("", line="lag mer* build*"),

@@ -134,6 +134,15 @@ class Admin:
 
         return figures.figures(self._database)
 
+    def server(self) -> ServerFigures:
+        """Return what the server says of itself: open transactions, history, sizes of the tables. Reads no lanes.
+
+        What the account may not see is None, or missing.
+        """
+        from lanelog.admin.operate import figures
+
+        return figures.server_figures(self._database)
+
     def lag(self, topic: str | None = None, group: str | None = None) -> list[GroupInfo]:
         """Return how far behind the groups are, as `groups` does.
 

@@ -132,7 +132,7 @@ class _Site:
 
     def _page(self, make: Maker) -> Callable[[Request], Response]:
         def answer(request: Request) -> Response:
-            asked = Asked(admin=self._admin, fields=dict(request.query_params), mask=self._mask)
+            asked = Asked(admin=self._admin, fields=dict(request.query_params), mask=self._mask, status=self._status)
             return self._render(request, "page.html.jinja", **make(asked).template_values())
 
         return answer

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from attrs import field, frozen
 
-from lanelog.admin import Admin
+from lanelog.admin import Admin, Status
 from lanelog.dashboard.payload import Mask
 from lanelog.dashboard.views import WebPage
 from lanelog.errors import ConfigurationError
@@ -19,6 +19,8 @@ class Asked:
     admin: Admin
     fields: Mapping[str, str] = field(repr=False)
     mask: Mask | None
+    status: Callable[[], Status]
+    """The shared look at the whole log: groups of all topics cost a look at all lanes."""
 
     def need(self, name: str) -> str:
         """Return a field that the page cannot do without."""

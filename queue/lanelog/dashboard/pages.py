@@ -59,7 +59,8 @@ def groups(asked: Asked) -> WebPage:
             f"{each.lagging_lanes:,} of {each.lanes:,}",
             each.order,
         )
-        for each in asked.admin.groups(topic)
+        for each in asked.status().groups
+        if topic in (None, each.topic)
     ]
     columns = ("Topic", "Group", "State", "Members", "Lag", "Oldest", "Lanes behind", "Order")
     title = "Groups" if topic is None else f"Groups of {topic}"
@@ -196,8 +197,7 @@ def lane(asked: Asked) -> WebPage:
 
 def database(asked: Asked) -> WebPage:
     """What the server says of itself."""
-    figures = asked.admin.figures()
-    server = figures.server
+    server = asked.admin.server()
     rows: list[tuple[Texts | WebButton, ...]] = [
         (name, f"{size.rows:,}", f"{size.bytes:,}") for name, size in sorted(server.tables.items())
     ]
@@ -210,7 +210,6 @@ def database(asked: Asked) -> WebPage:
                 "History list",
                 denied if server.history_list_length is None else f"{server.history_list_length:,}",
             ),
-            ("Contradictions", str(figures.contradictions)),
         ),
         sheets=(WebSheet(title="Tables", columns=("Table", "Rows (estimate)", "Bytes"), rows=rows),),
     )
