@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lanelog._checks import Duration
     from lanelog._database import Database
     from lanelog._engine.contradictions import Contradiction
-    from lanelog.admin.operate.figures import Figures
+    from lanelog.admin.operate.figures import Figures, ServerFigures
     from lanelog.admin.operate.status import Status
     from lanelog.admin.types.messages import (
         DeadLetterInfo,

@@ -178,16 +178,16 @@ class _Site:
         if not why:
             raise ConfigurationError("say why: the reason is kept in the log")
         doer = Doer(by=request.scope[USER], why=why, dry_run=False)
-        log_ = log.bind(verb=request.path_params["name"], by=doer.by, why=doer.why, **fields)
-        log_.info("action.asked")
+        context = {"verb": request.path_params["name"], "by": doer.by, "why": doer.why, **fields}
+        log.bind(**context).info("action.asked")
         try:
             done = _told(action.verb(self._admin, fields, doer))
         except LanelogError as exc:
-            log_.warning("action.failed", error=str(exc))
+            log.bind(**context).warning("action.failed", error=str(exc))
             raise
         finally:
             self._status.forget()
-        log_.warning("action.done")
+        log.bind(**context).warning("action.done")
         page = WebPage(title=f"{action.label}: done", lead=f"By {doer.by}: {doer.why}", facts=tuple(done))
         return self._render(request, "page.html.jinja", **page.template_values())
 
