@@ -1,5 +1,6 @@
 """A headless Chromium that tests drive over its debugging pipe: pages, media, sizes and what was requested."""
 
+import base64
 import json
 import os
 import shutil
@@ -38,6 +39,10 @@ def chromium() -> str:
     return found
 
 
+_KEYS = {"Tab": 9}
+"""The keys that tests press, with their codes."""
+
+
 class Page:
     """One page; `requested` are the addresses that it asked for, `problems` what its console and its errors said."""
 
@@ -52,8 +57,26 @@ class Page:
 
     def open(self, path: Path) -> None:
         """Load a file and wait until everything in it has loaded."""
+        self.visit(path.absolute().as_uri())
+
+    def visit(self, address: str) -> None:
+        """Load an address and wait until everything in it has loaded."""
         self.requested.clear()
-        self._call("Page.navigate", url=path.absolute().as_uri())
+        self._call("Page.navigate", url=address)
+        self._loaded()
+
+    def follow(self, expression: str) -> None:
+        """Evaluate what leads to another page, and wait until that has loaded."""
+        self.requested.clear()
+        self.ask(expression)
+        self._loaded()
+
+    def press(self, key: str) -> None:
+        """Press a key and let it go."""
+        for kind in ("keyDown", "keyUp"):
+            self._call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=_KEYS[key])
+
+    def _loaded(self) -> None:
         while self._receive().get("method") != "Page.loadEventFired":
             pass
 
@@ -68,6 +91,10 @@ class Page:
         self._call("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=False)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self._call("Emulation.setEmulatedMedia", media=media, features=[scheme])
+
+    def picture(self) -> bytes:
+        """What the window shows, as PNG."""
+        return base64.b64decode(self._call("Page.captureScreenshot", format="png")["data"])
 
     def _call(self, method: str, **params: Any) -> dict[str, Any]:
         self._number += 1

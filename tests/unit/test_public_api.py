@@ -52,7 +52,9 @@ Admin.group_names: topic beginning limit
 Admin.key_names: topic beginning limit
 Admin.groups: topic
 Admin.members: topic group
-Admin.lanes: topic group order_by limit
+Admin.lanes: topic group order_by limit after
+Admin.lane: topic group key
+Admin.server:
 Admin.offsets: topic group key limit
 Admin.leases: topic group stale limit
 Admin.message: topic key id offset

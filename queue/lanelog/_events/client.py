@@ -40,6 +40,27 @@ EVENTS: Final = (
     ),
     Event("signal.received", "INFO", "client", "A signal began the end of `client.run()`.", "signal"),
     Event(
+        "action.asked",
+        "INFO",
+        "dashboard",
+        "A user of the dashboard asked for an action. If neither `action.done` nor `action.failed` follows, it died.",
+        "verb by why topic group key offset to id letters rate",
+    ),
+    Event(
+        "action.done",
+        "WARNING",
+        "dashboard",
+        "A user of the dashboard changed something.",
+        "verb by why topic group key offset to id letters rate",
+    ),
+    Event(
+        "action.failed",
+        "WARNING",
+        "dashboard",
+        "An action of the dashboard was refused, or stopped in the middle; `error` says why.",
+        "verb by why topic group key offset to id letters rate error",
+    ),
+    Event(
         "connections.missing",
         "ERROR",
         "database",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lanelog._checks import Duration
     from lanelog._database import Database
     from lanelog._engine.contradictions import Contradiction
-    from lanelog.admin.operate.figures import Figures
+    from lanelog.admin.operate.figures import Figures, ServerFigures
     from lanelog.admin.operate.status import Status
     from lanelog.admin.types.messages import (
         DeadLetterInfo,
@@ -134,6 +134,15 @@ class Admin:
 
         return figures.figures(self._database)
 
+    def server(self) -> ServerFigures:
+        """Return what the server says of itself: open transactions, history, sizes of the tables. Reads no lanes.
+
+        What the account may not see is None, or missing.
+        """
+        from lanelog.admin.operate import figures
+
+        return figures.server_figures(self._database)
+
     def lag(self, topic: str | None = None, group: str | None = None) -> list[GroupInfo]:
         """Return how far behind the groups are, as `groups` does.
 
@@ -205,7 +214,13 @@ class Admin:
         return topics.members(self._database, topic, group)
 
     def lanes(
-        self, topic: str, group: str, *, order_by: Literal["age", "lag", "key"] = "age", limit: int = 100
+        self,
+        topic: str,
+        group: str,
+        *,
+        order_by: Literal["age", "lag", "key"] = "age",
+        limit: int = 100,
+        after: str = "",
     ) -> list[LaneInfo]:
         """Return the lanes of a topic as a group sees them.
 
@@ -216,8 +231,13 @@ class Admin:
                 in order of the keys. For `"age"` only 500 lanes are compared, or `limit` if that is more: those in
                 which nothing was settled for longest.
             limit: The most lanes to return.
+            after: With `"key"`: only lanes whose keys come after this one. To read on, pass the last key of an answer.
         """
-        return lanes.lanes(self._database, topic, group, order_by=order_by, limit=limit)
+        return lanes.lanes(self._database, topic, group, order_by=order_by, limit=limit, after=after)
+
+    def lane(self, topic: str, group: str, key: str) -> LaneInfo:
+        """Return one lane as a group sees it."""
+        return lanes.lane(self._database, topic, group, key)
 
     def offsets(
         self, topic: str, group: str | None = None, key: str | None = None, limit: int = 100

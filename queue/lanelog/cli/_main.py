@@ -36,6 +36,7 @@ SECTIONS = {
         "history": "How messages left a group that keeps history.",
         "events": "What lanelog logs, or one of its events.",
         "metrics": "Serve the figures of the log to Prometheus.",
+        "web": "Serve the dashboard to browsers.",
     },
     "Steer": {
         "pause": "Hand out nothing more, until resume.",
@@ -105,4 +106,5 @@ cli.rooms = {
     "_scheduled": ("scheduled",),
     "_setup": ("dev-server", "migrate", "doctor", "grants", "maintain"),
     "_status": ("status",),
+    "_web": ("web",),
 }

@@ -76,8 +76,13 @@ def figures(database: Database) -> Figures:
         groups=tuple(_group(database, each) for each in seen.groups),
         delayed=read(database, scheduled.counts, "counting delayed messages"),
         contradictions=len(seen.wrong),
-        server=read(database, _server, "asking the server", mariadb=database.facts().mariadb),
+        server=server_figures(database),
     )
+
+
+def server_figures(database: Database) -> ServerFigures:
+    """See `Admin.server`."""
+    return read(database, _server, "asking the server", mariadb=database.facts().mariadb)
 
 
 def _group(database: Database, info: GroupInfo) -> GroupFigures:

@@ -53,7 +53,7 @@ ORDER BY CAST(p.head_offset AS SIGNED) - CAST({WATERMARK} AS SIGNED) - COALESCE(
 # Keys in order (PRIMARY).
 BY_KEY = """
 SELECT partition_key FROM queue_partitions FORCE INDEX (PRIMARY)
-WHERE topic = %s AND partition_key > '' ORDER BY partition_key LIMIT %s
+WHERE topic = %s AND partition_key > %s ORDER BY partition_key LIMIT %s
 """
 
 _LEASE = "partition_key, leased_by, lease_epoch, leased_at FROM queue_partition_leases"
@@ -70,7 +70,14 @@ WHERE consumer_group = %s AND topic = %s AND leased_by IN ({{owners}}) ORDER BY 
 
 
 def lanes(
-    database: Database, topic: str, group: str, *, order_by: str, limit: int, breadth: ages.Breadth = ages.USUAL
+    database: Database,
+    topic: str,
+    group: str,
+    *,
+    order_by: str,
+    limit: int,
+    after: str = "",
+    breadth: ages.Breadth = ages.USUAL,
 ) -> list[LaneInfo]:
     """See `Admin.lanes`."""
     check_name("topic", topic)
@@ -78,6 +85,8 @@ def lanes(
     limit_of(limit)
     if order_by not in ORDERS:
         raise ConfigurationError(f"order_by must be one of {', '.join(map(repr, ORDERS))}, not {order_by!r}")
+    if after and order_by != "key":
+        raise ConfigurationError("after needs order_by='key': lanes change their places in the other orders")
 
     def look() -> list[LaneInfo]:
         with database.snapshot() as cx:
@@ -88,15 +97,38 @@ def lanes(
             elif order_by == "lag":
                 keys = [key for (key,) in cx.query(BY_LAG, (group, topic, group, limit))]
             else:
-                keys = [key for (key,) in cx.query(BY_KEY, (topic, limit))]
-            facts = lane_totals.load(cx, topic, [group], keys)
-            owners = _owners.load(cx, at)
-            firsts = message_state.firsts(cx, topic, group, {key: facts[(group, key)] for key in keys})
-        return [
-            _lane(topic, group, key, facts[(group, key)], owners, firsts.get(key), group_paused=paused) for key in keys
-        ]
+                keys = [key for (key,) in cx.query(BY_KEY, (topic, after, limit))]
+            return _lanes(cx, at, keys, group_paused=paused)
 
     return repeated(database, look, "listing lanes")
+
+
+def lane(database: Database, topic: str, group: str, key: str) -> LaneInfo:
+    """See `Admin.lane`."""
+    check_name("topic", topic)
+    check_name("group", group)
+    check_name("key", key)
+
+    def look() -> LaneInfo:
+        with database.snapshot() as cx:
+            at = GroupTopic(topic=topic, group=group)
+            paused = known_group(cx, at).paused
+            known_lane(cx, topic, key)
+            (found,) = _lanes(cx, at, [key], group_paused=paused)
+            return found
+
+    return repeated(database, look, "looking at a lane")
+
+
+def _lanes(cx: Executor, at: GroupTopic, keys: Sequence[str], *, group_paused: bool) -> list[LaneInfo]:
+    topic, group = at.topic, at.group
+    facts = lane_totals.load(cx, topic, [group], keys)
+    owners = _owners.load(cx, at)
+    firsts = message_state.firsts(cx, topic, group, {key: facts[(group, key)] for key in keys})
+    return [
+        _lane(topic, group, key, facts[(group, key)], owners, firsts.get(key), group_paused=group_paused)
+        for key in keys
+    ]
 
 
 def _lane(
@@ -154,7 +186,7 @@ def offsets(database: Database, topic: str, group: str | None, key: str | None, 
             else:
                 # Every lane has a watermark for every group: this number of lanes is enough.
                 lanes = -(-limit // max(1, len(groups)))
-                keys = [found for (found,) in cx.query(BY_KEY, (topic, lanes))]
+                keys = [found for (found,) in cx.query(BY_KEY, (topic, "", lanes))]
             facts = lane_totals.load(cx, topic, groups, keys)
         return [
             _offset(topic, name, lane, facts[(name, lane)]) for lane in keys for name in groups if (name, lane) in facts

@@ -1,0 +1,117 @@
+"""The verb `web`: the dashboard, served to browsers.
+
+Owns the address, the token and the life of the server. `lanelog.dashboard` has the pages.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import signal
+import socket
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+import click
+
+from lanelog.cli._verbs import Refused, url_option
+
+_PATIENCE: Final = 3.0
+"""Seconds after which a page says that the database does not answer."""
+_TOKEN: Final = "LANELOG_WEB_TOKEN"  # noqa: S105 - the name of a variable, no secret
+_NEEDED: Final = ("starlette", "jinja2", "uvicorn")
+
+
+@click.command()
+@click.option("--listen", default="127.0.0.1:8080", show_default=True, metavar="HOST:PORT", help="Where to serve it.")
+@click.option("--host", "hosts", multiple=True, metavar="NAME", help="A host name under which browsers reach it.")
+@click.option("--token-file", metavar="FILE", help=f"The token that users must give; default: {_TOKEN}.")
+@click.option("--proxy-header", metavar="NAME", help="The header in which a proxy names the user.")
+@click.option("--trusted-proxy", "proxies", multiple=True, metavar="IP", help="The address of such a proxy.")
+@click.option("--allow-actions", is_flag=True, help="Let users change things, not only look.")
+@url_option
+def web(
+    *,
+    listen: str,
+    hosts: tuple[str, ...],
+    token_file: str | None,
+    proxy_header: str | None,
+    proxies: tuple[str, ...],
+    allow_actions: bool,
+    url: str | None,
+) -> None:
+    """Serve the dashboard to browsers, until Ctrl-C. A reader's account is enough to look.
+
+    An address beyond this machine needs a token, or a proxy that names the user.
+    """
+    at, port = _address(listen)
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
+        raise Refused(f"this verb needs {' and '.join(missing)}: pip install 'lanelog[web]'")
+    import uvicorn
+
+    import lanelog
+    from lanelog.dashboard import Access, dashboard
+    from lanelog.dashboard.access import LOOPBACK_HOSTS
+
+    access = Access(
+        hosts=(*LOOPBACK_HOSTS, f"[{at}]" if ":" in at else at, *hosts),
+        token=_token(token_file),
+        proxy_header=proxy_header,
+        proxies=proxies,
+        allow_actions=allow_actions,
+    )
+    if not _loopback(at) and not access.authenticated:
+        raise Refused(f"{listen} is reached from other machines: set {_TOKEN} or --token-file, or name a trusted proxy")
+    with lanelog.connect(url, publish_timeout=_PATIENCE) as client:
+        # uvicorn must not log addresses, which hold keys, and must not believe a proxy about who asks.
+        config = uvicorn.Config(
+            dashboard(client, access), log_level="warning", access_log=False, proxy_headers=False, server_header=False
+        )
+        try:
+            family = socket.AF_INET6 if ":" in at else socket.AF_INET
+            listener = socket.create_server((at, port), family=family)
+        except OSError as exc:
+            raise Refused(f"cannot listen at {listen}: {exc.strerror or exc}") from exc
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C
+        with listener, suppress(KeyboardInterrupt):  # the way to end it
+            shown = f"[{at}]" if ":" in at else at
+            click.echo(f"http://{shown}:{listener.getsockname()[1]}/")
+            rights = "users may act" if allow_actions else "read-only"
+            who = "users must authenticate" if access.authenticated else "for this machine, without authentication"
+            click.echo(f"{rights}; {who}", err=True)
+            uvicorn.Server(config).run(sockets=[listener])
+
+
+def _token(file: str | None) -> str | None:
+    """Return the token. An empty file is refused: it would mean that no token is needed."""
+    if file is None:
+        return os.environ.get(_TOKEN) or None
+    try:
+        token = Path(file).read_text(encoding="utf-8").strip()
+    except OSError as exc:
+        raise Refused(f"cannot read {file}: {exc.strerror or exc}") from exc
+    if not token:
+        raise Refused(f"{file} holds no token")
+    return token
+
+
+def _loopback(host: str) -> bool:
+    with suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
+
+
+def _address(text: str) -> tuple[str, int]:
+    """Return host and port. Port 0: any that is free."""
+    with suppress(ValueError):
+        parts = urlsplit(f"//{text}")
+        if parts.hostname and parts.port is not None and parts.netloc == text:
+            return parts.hostname, parts.port
+    raise click.UsageError(f"--listen {text!r} is no HOST:PORT: write 127.0.0.1:8080")
+
+
+VERBS = (web,)

@@ -1,0 +1,164 @@
+"""What the dashboard can change: for each action its fields, and the verb of administration behind it.
+
+Owns this table. Never decides who may (`app` does), and never talks to a browser. The preview is the verb itself, with
+`dry_run`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from attrs import frozen
+
+from lanelog.admin import Admin
+from lanelog.errors import ConfigurationError
+
+
+@frozen(kw_only=True)
+class Doer:
+    """Who acts, and why."""
+
+    by: str
+    why: str
+    dry_run: bool
+    """Whether this is the preview."""
+
+
+Fields = Mapping[str, str]
+Verb = Callable[[Admin, Fields, Doer], Any]
+
+
+@frozen(kw_only=True)
+class WebAction:
+    """One action."""
+
+    label: str
+    warning: str
+    """What the preview says about it."""
+    needs: tuple[str, ...]
+    """Fields that it must have."""
+    may: tuple[str, ...] = ()
+    """Fields that it may have."""
+    asks: Mapping[str, str] = {}
+    """Fields that a person fills in on the preview, each with its label."""
+    verb: Verb
+
+    def chosen(self, given: Fields) -> dict[str, str]:
+        """Return the fields of this action. Refuse a request without one that it needs."""
+        missing = [name for name in self.needs if not given.get(name)]
+        if missing:
+            raise ConfigurationError(f"the request names no {', '.join(missing)}")
+        return {name: given[name] for name in (*self.needs, *self.may) if given.get(name)}
+
+
+def _skip(admin: Admin, at: Fields, doer: Doer) -> Any:
+    offset = _whole("offset", at["offset"])
+    return admin.skip(at["topic"], at["group"], at["key"], offset, reason=doer.why or "preview", dry_run=doer.dry_run)
+
+
+def _release(admin: Admin, at: Fields, doer: Doer) -> Any:
+    return admin.release(at["topic"], at["group"], at["key"], dry_run=doer.dry_run)
+
+
+def _pause(admin: Admin, at: Fields, doer: Doer) -> Any:
+    return admin.pause(
+        at["topic"], at["group"], key=at.get("key"), by=doer.by[:255], reason=doer.why, dry_run=doer.dry_run
+    )
+
+
+def _resume(admin: Admin, at: Fields, doer: Doer) -> Any:
+    return admin.resume(at["topic"], at["group"], key=at.get("key"), dry_run=doer.dry_run)
+
+
+def _seek(admin: Admin, at: Fields, doer: Doer) -> Any:
+    to: str | int = int(at["to"]) if at["to"].isdecimal() else at["to"]
+    return admin.seek(at["topic"], at["group"], key=at.get("key"), to=to, dry_run=doer.dry_run)
+
+
+def _redrive(admin: Admin, at: Fields, doer: Doer) -> Any:
+    rate = float(_whole("rate", at["rate"])) if "rate" in at else None
+    return admin.redrive(at["topic"], at["group"], **_letters(at), rate=rate, dry_run=doer.dry_run)
+
+
+def _delete_letters(admin: Admin, at: Fields, doer: Doer) -> Any:
+    return admin.delete_dead_letters(at["topic"], at["group"], **_letters(at), dry_run=doer.dry_run)
+
+
+def _delete_group(admin: Admin, at: Fields, doer: Doer) -> Any:
+    return admin.delete_group(at["topic"], at["group"], dry_run=doer.dry_run)
+
+
+def _letters(at: Fields) -> dict[str, Any]:
+    """Return the choice of dead letters: one by its id, or all of a reason. Never all by omission."""
+    if "id" in at:
+        return {"ids": [at["id"]]}
+    if "letters" in at:
+        return {"reason": at["letters"]}
+    raise ConfigurationError("the request names neither a dead letter nor a reason")
+
+
+def _whole(name: str, text: str) -> int:
+    if not text.isdecimal():
+        raise ConfigurationError(f"{name} must be a whole number, not {text!r}")
+    return int(text)
+
+
+_LANE = ("topic", "group", "key")
+_GROUP = ("topic", "group")
+
+ACTIONS: Final[Mapping[str, WebAction]] = {
+    "skip": WebAction(
+        label="Skip the message",
+        warning="The group never handles this message. The lane goes on with the next one.",
+        needs=(*_LANE, "offset"),
+        verb=_skip,
+    ),
+    "release": WebAction(
+        label="Release the lane",
+        warning="Its owner loses the lane, and another worker takes it. What is in flight may be handled twice.",
+        needs=_LANE,
+        verb=_release,
+    ),
+    "pause": WebAction(
+        label="Pause",
+        warning="Nothing more is handed out until it is resumed.",
+        needs=_GROUP,
+        may=("key",),
+        verb=_pause,
+    ),
+    "resume": WebAction(
+        label="Resume", warning="Messages are handed out again.", needs=_GROUP, may=("key",), verb=_resume
+    ),
+    "seek": WebAction(
+        label="Seek",
+        warning="Going back handles messages again. Going forward leaves messages out.",
+        needs=(*_GROUP, "to"),
+        may=("key",),
+        asks={"to": "To: earliest, latest or an offset"},
+        verb=_seek,
+    ),
+    "redrive": WebAction(
+        label="Redrive",
+        warning="The messages go back into the log, for this group alone.",
+        needs=_GROUP,
+        may=("id", "letters", "rate"),
+        asks={"rate": "Messages a second (empty: no limit)"},
+        verb=_redrive,
+    ),
+    "delete-letters": WebAction(
+        label="Delete dead letters",
+        warning="The messages are given up for good. This cannot be taken back.",
+        needs=_GROUP,
+        may=("id", "letters"),
+        verb=_delete_letters,
+    ),
+    "delete-group": WebAction(
+        label="Delete the group",
+        warning="Its place in the topic is forgotten, and what only it held back is collected. "
+        "This cannot be taken back.",
+        needs=_GROUP,
+        verb=_delete_group,
+    ),
+}
+"""By the last part of its address."""

@@ -1,0 +1,52 @@
+"""The dashboard's looks at the whole log, shared by all who watch: one at a time, and none while the last is fresh.
+
+Owns the last answer. Twenty browsers that refresh the front page cost the database what one does.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
+
+from attrs import define, field
+
+T = TypeVar("T")
+
+PATIENCE: Final = 10
+"""How many times as long as a look takes its answer is kept."""
+OLDEST: Final = 60.0
+"""Seconds for which an answer is kept at most."""
+
+
+@define(eq=False)
+class SharedLook(Generic[T]):
+    """Returns the answer of `ask`, at most `fresh` seconds old, or older where a look takes long. Thread-safe.
+
+    After a look that took a second, the next one comes after ten: it must not keep a large database busy.
+
+    Threads that come while one asks wait for its answer. If it fails, each of them asks for itself, one after another.
+    """
+
+    _ask: Callable[[T | None], T]
+    """Given the answer before."""
+    _fresh: float
+    _lock: threading.Lock = field(init=False, factory=threading.Lock)
+    _last: T | None = field(init=False, default=None)
+    _until: float = field(init=False, default=0.0)
+
+    def __call__(self) -> T:
+        """Return the answer."""
+        with self._lock:
+            began = time.monotonic()
+            if self._last is None or began > self._until:
+                self._last = self._ask(self._last)
+                now = time.monotonic()
+                self._until = now + min(OLDEST, max(self._fresh, PATIENCE * (now - began)))
+            return self._last
+
+    def forget(self) -> None:
+        """Ask again at the next call: something was changed."""
+        with self._lock:
+            self._until = 0.0

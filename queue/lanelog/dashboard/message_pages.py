@@ -1,0 +1,181 @@
+"""The pages that show messages: one message, dead letters, schedules, and what is delayed.
+
+Owns what they show of a message. A payload is shown only when the address asks for it, in the form that it names.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lanelog._engine.lane.error_text import summary
+from lanelog._text import age, moment, plural, shown
+from lanelog.admin import DeadLetterReason, MessageInfo
+from lanelog.dashboard.asked import Asked
+from lanelog.dashboard.payload import FORMS, as_read
+from lanelog.dashboard.views import Texts, WebButton, WebCell, WebPage, WebSheet, link
+from lanelog.errors import ConfigurationError
+
+RECENT: Final = 20
+"""Messages of a lane that are shown from one offset on."""
+_LETTERS: Final = 100
+_ERROR: Final = 120
+
+
+def short(error: str | None) -> str:
+    """Return the line of an error that says most."""
+    return shown(summary(error), _ERROR) if error else "-"
+
+
+def sheet(asked: Asked, title: str, topic: str, key: str, first: int, end: int | None = None) -> WebSheet:
+    """Return messages of a lane from one offset on, before `end`."""
+    found = asked.admin.messages(topic, key, from_offset=first, limit=RECENT)
+    rows: list[tuple[Texts | WebButton, ...]] = [
+        (
+            WebCell(f"{each.offset:,}", link("message", topic=topic, key=key, offset=each.offset)),
+            each.id,
+            moment(each.published_at),
+            f"{each.payload_bytes:,}",
+        )
+        for each in found
+        if end is None or each.offset < end
+    ]
+    return WebSheet(title=title, columns=("Offset", "Id", "Published", "Bytes"), rows=rows)
+
+
+def message(asked: Asked) -> WebPage:
+    """One message: where it stands for each group, and its payload if that is asked for."""
+    topic, key, offset = asked.need("topic"), asked.need("key"), asked.need("offset")
+    if not offset.isdecimal():
+        raise ConfigurationError(f"offset must be a whole number, not {offset!r}")
+    found = asked.admin.message(topic, key, offset=int(offset))
+    if found is None:
+        raise ConfigurationError(f"lane {key!r} of topic {topic!r} does not hold offset {offset}")
+    form = asked.fields.get("show")
+    here = {"topic": topic, "key": key, "offset": offset}
+    texts = [(f"Payload as {form}", as_read(found, form, asked.mask))] if form else []
+    texts += [(f"Last error of {each.group}", each.last_error) for each in found.states if each.last_error]
+    if found.dead_letter is not None:
+        texts.append((f"Why {found.dead_letter.group} gave it up", found.dead_letter.last_error))
+    return WebPage(
+        title=f"Message {offset} of {key}",
+        facts=(
+            ("Topic", WebCell(topic, link("groups", topic=topic))),
+            ("Id", found.id),
+            ("Published", moment(found.published_at)),
+            ("Expires", moment(found.expires_at)),
+            ("Payload", f"{plural(found.payload_bytes, 'byte')}, hidden until asked for"),
+            *_metadata(found),
+        ),
+        links=tuple(WebCell(f"Show as {each}", link("message", **here, show=each)) for each in FORMS),
+        sheets=(_states(found),),
+        texts=tuple(texts),
+    )
+
+
+def _metadata(found: MessageInfo) -> list[tuple[str, Texts]]:
+    return [(f"Metadata {name}", value) for name, value in sorted(found.metadata.items())]
+
+
+def _states(found: MessageInfo) -> WebSheet:
+    rows: list[tuple[Texts | WebButton, ...]] = [
+        (
+            WebCell(each.group, link("lane", topic=found.topic, group=each.group, key=found.key)),
+            str(each.state),
+            str(each.attempts),
+            age(each.next_attempt_in),
+            moment(each.last_attempt_at),
+            each.owner or "-",
+        )
+        for each in found.states
+    ]
+    return WebSheet(
+        title="What each group did",
+        columns=("Group", "State", "Attempts", "Next attempt in", "Last attempt", "Owner of the lane"),
+        rows=rows,
+    )
+
+
+def dead_letters(asked: Asked) -> WebPage:
+    """Dead letters of a topic by reason, and the newest of them. Without a topic: which topics have some."""
+    topic, group = asked.fields.get("topic"), asked.fields.get("group")
+    if not topic:
+        having = [each for each in asked.admin.topics() if each.dead_letters and not each.holds_dead_letters]
+        found: list[tuple[Texts | WebButton, ...]] = [
+            (WebCell(each.topic, link("dead-letters", topic=each.topic)), f"{each.dead_letters:,}") for each in having
+        ]
+        return WebPage(
+            title="Dead letters", sheets=(WebSheet(title="", columns=("Topic", "Dead letters"), rows=found),)
+        )
+    letters: list[tuple[Texts | WebButton, ...]] = [
+        (
+            WebCell(each.key, link("message", topic=each.dead_letter_topic, key=each.key, offset=each.offset)),
+            each.group,
+            short(each.last_error),
+            moment(each.failed_at),
+            WebButton(text="Redrive", href=link("act/redrive", topic=topic, group=each.group, id=each.id)),
+            WebButton(text="Delete", href=link("act/delete-letters", topic=topic, group=each.group, id=each.id)),
+        )
+        for each in asked.admin.dead_letters(topic, group, limit=_LETTERS)
+    ]
+    columns = ("Key", "Group", "Error", "Failed", "", "")
+    return WebPage(
+        title=f"Dead letters of {topic}",
+        sheets=(
+            WebSheet(
+                title="By reason",
+                columns=("Reason", "Group", "Messages", "Keys", "Newest", "", ""),
+                rows=[_reason(topic, each) for each in asked.admin.dead_letter_reasons(topic, group)],
+            ),
+            WebSheet(title=f"At most {_LETTERS} of them", columns=columns, rows=letters),
+        ),
+    )
+
+
+def _reason(topic: str, found: DeadLetterReason) -> tuple[Texts | WebButton, ...]:
+    chosen = {"topic": topic, "group": found.group, "letters": found.reason}
+    return (
+        shown(found.reason),
+        found.group,
+        f"{found.count:,}",
+        f"{found.keys:,}",
+        moment(found.newest_failed_at),
+        WebButton(text="Redrive all", href=link("act/redrive", **chosen)),
+        WebButton(text="Delete all", href=link("act/delete-letters", **chosen)),
+    )
+
+
+def schedules(asked: Asked) -> WebPage:
+    """The recurring messages."""
+    rows: list[tuple[Texts | WebButton, ...]] = [
+        (
+            each.name,
+            f"{each.expression} {each.timezone}",
+            each.topic,
+            each.key,
+            WebCell("paused", None, "warn") if each.paused_at else moment(each.next_fire_at),
+            moment(each.last_fire_at),
+            f"{each.fired:,}",
+        )
+        for each in asked.admin.schedules()
+    ]
+    columns = ("Schedule", "When", "Topic", "Key", "Next", "Last", "Fired")
+    return WebPage(title="Schedules", sheets=(WebSheet(title="", columns=columns, rows=rows),))
+
+
+def delayed(asked: Asked) -> WebPage:
+    """Messages that are not in the log yet. Without a topic: the topics."""
+    topic = asked.fields.get("topic")
+    if not topic:
+        found: list[tuple[Texts | WebButton, ...]] = [
+            (WebCell(name, link("delayed", topic=name)),) for name in asked.admin.topic_names(limit=1000)
+        ]
+        return WebPage(title="Delayed", sheets=(WebSheet(title="", columns=("Topic",), rows=found),))
+    rows: list[tuple[Texts | WebButton, ...]] = [
+        (each.key, each.id, moment(each.deliver_at), age(each.due_in), f"{each.payload_bytes:,}")
+        for each in asked.admin.scheduled(topic, limit=_LETTERS)
+    ]
+    columns = ("Key", "Id", "Due", "In", "Bytes")
+    note = f"At most {_LETTERS} are shown, by key and id."
+    return WebPage(
+        title=f"Delayed messages of {topic}", sheets=(WebSheet(title="", columns=columns, rows=rows, note=note),)
+    )

@@ -1,0 +1,48 @@
+"""A payload as people read it: text, JSON or hex, cut, and never by itself.
+
+Owns these forms. The page asks for one of them; without it no payload leaves the server.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Final
+
+from lanelog._text import plural
+from lanelog.admin import MessageInfo
+from lanelog.errors import ConfigurationError
+
+FORMS: Final = ("text", "json", "hex")
+MOST: Final = 65_536
+"""Bytes that are shown."""
+_ROW: Final = 16
+
+Mask = Callable[[MessageInfo], bytes]
+"""Returns the payload that a page may show of a message."""
+
+
+def as_read(message: MessageInfo, form: str, mask: Mask | None) -> str:
+    """Return the payload of a message in one of the forms."""
+    if form not in FORMS:
+        raise ConfigurationError(f"a payload is shown as {', '.join(FORMS)}, not as {form!r}")
+    payload = message.payload if mask is None else mask(message)
+    cut = payload[:MOST]
+    rest = f"\n… {plural(len(payload) - MOST, 'more byte')}" if len(payload) > MOST else ""
+    if form == "hex":
+        rows = (cut[at : at + _ROW] for at in range(0, len(cut), _ROW))
+        return "\n".join(f"{at * _ROW:08x}  {row.hex(' ')}" for at, row in enumerate(rows)) + rest
+    if form == "json" and not rest:
+        try:
+            return json.dumps(json.loads(payload), indent=2, ensure_ascii=False)
+        except (ValueError, RecursionError):
+            return "This is no JSON.\n\n" + _text(cut)
+    return _text(cut) + rest
+
+
+def _text(payload: bytes) -> str:
+    """Return bytes as text. What is no UTF-8, and what would turn the direction of reading, is escaped."""
+    text = payload.decode(errors="backslashreplace")
+    return "".join(
+        each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode() for each in text
+    )

@@ -1,0 +1,71 @@
+"""What pages are made of: cells, sheets, pages and links. Templates show nothing else.
+
+Owns these values and the form of links. Asks no database, and writes no HTML: templates escape every text.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlencode
+
+from attrs import frozen
+
+
+def link(to: str, **parameters: object) -> str:
+    """Return an address below the dashboard's root, without those parameters that are None."""
+    given = {name: value for name, value in parameters.items() if value is not None}
+    return f"{to}?{urlencode(given)}" if given else to
+
+
+@frozen
+class WebCell:
+    """One text of a page."""
+
+    text: str
+    href: str | None = None
+    tone: str = ""
+    """A class of the style sheet: `bad`, `warn`, `good`, or none."""
+
+
+Texts = str | WebCell
+
+
+@frozen(kw_only=True)
+class WebButton:
+    """A link to the preview of an action. It is shown where actions are allowed."""
+
+    text: str
+    href: str
+
+
+@frozen(kw_only=True)
+class WebSheet:
+    """A table of a page."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: list[tuple[Texts | WebButton, ...]]
+    note: str = ""
+
+
+@frozen(kw_only=True)
+class WebPage:
+    """A page: facts, buttons, tables and texts, in this order."""
+
+    title: str
+    lead: str = ""
+    facts: tuple[tuple[str, Texts], ...] = ()
+    links: tuple[WebCell, ...] = ()
+    buttons: tuple[WebButton, ...] = ()
+    sheets: tuple[WebSheet, ...] = ()
+    texts: tuple[tuple[str, str], ...] = ()
+    """Titles and preformatted texts: payloads and tracebacks."""
+
+    def template_values(self) -> dict[str, Any]:
+        """Return what the template is given."""
+        return {"page": self, "title": self.title}
+
+
+def cell(value: Texts | WebButton) -> WebCell | WebButton:
+    """Return a text as a cell."""
+    return WebCell(value) if isinstance(value, str) else value

@@ -1,0 +1,386 @@
+"""The dashboard against a real database: every page, every action, and whom it refuses."""
+
+import base64
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from html import unescape
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+from attrs import evolve
+from starlette.routing import Route
+
+import lanelog
+from lanelog.config import ConnectConfig
+from lanelog.dashboard import Access, dashboard
+from lanelog.dashboard.actions import ACTIONS
+from lanelog.dashboard.guard import Guard
+from lanelog.devserver import DevServer
+from lanelog.errors import ConfigurationError
+from support.accounts import account
+from support.cli import Command
+from support.dashboards import Visitor
+from support.shop import open_shop
+from support.waiting import events
+
+TOKEN = "a-token-of-26-characters-x"
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
+GOOD = {"topic": "merge", "group": "builders", "key": "good"}
+FORMS: dict[str, dict[str, Any]] = {
+    "skip": {**GOOD, "offset": "2"},
+    "release": GOOD,
+    "pause": {"topic": "merge", "group": "builders"},
+    "resume": {"topic": "merge", "group": "builders", "key": "paused"},
+    "seek": {"topic": "merge", "group": "builders", "to": "earliest"},
+    "redrive": {"topic": "merge", "group": "builders", "letters": "no such branch"},
+    "delete-letters": {"topic": "merge", "group": "builders", "letters": "no such branch"},
+    "delete-group": {"topic": "merge", "group": "builders"},
+}
+"""A request for each action that has something to do in the shop."""
+PAGES = {
+    "/": "no such branch",
+    "/topics": "merge",
+    "/groups": "builders",
+    "/groups?topic=halted": "paused",
+    "/members?topic=merge&group=builders": "alive",
+    "/lanes?topic=merge&group=builders": "fails",
+    "/lanes?topic=merge&group=builders&by=lag": "fails",
+    "/lanes?topic=merge&group=builders&by=key&after=fails": "good",
+    "/lanes?topic=merge&group=builders&state=retryable": "fails",
+    "/lane?topic=merge&group=builders&key=good": "Next messages",
+    "/message?topic=merge&key=good&offset=2": "What each group did",
+    "/dead-letters": "merge",
+    "/dead-letters?topic=merge": "no such branch",
+    "/schedules": "nightly",
+    "/delayed": "merge",
+    "/delayed?topic=merge": "later",
+    "/database": "queue_messages",
+}
+"""Addresses, each with a text that only its answer has."""
+
+
+@pytest.fixture(scope="module")
+def shop(lanelog_server: DevServer) -> Iterator[lanelog.Client]:
+    """A client of a database that nobody changes."""
+    with open_shop(lanelog_server) as url, lanelog.connect(url) as client:
+        yield client
+
+
+@pytest.fixture
+def own_shop(lanelog_server: DevServer) -> Iterator[lanelog.Client]:
+    """A client of a shop that this test may change."""
+    with open_shop(lanelog_server) as url, lanelog.connect(url) as client:
+        yield client
+
+
+def routes(app: Any) -> list[Route]:
+    """All routes behind the guard."""
+    assert isinstance(app, Guard)
+    return list(app.app.routes)  # type: ignore[attr-defined]
+
+
+# -- pages -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("address", PAGES)
+def test_every_page_answers_a_reader(shop: lanelog.Client, address: str) -> None:
+    """With what it is for, without a button, script or foreign address, and under a strict policy."""
+    answer = Visitor(dashboard(shop)).send("GET", address)
+    assert answer.status_code == 200, answer.text
+    assert PAGES[address] in answer.text
+    assert "/act/" not in answer.text
+    assert not re.search(r"<script|\son\w+=|style=|https?://", answer.text)
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert answer.headers["cache-control"] == "no-store"
+
+
+def test_the_pages_are_all_there_are(shop: lanelog.Client) -> None:
+    """A new route needs its line above; all of them only look, but the one for actions."""
+    paths = {route.path for route in routes(dashboard(shop))}
+    assert paths == {*(address.partition("?")[0] for address in PAGES), "/style.css", "/act/{name}"}
+    changing = {route.path for route in routes(dashboard(shop)) if not (route.methods or set()) <= {"GET", "HEAD"}}
+    assert changing == {"/act/{name}"}
+    assert FORMS.keys() == ACTIONS.keys()
+
+
+@pytest.mark.parametrize(("address", "status"), [("/lanes?topic=no&group=no", 404), ("/lane?topic=merge", 404)])
+def test_a_page_of_what_is_not_there_says_so(shop: lanelog.Client, address: str, status: int) -> None:
+    """In the words of administration, and not with a traceback."""
+    answer = Visitor(dashboard(shop)).send("GET", address)
+    assert answer.status_code == status
+    assert "Traceback" not in answer.text
+
+
+def test_a_database_that_is_away_is_said_on_the_page(empty_url: str) -> None:
+    """Here: the tables are missing."""
+    with lanelog.connect(empty_url) as client:
+        answer = Visitor(dashboard(client)).get("/")
+    assert answer.status_code == 503
+    assert "migrate" in answer.text
+
+
+def test_ten_thousand_lanes_are_read_page_by_page(lanelog_client: lanelog.Client) -> None:
+    """By key a page begins behind the last one, and shows no lane twice; here with 120 lanes."""
+    lanelog_client.publish_many("t", [(f"k{number:03}", b"x") for number in range(120)])
+    lanelog_client.subscribe("t", "g", lambda _: None).stop()
+    visitor, address, seen = Visitor(dashboard(lanelog_client)), "/lanes?topic=t&group=g&by=key", []
+    while address:
+        text = visitor.send("GET", address).text
+        seen += re.findall(r"key=(k\d+)", text)
+        following = re.search(r'href="([^"]+)">Next page', text)
+        address = unescape(following[1]) if following else ""
+    assert seen == [f"k{number:03}" for number in range(120)]
+
+
+def test_lanes_are_read_on_behind_a_key_alone(shop: lanelog.Client) -> None:
+    """In the other orders lanes change their places: `after` is refused there."""
+    with pytest.raises(ConfigurationError, match="order_by"):
+        shop.admin.lanes("merge", "builders", order_by="age", after="bad")
+    keys = [lane.key for lane in shop.admin.lanes("merge", "builders", order_by="key", after="bad")]
+    assert keys == ["fails", "good", "paused"]
+
+
+def test_a_payload_is_hidden_until_asked_for(lanelog_client: lanelog.Client) -> None:
+    """Then it is shown as text, JSON or hex, and of a masked one only what the mask lets through."""
+    lanelog_client.publish("t", "k", b'{"card": "4111"}')
+    here: dict[str, Any] = {"topic": "t", "key": "k", "offset": 1}
+    visitor = Visitor(dashboard(lanelog_client))
+    unasked = visitor.get("/message", **here)
+    assert unasked.status_code == 200
+    assert "4111" not in unasked.text
+    assert "4111" in visitor.get("/message", **here, show="text").text
+    assert "34 31 31 31" in visitor.get("/message", **here, show="hex").text
+    assert '{\n  "card": "4111"\n}' in unescape(visitor.get("/message", **here, show="json").text)
+    masked = Visitor(dashboard(lanelog_client, mask=lambda message: message.payload.replace(b"4111", b"****")))
+    for form in ("text", "hex", "json"):
+        answer = masked.get("/message", **here, show=form)
+        assert answer.status_code == 200
+        assert not {"4111", "34 31 31 31"} & set(re.findall(r"4111|34 31 31 31", answer.text))
+
+
+def test_hostile_names_and_payloads_stay_text(lanelog_client: lanelog.Client) -> None:
+    """On every page that shows them."""
+    lanelog_client.publish("t", HOSTILE, HOSTILE.encode(), metadata={"x": HOSTILE})
+    lanelog_client.subscribe("t", "g", lambda _: None).stop()
+    lanelog_client.admin.pause("t", "g", by=HOSTILE, reason=HOSTILE)
+    visitor, lane = Visitor(dashboard(lanelog_client)), {"topic": "t", "key": HOSTILE}
+    for answer in (
+        visitor.get("/"),
+        visitor.get("/lanes", topic="t", group="g"),
+        visitor.get("/lane", group="g", **lane),
+        visitor.get("/message", offset=1, show="text", **lane),
+        visitor.get("/groups", topic=HOSTILE),
+    ):
+        assert "alert(1)" in answer.text
+        assert not re.search(r"<(script|img)", answer.text)
+
+
+def test_it_is_mounted_under_a_prefix(shop: lanelog.Client) -> None:
+    """All its links go below the prefix."""
+    from starlette.applications import Starlette
+    from starlette.routing import Mount
+
+    visitor = Visitor(Starlette(routes=[Mount("/queue", dashboard(shop, Access(allow_actions=True)))]))
+    text = visitor.get("/queue/").text
+    assert visitor.get("/queue/style.css").headers["content-type"].startswith("text/css")
+    assert all(link.startswith(("/queue/", "#")) for link in re.findall(r'(?:href|action)="([^"]*)"', text))
+    assert visitor.get("/queue/act/release", **GOOD).status_code == 200
+
+
+# -- actions -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+def test_an_action_shows_first_what_it_would_change(shop: lanelog.Client, name: str) -> None:
+    """And changes nothing by that; the form behind it asks for a reason."""
+    visitor = Visitor(dashboard(shop, Access(allow_actions=True)))
+    before = shop.admin.lanes("merge", "builders", order_by="key")
+    answer = visitor.get(f"/act/{name}", **FORMS[name])
+    assert answer.status_code == 200, answer.text
+    assert "What it would change now" in answer.text
+    assert "required" in answer.text
+    assert 'method="post"' in answer.text
+    after = shop.admin.lanes("merge", "builders", order_by="key")
+    assert [(lane.lag, lane.lease_epoch, lane.paused_at) for lane in after] == [
+        (lane.lag, lane.lease_epoch, lane.paused_at) for lane in before
+    ]
+    assert visitor.post(f"/act/{name}", **FORMS[name]).status_code == 400  # no reason
+
+
+def test_actions_do_what_they_say(own_shop: lanelog.Client, caplog: pytest.LogCaptureFixture) -> None:
+    """All of them, one after another; the log has who, what and why."""
+    caplog.set_level(logging.INFO, logger="lanelog")
+    admin = own_shop.admin
+    visitor = Visitor(dashboard(own_shop, Access(token=TOKEN, allow_actions=True)), basic("ann"))
+
+    def act(name: str, **other: Any) -> None:
+        answer = visitor.post(f"/act/{name}", **{**FORMS[name], **other}, why="incident 7")
+        assert answer.status_code == 200, answer.text
+
+    act("skip")
+    assert admin.lane("merge", "builders", "good").watermark == 2
+    act("release", key="fails")
+    assert admin.lane("merge", "builders", "fails").owner is None
+    act("pause")
+    assert (admin.groups("merge")[0].paused_by, admin.groups("merge")[0].pause_reason) == ("ann", "incident 7")
+    act("resume")
+    assert admin.lane("merge", "builders", "paused").paused_at is None
+    act("redrive")
+    assert admin.topic("merge").dead_letters == 0
+    act("seek")
+    assert admin.lane("merge", "builders", "good").watermark == 0
+    act("delete-letters", id="none of them")
+    act("delete-group")
+    assert admin.groups("merge") == []
+    done = events(caplog, "action.done", logging.WARNING)
+    assert len(done) == len(events(caplog, "action.asked")) == len(ACTIONS)
+    assert all("by=ann" in line and "incident 7" in line for line in done)
+    assert TOKEN not in caplog.text
+
+
+def test_deleting_dead_letters_by_their_reason_settles_them(own_shop: lanelog.Client) -> None:
+    """They are gone from every list."""
+    visitor = Visitor(dashboard(own_shop, Access(allow_actions=True)))
+    assert visitor.post("/act/delete-letters", **FORMS["delete-letters"], why="x").status_code == 200
+    assert own_shop.admin.dead_letters("merge") == []
+
+
+def test_an_action_without_the_privilege_is_refused_and_logged(
+    own_shop: lanelog.Client, lanelog_server: DevServer, raw: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With a reader's account, whatever the dashboard allows; nothing was changed."""
+    url = own_shop.admin._database.config.database
+    there = lanelog_server.url.rpartition("/")[0] + "/" + url
+    with account(raw, there, {"*": "SELECT"}) as reader, lanelog.connect(reader) as client:
+        answer = Visitor(dashboard(client, Access(allow_actions=True))).post("/act/pause", **FORMS["pause"], why="x")
+    assert answer.status_code == 503
+    assert events(caplog, "action.failed", logging.WARNING)
+    assert own_shop.admin.groups("merge")[0].paused_at is None
+
+
+# -- whom it refuses ---------------------------------------------------------------------------------------------------
+
+
+def basic(name: str, token: str = TOKEN) -> dict[str, str]:
+    return {"authorization": "Basic " + base64.b64encode(f"{name}:{token}".encode()).decode()}
+
+
+ACTING = Access(token=TOKEN, allow_actions=True)
+REFUSED: dict[str, tuple[Access, dict[str, str], int]] = {
+    "reader": (Access(token=TOKEN), {}, 403),
+    "no token": (ACTING, {"authorization": ""}, 401),
+    "wrong token": (ACTING, basic("ann", "another-token-of-this-length"), 401),
+    "token in no known form": (ACTING, {"authorization": TOKEN}, 401),
+    "cross-site": (ACTING, {"sec-fetch-site": "cross-site"}, 403),
+    "same-site": (ACTING, {"sec-fetch-site": "same-site"}, 403),
+    "foreign origin": (ACTING, {"sec-fetch-site": "", "origin": "http://evil.example"}, 403),
+    "other port": (ACTING, {"sec-fetch-site": "", "origin": "http://127.0.0.1:1"}, 403),
+    "null origin": (ACTING, {"sec-fetch-site": "", "origin": "null"}, 403),
+    "neither origin nor site": (ACTING, {"sec-fetch-site": "", "origin": ""}, 403),
+    "forged host": (ACTING, {"host": "evil.example", "origin": "http://evil.example"}, 421),
+    "host that begins alike": (ACTING, {"host": "127.0.0.1.evil.example"}, 421),
+}
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_every_action_is_refused(shop: lanelog.Client, why: str) -> None:
+    """By every route that accepts more than looks, for every action, and its preview without the right to act."""
+    access, headers, status = REFUSED[why]
+    app = dashboard(shop, access)
+    visitor = Visitor(app, {**basic("ann"), **headers})
+    for route in routes(app):
+        methods = (route.methods or set()) - {"GET", "HEAD"}
+        for name in ACTIONS:
+            for method in methods:
+                path = route.path.replace("{name}", name)
+                sent = visitor.send(method, path, data={**FORMS[name], "why": "x"})
+                assert sent.status_code == status, (method, path)
+    if status == 403 and why == "reader":
+        assert all(visitor.get(f"/act/{name}", **FORMS[name]).status_code == 403 for name in ACTIONS)
+    assert shop.admin.topic("merge").dead_letters == 1
+    assert shop.admin.groups("merge")[0].paused_at is None
+
+
+@pytest.mark.parametrize("path", [*PAGES, "/style.css", "/act/skip"])
+def test_no_page_is_shown_without_the_token_or_to_a_forged_host(shop: lanelog.Client, path: str) -> None:
+    """Not even the style sheet."""
+    app = dashboard(shop, ACTING)
+    assert Visitor(app).send("GET", path).status_code == 401
+    assert Visitor(app, {**basic("ann"), "host": "evil.example"}).send("GET", path).status_code == 421
+    assert Visitor(app, {**basic("ann"), "sec-fetch-site": "cross-site"}).send("GET", path).status_code == 403
+
+
+def test_a_link_from_elsewhere_may_be_followed(shop: lanelog.Client) -> None:
+    """As from a chat or an alert: it only looks."""
+    headers = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+    assert Visitor(dashboard(shop), headers).get("/topics").status_code == 200
+
+
+def test_a_proxys_header_counts_from_the_proxy_alone(shop: lanelog.Client) -> None:
+    """From any other address it is no authentication."""
+    app = dashboard(shop, Access(proxy_header="X-User", proxies=("10.0.0.5",)))
+    named = Visitor(app, {"x-user": "ann"}, address="10.0.0.5")
+    assert "ann, read-only" in named.get("/topics").text
+    assert evolve(named, address="10.0.0.6").get("/topics").status_code == 401
+    assert evolve(named, headers={}).get("/topics").status_code == 401
+
+
+def test_without_authentication_only_this_machine_is_served(shop: lanelog.Client) -> None:
+    """Also where an application mounts it and listens to the world."""
+    assert Visitor(dashboard(shop), address="10.0.0.6").get("/topics").status_code == 401
+    known = Access(identify=lambda scope: "ann" if scope["client"][0] == "10.0.0.6" else None)
+    assert Visitor(dashboard(shop, known), address="10.0.0.6").get("/topics").status_code == 200
+    assert Visitor(dashboard(shop, known), address="10.0.0.7").get("/topics").status_code == 401
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [{"token": "short"}, {"token": "é" * 20}, {"proxy_header": "X-User"}, {"proxy_header": "X", "proxies": ("here",)}],
+)
+def test_rules_that_protect_nothing_are_refused(rules: dict[str, Any]) -> None:
+    """When they are made, not at the first request."""
+    with pytest.raises(ConfigurationError):
+        Access(**rules)
+    assert TOKEN not in repr(ACTING)
+
+
+# -- the verb ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_verb_serves_it_on_this_machine(shop: lanelog.Client, lanelog_server: DevServer) -> None:
+    """Until SIGTERM, which ends it in order; it says that nobody may act."""
+    config: ConnectConfig = shop.admin._database.config
+    url = f"{lanelog_server.url.rpartition('/')[0]}/{config.database}"
+    command = [sys.executable, "-m", "lanelog", "web", "--listen", "127.0.0.1:0"]
+    environment = {**os.environ, "LANELOG_URL": url}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        try:
+            assert child.stdout is not None
+            address = child.stdout.readline().strip()
+            with urlopen(address, timeout=20) as answer:  # noqa: S310 - the address that our own process printed
+                assert "Is it stuck?" in answer.read().decode()
+        finally:
+            child.send_signal(signal.SIGTERM)
+        assert child.wait(20) == 0
+        assert child.stderr is not None
+        assert child.stderr.read() == "read-only; for this machine, without authentication\n"
+
+
+def test_the_verb_refuses_other_addresses_without_authentication(tmp_path: Path) -> None:
+    """And a token that is none."""
+    command = Command("mysql://nobody@127.0.0.1:1/none")
+    refused = command("web", "--listen", "0.0.0.0:0", status=2)
+    assert "LANELOG_WEB_TOKEN" in refused.stderr
+    empty = tmp_path / "token"
+    empty.write_text("\n")
+    assert "no token" in command("web", "--token-file", str(empty), status=2).stderr
+    assert "HOST:PORT" in command("web", "--listen", "8080", status=2).stderr
