@@ -30,6 +30,7 @@ _CONSUMER: Final = {
     "queue_history": ("INSERT", "UPDATE"),
     "queue_scheduled": ("INSERT", "DELETE"),
     "queue_schedules": ("INSERT", "UPDATE"),
+    "queue_audit": ("INSERT",),
 }
 _JANITOR: Final = {
     **_CONSUMER,
@@ -71,6 +72,7 @@ ROLES: Final = {
                 "queue_offsets": ("INSERT",),
                 "queue_scheduled": ("INSERT", "DELETE"),
                 "queue_schedules": ("INSERT", "UPDATE"),
+                "queue_audit": ("INSERT",),
             },
         ),
         Role("consumer", "handles and dead-letters; may publish, too", _CONSUMER),
@@ -78,7 +80,7 @@ ROLES: Final = {
         Role(
             "admin",
             "all rows but the history of the tables; no message is changed, no table",
-            {**_JANITOR, "queue_groups": _ROWS, "queue_schedules": _ROWS},
+            {**_JANITOR, "queue_groups": _ROWS, "queue_schedules": _ROWS, "queue_audit": ("INSERT", "DELETE")},
         ),
     )
 }

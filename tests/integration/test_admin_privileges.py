@@ -21,7 +21,7 @@ from support.shop import CHANGES, LOOKS, Verb, open_shop
 from support.sql import connect, rows
 
 WRITES = "INSERT, UPDATE, DELETE"
-NO_DATABASE = {"preview_schedule"}
+NO_DATABASE = {"preview_schedule", "acting"}
 FINDINGS = {"doctor"}
 """It says what is missing as a finding, see test_cli_doctor."""
 TIMELESS = {"topic", "heads", "message", "messages", "dead_letters", "dead_letter_reasons", "schedules"}

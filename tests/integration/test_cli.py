@@ -50,7 +50,7 @@ def test_migrate_makes_a_database_usable(empty_url: str) -> None:
     """`migrate --url` makes the tables and says so, and may be repeated; without `--url`, LANELOG_URL is meant."""
     first, again = run("migrate", "--url", empty_url), run("migrate", LANELOG_URL=empty_url)
     assert (first.returncode, again.returncode) == (0, 0), first.stderr + again.stderr
-    assert first.stdout.startswith("created table queue_delivery_state\n")
+    assert first.stdout.startswith("created table queue_audit\n")
     assert first.stdout.endswith(f"\nrecorded version {VERSION}\nthe tables are up to date\n")
     assert again.stdout == "the tables are up to date\n"
     with lanelog.connect(empty_url) as client:

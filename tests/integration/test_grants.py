@@ -39,6 +39,7 @@ MAY: dict[str, set[tuple[str, str]]] = {
         ("DELETE", "queue_scheduled"),
         ("INSERT", "queue_schedules"),
         ("UPDATE", "queue_schedules"),
+        ("INSERT", "queue_audit"),
     },
     "consumer": {
         *((verb, table) for verb in ("INSERT", "UPDATE", "DELETE") for table in TABLES[2:6]),
@@ -53,12 +54,13 @@ MAY: dict[str, set[tuple[str, str]]] = {
         ("DELETE", "queue_scheduled"),
         ("INSERT", "queue_schedules"),
         ("UPDATE", "queue_schedules"),
+        ("INSERT", "queue_audit"),
     },
 }
 MAY["janitor"] = MAY["consumer"] | {
     ("DELETE", table) for table in ("queue_messages", "queue_partitions", "queue_history")
 }
-MAY["admin"] = MAY["janitor"] | {("DELETE", "queue_groups"), ("DELETE", "queue_schedules")}
+MAY["admin"] = MAY["janitor"] | {("DELETE", table) for table in ("queue_groups", "queue_schedules", "queue_audit")}
 
 STATEMENTS = {
     "INSERT": "INSERT INTO {table} SELECT * FROM {table} WHERE 1 = 0",
@@ -71,6 +73,7 @@ COLUMN = {
     "queue_groups": "retention_ms",
     "queue_history": "id",
     "queue_schedules": "fired",
+    "queue_audit": "reason",
 }
 # Nobody but the owner changes tables, and nobody at all what is not a row or a table of lanelog.
 TABLE_STATEMENTS = {
@@ -219,7 +222,7 @@ def test_the_owner_upgrades_and_the_others_work_before_and_after(
                     if version == 1:
                         with pytest.raises(lanelog.DatabaseError, match=r"ALTER.*queue_schema"):
                             consumer.migrate()
-                        assert len(owner.migrate()) == len(added()) + 1
+                        assert len(owner.migrate()) == len(added()) + 2  # with a table, and the version
                     assert consumer.migrate() == []
         finally:
             owner.migrate()

@@ -24,6 +24,7 @@ TABLES = (
     "queue_history",
     "queue_schedules",
     "queue_schema",
+    "queue_audit",
 )
 
 

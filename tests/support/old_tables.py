@@ -14,4 +14,6 @@ def set_back(raw: Any, version: int = 1) -> None:
         for table, columns in step.columns.items():
             for column in columns:
                 rows(raw, f"ALTER TABLE {table} DROP COLUMN {column}")
+        for table in step.tables:
+            rows(raw, f"DROP TABLE {table}")
     rows(raw, "DELETE FROM queue_schema WHERE version > %s", version)

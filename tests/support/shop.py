@@ -19,7 +19,7 @@ from support.waiting import eventually
 LEASES, STATE, OFFSETS = "queue_partition_leases", "queue_delivery_state", "queue_offsets"
 GROUPS, HEADS, MESSAGES = "queue_groups", "queue_partitions", "queue_messages"
 SCHEDULED, SCHEDULES = "queue_scheduled", "queue_schedules"
-HEARTBEATS = "queue_subscriber_heartbeats"
+HEARTBEATS, AUDIT = "queue_subscriber_heartbeats", "queue_audit"
 
 
 @frozen
@@ -71,6 +71,8 @@ LOOKS = (
     Verb("status", line="status"),
     Verb("figures"),
     Verb("server"),
+    Verb("audit", line="audit"),
+    Verb("audit", ("merge",), line="audit merge"),
     Verb("lag", line="lag"),
     Verb("lag", ("merge", "builders"), line="lag merge builders"),
     Verb("", line="lag mer* build*"),
@@ -86,71 +88,77 @@ CHANGES = (
         ("merge", "builders"),
         {"all": True, "dry_run": False},
         line="dlq redrive merge builders --all --execute",
-        writes=(STATE, MESSAGES, HEADS),
+        writes=(STATE, MESSAGES, HEADS, AUDIT),
     ),
     Verb(
         "delete_dead_letters",
         ("merge", "builders"),
         {"all": True, "dry_run": False},
         line="dlq delete merge builders --all --execute",
-        writes=(STATE,),
+        writes=(STATE, AUDIT),
     ),
     Verb(
         "seek",
         ("merge", "builders"),
         {"to": "earliest", "dry_run": False},
         line="seek merge builders --to earliest --execute",
-        writes=(LEASES, STATE, OFFSETS),
+        writes=(LEASES, STATE, OFFSETS, AUDIT),
     ),
-    Verb("set_open_lanes", ("merge", 32), line="open-lanes merge 32", writes=(HEADS,)),
-    Verb("pause", ("merge", "builders"), line="pause merge builders", writes=(GROUPS,)),
-    Verb("pause", ("merge", "builders"), {"key": "good"}, "pause merge builders --key good", (GROUPS, OFFSETS)),
-    Verb("resume", ("halted", "builders"), line="resume halted builders", writes=(GROUPS,)),
-    Verb("resume", ("merge", "builders"), {"key": "paused"}, "resume merge builders --key paused", (GROUPS, OFFSETS)),
+    Verb("set_open_lanes", ("merge", 32), line="open-lanes merge 32", writes=(HEADS, AUDIT)),
+    Verb("pause", ("merge", "builders"), line="pause merge builders", writes=(GROUPS, AUDIT)),
+    Verb("pause", ("merge", "builders"), {"key": "good"}, "pause merge builders --key good", (GROUPS, OFFSETS, AUDIT)),
+    Verb("resume", ("halted", "builders"), line="resume halted builders", writes=(GROUPS, AUDIT)),
+    Verb(
+        "resume",
+        ("merge", "builders"),
+        {"key": "paused"},
+        "resume merge builders --key paused",
+        (GROUPS, OFFSETS, AUDIT),
+    ),
     Verb(
         "skip",
         ("merge", "builders", "good", 2),
         {"reason": "x", "dry_run": False},
         line="skip merge builders good 2 --reason x --execute",
-        writes=(LEASES, STATE, OFFSETS),
+        writes=(LEASES, STATE, OFFSETS, AUDIT),
     ),
     Verb(
         "release",
         ("merge", "builders", "good"),
         {"dry_run": False},
         line="release merge builders good --execute",
-        writes=(LEASES, STATE, OFFSETS),
+        writes=(LEASES, STATE, OFFSETS, AUDIT),
     ),
     Verb(
         "delete_group",
         ("merge", "builders"),
         {"dry_run": False},
         line="delete-group merge builders --execute",
-        writes=(HEADS, GROUPS, LEASES, STATE, OFFSETS, HEARTBEATS),
+        writes=(HEADS, GROUPS, LEASES, STATE, OFFSETS, HEARTBEATS, AUDIT),
     ),
     Verb(
         "purge",
         ("merge",),
         {"before": 3, "dry_run": False},
         line="purge merge --before-offset 3 --execute",
-        writes=(LEASES, STATE, OFFSETS, MESSAGES),
+        writes=(LEASES, STATE, OFFSETS, MESSAGES, AUDIT),
     ),
     Verb(
         "delete_topic",
         ("over",),
         {"dry_run": False},
         line="delete-topic over --execute",
-        writes=(HEADS, GROUPS, LEASES, STATE, OFFSETS, MESSAGES, HEARTBEATS, SCHEDULED),
+        writes=(HEADS, GROUPS, LEASES, STATE, OFFSETS, MESSAGES, HEARTBEATS, SCHEDULED, AUDIT),
     ),
     Verb(
         "cancel_scheduled",
         ("merge", "good", "later"),
         line="scheduled cancel merge good later --execute",
-        writes=(SCHEDULED,),
+        writes=(SCHEDULED, AUDIT),
     ),
-    Verb("pause_schedule", ("nightly",), line="schedule pause nightly", writes=(SCHEDULES,)),
-    Verb("resume_schedule", ("weekly",), line="schedule resume weekly", writes=(SCHEDULES,)),
-    Verb("remove_schedule", ("nightly",), line="schedule remove nightly --execute", writes=(SCHEDULES,)),
+    Verb("pause_schedule", ("nightly",), line="schedule pause nightly", writes=(SCHEDULES, AUDIT)),
+    Verb("resume_schedule", ("weekly",), line="schedule resume weekly", writes=(SCHEDULES, AUDIT)),
+    Verb("remove_schedule", ("nightly",), line="schedule remove nightly --execute", writes=(SCHEDULES, AUDIT)),
     Verb("maintain", (), {"topics": ["over"]}, line="maintain over --once", writes=(MESSAGES, OFFSETS)),
 )
 DECIDED = {verb.method: verb for verb in CHANGES if "dry_run" in verb.options}

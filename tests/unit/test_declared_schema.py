@@ -86,9 +86,10 @@ def test_an_older_shape_lacks_what_came_later() -> None:
     assert shape(VERSION) == declared_tables()
     lacking = [
         (name, column)
-        for name, table in declared_tables().items()
-        for column in table.columns
-        if column not in shape(1)[name].columns
+        for name, table in shape(1).items()
+        for column in declared_tables()[name].columns
+        if column not in table.columns
     ]
     assert sorted(lacking) == sorted(added())
+    assert declared_tables().keys() - shape(1).keys() == {table for step in STEPS for table in step.tables}
     assert all(table.indexes == declared_tables()[name].indexes for name, table in shape(1).items())

@@ -16,8 +16,8 @@ NAMES = {
 }  # fmt: skip
 
 ADMIN_NAMES = {
-    "Admin", "Contradiction", "DeadLetterInfo", "DeadLetterReason", "Deleted", "Figures", "Finding", "GroupDeleted",
-    "GroupFigures", "GroupInfo", "GroupState",
+    "Admin", "AuditInfo", "Contradiction", "DeadLetterInfo", "DeadLetterReason", "Deleted", "Figures", "Finding",
+    "GroupDeleted", "GroupFigures", "GroupInfo", "GroupState",
     "HistoryInfo", "LaneInfo", "LeaseInfo", "Maintained", "MemberInfo", "MessageInfo", "MessageState", "OffsetInfo",
     "OpenLanes", "OwnerState", "Paused", "Problem", "Purged", "Rank", "Redriven", "Released", "Resumed",
     "ScheduledInfo", "Skipped", "Sought", "SoughtLane", "Status", "TopicDeleted", "TopicInfo", "ScheduleInfo",
@@ -59,6 +59,8 @@ Admin.offsets: topic group key limit
 Admin.leases: topic group stale limit
 Admin.message: topic key id offset
 Admin.messages: topic key from_offset limit
+Admin.acting: by reason
+Admin.audit: topic limit
 Admin.history: topic group key id outcome since until limit
 Admin.scheduled: topic key limit
 Admin.cancel_scheduled: topic key id dry_run

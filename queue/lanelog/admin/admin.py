@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from lanelog.admin.dead_letters import listing
 from lanelog.admin.lookup import completion
+from lanelog.admin.lookup.act import NOBODY, Act, Actor
 from lanelog.admin.lookup.arguments import decided, limit_of
 from lanelog.admin.read import heads, lanes, messages, topics
 from lanelog.admin.schedules import scheduled
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         ScheduledInfo,
     )
     from lanelog.admin.types.results import (
+        AuditInfo,
         Deleted,
         Finding,
         GroupDeleted,
@@ -93,6 +95,7 @@ class Admin:
     """Called with the topic after a redrive, so that fetchers of this process look at once."""
     _delayed: Callable[[], None] = field()
     """Called after a redrive with a delay, so that this process runs a scheduler."""
+    _actor: Actor = field(default=NOBODY, kw_only=True)
 
     def __repr__(self) -> str:
         return f"<Admin of {self._database.config.safe_url()}>"
@@ -142,6 +145,19 @@ class Admin:
         from lanelog.admin.operate import figures
 
         return figures.server_figures(self._database)
+
+    def audit(self, topic: str | None = None, *, limit: int = 100) -> list[AuditInfo]:
+        """Return what the methods that change something did, the last first: one entry for each of their transactions.
+
+        Entries stay for a year. Tables of a version before 5 keep none: the list is empty then.
+
+        Args:
+            topic: Only what was done to this topic. None: all, also topics that are gone.
+            limit: The most entries.
+        """
+        from lanelog.admin.read import audit
+
+        return audit.audit(self._database, topic, limit)
 
     def lag(self, topic: str | None = None, group: str | None = None) -> list[GroupInfo]:
         """Return how far behind the groups are, as `groups` does.
@@ -353,6 +369,23 @@ class Admin:
 
     # -- changing ------------------------------------------------------------------------------------------------------
 
+    def acting(self, by: str, reason: str = "") -> Admin:
+        """Return the same administration for somebody: what its methods change stands in `audit` under this name.
+
+        Example:
+            An operator's tool that knows its user::
+
+                client.admin.acting("ann", "the printer is back").resume("orders", "labels")
+
+        Args:
+            by: Who acts, up to 255 characters. `pause` takes it if it has no `by` of its own.
+            reason: Why, up to 1,024 characters. `pause` and `skip` have an argument of their own for it.
+
+        Raises:
+            ConfigurationError: `by` or `reason` is no such text.
+        """
+        return evolve(self, actor=Actor.checked(by, reason))
+
     def seek(
         self, topic: str, group: str, *, key: str | None = None, to: str | datetime | int, dry_run: bool
     ) -> Sought:
@@ -376,7 +409,7 @@ class Admin:
         """
         from lanelog.admin.change import seek
 
-        return seek.seek(self._database, topic, group, key=key, to=to, dry_run=decided(dry_run))
+        return seek.seek(self._database, topic, group, key=key, to=to, actor=self._actor, dry_run=decided(dry_run))
 
     def pause(
         self,
@@ -403,7 +436,9 @@ class Admin:
         """
         from lanelog.admin.change import pause_and_skip
 
-        return pause_and_skip.pause(self._database, topic, group, key=key, by=by, reason=reason, dry_run=dry_run)
+        return pause_and_skip.pause(
+            self._database, topic, group, key=key, by=by, reason=reason, actor=self._actor, dry_run=dry_run
+        )
 
     def resume(self, topic: str, group: str, *, key: str | None = None, dry_run: bool = False) -> Resumed:
         """End the pause of a group, or of one lane.
@@ -418,7 +453,7 @@ class Admin:
         """
         from lanelog.admin.change import pause_and_skip
 
-        return pause_and_skip.resume(self._database, topic, group, key=key, dry_run=dry_run)
+        return pause_and_skip.resume(self._database, topic, group, key=key, actor=self._actor, dry_run=dry_run)
 
     def skip(self, topic: str, group: str, key: str, offset: int, *, reason: str, dry_run: bool) -> Skipped:
         """Settle one message for one group without handling it. The other groups still get it.
@@ -442,7 +477,9 @@ class Admin:
         """
         from lanelog.admin.change import pause_and_skip
 
-        return pause_and_skip.skip(self._database, topic, group, key, offset, reason=reason, dry_run=decided(dry_run))
+        return pause_and_skip.skip(
+            self._database, topic, group, key, offset, reason=reason, actor=self._actor, dry_run=decided(dry_run)
+        )
 
     def release(self, topic: str, group: str, key: str, *, dry_run: bool) -> Released:
         """Take a lane away from its owner by force. Any member may take it then.
@@ -460,7 +497,7 @@ class Admin:
         """
         from lanelog.admin.change import pause_and_skip
 
-        return pause_and_skip.release(self._database, topic, group, key, dry_run=decided(dry_run))
+        return pause_and_skip.release(self._database, topic, group, key, actor=self._actor, dry_run=decided(dry_run))
 
     def set_open_lanes(self, topic: str, lanes: int, *, dry_run: bool = False) -> OpenLanes:
         """Set the number of open lanes over which a topic spreads its messages without a key.
@@ -482,7 +519,7 @@ class Admin:
         """
         from lanelog.admin.lookup import open_lanes
 
-        return open_lanes.set_open_lanes(self._database, topic, lanes, dry_run=dry_run)
+        return open_lanes.set_open_lanes(self._database, topic, lanes, actor=self._actor, dry_run=dry_run)
 
     def cancel_scheduled(
         self,
@@ -509,7 +546,8 @@ class Admin:
         from lanelog.admin.lookup import known
 
         known.read(self._database, known.known_topic, "looking for the topic", topic)
-        return scheduled.cancel(self._database, topic, key, id, dry_run=dry_run)
+        act = Act(verb="cancel_scheduled", topic=topic, key=key or "", choice=f"id {id}", actor=self._actor)
+        return scheduled.cancel(self._database, topic, key, id, act, dry_run=dry_run)
 
     # -- dead letters --------------------------------------------------------------------------------------------------
 
@@ -588,6 +626,7 @@ class Admin:
             ttl=ttl,
             max_deliveries=max_deliveries,
             to_topic=to_topic,
+            actor=self._actor,
             dry_run=decided(dry_run),
             ensure_lanes=self._ensure_lanes,
             published=self._published,
@@ -619,7 +658,14 @@ class Admin:
         from lanelog.admin.dead_letters import delete
 
         return delete.delete_dead_letters(
-            self._database, topic, group, ids=ids, reason=reason, everything=all, dry_run=decided(dry_run)
+            self._database,
+            topic,
+            group,
+            ids=ids,
+            reason=reason,
+            everything=all,
+            actor=self._actor,
+            dry_run=decided(dry_run),
         )
 
     # -- schedules -----------------------------------------------------------------------------------------------------
@@ -661,19 +707,19 @@ class Admin:
         """
         from lanelog.admin.schedules import schedules
 
-        return schedules.pause(self._database, name, by=by, reason=reason, dry_run=dry_run)
+        return schedules.pause(self._database, name, by=by, reason=reason, actor=self._actor, dry_run=dry_run)
 
     def resume_schedule(self, name: str, *, dry_run: bool = False) -> ScheduleResumed:
         """End the pause of a schedule. Times that passed during the pause are skipped, whatever `catch_up` says."""
         from lanelog.admin.schedules import schedules
 
-        return schedules.resume(self._database, name, dry_run=dry_run)
+        return schedules.resume(self._database, name, actor=self._actor, dry_run=dry_run)
 
     def remove_schedule(self, name: str, *, dry_run: bool = False) -> ScheduleRemoved:
         """Remove a schedule. The messages it published stay. A process that declares it again creates it anew."""
         from lanelog.admin.schedules import schedules
 
-        return schedules.remove(self._database, name, dry_run=dry_run)
+        return schedules.remove(self._database, name, actor=self._actor, dry_run=dry_run)
 
     # -- deleting ------------------------------------------------------------------------------------------------------
 
@@ -690,7 +736,7 @@ class Admin:
         """
         from lanelog.admin.change import delete
 
-        return delete.delete_group(self._database, topic, group, dry_run=decided(dry_run))
+        return delete.delete_group(self._database, topic, group, actor=self._actor, dry_run=decided(dry_run))
 
     def purge(self, topic: str, *, before: datetime | int, dry_run: bool) -> Purged:
         """Delete old messages of a topic, even if a group has not settled them.
@@ -707,7 +753,7 @@ class Admin:
         """
         from lanelog.admin.change import purge_messages
 
-        return purge_messages.purge(self._database, topic, before=before, dry_run=decided(dry_run))
+        return purge_messages.purge(self._database, topic, before=before, actor=self._actor, dry_run=decided(dry_run))
 
     def delete_topic(self, topic: str, *, dry_run: bool) -> TopicDeleted:
         """Delete a topic: its groups, lanes, messages and scheduled messages.
@@ -728,7 +774,7 @@ class Admin:
         """
         from lanelog.admin.change import delete
 
-        return delete.delete_topic(self._database, topic, dry_run=decided(dry_run))
+        return delete.delete_topic(self._database, topic, actor=self._actor, dry_run=decided(dry_run))
 
     # -- maintenance ---------------------------------------------------------------------------------------------------
 

@@ -6,16 +6,16 @@ Owns their answers; administration does the work. Pause, resume and open-lanes a
 
 from __future__ import annotations
 
-import getpass
 import re
 import shlex
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
 from lanelog._text import moment, plural, shown
 from lanelog.cli._output import Answer
-from lanelog.cli._verbs import changing, instant, steering
+from lanelog.cli._verbs import changing, instant, login, steering
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def seek(admin: Admin, *, topic: str, group: str, key: str | None, to: str, dry_
 @click.option("--key", help="Only this lane.")
 @click.option("--reason", default="", help="Shown to whoever looks.")
 @click.option("--by", default=None, metavar="NAME", help="Who pauses; default: your login name.")
-@steering
+@partial(steering, why=False)
 def pause(
     admin: Admin, *, topic: str, group: str, key: str | None, reason: str, by: str | None, dry_run: bool
 ) -> Answer:
@@ -106,14 +106,6 @@ def pause(
     else:
         text = f"{_would('pause', 'paused', dry_run=dry_run)} {_where(topic, group, key)}"
     return Answer(data=done, lines=[f"{text}: {plural(done.lag, 'message')} waiting"])
-
-
-def login() -> str:
-    """Return the name of the user who runs the command."""
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # this user id has no name, as in a container
-        return ""
 
 
 @click.command()
@@ -138,7 +130,7 @@ def resume(admin: Admin, *, topic: str, group: str, key: str | None, dry_run: bo
 @click.argument("key")
 @click.argument("offset", type=int)
 @click.option("--reason", required=True, help="Why it is not handled; recorded.")
-@changing
+@partial(changing, why=False)
 def skip(admin: Admin, *, topic: str, group: str, key: str, offset: int, reason: str, dry_run: bool) -> Answer:
     """Settle the message at OFFSET of lane KEY for GROUP without handling it. Other groups still get it."""
     done = admin.skip(topic, group, key, offset, reason=reason, dry_run=dry_run)

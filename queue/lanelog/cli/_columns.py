@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from lanelog._text import NOTHING, age, plural
 from lanelog.admin import GroupInfo, LaneInfo, OwnerState
-from lanelog.cli._cells import count, error, name, seconds, time, when, word
+from lanelog.cli._cells import count, error, name, seconds, text, time, when, word
 from lanelog.cli._table import Column, Tone
 
 SLOW = 60.0
@@ -124,6 +124,20 @@ OFFSETS = (
     count("HANDED-OUT", lambda each: max(each.marked_through, each.watermark), rank=3),
     count("FLOOR", "floor", rank=4),
     time("UPDATED", "updated_at", rank=2),
+)
+
+AUDIT = (
+    time("WHEN", "at"),
+    word("VERB", "verb"),
+    name("TOPIC", "topic"),
+    name("GROUP", "group", rank=3),
+    name("KEY", "key", rank=4),
+    text("CHOICE", "choice", rank=5),
+    count("MESSAGES", "messages", rank=6),
+    name("BY", "by"),
+    text("REASON", "reason", rank=1),
+    name("ACCOUNT", "account", rank=7),
+    name("PROCESS", "process", rank=8),
 )
 
 LEASES = (

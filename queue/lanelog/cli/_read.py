@@ -1,4 +1,4 @@
-"""The verbs that look: topics, groups, members, lanes, lag, offsets, leases.
+"""The verbs that look: topics, groups, members, lanes, lag, offsets, leases, audit.
 
 Owns which values they ask for, and the lines above and below the table; the columns are in `_columns`. Changes nothing.
 """
@@ -212,4 +212,19 @@ def leases(admin: Admin, *, topic: str | None, group: str | None, stale: bool, l
     )
 
 
-VERBS = (topics, groups, members, lanes, lag, offsets, leases)
+@click.command()
+@click.argument("topic", required=False)
+@limit_option
+@reading
+def audit(admin: Admin, *, topic: str | None, limit: int) -> Answer:
+    """List what operators did to TOPIC, or to all topics, the last first: who, when, what and why."""
+    found = admin.audit(topic, limit=limit)
+    return Answer(
+        data=found,
+        table=Table(_columns.AUDIT, found, admin.now()),
+        total=_totals.listed(found, "change", limit) + ", the last first",
+        nothing="nobody has changed anything with the verbs of administration, or not within a year",
+    )
+
+
+VERBS = (topics, groups, members, lanes, lag, offsets, leases, audit)

@@ -5,6 +5,7 @@ Owns how schedules are shown. Administration changes them, and the client declar
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -12,7 +13,6 @@ import click
 from lanelog._codec import utf8
 from lanelog._text import moment, plural, shown
 from lanelog.cli import _columns_messages, _totals
-from lanelog.cli._change import login
 from lanelog.cli._output import Answer
 from lanelog.cli._publish import metadata_of
 from lanelog.cli._table import Table
@@ -23,6 +23,7 @@ from lanelog.cli._verbs import (
     instant,
     json_option,
     limit_option,
+    login,
     reading,
     steering,
     url_option,
@@ -118,7 +119,7 @@ def add(
 @click.argument("name")
 @click.option("--reason", default="", help="Shown to whoever looks.")
 @click.option("--by", default=None, metavar="NAME", help="Who pauses; default: your login name.")
-@steering
+@partial(steering, why=False)
 def pause(admin: Admin, *, name: str, reason: str, by: str | None, dry_run: bool) -> Answer:
     """Stop the schedule NAME from publishing, until `schedule resume`."""
     done = admin.pause_schedule(name, by=login() if by is None else by, reason=reason, dry_run=dry_run)

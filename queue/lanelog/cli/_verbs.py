@@ -7,6 +7,7 @@ nothing was changed. 130: Ctrl-C. Never knows what a verb does.
 from __future__ import annotations
 
 import functools
+import getpass
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -37,6 +38,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 wide_option = click.option(
     "--wide", is_flag=True, help="Show all columns and crop nothing, however long the lines are."
 )
+why_option = click.option("--why", default="", metavar="TEXT", help="Why; `lanelog audit` shows it.")
 limit_option = click.option(
     "--limit", default=100, show_default=True, metavar="N", help="At most so many entries, up to 10000."
 )
@@ -163,30 +165,42 @@ def reading(function: Callable[..., Answer]) -> Callable[..., None]:
     return verb
 
 
-def changing(function: Callable[..., Answer]) -> Callable[..., None]:
-    """Make a verb of `function(admin, …, dry_run) -> Answer` that only shows what it would do without --execute."""
-    verb = _changing(function, "execute")
+def changing(function: Callable[..., Answer], *, why: bool = True) -> Callable[..., None]:
+    """Make a verb of `function(admin, …, dry_run) -> Answer` that only shows what it would do without --execute.
+
+    `why`: whether it has the option --why. A verb with a reason of its own has not.
+    """
+    verb = _changing(function, "execute", why=why)
     return click.option("--execute", is_flag=True, help="Do it. Without it, only show what would be done.")(verb)
 
 
-def steering(function: Callable[..., Answer]) -> Callable[..., None]:
-    """Make a verb that acts at once, unless --dry-run is given: for changes that can be taken back."""
-    verb = _changing(function, "dry_run")
+def steering(function: Callable[..., Answer], *, why: bool = True) -> Callable[..., None]:
+    """Make a verb that acts at once, unless --dry-run is given: for changes that can be taken back. `why` as above."""
+    verb = _changing(function, "dry_run", why=why)
     return click.option("--dry-run", is_flag=True, help="Only show what would be done.")(verb)
 
 
-def _changing(function: Callable[..., Answer], flag: str) -> Callable[..., None]:
+def _changing(function: Callable[..., Answer], flag: str, *, why: bool) -> Callable[..., None]:
     @functools.wraps(function)
     def verb(*, url: str | None, as_json: bool, **params: Any) -> None:
         import lanelog
 
         dry_run = params.pop(flag) is (flag == "dry_run")
+        reason = params.pop("why") if why else ""
         with lanelog.connect(url) as client:
-            answer = function(client.admin, dry_run=dry_run, **params)
+            answer = function(client.admin.acting(login(), reason), dry_run=dry_run, **params)
         how = "add --execute to do it" if flag == "execute" else "leave --dry-run out to do it"
         finish(answer, as_json=as_json, note=f"nothing was changed: {how}" if dry_run else None)
 
-    return url_option(json_option(verb))
+    return url_option(json_option(why_option(verb) if why else verb))
+
+
+def login() -> str:
+    """Return the name of the user who runs the command."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # this user id has no name, as in a container
+        return ""
 
 
 BOUNDS: Final = ("max_lag", "max_age", "max_dead_letters")

@@ -1,8 +1,8 @@
 """The versions of the tables, and the columns that each of them added.
 
-A step only adds columns with defaults. Code that does not know them neither reads nor writes them. A step never
-rebuilds a table. `schema/*.sql` declares the newest tables, with the columns of all steps. An older version is the
-newest one without the later columns.
+A step only adds tables, and columns with defaults. Code that does not know them neither reads nor writes them. A step
+never rebuilds a table. `schema/*.sql` declares the newest tables, with the columns of all steps. An older version is
+the newest one without the later tables and columns.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ class Step:
     """
     columns: Mapping[str, tuple[str, ...]] = field(factory=dict)
     """The columns that it adds, by table."""
+    tables: tuple[str, ...] = ()
+    """The tables that it adds."""
 
 
 STEPS: Final = (
@@ -47,6 +49,7 @@ STEPS: Final = (
         oldest_code=1,
         columns={"queue_subscriber_heartbeats": ("wake_host", "wake_address", "wake_token")},
     ),
+    Step(version=5, oldest_code=1, tables=("queue_audit",)),
 )
 """In order, without gaps, from 1 on."""
 
@@ -58,12 +61,14 @@ VERSION: Final = STEPS[-1].version
 def shape(version: int) -> Mapping[str, TableShape]:
     """Return the tables by name, as they were declared at a version from 1 to `VERSION`."""
     later = {(table, column) for step in STEPS if step.version > version for table, column in _added(step)}
+    later_tables = {table for step in STEPS if step.version > version for table in step.tables}
     return {
         name: evolve(
             table,
             columns={column: each for column, each in table.columns.items() if (name, column) not in later},
         )
         for name, table in declared_tables().items()
+        if name not in later_tables
     }
 
 

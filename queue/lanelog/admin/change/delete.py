@@ -24,7 +24,8 @@ from lanelog._checks import check_name
 from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, groups, heartbeats, leases, offsets, partitions, scheduled, schedules
 from lanelog.admin.change.purge_messages import delete_released, may_delete
-from lanelog.admin.change.told import Act, Tally, deleting, passing
+from lanelog.admin.change.told import Tally, deleting, passing
+from lanelog.admin.lookup.act import Act, Actor
 from lanelog.admin.lookup.known import known_topic, no_group, no_topic, pages, read, repeated
 from lanelog.admin.lookup.names import names
 from lanelog.admin.read import lane_totals, topics
@@ -47,14 +48,20 @@ ROUNDS = 3
 # -- a group -----------------------------------------------------------------------------------------------------------
 
 
-def delete_group(database: Database, topic: str, group: str, *, dry_run: bool) -> GroupDeleted:
+def delete_group(database: Database, topic: str, group: str, *, actor: Actor, dry_run: bool) -> GroupDeleted:
     """See `Admin.delete_group`."""
-    with passing(database, Act(verb="delete_group", topic=topic, group=group)) as tally:
-        return remove_group(database, topic, group, tally, dry_run=dry_run)
+    act = Act(verb="delete_group", topic=topic, group=group, actor=actor)
+    with passing(database, act) as tally:
+        return remove_group(database, topic, group, tally, act, dry_run=dry_run)
 
 
-def remove_group(database: Database, topic: str, group: str, tally: Tally, *, dry_run: bool) -> GroupDeleted:
-    """Delete a group and count what that did. Write no event: a job uses this for a group that it made itself."""
+def remove_group(
+    database: Database, topic: str, group: str, tally: Tally, act: Act | None = None, *, dry_run: bool
+) -> GroupDeleted:
+    """Delete a group and count what that did. Write no event.
+
+    `act`: None for a job that deletes a group that it made itself.
+    """
     check_name("topic", topic)
     check_name("group", group)
     at = GroupTopic(topic=topic, group=group)
@@ -68,7 +75,7 @@ def remove_group(database: Database, topic: str, group: str, tally: Tally, *, dr
     members = read(database, _owners.load, "reading members", at)
     if not dry_run:
         repeated(database, _try_to_delete, "looking for the privilege to delete", database, _may_delete_groups)
-        repeated(database, _end, "deleting a group", database, topic, [group])
+        repeated(database, _end, "deleting a group", database, topic, {group: lag}, act)
         tally.done |= group in readers
         tally.add(messages=lag, unsettled=lag)
         _clear(database, at, list(members.rows))
@@ -131,8 +138,12 @@ def _held_back(
     return sum((group, key) in marks for key in keys), held
 
 
-def _end(database: Database, topic: str, names: Sequence[str], *, others: bool = True) -> None:
+def _end(
+    database: Database, topic: str, lags: Mapping[str, int], act: Act | None = None, *, others: bool = True
+) -> None:
     """Delete the registrations and leases of these groups in one transaction.
+
+    `lags`: the messages that each of them has not settled, as counted before.
 
     `others`: whether the topic may have other groups. If not, one that was registered meanwhile is refused.
     """
@@ -140,14 +151,13 @@ def _end(database: Database, topic: str, names: Sequence[str], *, others: bool =
         if partitions.lock_topic(cx, topic) is None:
             raise no_topic(topic)
         # A registration needs the topic row: those that are there now are all.
-        late = set() if others else set(groups.readers(cx, topic)).difference(names)
+        late = set() if others else set(groups.readers(cx, topic)).difference(lags)
         if late:
             raise ConfigurationError(
                 f"group {min(late)!r} was registered for topic {topic!r} just now: nothing was changed"
             )
-        ordered = [GroupTopic(topic=topic, group=group) for group in sorted(names, key=str.encode)]
-        for at in ordered:
-            groups.lock(cx, at)
+        ordered = [GroupTopic(topic=topic, group=group) for group in sorted(lags, key=str.encode)]
+        there = [at for at in ordered if groups.lock(cx, at) is not None]
         epoch = 0
         for at in ordered:
             # No lease row can be born while the topic row is locked, so these are all.
@@ -157,6 +167,8 @@ def _end(database: Database, topic: str, names: Sequence[str], *, others: bool =
             leases.delete(cx, at, keys)
             groups.delete(cx, at)
         partitions.raise_topic(cx, topic, 0, epoch)
+        if act is not None and (there or not lags):
+            act.record(cx, database, messages=sum(lags.values()))
 
 
 def _clear(database: Database, at: GroupTopic, owners: Sequence[str]) -> None:
@@ -184,7 +196,7 @@ def _clear_some(database: Database, at: GroupTopic) -> bool:
 # -- a topic -----------------------------------------------------------------------------------------------------------
 
 
-def delete_topic(database: Database, topic: str, *, dry_run: bool) -> TopicDeleted:
+def delete_topic(database: Database, topic: str, *, actor: Actor, dry_run: bool) -> TopicDeleted:
     """See `Admin.delete_topic`."""
     check_name("topic", topic)
     letters = read(database, _letters_of, "looking for the topic", topic)
@@ -200,11 +212,13 @@ def delete_topic(database: Database, topic: str, *, dry_run: bool) -> TopicDelet
             raise ConfigurationError(
                 f"topic {topic!r} is being read: stop the {len(alive)} members of group {group!r} first ({alive[0]}, …)"
             )
-    unsettled = {group: lag for group, lag in _lags(database, topic, names).items() if lag}
-    with deleting(database, Act(verb="delete_topic", topic=topic)) as tally:
+    lags = _lags(database, topic, names)
+    unsettled = {group: lag for group, lag in lags.items() if lag}
+    act = Act(verb="delete_topic", topic=topic, actor=actor)
+    with deleting(database, act) as tally:
         if not dry_run:
             repeated(database, _try_to_delete, "looking for the privilege to delete", database, _may_delete_topics)
-            repeated(database, _end, "deleting groups", database, topic, names, others=False)
+            repeated(database, _end, "deleting groups", database, topic, lags, act, others=False)
             tally.done = True
             tally.add(unsettled=sum(unsettled.values()))
             for group in names:

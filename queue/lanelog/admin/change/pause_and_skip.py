@@ -21,7 +21,8 @@ from lanelog._places import GroupTopic, LaneId
 from lanelog._stores import deliveries, groups, history, leases, moves, offsets
 from lanelog._stores._pause import RUNS, Pause
 from lanelog.admin.change import interrupt, lease_takeover
-from lanelog.admin.change.told import Act, Unanswered, passing
+from lanelog.admin.change.told import Unanswered, passing
+from lanelog.admin.lookup.act import Act, Actor
 from lanelog.admin.lookup.arguments import BY_MAX, REASON_MAX, check_text
 from lanelog.admin.lookup.known import known_group, known_lane, no_group, no_lane, read, repeated
 from lanelog.admin.read import lane_totals, message_state, owners
@@ -42,15 +43,26 @@ MAX_OFFSET = 1 << 62
 
 
 def pause(
-    database: Database, topic: str, group: str, *, key: str | None, by: str, reason: str, dry_run: bool
+    database: Database,
+    topic: str,
+    group: str,
+    *,
+    key: str | None,
+    by: str,
+    reason: str,
+    actor: Actor,
+    dry_run: bool,
 ) -> Paused:
     """See `Admin.pause`."""
     check_text("by", by, BY_MAX)
     check_text("reason", reason, REASON_MAX)
+    actor = actor.but(by=by, reason=reason)
     at = GroupTopic(topic=topic, group=group)
     _check(database, at, key)
-    before, now = repeated(database, _set, "pausing", database, at, key, Pause(1, by, reason), dry_run=dry_run)
-    pause = before if before.at_ms else Pause(now, by, reason)
+    act = Act(verb="pause", topic=topic, group=group, key=key or "", actor=actor)
+    wanted = Pause(1, actor.by, actor.reason)
+    before, now = repeated(database, _set, "pausing", database, at, key, wanted, act, dry_run=dry_run)
+    pause = before if before.at_ms else Pause(now, actor.by, actor.reason)
     return Paused(
         topic=topic,
         group=group,
@@ -64,11 +76,12 @@ def pause(
     )
 
 
-def resume(database: Database, topic: str, group: str, *, key: str | None, dry_run: bool) -> Resumed:
+def resume(database: Database, topic: str, group: str, *, key: str | None, actor: Actor, dry_run: bool) -> Resumed:
     """See `Admin.resume`."""
     at = GroupTopic(topic=topic, group=group)
     _check(database, at, key)
-    before, _ = repeated(database, _set, "resuming", database, at, key, RUNS, dry_run=dry_run)
+    act = Act(verb="resume", topic=topic, group=group, key=key or "", actor=actor)
+    before, _ = repeated(database, _set, "resuming", database, at, key, RUNS, act, dry_run=dry_run)
     return Resumed(
         topic=topic,
         group=group,
@@ -96,6 +109,7 @@ def _set(
     at: GroupTopic,
     key: str | None,
     wanted: Pause,
+    act: Act,
     *,
     dry_run: bool,
 ) -> tuple[Pause, int]:
@@ -125,6 +139,7 @@ def _set(
             else:
                 groups.count_lane_pause(cx, at)
                 offsets.set_pause(cx, at.lane(key), pause, floor)
+            act.record(cx, database)
         return before, now
 
 
@@ -138,7 +153,9 @@ def _lag(database: Database, at: GroupTopic, key: str | None) -> int:
 # -- skip and release --------------------------------------------------------------------------------------------------
 
 
-def skip(database: Database, topic: str, group: str, key: str, offset: int, *, reason: str, dry_run: bool) -> Skipped:
+def skip(
+    database: Database, topic: str, group: str, key: str, offset: int, *, reason: str, actor: Actor, dry_run: bool
+) -> Skipped:
     """See `Admin.skip`."""
     check_name("key", key)
     check_integer("offset", offset, least=1, most=MAX_OFFSET)
@@ -149,12 +166,14 @@ def skip(database: Database, topic: str, group: str, key: str, offset: int, *, r
     if offset > head:
         raise ConfigurationError(f"lane {key!r} of topic {topic!r} ends at offset {head}: there is no message {offset}")
     unanswered = Unanswered()
+    actor = actor.but(reason=reason)
+    act = Act(verb="skip", topic=topic, group=group, key=key, choice=f"offset {offset}", actor=actor)
 
     def attempt() -> Skipped:
         with unanswered.attempt():
-            return _skip(database, lane, offset, unanswered, reason=reason, dry_run=dry_run)
+            return _skip(database, lane, offset, unanswered, act, reason=reason, dry_run=dry_run)
 
-    with passing(database, Act(verb="skip", topic=topic, group=group, key=key, why=reason)) as tally:
+    with passing(database, act) as tally:
         skipped = repeated(database, attempt, "skipping")
         passed = unanswered.committed(int(skipped.changed and not dry_run))
         tally.add(messages=passed, unsettled=passed)
@@ -166,6 +185,7 @@ def _skip(
     lane: LaneId,
     offset: int,
     unanswered: Unanswered,
+    act: Act,
     *,
     reason: str,
     dry_run: bool,
@@ -198,6 +218,7 @@ def _skip(
                 owner=held.owner if held is not None else "",
                 reason=reason,
             )
+            act.record(cx, database, messages=1)
         return Skipped(
             topic=topic,
             group=at.group,
@@ -232,15 +253,16 @@ def _standing(cx: Executor, lane: LaneId, offset: int) -> message_state.Standing
     return message_state.judge(group, body, message_state.covering(cx, lane, offset), facts)
 
 
-def release(database: Database, topic: str, group: str, key: str, *, dry_run: bool) -> Released:
+def release(database: Database, topic: str, group: str, key: str, *, actor: Actor, dry_run: bool) -> Released:
     """See `Admin.release`."""
     check_name("key", key)
     lane = LaneId(topic=topic, group=group, key=key)
     _check(database, lane.of, key)
-    return repeated(database, _release, "releasing", database, lane, dry_run=dry_run)
+    act = Act(verb="release", topic=topic, group=group, key=key, actor=actor)
+    return repeated(database, _release, "releasing", database, lane, act, dry_run=dry_run)
 
 
-def _release(database: Database, lane: LaneId, *, dry_run: bool) -> Released:
+def _release(database: Database, lane: LaneId, act: Act, *, dry_run: bool) -> Released:
     at, key = lane.of, lane.key
     with database.transaction() as cx:
         # floor S → lease X → delivery → offsets: no lease row is born here.
@@ -251,6 +273,7 @@ def _release(database: Database, lane: LaneId, *, dry_run: bool) -> Released:
             lease_takeover.take_away(cx, at, [key], held.epoch + 1)
             void = interrupt.interrupt(cx, at, {key: held})
             offsets.unmark(cx, at, void)
+            act.record(cx, database)
         return Released(
             topic=at.topic,
             group=at.group,

@@ -31,7 +31,8 @@ from lanelog._stores import deliveries, groups, leases, moves, offsets, partitio
 from lanelog._stores._offset_rows import FloorRow
 from lanelog.admin.change import interrupt, lease_takeover
 from lanelog.admin.change.seek import instants
-from lanelog.admin.change.told import Act, Unanswered, deleting
+from lanelog.admin.change.told import Unanswered, deleting
+from lanelog.admin.lookup.act import Act, Actor
 from lanelog.admin.lookup.arguments import aware, milliseconds, offset_of
 from lanelog.admin.lookup.known import known_topic, no_topic, pages, read, repeated
 from lanelog.admin.types.results import Purged
@@ -60,7 +61,7 @@ class ReleasedLanes:
     """The same, summed over groups. It includes a COMMIT that released messages and was not answered."""
 
 
-def purge(database: Database, topic: str, *, before: datetime | int, dry_run: bool) -> Purged:
+def purge(database: Database, topic: str, *, before: datetime | int, actor: Actor, dry_run: bool) -> Purged:
     """See `Admin.purge`."""
     check_name("topic", topic)
     targets = _targets(topic, before)
@@ -69,11 +70,12 @@ def purge(database: Database, topic: str, *, before: datetime | int, dry_run: bo
         read(database, may_delete, "looking for the privilege to delete")
     messages, lanes, remaining = 0, 0, 0
     unsettled: dict[str, int] = {}
-    why = f"before {before.isoformat() if isinstance(before, datetime) else f'offset {before}'}"
-    with deleting(database, Act(verb="purge", topic=topic, why=why)) as tally:
+    choice = f"before {before.isoformat() if isinstance(before, datetime) else f'offset {before}'}"
+    act = Act(verb="purge", topic=topic, choice=choice, actor=actor)
+    with deleting(database, act) as tally:
         for page in pages(database, topic, LANES_A_TRANSACTION):
             wanted = read(database, targets, "looking for an instant", dict(page))
-            for released in _released(database, topic, wanted, dry_run=dry_run):
+            for released in _released(database, topic, wanted, act, dry_run=dry_run):
                 gone = {key: span for key, span in released.lanes.items() if span[1] > span[0]}
                 lanes += len(gone)
                 remaining += sum(released.held.values())
@@ -117,7 +119,9 @@ def _targets(topic: str, before: object) -> Callable[[Executor, Mapping[str, int
     raise ConfigurationError(f"before must be an aware datetime or an offset (int), not {before!r}")
 
 
-def _released(database: Database, topic: str, wanted: Mapping[str, int], *, dry_run: bool) -> Iterator[ReleasedLanes]:
+def _released(
+    database: Database, topic: str, wanted: Mapping[str, int], act: Act, *, dry_run: bool
+) -> Iterator[ReleasedLanes]:
     """Release these lanes. Lanes with a locked floor are tried again for `publish_timeout` seconds."""
     pause = Event()
     until = time.monotonic() + database.config.publish_timeout
@@ -126,7 +130,7 @@ def _released(database: Database, topic: str, wanted: Mapping[str, int], *, dry_
         some = {key: wanted[key] for key in keys}
         unanswered = Unanswered()
         released = repeated(
-            database, _transaction, "releasing messages", database, topic, some, unanswered, dry_run=dry_run
+            database, _transaction, "releasing messages", database, topic, some, unanswered, act, dry_run=dry_run
         )
         released = evolve(released, lost=unanswered.committed(sum(released.unsettled.values())))
         if not released.held or time.monotonic() >= until:
@@ -138,7 +142,7 @@ def _released(database: Database, topic: str, wanted: Mapping[str, int], *, dry_
 
 
 def _transaction(
-    database: Database, topic: str, wanted: Mapping[str, int], unanswered: Unanswered, *, dry_run: bool
+    database: Database, topic: str, wanted: Mapping[str, int], unanswered: Unanswered, act: Act, *, dry_run: bool
 ) -> ReleasedLanes:
     with unanswered.attempt(), database.transaction() as cx:
         topic_row = partitions.share_topic(cx, topic)
@@ -176,11 +180,17 @@ def _transaction(
         if not dry_run:
             unanswered.plan(sum(unsettled.values()))
             offsets.raise_floors(cx, topic, targets)
+            _record(cx, database, act, sum(target - floors[key].floor for key, target in targets.items()))
             for group in readers:
                 offsets.unmark(cx, at[group], void[group])
                 offsets.raise_watermarks(cx, at[group], reached[group])
         lanes = {key: (row.deleted_through, targets.get(key, row.floor)) for key, row in floors.items()}
         return ReleasedLanes(lanes, held, unsettled)
+
+
+def _record(cx: Executor, database: Database, act: Act, released: int) -> None:
+    if released:
+        act.record(cx, database, messages=released)
 
 
 def _places(

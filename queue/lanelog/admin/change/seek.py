@@ -24,7 +24,8 @@ from lanelog._engine.leasing.registration import last_before
 from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, offsets, partitions
 from lanelog.admin.change import lease_takeover
-from lanelog.admin.change.told import Act, Unanswered, passing
+from lanelog.admin.change.told import Unanswered, passing
+from lanelog.admin.lookup.act import Act, Actor
 from lanelog.admin.lookup.arguments import aware, milliseconds
 from lanelog.admin.lookup.known import known_group, known_lane, pages, read, repeated
 from lanelog.admin.types.results import Sought, SoughtLane
@@ -57,7 +58,14 @@ class _Move:
 
 
 def seek(
-    database: Database, topic: str, group: str, *, key: str | None, to: str | datetime | int, dry_run: bool
+    database: Database,
+    topic: str,
+    group: str,
+    *,
+    key: str | None,
+    to: str | datetime | int,
+    actor: Actor,
+    dry_run: bool,
 ) -> Sought:
     """See `Admin.seek`."""
     check_name("topic", topic)
@@ -79,11 +87,12 @@ def seek(
         moved=(),
         dry_run=dry_run,
     )
-    with passing(database, Act(verb="seek", topic=topic, group=group, key=key, why=f"to {text}")) as tally:
+    act = Act(verb="seek", topic=topic, group=group, key=key or "", choice=f"to {text}", actor=actor)
+    with passing(database, act) as tally:
         for keys in _pages(database, topic, key):
             places = _places(database, topic, keys, target)
             unanswered = Unanswered()
-            moves = repeated(database, _page, "seeking", database, at, places, unanswered, dry_run=dry_run)
+            moves = repeated(database, _page, "seeking", database, at, places, unanswered, act, dry_run=dry_run)
             if key is not None and not moves:
                 raise ConfigurationError(f"lane {key!r} of topic {topic!r} was purged meanwhile: nothing is left in it")
             sought = _added(sought, moves)
@@ -154,6 +163,7 @@ def _page(
     at: GroupTopic,
     places: Mapping[str, int | None],
     unanswered: Unanswered,
+    act: Act,
     *,
     dry_run: bool,
 ) -> list[_Move]:
@@ -167,10 +177,13 @@ def _page(
             lease_takeover.take_away(cx, at, floors, epoch)
         moves = _plan(cx, at, floors, places)
         if not dry_run:
-            unanswered.plan(sum(move.passed for move in moves))
+            passed = sum(move.passed for move in moves)
+            unanswered.plan(passed)
             # No other transaction can write these rows now: it would have to share-lock the leases first.
             deliveries.delete(cx, at, [(move.key, offset) for move in moves for offset in move.rows])
             offsets.move_watermarks(cx, at, {move.key: move.after for move in moves})
+            if moves:
+                act.record(cx, database, messages=passed)
     return moves
 
 

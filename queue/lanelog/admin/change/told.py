@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from attrs import define, field, frozen
+from attrs import define, field
 
 from lanelog._engine.cleanup.deletion_events import who
 from lanelog._telemetry import describe, get_logger
@@ -19,24 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lanelog._database import Database
+    from lanelog.admin.lookup.act import Act
 
 log = get_logger("admin")
-
-
-@frozen(kw_only=True)
-class Act:
-    """What is done, to what, and why. It holds names and choices, never payloads."""
-
-    verb: str
-    topic: str
-    group: str | None = None
-    key: str | None = None
-    why: str = "an operator's decision"
-
-    def values(self) -> dict[str, object]:
-        """Return the fields of the event, without those that are empty."""
-        given = {"verb": self.verb, "topic": self.topic, "group": self.group, "key": self.key, "why": self.why}
-        return {name: value for name, value in given.items() if value}
 
 
 @define(eq=False)

@@ -10,7 +10,6 @@ meets a duplicate and looks again.
 
 from __future__ import annotations
 
-import uuid
 from typing import TYPE_CHECKING
 
 from attrs import define
@@ -19,8 +18,9 @@ from lanelog._checks import check_name
 from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, offsets
 from lanelog._stores._points import chunked
-from lanelog.admin.change.told import Act, deleting
+from lanelog.admin.change.told import deleting
 from lanelog.admin.dead_letters import selection
+from lanelog.admin.lookup.act import Act, Actor
 from lanelog.admin.lookup.known import known_group, read, repeated
 from lanelog.admin.types.results import Deleted
 from lanelog.errors import DatabaseError
@@ -40,6 +40,7 @@ def delete_dead_letters(
     ids: Collection[str] | None,
     reason: str | None,
     everything: bool,
+    actor: Actor,
     dry_run: bool,
 ) -> Deleted:
     """See `Admin.delete_dead_letters`."""
@@ -50,9 +51,9 @@ def delete_dead_letters(
     keys: set[str] = set()
     named: set[str] = set()
     count, any_letter = 0, False
-    by = f"deleted by call {uuid.uuid4().hex}"
-    why = "all" if everything else "ids" if reason is None else f"reason {reason}"
-    with deleting(database, Act(verb="delete_dead_letters", topic=original, group=group, why=why)) as tally:
+    choice = "all" if everything else "ids" if reason is None else f"reason {reason}"
+    act = Act(verb="delete_dead_letters", topic=original, group=group, choice=choice, actor=actor)
+    with deleting(database, act) as tally:
         for found in selection.letters(database, dead_topics, original, group, chosen):
             any_letter = True
             for batch in chunked(found):
@@ -61,7 +62,7 @@ def delete_dead_letters(
                 if dry_run:
                     count += len(batch)
                     continue
-                settled = repeated(database, _Settling(database, batch, by).attempt, "deleting dead letters")
+                settled = repeated(database, _Settling(database, batch, act).attempt, "deleting dead letters")
                 tally.add(messages=settled)
                 count += settled
     if not any_letter:  # a deleted group may have left dead letters: only a group without any is refused
@@ -82,8 +83,12 @@ class _Settling:
 
     database: Database
     letters: Sequence[Letter]
-    by: str
+    act: Act
     _unknown: bool = False
+
+    @property
+    def by(self) -> str:
+        return f"deleted by call {self.act.id}"
 
     def attempt(self) -> int:
         try:
@@ -100,4 +105,6 @@ class _Settling:
         points = [(key, offset) for key, offset in points if key in floors and offset > floors[key].floor]
         points = selection.unsettled(cx, dead_topic, points)
         deliveries.settle_letters(cx, dead_topic, points, self.by)
+        if points:
+            self.act.record(cx, self.database, messages=len(points))
         return done + len(points)

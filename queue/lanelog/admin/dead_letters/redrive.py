@@ -17,7 +17,6 @@ settled dead letter is never redriven again, and a collected one does not exist.
 from __future__ import annotations
 
 import time
-import uuid
 from collections import Counter, deque
 from functools import partial
 from threading import Event
@@ -29,6 +28,7 @@ from lanelog._checks import Duration, check_integer, check_name, check_number
 from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, groups, moves, offsets, partitions, scheduled
 from lanelog.admin.dead_letters import selection
+from lanelog.admin.lookup.act import Act, Actor
 from lanelog.admin.lookup.known import known_group, known_topic, no_group, read, repeated
 from lanelog.admin.types.results import Redriven
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError
@@ -69,6 +69,7 @@ def redrive(
     ttl: Duration | None,
     max_deliveries: int | None,
     to_topic: str | None,
+    actor: Actor,
     dry_run: bool,
     ensure_lanes: Callable[[str, Sequence[str]], None],
     published: Callable[[str], None],
@@ -84,8 +85,16 @@ def redrive(
         raise ConfigurationError(
             f"to_topic={to_topic!r} holds these dead letters: they would come back to where they are"
         )
+    choice = "all" if everything else "ids" if reason is None else f"reason {reason}"
     work = _Redrive(
         database=database,
+        act=Act(
+            verb="redrive",
+            topic=original,
+            group=group,
+            choice=choice if to_topic is None else f"{choice}, to topic {to_topic}",
+            actor=actor,
+        ),
         topic=original,
         group=group,
         target=original if to_topic is None else to_topic,
@@ -135,6 +144,7 @@ class _Redrive:
     """One call, from batch to batch."""
 
     database: Database
+    act: Act
     topic: str
     group: str
     target: str
@@ -149,10 +159,14 @@ class _Redrive:
     named: set[str] = field(factory=set)
     held: dict[tuple[str, str], deque[Letter]] = field(factory=dict)
     """By dead letter topic and key: the dead letters that wait for a locked head, in order."""
-    by: str = field(factory=lambda: f"redriven by call {uuid.uuid4().hex}")
     _unknown: bool = False  # an attempt's COMMIT was not answered: the batch may be done
     _not_before: float = 0.0
     _pause: Event = field(factory=Event)
+
+    @property
+    def by(self) -> str:
+        """The mark of this call in the rows that settle dead letters."""
+        return f"redriven by call {self.act.id}"
 
     @property
     def _at(self) -> GroupTopic:
@@ -281,6 +295,7 @@ class _Redrive:
             raise LanelogError(
                 f"{copied} of {len(points)} dead letters of {dead_topic!r} were copied: nothing was changed"
             )
+        self.act.record(cx, self.database, messages=copied)
         return copied, busy
 
     def _copy(

@@ -3,8 +3,8 @@
 Owns these transactions. Makes and removes no lane: publishers create missing ones, and the janitor purges surplus ones
 when they are drained.
 
-Lock order: the topic row, and nothing else. Dies before the COMMIT: nothing has happened. After it, or with an
-unanswered COMMIT: the repetition finds it done and returns `changed=False`. Two at once: the last one counts.
+Lock order: the topic row, then a new row of `queue_audit`. Dies before the COMMIT: nothing has happened. After it, or
+with an unanswered COMMIT: the repetition finds it done and returns `changed=False`. Two at once: the last one counts.
 Publishers that have not read the new number yet use the old one, and publish to lanes that are consumed all the same.
 """
 
@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 from lanelog import _open_lanes
 from lanelog._checks import check_integer, check_name
 from lanelog._stores import partitions
+from lanelog._text import plural
+from lanelog.admin.lookup.act import Act, Actor
 from lanelog.admin.lookup.known import known_topic, no_topic, read, repeated
 from lanelog.admin.types.results import OpenLanes
 from lanelog.errors import SchemaError
@@ -35,7 +37,7 @@ def open_lanes(database: Database, topic: str) -> int:
     return read(database, _count, "reading the number of open lanes", database, topic)
 
 
-def set_open_lanes(database: Database, topic: str, lanes: int, *, dry_run: bool) -> OpenLanes:
+def set_open_lanes(database: Database, topic: str, lanes: int, *, actor: Actor, dry_run: bool) -> OpenLanes:
     """See `Admin.set_open_lanes`."""
     check_name("topic", topic)
     check_integer("lanes", lanes, least=1, most=_open_lanes.MOST)
@@ -45,7 +47,8 @@ def set_open_lanes(database: Database, topic: str, lanes: int, *, dry_run: bool)
             f"the tables in {database.config.database} are of version {database.tables_version}, in which every topic "
             f"has {_open_lanes.DEFAULT} open lanes: run `lanelog migrate`"
         )
-    before = repeated(database, _set, "setting the number of open lanes", database, topic, lanes, dry_run=dry_run)
+    act = Act(verb="set_open_lanes", topic=topic, choice=plural(lanes, "open lane"), actor=actor)
+    before = repeated(database, _set, "setting the number of open lanes", database, topic, lanes, act, dry_run=dry_run)
     return OpenLanes(topic=topic, before=before, lanes=lanes, changed=before != lanes, dry_run=dry_run)
 
 
@@ -53,7 +56,7 @@ def _count(cx: Executor, database: Database, topic: str) -> int:
     return partitions.open_lanes(cx, topic, tables=database.tables_version)
 
 
-def _set(database: Database, topic: str, lanes: int, *, dry_run: bool) -> int:
+def _set(database: Database, topic: str, lanes: int, act: Act, *, dry_run: bool) -> int:
     """Set the number in one transaction. Return the earlier number."""
     with database.transaction() as cx:
         if partitions.lock_topic(cx, topic) is None:
@@ -61,4 +64,5 @@ def _set(database: Database, topic: str, lanes: int, *, dry_run: bool) -> int:
         before = _count(cx, database, topic)
         if before != lanes and not dry_run:
             partitions.set_open_lanes(cx, topic, lanes)
+            act.record(cx, database)
         return before

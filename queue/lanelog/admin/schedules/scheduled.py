@@ -18,6 +18,7 @@ from lanelog._checks import check_name
 from lanelog._database import NOW_MS, open_in_this_thread
 from lanelog._stores import messages, scheduled
 from lanelog.admin.lookup import open_lanes
+from lanelog.admin.lookup.act import Act
 from lanelog.admin.lookup.arguments import limit_of, optional
 from lanelog.admin.lookup.known import known_topic, read, repeated
 from lanelog.admin.types.messages import ScheduledInfo
@@ -81,8 +82,13 @@ class _Attempt:
     deleted: bool = False
 
 
-def cancel(database: Database, topic: str, key: str | None, message_id: str, *, dry_run: bool = False) -> bool:
-    """See `Admin.cancel_scheduled`. In a topic that does not exist, no message waits: the answer is False."""
+def cancel(
+    database: Database, topic: str, key: str | None, message_id: str, act: Act | None = None, *, dry_run: bool = False
+) -> bool:
+    """See `Admin.cancel_scheduled`. In a topic that does not exist, no message waits: the answer is False.
+
+    `act`: None for a publisher that takes its own message back.
+    """
     check_name("topic", topic)
     optional("key", key)
     check_name("id", message_id)
@@ -95,17 +101,19 @@ def cancel(database: Database, topic: str, key: str | None, message_id: str, *, 
         key = open_lanes.lane_of(database, topic, message_id)
     if dry_run:
         return read(database, scheduled.exists, "looking for a message", topic, key, message_id)
-    return repeated(database, _cancel, "cancelling a message", database, topic, key, message_id, _Attempt())
+    return repeated(database, _cancel, "cancelling a message", database, topic, key, message_id, _Attempt(), act)
 
 
-def _cancel(database: Database, topic: str, key: str, message_id: str, attempt: _Attempt) -> bool:
+def _cancel(database: Database, topic: str, key: str, message_id: str, attempt: _Attempt, act: Act | None) -> bool:
     deleted = False
     try:
         with database.transaction() as cx:
-            # Locks the row in queue_scheduled, and nothing else.
+            # Locks the row in queue_scheduled; an operator also writes a new row of queue_audit.
             deleted = scheduled.cancel(cx, topic, key, message_id)
             if not deleted and attempt.deleted:
                 return not messages.find_in_log(cx, topic, [(key, message_id)])
+            if deleted and act is not None:
+                act.record(cx, database, messages=1, key=key)
     except DatabaseError as error:
         attempt.deleted |= deleted and error.outcome_unknown
         raise

@@ -2,11 +2,11 @@
 
 Owns these transactions and the checks before them. Never publishes anything (`_engine.scheduling.recurring` does).
 
-Lock order: one row of `queue_schedules`, by its primary key, and nothing else. Dies before a COMMIT: nothing has
-happened. After it, or with an unanswered COMMIT: the repetition finds it done. Two processes declare at once, perhaps
-of different versions: each sends one statement, and the last writer wins. A process sleeps between reading the clock
-and declaring: the times that passed meanwhile are due and fire. None fires twice, because times up to the last fired
-one never fire again.
+Lock order: one row of `queue_schedules`, by its primary key; then a new row of `queue_audit`. Dies before a COMMIT:
+nothing has happened. After it, or with an unanswered COMMIT: the repetition finds it done. Two processes declare at
+once, perhaps of different versions: each sends one statement, and the last writer wins. A process sleeps between
+reading the clock and declaring: the times that passed meanwhile are due and fire. None fires twice, because times up to
+the last fired one never fire again.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from lanelog._stores import schedules
 from lanelog._stores.messages import largest_row, wire_bytes
 from lanelog._stores.schedules import ScheduleRow
 from lanelog.admin.lookup import open_lanes
+from lanelog.admin.lookup.act import Act, Actor
 from lanelog.admin.lookup.arguments import BY_MAX, REASON_MAX, check_text, limit_of, when
 from lanelog.admin.lookup.known import read, repeated
 from lanelog.admin.lookup.names import hint
@@ -160,23 +161,26 @@ def _checked_after(after: object) -> datetime:
     return after
 
 
-def pause(database: Database, name: str, *, by: str, reason: str, dry_run: bool) -> SchedulePaused:
+def pause(database: Database, name: str, *, by: str, reason: str, actor: Actor, dry_run: bool) -> SchedulePaused:
     """See `Admin.pause_schedule`."""
     check_schedule_name(name)
     check_text("by", by, BY_MAX)
     check_text("reason", reason, REASON_MAX)
+    actor = actor.but(by=by, reason=reason)
+    act = Act(verb="pause_schedule", choice=f"schedule {name}", actor=actor)
 
     def once() -> SchedulePaused:
         with database.transaction() as cx:
             row = _locked(cx, name)
             if not row.paused_at and not dry_run:
-                schedules.pause(cx, name, row.now, by, reason)
+                schedules.pause(cx, name, row.now, actor.by, actor.reason)
+                act.record(cx, database, topic=row.topic, key=row.key)
         return SchedulePaused(
             name=name,
             changed=not row.paused_at,
             paused_at=utc_from_ms(row.paused_at or row.now),
-            by=row.paused_by if row.paused_at else by,
-            reason=row.pause_reason if row.paused_at else reason,
+            by=row.paused_by if row.paused_at else actor.by,
+            reason=row.pause_reason if row.paused_at else actor.reason,
             next_fire_at=utc_from_ms(row.next_fire_at),
             dry_run=dry_run,
         )
@@ -184,9 +188,10 @@ def pause(database: Database, name: str, *, by: str, reason: str, dry_run: bool)
     return repeated(database, once, "pausing a schedule")
 
 
-def resume(database: Database, name: str, *, dry_run: bool) -> ScheduleResumed:
+def resume(database: Database, name: str, *, actor: Actor, dry_run: bool) -> ScheduleResumed:
     """See `Admin.resume_schedule`."""
     check_schedule_name(name)
+    act = Act(verb="resume_schedule", choice=f"schedule {name}", actor=actor)
 
     def once() -> ScheduleResumed:
         with database.transaction() as cx:
@@ -196,6 +201,7 @@ def resume(database: Database, name: str, *, dry_run: bool) -> ScheduleResumed:
                 next_fire_at = _cron.parse(row.expression, row.timezone).after(row.now)
                 if not dry_run:
                     schedules.resume(cx, name, next_fire_at)
+                    act.record(cx, database, topic=row.topic, key=row.key)
         return ScheduleResumed(
             name=name,
             changed=bool(row.paused_at),
@@ -209,18 +215,21 @@ def resume(database: Database, name: str, *, dry_run: bool) -> ScheduleResumed:
     return repeated(database, once, "resuming a schedule")
 
 
-def remove(database: Database, name: str, *, dry_run: bool) -> ScheduleRemoved:
+def remove(database: Database, name: str, *, actor: Actor, dry_run: bool) -> ScheduleRemoved:
     """See `Admin.remove_schedule`."""
     check_schedule_name(name)
+    act = Act(verb="remove_schedule", choice=f"schedule {name}", actor=actor)
     attempts: list[ScheduleRow] = []
 
     def once() -> ScheduleRow:
         with database.transaction() as cx:
             # After an attempt with an unanswered COMMIT: a missing row means that the attempt removed it.
-            row = attempts[0] if attempts and schedules.lock(cx, name) is None else _locked(cx, name)
+            gone = bool(attempts) and schedules.lock(cx, name) is None
+            row = attempts[0] if gone else _locked(cx, name)
             attempts.append(row)
-            if not dry_run:
+            if not dry_run and not gone:
                 schedules.remove(cx, name)
+                act.record(cx, database, topic=row.topic, key=row.key)
         return row
 
     row = repeated(database, once, "removing a schedule")

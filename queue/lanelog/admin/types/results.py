@@ -86,6 +86,31 @@ class Sought:
 
 
 @frozen(kw_only=True)
+class AuditInfo:
+    """What one transaction of a verb did. A call that takes several has an entry for each."""
+
+    at: datetime
+    call: str
+    """The same for all entries of a call."""
+    verb: str
+    """The method of administration, such as `skip`."""
+    topic: str | None
+    group: str | None
+    key: str | None
+    choice: str
+    """What was chosen besides names, such as `offset 7` or `to latest`."""
+    messages: int
+    """Messages that it passed, deleted or redrove."""
+    by: str
+    """Who did it, as the caller said: `Admin.acting`, or the login name of who used the command line."""
+    reason: str
+    account: str
+    """The account at the server."""
+    process: str
+    """Machine and process id, as `host:pid`."""
+
+
+@frozen(kw_only=True)
 class Paused:
     """What `pause` paused."""
 

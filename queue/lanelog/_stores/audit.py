@@ -1,0 +1,95 @@
+"""`queue_audit`: what operators did, one row per transaction of a verb of administration.
+
+Owns the SQL of its table. Never decides what a verb is, nor who acts. No row is ever updated.
+
+It is the last table of a verb's lock order. A row is new under a random id, so two verbs never wait for each other
+here, except where both delete the same old rows: these are locked in primary-key order.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from attrs import frozen
+
+from lanelog._database import NOW_MS, codes
+from lanelog.errors import DatabaseError
+
+if TYPE_CHECKING:
+    from lanelog._database import Executor
+
+SINCE: Final = 5
+"""The version of the tables that brought this one."""
+
+RETENTION_MS: Final = 365 * 24 * 3_600_000
+"""Rows that are older are deleted by later verbs."""
+
+BATCH: Final = 100
+"""Most rows that one verb deletes."""
+
+# Insert one row (PRIMARY).
+RECORD = f"""
+INSERT INTO queue_audit (acted_at, id, part, verb, topic, consumer_group, partition_key, choice, messages, acted_by,
+       reason, account, host, pid)
+VALUES ({NOW_MS}, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+"""
+
+# The oldest rows that are over the retention (PRIMARY).
+OLD = f"""
+SELECT acted_at, id, part FROM queue_audit FORCE INDEX (PRIMARY)
+WHERE acted_at < {NOW_MS} - %s ORDER BY acted_at, id, part LIMIT %s
+"""
+
+# Delete one row (PRIMARY).
+FORGET = "DELETE FROM queue_audit WHERE acted_at = %s AND id = %s AND part = %s"
+
+
+@frozen(kw_only=True)
+class AuditRow:
+    """What a transaction of a verb does, and who wants it. Names that do not apply are empty."""
+
+    id: str
+    part: int
+    verb: str
+    topic: str
+    group: str
+    key: str
+    choice: str
+    messages: int
+    by: str
+    reason: str
+    account: str
+    host: str
+    pid: int
+
+
+def record(cx: Executor, row: AuditRow) -> None:
+    """Insert the row. Raises DatabaseError, also for an account that may not: then nothing of its verb is done."""
+    cx.execute(
+        RECORD,
+        (
+            row.id,
+            row.part,
+            row.verb,
+            row.topic,
+            row.group,
+            row.key,
+            row.choice,
+            row.messages,
+            row.by,
+            row.reason,
+            row.account,
+            row.host,
+            row.pid,
+        ),
+    )
+
+
+def forget(cx: Executor) -> None:
+    """Delete some rows that are over the retention. An account that may not leaves them to another one."""
+    try:
+        for old in cx.query(OLD, (RETENTION_MS, BATCH)):
+            cx.execute(FORGET, old)
+    except DatabaseError as error:
+        if error.code not in codes.DENIED:
+            raise

@@ -1,0 +1,92 @@
+"""What a verb does, to what, for whom and why: the value that its event and its row in `queue_audit` are made of.
+
+Never opens a transaction. A verb records its act in each of its transactions that changes something, as its last
+statement. So the row is there exactly if the change is, whatever happens to the process or to the answer of COMMIT. A
+repetition after an unanswered COMMIT records what it finds left to do, and nothing if nothing is left.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from attrs import define, field, frozen
+
+from lanelog._engine.cleanup.deletion_events import who
+from lanelog._stores import audit
+from lanelog._stores.audit import AuditRow
+from lanelog.admin.lookup.arguments import BY_MAX, REASON_MAX, check_text
+
+if TYPE_CHECKING:
+    from lanelog._database import Database, Executor
+
+_CHOICE_MAX = 2048
+
+
+@frozen(kw_only=True)
+class Actor:
+    """Who acts and why, as far as the caller says so."""
+
+    by: str = ""
+    reason: str = ""
+
+    @classmethod
+    def checked(cls, by: object, reason: object) -> Actor:
+        """Raise ConfigurationError for what the columns cannot hold."""
+        return cls(by=check_text("by", by, BY_MAX), reason=check_text("reason", reason, REASON_MAX))
+
+    def but(self, *, by: str = "", reason: str = "") -> Actor:
+        """Return the actor as a verb names it that has arguments of its own for this. Empty ones change nothing."""
+        return Actor(by=by or self.by, reason=reason or self.reason)
+
+
+NOBODY = Actor()
+
+
+@define(eq=False, kw_only=True)
+class Act:
+    """One call of a verb. It holds names and choices, never payloads."""
+
+    verb: str
+    topic: str = ""
+    group: str = ""
+    key: str = ""
+    choice: str = ""
+    """What the caller chose besides names, such as "to latest"."""
+    actor: Actor = NOBODY
+    id: str = field(factory=lambda: uuid.uuid4().hex)
+    _parts: int = field(default=0, init=False)
+
+    def values(self) -> dict[str, object]:
+        """Return the fields of the call's event, without those that are empty."""
+        why = self.actor.reason or self.choice or "an operator's decision"
+        given = {"verb": self.verb, "topic": self.topic, "group": self.group, "key": self.key, "why": why}
+        return {name: value for name, value in given.items() if value}
+
+    def record(self, cx: Executor, database: Database, *, messages: int = 0, **known: Any) -> None:
+        """Write the row of this transaction. `known`: fields that are known only now, such as the topic.
+
+        Tables of an older version have no place for it. The first transaction of a call also deletes some rows that are
+        over the retention.
+        """
+        if database.tables_version < audit.SINCE:
+            return
+        process = who(database.config.user)
+        fields = {"topic": self.topic, "group": self.group, "key": self.key, **known}
+        row = AuditRow(
+            id=self.id,
+            part=self._parts,
+            verb=self.verb,
+            choice=self.choice[:_CHOICE_MAX],
+            messages=messages,
+            by=self.actor.by,
+            reason=self.actor.reason,
+            account=str(process["account"]),
+            host=str(process["host"]),
+            pid=int(str(process["pid"])),
+            **fields,
+        )
+        audit.record(cx, row)
+        if not self._parts:
+            audit.forget(cx)
+        self._parts += 1
