@@ -14,7 +14,7 @@ from lanelog.migrations.steps import added
 from support.old_tables import set_back
 from support.previous import Previous
 from support.processes import Fleet, Program
-from support.sql import connect, owners, rows
+from support.sql import connect, one, owners, rows
 from support.traffic import Traffic, shares, steady_load, wait_until_all_handled
 from support.waiting import eventually
 

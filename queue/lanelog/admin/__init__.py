@@ -28,8 +28,8 @@ from lanelog.admin.types.topology import (
 __all__ = [
     "Admin", "AuditInfo", "Contradiction", "DeadLetterInfo", "DeadLetterReason", "Deleted", "Figures", "Finding",
     "GroupDeleted", "GroupFigures", "GroupInfo", "GroupState", "HistoryInfo", "LaneInfo", "LeaseInfo", "Maintained",
-    "MemberInfo", "MessageInfo", "MessageState", "OffsetInfo", "OpenLanes", "OwnerState", "Paused", "Problem", "Purged", "Rank",
-    "Redriven", "Released", "Resumed", "ScheduleInfo", "SchedulePaused", "ScheduleRemoved", "ScheduleResumed",
+    "MemberInfo", "MessageInfo", "MessageState", "OffsetInfo", "OpenLanes", "OwnerState", "Paused", "Problem", "Purged",
+    "Rank", "Redriven", "Released", "Resumed", "ScheduleInfo", "SchedulePaused", "ScheduleRemoved", "ScheduleResumed",
     "ScheduledInfo", "ServerFigures", "Skipped", "Sought", "SoughtLane", "Status", "TableSize", "TopicDeleted",
     "TopicInfo",
 ]
