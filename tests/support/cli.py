@@ -23,8 +23,8 @@ TABLES = (
     "queue_scheduled",
     "queue_history",
     "queue_schedules",
-    "queue_schema",
     "queue_audit",
+    "queue_schema",
 )
 
 
