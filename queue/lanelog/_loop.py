@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from attrs import define, field
 
+from lanelog import _pulse
 from lanelog._backoff import OF_LOOPS, Backoff
+from lanelog._pulse import Pulse
 from lanelog._telemetry import get_logger
 from lanelog.errors import ClosedError, LanelogError
 
@@ -52,6 +54,9 @@ class Loop:
     _finished: Callable[[], None] | None = field(default=None, kw_only=True)
     _backoff: Backoff = field(default=OF_LOOPS, kw_only=True)
     _woken: Wakeable = field(factory=threading.Event, kw_only=True)
+    pulse: Pulse = field(factory=Pulse, init=False)
+    error: str = field(default="", init=False)
+    """The error of the last turn. Empty: it succeeded."""
     _lock: threading.Lock = field(factory=threading.Lock, init=False)
     _thread: threading.Thread | None = field(default=None, init=False)
     _stopping: threading.Event = field(factory=threading.Event, init=False)
@@ -75,6 +80,11 @@ class Loop:
         return thread is not None and thread.is_alive()
 
     @property
+    def expected(self) -> bool:
+        """Whether it should be turning: it was started, and `stop` was not called."""
+        return self._thread is not None and not self._stopping.is_set()
+
+    @property
     def stopping(self) -> bool:
         """Whether `stop` was called. A long turn may look at it."""
         return self._stopping.is_set()
@@ -88,6 +98,7 @@ class Loop:
                 return
             self._stopping.clear()
             self._woken.clear()
+            self.pulse.expected = time.monotonic()
             self._thread = threading.Thread(target=self._run, name=f"lanelog-{self.name}", daemon=True)
             try:
                 self._thread.start()
@@ -126,10 +137,12 @@ class Loop:
             self._log.info("loop.recovered", failures=self._failures)
             self._failures = self._counted = 0
             self._logged.clear()
+            self.error = ""
         return delay
 
     def _after_failure(self, error: BaseException) -> float:
         self._failures += 1
+        self.error = f"{type(error).__name__}: {error}"
         retriable = isinstance(error, LanelogError) and error.retriable
         kind = (type(error), getattr(error, "code", None))
         if kind not in self._logged:
@@ -147,6 +160,8 @@ class Loop:
     def _run(self) -> None:
         self._failures = self._counted = 0
         self._logged.clear()
+        self.error = ""
+        _pulse.give(pulse := self.pulse)
         try:
             while True:
                 # Cleared before the turn, so that a wake() during the turn ends the wait that follows. stop() sets
@@ -154,8 +169,10 @@ class Loop:
                 self._woken.clear()
                 if self._stopping.is_set():
                     return
-                delay = self.step(time.monotonic())
+                pulse.turned = pulse.expected = now = time.monotonic()
+                delay = self.step(now)
                 if delay > 0:
+                    pulse.expected = time.monotonic() + delay
                     # If wake() ended a back-off, a busy publisher would cause a storm of attempts.
                     event = self._stopping if self._failures else self._woken
                     event.wait(min(delay, threading.TIMEOUT_MAX))

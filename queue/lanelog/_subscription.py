@@ -31,6 +31,7 @@ from lanelog._places import GroupTopic
 from lanelog._telemetry import get_logger
 from lanelog.config import AckPolicy, check_name
 from lanelog.errors import ClosedError, ConfigurationError
+from lanelog.health import SubscriptionHealth
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -282,6 +283,17 @@ class SubscriptionCore:
                 refused=sum(c.refused for c in counters),
                 hints=sum(member.fetching.hints for member in self.members),
             )
+
+    def health(self) -> SubscriptionHealth:
+        """Return whether it is registered, or why not."""
+        state, failure = self.state, self._failure
+        registered = state in (SubscriptionState.RUNNING, SubscriptionState.PAUSED)
+        why = f"it is {state}" if failure is None else f"it has failed: {type(failure).__name__}: {failure}"
+        if state is SubscriptionState.NEW:
+            why = "it is not registered yet"
+        return SubscriptionHealth(
+            group=self.group, topics=self.topics, registered=registered, why="" if registered else why
+        )
 
     def supervise(self, now: float) -> None:
         """Check the deadlines of handlers, and of messages in the user's hands, once."""

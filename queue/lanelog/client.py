@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from lanelog.admin import Admin
     from lanelog.admin.types.topology import ScheduleInfo
     from lanelog.deliveries import Deliveries
+    from lanelog.health import Health
     from lanelog.message import Outgoing, Receipt
     from lanelog.notices import Listener, Notice, NoticeName
     from lanelog.options import (
@@ -603,6 +604,28 @@ class Client:
             ClosedError: The client is closed.
         """
         return self._notices.on(name, call)
+
+    def health(self) -> Health:
+        """Say whether the background loops of this process turn, and whether it can work.
+
+        It asks the database nothing, and so answers while the database does not. A client that only publishes has no
+        loop that knows the database: use `ping()` there.
+
+        Returns:
+            Each loop with the age of its last turn, the heartbeats, the database and the subscriptions. `live` and
+            `ready` sum up for probes.
+        """
+        from lanelog._engine.vitals import UNASKED
+        from lanelog.health import Health
+
+        engine = self._engine
+        return Health(
+            loops=engine.loops_health() if engine else (),
+            heartbeats=engine.heartbeats_health() if engine else (),
+            database=engine.database_health() if engine else UNASKED,
+            tables=self._database.tables_version,
+            subscriptions=tuple(each.health() for each in list(self._subscriptions) if each.state != "stopped"),
+        )
 
     def start(self) -> None:
         """Start every decorated handler that does not run yet.

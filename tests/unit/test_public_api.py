@@ -34,6 +34,7 @@ Client.subscribe: topic group handler options
 Client.subscriber: topic group options
 Client.deliveries: topic group timeout options
 Client.on: name call
+Client.health:
 Client.close: timeout
 Subscription.stop: timeout
 Message.nack: delay reason

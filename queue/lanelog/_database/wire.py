@@ -23,6 +23,7 @@ from lanelog._database.translation import (
     translate,
     unreachable,
 )
+from lanelog._pulse import calling
 from lanelog.errors import DatabaseError, LanelogError
 
 FRESH: Final = 5.0
@@ -63,7 +64,8 @@ class Wire:
         if self.raw is not None:
             return False
         try:
-            raw, self.facts = self._driver.open(autocommit=self._autocommit)
+            with calling:
+                raw, self.facts = self._driver.open(autocommit=self._autocommit)
         except Exception as exc:
             if not comes_from_driver(exc):
                 raise
@@ -102,7 +104,8 @@ class Wire:
         raw = self._live()
         try:
             # Older versions of PyMySQL reconnect in ping unless told not to. mysqlclient's ping takes no argument.
-            raw.ping(False) if hasattr(raw, "_sock") else raw.ping()  # noqa: FBT003
+            with calling:
+                raw.ping(False) if hasattr(raw, "_sock") else raw.ping()  # noqa: FBT003
         except Exception as exc:
             self.drop()
             raise translate(exc) from exc
@@ -134,7 +137,8 @@ class Wire:
             raise self.doomed
         raw = self._live()
         try:
-            raw.commit()
+            with calling:
+                raw.commit()
         except BaseException as exc:
             self.drop()
             if not comes_from_driver(exc):
@@ -165,7 +169,8 @@ class Wire:
         raw = self._live()
         told: list[int] = []
         try:
-            packet.send(raw.cursor(self._state.cursorclass), statements, told)
+            with calling:
+                packet.send(raw.cursor(self._state.cursorclass), statements, told)
         except BaseException as exc:
             if not comes_from_driver(exc):
                 self.drop()  # its state is unknown
@@ -186,7 +191,9 @@ class Wire:
 
     def _permit(self, *, several: bool) -> None:
         try:
-            packet.permit(self._live(), several=several)
+            raw = self._live()
+            with calling:
+                packet.permit(raw, several=several)
         except BaseException as exc:
             error = translate(exc) if comes_from_driver(exc) else None
             if several and isinstance(error, DatabaseError) and not breaks_connection(error):
@@ -204,7 +211,8 @@ class Wire:
         if self.raw is None:
             return
         try:
-            self.raw.rollback()
+            with calling:
+                self.raw.rollback()
         except Exception:  # noqa: BLE001 - the caller shows the error before this one
             self.drop()
         except BaseException:
@@ -215,7 +223,8 @@ class Wire:
         """Undo what user code has set, before our last statements in its transaction."""
         raw = self._live()
         try:
-            self._driver.reclaim(raw, self._state)
+            with calling:
+                self._driver.reclaim(raw, self._state)
         except BaseException as exc:
             self.drop()  # its settings are unknown
             if not comes_from_driver(exc):
@@ -229,7 +238,8 @@ class Wire:
             return
         assert self.facts is not None  # noqa: S101 - for the type checker: it has connected
         try:
-            self._driver.restore(self.raw, self.facts, self._state, autocommit=self._autocommit)
+            with calling:
+                self._driver.restore(self.raw, self.facts, self._state, autocommit=self._autocommit)
         except Exception:  # noqa: BLE001 - the next use connects anew
             self.drop()
         except BaseException:
@@ -266,7 +276,8 @@ class Wire:
         try:
             # User code may have set another class.
             cursor = raw.cursor(self._state.cursorclass)
-            cursor.execute(sql, args or None)
+            with calling:
+                cursor.execute(sql, args or None)
         except BaseException as exc:
             if not comes_from_driver(exc):
                 self.drop()  # its state is unknown

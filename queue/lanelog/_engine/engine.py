@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from attrs import define, field, frozen
 
+from lanelog._engine import vitals
 from lanelog._engine.cleanup.janitor import Janitor, JanitorPace
 from lanelog._engine.context import EngineContext
 from lanelog._engine.fetching.fetcher import Fetcher
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from lanelog._database import Database
     from lanelog._engine.member.member import Member
+    from lanelog.health import DatabaseHealth, HeartbeatHealth, LoopHealth
 
 LOOP_TIMEOUT = 10.0
 
@@ -62,6 +64,8 @@ class EnginePace:
     tells: float = 5.0
     """Seconds after which a thread that waits for the end of a subscription is told, again and again, what it waits
     for."""
+    health: vitals.Bounds | None = None
+    """None: as the time-outs of the client allow."""
 
 
 @define(eq=False)
@@ -79,8 +83,10 @@ class Engine:
     _loops: list[Loop] = field(init=False)
     _scheduler: Scheduler = field(init=False)
     _scheduling: Loop = field(init=False)
+    _keeping: Loop = field(init=False)
     _keeper: Keeper = field(init=False)
     _doorbell: Doorbell = field(init=False)
+    _bounds: vitals.Bounds = field(init=False)
     _lock: threading.Lock = field(factory=threading.Lock)
 
     def __attrs_post_init__(self) -> None:
@@ -106,10 +112,12 @@ class Engine:
             )
         ]
         by_name = {loop.name: loop for loop in self._loops}
-        self._scheduling = by_name["scheduler"]
+        self._scheduling, self._keeping = by_name["scheduler"], by_name["keeper"]
+        config = self.database.config
+        self._bounds = self.pace.health or vitals.Bounds(unanswered=config.connect_timeout + config.read_timeout)
         context.due_in = self._due_in
-        context.ground.wake_keeper = by_name["keeper"].wake
-        self.signals = Signals(by_name["fetcher"].wake, by_name["settler"].wake, by_name["keeper"].wake, self.notices)
+        context.ground.wake_keeper = self._keeping.wake
+        self.signals = Signals(by_name["fetcher"].wake, by_name["settler"].wake, self._keeping.wake, self.notices)
 
     def check_process(self) -> None:
         """Raise ClosedError in a forked child."""
@@ -168,6 +176,18 @@ class Engine:
     def scheduling(self) -> bool:
         """Whether the scheduler runs."""
         return self._scheduling.running
+
+    def loops_health(self) -> tuple[LoopHealth, ...]:
+        """Judge the loops that should be turning."""
+        return tuple(vitals.of_loop(loop, self._bounds) for loop in self._loops if loop.expected)
+
+    def heartbeats_health(self) -> tuple[HeartbeatHealth, ...]:
+        """Judge the heartbeats of the members."""
+        return vitals.of_heartbeats(self.context.members(), self._keeper.beaten_at)
+
+    def database_health(self) -> DatabaseHealth:
+        """Judge the database."""
+        return vitals.of_database(self._keeping, self._bounds) if self._keeping.expected else vitals.UNASKED
 
     def _due_in(self, seconds: float) -> None:
         """Wake the scheduler if its next turn is too late for a message that is due in so many seconds."""

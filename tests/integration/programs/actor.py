@@ -26,6 +26,7 @@ from lanelog._engine.leasing.pace import KeeperPace
 from lanelog._engine.leasing.registration import register
 from lanelog._engine.scheduling.delayed import DelayedMessages
 from lanelog._engine.scheduling.recurring import RecurringSchedules
+from lanelog._engine.vitals import Bounds
 from lanelog._places import GroupTopic
 from lanelog.config import SubscriptionConfig
 from support import elapsed
@@ -38,6 +39,7 @@ client = paced(
     lanelog.connect(CONFIG["url"], **CONFIG.get("connect", {})),
     keeper=KeeperPace(claim=0.2),
     janitor=JanitorPace(turn=CONFIG.get("janitor_turn", 0.1)),
+    health=Bounds(stuck=CONFIG["stuck"], unanswered=35.0) if "stuck" in CONFIG else None,
 )
 pauses = Pauses(say)
 subscriptions: list[lanelog.Subscription] = []
@@ -153,6 +155,10 @@ def lose_authority() -> None:
             member._state.authority_until = 0.0
 
 
+def dying() -> list[str]:
+    return list(client.health().dying)
+
+
 def stop() -> bool:
     return all(subscription.stop() for subscription in subscriptions)
 
@@ -195,6 +201,7 @@ STEPS = {
     "subscribe": subscribe,
     "let_pass": let_pass,
     "lose_authority": lose_authority,
+    "dying": dying,
     "stop": stop,
 }
 

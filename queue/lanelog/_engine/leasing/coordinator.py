@@ -133,6 +133,11 @@ class Coordinator:
         if self.view is not None:
             acquisition.deregister_dead(self.session, member, self.view.dead, self._deregistered)
 
+    @property
+    def beaten_at(self) -> float | None:
+        """When (monotonic) the last heartbeat was written. None: never. Any thread may ask."""
+        return None if self._beaten.at == NEVER else self._beaten.at
+
     # -- liveness ------------------------------------------------------------------------------------------------------
 
     def beat_if_due(self) -> None:

@@ -91,6 +91,11 @@ class Keeper:
         self._hurried = self._hurried or self._allowance.free_at(now) <= now
         return self._hurried
 
+    def beaten_at(self, member: Member) -> float | None:
+        """When (monotonic) the member's last heartbeat was written. None: never. Any thread may ask."""
+        keeper = self._keepers.get(member)
+        return None if keeper is None else keeper.beaten_at
+
     def _look_after_all(self) -> None:
         try:
             self._hold_ground()

@@ -1,0 +1,114 @@
+"""What `client.health()` tells: whether the loops of this process turn, and whether it can work.
+
+Owns the values, and what they mean for the probes of an orchestrator. Looks at nothing itself.
+"""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+
+@frozen(kw_only=True)
+class LoopHealth:
+    """One background loop. All numbers are seconds."""
+
+    name: str
+    turned: float | None
+    """Since its last turn began. None: it has not turned yet."""
+    waits: float | None
+    """For how long it has waited for an answer of the database. None: it does not wait for one."""
+    late: bool
+    """Whether it gave no sign of life for longer than its bound. Only a new process mends that."""
+    why: str
+    """What it does instead of its turn, or the error of its last turn. Empty: all is well."""
+
+
+@frozen(kw_only=True)
+class HeartbeatHealth:
+    """The heartbeat of one topic and group, by which other processes know that this one lives."""
+
+    topic: str
+    group: str
+    written: float | None
+    """Seconds since it was last written. None: never."""
+    fresh: bool
+    """Whether the leases of this process are sure: it was written less than `lease_duration` ago."""
+
+
+@frozen(kw_only=True)
+class DatabaseHealth:
+    """The database, as the loop asks it that keeps the leases: several times a second."""
+
+    answered: float | None
+    """Seconds since its last answer. None: it was never asked."""
+    fresh: bool
+    """Whether it answers. False if nothing runs that asks it."""
+    why: str
+    """Why not. Empty: it answers."""
+
+
+@frozen(kw_only=True)
+class SubscriptionHealth:
+    """One subscription of this process."""
+
+    group: str
+    topics: tuple[str, ...]
+    registered: bool
+    """Whether it is registered and works, or is paused."""
+    why: str
+    """Why not. Empty: it is."""
+
+
+@frozen(kw_only=True)
+class Health:
+    """A client at one moment.
+
+    Example::
+
+        if not client.health().live:
+            sys.exit("; ".join(client.health().dying))
+    """
+
+    loops: tuple[LoopHealth, ...]
+    heartbeats: tuple[HeartbeatHealth, ...]
+    database: DatabaseHealth
+    tables: int
+    """The version of the tables. 0: it was not read yet."""
+    subscriptions: tuple[SubscriptionHealth, ...]
+
+    @property
+    def live(self) -> bool:
+        """Whether every loop turns. A database that is away does not change that."""
+        return not self.dying
+
+    @property
+    def dying(self) -> tuple[str, ...]:
+        """Why this process should be replaced. Empty: it should not."""
+        return tuple(f"loop {loop.name}: {loop.why}" for loop in self.loops if loop.late)
+
+    @property
+    def ready(self) -> bool:
+        """Whether it can work: the database answers, its tables are known, and all subscriptions are registered."""
+        return not self.lacking
+
+    @property
+    def lacking(self) -> tuple[str, ...]:
+        """Why it cannot work now. Empty: it can."""
+        found = [] if self.database.fresh else [f"database: {self.database.why}"]
+        if not self.tables:
+            found.append("schema: the version of the tables was not read yet")
+        found += [f"group {each.group!r}: {each.why}" for each in self.subscriptions if not each.registered]
+        if not self.subscriptions:
+            found.append("no subscription")
+        found += [
+            f"group {each.group!r} of topic {each.topic!r}: {_unwritten(each)}"
+            for each in self.heartbeats
+            if not each.fresh
+        ]
+        return tuple(found)
+
+
+def _unwritten(heartbeat: HeartbeatHealth) -> str:
+    if heartbeat.written is None:
+        return "no heartbeat was written yet"
+    return f"the last heartbeat was written {heartbeat.written:.1f} s ago"
