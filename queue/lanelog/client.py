@@ -637,7 +637,7 @@ class Client:
             if subscription.state == "new" and subscription.handler is not None:
                 subscription.start()
 
-    def run(self, *, drain_timeout: Duration | None = None) -> None:
+    def run(self, *, drain_timeout: Duration | None = None, health: str | None = None) -> None:
         """Start every decorated handler. Block until SIGTERM, SIGINT, `close()` or a failure. Then drain and return.
 
         The drain waits for running handlers, and for a database that is away. Every 5 s an event `subscription.waited`
@@ -656,17 +656,22 @@ class Client:
 
         Args:
             drain_timeout: How long the drain may take, in seconds or as a timedelta. None: as long as it takes.
+            health: `HOST:PORT`, where /livez and /readyz are served until this returns. Everyone who reaches the
+                address may ask. None: nowhere.
 
         Raises:
-            ConfigurationError: No handler is registered, or as `subscribe`.
+            ConfigurationError: No handler is registered, `health` cannot be listened at, or as `subscribe`.
             BaseException: A subscription failed. It is the error that made it fail, raised after the others have
                 drained.
         """
         if not any(s.handler is not None for s in self._subscriptions):
             raise ConfigurationError("nothing to run: register a handler with @client.subscriber(topic, group) first")
+        from lanelog._probes import serving
+
         stop = threading.Event()
         patience = check_timeout("drain_timeout", drain_timeout)
-        with ending_by_signal(stop.set, self._hurry):
+        live, ready = (lambda: self.health().dying), (lambda: self.health().lacking)
+        with serving(health, live, ready), ending_by_signal(stop.set, self._hurry):
             self.start()
             subscriptions = [s for s in self._subscriptions if s.state != "stopped"]
             for subscription in subscriptions:

@@ -1,12 +1,19 @@
 """`client.health()` of clients that work: a loop that is stopped, and a database that goes away."""
 
+import socket
 from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.request import urlopen
+
+import pytest
 
 import lanelog
 from lanelog import Client
 from lanelog._engine.vitals import Bounds
 from lanelog.config import ConnectConfig
+from support.cli import Command
 from support.pace import paced
+from support.processes import Fleet
 from support.proxy import Proxy
 from support.stage import Stage
 from support.waiting import accept, eventually
@@ -48,3 +55,48 @@ def test_a_database_that_does_not_answer_makes_a_worker_unready_and_does_not_kil
         assert subscription.state == "stopped"
     assert client.health().loops == ()
     proxy.close()
+
+
+def asked(url: str) -> tuple[int, list[str]]:
+    try:
+        with urlopen(url, timeout=20) as answer:  # noqa: S310 - our own server
+            return answer.status, answer.read().decode().splitlines()
+    except HTTPError as error:
+        with error:
+            return error.code, error.read().decode().splitlines()
+    except URLError:
+        return 0, []
+
+
+def test_a_worker_serves_its_probes_while_it_runs(fleet: Fleet, lanelog_client: Client, command: Command) -> None:
+    """Ready once it is registered; not ready while it drains, which it survives; and then nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    worker = fleet.worker("w", run={"health": address})
+    eventually(lambda: asked(f"http://{address}/readyz")[0] == 200)
+    assert asked(f"http://{address}/livez") == asked(f"http://{address}/readyz?verbose") == (200, ["ok"])
+    assert asked(f"http://{address}/else") == (404, ["ask /livez or /readyz"])
+    lanelog_client.publish("t", "k", {"wait": "w"})
+    worker.said("waiting")
+    worker.terminate()
+    assert eventually(lambda: asked(f"http://{address}/readyz")[1] == ["group 'g': it is stopping"])
+    assert asked(f"http://{address}/livez") == (200, ["ok"])
+    assert command("health", f"{address}/livez").stdout == "ok\n"
+    refused = command("health", f"http://{address}", status=1)
+    assert (refused.stdout, refused.stderr) == ("", "/readyz: group 'g': it is stopping\n")
+    worker.tell("go")
+    assert worker.ended() == 0
+    assert "/livez: no answer: " in command("health", f"{address}/livez", status=1).stderr
+
+
+@pytest.mark.parametrize("address", ["8081", "127.0.0.1:http", "127.0.0.1:65536", ":8081"])
+def test_an_address_of_probes_is_checked_before_anything_starts(lanelog_client: Client, address: str) -> None:
+    """And so is one that is taken."""
+    lanelog_client.subscriber("t", "g")(accept)
+    with pytest.raises(lanelog.ConfigurationError, match=r"is no HOST:PORT: write 127\.0\.0\.1:8081"):
+        lanelog_client.run(health=address)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        here = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(lanelog.ConfigurationError, match=r"cannot listen at .*: Address already in use"):
+            lanelog_client.run(health=here)
+    assert lanelog_client.admin.groups() == []

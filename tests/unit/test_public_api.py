@@ -35,6 +35,7 @@ Client.subscriber: topic group options
 Client.deliveries: topic group timeout options
 Client.on: name call
 Client.health:
+Client.run: drain_timeout health
 Client.close: timeout
 Subscription.stop: timeout
 Message.nack: delay reason

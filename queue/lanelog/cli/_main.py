@@ -38,6 +38,7 @@ SECTIONS = {
         "events": "What lanelog logs, or one of its events.",
         "metrics": "Serve the figures of the log to Prometheus.",
         "web": "Serve the dashboard to browsers.",
+        "health": "Ask a worker whether it lives and is ready.",
     },
     "Steer": {
         "pause": "Hand out nothing more, until resume.",
@@ -98,6 +99,7 @@ cli.rooms = {
         "purge",
     ),
     "_events": ("events",),
+    "_health": ("health",),
     "_letters": ("dlq",),
     "_messages": ("show", "tail", "history"),
     "_metrics": ("metrics",),

@@ -1,0 +1,136 @@
+"""The HTTP server of the probes: /livez and /readyz, for Kubernetes, load balancers and `lanelog health`.
+
+Owns the socket, its threads and the form of an answer. Asks what to answer, and knows no client. The answer to 200 is
+`ok`; that to 503 has one reason on each line.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import contextmanager, suppress
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
+from typing import TYPE_CHECKING, Any, Final
+
+from lanelog._text import shown
+from lanelog.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    Reasons = Callable[[], Sequence[str]]
+    """Returns why the answer is no. Nothing: it is yes."""
+
+LIVE: Final = "/livez"
+READY: Final = "/readyz"
+
+_SILENCE: Final = 5.0
+"""Seconds after which a connection without a request is closed."""
+_AT_ONCE: Final = 16
+"""Requests at the same time. Others who reach the address must not be able to start threads without end."""
+_LONGEST: Final = 500
+"""Characters of a reason."""
+
+
+class _Asked(BaseHTTPRequestHandler):
+    server: _Listener
+    timeout = _SILENCE
+    server_version = "lanelog"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        """Answer a probe."""
+        ask = self.server.paths.get(self.path.partition("?")[0])
+        if ask is None:
+            self._answer(HTTPStatus.NOT_FOUND, [f"ask {' or '.join(self.server.paths)}"])
+            return
+        reasons = ask()
+        self._answer(HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK, reasons or ["ok"])
+
+    do_HEAD = do_GET  # noqa: N815 - as above
+
+    def _answer(self, status: HTTPStatus, lines: Sequence[str]) -> None:
+        body = "".join(f"{shown(line, _LONGEST)}\n" for line in lines).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "text/plain; charset=utf-8")
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name is http.server's
+        """Log nothing: a probe comes every few seconds."""
+
+
+class _Listener(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, host: str, port: int, paths: Mapping[str, Reasons]) -> None:
+        self.paths = paths
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._free = threading.Semaphore(_AT_ONCE)
+        super().__init__((host, port), _Asked)
+
+    def server_bind(self) -> None:
+        """Bind without http.server's look-up of the host's name, which may take seconds."""
+        TCPServer.server_bind(self)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Start a thread for a request, or turn it away."""
+        if not self._free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer in the request's own thread."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print no traceback: a peer that has gone away is no news."""
+
+
+@contextmanager
+def serving(address: str | None, live: Reasons, ready: Reasons) -> Iterator[str]:
+    """Serve the probes within the block. Gives the URL, with the real port.
+
+    Args:
+        address: `HOST:PORT`. Port 0: any that is free. None: nothing is served, and the URL is empty.
+        live: Why the process should be replaced.
+        ready: Why it cannot work now.
+
+    Raises:
+        ConfigurationError: The address is none, or cannot be listened at.
+    """
+    if address is None:
+        yield ""
+        return
+    host, port = _split(address)
+    try:
+        listener = _Listener(host, port, {LIVE: live, READY: ready})
+    except OSError as exc:
+        raise ConfigurationError(f"health: cannot listen at {address}: {exc.strerror or exc}") from exc
+    thread = threading.Thread(target=listener.serve_forever, name="lanelog-probes", daemon=True)
+    thread.start()
+    try:
+        yield f"http://{f'[{host}]' if ':' in host else host}:{listener.server_address[1]}"
+    finally:
+        listener.shutdown()
+        listener.server_close()
+        thread.join()
+
+
+def _split(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    with suppress(ValueError):
+        if host and 0 <= int(port) <= 65_535:  # noqa: PLR2004 - the greatest port
+            return host, int(port)
+    raise ConfigurationError(f"health {address!r} is no HOST:PORT: write 127.0.0.1:8081")
