@@ -15,7 +15,7 @@ import warnings
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from lanelog import migrations
 from lanelog._checks import check_timeout
@@ -150,6 +150,13 @@ class SubscriptionCore:
     def owner(self) -> str:
         """The owner's name in its leases: `name` and a random part."""
         return self.members[0].owner
+
+    def with_workers(self, workers: int) -> SubscriptionCore:
+        """Return it with so many handler threads, if it has a handler and was not started. Else return it as it is."""
+        if self.handler is None or self._state is not SubscriptionState.NEW:
+            return self
+        config = evolve(self.config, workers=workers)
+        return SubscriptionCore(self.group, self.topics, config, self.handler, self._engine)
 
     def start(self) -> None:
         """Register the group, and start. The registration is committed when this returns. Idempotent while it runs."""

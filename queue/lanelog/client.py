@@ -637,7 +637,9 @@ class Client:
             if subscription.state == "new" and subscription.handler is not None:
                 subscription.start()
 
-    def run(self, *, drain_timeout: Duration | None = None, health: str | None = None) -> None:
+    def run(
+        self, *, drain_timeout: Duration | None = None, health: str | None = None, workers: int | None = None
+    ) -> None:
         """Start every decorated handler. Block until SIGTERM, SIGINT, `close()` or a failure. Then drain and return.
 
         The drain waits for running handlers, and for a database that is away. Every 5 s an event `subscription.waited`
@@ -658,6 +660,7 @@ class Client:
             drain_timeout: How long the drain may take, in seconds or as a timedelta. None: as long as it takes.
             health: `HOST:PORT`, where /livez and /readyz are served until this returns. Everyone who reaches the
                 address may ask. None: nowhere.
+            workers: Handler threads of each decorated handler that does not run yet. None: as it was decorated.
 
         Raises:
             ConfigurationError: No handler is registered, `health` cannot be listened at, or as `subscribe`.
@@ -668,6 +671,8 @@ class Client:
             raise ConfigurationError("nothing to run: register a handler with @client.subscriber(topic, group) first")
         from lanelog._probes import serving
 
+        if workers is not None:
+            self._subscriptions = [each.with_workers(workers) for each in self._subscriptions]
         stop = threading.Event()
         patience = check_timeout("drain_timeout", drain_timeout)
         live, ready = (lambda: self.health().dying), (lambda: self.health().lacking)

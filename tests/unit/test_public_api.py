@@ -35,7 +35,7 @@ Client.subscriber: topic group options
 Client.deliveries: topic group timeout options
 Client.on: name call
 Client.health:
-Client.run: drain_timeout health
+Client.run: drain_timeout health workers
 Client.close: timeout
 Subscription.stop: timeout
 Message.nack: delay reason

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from lanelog._events import client, engine, spark
+from lanelog._events import client, engine, spark, worker
 from lanelog._events.event import Event, Level
 
 __all__ = ["EVENTS", "Event", "Level"]
 
-EVENTS: Final = tuple(sorted(client.EVENTS + engine.EVENTS + spark.EVENTS, key=lambda event: event.room))
+EVENTS: Final = tuple(
+    sorted(client.EVENTS + engine.EVENTS + spark.EVENTS + worker.EVENTS, key=lambda event: event.room)
+)
 """All events by logger. A name may occur more than once, with another level or another logger."""

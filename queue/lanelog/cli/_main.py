@@ -38,7 +38,6 @@ SECTIONS = {
         "events": "What lanelog logs, or one of its events.",
         "metrics": "Serve the figures of the log to Prometheus.",
         "web": "Serve the dashboard to browsers.",
-        "health": "Ask a worker whether it lives and is ready.",
     },
     "Steer": {
         "pause": "Hand out nothing more, until resume.",
@@ -60,6 +59,10 @@ SECTIONS = {
         "migrate": "Create or upgrade the tables.",
         "grants": "Print the grants that a role needs.",
         "dev-server": "Start a private database, with tables, until Ctrl-C.",
+    },
+    "Run": {
+        "worker": "Run the handlers of a module in processes.",
+        "health": "Ask a worker whether it lives and is ready.",
     },
     "Data": {
         "publish": "Publish a message, or every line of a file.",
@@ -110,4 +113,5 @@ cli.rooms = {
     "_setup": ("dev-server", "migrate", "doctor", "grants", "maintain"),
     "_status": ("status",),
     "_web": ("web",),
+    "_worker": ("worker",),
 }

@@ -1,0 +1,34 @@
+"""The events of `lanelog worker`: its supervisor."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lanelog._events.event import Event
+
+EVENTS: Final = (
+    Event(
+        "process.died",
+        "WARNING",
+        "supervisor",
+        "A process ended by itself or was killed; another one is started in so many seconds. What it had in work is "
+        "delivered again.",
+        "number died how seconds",
+    ),
+    Event(
+        "process.recycled",
+        "INFO",
+        "supervisor",
+        "A process was asked to drain, and another one follows; `why` names the limit that it has reached.",
+        "number recycled why",
+    ),
+    Event("process.started", "INFO", "supervisor", "A process was started.", "number started"),
+    Event("signal.received", "INFO", "supervisor", "A signal began the end of `lanelog worker`.", "signal"),
+    Event(
+        "supervisor.gave_up",
+        "ERROR",
+        "supervisor",
+        "No process could start, the last one for a reason that it has printed: the command ends.",
+        "processes how",
+    ),
+)

@@ -1,0 +1,106 @@
+"""The verb `worker`: the handlers of a module, in processes under one supervisor.
+
+Owns the options and their form. `lanelog.worker` has the supervisor.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+if TYPE_CHECKING:
+    _Type = click.ParamType[Any]
+else:
+    _Type = click.ParamType  # which older versions of click cannot subscript
+
+_UNITS: Final = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+_PROCESSES_MAX: Final = 1000
+
+
+class Size(_Type):
+    """A number of bytes, as Kubernetes and systemd write them: `512M`, `2G`, `512Mi`."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the bytes. K, M and G are powers of 1,024."""
+        found = re.fullmatch(r"([1-9][0-9]*)([KMG]?)i?", str(value))
+        if found is None:
+            self.fail(f"{value!r} is no size: write 512M", param, ctx)
+        return int(found[1]) * _UNITS[found[2]]
+
+
+@click.command()
+@click.argument("target", metavar="MODULE:CLIENT")
+@click.option(
+    "--processes",
+    type=click.IntRange(1, _PROCESSES_MAX),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Handlers of one process share one interpreter lock; CPU work needs more processes.",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Handler threads of each handler and process; default: as the module says.",
+)
+@click.option("--health", metavar="HOST:PORT", help="Where to serve /livez and /readyz, of all processes together.")
+@click.option(
+    "--drain-timeout",
+    type=click.FloatRange(0),
+    metavar="S",
+    help="Seconds that running handlers have at the end; default: as long as they take.",
+)
+@click.option(
+    "--max-messages",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Replace a process when it has handled so many; one process at a time.",
+)
+@click.option(
+    "--max-memory", type=Size(), metavar="SIZE", help="The same when it uses so much memory, such as 512M or 2G."
+)
+@click.option("--reload", is_flag=True, help="For development: replace them when a .py file below here changes.")
+def worker(
+    *,
+    target: str,
+    processes: int,
+    workers: int | None,
+    health: str | None,
+    drain_timeout: float | None,
+    max_messages: int | None,
+    max_memory: int | None,
+    reload: bool,
+) -> None:
+    """Run the handlers of a client, until SIGTERM or Ctrl-C: MODULE:CLIENT is such as shop.jobs:client.
+
+    Its module decorates them with @client.subscriber, and need not call client.run(). Each process imports it anew.
+    One that dies is started again. A second signal kills them without a wait.
+
+    Exit status: 0 drained; 1 or 2 given up, because no process could start; 128 + N killed by a second signal N.
+    """
+    from lanelog._probes import serving
+    from lanelog.worker.changes import Changes
+    from lanelog.worker.child import log_to_terminal
+    from lanelog.worker.orders import Limits, Orders
+    from lanelog.worker.supervisor import Supervisor
+    from lanelog.worker.target import check_target
+
+    check_target(target)
+    log_to_terminal()
+    supervisor = Supervisor(
+        Orders(target=target, workers=workers, drain_timeout=drain_timeout),
+        processes,
+        Limits(messages=max_messages, memory=max_memory),
+        Changes() if reload else None,
+    )
+    with serving(health, supervisor.dying, supervisor.lacking):
+        status = supervisor.run()
+    raise SystemExit(status)
+
+
+VERBS = (worker,)

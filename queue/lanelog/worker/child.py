@@ -1,0 +1,103 @@
+"""One process of `lanelog worker`: it imports the module, runs its client, and reports to the supervisor.
+
+Owns its two threads beside the client's: one reports, and one waits for the end of the supervisor. Its arguments are
+the number of its socket, and its orders. Exit status: 0 drained; 1 failed, and another attempt may help; 2 refused.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import signal
+import socket
+import sys
+import threading
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from lanelog.errors import ConfigurationError
+from lanelog.worker.orders import REFUSED, Orders, Report
+from lanelog.worker.target import find
+
+if TYPE_CHECKING:
+    from lanelog.client import Client
+
+FAILED: Final = 1
+_EVERY: Final = 1.0
+"""Seconds between two reports."""
+_SOON: Final = 0.1
+"""The same while it is not ready."""
+_ORPHAN: Final = 30.0
+"""Seconds in which a process without a supervisor drains, unless its orders say how long a drain may take."""
+_LAST_WRITES: Final = 10.0
+"""Seconds after a drain's end in which such a process ends by itself."""
+_FORMAT: Final = "%(asctime)s %(process)d %(levelname)s %(name)s %(message)s"
+
+
+def main(number: str, text: str) -> int:
+    """Run, and return the exit status."""
+    orders = Orders.from_json(text)
+    line = socket.socket(fileno=int(number))
+    line.set_inheritable(False)  # a program that a handler starts must not hold the supervisor's place
+    threading.Thread(target=_outlive, args=(line, orders), name="lanelog-supervised", daemon=True).start()
+    try:
+        client = find(orders.target)
+        log_to_terminal()
+        threading.Thread(target=_report, args=(line, client), name="lanelog-reports", daemon=True).start()
+        client.run(workers=orders.workers, drain_timeout=orders.drain_timeout)
+        client.close()
+    except ConfigurationError as error:
+        print(f"Error: {error}", file=sys.stderr)  # noqa: T201 - a command line prints
+        return REFUSED
+    except Exception:  # noqa: BLE001 - it is printed, and the supervisor decides
+        traceback.print_exc()
+        return FAILED
+    return 0
+
+
+def log_to_terminal() -> None:
+    """Log to standard error, from INFO on, unless the application has set up logging."""
+    ours = [each for each in logging.getLogger("lanelog").handlers if not isinstance(each, logging.NullHandler)]
+    if not ours:
+        logging.basicConfig(level=logging.INFO, format=_FORMAT)  # does nothing if the root logger has a handler
+
+
+def _outlive(line: socket.socket, orders: Orders) -> None:
+    """Wait for the end of the supervisor, which never sends anything. Then drain, and end in any case."""
+    with suppress(OSError):
+        line.recv(1)
+    drain = _ORPHAN if orders.drain_timeout is None else orders.drain_timeout
+    late = threading.Timer(drain + _LAST_WRITES, os._exit, (FAILED,))
+    late.daemon = True
+    late.start()
+    os.kill(os.getpid(), signal.SIGTERM)  # before the client runs, this ends the process
+
+
+def _report(line: socket.socket, client: Client) -> None:
+    pause = threading.Event()
+    with suppress(OSError):  # the supervisor is gone
+        while True:
+            health = client.health()
+            report = Report(
+                dying=health.dying,
+                lacking=health.lacking,
+                handled=sum(each.stats().handled for each in list(client._subscriptions)),  # noqa: SLF001 - as `run`
+                memory=_memory(),
+            )
+            line.sendall(report.to_line())
+            pause.wait(_SOON if report.lacking else _EVERY)
+
+
+def _memory() -> int:
+    """Return the bytes of memory that this process uses. Without /proc, the most that it has used."""
+    with suppress(OSError, ValueError):
+        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

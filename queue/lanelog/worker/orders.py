@@ -1,0 +1,72 @@
+"""What the command asks for, and what a process is told and tells.
+
+Owns these values, and their form on the way between two processes. Does nothing with them.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Self
+
+from attrs import asdict, frozen
+
+REFUSED = 2
+"""Exit status of a process that another attempt would not help: its module or its options are wrong."""
+
+
+@frozen(kw_only=True)
+class Orders:
+    """What a process runs."""
+
+    target: str
+    """`package.module:name` of its client."""
+    workers: int | None = None
+    drain_timeout: float | None = None
+
+    def to_json(self) -> str:
+        """Return it as one argument of a command line."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read what `to_json` wrote."""
+        return cls(**json.loads(text))
+
+
+@frozen(kw_only=True)
+class Limits:
+    """When a process is replaced by a fresh one. None: never."""
+
+    messages: int | None = None
+    """After it has handled so many."""
+    memory: int | None = None
+    """When it has so many bytes of memory."""
+
+    def exceeded(self, report: Report) -> str:
+        """Return which limit is reached. Empty: none."""
+        if self.messages is not None and report.handled >= self.messages:
+            return f"it has handled {report.handled:,} messages"
+        if self.memory is not None and report.memory >= self.memory:
+            return f"it has {report.memory // 2**20:,} MiB of memory"
+        return ""
+
+
+@frozen(kw_only=True)
+class Report:
+    """What a process tells its supervisor, once a second."""
+
+    dying: tuple[str, ...] = ()
+    lacking: tuple[str, ...] = ()
+    handled: int = 0
+    memory: int = 0
+    """Bytes of memory that it uses."""
+
+    def to_line(self) -> bytes:
+        """Return it as one line."""
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+    @classmethod
+    def from_line(cls, line: bytes) -> Self:
+        """Read what `to_line` wrote."""
+        found: dict[str, Any] = json.loads(line)
+        return cls(**found | {"dying": tuple(found["dying"]), "lacking": tuple(found["lacking"])})

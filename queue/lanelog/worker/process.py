@@ -1,0 +1,112 @@
+"""A process as its supervisor sees it: started, heard, asked to end, ended.
+
+Owns the socket to it, and its last report. Never decides when it starts or ends.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, Self
+
+from attrs import define, field
+
+from lanelog.worker.orders import Report
+
+if TYPE_CHECKING:
+    from lanelog.worker.orders import Orders
+
+_CHUNK: Final = 65_536
+
+
+@define(eq=False)
+class Process:
+    """One process. All times are monotonic."""
+
+    line: socket.socket
+    _popen: subprocess.Popen[bytes]
+    heard_at: float = 0.0
+    """When it last reported. 0: never."""
+    ready_at: float = 0.0
+    """When it was first ready. 0: never."""
+    asked: bool = False
+    """Whether it was asked to drain."""
+    report: Report = field(factory=Report)
+    _rest: bytes = b""
+
+    @classmethod
+    def start(cls, orders: Orders) -> Self:
+        """Start a fresh interpreter.
+
+        It is in a process group of its own: Ctrl-C in a terminal reaches the supervisor alone, which drains in order.
+        """
+        ours, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, "-m", "lanelog.worker.child", str(theirs.fileno()), orders.to_json()]
+            try:
+                popen = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+                    command, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),), process_group=0
+                )
+            except BaseException:
+                ours.close()
+                raise
+        ours.settimeout(0)
+        return cls(ours, popen)
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+        return self._popen.pid
+
+    @property
+    def ready(self) -> bool:
+        """Whether it has said that it can work."""
+        return bool(self.heard_at) and not self.report.lacking
+
+    def hear(self) -> bool:
+        """Take its reports. Return False when it says nothing more."""
+        with suppress(BlockingIOError):
+            while True:
+                try:
+                    chunk = self.line.recv(_CHUNK)
+                except ConnectionError:
+                    chunk = b""
+                if not chunk:
+                    return False
+                *lines, self._rest = (self._rest + chunk).split(b"\n")
+                if lines:
+                    self.report, self.heard_at = Report.from_line(lines[-1]), time.monotonic()
+                    if self.ready and not self.ready_at:
+                        self.ready_at = self.heard_at
+        return True
+
+    def ended(self) -> int | None:
+        """Return its exit status, negative for a signal. None: it still runs."""
+        return self._popen.poll()
+
+    def terminate(self) -> None:
+        """Ask it to drain."""
+        self.asked = True
+        self._popen.terminate()
+
+    def kill(self) -> None:
+        """End it at once, and wait for that."""
+        self._popen.kill()
+        self._popen.wait()
+
+    def close(self) -> None:
+        """Forget it, after its end."""
+        self.line.close()
+
+
+def named(status: int) -> str:
+    """Return an exit status in words: `status 1`, `SIGKILL`."""
+    if status >= 0:
+        return f"status {status}"
+    with suppress(ValueError):
+        return signal.Signals(-status).name
+    return f"signal {-status}"

@@ -1,0 +1,241 @@
+"""The supervisor: it starts processes, starts them again when they die, recycles them one at a time, and ends in order.
+
+Owns the decisions. One turn takes what was heard and decides. Only the thread that calls `run` changes anything. The
+probes ask from threads of their own, and read.
+"""
+
+from __future__ import annotations
+
+import selectors
+import signal
+import time
+from typing import TYPE_CHECKING, Final
+
+from attrs import define, field
+
+from lanelog._backoff import Backoff
+from lanelog._telemetry import get_logger
+from lanelog.worker.changes import Changes
+from lanelog.worker.orders import REFUSED, Limits, Orders
+from lanelog.worker.process import Process, named
+from lanelog.worker.signals import INTERRUPTED, EndingSignals
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SILENCE: Final = 30.0
+"""Seconds without a report after which a process counts as dead. It reports once a second."""
+
+SETTLED: Final = 10.0
+"""Seconds for which a process must have been ready, so that its death is not one of a row of deaths."""
+
+IN_VAIN: Final = 5
+"""So many processes in a row died before they were ready: then the supervisor gives up, and its own end tells."""
+
+FAILED: Final = 1
+
+LOOK: Final = 0.5
+"""Seconds between two looks at the application's source."""
+
+OF_PROCESSES: Final = Backoff(least=0.1, first=1.0, most=30.0)
+"""The wait before a process is started again."""
+
+log = get_logger("supervisor")
+
+
+@define(eq=False)
+class Slot:
+    """A place for one process at a time."""
+
+    number: int
+    process: Process | None = None
+    start_at: float = 0.0
+    """When (monotonic) the next process is started."""
+    deaths: int = 0
+    """Processes in a row that died soon."""
+    why: str = ""
+    """Why the last process is gone."""
+    recycling: bool = False
+    """Whether it is being replaced on purpose: from the request to drain until the new process is ready."""
+
+    def dying(self) -> Iterator[str]:
+        """Yield why this place has a process that should be replaced from outside."""
+        process = self.process
+        if process is None or not process.heard_at:
+            return
+        silent = time.monotonic() - process.heard_at
+        if silent > SILENCE:
+            yield f"process {self.number}, pid {process.pid}: it has said nothing for {silent:.0f} s"
+        for reason in process.report.dying:
+            yield f"process {self.number}, pid {process.pid}: {reason}"
+
+    def lacking(self) -> Iterator[str]:
+        """Yield why this place does not work now."""
+        process = self.process
+        if process is None:
+            yield f"process {self.number}: {self.why or 'it was not started yet'}"
+        elif not process.heard_at:
+            yield f"process {self.number}, pid {process.pid}: it is starting"
+        else:
+            for reason in process.report.lacking:
+                yield f"process {self.number}, pid {process.pid}: {reason}"
+
+
+@define(eq=False)
+class Supervisor:
+    """See the module."""
+
+    _orders: Orders
+    _processes: int
+    _limits: Limits = field(factory=Limits)
+    _changes: Changes | None = None
+    """None: the processes are not replaced when the source changes."""
+    _backoff: Backoff = OF_PROCESSES
+    _slots: list[Slot] = field(init=False)
+    _selector: selectors.BaseSelector = field(factory=selectors.DefaultSelector, init=False)
+    _look_at: float = field(default=0.0, init=False)
+    _in_vain: int = field(default=0, init=False)
+    _draining: bool = field(default=False, init=False)
+    _status: int = field(default=0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._slots = [Slot(number) for number in range(1, self._processes + 1)]
+
+    def run(self) -> int:
+        """Run until a signal, or until it gives up. Return the exit status. In the main thread alone."""
+        with EndingSignals() as signals, self._selector:
+            self._selector.register(signals.wakes, selectors.EVENT_READ)
+            while True:
+                delay = self.turn(time.monotonic())
+                if self._draining and all(slot.process is None for slot in self._slots):
+                    return self._status
+                self._selector.select(delay)
+                for received in signals.take():
+                    log.info("signal.received", signal=received.name)
+                    self.drain()
+                if signals.hard:
+                    self._kill()
+                    return signals.hard + INTERRUPTED
+
+    def turn(self, now: float) -> float | None:
+        """Hear, count the dead, start and recycle what is due. Return the seconds until the next turn. None: any."""
+        for slot in self._slots:
+            self._hear(slot)
+            self._bury(slot, now)
+        if self._draining:
+            return None
+        if self._changes is not None and now >= self._look_at:
+            self._look_at = now + LOOK
+            self._reload(now)
+        self._recycle()
+        for slot in self._slots:
+            if slot.process is None and now >= slot.start_at:
+                self._start(slot)
+        waits = [slot.start_at - now for slot in self._slots if slot.process is None]
+        waits += [] if self._changes is None else [self._look_at - now]
+        return max(0.0, min(waits)) if waits else None
+
+    def drain(self) -> None:
+        """Ask every process to end, and start no other."""
+        self._draining = True
+        for slot in self._slots:
+            if slot.process is not None:
+                slot.process.terminate()
+
+    def dying(self) -> list[str]:
+        """Return why the whole should be replaced. A dead process is no reason: it is started again."""
+        return [reason for slot in self._slots for reason in slot.dying()]
+
+    def lacking(self) -> list[str]:
+        """Return why the whole is not ready. One process of several that is being recycled is no reason."""
+        if self._draining:
+            return ["it is stopping"]
+        excused = len(self._slots) > 1
+        return [reason for slot in self._slots if not (excused and slot.recycling) for reason in slot.lacking()]
+
+    # -- one process ---------------------------------------------------------------------------------------------------
+
+    def _start(self, slot: Slot) -> None:
+        slot.process = process = Process.start(self._orders)
+        self._selector.register(process.line, selectors.EVENT_READ)
+        log.info("process.started", number=slot.number, started=process.pid)
+
+    def _hear(self, slot: Slot) -> None:
+        process = slot.process
+        if process is None:
+            return
+        if not process.hear():
+            self._hang_up(process)  # its end comes with SIGCHLD
+        if process.ready and not process.asked:
+            self._in_vain = 0
+            slot.recycling, slot.why = False, ""
+
+    def _hang_up(self, process: Process) -> None:
+        if process.line in self._selector.get_map():
+            self._selector.unregister(process.line)
+
+    def _bury(self, slot: Slot, now: float) -> None:
+        process = slot.process
+        status = None if process is None else process.ended()
+        if process is None or status is None:
+            return
+        self._hang_up(process)
+        process.close()
+        slot.process = None
+        if self._draining:
+            # SIGTERM ends a process that was still starting.
+            self._status = self._status or (0 if status in (0, -signal.SIGTERM) else FAILED)
+        elif process.asked:
+            slot.start_at, slot.deaths = now, 0
+        else:
+            self._died(slot, process, status, now)
+
+    def _died(self, slot: Slot, process: Process, status: int, now: float) -> None:
+        settled = process.ready_at and now - process.ready_at >= SETTLED
+        slot.deaths = 1 if settled else slot.deaths + 1
+        slot.recycling, slot.why = False, f"the last one ended with {named(status)}"
+        wait = self._backoff.after(slot.deaths)
+        slot.start_at = now + wait
+        log.warning("process.died", number=slot.number, died=process.pid, how=named(status), seconds=round(wait, 1))
+        if process.ready_at:
+            return
+        self._in_vain += 1
+        # A process that has worked is worth more than one that cannot start, as while the database is away.
+        works = any(each.process is not None and each.process.ready_at for each in self._slots)
+        if not works and self._changes is None and (status == REFUSED or self._in_vain >= IN_VAIN):
+            log.error("supervisor.gave_up", processes=self._in_vain, how=named(status))
+            self._status = max(status, FAILED)
+            self.drain()
+
+    def _recycle(self) -> None:
+        """Replace one process that has reached a limit, unless another one is being replaced."""
+        if any(slot.recycling for slot in self._slots):
+            return
+        for slot in self._slots:
+            if (
+                slot.process is not None
+                and slot.process.ready_at
+                and (why := self._limits.exceeded(slot.process.report))
+            ):
+                self._replace(slot, slot.process, why)
+                return
+
+    def _reload(self, now: float) -> None:
+        """Replace all processes if the source has changed: one that cannot start has another attempt now."""
+        if self._changes is None or not self._changes.look():
+            return
+        for slot in self._slots:
+            slot.deaths, slot.start_at = 0, now
+            if slot.process is not None and not slot.process.asked:
+                self._replace(slot, slot.process, "the source has changed")
+
+    def _replace(self, slot: Slot, process: Process, why: str) -> None:
+        slot.recycling, slot.why = True, f"it is being replaced: {why}"
+        log.info("process.recycled", number=slot.number, recycled=process.pid, why=why)
+        process.terminate()
+
+    def _kill(self) -> None:
+        for slot in self._slots:
+            if slot.process is not None:
+                slot.process.kill()
+                slot.process.close()

@@ -1,0 +1,231 @@
+"""`lanelog worker`: real processes under a supervisor, which are killed, drained and recycled."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lanelog import Client
+from support.cli import Command
+from support.processes import PROGRAMS, Line, Program
+from support.sql import watermark
+from support.waiting import Record, eventually, never
+
+Start = Callable[..., "Commanded"]
+
+
+class Commanded:
+    """One `lanelog worker`, and what its processes say."""
+
+    def __init__(self, url: str, *options: str, target: str = "jobs:client", cwd: Path = PROGRAMS) -> None:
+        command = [sys.executable, "-m", "lanelog", "worker", target, *options]
+        environment = {**os.environ, "LANELOG_URL": url, "PYTHONWARNINGS": "error", "PYTHONDONTWRITEBYTECODE": "1"}
+        popen = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=cwd)
+        self.program = Program("worker", Record(), popen)
+        self.program._reader = threading.Thread(target=self.program._read, daemon=True)
+        self.program._reader.start()
+
+    def started(self, count: int = 1) -> list[int]:
+        """Wait until so many processes have imported the module; their numbers."""
+        return [line["pid"] for line in self.program.said("imported", count=count)]
+
+    def handled(self, count: int = 1) -> list[Line]:
+        """Wait until they have handled so many messages."""
+        return self.program.said("handled", count=count)
+
+    def signal(self, number: signal.Signals) -> None:
+        self.program.popen.send_signal(number)
+
+    def close(self) -> None:
+        """End what is left of it."""
+        self.program.popen.kill()
+        for pid in {line["pid"] for line in self.program.lines}:
+            if alive(pid):
+                os.kill(pid, signal.SIGKILL)
+        self.program.close()
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs: one that has ended and waits for its parent does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.fixture
+def start(lanelog_url: str, lanelog_client: Client) -> Iterator[Start]:
+    """Start commands that end with the test."""
+    running: list[Commanded] = []
+
+    def begin(*options: str, **where: Any) -> Commanded:
+        running.append(Commanded(lanelog_url, *options, **where))
+        return running[-1]
+
+    yield begin
+    for each in running:
+        each.close()
+
+
+@pytest.fixture
+def address() -> str:
+    """An address that is free."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return f"127.0.0.1:{free.getsockname()[1]}"
+
+
+def ready(command: Command, address: str) -> None:
+    """Wait until every process is."""
+    eventually(lambda: "ok" in command.any("health", address).stdout, within=30)
+
+
+def test_processes_share_the_lanes_and_drain_at_sigterm(
+    start: Start, lanelog_client: Client, command: Command, address: str, tmp_path: Path
+) -> None:
+    """With the threads that were asked for; ready when all are; a running handler ends before its process: status 0."""
+    worker = start("--processes", "2", "--workers", "3", "--health", address)
+    pids = worker.started(2)
+    ready(command, address)
+    done = tmp_path / "done"
+    lanelog_client.publish_many("t", [(f"k{number}", {"wait": str(done)}) for number in range(40)])
+    eventually(lambda: {line["pid"] for line in worker.program.said("started")} == set(pids))
+    assert {line["threads"] for line in worker.program.said("started")} == {3}
+    worker.signal(signal.SIGTERM)
+    eventually(lambda: command.any("health", f"{address}/readyz").stderr == "/readyz: it is stopping\n")
+    assert command("health", f"{address}/livez").stdout == "ok\n"
+    done.touch()
+    assert worker.program.ended() == 0
+    assert len(worker.program.said("handled")) == len(worker.program.said("started"))
+    assert not any(alive(pid) for pid in pids)
+
+
+def test_a_process_that_is_killed_is_started_again(start: Start, lanelog_client: Client, raw: Any) -> None:
+    """What it had in work is delivered again, as a second attempt."""
+    worker = start()
+    (first,) = worker.started()
+    lanelog_client.publish("t", "k", {"exit": True})
+    (line,) = worker.handled()
+    assert (line["attempt"], line["pid"]) == (2, worker.started(2)[1])
+    assert line["pid"] != first
+    eventually(lambda: watermark(raw, "g", "t", "k") == 1)
+    worker.signal(signal.SIGINT)
+    assert worker.program.ended() == 0
+
+
+def test_nothing_is_left_running_after_the_supervisor_was_killed(
+    start: Start, lanelog_client: Client, tmp_path: Path, raw: Any
+) -> None:
+    """Its processes notice at once: what runs is finished, and then they end; nothing is lost or done twice."""
+    worker = start("--processes", "2")
+    pids = worker.started(2)
+    done = tmp_path / "done"
+    lanelog_client.publish("t", "k", {"wait": str(done)})
+    (line,) = worker.program.said("started")
+    worker.program.kill()
+    (idle,) = set(pids) - {line["pid"]}
+    eventually(lambda: not alive(idle), within=20)
+    done.touch()
+    eventually(lambda: not alive(line["pid"]), within=20)
+    assert [line["attempt"] for line in worker.handled()] == [1]
+    assert watermark(raw, "g", "t", "k") == 1
+
+
+def test_a_second_signal_does_not_wait(start: Start, lanelog_client: Client, tmp_path: Path) -> None:
+    """A second later than the first; one that comes at once is the same press of Ctrl-C."""
+    worker = start()
+    (pid,) = worker.started()
+    lanelog_client.publish("t", "k", {"wait": str(tmp_path / "never")})
+    worker.program.said("started")
+    worker.signal(signal.SIGINT)
+    worker.signal(signal.SIGINT)
+    never(lambda: worker.program.popen.poll() is not None, during=1.2, what="the end")
+    worker.signal(signal.SIGINT)
+    assert worker.program.ended() == 128 + signal.SIGINT
+    assert not alive(pid)
+
+
+def test_processes_that_have_handled_enough_are_replaced_one_at_a_time(
+    start: Start, lanelog_client: Client, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """By fresh ones, each of which works before the next one is asked; no message takes a second attempt."""
+    worker = start("--processes", "2", "--max-messages", "1")
+    first = worker.started(2)
+    done = tmp_path / "done"
+    lanelog_client.publish_many("t", [(f"k{number}", {"wait": str(done)}) for number in range(20)])
+    eventually(lambda: {line["pid"] for line in worker.program.said("started")} == {*first})
+    done.touch()
+    worker.started(4)
+    eventually(lambda: not any(map(alive, first)), within=20)
+    assert {line["attempt"] for line in worker.handled(20)} == {1}
+    worker.signal(signal.SIGTERM)
+    assert worker.program.ended() == 0
+    told = re.findall(r"process.recycled|(?<=subscription).started", capfd.readouterr().err)
+    assert [*"".join(each[0] for each in told)][:5] == [".", ".", "p", ".", "p"]
+
+
+def test_a_process_that_uses_too_much_memory_is_replaced(start: Start) -> None:
+    """Any has more than a megabyte, so that this one never stays."""
+    worker = start("--max-memory", "1M")
+    worker.started(2)
+    worker.signal(signal.SIGTERM)
+    assert worker.program.ended() == 0
+
+
+def test_a_change_of_the_source_replaces_the_processes(start: Start, tmp_path: Path) -> None:
+    """One that cannot be imported does not end the command: the next change is another attempt."""
+    source = tmp_path / "jobs.py"
+    good = (PROGRAMS / "jobs.py").read_text()
+    source.write_text("import nothing_of_this_name\n")
+    worker = start("--reload", cwd=tmp_path)
+    never(lambda: worker.program.popen.poll() is not None, during=1.0, what="the end")
+    source.write_text(good)
+    worker.started(1)
+    source.write_text(good + "\nsay('changed')\n")
+    worker.program.said("changed")
+    worker.signal(signal.SIGTERM)
+    assert worker.program.ended() == 0
+
+
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [
+        ("jobs", "'jobs' names no client: write package.module:client"),
+        ("nothing.here:client", "there is no module 'nothing'"),
+        ("jobs:clients", "module 'jobs' has no 'clients'"),
+        ("jobs:handle", "jobs:handle is a function, not a client"),
+        ("saying:CONFIG", "saying:CONFIG is a int"),
+    ],
+)
+def test_a_client_that_is_not_found_ends_the_command(
+    lanelog_url: str, target: str, says: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """With the reason: nobody would mend it while the command tries again."""
+    worker = Commanded(lanelog_url, target=target)
+    try:
+        assert worker.program.ended() == 2
+    finally:
+        worker.close()
+    assert says in capfd.readouterr().err
+
+
+def test_it_gives_up_when_no_process_can_start(tmp_path: Path) -> None:
+    """After five in a row whose module raises: whoever started the command must hear of it."""
+    (tmp_path / "broken.py").write_text("print('tried')\nraise RuntimeError('not today')\n")
+    code = (
+        "import sys; from lanelog._backoff import Backoff; from lanelog.worker.orders import Orders;"
+        "from lanelog.worker.supervisor import Supervisor;"
+        "at_once = Backoff(least=0, first=0.01, most=0.01);"
+        "sys.exit(Supervisor(Orders(target='broken:client'), 2, backoff=at_once).run())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert 5 <= done.stdout.count("tried") <= 6
+    assert "RuntimeError: not today" in done.stderr
