@@ -76,6 +76,7 @@ LOOKS = (
     Verb("lag", line="lag"),
     Verb("lag", ("merge", "builders"), line="lag merge builders"),
     Verb("", line="lag mer* build*"),
+    Verb("", line="lag merge builders --sql"),
     Verb("tail", ("merge", "good"), line="tail merge good"),
     Verb("", line="dlq show merge bad {letter}"),
 )

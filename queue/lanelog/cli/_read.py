@@ -124,6 +124,7 @@ def lanes(
 @click.command()
 @click.argument("topic", required=False)
 @click.argument("group", required=False)
+@click.option("--sql", is_flag=True, help="Print a SQL statement instead: its one number is GROUP's lag on TOPIC.")
 @bounding_letters
 @monitored
 @reading
@@ -132,6 +133,7 @@ def lag(
     *,
     topic: str | None,
     group: str | None,
+    sql: bool,
     max_lag: int | None,
     max_age: float | None,
     max_dead_letters: int | None,
@@ -142,6 +144,8 @@ def lag(
     for GROUP alone. Redriven and deleted dead letters do not count.
     """
     found = groups_of(admin, topic, group)
+    if sql:
+        return _lag_sql(found)
     dying = [] if max_dead_letters is None else _dying(admin, topic, group, found, max_dead_letters)
     return Answer(
         data=found,
@@ -151,6 +155,15 @@ def lag(
         nothing=_totals.no_groups(topic),
         alarms=alarms(_measured(found), max_lag, max_age, dying=dying, max_dead_letters=max_dead_letters),
     )
+
+
+def _lag_sql(found: Sequence[GroupInfo]) -> Answer:
+    from lanelog.admin.read.lag_statement import lag_statement
+
+    if len(found) != 1:
+        raise click.UsageError("--sql is for one group: name TOPIC and GROUP")
+    statement = lag_statement(found[0].topic, found[0].group)
+    return Answer(data={"sql": statement}, lines=statement.splitlines())
 
 
 def _dying(admin: Admin, topic: str | None, group: str | None, found: list[GroupInfo], bound: int) -> list[str]:
