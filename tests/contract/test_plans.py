@@ -60,6 +60,7 @@ LOOKING = {f"_stores.partitions.{name}" for name in ("LOOK", "DIGEST", "NEW_LANE
 """Who consumes sends these of them, and asks for lanes that it does not know."""
 
 PIECES = {
+    "_stores._points.BEYOND": "the end of a range of names",
     "_stores._redriven.CAP": "a name in METADATA",
     "_stores._redriven.ID": "a column of both REDRIVE",
     "_stores._redriven.METADATA": "the same",
