@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from attrs import frozen
 
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 GROUPS_MAX = 1000
 """The most groups that `groups()` returns."""
+
+MOST: Final = 0.75
+"""The part of a group's lanes that lag, above which few lanes are looked at to find many that do."""
 
 _SUMMED = """p.topic, SUM(p.partition_key <> ''), COALESCE(SUM(IF(p.partition_key = '', 0, p.head_offset)), 0),
        COALESCE(SUM(f.offset_acked), 0), COALESCE(SUM(LEAST(f.marked_through, p.head_offset)), 0),
@@ -335,7 +338,8 @@ def _oldest_of(
         with database.snapshot() as cx:
             if exact:
                 return _Oldest(age=ages.oldest_age(cx, at), keys=None)
-            chosen = ages.candidates(cx, at, breadth.candidates)
+            most_lag = facts.placed == facts.lanes and facts.lagging > facts.lanes * MOST
+            chosen = ages.candidates(cx, at, breadth.candidates, most_lag=most_lag)
             return _Oldest(age=max(chosen.values(), default=None), keys=tuple(chosen))
 
     if not facts.lagging:
