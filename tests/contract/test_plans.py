@@ -164,7 +164,9 @@ def filled(sql: str) -> tuple[str, list[object]]:
     at = 0
     for match in re.finditer("%s", sql):
         before = sql[at : match.start()]
-        args.append((MESSAGES if before.rstrip().endswith("<=") else 1) if INTEGER.search(before) else NAME)
+        before = before.rstrip()  # MySQL takes a derived table with LIMIT 1 for a constant
+        number = MESSAGES if before.endswith("<=") else 2 if before.endswith("LIMIT") else 1
+        args.append(number if INTEGER.search(before) else NAME)
         at = match.end()
     return sql, args
 
@@ -223,6 +225,8 @@ def populate(cx: Any, keys: list[str]) -> None:
     cx.execute("UPDATE queue_schedules SET next_fire_at = 1 << 42 WHERE name > 'lane-00010'")
     cx.execute("UPDATE queue_groups SET history_ms = 1")
     cx.execute("UPDATE queue_partition_leases SET leased_by = %s WHERE partition_key < %s", (NAME, keys[10]))
+    acts = ",".join(f"({at},'{at}',0,'skip')" for at in [*range(OTHERS), *range(1 << 42, (1 << 42) + 500)])
+    cx.execute(f"INSERT INTO queue_audit (acted_at, id, part, verb) VALUES {acts}")
     for group in [NAME, "other", *(f"group-{n}" for n in range(OTHERS))]:
         owners = ",".join(f"('{group}','{topic}','{NAME}')" for topic in (NAME, "other"))
         cx.execute(f"INSERT INTO queue_subscriber_heartbeats (consumer_group, topic, subscriber_name) VALUES {owners}")
