@@ -143,8 +143,8 @@ def _near(history: History, fault: Fault, at: float) -> bool:
 def _over(history: History, fault: Fault) -> float:
     """When the fleet has shared its lanes out again after a fault.
 
-    The lease of a host that vanished runs out first. If the server starts anew before that, it does so again from there:
-    nobody can tell from a new server who holds a lock.
+    The lease of a host that vanished runs out first. If the server starts anew before that, it does so again from
+    there: nobody can tell from a new server who holds a lock.
     """
     leases = (3 if fault.kind == "vanish" else 2) * history.lease
     over = fault.end + leases
