@@ -30,6 +30,9 @@ STAYING: Final = frozenset({"freeze", "step", "revoke"})
 CHANGING: Final = frozenset({"kill", "vanish", "stop", "term", "grow", "shrink"})
 """Lanes get other owners after these."""
 
+ANEW: Final = frozenset({"server", "restarts", "promote", "restore"})
+"""Another server, or the same one started again, grants locks after these."""
+
 IDLE: Final = frozenset({"clock", "slow", "expiry", "snapshot", "copy"})
 """Nothing has to be waited for because of these."""
 
@@ -138,8 +141,17 @@ def _near(history: History, fault: Fault, at: float) -> bool:
 
 
 def _over(history: History, fault: Fault) -> float:
-    """When the fleet has shared its lanes out again after a fault; the lease of a host that vanished runs out first."""
-    return fault.end + (3 if fault.kind == "vanish" else 2) * history.lease
+    """When the fleet has shared its lanes out again after a fault.
+
+    The lease of a host that vanished runs out first. If the server starts anew before that, it does so again from
+    there: nobody can tell from a new server who holds a lock.
+    """
+    leases = (3 if fault.kind == "vanish" else 2) * history.lease
+    over = fault.end + leases
+    for other in sorted(history.faults, key=lambda each: each.start):
+        if other.kind in ANEW and fault.end < other.start <= over:
+            over = max(over, other.end + leases)
+    return over
 
 
 def _quiet(history: History, since: float, until: float, but: Fault) -> bool:

@@ -33,6 +33,7 @@ WHOLE_ROWS = re.compile(r"\s*INSERT\b[^(]*\(([^)]*)\)\s*VALUES\s*(.*)", re.DOTAL
 INTEGER = re.compile(
     r"(LIMIT|THEN|[-+]|`offset`\s*[<>]?=?|"
     r"(message_offset|head_offset|lease_epoch|payload_bytes|created_at|updated_at|heartbeat_at|finished_at)\s*[<>]?=|"
+    r"(acted_at|part)\s*=|"
     r"GREATEST\(\w+,)\s*$"
 )
 REPEATED = {
@@ -60,6 +61,7 @@ LOOKING = {f"_stores.partitions.{name}" for name in ("LOOK", "DIGEST", "NEW_LANE
 """Who consumes sends these of them, and asks for lanes that it does not know."""
 
 PIECES = {
+    "_stores._points.BEYOND": "the end of a range of names",
     "_stores._redriven.CAP": "a name in METADATA",
     "_stores._redriven.ID": "a column of both REDRIVE",
     "_stores._redriven.METADATA": "the same",
@@ -162,7 +164,9 @@ def filled(sql: str) -> tuple[str, list[object]]:
     at = 0
     for match in re.finditer("%s", sql):
         before = sql[at : match.start()]
-        args.append((MESSAGES if before.rstrip().endswith("<=") else 1) if INTEGER.search(before) else NAME)
+        before = before.rstrip()  # MySQL takes a derived table with LIMIT 1 for a constant
+        number = MESSAGES if before.endswith("<=") else 2 if before.endswith("LIMIT") else 1
+        args.append(number if INTEGER.search(before) else NAME)
         at = match.end()
     return sql, args
 
@@ -221,6 +225,8 @@ def populate(cx: Any, keys: list[str]) -> None:
     cx.execute("UPDATE queue_schedules SET next_fire_at = 1 << 42 WHERE name > 'lane-00010'")
     cx.execute("UPDATE queue_groups SET history_ms = 1")
     cx.execute("UPDATE queue_partition_leases SET leased_by = %s WHERE partition_key < %s", (NAME, keys[10]))
+    acts = ",".join(f"({at},'{at}',0,'skip')" for at in [*range(OTHERS), *range(1 << 42, (1 << 42) + 500)])
+    cx.execute(f"INSERT INTO queue_audit (acted_at, id, part, verb) VALUES {acts}")
     for group in [NAME, "other", *(f"group-{n}" for n in range(OTHERS))]:
         owners = ",".join(f"('{group}','{topic}','{NAME}')" for topic in (NAME, "other"))
         cx.execute(f"INSERT INTO queue_subscriber_heartbeats (consumer_group, topic, subscriber_name) VALUES {owners}")

@@ -368,8 +368,9 @@ def test_a_schedule_whose_offset_is_taken_fires_all_the_same(lanelog_client: Cli
     publish(lanelog_client, "m1")
     set_head_back(raw, "t")
     rows(raw, "UPDATE queue_schedules SET next_fire_at = next_fire_at - 60000, expression_at = expression_at - 60000")
-    assert lanelog_client.admin.maintain().fired == 1
-    assert rows(raw, f"SELECT `offset`, payload FROM queue_messages WHERE {LANE} AND `offset` > 1") == [(2, b"tick")]
+    lanelog_client.admin.maintain()  # unless the client's own scheduler was before it
+    fired = f"SELECT `offset`, payload FROM queue_messages WHERE {LANE} AND `offset` > 1"
+    eventually(lambda: rows(raw, fired) == [(2, b"tick")])
 
 
 def test_a_caller_whose_offset_is_taken_is_told_so_and_goes_on(lanelog_client: Client, raw: Any) -> None:

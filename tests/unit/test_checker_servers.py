@@ -59,6 +59,8 @@ late: nobody takes what a vanished host had
   sent 1 2 3; 1@0; 2@30; vanish@31-31.1; 3@41 p2
 late: nothing moves after a failover
   sent 1; sent 2 at=29; sent 3 at=34.2; 1@0.2; 2@29.2; promote@31-33 head=2 watermark=2; 3@41
+late: a restart before a failover is no excuse by itself
+  sent 1; sent 2 at=33; sent 3 at=38.2; 1@0.2; 2@33.2; restarts@24-27 all; promote@35-37 head=2 watermark=2; 3@45
 """
 
 GOOD = """
@@ -100,6 +102,9 @@ killed with its machine, and redelivered when the lease has run out
   sent 1; 1@1 unfinished; vanish@1.2-1.3; 1@9 p2 attempt=2; drained
 two restarts: what was not flushed comes again
   sent 1; 1@1; restarts@1.6-4 all; 1@6 attempt=2; drained
+a host vanished, a restart gave its lease anew, and a failover came before the lanes had been shared out again
+  sent 1; sent 2 at=33; sent 3 at=38.2; 1@0.2; 2@33.2; vanish@16-16.1 p3; restarts@24-27 all;
+  promote@35-37 head=2 watermark=2; 3@45; drained
 a server that stands still, and everybody goes on
   sent 1 2; 1@30; freeze@31-42 all; 2@42.5; drained
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -11,6 +11,9 @@ T = TypeVar("T")
 
 MAX_POINTS = 1000
 """Rows or exact keys in one statement."""
+
+BEYOND: Final = "\U0010ffff" * 255
+"""A text behind every topic and key."""
 
 
 def placeholders(values: Sequence[object]) -> str:

@@ -5,16 +5,19 @@ Owns these statements over several tables. Never writes, and never decides which
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
 
-from lanelog._stores._points import chunked, placeholders
+from lanelog._stores._points import BEYOND, chunked, placeholders
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lanelog._database import Executor
+
+MOST_WATERMARKS: Final = 100_000
+"""Watermarks that are compared with their heads, unless all are wanted."""
 
 # Lanes that hold messages above their head, or have no floor: one look at the end of each lane (all PRIMARY). The order
 # names every column of the key: otherwise MySQL sorts all messages of a lane.
@@ -53,7 +56,7 @@ WHERE p.topic = %s AND p.partition_key IN ({keys}) AND p.head_offset < (
 WATERMARKS = """
 SELECT o.partition_key FROM queue_offsets o FORCE INDEX (PRIMARY)
 LEFT JOIN queue_partitions p FORCE INDEX (PRIMARY) ON p.topic = o.topic AND p.partition_key = o.partition_key
-WHERE o.consumer_group IN ({groups}) AND o.topic = %s
+WHERE o.consumer_group IN ({groups}) AND o.topic = %s AND o.partition_key <= %s
       AND (o.offset_acked > p.head_offset OR (p.head_offset IS NULL AND o.consumer_group = '')) LIMIT %s
 """
 
@@ -113,15 +116,20 @@ class LaneRows:
 def suspects(cx: Executor, topic: str, groups: Sequence[str], limit: int, heads: int | None = None) -> list[str]:
     """Return keys of lanes that look wrong, without a lock.
 
-    The end of each lane's log is one read from the disk. With `heads`, it is read for that many lanes only.
+    The end of each lane's log is one read from the disk. With `heads`, it is read for that many lanes only, and no more
+    than about `MOST_WATERMARKS` watermarks are compared, those of the first lanes.
     """
     found: dict[str, None] = {}
     named = ["", *groups]
+    last = BEYOND
     if heads is not None:
-        found.update(dict.fromkeys(behind(cx, topic, [key for (key,) in cx.query(SOME, (topic, heads))])))
+        compared = max(heads, MOST_WATERMARKS // len(named))
+        first = [key for (key,) in cx.query(SOME, (topic, compared))]
+        last = first[-1] if len(first) == compared else BEYOND
+        found.update(dict.fromkeys(behind(cx, topic, first[:heads])))
     for sql, args in (
         (LANES if heads is None else FLOORLESS, (topic, limit)),
-        (WATERMARKS.format(groups=placeholders(named)), (*named, topic, limit)),
+        (WATERMARKS.format(groups=placeholders(named)), (*named, topic, last, limit)),
         (DELIVERIES.format(groups=placeholders(named)), (*named, topic, limit)),
     ):
         found.update(dict.fromkeys(key for (key,) in cx.query(sql, args) if key))

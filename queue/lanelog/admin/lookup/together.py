@@ -9,7 +9,8 @@ Ctrl-C leaves the threads behind. They only read, and end with the process.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, TypeVar
+from collections import deque
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from attrs import define, field
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 T = TypeVar("T")
+
+AT_ONCE: Final = 4
+"""Looks that are taken at the same time, unless the caller says otherwise: as many connections."""
 
 
 @define(eq=False)
@@ -34,17 +38,32 @@ class _Taken:
             self.error = exc
 
 
-def together(looks: Sequence[Callable[[], T]]) -> list[T]:
-    """Return the answers, in order. The caller's own thread takes the last look.
+def together(looks: Sequence[Callable[[], T]], most: int = AT_ONCE) -> list[T]:
+    """Return the answers, in order. The caller's own thread takes looks, too.
 
     If some raise, the error of the first of them is raised, once all have ended.
+
+    Args:
+        looks: What to ask.
+        most: How many are taken at the same time.
     """
     tasks = [_Taken(look) for look in looks]
-    threads = [threading.Thread(target=task.run, name="lanelog-look", daemon=True) for task in tasks[:-1]]
+    left = deque(tasks)  # a thread takes the next look in one step
+
+    def take() -> None:
+        while True:
+            try:
+                task = left.popleft()
+            except IndexError:
+                return
+            task.run()
+
+    threads = [
+        threading.Thread(target=take, name="lanelog-look", daemon=True) for _ in range(min(most, len(tasks)) - 1)
+    ]
     for thread in threads:
         thread.start()
-    for task in tasks[-1:]:
-        task.run()
+    take()
     for thread in threads:
         thread.join()
     for task in tasks:

@@ -6,7 +6,7 @@ disagree. Judges nothing and changes nothing. The parts are looked at together a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from attrs import frozen
@@ -15,8 +15,9 @@ from lanelog._database import codes
 from lanelog._stores import scheduled
 from lanelog.admin.lookup.known import read
 from lanelog.admin.operate import server, status
-from lanelog.admin.operate.problems import FAILING, Rank
+from lanelog.admin.operate.problems import FAILING, Problem, Rank
 from lanelog.admin.operate.server import TableSize
+from lanelog.admin.read.topics import GroupLook
 from lanelog.admin.types.topology import GroupInfo, TopicInfo
 from lanelog.errors import DatabaseError
 
@@ -73,7 +74,7 @@ def figures(database: Database) -> Figures:
     seen = status.look(database, None)
     return Figures(
         topics=tuple(seen.topics),
-        groups=tuple(_group(database, each) for each in seen.groups),
+        groups=tuple(map(_group, seen.groups, status.of_lanes(database, seen.groups))),
         delayed=read(database, scheduled.counts, "counting delayed messages"),
         contradictions=len(seen.wrong),
         server=server_figures(database),
@@ -85,9 +86,9 @@ def server_figures(database: Database) -> ServerFigures:
     return read(database, _server, "asking the server", mariadb=database.facts().mariadb)
 
 
-def _group(database: Database, info: GroupInfo) -> GroupFigures:
-    stuck = [each.what for each in status.of_lanes(database, info) if each.rank is Rank.STUCK]
-    return GroupFigures(info=info, stuck_lanes=len(stuck), failing_lanes=stuck.count(FAILING))
+def _group(look: GroupLook, problems: Sequence[Problem]) -> GroupFigures:
+    stuck = [each.what for each in problems if each.rank is Rank.STUCK]
+    return GroupFigures(info=look.info, stuck_lanes=len(stuck), failing_lanes=stuck.count(FAILING))
 
 
 def _server(cx: Executor, *, mariadb: bool) -> ServerFigures:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 from lanelog._engine import contradictions
 from lanelog._stores import groups, lane_rows
+from lanelog._stores._points import BEYOND
 from lanelog.admin.lookup.known import PAGE, pages, read, repeated
-from lanelog.admin.lookup.names import LAST, names
+from lanelog.admin.lookup.names import names
 from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
 
 AT_ONCE: Final = 200
 """Gaps between known names that one statement looks into."""
-
-BEYOND: Final = LAST * 255
-"""A text behind every key."""
 
 # The first key between two others that has messages; many gaps joined by UNION ALL (PRIMARY).
 KEY_BETWEEN = """(SELECT %s, partition_key FROM queue_messages FORCE INDEX (PRIMARY)

@@ -6,6 +6,7 @@ changes nothing. Each look-up has a snapshot of its own, so the parts of an answ
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
@@ -16,11 +17,13 @@ from lanelog.admin.lookup.together import together
 from lanelog.admin.operate import repair
 from lanelog.admin.operate.problems import SLOW, Problem, of_contradiction, of_group, of_lane, of_letters, worst_first
 from lanelog.admin.read import lanes, messages, topics
+from lanelog.admin.read.ages import USUAL
+from lanelog.admin.read.topics import GroupLook
 from lanelog.admin.types.topology import GroupInfo, MessageState
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Sequence
     from datetime import datetime
 
     from lanelog._database import Database
@@ -67,7 +70,7 @@ def status(database: Database, chosen: Collection[str] | None, since: Status | N
         raise ConfigurationError("topics must be a list of topics, not one of them")
     at = completion.now(database)
     seen = look(database, chosen)
-    groups = seen.groups
+    groups = [each.info for each in seen.groups]
     growth = {} if since is None else _growth(groups, at, since)
     ages = [group.oldest_age for group in groups if group.oldest_age is not None]
     return Status(
@@ -87,7 +90,7 @@ class StatusParts:
     """Topics, groups and contradictions between tables."""
 
     topics: list[TopicInfo]
-    groups: list[GroupInfo]
+    groups: list[GroupLook]
     wrong: list[Contradiction]
 
 
@@ -106,7 +109,7 @@ def look(database: Database, chosen: Collection[str] | None) -> StatusParts:
 
     def look_at_groups() -> None:
         for each in (None,) if chosen is None else chosen:
-            seen.groups.extend(topics.groups(database, each))
+            seen.groups.extend(topics.look_at_groups(database, each, USUAL))
 
     together([look_at_topics, look_at_contradictions, look_at_groups])
     return seen
@@ -114,23 +117,33 @@ def look(database: Database, chosen: Collection[str] | None) -> StatusParts:
 
 def _problems(database: Database, seen: StatusParts, growth: dict[tuple[str, str], float]) -> Iterator[Problem]:
     yield from map(of_contradiction, seen.wrong)
-    for group in seen.groups:
+    for look, lanes_wrong in zip(seen.groups, of_lanes(database, seen.groups), strict=True):
+        group = look.info
         yield from of_group(group, growth.get((group.topic, group.group)))
-        yield from of_lanes(database, group)
+        yield from lanes_wrong
     for topic in seen.topics:
         if topic.dead_letters and not topic.holds_dead_letters:
             few = topic.dead_letters <= LETTERS
             yield from of_letters(topic, listing.dead_letter_reasons(database, topic.topic, None) if few else None)
 
 
-def of_lanes(database: Database, group: GroupInfo) -> Iterator[Problem]:
-    """Yield what is wrong with lanes of a group: of those `LANES` that have the oldest messages."""
+def of_lanes(database: Database, looks: Sequence[GroupLook]) -> list[list[Problem]]:
+    """Return what is wrong with lanes of each group: of those `LANES` that have the oldest messages."""
+    return together([partial(_of_lanes, database, look) for look in looks])
+
+
+def _of_lanes(database: Database, look: GroupLook) -> list[Problem]:
+    group = look.info
     if not group.lag and not group.paused_lanes:
-        return
-    for place, lane in enumerate(lanes.lanes(database, group.topic, group.group, order_by="age", limit=LANES)):
-        found = of_lane(lane, group, _running(database, lane) if place < RUNNING else None)
-        if found is not None:
-            yield found
+        return []
+    if look.oldest is None:
+        chosen = lanes.lanes(database, group.topic, group.group, order_by="age", limit=LANES)
+    else:
+        chosen = lanes.of_keys(database, group.topic, group.group, look.oldest[:LANES])
+    found = (
+        of_lane(lane, group, _running(database, lane) if place < RUNNING else None) for place, lane in enumerate(chosen)
+    )
+    return [each for each in found if each is not None]
 
 
 def _running(database: Database, lane: LaneInfo) -> float | None:

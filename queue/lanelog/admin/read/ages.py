@@ -20,8 +20,8 @@ from attrs import frozen
 
 from lanelog._database import NOW_MS
 from lanelog._places import GroupTopic
+from lanelog._stores._points import BEYOND
 from lanelog.admin.lookup.known import read
-from lanelog.admin.lookup.names import LAST
 from lanelog.admin.lookup.together import together
 from lanelog.admin.read.lane_totals import WATERMARK
 from lanelog.admin.read.message_state import bodies_at
@@ -49,22 +49,39 @@ USUAL = Breadth()
 PARTS: Final = 4
 """Connections that look into the lanes of one group."""
 
-_BEYOND: Final = LAST * 255
-"""A text behind every key."""
-
-# Lanes with something unsettled, those first in which nothing was settled for longest (all PRIMARY).
-LONGEST_STILL = f"""
-SELECT p.partition_key, {WATERMARK}, {NOW_MS}
-FROM queue_partitions p FORCE INDEX (PRIMARY)
+_LANES = f"""
 LEFT JOIN queue_offsets o FORCE INDEX (PRIMARY)
        ON o.consumer_group = %s AND o.topic = p.topic AND o.partition_key = p.partition_key
 LEFT JOIN queue_offsets f FORCE INDEX (PRIMARY)
        ON f.consumer_group = '' AND f.topic = p.topic AND f.partition_key = p.partition_key
 WHERE p.topic = %s AND p.partition_key <> '' AND p.head_offset > {WATERMARK}
-ORDER BY LEAST(COALESCE(o.updated_at, p.created_at), COALESCE((
-  SELECT MIN(d.first_attempt_at) FROM queue_delivery_state d FORCE INDEX (PRIMARY)
-  WHERE d.consumer_group = %s AND d.topic = p.topic AND d.partition_key = p.partition_key AND d.acked = 0
-        AND d.first_attempt_at > 0), COALESCE(o.updated_at, p.created_at))), p.partition_key LIMIT %s
+"""
+
+# Lanes with something unsettled, those first whose offsets rows are unchanged for longest (all PRIMARY).
+LONGEST_STILL = f"""
+SELECT p.partition_key, {WATERMARK}, COALESCE(o.updated_at, p.created_at), {NOW_MS}
+FROM queue_partitions p FORCE INDEX (PRIMARY) {_LANES}
+ORDER BY COALESCE(o.updated_at, p.created_at), p.partition_key LIMIT %s
+"""
+
+# Of so many lanes whose offsets rows are unchanged for longest, those with something unsettled (all PRIMARY).
+STILL_LAGGING = f"""
+SELECT o.partition_key, {WATERMARK}, o.updated_at, {NOW_MS}
+FROM (SELECT topic, partition_key, offset_acked, updated_at FROM queue_offsets FORCE INDEX (PRIMARY)
+      WHERE consumer_group = %s AND topic = %s ORDER BY updated_at, partition_key LIMIT %s) o
+JOIN queue_partitions p FORCE INDEX (PRIMARY) ON p.topic = o.topic AND p.partition_key = o.partition_key
+LEFT JOIN queue_offsets f FORCE INDEX (PRIMARY)
+       ON f.consumer_group = '' AND f.topic = p.topic AND f.partition_key = p.partition_key
+WHERE p.head_offset > {WATERMARK} ORDER BY o.updated_at, o.partition_key LIMIT %s
+"""
+
+# Lanes with a message that is being retried, the longest retried first (all PRIMARY).
+LONGEST_RETRIED = f"""
+SELECT d.partition_key, MAX({WATERMARK}), MIN(d.first_attempt_at), {NOW_MS}
+FROM queue_delivery_state d FORCE INDEX (PRIMARY)
+JOIN queue_partitions p FORCE INDEX (PRIMARY) ON p.topic = d.topic AND p.partition_key = d.partition_key {_LANES}
+      AND d.consumer_group = %s AND d.topic = %s AND d.acked = 0 AND d.first_attempt_at > 0
+GROUP BY d.partition_key ORDER BY MIN(d.first_attempt_at), d.partition_key LIMIT %s
 """
 
 # How old the oldest message right behind a watermark is, in a range of keys; a hole counts as new (all PRIMARY).
@@ -95,23 +112,17 @@ WHERE topic = %s AND partition_key > '' ORDER BY partition_key LIMIT %s
 
 def oldest(cx: Executor, at: GroupTopic, limit: int, breadth: Breadth) -> list[str]:
     """Return keys of at most `limit` lanes: those with the oldest message first, then lanes in which all is settled."""
-    ages = _ages(cx, at, max(limit, breadth.candidates))
-    keys = [key for key, _ in sorted(ages.items(), key=lambda item: (-item[1], item[0]))][:limit]
+    ages = candidates(cx, at, max(limit, breadth.candidates))
+    keys = list(ages)[:limit]
     if len(keys) < limit:
         keys += [key for (key,) in cx.query(REST, (at.topic, limit)) if key not in ages]
     return keys[:limit]
 
 
-def oldest_age(cx: Executor, at: GroupTopic, breadth: Breadth, *, exact: bool) -> float | None:
-    """Return the age in seconds of the oldest message right behind a watermark, or a lower bound.
-
-    None: there is no message.
-    """
-    if exact:
-        found = _oldest_within(cx, at, "", _BEYOND)
-        return None if found is None else found / 1000
-    ages = _ages(cx, at, breadth.candidates)
-    return max(ages.values()) / 1000 if ages else None
+def oldest_age(cx: Executor, at: GroupTopic) -> float | None:
+    """Return the age in seconds of the oldest message right behind a watermark. None: there is no message."""
+    found = _oldest_within(cx, at, "", BEYOND)
+    return None if found is None else found / 1000
 
 
 def borders(cx: Executor, topic: str, lanes: int) -> list[str]:
@@ -130,7 +141,7 @@ def oldest_of_many(database: Database, at: GroupTopic, borders: Sequence[str]) -
 
     A lane on a border is in two parts, which changes nothing.
     """
-    parts = zip(["", *borders], [*borders, _BEYOND], strict=True)
+    parts = zip(["", *borders], [*borders, BEYOND], strict=True)
     looks = [partial(read, database, _oldest_within, "looking for the oldest message", at, *part) for part in parts]
     found = [age for age in together(looks) if age is not None]
     return max(found) / 1000 if found else None
@@ -142,8 +153,28 @@ def _oldest_within(cx: Executor, at: GroupTopic, first: str, last: str) -> int |
     return None if row is None or row[0] is None else int(row[0])
 
 
-def _ages(cx: Executor, at: GroupTopic, candidates: int) -> dict[str, int]:
-    """Return milliseconds by key. A hole counts as new."""
-    rows = cx.query(LONGEST_STILL, (*at.columns, at.group, candidates))
-    created = {body.key: body.created_at for body in bodies_at(cx, at.topic, {key: mark + 1 for key, mark, _ in rows})}
-    return {key: max(0, now - created.get(key, now)) for key, _, now in rows}
+def candidates(cx: Executor, at: GroupTopic, limit: int, *, most_lag: bool = False) -> dict[str, float]:
+    """Return the ages in seconds of the messages behind the watermarks of at most `limit` lanes, the oldest first.
+
+    The lanes are those with something unsettled in which nothing was settled for longest.
+
+    Args:
+        cx: The connection.
+        at: The group.
+        limit: How many lanes.
+        most_lag: All lanes have an offsets row, and in most of them something is unsettled. The lanes are then found
+            without a look at every head: that takes a fifth of the time.
+    """
+    still = cx.query(STILL_LAGGING, (*at.columns, 2 * limit, limit)) if most_lag else []
+    if len(still) < limit:
+        still = cx.query(LONGEST_STILL, (*at.columns, limit))
+    retried = cx.query(LONGEST_RETRIED, (*at.columns, *at.columns, limit))
+    since: dict[str, tuple[int, str, int, int]] = {}
+    for key, mark, began, now in (*still, *retried):
+        since[key] = min(since.get(key, (began, key, mark, now)), (began, key, mark, now))
+    chosen = {key: (mark, now) for _, key, mark, now in sorted(since.values())[:limit]}
+    created = {
+        body.key: body.created_at for body in bodies_at(cx, at.topic, {key: m + 1 for key, (m, _) in chosen.items()})
+    }
+    ages = {key: max(0, now - created.get(key, now)) / 1000 for key, (_, now) in chosen.items()}
+    return dict(sorted(ages.items(), key=lambda item: (-item[1], item[0])))

@@ -103,6 +103,17 @@ def lanes(
     return repeated(database, look, "listing lanes")
 
 
+def of_keys(database: Database, topic: str, group: str, keys: Sequence[str]) -> list[LaneInfo]:
+    """Return the lanes of these keys, in their order. A lane that is gone is left out."""
+
+    def look() -> list[LaneInfo]:
+        with database.snapshot() as cx:
+            at = GroupTopic(topic=topic, group=group)
+            return _lanes(cx, at, keys, group_paused=known_group(cx, at).paused)
+
+    return repeated(database, look, "reading lanes")
+
+
 def lane(database: Database, topic: str, group: str, key: str) -> LaneInfo:
     """See `Admin.lane`."""
     check_name("topic", topic)
@@ -122,12 +133,13 @@ def lane(database: Database, topic: str, group: str, key: str) -> LaneInfo:
 
 def _lanes(cx: Executor, at: GroupTopic, keys: Sequence[str], *, group_paused: bool) -> list[LaneInfo]:
     topic, group = at.topic, at.group
-    facts = lane_totals.load(cx, topic, [group], keys)
+    loaded = lane_totals.load(cx, topic, [group], keys)
+    facts = {key: loaded[(group, key)] for key in keys if (group, key) in loaded}
     owners = _owners.load(cx, at)
-    firsts = message_state.firsts(cx, topic, group, {key: facts[(group, key)] for key in keys})
+    firsts = message_state.firsts(cx, topic, group, facts)
     return [
-        _lane(topic, group, key, facts[(group, key)], owners, firsts.get(key), group_paused=group_paused)
-        for key in keys
+        _lane(topic, group, key, each, owners, firsts.get(key), group_paused=group_paused)
+        for key, each in facts.items()
     ]
 
 

@@ -1,14 +1,14 @@
 """Topics, groups and members, with sums over their lanes.
 
 Owns these queries. Lists no lanes and no messages. The sums of one answer come from one snapshot, held for
-milliseconds, so that they fit each other. Where more than a thousand lanes lag, the age of the oldest message is looked
-for right behind that snapshot.
+milliseconds, so that they fit each other. The age of the oldest message is looked for right behind that snapshot.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from attrs import frozen
 
@@ -17,8 +17,9 @@ from lanelog._places import GroupTopic
 from lanelog._stores import leases
 from lanelog._stores._points import chunked, placeholders
 from lanelog.admin.lookup.arguments import limit_of, optional, when
-from lanelog.admin.lookup.known import known_group, known_topic, repeated
+from lanelog.admin.lookup.known import known_group, known_topic, read, repeated
 from lanelog.admin.lookup.names import names, readers
+from lanelog.admin.lookup.together import together
 from lanelog.admin.read import ages, lane_totals
 from lanelog.admin.read import owners as _owners
 from lanelog.admin.types.topology import GroupInfo, MemberInfo, TopicInfo
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 
 GROUPS_MAX = 1000
 """The most groups that `groups()` returns."""
+
+MOST: Final = 0.75
+"""The part of a group's lanes that lag, above which few lanes are looked at to find many that do."""
 
 _SUMMED = """p.topic, SUM(p.partition_key <> ''), COALESCE(SUM(IF(p.partition_key = '', 0, p.head_offset)), 0),
        COALESCE(SUM(f.offset_acked), 0), COALESCE(SUM(LEAST(f.marked_through, p.head_offset)), 0),
@@ -137,6 +141,22 @@ def groups(
     database: Database, topic: str | None, breadth: ages.Breadth = ages.USUAL, *, group: str | None = None
 ) -> list[GroupInfo]:
     """See `Admin.groups`. Each group has a snapshot of its own."""
+    return [look.info for look in look_at_groups(database, topic, breadth, group=group)]
+
+
+@frozen(kw_only=True)
+class GroupLook:
+    """A group, and which of its lanes hold the oldest messages, if that was looked for."""
+
+    info: GroupInfo
+    oldest: tuple[str, ...] | None
+    """Keys, the oldest message first. None: the age of the group is exact, and no lane was chosen for it."""
+
+
+def look_at_groups(
+    database: Database, topic: str | None, breadth: ages.Breadth, *, group: str | None = None
+) -> list[GroupLook]:
+    """Return what `groups` does, and the lanes that were looked into for it. Several groups are looked at together."""
     optional("topic", topic)
     optional("group", group)
 
@@ -147,13 +167,20 @@ def groups(
                 known_topic(cx, topic)
             return _registrations(cx, topic, group), uptime
 
-    found: list[GroupInfo] = []
-    room = breadth.exact
     rows, uptime = repeated(database, look, "listing groups")
-    for row in rows:
-        found.append(_group(database, row, room, breadth, uptime))
-        room -= found[-1].lagging_lanes if found[-1].oldest_age_exact else 0
-    return found
+    places = [GroupTopic(topic=row[0], group=row[1]) for row in rows]
+    sums = together([partial(_sums_of, database, at) for at in places])
+    exact = _exact([each.facts.lagging for each in sums], breadth)
+    oldest = together(
+        [
+            partial(_oldest_of, database, at, each.facts, breadth, exact=which)
+            for at, each, which in zip(places, sums, exact, strict=True)
+        ]
+    )
+    return [
+        _group(row, each, age, uptime, exact=which)
+        for row, each, age, which in zip(rows, sums, oldest, exact, strict=True)
+    ]
 
 
 def lag(database: Database, topic: str | None, group: str | None) -> list[GroupInfo]:
@@ -263,33 +290,71 @@ def _registrations(cx: Executor, topic: str | None, group: str | None) -> list[t
     return cx.query(GROUPS_OF, (topic, GROUPS_MAX)) if group is None else cx.query(GROUP, (group, topic))
 
 
-def _group(database: Database, row: tuple[Any, ...], room: int, breadth: ages.Breadth, uptime: float) -> GroupInfo:
-    """Return one group.
+@frozen(kw_only=True)
+class _GroupSums:
+    """The lanes of a group, added up, and its owners, from one snapshot."""
 
-    Args:
-        database: The database.
-        row: Its registration.
-        room: How many lanes may be looked into one by one.
-        breadth: How many lanes are looked into if there are more.
-        uptime: Seconds since the server started.
-    """
-    topic, group, order, start, retention_ms, created_at, paused_at, paused_by, pause_reason, now = row
-    at = GroupTopic(topic=topic, group=group)
+    facts: lane_totals.GroupFacts
+    owners: Owners
+    lanes: dict[str, int]
+    """How many are in the name of each owner."""
 
-    def look() -> tuple[lane_totals.GroupFacts, bool, list[str], float | None, Owners, dict[str, int]]:
+
+@frozen(kw_only=True)
+class _Oldest:
+    """The age in seconds of a group's oldest message, and the lanes looked into for it: None, if all were."""
+
+    age: float | None
+    keys: tuple[str, ...] | None
+
+
+def _sums_of(database: Database, at: GroupTopic) -> _GroupSums:
+    def look() -> _GroupSums:
         with database.snapshot() as cx:
-            facts = lane_totals.total(cx, at)
-            exact = facts.lagging <= max(room, breadth.candidates)
-            # The snapshot must not be held while thousands of messages are looked at.
-            borders = ages.borders(cx, topic, facts.lanes) if exact and facts.lagging > breadth.many else []
-            oldest = None if borders else ages.oldest_age(cx, at, breadth, exact=exact)
-            return facts, exact, borders, oldest, _owners.load(cx, at), leases.counts(cx, at)
+            return _GroupSums(facts=lane_totals.total(cx, at), owners=_owners.load(cx, at), lanes=leases.counts(cx, at))
 
-    facts, exact, borders, oldest_age, owners, lanes = repeated(database, look, "reading a group")
-    if borders:
-        oldest_age = ages.oldest_of_many(database, at, borders)
-    owned, stale = owners.counted(lanes)
-    return GroupInfo(
+    return repeated(database, look, "reading a group")
+
+
+def _exact(lagging: Sequence[int], breadth: ages.Breadth) -> list[bool]:
+    """Return for which groups every lagging lane is looked into.
+
+    Each group has the same share of the room, and what smaller ones leave of theirs.
+    """
+    found = [lanes <= breadth.candidates for lanes in lagging]
+    room = breadth.exact
+    for place, at in enumerate(sorted(range(len(lagging)), key=lambda at: lagging[at])):
+        if lagging[at] > room // (len(lagging) - place):
+            break
+        found[at] = True
+        room -= lagging[at]
+    return found
+
+
+def _oldest_of(
+    database: Database, at: GroupTopic, facts: lane_totals.GroupFacts, breadth: ages.Breadth, *, exact: bool
+) -> _Oldest:
+    def look() -> _Oldest:
+        with database.snapshot() as cx:
+            if exact:
+                return _Oldest(age=ages.oldest_age(cx, at), keys=None)
+            most_lag = facts.placed == facts.lanes and facts.lagging > facts.lanes * MOST
+            chosen = ages.candidates(cx, at, breadth.candidates, most_lag=most_lag)
+            return _Oldest(age=max(chosen.values(), default=None), keys=tuple(chosen))
+
+    if not facts.lagging:
+        return _Oldest(age=None, keys=None)
+    if exact and facts.lagging > breadth.many:  # no snapshot may be held while thousands of messages are looked at
+        borders = read(database, ages.borders, "looking for the oldest message", at.topic, facts.lanes)
+        return _Oldest(age=ages.oldest_of_many(database, at, borders), keys=None)
+    return repeated(database, look, "looking for the oldest message")
+
+
+def _group(row: tuple[Any, ...], sums: _GroupSums, oldest: _Oldest, uptime: float, *, exact: bool) -> GroupLook:
+    topic, group, order, start, retention_ms, created_at, paused_at, paused_by, pause_reason, now = row
+    facts, owners = sums.facts, sums.owners
+    owned, stale = owners.counted(sums.lanes)
+    info = GroupInfo(
         topic=topic,
         group=group,
         order=order,
@@ -307,8 +372,9 @@ def _group(database: Database, row: tuple[Any, ...], room: int, breadth: ages.Br
         paused_lanes=facts.paused,
         lagging_lanes=facts.lagging,
         lag=facts.lag,
-        oldest_age=oldest_age,
+        oldest_age=oldest.age,
         oldest_age_exact=exact,
         waiting=facts.waiting,
         in_flight=facts.in_flight,
     )
+    return GroupLook(info=info, oldest=oldest.keys)
