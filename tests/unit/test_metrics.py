@@ -202,8 +202,7 @@ STAGED = [
         f"{AT}, or a lane of it, has been paused for an hour", STATUS, "2h",
     ),
     Staged(
-        "LanelogDeadLetters", {"lanelog_topic_dead_letters": 2}, f"{TOPIC_NAME} has 2 dead letters",
-        ["lanelog", "dlq", "list", "--reasons", "--", TOPIC_NAME],
+        "LanelogDeadLetters", {"lanelog_topic_dead_letters": 2}, f"{TOPIC_NAME} has 2 dead letters", STATUS,
     ),
     Staged(
         "LanelogContradiction", {"lanelog_contradictions": 1}, "lanelog's tables contradict each other",

@@ -1,0 +1,136 @@
+"""Four incidents. Each is named by an alert, by `lanelog status` and by the front page, and their command mends it.
+
+The commands are taken from what is shown, and run in a shell. After that all three are quiet.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lanelog
+from lanelog import Client, Retry
+from support.oncall import Alert, OnCall
+from support.processes import Fleet
+from support.proxy import proxy_to
+from support.sql import owners, rows, stored
+from support.waiting import Record, accept, eventually
+
+pytestmark = pytest.mark.thorough
+
+TOPIC, GROUP = "orders; it's due", "mail & $HOME"
+AT = f"{GROUP} on {TOPIC}"
+PLACE = {"topic": TOPIC, "group": GROUP}
+STATUS = "lanelog status -- 'orders; it'\\''s due'"
+PROXIED = {"lease_duration": 600.0, "lease_renewal": 200.0}
+
+
+@pytest.fixture
+def on_call(lanelog_url: str, tmp_path: Path) -> OnCall:
+    """Who is paged."""
+    return OnCall(lanelog_url, tmp_path)
+
+
+def grow_older(raw: Any, table: str, *columns: str, seconds: int) -> None:
+    """As if what these columns say had been so much earlier."""
+    earlier = ", ".join(f"{column} = IF({column} = 0, 0, {column} - {seconds * 1000})" for column in columns)
+    rows(raw, f"UPDATE {table} SET {earlier}")
+
+
+def test_a_handler_that_fails_for_one_key(on_call: OnCall, lanelog_client: Client, raw: Any) -> None:
+    """Its lane alone waits. The message is skipped, and what waited behind it is handled."""
+    seen = Record()
+
+    def handle(message: lanelog.Message) -> None:
+        if message.payload == b"broken":
+            raise Retry(delay=3600)
+        seen((message.key, message.payload))
+
+    lanelog_client.publish_many(TOPIC, [("it's", b"broken"), ("it's", b"behind"), ("other", b"x")])
+    with lanelog_client.subscribe(TOPIC, GROUP, handle) as subscription:
+        eventually(lambda: (stats := subscription.stats()).retried == stats.acked == 1)
+        grow_older(raw, "queue_messages", "created_at", seconds=45)
+        failing = Alert(
+            "LanelogLanesFailing",
+            "warning",
+            PLACE,
+            f"1 lanes of {AT} wait behind a message that fails",
+            STATUS,
+        )
+        on_call.mend(on_call.named(failing, "failing"))
+        assert seen.wait(2) == [("other", b"x"), ("it's", b"behind")]
+        on_call.quiet()
+
+
+def test_a_dead_worker_behind_a_proxy_that_hides_it(
+    on_call: OnCall, fleet: Fleet, lanelog_client: Client, lanelog_url: str, raw: Any
+) -> None:
+    """The server keeps its session, and with it its lock: others would wait for two leases."""
+    again = Record()
+    with proxy_to(lanelog_url) as proxy:
+        fleet.url = proxy.url
+        worker = fleet.worker("hidden", topic=TOPIC, group=GROUP, options=PROXIED)
+        lanelog_client.publish(TOPIC, "a", json.dumps({"wait": "hidden"}))
+        worker.said("waiting")
+        proxy.silent = True
+        worker.kill()
+        grow_older(raw, "queue_subscriber_heartbeats", "heartbeat_at", "expires_at", seconds=700)
+        grow_older(raw, "queue_messages", "created_at", seconds=45)
+        with lanelog_client.subscribe(TOPIC, GROUP, lambda m: again((m.offset, m.attempt)), **PROXIED):
+            eventually(lambda: lanelog_client.admin.groups(TOPIC)[0].members == 1)
+            stuck = Alert(
+                "LanelogLanesStuck",
+                "critical",
+                PLACE,
+                f"1 lanes of {AT} are slow, or nobody alive has them",
+                STATUS,
+            )
+            offered = on_call.named(stuck, "owner gone")
+            assert not again.items
+            on_call.mend(offered)
+            assert again.wait(1) == [(1, 2)]
+            on_call.quiet()
+
+
+def test_a_poison_message(on_call: OnCall, fleet: Fleet, lanelog_client: Client) -> None:
+    """Each process that handles it dies, until it is a dead letter. A worker that is mended gets it again."""
+    lanelog_client.publish(TOPIC, "a", json.dumps({"exit": True}))
+    for number in range(2):
+        assert fleet.start(f"w{number}", topic=TOPIC, group=GROUP, attempts=2).ended() == 9
+    fleet.worker("w2", topic=TOPIC, group=GROUP, attempts=2)
+    eventually(lambda: lanelog_client.admin.topic(TOPIC).dead_letters == 1)
+    fleet.close()
+    seen = Record()
+    with lanelog_client.subscribe(TOPIC, GROUP, lambda message: seen(message.key)):
+        letters = Alert("LanelogDeadLetters", "warning", {"topic": TOPIC}, f"{TOPIC} has 1 dead letters", STATUS)
+        on_call.mend(on_call.named(letters, "dead letters"))
+        assert seen.wait(1) == ["a"]
+        on_call.quiet()
+
+
+def test_a_group_that_nobody_runs_any_more_holds_up_collection(
+    on_call: OnCall, lanelog_client: Client, raw: Any
+) -> None:
+    """What another group has handled long ago stays in the log, until the group is deleted."""
+    lanelog_client.subscribe(TOPIC, GROUP, accept, retention=0).stop()
+    grow_older(raw, "queue_groups", "created_at", seconds=3600)
+    grow_older(raw, "queue_subscriber_heartbeats", "heartbeat_at", "expires_at", "deregistered_at", seconds=3600)
+    with lanelog_client.subscribe(TOPIC, "runs", accept, retention=0) as subscription:
+        lanelog_client.publish_many(TOPIC, [("a", b"1"), ("b", b"2")])
+        eventually(lambda: subscription.stats().acked == 2)
+        grow_older(raw, "queue_messages", "created_at", seconds=3600)
+        lanelog_client.admin.maintain()
+        assert stored(raw, TOPIC) == 2
+        nobody = Alert(
+            "LanelogNobodyConsumes",
+            "critical",
+            PLACE,
+            f"{AT} has no living member, and 2 messages wait",
+            STATUS,
+        )
+        eventually(lambda: lanelog_client.admin.groups(TOPIC)[0].members_unchanged > 30, within=40)  # the server's age
+        on_call.mend(on_call.named(nobody, "nobody consumes"))
+        lanelog_client.admin.maintain()
+        assert stored(raw, TOPIC) == 0
+        on_call.quiet()

@@ -1,0 +1,161 @@
+"""Who is paged at night: looks at alerts, `lanelog status` and the front page, and runs what they offer in a shell."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from html import unescape
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+from attrs import frozen
+from prometheus_client.parser import text_string_to_metric_families
+
+import lanelog
+from lanelog.dashboard import dashboard
+from lanelog.metrics import alert_rules
+from support.dashboards import Visitor
+from support.waiting import eventually
+
+QUIET = "nothing is stuck"
+SCRAPES = 180
+"""Minutes for which Prometheus gets the same scrape again and again. The slowest alert waits for one hour."""
+
+
+@frozen
+class Alert:
+    """What Prometheus tells whoever is paged."""
+
+    name: str
+    severity: str
+    labels: dict[str, str]
+    summary: str
+    command: str
+
+
+@frozen
+class OnCall:
+    """Nobody told them anything but the URL of the database."""
+
+    url: str
+    place: Path
+    """A directory for Prometheus' files."""
+
+    def named(self, alert: Alert, state: str) -> str:
+        """Hold that this alert fires and no other, that its command and the front page name the state, and agree.
+
+        Return the command that they offer.
+        """
+        self.fires(alert)
+        return self.agreed(self.shell(alert.command), state)
+
+    def agreed(self, said: str, state: str) -> str:
+        """Hold that `lanelog status` and the front page name the state. Return the command that both offer."""
+        (entry,) = [lines for lines in said.split("\n\n") if lines.startswith(f"{state.upper()}  ")]
+        offered = entry.splitlines()[-1].removeprefix("    $ ")
+        cards = re.findall(r"<article.*?</article>", self.page(), re.DOTALL)
+        mine = [card for card in cards if f"<h2>{state}</h2>" in card]
+        assert mine, cards
+        for card in mine:
+            assert re.findall(r'<pre class="command">\$ (.*)</pre>', unescape(card)) == [offered]
+        return offered
+
+    def mend(self, offered: str) -> None:
+        """Run the command as it stands. It shows what it would do, and says how it is done."""
+        (flag,) = re.findall(r"^nothing was changed: add (\S+) to do it$", self.shell(offered), re.MULTILINE)
+        self.shell(f"{offered} {flag}")
+
+    def quiet(self) -> None:
+        """Hold that soon nothing is wrong any more, wherever they look."""
+        eventually(lambda: QUIET in self.shell("lanelog status"), within=30, what="an end of the incident")
+        assert "Nothing is stuck." in self.page()
+        self.fires()
+
+    def shell(self, line: str) -> str:
+        """What a shell says to a line, on both of its streams."""
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        done = subprocess.run(
+            ["/bin/sh", "-c", line],
+            env={**os.environ, "PATH": path, "LANELOG_URL": self.url},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+    def page(self) -> str:
+        """The front page, as a browser gets it."""
+        with lanelog.connect(self.url) as client:
+            return Visitor(dashboard(client)).get("/").text
+
+    def fires(self, *alerts: Alert) -> None:
+        """Hold that Prometheus, given what `lanelog metrics` answers now, fires these alerts of ours and no others."""
+        with serving(self.url) as address, urlopen(address, timeout=20) as answer:  # noqa: S310 - our own process's
+            scraped = answer.read().decode()
+        series = [
+            {"series": f"{sample.name}{{{labelled(sample.labels)}}}", "values": f"{sample.value}x{SCRAPES}"}
+            for family in text_string_to_metric_families(scraped)
+            for sample in family.samples
+            if sample.name.startswith("lanelog_")
+        ]
+        assert series
+        names = re.findall(r"- alert: (\w+)", alert_rules())
+        expected = [
+            {
+                "eval_time": f"{SCRAPES}m",
+                "alertname": name,
+                "exp_alerts": [told(alert) for alert in alerts if alert.name == name],
+            }
+            for name in names
+        ]
+        test = {"interval": "1m", "input_series": series, "alert_rule_test": expected}
+        check_rules(self.place, "test", json.dumps({"rule_files": ["rules.yaml"], "tests": [test]}))
+
+
+def told(alert: Alert) -> dict[str, Any]:
+    """An alert in the words of Prometheus' checker."""
+    annotations = {
+        "summary": alert.summary,
+        "command": alert.command,
+        "runbook": f"operations/runbook, {alert.name}",
+    }
+    return {"exp_labels": {"severity": alert.severity, **alert.labels}, "exp_annotations": annotations}
+
+
+def labelled(labels: dict[str, str]) -> str:
+    """Labels as an expression has them."""
+    return ",".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in labels.items())
+
+
+def check_rules(place: Path, verb: str, text: str) -> None:
+    """Give the shipped rules and a file to Prometheus' own checker, where it is installed."""
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed")
+    (place / "rules.yaml").write_text(alert_rules())
+    (place / "asked.yaml").write_text(text)
+    command = [promtool, verb, "rules", str(place / "asked.yaml")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@contextmanager
+def serving(url: str) -> Iterator[str]:
+    """`lanelog metrics` in a process of its own, ended as systemd ends it; the address that it prints."""
+    command = [sys.executable, "-m", "lanelog", "metrics", "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(command, env={**os.environ, "LANELOG_URL": url}, stdout=subprocess.PIPE, text=True) as child:
+        try:
+            assert child.stdout is not None
+            yield child.stdout.readline().strip()
+        finally:
+            child.send_signal(signal.SIGTERM)
+            assert child.wait(20) == 0
