@@ -104,6 +104,8 @@ class Operator:
         done, steer = self._try("release", lambda: admin.release(TOPIC, group, key, dry_run=False), group, key)
         if done is None or done.changed:
             self._note(steer)
+        for other in () if done is None else done.others:
+            self._note(evolve(steer, key=other))
 
     def _skip(self, admin: Admin, operation: Operation) -> None:
         """Settle the next message of a lane in which there is one, for one group."""

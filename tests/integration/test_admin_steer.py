@@ -9,11 +9,11 @@ import pytest
 
 import lanelog
 from lanelog import Client, LeaseLost, Message
-from lanelog.admin import MessageState
+from lanelog.admin import MessageState, OwnerState
 from support.cli import everything
 from support.commits import every_commit_unanswered_once
 from support.situations import settle
-from support.sql import delivery_rows, one, owners, rows, watermark
+from support.sql import delivery_rows, one, owners, rows, take_lanes, watermark
 from support.traffic import steady_load
 from support.turns import Turns
 from support.waiting import Record, accept, eventually
@@ -181,6 +181,32 @@ def test_release_of_a_lane_that_nobody_ever_had(lanelog_client: Client, raw: Any
     released = lanelog_client.admin.release("t", "g", "k", dry_run=False)
     assert (released.changed, released.epoch) == (False, 0)
     assert owners(raw, "g", "t") == {}
+
+
+@pytest.mark.parametrize(("silent", "lost"), [(2000, ["a", "b", "c"]), (20, ["a"])])
+def test_release_of_an_owner_that_is_gone_takes_all_its_lanes(
+    lanelog_client: Client, raw: Any, open_raw: Any, silent: int, lost: list[str]
+) -> None:
+    """Whoever holds its lock; after that it is no member. One that has missed a beat or two keeps the others."""
+    assert one(open_raw(), "SELECT GET_LOCK('lanelog:kept', 0)") == 1
+    lanelog_client.publish_many("t", [(key, b"x") for key in "abc"])
+    with lanelog_client.subscribe("t", "g", accept):
+        eventually(lambda: len(owners(raw, "g", "t")) == 3)
+    rows(
+        raw,
+        "UPDATE queue_subscriber_heartbeats SET subscriber_name = 'gone:1', liveness_lock = 'lanelog:kept',"
+        " deregistered_at = 0, heartbeat_at = heartbeat_at - %s * 1000, expires_at = heartbeat_at + 1000",
+        silent,
+    )
+    take_lanes(raw, "gone:1")
+    admin = lanelog_client.admin
+    assert admin.release("t", "g", "a", dry_run=True).others == tuple(lost[1:])
+    assert set(owners(raw, "g", "t").values()) == {"gone:1"}
+    released = admin.release("t", "g", "a", dry_run=False)
+    assert (released.owner_state, released.others) == (OwnerState.EXPIRED, tuple(lost[1:]))
+    assert [key for key, owner in sorted(owners(raw, "g", "t").items()) if not owner] == lost
+    (member,) = admin.members("t", "g")
+    assert member.state is (OwnerState.STOPPED if len(lost) == 3 else OwnerState.EXPIRED)
 
 
 @pytest.mark.thorough

@@ -1,14 +1,9 @@
 """`lanelog metrics`: what Prometheus gets from a real server, with a reader's account."""
 
 import json
-import os
 import re
-import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 from urllib.request import urlopen
 
@@ -22,11 +17,11 @@ from lanelog import Reject, Retry
 from lanelog.metrics import LogCollector, alert_rules, board
 from support.accounts import account
 from support.cli import Command
+from support.prometheus import serving
 from support.sql import rows
 from support.waiting import eventually
 
 KEY = "a-customer's-name"
-LISTEN = ("metrics", "--listen", "127.0.0.1:0")
 Series = dict[tuple[str, ...], float]
 
 
@@ -35,19 +30,6 @@ def handle(message: lanelog.Message) -> None:
         raise Reject("no such branch")
     if message.payload == b"retry":
         raise Retry(delay=3600)
-
-
-@contextmanager
-def serving(url: str) -> Iterator[str]:
-    """The verb in a process of its own, ended as systemd ends it; the address that it prints."""
-    command = [sys.executable, "-m", "lanelog", *LISTEN]
-    with subprocess.Popen(command, env={**os.environ, "LANELOG_URL": url}, stdout=subprocess.PIPE, text=True) as child:
-        try:
-            assert child.stdout is not None
-            yield child.stdout.readline().strip()
-        finally:
-            child.send_signal(signal.SIGTERM)
-            assert child.wait(20) == 0
 
 
 def scraped(address: str) -> Series:

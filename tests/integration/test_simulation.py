@@ -156,7 +156,7 @@ class Simulation(RuleBasedStateMachine):
     def release(self, group: str, key: str, _: int) -> None:
         released = self.admin.release("jobs", group, key, dry_run=False)
         assert released.changed == bool(self.record.tables.leases.get((group, key), ("",))[0])
-        self.steered("release", group, [key] if released.changed else [])
+        self.steered("release", group, [key, *released.others] if released.changed else [])
 
     def skip(self, group: str, key: str, pick: int) -> None:
         tables = self.record.tables

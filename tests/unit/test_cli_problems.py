@@ -188,6 +188,9 @@ def test_forty_lanes_that_fail_alike_are_one_line_with_a_count() -> None:
         "",
     ]
     assert lines[4].startswith("FAILING  merge builders other offset 7")
+    gone = [lane(key=f"k{n}", owner_state=OwnerState.DEAD) for n in range(3)]
+    lines = plain(told([each for one in gone if (each := of_lane(one, GROUP, None))], most=100))
+    assert lines[2] == "    $ lanelog release merge builders k0"  # which releases all lanes of their owner
     assert "40 lanes or more" in plain(told([*filter(None, failing)], most=40))[0]
     assert plain(told([], most=100)) == ["nothing is stuck"]
 

@@ -3,10 +3,9 @@
 import json
 import re
 import shlex
-import shutil
-import subprocess
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from lanelog.admin import Figures, GroupFigures, GroupInfo, ServerFigures, Table
 from lanelog.metrics import alert_rules, board
 from lanelog.metrics.log import GROUPS_MAX, metrics_of
 from lanelog.migrations.declared import declared_tables
+from support.prometheus import check_rules
 
 THEN = datetime(2026, 1, 31, tzinfo=UTC)
 SERIES_MAX = 1000
@@ -118,18 +118,7 @@ def test_every_alert_has_its_entry_in_the_runbook() -> None:
 @pytest.fixture
 def prometheus(tmp_path: Path) -> Callable[[str, str], None]:
     """Prometheus' own checker, where it is installed: it takes a file of rules, or the tests of the alerts."""
-    promtool = shutil.which("promtool")
-
-    def check(verb: str, text: str) -> None:
-        if promtool is None:
-            pytest.skip("promtool is not installed")
-        (tmp_path / "rules.yaml").write_text(alert_rules())
-        (tmp_path / "asked.yaml").write_text(text)
-        command = [promtool, verb, "rules", str(tmp_path / "asked.yaml")]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-
-    return check
+    return partial(check_rules, tmp_path)
 
 
 def test_prometheus_takes_the_alerts_and_the_queries_of_the_board(prometheus: Callable[[str, str], None]) -> None:

@@ -484,10 +484,14 @@ class Admin:
     def release(self, topic: str, group: str, key: str, *, dry_run: bool) -> Released:
         """Take a lane away from its owner by force. Any member may take it then.
 
+        An owner whose heartbeat ran out more than 30 s ago loses all its lanes, and is no member any more. Otherwise
+        the others would keep the lane for it, as long as a proxy holds its session. If it lives, its next heartbeat
+        makes it a member again.
+
         Deliveries in flight there count as an attempt, are refused when they settle, and are delivered again, even
         after a last attempt. They count as a crash only if the owner is dead.
 
-        Locks floor, lease, delivery rows and offsets row.
+        Locks floors, leases, delivery rows, offsets row and heartbeat.
 
         Args:
             topic: The topic.

@@ -149,13 +149,16 @@ def skip(admin: Admin, *, topic: str, group: str, key: str, offset: int, reason:
 def release(admin: Admin, *, topic: str, group: str, key: str, dry_run: bool) -> Answer:
     """Take lane KEY away from its owner by force; any member of GROUP may take it then.
 
+    An owner that has long given no sign of life loses all its lanes.
+
     A message that is being handled there is delivered again, and its handler is refused when it settles.
     """
     done = admin.release(topic, group, key, dry_run=dry_run)
     if not done.changed:
         return Answer(data=done, lines=[f"nobody has {_where(topic, group, key)}"])
     text = f"{_would('take', 'took', dry_run=dry_run)} {_where(topic, group, key)} from {shown(done.owner)}"
-    return Answer(data=done, lines=[f"{text} ({done.owner_state})"])
+    more = f" and {plural(len(done.others), 'other lane')} of it" if done.others else ""
+    return Answer(data=done, lines=[f"{text} ({done.owner_state}){more}"])
 
 
 @click.command("open-lanes")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from rich.text import Text
 
 from lanelog._text import age, plural, shown
-from lanelog.admin.operate.problems import Rank, command
+from lanelog.admin.operate.problems import OWNER_GONE, Rank, command
 from lanelog.cli._output import Line
 from lanelog.cli._table import Tone
 
@@ -66,6 +66,6 @@ def _together(alike: Sequence[Problem], most: int) -> list[str]:
         line += f", the oldest for {age(max(each.seconds or 0 for each in alike))}"
     keys = ", ".join(shown(each.key, 40) for each in alike[:_NAMED])
     more = ", …" if len(alike) > _NAMED else ""
-    same = {each.command for each in alike}
+    same = {each.owner if each.what == OWNER_GONE else each.command for each in alike}
     mend = first.command if len(same) == 1 else command("lanes", first.topic, first.group, options=["--by", "age"])
     return [line, f"    lanes {keys}{more}; the first: {first.detail}", f"    $ {mend}"]

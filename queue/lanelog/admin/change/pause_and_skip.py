@@ -4,8 +4,8 @@ Owns these transactions. Never touches the log, nor another group.
 
 A pause is a flag: owners read it, hand out nothing more, let handlers finish and give their lanes back. Skip and
 release fence the owner, because its memory would contradict the tables: topic row S → groups S (skip alone) → floor S →
-lease X → delivery → offsets → history (skip alone), see `lease_takeover`. The owner's deliveries in flight are
-delivered again, see `interrupt`.
+lease X → delivery → offsets → history (skip alone) → heartbeat (release alone), see `lease_takeover`. The owner's
+deliveries in flight are delivered again, see `interrupt`.
 
 Dies right before a COMMIT: nothing has happened. Right after, or with an unanswered COMMIT: the repetition finds it
 done and returns `changed=False`. Two at once: the second waits for the row of the first, and finds it done.
@@ -15,16 +15,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from attrs import evolve
+
 from lanelog._checks import check_integer, check_name
 from lanelog._database import NOW_MS
 from lanelog._places import GroupTopic, LaneId
-from lanelog._stores import deliveries, groups, history, leases, moves, offsets
+from lanelog._stores import deliveries, groups, heartbeats, history, leases, moves, offsets
 from lanelog._stores._pause import RUNS, Pause
 from lanelog.admin.change import interrupt, lease_takeover
 from lanelog.admin.change.told import Unanswered, passing
 from lanelog.admin.lookup.act import Act, Actor
 from lanelog.admin.lookup.arguments import BY_MAX, REASON_MAX, check_text
-from lanelog.admin.lookup.known import known_group, known_lane, no_group, no_lane, read, repeated
+from lanelog.admin.lookup.known import PAGE, known_group, known_lane, no_group, no_lane, read, repeated
 from lanelog.admin.read import lane_totals, message_state, owners
 from lanelog.admin.types.results import Paused, Released, Resumed, Skipped
 from lanelog.admin.types.topology import MessageState
@@ -32,6 +34,8 @@ from lanelog.errors import ConfigurationError
 from lanelog.message import utc_from_ms
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lanelog._database import Database, Executor
     from lanelog._stores.deliveries import DeliveryRow
 
@@ -259,28 +263,69 @@ def release(database: Database, topic: str, group: str, key: str, *, actor: Acto
     lane = LaneId(topic=topic, group=group, key=key)
     _check(database, lane.of, key)
     act = Act(verb="release", topic=topic, group=group, key=key, actor=actor)
-    return repeated(database, _release, "releasing", database, lane, act, dry_run=dry_run)
+    others = repeated(database, _others, "looking for the owner's lanes", database, lane)
+    for start in range(0, 0 if dry_run else len(others), PAGE):
+        repeated(database, _release_others, "releasing", database, lane, others[start : start + PAGE], act)
+    done = repeated(database, _release, "releasing", database, lane, act, dry_run=dry_run)
+    return evolve(done, others=others)
+
+
+def _others(database: Database, lane: LaneId) -> tuple[str, ...]:
+    """Return the owner's other lanes, if the owner is gone."""
+    with database.snapshot() as cx:
+        gone = _gone(cx, lane)
+        owned = [] if gone is None else leases.owned(cx, lane.of, gone)
+        return tuple(each.key for each in owned if each.key != lane.key)
+
+
+def _gone(cx: Executor, lane: LaneId) -> str | None:
+    """Return the lane's owner, if it is gone."""
+    held = leases.held(cx, lane)
+    return held.owner if held is not None and held.owner and owners.load(cx, lane.of).gone(held.owner) else None
+
+
+def _release_others(database: Database, lane: LaneId, keys: Sequence[str], act: Act) -> None:
+    """Take a page of the other lanes of a lane's owner away, if it still is gone.
+
+    The lane itself comes last. If this process dies before that, the owner still has the lane, and a repetition takes
+    the rest. What was in flight counts as a crash, as it does when another member takes the lanes over.
+    """
+    at = lane.of
+    with database.transaction() as cx:
+        # floors S → leases X, as for one lane
+        offsets.share_floors(cx, at.topic, keys)
+        gone = _gone(cx, lane)
+        held = leases.lock_owners(cx, at, keys)
+        taken = [(key, lease.epoch) for key, lease in held.items() if gone and lease.owner == gone]
+        if gone and taken:
+            leases.release(cx, at, gone, taken)
+            act.record(cx, database)
 
 
 def _release(database: Database, lane: LaneId, act: Act, *, dry_run: bool) -> Released:
     at, key = lane.of, lane.key
     with database.transaction() as cx:
-        # floor S → lease X → delivery → offsets: no lease row is born here.
+        # floor S → lease X → delivery → offsets → heartbeat: no lease row is born here.
         offsets.share_floors(cx, at.topic, [key])
         held = leases.lock_owners(cx, at, [key]).get(key)
-        owned = held is not None and bool(held.owner)
-        if held is not None and owned and not dry_run:
+        owner = held.owner if held is not None else ""
+        known = owners.load(cx, at)
+        if held is not None and owner and not dry_run:
             lease_takeover.take_away(cx, at, [key], held.epoch + 1)
             void = interrupt.interrupt(cx, at, {key: held})
             offsets.unmark(cx, at, void)
+            if known.gone(owner) and not leases.holds(cx, at, owner):
+                # The others count it as a member as long as its lock is held, and would leave its share to it.
+                heartbeats.deregister_dead(cx, at, owner, known.rows[owner].heartbeat_at)
             act.record(cx, database)
         return Released(
             topic=at.topic,
             group=at.group,
             key=key,
-            changed=owned,
-            owner=held.owner if held is not None and owned else None,
-            owner_state=owners.load(cx, at).state(held.owner) if held is not None and owned else None,
-            epoch=0 if held is None else held.epoch + owned,
+            changed=bool(owner),
+            owner=owner or None,
+            owner_state=known.state(owner) if owner else None,
+            epoch=0 if held is None else held.epoch + bool(owner),
+            others=(),
             dry_run=dry_run,
         )

@@ -15,15 +15,13 @@ from attrs import frozen
 
 from lanelog._engine.lane.error_text import summary
 from lanelog._text import age, moment, plural, shown
+from lanelog.admin.read.owners import GRACE
 from lanelog.admin.types.topology import MessageState, OwnerState
 
 if TYPE_CHECKING:
     from lanelog._engine.contradictions import Contradiction
     from lanelog.admin.types.messages import DeadLetterReason
     from lanelog.admin.types.topology import GroupInfo, LaneInfo, TopicInfo
-
-GRACE: Final = 30.0
-"""Seconds before some states are called wrong: meanwhile workers that restart take their lanes again."""
 
 SLOW: Final = 60.0
 """Seconds after which a running attempt, or a backlog, is reported."""
@@ -35,6 +33,8 @@ REASONS: Final = 3
 
 FAILING: Final = "failing"
 """The state of a lane whose first message failed and waits for its next attempt."""
+OWNER_GONE: Final = "owner gone"
+"""The state of a lane whose owner gives no sign of life. To release one lane of such an owner releases all."""
 
 
 class Rank(IntEnum):
@@ -197,7 +197,7 @@ def of_lane(lane: LaneInfo, group: GroupInfo, running: float | None) -> Problem 
         return None
     if lane.owner_state not in (None, OwnerState.ALIVE):
         detail = f"its owner is {lane.owner_state}, and others have not taken the lane yet"
-        return problem(Rank.STUCK, "owner gone", detail, command("release", *place))
+        return problem(Rank.STUCK, OWNER_GONE, detail, command("release", *place))
     if lane.state is MessageState.RETRYABLE and lane.attempts:
         due = "is due" if not lane.next_attempt_in else f"in {age(lane.next_attempt_in)}"
         detail = f"attempt {lane.attempts} failed: {shown(summary(lane.last_error))}; the next {due}; to give it up:"

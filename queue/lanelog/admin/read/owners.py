@@ -6,7 +6,7 @@ Owns this judgement for administration. Never takes a lane: that is the keeper's
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from attrs import field, frozen
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from lanelog._stores.heartbeats import HeartbeatRow
 
 UNKNOWN = Incarnation(0, "")
+GRACE: Final = 30.0
+"""Seconds before some states are called wrong: meanwhile workers that restart take their lanes again."""
 
 # Whole seconds since the server started (no table, no privilege needed).
 _UPTIME = "SHOW GLOBAL STATUS LIKE 'Uptime'"
@@ -53,6 +55,14 @@ class Owners:
     def alive(self, owner: str) -> bool:
         """Return whether the owner is alive."""
         return self.state(owner) is OwnerState.ALIVE
+
+    def gone(self, owner: str) -> bool:
+        """Return whether the heartbeat ran out, and not only a moment ago. Its lock may be held all the same.
+
+        A proxy may keep the session of a process that is gone. A server that stood still for a moment makes every
+        heartbeat run out.
+        """
+        return self.state(owner) is OwnerState.EXPIRED and (self.silent(owner) or 0) > GRACE
 
     def left(self, owner: str) -> float:
         """Return the seconds until the owner's leases may be taken by expiry."""

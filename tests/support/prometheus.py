@@ -1,0 +1,39 @@
+"""What Prometheus does with lanelog: it scrapes `lanelog metrics`, and its own checker reads the shipped rules."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from lanelog.metrics import alert_rules
+
+
+def check_rules(place: Path, verb: str, text: str) -> None:
+    """Give the shipped rules and a file to Prometheus' own checker, where it is installed."""
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed")
+    (place / "rules.yaml").write_text(alert_rules())
+    (place / "asked.yaml").write_text(text)
+    command = [promtool, verb, "rules", str(place / "asked.yaml")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@contextmanager
+def serving(url: str) -> Iterator[str]:
+    """`lanelog metrics` in a process of its own, ended as systemd ends it; the address that it prints."""
+    command = [sys.executable, "-m", "lanelog", "metrics", "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(command, env={**os.environ, "LANELOG_URL": url}, stdout=subprocess.PIPE, text=True) as child:
+        try:
+            assert child.stdout is not None
+            yield child.stdout.readline().strip()
+        finally:
+            child.send_signal(signal.SIGTERM)
+            assert child.wait(20) == 0
